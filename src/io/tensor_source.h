@@ -1,0 +1,81 @@
+#pragma once
+// Where parameters come from: tensors by name, of which any element range can be read without reading the rest.
+// Implementations: safetensors (one file or a sharded index), pytorch_model.bin, memory.
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::io {
+
+struct TensorInfo {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<std::int64_t> shape;
+  std::string file;  // where it lies, for messages
+  std::int64_t numel() const {
+    std::int64_t n = 1;
+    for (auto s : shape) n *= s;
+    return n;
+  }
+};
+
+/// A read-only view of a tensor's bytes in a file mapping (copy-on-write, so a stray write cannot reach the file).
+struct MappedTensor {
+  std::byte* data = nullptr;  // aligned to the element size, native endianness
+  std::shared_ptr<const void> keep_alive;
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  /// Sorted by name.
+  virtual const std::vector<TensorInfo>& tensors() const = 0;
+  virtual const TensorInfo* find(const std::string& name) const = 0;
+  /// Elements [begin, begin + out.numel()) of the row-major flattened tensor, converted to out's dtype. out: 1-D, contiguous.
+  /// DataError names the tensor and the file when the name, the range or the file is wrong.
+  virtual void read(const std::string& name, std::int64_t begin, at::Tensor out) const = 0;
+  /// The tensor in place, if its storage allows (contiguous, aligned, uncompressed).
+  virtual std::optional<MappedTensor> map(const std::string& name) const = 0;
+};
+
+/// The weights of a Hugging Face folder: model.safetensors, model.safetensors.index.json, pytorch_model.bin or
+/// pytorch_model.bin.index.json, in this order; also a path of one .safetensors or .bin file. DataError lists what was looked for.
+std::shared_ptr<TensorSource> open_weights(const std::string& folder_or_file);
+
+/// One safetensors file (any content: weights, adapters, reference tensors). Checks header size (<= 100 MB), offsets
+/// (contiguous, inside the file), dtypes and shapes; errors name the tensor.
+std::shared_ptr<TensorSource> open_safetensors(const std::string& file);
+
+/// The whole tensor, in its stored dtype.
+at::Tensor read_tensor(const TensorSource& source, const std::string& name);
+
+/// Writes a safetensors file crash-atomically (temporary name, flush, fsync, rename). Tensors in the given order of names as
+/// safetensors does it (by dtype size descending, then name); metadata {"format": "pt"} unless given.
+void write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                       const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
+
+/// The same, streamed: the header is written from the infos, then `append` is called once for each tensor in header order, in
+/// pieces if the caller likes; commit() checks that every byte came and renames. Without commit() nothing is left behind.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::string& file, std::vector<TensorInfo> infos,
+                    const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+  /// The infos in the order in which their data must come.
+  const std::vector<TensorInfo>& order() const;
+  void append(const at::Tensor& piece);  // any contiguous piece of the next elements
+  void commit();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::io

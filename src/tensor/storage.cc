@@ -1,0 +1,60 @@
+#include "tensor/storage.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/StorageImpl.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::tensor {
+namespace {
+
+c10::StorageImpl* impl(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+
+void set_pointer(const at::Tensor& t, at::DataPtr pointer) {
+  auto* storage = impl(t);
+  TESSERA_CHECK(t.storage_offset() == 0 && static_cast<std::size_t>(t.nbytes()) == storage->nbytes(),
+                "a tensor must own the whole of its storage to be attached");
+  storage->clear_data_ptr_access_error_msg_();
+  storage->set_data_ptr_noswap(std::move(pointer));
+}
+
+}  // namespace
+
+at::Tensor make_detached(at::IntArrayRef sizes, at::ScalarType dtype, const std::string& message) {
+  std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  for (auto s : sizes) bytes *= s;
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       at::DataPtr(nullptr, at::kCPU), nullptr, false);
+  at::Tensor t = at::empty({0}, at::TensorOptions().dtype(dtype));
+  t.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(storage));
+  t.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+  return t;
+}
+
+bool is_detached(const at::Tensor& t) { return impl(t)->data() == nullptr && impl(t)->nbytes() > 0; }
+
+void attach(const at::Tensor& t, void* data, at::Tensor keep_alive) {
+  if (!keep_alive.defined()) return set_pointer(t, at::DataPtr(data, at::kCPU));
+  auto* held = new at::Tensor(std::move(keep_alive));
+  set_pointer(t, at::DataPtr(data, held, [](void* p) { delete static_cast<at::Tensor*>(p); }, at::kCPU));
+}
+
+void attach(const at::Tensor& t, void* data, std::shared_ptr<const void> keep_alive) {
+  auto* held = new std::shared_ptr<const void>(std::move(keep_alive));
+  set_pointer(t, at::DataPtr(data, held, [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, at::kCPU));
+}
+
+void detach(const at::Tensor& t, const std::string& message) {
+  auto* storage = impl(t);
+  storage->clear_data_ptr_access_error_msg_();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+}
+
+void set_dtype(at::Tensor& t, at::ScalarType dtype, const std::string& message) {
+  if (t.scalar_type() == dtype) return;
+  t.set_data(make_detached(t.sizes(), dtype, message));
+}
+
+}  // namespace tessera::tensor
