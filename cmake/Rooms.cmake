@@ -1,7 +1,7 @@
 # tessera_room(NAME [DEPENDS rooms...] [LINK targets...]): the static library tessera_NAME from src/NAME/*.cc
 # (main.cc excluded), with public headers include/tessera/NAME and private headers src/NAME, both included by full path:
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
-# Every room but base, config and text links libtorch (and, through it, needs no more than ATen's slim headers).
+# Every room but base, config, text and launch links libtorch (and, through it, needs no more than ATen's slim headers).
 function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
@@ -17,7 +17,7 @@ function(tessera_room name)
   list(TRANSFORM ROOM_DEPENDS PREPEND "tessera_")
   target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt spdlog::spdlog
                         nlohmann_json::nlohmann_json Threads::Threads)
-  if(NOT name MATCHES "^(base|config|text)$")
+  if(NOT name MATCHES "^(base|config|text|launch)$")
     target_link_libraries(tessera_${name} ${scope} tessera::libtorch OpenMP::OpenMP_CXX)
   endif()
 endfunction()

@@ -1,0 +1,135 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string reason(int error) {
+  return std::strerror(error);
+}
+
+[[noreturn]] void cannot_write(const std::string& path, int error) {
+  const char* remedy = error == ENOSPC || error == EDQUOT ? "Free some space or choose another output folder."
+                       : error == EACCES || error == EPERM || error == EROFS
+                           ? "Change its permissions or choose another output folder."
+                           : "Choose another output folder.";
+  throw CheckpointError(fmt::format("cannot write '{}': {}. {}", path, reason(error), remedy), path);
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  /// 0, or the error that the last write-back met.
+  int close() { return ::close(std::exchange(fd_, -1)) == 0 ? 0 : errno; }
+
+ private:
+  int fd_;
+};
+
+int write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return 0;
+}
+
+/// Unique among threads, processes and hosts that share the folder's disk closely enough: O_EXCL settles the rest.
+std::string temporary_name(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  return fmt::format("{}.tmp.{}.{}", path, ::getpid(), counter.fetch_add(1));
+}
+
+fs::path parent_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+/// A rename is durable only once its folder is. Disks that cannot flush a folder (EINVAL) have nothing to lose.
+void flush_folder(const fs::path& folder) {
+  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || (::fsync(fd.get()) != 0 && errno != EINVAL)) cannot_write(folder.string(), errno);
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, std::int64_t max_bytes) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) throw DataError(fmt::format("cannot read '{}': {}", path, reason(errno)), path);
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    throw DataError(fmt::format("cannot read '{}': it is not a regular file", path), path);
+  }
+  if (info.st_size > max_bytes) {
+    throw DataError(fmt::format("'{}' has {} bytes; at most {} are expected here", path, info.st_size, max_bytes),
+                    path);
+  }
+  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  std::size_t at = 0;
+  while (at < bytes.size()) {
+    const ssize_t n = ::read(fd.get(), bytes.data() + at, bytes.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw DataError(fmt::format("cannot read '{}': {}", path, reason(errno)), path);
+    if (n == 0) break;  // it shrank since fstat
+    at += static_cast<std::size_t>(n);
+  }
+  bytes.resize(at);
+  return bytes;
+}
+
+void write_file_atomically(const std::string& path, std::string_view bytes) {
+  const std::string temporary = temporary_name(path);
+  Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (fd.get() < 0) cannot_write(path, errno);
+  int error = write_all(fd.get(), bytes);
+  if (error == 0 && ::fsync(fd.get()) != 0) error = errno;
+  if (const int closing = fd.close(); error == 0) error = closing;
+  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    cannot_write(path, error);
+  }
+  flush_folder(parent_of(path));
+}
+
+void ensure_writable_folder(const std::string& folder, std::int64_t needed_bytes) {
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (code) cannot_write(folder, code.value());
+  const std::string probe = temporary_name((fs::path(folder) / ".tessera_probe").string());
+  const Descriptor fd(::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (fd.get() < 0) cannot_write(folder, errno);
+  ::unlink(probe.c_str());
+  const fs::space_info space = fs::space(folder, code);
+  if (!code && needed_bytes > 0 && space.available < static_cast<std::uintmax_t>(needed_bytes)) {
+    throw CheckpointError(
+        fmt::format("'{}' needs {} bytes of free space and its disk has {}. Free some space or choose "
+                    "another output folder.",
+                    folder, needed_bytes, space.available),
+        folder);
+  }
+}
+
+}  // namespace tessera

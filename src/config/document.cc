@@ -1,0 +1,123 @@
+#include "config/document.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+
+namespace tessera::config {
+namespace {
+
+constexpr std::int64_t kMaxBytes = 4 << 20;
+constexpr int kMaxDepth = 32;
+constexpr int kMaxNodes = 100'000;  // aliases can make a small file stand for an endless tree
+
+/// Builds the tree from either library, with one set of limits.
+class Builder {
+ public:
+  explicit Builder(const std::string& name) : name_(name) {}
+
+  Node build(const YAML::Node& in, int depth = 0) {
+    Node out;
+    out.line = in.Mark().is_null() ? 0 : in.Mark().line + 1;
+    check_limits(depth, out.line);
+    if (in.IsScalar()) {
+      out.kind = Node::Kind::kScalar;
+      out.text = in.Scalar();
+    } else if (in.IsSequence()) {
+      out.kind = Node::Kind::kList;
+      for (const auto& item : in) out.items.push_back(build(item, depth + 1));
+    } else if (in.IsMap()) {
+      out.kind = Node::Kind::kMap;
+      for (const auto& entry : in) {
+        const int line = entry.first.Mark().line + 1;
+        if (!entry.first.IsScalar()) fail(line, "a key must be a plain name");
+        add_entry(out, entry.first.Scalar(), line, build(entry.second, depth + 1));
+      }
+    }
+    return out;
+  }
+
+  Node build(const nlohmann::ordered_json& in, int depth = 0) {
+    Node out;
+    check_limits(depth, 0);
+    if (in.is_array()) {
+      out.kind = Node::Kind::kList;
+      for (const auto& item : in) out.items.push_back(build(item, depth + 1));
+    } else if (in.is_object()) {
+      out.kind = Node::Kind::kMap;
+      for (const auto& [key, value] : in.items()) add_entry(out, key, 0, build(value, depth + 1));
+    } else if (!in.is_null()) {
+      out.kind = Node::Kind::kScalar;
+      out.text = in.is_string() ? in.get<std::string>() : in.dump();
+    }
+    return out;
+  }
+
+  [[noreturn]] void fail(int line, const std::string& message) const {
+    throw ConfigError(at_line(name_, line) + message);
+  }
+
+ private:
+  void check_limits(int depth, int line) {
+    if (depth > kMaxDepth) fail(line, fmt::format("nested deeper than {} levels", kMaxDepth));
+    if (++nodes_ > kMaxNodes) fail(line, fmt::format("more than {} values", kMaxNodes));
+  }
+
+  void add_entry(Node& map, const std::string& key, int line, Node value) const {
+    for (const Node::Entry& other : map.entries) {
+      if (other.key != key) continue;
+      fail(line, fmt::format("the key '{}' is given twice (first in line {}); keep one of them", key, other.line));
+    }
+    map.entries.push_back({key, line, std::move(value)});
+  }
+
+  const std::string& name_;
+  int nodes_ = 0;
+};
+
+Node require_map(Node node, const std::string& name) {
+  if (node.kind == Node::Kind::kNull) node.kind = Node::Kind::kMap;  // an empty file sets nothing
+  if (node.kind != Node::Kind::kMap)
+    throw ConfigError(at_line(name, node.line) + "expected lines of the form 'key: value'");
+  return node;
+}
+
+}  // namespace
+
+std::string at_line(const std::string& name, int line) {
+  return line > 0 ? fmt::format("{}:{}: ", name, line) : name + ": ";
+}
+
+Node parse_yaml(std::string_view text, const std::string& name) {
+  Builder builder(name);
+  try {
+    return require_map(builder.build(YAML::Load(std::string(text))), name);
+  } catch (const YAML::Exception& e) {
+    builder.fail(e.mark.is_null() ? 0 : e.mark.line + 1, "not valid YAML: " + e.msg);
+  }
+}
+
+Node parse_json(std::string_view text, const std::string& name) {
+  Builder builder(name);
+  try {
+    return require_map(builder.build(nlohmann::ordered_json::parse(text)), name);
+  } catch (const nlohmann::json::exception& e) {
+    builder.fail(0, std::string("not valid JSON: ") + e.what());
+  }
+}
+
+Node read_document(const std::string& path) {
+  std::string text;
+  try {
+    text = read_file(path, kMaxBytes);
+  } catch (const DataError& e) {
+    throw ConfigError(e.what());
+  }
+  return path.ends_with(".json") ? parse_json(text, path) : parse_yaml(text, path);
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,293 @@
+#include "config/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/nearest.h"
+#include "tessera/base/error.h"
+
+namespace tessera::config {
+namespace {
+
+/// "--batch-size", "batch_size" -> "batch_size".
+std::string plain(std::string name) {
+  name.erase(0, std::min(name.find_first_not_of('-'), name.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+/// "-1" and "-.5" are values, "-t" and "--lr" are flags.
+bool is_flag(const std::string& word) {
+  const std::size_t at = word.starts_with("--") ? 2 : 1;
+  return word.size() > at && word[0] == '-' &&
+         (std::isalpha(static_cast<unsigned char>(word[at])) != 0 || word[at] == '_');
+}
+
+bool is_flag_file(const std::string& word) {
+  return word.ends_with(".json") || word.ends_with(".yaml") || word.ends_with(".yml");
+}
+
+}  // namespace
+
+Option& Option::choices(std::vector<std::string> allowed) {
+  choices_ = std::move(allowed);
+  return *this;
+}
+
+Option& Option::required() {
+  required_ = true;
+  return *this;
+}
+
+Option& Option::placeholder(std::string text) {
+  binding_.placeholder = std::move(text);
+  return *this;
+}
+
+struct OptionTable::Assignment {
+  Option* option;
+  std::vector<std::string> words;
+  std::string flag;  // as the user typed it
+};
+
+/// What the command line says, before anything is assigned: a file of flags is applied first, wherever it stands.
+struct OptionTable::Scan {
+  const std::vector<std::string>& args;
+  std::size_t at = 0;
+  std::size_t positionals = 0;    // seen so far
+  bool only_positionals = false;  // after "--"
+  std::string flag_file = {};
+  std::vector<Assignment> assignments = {};
+};
+
+OptionTable::OptionTable(std::string command, std::string summary)
+    : command_(std::move(command)), summary_(std::move(summary)) {}
+
+Option& OptionTable::add_binding(Binding binding, std::vector<std::string> names, std::string help, std::string group) {
+  for (const std::string& name : names) {
+    TESSERA_CHECK(find(name) == nullptr, "option " + name + " is added twice to " + command_);
+  }
+  Option& option = options_.emplace_back();
+  option.names_ = std::move(names);
+  option.help_ = std::move(help);
+  option.group_ = std::move(group);
+  option.default_ = binding.show();
+  option.binding_ = std::move(binding);
+  return option;
+}
+
+Option& OptionTable::add_positional(Binding binding, const std::string& name, std::string help) {
+  Option& option = add_binding(std::move(binding), {}, std::move(help), "Arguments");
+  option.names_ = {name};
+  option.positional_ = true;
+  return option;
+}
+
+Option& OptionTable::positional(std::string* target, const std::string& name, std::string help) {
+  return add_positional(bind(target), name, std::move(help)).required();
+}
+
+Option& OptionTable::positional(std::optional<std::string>* target, const std::string& name, std::string help) {
+  return add_positional(bind(target), name, std::move(help));
+}
+
+Option& OptionTable::rest(std::vector<std::string>* target, const std::string& name, std::string help) {
+  Option& option = add_positional(bind(target), name, std::move(help));
+  option.takes_rest_ = true;
+  return option;
+}
+
+const Option* OptionTable::find(const std::string& name) const {
+  const std::string wanted = plain(name);
+  for (const Option& option : options_) {
+    if (option.positional_) continue;
+    for (const std::string& own : option.names_) {
+      if (plain(own) == wanted) return &option;
+    }
+  }
+  return nullptr;
+}
+
+Option* OptionTable::find(const std::string& name) {
+  return const_cast<Option*>(static_cast<const OptionTable*>(this)->find(name));
+}
+
+std::vector<std::string> OptionTable::names() const {
+  std::vector<std::string> all;
+  for (const Option& option : options_) {
+    if (!option.positional_) all.insert(all.end(), option.names_.begin(), option.names_.end());
+  }
+  return all;
+}
+
+bool OptionTable::given(const std::string& name) const {
+  const Option* option = find(name);
+  TESSERA_CHECK(option != nullptr, "no option " + name + " in " + command_);
+  return option->given_;
+}
+
+std::string OptionTable::text(const std::string& name) const {
+  const Option* option = find(name);
+  TESSERA_CHECK(option != nullptr, "no option " + name + " in " + command_);
+  return option->binding_.show();
+}
+
+void OptionTable::set(Option& option, const std::vector<std::string>& words, const std::string& where,
+                      const std::string& flag) {
+  const auto fail = [&](const std::string& expects) {
+    throw ConfigError(fmt::format("{}{} expects {}, found '{}'", where, flag, expects, fmt::join(words, " ")),
+                      plain(flag));
+  };
+  for (const std::string& word : words) {
+    const auto& allowed = option.choices_;
+    if (allowed.empty() || std::find(allowed.begin(), allowed.end(), word) != allowed.end()) continue;
+    fail("one of " + detail::one_of(allowed));
+  }
+  if (!option.binding_.set(words)) fail(option.binding_.expects);
+  option.given_ = true;
+}
+
+ParseResult OptionTable::parse(const std::vector<std::string>& args) {
+  Scan scan{args};
+  while (scan.at < args.size()) {
+    const std::string& word = args[scan.at];
+    if (!scan.only_positionals && word == "--") {
+      scan.only_positionals = true;
+      ++scan.at;
+    } else if (!scan.only_positionals && (word == "-h" || word == "--help")) {
+      return ParseResult::kHelp;
+    } else if (!scan.only_positionals && is_flag(word)) {
+      scan_flag(scan);
+    } else {
+      scan_positional(scan);
+    }
+  }
+  if (!scan.flag_file.empty()) read_file(scan.flag_file);
+  for (const Assignment& a : scan.assignments) set(*a.option, a.words, "", a.flag);
+  check_required();
+  return ParseResult::kRun;
+}
+
+void OptionTable::scan_flag(Scan& scan) {
+  const std::string& word = scan.args[scan.at++];
+  const std::size_t equals = word.find('=');
+  const std::string flag = word.substr(0, equals);
+  if (Option* option = find(flag)) {
+    std::vector<std::string> words;
+    if (equals == std::string::npos) {
+      words = take_values(scan, *option, flag);
+    } else {
+      const std::string value = word.substr(equals + 1);
+      words = option->binding_.is_list ? split_words(value) : std::vector<std::string>{value};
+    }
+    scan.assignments.push_back({option, std::move(words), flag});
+    return;
+  }
+  Option* negated = plain(flag).starts_with("no_") ? find(plain(flag).substr(3)) : nullptr;
+  if (negated == nullptr || !negated->binding_.is_bool || equals != std::string::npos) unknown_flag(flag);
+  scan.assignments.push_back({negated, {"false"}, flag});
+}
+
+std::vector<std::string> OptionTable::take_values(Scan& scan, const Option& option, const std::string& flag) const {
+  const auto& args = scan.args;
+  const bool has_value = scan.at < args.size() && !is_flag(args[scan.at]) && args[scan.at] != "--";
+  // Where arguments without dashes have a meaning of their own, a word belongs to a flag only if it must.
+  const bool alone = !has_positionals();
+  if (option.binding_.is_bool) {
+    const bool takes = has_value && (parse_bool(args[scan.at]) || (alone && !is_flag_file(args[scan.at])));
+    return {takes ? args[scan.at++] : "true"};
+  }
+  if (!has_value) {
+    const std::string found = scan.at < args.size() ? "the flag " + args[scan.at] : "nothing";
+    throw ConfigError(fmt::format("{0} expects {1}, found {2}; a value that begins with a dash is written {0}=VALUE",
+                                  flag, option.binding_.expects, found),
+                      plain(flag));
+  }
+  if (!option.binding_.is_list) return {args[scan.at++]};
+  std::vector<std::string> words;
+  do {
+    for (std::string& word : split_words(args[scan.at++])) words.push_back(std::move(word));
+  } while (alone && scan.at < args.size() && !is_flag(args[scan.at]) && args[scan.at] != "--");
+  return words;
+}
+
+void OptionTable::scan_positional(Scan& scan) {
+  const std::string& word = scan.args[scan.at];
+  std::size_t seen = 0;
+  for (Option& option : options_) {
+    if (!option.positional_) continue;
+    if (option.takes_rest_) {
+      scan.assignments.push_back(
+          {&option, {scan.args.begin() + static_cast<std::ptrdiff_t>(scan.at), scan.args.end()}, option.names_[0]});
+      scan.at = scan.args.size();
+      return;
+    }
+    if (seen++ < scan.positionals) continue;
+    ++scan.positionals;
+    ++scan.at;
+    scan.assignments.push_back({&option, {word}, option.names_[0]});
+    return;
+  }
+  if (seen > 0 || !is_flag_file(word) || !scan.flag_file.empty()) {
+    throw ConfigError(
+        fmt::format("unexpected argument '{}'; flags begin with --, and '{} --help' lists them", word, command_));
+  }
+  scan.flag_file = word;
+  ++scan.at;
+}
+
+void OptionTable::unknown_flag(const std::string& flag) const {
+  throw ConfigError(
+      fmt::format("unknown flag {}{}; '{} --help' lists all flags", flag, did_you_mean(flag, names()), command_),
+      plain(flag));
+}
+
+bool OptionTable::has_positionals() const {
+  return std::any_of(options_.begin(), options_.end(), [](const Option& o) { return o.positional_; });
+}
+
+void OptionTable::check_required() const {
+  for (const Option& option : options_) {
+    if (!option.required_ || option.given_) continue;
+    throw ConfigError(
+        fmt::format("{} is required ({}); '{} --help' lists all flags", option.names_[0], option.help_, command_),
+        plain(option.names_[0]));
+  }
+}
+
+bool OptionTable::assign(const std::string& name, const Node& value, const std::string& where) {
+  Option* option = find(name);
+  if (option == nullptr) return false;
+  std::vector<std::string> words;
+  switch (value.kind) {
+    case Node::Kind::kNull:
+      return true;
+    case Node::Kind::kScalar:
+      words = option->binding_.is_list ? split_words(value.text) : std::vector<std::string>{value.text};
+      break;
+    case Node::Kind::kList:
+      for (const Node& item : value.items) words.push_back(item.text);
+      if (option->binding_.is_list) break;
+      [[fallthrough]];
+    case Node::Kind::kMap:
+      throw ConfigError(fmt::format("{}{} expects {}, found a {}", where, name, option->binding_.expects,
+                                    value.kind == Node::Kind::kMap ? "mapping" : "list"),
+                        name);
+  }
+  set(*option, words, where, name);
+  return true;
+}
+
+void OptionTable::read_file(const std::string& path) {
+  const Node document = read_document(path);
+  for (const Node::Entry& entry : document.entries) {
+    if (assign(entry.key, entry.value, at_line(path, entry.line))) continue;
+    throw ConfigError(fmt::format("{}unknown option '{}'{}; '{} --help' lists all options", at_line(path, entry.line),
+                                  entry.key, did_you_mean("--" + plain(entry.key), names()), command_),
+                      entry.key);
+  }
+}
+
+}  // namespace tessera::config

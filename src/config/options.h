@@ -1,0 +1,110 @@
+#pragma once
+// One table of options gives the command-line parser, the reader of flag files and the help text of a command.
+//
+//   Options o;
+//   OptionTable table("tessera seq2seq", "fine-tunes an encoder-decoder model");
+//   table.add(&o.learning_rate, {"--learning_rate", "--lr"}, "peak learning rate", "Training");
+//   table.add(&o.schedule, {"--lr_scheduler_type"}, "shape of the schedule", "Training").choices({"linear", "cosine"});
+//   if (table.parse(args) == ParseResult::kHelp) out << table.help();
+//
+// Semantics follow HfArgumentParser: dashes and underscores are interchangeable; `--flag value` and `--flag=value`; a
+// bare boolean flag is true and `--no_flag` false; a list takes commas, spaces or several words; of duplicates the last
+// wins; one positional argument ending in .json, .yaml or .yml is a file of flags (flags on the command line win over
+// it).
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "config/document.h"
+#include "config/option_value.h"
+
+namespace tessera::config {
+
+enum class ParseResult { kRun, kHelp };
+
+class Option {
+ public:
+  /// Allowed texts (exact); for a list, of each word.
+  Option& choices(std::vector<std::string> allowed);
+  /// parse() throws unless the option is given.
+  Option& required();
+  /// What the help text shows for the value, "FILE" for example.
+  Option& placeholder(std::string text);
+
+ private:
+  friend class OptionTable;
+  std::vector<std::string> names_;  // as typed, "--learning_rate"
+  std::string help_, group_, default_;
+  Binding binding_;
+  std::vector<std::string> choices_;
+  bool required_ = false;
+  bool positional_ = false;
+  bool takes_rest_ = false;
+  bool given_ = false;
+};
+
+class OptionTable {
+ public:
+  /// `command` as the user types it.
+  OptionTable(std::string command, std::string summary);
+
+  /// The target's value at this moment is the default that the help shows. Targets: string, int, int64_t, double, bool,
+  /// vector<string>, and optionals of these. Target and returned reference live as long as the caller keeps target and
+  /// table.
+  template <class T>
+  Option& add(T* target, std::vector<std::string> names, std::string help, std::string group = "Options") {
+    return add_binding(bind(target), std::move(names), std::move(help), std::move(group));
+  }
+  /// An enumeration, by name in any case or by number (the first is 1).
+  template <class E>
+  Option& add_enum(E* target, std::vector<std::pair<std::string, E>> values, std::vector<std::string> names,
+                   std::string help, std::string group = "Options") {
+    return add_binding(bind_names(target, std::move(values)), std::move(names), std::move(help), std::move(group));
+  }
+
+  /// Arguments without dashes, in the order of these calls, required unless the target is an optional.
+  Option& positional(std::string* target, const std::string& name, std::string help);
+  Option& positional(std::optional<std::string>* target, const std::string& name, std::string help);
+  /// Everything from the first argument that is no flag, unparsed (a command that starts other commands). Also after
+  /// `--`.
+  Option& rest(std::vector<std::string>* target, const std::string& name, std::string help);
+
+  /// Assigns all targets. ConfigError names the flag, the value and what was expected; for an unknown flag also the
+  /// nearest known one. kHelp at -h or --help: then nothing is assigned.
+  [[nodiscard]] ParseResult parse(const std::vector<std::string>& args);
+
+  /// Assigns from a file of flags: `name: value`, names with or without dashes; null keeps the default.
+  void read_file(const std::string& path);
+
+  /// Assigns one option by its name (with or without dashes) from text; `where` begins the message of a failure
+  /// ("file.yaml:3: "). False where no such option exists.
+  [[nodiscard]] bool assign(const std::string& name, const Node& value, const std::string& where);
+
+  bool given(const std::string& name) const;        ///< by flag or file
+  std::string text(const std::string& name) const;  ///< the present value, as the help would show it
+  std::vector<std::string> names() const;           ///< every spelling, with dashes
+
+  /// Usage, then the options by group with their defaults.
+  std::string help() const;
+
+ private:
+  struct Assignment;
+  struct Scan;
+
+  Option& add_binding(Binding binding, std::vector<std::string> names, std::string help, std::string group);
+  Option& add_positional(Binding binding, const std::string& name, std::string help);
+  const Option* find(const std::string& name) const;
+  Option* find(const std::string& name);
+  bool has_positionals() const;
+  void scan_flag(Scan& scan);
+  void scan_positional(Scan& scan);
+  std::vector<std::string> take_values(Scan& scan, const Option& option, const std::string& flag) const;
+  void set(Option& option, const std::vector<std::string>& words, const std::string& where, const std::string& flag);
+  void check_required() const;
+  [[noreturn]] void unknown_flag(const std::string& flag) const;
+
+  std::string command_, summary_;
+  std::deque<Option> options_;  // a deque: references stay valid
+};
+
+}  // namespace tessera::config

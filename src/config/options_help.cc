@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "config/options.h"
+
+namespace tessera::config {
+namespace {
+
+constexpr std::size_t kIndent = 34, kWidth = 110;
+
+/// Breaks at spaces; continuation lines stand under the first.
+std::string wrap(const std::string& text) {
+  std::string out, word;
+  std::size_t column = kIndent;
+  const auto flush = [&] {
+    if (column + word.size() > kWidth && column > kIndent) {
+      out += "\n" + std::string(kIndent, ' ');
+      column = kIndent;
+    }
+    out += word;
+    column += word.size();
+    word.clear();
+  };
+  for (const char c : text) {
+    word += c;
+    if (c == ' ') flush();
+  }
+  flush();
+  return out;
+}
+
+std::string entry(const std::string& left, const std::string& right) {
+  const std::string gap =
+      left.size() + 2 > kIndent ? "\n" + std::string(kIndent, ' ') : std::string(kIndent - left.size(), ' ');
+  return left + gap + wrap(right) + "\n";
+}
+
+}  // namespace
+
+std::string OptionTable::help() const {
+  std::string usage = "Usage: " + command_;
+  std::vector<std::string> groups;
+  for (const Option& option : options_) {
+    if (!option.positional_ && usage.find(" [flags]") == std::string::npos) usage += " [flags]";
+    bool known = false;
+    for (const std::string& group : groups) known = known || group == option.group_;
+    if (!known) groups.push_back(option.group_);
+  }
+  for (const Option& option : options_) {
+    if (option.positional_) usage += option.required_ ? " " + option.names_[0] : " [" + option.names_[0] + "]";
+  }
+  std::string out = fmt::format("{}: {}\n\n{}\n", command_, summary_, usage);
+  for (const std::string& group : groups) {
+    out += fmt::format("\n{}\n", group);
+    for (const Option& option : options_) {
+      if (option.group_ != group) continue;
+      std::string left = fmt::format("  {}", fmt::join(option.names_, ", "));
+      std::string right = option.help_;
+      if (!option.positional_) {
+        left += option.binding_.is_bool ? " [BOOL]" : " " + option.binding_.placeholder;
+        if (!option.choices_.empty()) right += ": " + detail::one_of(option.choices_);
+        if (option.binding_.expects.starts_with("one of ")) right += ": " + option.binding_.expects.substr(7);
+        if (option.required_) right += " (required)";
+        if (!option.default_.empty()) right += fmt::format(" (default: {})", option.default_);
+      }
+      out += entry(left, right);
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::config

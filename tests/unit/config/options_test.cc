@@ -1,0 +1,228 @@
+#include "config/options.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/error.h"
+
+namespace tessera::config {
+namespace {
+
+struct Sample {
+  std::string model = "t5-base";
+  std::int64_t batch = 8;
+  double rate = 5e-5;
+  bool bf16 = false;
+  bool shuffle = true;
+  std::optional<std::int64_t> max_steps;
+  std::vector<std::string> splits = {"train", "test"};
+  std::string schedule = "linear";
+  enum class Mode { kFull, kHalf } mode = Mode::kFull;
+
+  OptionTable table() {
+    OptionTable t("tessera sample", "a sample");
+    t.add(&model, {"--model_name_or_path"}, "folder of the model", "Model");
+    t.add(&batch, {"--per_device_train_batch_size", "--batch-size"}, "rows per rank and step", "Training");
+    t.add(&rate, {"--learning_rate", "--lr"}, "peak learning rate", "Training");
+    t.add(&bf16, {"--bf16"}, "compute in bf16", "Training");
+    t.add(&shuffle, {"--shuffle"}, "shuffle the rows", "Training");
+    t.add(&max_steps, {"--max_steps"}, "stop after so many steps", "Training");
+    t.add(&splits, {"--splits"}, "names of the splits", "Data");
+    t.add(&schedule, {"--lr_scheduler_type"}, "shape", "Training").choices({"linear", "cosine"});
+    t.add_enum(&mode, {{"FULL", Mode::kFull}, {"HALF", Mode::kHalf}}, {"--mode"}, "how much", "Training");
+    return t;
+  }
+  void parse(const std::vector<std::string>& args) { EXPECT_EQ(table().parse(args), ParseResult::kRun); }
+};
+
+std::string message_of(const std::vector<std::string>& args) {
+  Sample s;
+  try {
+    (void)s.table().parse(args);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+std::string write_temporary(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(Options, TakeDashesOrUnderscoresAndEqualsOrSpace) {
+  Sample s;
+  s.parse({"--per-device-train-batch-size", "4", "--learning_rate=1e-3", "--model_name_or_path", "m", "--max-steps=7"});
+  EXPECT_EQ(s.batch, 4);
+  EXPECT_EQ(s.rate, 1e-3);
+  EXPECT_EQ(s.model, "m");
+  EXPECT_EQ(s.max_steps, 7);
+}
+
+TEST(Options, BooleansMayStandAloneOrBeNegatedOrSpelledOut) {
+  for (const char* yes : {"y", "Yes", "t", "TRUE", "on", "1"}) {
+    Sample s;
+    s.parse({"--bf16", yes});
+    EXPECT_TRUE(s.bf16) << yes;
+  }
+  for (const char* no : {"n", "NO", "f", "False", "off", "0"}) {
+    Sample s;
+    s.parse({"--shuffle", no});
+    EXPECT_FALSE(s.shuffle) << no;
+  }
+  Sample s;
+  s.parse({"--bf16", "--no_shuffle"});
+  EXPECT_TRUE(s.bf16);
+  EXPECT_FALSE(s.shuffle);
+}
+
+TEST(Options, OfDuplicatesTheLastWins) {
+  Sample s;
+  s.parse({"--lr", "1", "--learning-rate", "2"});
+  EXPECT_EQ(s.rate, 2);
+}
+
+TEST(Options, ListsTakeCommasSpacesAndSeveralWords) {
+  Sample s;
+  s.parse({"--splits", "a,b", "c d", "--bf16"});
+  EXPECT_EQ(s.splits, (std::vector<std::string>{"a", "b", "c", "d"}));
+  s.parse({"--splits="});
+  EXPECT_TRUE(s.splits.empty());
+}
+
+TEST(Options, NegativeNumbersAreValues) {
+  Sample s;
+  s.parse({"--max_steps", "-1", "--lr", "-.5"});
+  EXPECT_EQ(s.max_steps, -1);
+  EXPECT_EQ(s.rate, -0.5);
+}
+
+TEST(Options, OptionalsCanBeUnset) {
+  Sample s;
+  s.max_steps = 3;
+  s.parse({"--max_steps", "none"});
+  EXPECT_FALSE(s.max_steps.has_value());
+}
+
+TEST(Options, EnumerationsTakeNamesInAnyCaseAndNumbers) {
+  Sample s;
+  s.parse({"--mode", "half"});
+  EXPECT_EQ(s.mode, Sample::Mode::kHalf);
+  s.parse({"--mode", "1"});
+  EXPECT_EQ(s.mode, Sample::Mode::kFull);
+  EXPECT_EQ(message_of({"--mode", "3"}), "--mode expects one of FULL, HALF, found '3'");
+}
+
+TEST(Options, UnknownFlagsAreNamedWithTheNearestKnownOne) {
+  EXPECT_EQ(message_of({"--learnin_rate", "1"}),
+            "unknown flag --learnin_rate (did you mean '--learning_rate'?); 'tessera sample --help' lists all flags");
+}
+
+TEST(Options, WrongTypesNameFlagValueAndExpectation) {
+  EXPECT_EQ(message_of({"--lr", "fast"}), "--lr expects a number, found 'fast'");
+  EXPECT_EQ(message_of({"--batch_size", "4.5"}), "--batch_size expects an integer, found '4.5'");
+  EXPECT_EQ(message_of({"--bf16", "maybe"}), "--bf16 expects true or false, found 'maybe'");
+  EXPECT_EQ(message_of({"--lr_scheduler_type", "sinus"}),
+            "--lr_scheduler_type expects one of linear, cosine, found 'sinus'");
+  EXPECT_EQ(message_of({"--lr", "--bf16"}),
+            "--lr expects a number, found the flag --bf16; a value that begins with a dash is written --lr=VALUE");
+  EXPECT_EQ(message_of({"stray"}),
+            "unexpected argument 'stray'; flags begin with --, and 'tessera sample --help' lists them");
+}
+
+TEST(Options, FlagFileIsReadAndTheCommandLineWinsOverIt) {
+  const std::string json = write_temporary(
+      "flags.json", R"({"learning_rate": 0.01, "splits": ["a b", "c"], "max_steps": null, "bf16": true})");
+  Sample s;
+  s.parse({"--lr", "0.5", json});
+  EXPECT_EQ(s.rate, 0.5);
+  EXPECT_TRUE(s.bf16);
+  EXPECT_EQ(s.splits, (std::vector<std::string>{"a b", "c"}));
+  EXPECT_FALSE(s.max_steps.has_value());
+
+  Sample y;
+  y.parse({write_temporary("flags.yaml", "learning-rate: 1e-4\nsplits: a, b\nmode: HALF\n")});
+  EXPECT_EQ(y.rate, 1e-4);
+  EXPECT_EQ(y.splits, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(y.mode, Sample::Mode::kHalf);
+}
+
+TEST(Options, FlagFileErrorsNameFileLineAndKey) {
+  const std::string unknown = write_temporary("unknown.yaml", "bf16: true\nlearning_rat: 1\n");
+  EXPECT_EQ(message_of({unknown}),
+            unknown +
+                ":2: unknown option 'learning_rat' (did you mean '--learning_rate'?); 'tessera sample "
+                "--help' lists all options");
+  const std::string wrong = write_temporary("wrong.yaml", "learning_rate: [1]\n");
+  EXPECT_EQ(message_of({wrong}), wrong + ":1: learning_rate expects a number, found a list");
+  EXPECT_EQ(message_of({"/nowhere/x.json"}), "cannot read '/nowhere/x.json': No such file or directory");
+}
+
+TEST(Options, PositionalsAreTakenInOrderAndRequired) {
+  std::string folder;
+  std::optional<std::string> reference;
+  bool sharded = false;
+  OptionTable t("tessera verify", "checks a model folder");
+  t.positional(&folder, "DIR", "the model folder");
+  t.positional(&reference, "IO", "reference tensors");
+  t.add(&sharded, {"--sharded"}, "shard it");
+  EXPECT_THROW((void)t.parse({}), ConfigError);
+  EXPECT_EQ(t.parse({"--sharded", "d", "x.json"}), ParseResult::kRun);
+  EXPECT_EQ(folder, "d");
+  EXPECT_EQ(reference, "x.json");
+  EXPECT_TRUE(sharded);
+  EXPECT_THROW((void)t.parse({"a", "b", "c"}), ConfigError);
+}
+
+TEST(Options, RestIsPassedOnUnparsed) {
+  std::vector<std::string> rest;
+  bool tee = false;
+  OptionTable t("tessera launch", "starts ranks");
+  t.add(&tee, {"-t", "--tee"}, "show all");
+  t.rest(&rest, "PROGRAM", "what to start");
+  EXPECT_EQ(t.parse({"-t", "prog", "--help", "-t", "x y"}), ParseResult::kRun);
+  EXPECT_EQ(rest, (std::vector<std::string>{"prog", "--help", "-t", "x y"}));
+  EXPECT_TRUE(tee);
+}
+
+TEST(Options, RequiredOptionsAreAskedFor) {
+  Sample s;
+  OptionTable t = s.table();
+  std::string data;
+  t.add(&data, {"--dataset_path"}, "data file").required();
+  try {
+    (void)t.parse({"--bf16"});
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(std::string(e.what()), "--dataset_path is required (data file); 'tessera sample --help' lists all flags");
+    EXPECT_EQ(e.key, "dataset_path");
+  }
+}
+
+TEST(Options, HelpListsEveryFlagByGroupWithItsDefault) {
+  Sample s;
+  OptionTable t = s.table();
+  EXPECT_EQ(t.parse({"--lr", "1", "--help"}), ParseResult::kHelp);
+  EXPECT_EQ(s.rate, 5e-5);
+  const std::string help = t.help();
+  for (const std::string& name : t.names()) EXPECT_NE(help.find(name), std::string::npos) << name;
+  EXPECT_NE(help.find("\nTraining\n"), std::string::npos);
+  EXPECT_NE(help.find("(default: 5e-05)"), std::string::npos);
+  EXPECT_NE(help.find("linear, cosine"), std::string::npos);
+  EXPECT_EQ(help.find("\nTraining\n"), help.rfind("\nTraining\n"));
+}
+
+TEST(Options, GivenTellsSetFromDefault) {
+  Sample s;
+  OptionTable t = s.table();
+  ASSERT_EQ(t.parse({"--lr", "1"}), ParseResult::kRun);
+  EXPECT_TRUE(t.given("--learning_rate"));
+  EXPECT_FALSE(t.given("bf16"));
+  EXPECT_EQ(t.text("lr"), "1");
+}
+
+}  // namespace
+}  // namespace tessera::config
