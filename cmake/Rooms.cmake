@@ -1,6 +1,7 @@
 # tessera_room(NAME [DEPENDS rooms...] [LINK targets...]): the static library tessera_NAME from src/NAME/*.cc
 # (main.cc excluded), with public headers include/tessera/NAME and private headers src/NAME, both included by full path:
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
+# fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
 # Every room but base, config, text and launch links libtorch (and, through it, needs no more than ATen's slim headers).
 function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
@@ -15,7 +16,7 @@ function(tessera_room name)
   endif()
   target_include_directories(tessera_${name} ${scope} "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
   list(TRANSFORM ROOM_DEPENDS PREPEND "tessera_")
-  target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt spdlog::spdlog
+  target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt-header-only spdlog::spdlog
                         nlohmann_json::nlohmann_json Threads::Threads)
   if(NOT name MATCHES "^(base|config|text|launch)$")
     target_link_libraries(tessera_${name} ${scope} tessera::libtorch OpenMP::OpenMP_CXX)

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::io {
@@ -36,31 +37,37 @@ class TensorSource {
   /// Sorted by name.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   virtual const TensorInfo* find(const std::string& name) const = 0;
-  /// Elements [begin, begin + out.numel()) of the row-major flattened tensor, converted to out's dtype. out: 1-D, contiguous.
-  /// DataError names the tensor and the file when the name, the range or the file is wrong.
+  /// Elements [begin, begin + out.numel()) of the row-major flattened tensor, converted to out's dtype. out: 1-D,
+  /// contiguous. DataError names the tensor and the file when the name, the range or the file is wrong.
   virtual void read(const std::string& name, std::int64_t begin, at::Tensor out) const = 0;
   /// The tensor in place, if its storage allows (contiguous, aligned, uncompressed).
   virtual std::optional<MappedTensor> map(const std::string& name) const = 0;
 };
 
 /// The weights of a Hugging Face folder: model.safetensors, model.safetensors.index.json, pytorch_model.bin or
-/// pytorch_model.bin.index.json, in this order; also a path of one .safetensors or .bin file. DataError lists what was looked for.
+/// pytorch_model.bin.index.json, in this order; also a path of one .safetensors or .bin file. DataError lists what was
+/// looked for.
 std::shared_ptr<TensorSource> open_weights(const std::string& folder_or_file);
 
 /// One safetensors file (any content: weights, adapters, reference tensors). Checks header size (<= 100 MB), offsets
 /// (contiguous, inside the file), dtypes and shapes; errors name the tensor.
 std::shared_ptr<TensorSource> open_safetensors(const std::string& file);
 
+/// Tensors that are already in memory (other devices are copied to the CPU); names must differ. map() shares their
+/// memory.
+std::shared_ptr<TensorSource> memory_source(std::vector<std::pair<std::string, at::Tensor>> tensors);
+
 /// The whole tensor, in its stored dtype.
 at::Tensor read_tensor(const TensorSource& source, const std::string& name);
 
-/// Writes a safetensors file crash-atomically (temporary name, flush, fsync, rename). Tensors in the given order of names as
-/// safetensors does it (by dtype size descending, then name); metadata {"format": "pt"} unless given.
+/// Writes a safetensors file crash-atomically (temporary name, flush, fsync, rename). Tensors in the given order of
+/// names as safetensors does it (by dtype size descending, then name); metadata {"format": "pt"} unless given.
 void write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
 
-/// The same, streamed: the header is written from the infos, then `append` is called once for each tensor in header order, in
-/// pieces if the caller likes; commit() checks that every byte came and renames. Without commit() nothing is left behind.
+/// The same, streamed: the header is written from the infos, then `append` is called once for each tensor in header
+/// order, in pieces if the caller likes; commit() checks that every byte came and renames. Without commit() nothing is
+/// left behind.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& file, std::vector<TensorInfo> infos,

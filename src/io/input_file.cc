@@ -1,0 +1,71 @@
+#include "io/input_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "tessera/base/error.h"
+
+namespace tessera::io {
+
+InputFile::InputFile(const std::string& path) : path_(path) {
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)), path);
+  struct stat info{};
+  if (::fstat(descriptor_, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(descriptor_);
+    throw DataError(fmt::format("{}: expected a file, found something else (a folder or a device)", path), path);
+  }
+  size_bytes_ = static_cast<std::uint64_t>(info.st_size);
+}
+
+InputFile::~InputFile() {
+  ::close(descriptor_);
+}
+
+void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
+  constexpr std::size_t kMaxCall = std::size_t{1} << 30;  // Linux transfers at most 2 GiB a call
+  auto* to = static_cast<char*>(out);
+  std::size_t done = 0;
+  while (done < bytes) {
+    const auto got =
+        ::pread(descriptor_, to + done, std::min(bytes - done, kMaxCall), static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw DataError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)), path_);
+    if (got == 0)
+      throw DataError(
+          fmt::format("{}: the file ends too early: expected {} bytes at byte {}, found {}. Is it truncated?", path_,
+                      bytes, offset, done),
+          path_);
+    done += static_cast<std::size_t>(got);
+  }
+}
+
+std::string InputFile::read_string(std::uint64_t offset, std::size_t bytes) const {
+  if (offset > size_bytes_ || bytes > size_bytes_ - offset)
+    throw DataError(fmt::format("{}: the file ends too early: expected {} bytes at byte {}, the file has {}", path_,
+                                bytes, offset, size_bytes_),
+                    path_);
+  std::string out(bytes, '\0');
+  read(offset, out.data(), bytes);
+  return out;
+}
+
+std::shared_ptr<std::byte> InputFile::map() const {
+  std::lock_guard lock(mutex_);
+  if (mapping_ || size_bytes_ == 0) return mapping_;
+  const auto bytes = static_cast<std::size_t>(size_bytes_);
+  // NORESERVE: private writable mappings would otherwise count against the commit limit, though nobody writes.
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor_, 0);
+  if (at == MAP_FAILED) throw DataError(fmt::format("{}: cannot be mapped: {}", path_, std::strerror(errno)), path_);
+  mapping_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(at), [bytes](std::byte* p) { ::munmap(p, bytes); });
+  return mapping_;
+}
+
+}  // namespace tessera::io
