@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "config/accelerate_input.h"
+#include "tessera/base/error.h"
+
+namespace tessera::config {
+namespace {
+
+struct Variable {
+  const char* name;
+  const char* key;  // of the option table
+};
+
+constexpr Variable kVariables[] = {
+    {"ACCELERATE_USE_FSDP", "use_fsdp"},
+    {"ACCELERATE_MIXED_PRECISION", "mixed_precision"},
+    {"ACCELERATE_USE_CPU", "use_cpu"},
+    {"ACCELERATE_DEBUG_MODE", "debug"},
+    {"FSDP_VERSION", "fsdp_version"},
+    {"FSDP_SHARDING_STRATEGY", "fsdp_sharding_strategy"},
+    {"FSDP_RESHARD_AFTER_FORWARD", "fsdp_reshard_after_forward"},
+    {"FSDP_OFFLOAD_PARAMS", "fsdp_offload_params"},
+    {"FSDP_AUTO_WRAP_POLICY", "fsdp_auto_wrap_policy"},
+    {"FSDP_TRANSFORMER_CLS_TO_WRAP", "fsdp_transformer_layer_cls_to_wrap"},
+    {"FSDP_MIN_NUM_PARAMS", "fsdp_min_num_params"},
+    {"FSDP_BACKWARD_PREFETCH", "fsdp_backward_prefetch"},
+    {"FSDP_FORWARD_PREFETCH", "fsdp_forward_prefetch"},
+    {"FSDP_STATE_DICT_TYPE", "fsdp_state_dict_type"},
+    {"FSDP_USE_ORIG_PARAMS", "fsdp_use_orig_params"},
+    {"FSDP_CPU_RAM_EFFICIENT_LOADING", "fsdp_cpu_ram_efficient_loading"},
+    {"FSDP_SYNC_MODULE_STATES", "fsdp_sync_module_states"},
+    {"FSDP_ACTIVATION_CHECKPOINTING", "fsdp_activation_checkpointing"},
+    {"FSDP_IGNORED_MODULES", "fsdp_ignored_modules"},
+};
+
+/// accelerate's own launcher always exports FSDP_SHARDING_STRATEGY=FULL_SHARD; reshard_after_forward is then what the
+/// user said.
+void prefer_reshard(AccelerateInput& in) {
+  const bool is_default = in.sharding_strategy == ShardingStrategy::kFullShard;
+  if (in.reshard_after_forward && is_default) in.sharding_strategy.reset();
+}
+
+}  // namespace
+
+AccelerateInput to_input(const AccelerateConfig& config) {
+  AccelerateInput in;
+  const FsdpConfig& f = config.fsdp;
+  in.use_fsdp = config.use_fsdp;
+  in.mixed_precision = config.mixed_precision;
+  in.use_cpu = config.use_cpu;
+  in.debug = config.debug;
+  in.version = f.version;
+  in.sharding_strategy = f.sharding_strategy;
+  const bool names_strategy = f.version == 1 || f.sharding_strategy == ShardingStrategy::kNoShard;
+  if (f.version == 1) {
+    in.reshard_after_forward = name_of(f.sharding_strategy);
+  } else if (!names_strategy) {
+    in.reshard_after_forward = f.sharding_strategy == ShardingStrategy::kFullShard ? "true" : "false";
+  }
+  in.offload_params = f.offload_params;
+  in.auto_wrap_policy = f.auto_wrap_policy;
+  in.transformer_layer_cls_to_wrap = f.transformer_layer_cls_to_wrap;
+  if (f.auto_wrap_policy == WrapPolicy::kSizeBased) in.min_num_params = f.min_num_params;
+  in.backward_prefetch = f.backward_prefetch;
+  in.forward_prefetch = f.forward_prefetch;
+  in.state_dict_type = f.state_dict_type;
+  in.use_orig_params = f.use_orig_params;
+  in.cpu_ram_efficient_loading = f.cpu_ram_efficient_loading;
+  in.sync_module_states = f.sync_module_states;
+  in.activation_checkpointing = f.activation_checkpointing;
+  if (!f.ignored_modules.empty()) in.ignored_modules = f.ignored_modules;
+  return in;
+}
+
+Environment to_environment(const AccelerateConfig& config) {
+  AccelerateInput in = to_input(config);
+  OptionTable table("", "");
+  add_accelerate_options(table, in);
+  Environment out;
+  for (const Variable& variable : kVariables) {
+    const std::string text = table.text(variable.key);
+    if (!text.empty()) out.emplace_back(variable.name, text);
+  }
+  return out;
+}
+
+AccelerateConfig from_environment(const std::function<const char*(const char*)>& get) {
+  AccelerateInput in;
+  OptionTable table("tessera launch", "");
+  add_accelerate_options(table, in);
+  bool launched = false;
+  const auto read = [&](const char* name, const char* key) {
+    const char* value = get(name);
+    if (value == nullptr || *value == '\0') return false;
+    Node node;
+    node.kind = Node::Kind::kScalar;
+    node.text = value;
+    return table.assign(key, node, fmt::format("environment variable {}: ", name));
+  };
+  for (const Variable& variable : kVariables) launched = read(variable.name, variable.key) || launched;
+  prefer_reshard(in);
+  read("WORLD_SIZE", "num_processes");
+  if (!in.num_processes) in.num_processes = 1;
+  std::vector<std::string> warnings;  // the launch has said them
+  return resolve(in, "environment", launched, warnings);
+}
+
+AccelerateConfig from_environment() {
+  return from_environment([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+}
+
+std::string to_yaml(const AccelerateConfig& config) {
+  AccelerateInput in = to_input(config);
+  OptionTable table("", "");
+  add_accelerate_options(table, in);
+  std::string out = "compute_environment: LOCAL_MACHINE\n";
+  out += fmt::format("debug: {}\n", config.debug);
+  out += fmt::format("distributed_type: {}\n", config.use_fsdp ? "FSDP" : "MULTI_CPU");
+  out += fmt::format("enable_cpu_affinity: {}\nfsdp_config:\n", config.enable_cpu_affinity);
+  for (const std::string& flag : table.names()) {
+    const std::string key = flag.substr(2), text = table.text(flag);
+    const bool said_by_reshard = config.fsdp.version == 2 && in.reshard_after_forward;
+    const bool alias = key == "fsdp_backward_prefetch_policy" ||
+                       key == (said_by_reshard ? "fsdp_sharding_strategy" : "fsdp_reshard_after_forward");
+    if (key.starts_with("fsdp_") && !alias && !text.empty()) out += fmt::format("  {}: {}\n", key, text);
+  }
+  out += fmt::format("machine_rank: {}\n", config.machine_rank);
+  out += fmt::format("main_process_port: {}\n", config.main_process_port);
+  out += fmt::format("mixed_precision: '{}'\n", name_of(config.mixed_precision));
+  out += fmt::format("num_machines: {}\nnum_processes: {}\n", config.num_machines, config.num_processes);
+  out += fmt::format("use_cpu: {}\n", config.use_cpu);
+  return out;
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/nearest.h"
+#include "config/accelerate_input.h"
+#include "tessera/base/error.h"
+
+namespace tessera::config {
+namespace {
+
+/// Sections of other engines, which change the training: refused unless empty.
+const std::vector<std::string> kForeignSections = {"deepspeed_config", "megatron_lm_config", "parallelism_config",
+                                                   "fp8_config", "mpirun_config"};
+/// Keys that mean nothing on these machines: a warning where they are set to something.
+const std::vector<std::string> kIgnoredKeys = {"command_file",  "commands",        "tpu_name", "tpu_zone",
+                                               "tpu_env",       "tpu_use_cluster", "tpu_vm",   "tpu_use_sudo",
+                                               "downcast_bf16", "dynamo_config"};
+
+bool contains(const std::vector<std::string>& list, const std::string& name) {
+  for (const std::string& item : list) {
+    if (item == name) return true;
+  }
+  return false;
+}
+
+bool is_empty(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return true;
+    case Node::Kind::kScalar:
+      return node.text.empty() || parse_bool(node.text) == false || detail::equal_ignoring_case(node.text, "none");
+    case Node::Kind::kList:
+      return node.items.empty();
+    case Node::Kind::kMap:
+      for (const Node::Entry& entry : node.entries) {
+        if (!is_empty(entry.value)) return false;
+      }
+      return true;
+  }
+  return true;
+}
+
+class Reader {
+ public:
+  Reader(const std::string& name, AccelerateInput& input, std::vector<std::string>& warnings)
+      : name_(name), input_(input), warnings_(warnings), table_("tessera launch", "") {
+    add_accelerate_options(table_, input);
+  }
+
+  void read(const Node& document) {
+    for (const Node::Entry& entry : document.entries) read_top_level(entry);
+    if (unindented_line_ > 0 || has_unindented_) {
+      warnings_.push_back(
+          at_line(name_, unindented_line_) +
+          "fsdp_* keys at the top level are understood as part of fsdp_config (indent them to be exact)");
+    }
+  }
+
+ private:
+  void read_top_level(const Node::Entry& entry) {
+    const std::string where = at_line(name_, entry.line);
+    const bool scalar_or_list = entry.value.kind != Node::Kind::kMap;
+    if (entry.key == "fsdp_config") {
+      read_fsdp_section(entry);
+    } else if (entry.key.starts_with("fsdp_") && scalar_or_list) {
+      if (!has_unindented_) unindented_line_ = entry.line;
+      has_unindented_ = true;
+      read_fsdp_key(entry);
+    } else if (contains(kForeignSections, entry.key)) {
+      if (is_empty(entry.value)) return;
+      throw ConfigError(
+          fmt::format("{}{} belongs to another engine and is not supported; remove it (or make it empty: {{}})", where,
+                      entry.key),
+          entry.key);
+    } else if (contains(kIgnoredKeys, entry.key)) {
+      if (!is_empty(entry.value)) warnings_.push_back(fmt::format("{}{} has no effect here", where, entry.key));
+    } else if (entry.key == "fp16") {
+      read_legacy_fp16(entry);
+    } else if (!assign(entry.key, entry)) {
+      throw ConfigError(
+          fmt::format("{}unknown key '{}'{}", where, entry.key, did_you_mean(entry.key, top_level_keys())), entry.key);
+    }
+  }
+
+  void read_fsdp_section(const Node::Entry& entry) {
+    if (entry.value.kind == Node::Kind::kNull) return;
+    if (entry.value.kind != Node::Kind::kMap) {
+      throw ConfigError(at_line(name_, entry.line) + "fsdp_config expects indented lines of the form 'key: value'",
+                        entry.key);
+    }
+    for (const Node::Entry& own : entry.value.entries) read_fsdp_key(own);
+  }
+
+  void read_fsdp_key(const Node::Entry& entry) {
+    const std::string key = entry.key.starts_with("fsdp_") ? entry.key : "fsdp_" + entry.key;
+    if (assign(key, entry)) return;
+    std::vector<std::string> known;
+    for (const std::string& flag : table_.names()) {
+      if (flag.starts_with("--fsdp_")) known.push_back(flag.substr(2));
+    }
+    warnings_.push_back(fmt::format("{}unknown key '{}' in fsdp_config is ignored{}", at_line(name_, entry.line),
+                                    entry.key, did_you_mean(key, known)));
+  }
+
+  void read_legacy_fp16(const Node::Entry& entry) {
+    const auto on = parse_bool(entry.value.text);
+    if (!on)
+      throw ConfigError(
+          fmt::format("{}fp16 expects true or false, found '{}'", at_line(name_, entry.line), entry.value.text),
+          "fp16");
+    if (*on && !input_.mixed_precision) input_.mixed_precision = MixedPrecision::kFp16;
+  }
+
+  /// Two spellings of one key in one file contradict each other.
+  bool assign(const std::string& key, const Node::Entry& entry) {
+    if (!contains(table_.names(), "--" + key)) return false;
+    const std::string where = at_line(name_, entry.line);
+    if (table_.given(key)) {
+      throw ConfigError(fmt::format("{}'{}' sets what a line above sets already; keep one of them", where, entry.key),
+                        entry.key);
+    }
+    return table_.assign(key, entry.value, where);
+  }
+
+  std::vector<std::string> top_level_keys() const {
+    std::vector<std::string> keys = {"fsdp_config", "fp16"};
+    for (const std::string& flag : table_.names()) {
+      if (!flag.starts_with("--fsdp_")) keys.push_back(flag.substr(2));
+    }
+    keys.insert(keys.end(), kForeignSections.begin(), kForeignSections.end());
+    keys.insert(keys.end(), kIgnoredKeys.begin(), kIgnoredKeys.end());
+    return keys;
+  }
+
+  const std::string& name_;
+  AccelerateInput& input_;
+  std::vector<std::string>& warnings_;
+  OptionTable table_;
+  bool has_unindented_ = false;
+  int unindented_line_ = 0;
+};
+
+std::string environment_or(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
+}  // namespace
+
+void read_accelerate_document(const Node& document, const std::string& name, AccelerateInput& input,
+                              std::vector<std::string>& warnings) {
+  Reader(name, input, warnings).read(document);
+}
+
+void read_accelerate_file(const std::string& path, AccelerateInput& input, std::vector<std::string>& warnings) {
+  read_accelerate_document(read_document(path), path, input, warnings);
+}
+
+LoadedAccelerate load_accelerate(const std::string& path) {
+  LoadedAccelerate loaded;
+  AccelerateInput input;
+  read_accelerate_file(path, input, loaded.warnings);
+  loaded.config = resolve(input, path, /*has_file=*/true, loaded.warnings);
+  return loaded;
+}
+
+std::string default_accelerate_path() {
+  const std::string cache = environment_or("XDG_CACHE_HOME", environment_or("HOME", ".") + "/.cache");
+  const std::string folder = environment_or("HF_HOME", cache + "/huggingface") + "/accelerate/default_config";
+  const bool only_json = !std::filesystem::exists(folder + ".yaml") && std::filesystem::exists(folder + ".json");
+  return folder + (only_json ? ".json" : ".yaml");
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include "base/nearest.h"
+#include "config/accelerate_input.h"
+#include "tessera/base/error.h"
+
+namespace tessera::config {
+namespace {
+
+[[noreturn]] void fail(const std::string& source, const std::string& key, const std::string& message) {
+  throw ConfigError(source + ": " + message, key);
+}
+
+bool resolve_use_fsdp(const AccelerateInput& in, const std::string& source) {
+  if (in.use_fsdp) return *in.use_fsdp;
+  if (!in.distributed_type) return true;
+  const std::string& type = *in.distributed_type;
+  if (detail::equal_ignoring_case(type, "FSDP")) return true;
+  const std::vector<std::string> plain = {"NO", "MULTI_CPU", "MULTI_GPU"};
+  for (const std::string& name : plain) {
+    if (detail::equal_ignoring_case(type, name)) return false;
+  }
+  fail(source, "distributed_type",
+       fmt::format(
+           "distributed_type '{}' is not supported{}; use FSDP (sharded), or NO, MULTI_CPU or MULTI_GPU (replicated)",
+           type, did_you_mean(type, {"FSDP", "MULTI_CPU", "MULTI_GPU"})));
+}
+
+/// What reshard_after_forward says about the strategy: nothing, where it is unset.
+std::optional<ShardingStrategy> reshard_strategy(const AccelerateInput& in, int version, const std::string& source) {
+  if (!in.reshard_after_forward) return std::nullopt;
+  if (const auto on = parse_bool(*in.reshard_after_forward); on && (version == 2 || !*on)) {
+    return *on ? ShardingStrategy::kFullShard : ShardingStrategy::kShardGradOp;
+  } else if (on) {
+    return std::nullopt;  // version 1 with `true`: accelerate's default for the key, which says nothing there
+  }
+  std::optional<ShardingStrategy> strategy;
+  if (bind_names(&strategy, sharding_strategies()).set({*in.reshard_after_forward})) return strategy;
+  fail(source, "fsdp_reshard_after_forward",
+       fmt::format("fsdp_reshard_after_forward expects {}, found '{}'",
+                   version == 2 ? "true or false" : "a strategy such as FULL_SHARD or SHARD_GRAD_OP",
+                   *in.reshard_after_forward));
+}
+
+ShardingStrategy resolve_strategy(const AccelerateInput& in, int version, const std::string& source) {
+  const auto reshard = reshard_strategy(in, version, source);
+  if (in.sharding_strategy && reshard && *in.sharding_strategy != *reshard) {
+    fail(source, "fsdp_reshard_after_forward",
+         fmt::format(
+             "fsdp_sharding_strategy {} and fsdp_reshard_after_forward {} contradict each other; keep one of them",
+             name_of(*in.sharding_strategy), *in.reshard_after_forward));
+  }
+  const ShardingStrategy strategy = in.sharding_strategy.value_or(reshard.value_or(ShardingStrategy::kFullShard));
+  if (strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2) {
+    fail(source, "fsdp_sharding_strategy",
+         name_of(strategy) +
+             " is not supported yet; use FULL_SHARD or SHARD_GRAD_OP (this version runs on one machine, where "
+             "hybrid sharding shards over all ranks anyway)");
+  }
+  return strategy;
+}
+
+void resolve_wrapping(const AccelerateInput& in, const std::string& source, bool has_file, FsdpConfig& out,
+                      std::vector<std::string>& warnings) {
+  out.transformer_layer_cls_to_wrap = in.transformer_layer_cls_to_wrap;
+  const bool has_classes = !in.transformer_layer_cls_to_wrap.empty();
+  if (in.auto_wrap_policy) {
+    out.auto_wrap_policy = *in.auto_wrap_policy;
+  } else if (has_classes || !has_file) {
+    out.auto_wrap_policy = WrapPolicy::kTransformerBased;
+    if (has_classes && has_file) {
+      warnings.push_back(source +
+                         ": fsdp_transformer_layer_cls_to_wrap without fsdp_auto_wrap_policy: "
+                         "TRANSFORMER_BASED_WRAP is assumed");
+    }
+  }
+  if (has_classes && out.auto_wrap_policy != WrapPolicy::kTransformerBased) {
+    fail(source, "fsdp_transformer_layer_cls_to_wrap",
+         fmt::format("fsdp_transformer_layer_cls_to_wrap ({}) contradicts fsdp_auto_wrap_policy {}; remove it, or use "
+                     "TRANSFORMER_BASED_WRAP",
+                     fmt::join(in.transformer_layer_cls_to_wrap, ","), name_of(out.auto_wrap_policy)));
+  }
+  if (out.auto_wrap_policy == WrapPolicy::kSizeBased) {
+    out.min_num_params = in.min_num_params.value_or(out.min_num_params);
+    if (out.min_num_params >= 0) return;
+    fail(source, "fsdp_min_num_params",
+         fmt::format("fsdp_min_num_params must not be negative, found {}", out.min_num_params));
+  } else if (in.min_num_params) {
+    warnings.push_back(fmt::format("{}: fsdp_min_num_params has no effect with {} (only with SIZE_BASED_WRAP)", source,
+                                   name_of(out.auto_wrap_policy)));
+  }
+}
+
+FsdpConfig resolve_fsdp(const AccelerateInput& in, const std::string& source, bool has_file,
+                        std::vector<std::string>& warnings) {
+  FsdpConfig out;
+  out.version = in.version.value_or(1);
+  if (out.version != 1 && out.version != 2) {
+    fail(source, "fsdp_version", fmt::format("fsdp_version expects 1 or 2, found {}", out.version));
+  }
+  out.sharding_strategy = resolve_strategy(in, out.version, source);
+  resolve_wrapping(in, source, has_file, out, warnings);
+  out.backward_prefetch = in.backward_prefetch.value_or(out.backward_prefetch);
+  out.state_dict_type = in.state_dict_type.value_or(out.version == 2 ? StateDictType::kSharded : StateDictType::kFull);
+  out.offload_params = in.offload_params.value_or(out.offload_params);
+  out.forward_prefetch = in.forward_prefetch.value_or(out.forward_prefetch);
+  out.use_orig_params = in.use_orig_params.value_or(out.use_orig_params);
+  out.cpu_ram_efficient_loading = in.cpu_ram_efficient_loading.value_or(out.cpu_ram_efficient_loading);
+  out.sync_module_states = in.sync_module_states.value_or(true) || out.cpu_ram_efficient_loading;
+  out.activation_checkpointing = in.activation_checkpointing.value_or(out.activation_checkpointing);
+  out.ignored_modules = in.ignored_modules.value_or("");
+  return out;
+}
+
+void resolve_machines(const AccelerateInput& in, const std::string& source, bool has_file, AccelerateConfig& out) {
+  out.num_processes = in.num_processes.value_or(has_file ? -1 : 1);
+  out.num_machines = in.num_machines.value_or(1);
+  out.machine_rank = in.machine_rank.value_or(0);
+  if (out.num_processes < 1) {
+    fail(source, "num_processes",
+         fmt::format("num_processes must be at least 1, {}; set it there or give --num_processes N",
+                     in.num_processes ? fmt::format("found {}", out.num_processes) : "but it is not set"));
+  }
+  if (out.num_machines != 1) {
+    fail(source, "num_machines",
+         fmt::format("num_machines is {}: several machines are not supported yet; set it to 1", out.num_machines));
+  }
+  if (out.machine_rank != 0) {
+    fail(source, "machine_rank",
+         fmt::format("machine_rank is {} but there is one machine; set it to 0", out.machine_rank));
+  }
+  out.main_process_port = in.main_process_port.value_or(0);
+  if (out.main_process_port < 0 || out.main_process_port > 65535) {
+    fail(source, "main_process_port",
+         fmt::format("main_process_port expects 0 to 65535, found {}", out.main_process_port));
+  }
+  out.main_process_ip = in.main_process_ip.value_or(out.main_process_ip);
+}
+
+}  // namespace
+
+AccelerateConfig resolve(const AccelerateInput& in, const std::string& source, bool has_file,
+                         std::vector<std::string>& warnings) {
+  if (in.compute_environment && !detail::equal_ignoring_case(*in.compute_environment, "LOCAL_MACHINE")) {
+    fail(source, "compute_environment",
+         fmt::format("compute_environment '{}' is not supported; use LOCAL_MACHINE", *in.compute_environment));
+  }
+  if (in.dynamo_backend && !detail::equal_ignoring_case(*in.dynamo_backend, "no")) {
+    warnings.push_back(
+        fmt::format("{}: dynamo_backend {} has no effect: there is no Python to compile", source, *in.dynamo_backend));
+  }
+  AccelerateConfig out;
+  out.use_fsdp = resolve_use_fsdp(in, source);
+  out.mixed_precision = in.mixed_precision.value_or(out.mixed_precision);
+  if (out.mixed_precision == MixedPrecision::kFp8) {
+    fail(source, "mixed_precision", "mixed_precision fp8 is not supported; use no, bf16 or fp16");
+  }
+  resolve_machines(in, source, has_file, out);
+  out.use_cpu = in.use_cpu.value_or(out.use_cpu);
+  out.debug = in.debug.value_or(out.debug);
+  out.gpu_ids = in.gpu_ids;
+  out.enable_cpu_affinity = in.enable_cpu_affinity.value_or(out.enable_cpu_affinity);
+  out.fsdp = resolve_fsdp(in, source, has_file, warnings);
+  if (!out.use_fsdp && (in.sharding_strategy || in.auto_wrap_policy)) {
+    warnings.push_back(
+        fmt::format("{}: the fsdp_* settings have no effect with distributed_type {}; set it to FSDP to shard", source,
+                    in.distributed_type.value_or("NO")));
+  }
+  return out;
+}
+
+void drop_overridden(const OptionTable& flags, AccelerateInput& from_file) {
+  if (flags.given("fsdp_sharding_strategy") && !flags.given("fsdp_reshard_after_forward")) {
+    from_file.reshard_after_forward.reset();
+  }
+  if (flags.given("fsdp_reshard_after_forward") && !flags.given("fsdp_sharding_strategy")) {
+    from_file.sharding_strategy.reset();
+  }
+  if (flags.given("fsdp_auto_wrap_policy") && !flags.given("fsdp_transformer_layer_cls_to_wrap")) {
+    from_file.transformer_layer_cls_to_wrap.clear();
+  }
+}
+
+}  // namespace tessera::config

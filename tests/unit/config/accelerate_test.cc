@@ -1,0 +1,247 @@
+#include "config/accelerate.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "config/accelerate_input.h"
+#include "tessera/base/error.h"
+
+namespace tessera::config {
+namespace {
+
+const std::string kData = std::string(TESSERA_TEST_DATA) + "/config/";
+
+LoadedAccelerate load_text(const std::string& yaml) {
+  LoadedAccelerate out;
+  AccelerateInput input;
+  read_accelerate_document(parse_yaml(yaml, "c.yaml"), "c.yaml", input, out.warnings);
+  out.config = resolve(input, "c.yaml", true, out.warnings);
+  return out;
+}
+
+std::string error_of(const std::string& yaml) {
+  try {
+    load_text(yaml);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+bool mentions(const std::vector<std::string>& warnings, const std::string& text) {
+  for (const std::string& w : warnings) {
+    if (w.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(AccelerateFile, ReadsTheGuidesExampleAsPrinted) {
+  const LoadedAccelerate loaded = load_accelerate(kData + "lora_seq2seq.yaml");
+  const AccelerateConfig& c = loaded.config;
+  EXPECT_TRUE(c.use_fsdp);
+  EXPECT_EQ(c.num_processes, 2);
+  EXPECT_FALSE(c.use_cpu);
+  EXPECT_EQ(c.mixed_precision, MixedPrecision::kNo);
+  EXPECT_EQ(c.fsdp.sharding_strategy, ShardingStrategy::kFullShard);
+  EXPECT_EQ(c.fsdp.auto_wrap_policy, WrapPolicy::kTransformerBased);
+  EXPECT_EQ(c.fsdp.transformer_layer_cls_to_wrap, std::vector<std::string>{"T5Block"});
+  EXPECT_EQ(c.fsdp.backward_prefetch, BackwardPrefetch::kPre);
+  EXPECT_EQ(c.fsdp.state_dict_type, StateDictType::kFull);
+  EXPECT_TRUE(c.fsdp.offload_params);
+  EXPECT_TRUE(loaded.warnings.empty()) << loaded.warnings.front();
+}
+
+TEST(AccelerateFile, UnderstandsUnindentedFsdpLinesWithOneWarning) {
+  const LoadedAccelerate lora = load_accelerate(kData + "sft_lora_unindented.yaml");
+  EXPECT_EQ(lora.config.num_processes, 8);
+  EXPECT_EQ(lora.config.mixed_precision, MixedPrecision::kBf16);
+  EXPECT_EQ(lora.config.fsdp.auto_wrap_policy, WrapPolicy::kTransformerBased);
+  EXPECT_EQ(lora.config.fsdp.state_dict_type, StateDictType::kSharded);
+  EXPECT_FALSE(lora.config.fsdp.use_orig_params);
+  ASSERT_EQ(lora.warnings.size(), 1u);
+  EXPECT_NE(lora.warnings[0].find("sft_lora_unindented.yaml:6: "), std::string::npos) << lora.warnings[0];
+  EXPECT_TRUE(load_accelerate(kData + "sft_qlora_unindented.yaml").config.fsdp.offload_params);
+}
+
+TEST(AccelerateFile, TakesNumbersKeysWithoutPrefixAndJson) {
+  const AccelerateConfig c =
+      load_text(
+          "num_processes: 3\nfsdp_config:\n  sharding_strategy: 2\n  auto_wrap_policy: "
+          "size_based_wrap\n  min_num_params: 1000\n  backward_prefetch: 2\n  state_dict_type: 3\n")
+          .config;
+  EXPECT_EQ(c.fsdp.sharding_strategy, ShardingStrategy::kShardGradOp);
+  EXPECT_EQ(c.fsdp.auto_wrap_policy, WrapPolicy::kSizeBased);
+  EXPECT_EQ(c.fsdp.min_num_params, 1000);
+  EXPECT_EQ(c.fsdp.backward_prefetch, BackwardPrefetch::kPost);
+  EXPECT_EQ(c.fsdp.state_dict_type, StateDictType::kSharded);
+
+  const std::string path = testing::TempDir() + "accelerate.json";
+  std::ofstream(path) << R"({"num_processes": 2, "mixed_precision": "bf16", "fsdp_config": {"fsdp_version": 2}})";
+  const AccelerateConfig j = load_accelerate(path).config;
+  EXPECT_EQ(j.mixed_precision, MixedPrecision::kBf16);
+  EXPECT_EQ(j.fsdp.state_dict_type, StateDictType::kSharded);
+}
+
+TEST(AccelerateFile, HonoursReshardAfterForwardWhereItIsAllThereIs) {
+  const auto strategy = [](const std::string& lines) {
+    return load_text("num_processes: 1\nfsdp_config:\n" + lines).config.fsdp.sharding_strategy;
+  };
+  EXPECT_EQ(strategy("  fsdp_reshard_after_forward: SHARD_GRAD_OP\n"), ShardingStrategy::kShardGradOp);
+  EXPECT_EQ(strategy("  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n"), ShardingStrategy::kShardGradOp);
+  EXPECT_EQ(strategy("  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n"), ShardingStrategy::kFullShard);
+  EXPECT_EQ(strategy("  fsdp_reshard_after_forward: true\n  fsdp_sharding_strategy: NO_SHARD\n"),
+            ShardingStrategy::kNoShard);
+}
+
+TEST(AccelerateFile, UnknownTopLevelKeysAreErrorsWithLineAndNearest) {
+  EXPECT_EQ(error_of("num_processes: 2\nnum_machins: 1\n"),
+            "c.yaml:2: unknown key 'num_machins' (did you mean 'num_machines'?)");
+  EXPECT_EQ(error_of("fsdp_confg:\n  fsdp_version: 1\n"),
+            "c.yaml:1: unknown key 'fsdp_confg' (did you mean 'fsdp_config'?)");
+}
+
+TEST(AccelerateFile, UnknownFsdpKeysAreWarnings) {
+  const auto loaded = load_text("num_processes: 1\nfsdp_config:\n  fsdp_offload_parms: true\n");
+  EXPECT_TRUE(mentions(loaded.warnings,
+                       "c.yaml:3: unknown key 'fsdp_offload_parms' in fsdp_config is ignored (did you mean "
+                       "'fsdp_offload_params'?)"));
+}
+
+TEST(AccelerateFile, BadValuesNameLineKeyAndChoices) {
+  EXPECT_EQ(error_of("num_processes: two\n"), "c.yaml:1: num_processes expects an integer, found 'two'");
+  EXPECT_EQ(error_of("num_processes: 1\nfsdp_config:\n  fsdp_sharding_strategy: FULL\n"),
+            "c.yaml:3: fsdp_sharding_strategy expects one of FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, "
+            "HYBRID_SHARD_ZERO2, found 'FULL'");
+  EXPECT_NE(error_of("num_processes: 1\nnum_processes: 2\n").find("c.yaml:2: the key 'num_processes' is given twice"),
+            std::string::npos);
+  EXPECT_NE(error_of("a: [1\n").find("not valid YAML"), std::string::npos);
+  EXPECT_NE(error_of("just words\n").find("expected lines of the form 'key: value'"), std::string::npos);
+}
+
+TEST(AccelerateFile, RefusesContradictionsAndWhatItCannotDo) {
+  const std::string one = "num_processes: 1\n";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"distributed_type: FSDP\n", "num_processes must be at least 1, but it is not set"},
+      {"num_processes: 0\n", "found 0"},
+      {one + "num_machines: 2\n", "several machines are not supported yet"},
+      {one + "machine_rank: 1\n", "machine_rank is 1"},
+      {one + "distributed_type: DEEPSPEED\n", "distributed_type 'DEEPSPEED' is not supported"},
+      {one + "deepspeed_config: {zero_stage: 3}\n", "c.yaml:2: deepspeed_config belongs to another engine"},
+      {one + "mixed_precision: fp8\n", "fp8 is not supported"},
+      {one + "compute_environment: AMAZON_SAGEMAKER\n", "use LOCAL_MACHINE"},
+      {one + "fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n", "HYBRID_SHARD is not supported yet"},
+      {one + "fsdp_config: {fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap: T5Block}\n",
+       "contradicts fsdp_auto_wrap_policy SIZE_BASED_WRAP"},
+      {one + "fsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_reshard_after_forward: NO_SHARD}\n",
+       "contradict each other"},
+      {one + "fsdp_config: {fsdp_backward_prefetch: 1, fsdp_backward_prefetch_policy: 2}\n",
+       "sets what a line above sets already"},
+      {one + "fsdp_config: {fsdp_version: 3}\n", "expects 1 or 2"},
+  };
+  for (const auto& [yaml, expected] : cases)
+    EXPECT_NE(error_of(yaml).find(expected), std::string::npos) << error_of(yaml);
+}
+
+TEST(AccelerateFile, LegacyAndForeignKeysAreTakenAsTheyWereMeant) {
+  const auto loaded =
+      load_text("num_processes: 1\nfp16: true\ndynamo_backend: INDUCTOR\ntpu_name: pod\ndowncast_bf16: 'no'\n");
+  EXPECT_EQ(loaded.config.mixed_precision, MixedPrecision::kFp16);
+  EXPECT_TRUE(mentions(loaded.warnings, "dynamo_backend INDUCTOR has no effect"));
+  EXPECT_TRUE(mentions(loaded.warnings, "c.yaml:4: tpu_name has no effect"));
+  EXPECT_EQ(loaded.warnings.size(), 2u);
+}
+
+TEST(AccelerateFile, AliasesThatGrowWithoutEndAreRefused) {
+  std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
+  for (int i = 1; i < 8; ++i) {
+    const std::string ref = "*a" + std::to_string(i - 1);
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + ref;
+    for (int k = 1; k < 10; ++k) bomb += ", " + ref;
+    bomb += "]\n";
+  }
+  EXPECT_NE(error_of(bomb).find("more than 100000 values"), std::string::npos) << error_of(bomb);
+}
+
+TEST(AccelerateFlags, ReplaceWhatTheyContradictInTheFile) {
+  AccelerateInput input;
+  std::vector<std::string> warnings;
+  read_accelerate_file(kData + "lora_seq2seq.yaml", input, warnings);
+  OptionTable flags("tessera launch", "");
+  add_accelerate_options(flags, input);
+  AccelerateInput scratch;
+  OptionTable first("tessera launch", "");
+  add_accelerate_options(first, scratch);
+  const std::vector<std::string> args = {"--num_processes", "3", "--fsdp-auto-wrap-policy", "SIZE_BASED_WRAP"};
+  ASSERT_EQ(first.parse(args), ParseResult::kRun);
+  drop_overridden(first, input);
+  ASSERT_EQ(flags.parse(args), ParseResult::kRun);
+  const AccelerateConfig c = resolve(input, "x", true, warnings);
+  EXPECT_EQ(c.num_processes, 3);
+  EXPECT_EQ(c.fsdp.auto_wrap_policy, WrapPolicy::kSizeBased);
+  EXPECT_TRUE(c.fsdp.transformer_layer_cls_to_wrap.empty());
+  EXPECT_TRUE(c.fsdp.offload_params);
+}
+
+AccelerateConfig through_environment(const Environment& variables) {
+  std::map<std::string, std::string> values(variables.begin(), variables.end());
+  return from_environment([&](const char* name) {
+    const auto it = values.find(name);
+    return it == values.end() ? nullptr : it->second.c_str();
+  });
+}
+
+TEST(AccelerateEnvironment, CarriesTheConfigurationToTheRanks) {
+  for (const char* fsdp :
+       {"fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_state_dict_type: 3, fsdp_backward_prefetch: 1",
+        "fsdp_version: 2, fsdp_reshard_after_forward: false", "fsdp_version: 2, fsdp_sharding_strategy: 3",
+        "fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 7, fsdp_offload_params: true",
+        "fsdp_auto_wrap_policy: 1, fsdp_transformer_layer_cls_to_wrap: 'BertLayer,BertEmbeddings', "
+        "fsdp_ignored_modules: 'a.*b', fsdp_activation_checkpointing: true"}) {
+    const AccelerateConfig config =
+        load_text(std::string("num_processes: 2\nmixed_precision: bf16\nuse_cpu: true\nfsdp_config: {") + fsdp + "}\n")
+            .config;
+    Environment variables = to_environment(config);
+    variables.emplace_back("WORLD_SIZE", "2");
+    EXPECT_EQ(through_environment(variables), config) << fsdp;
+    const std::string path = testing::TempDir() + "written.yaml";
+    std::ofstream(path) << to_yaml(config);
+    EXPECT_EQ(load_accelerate(path).config, config) << to_yaml(config);
+  }
+}
+
+TEST(AccelerateEnvironment, WithoutALaunchTheDefaultShardsByTheModelsLayers) {
+  const AccelerateConfig c = through_environment({{"WORLD_SIZE", "3"}});
+  EXPECT_TRUE(c.use_fsdp);
+  EXPECT_EQ(c.fsdp.auto_wrap_policy, WrapPolicy::kTransformerBased);
+  EXPECT_EQ(c.num_processes, 3);
+}
+
+TEST(AccelerateEnvironment, ReshardWinsOverTheStrategyThatAcceleratesLauncherAlwaysExports) {
+  const AccelerateConfig c =
+      through_environment({{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}, {"FSDP_RESHARD_AFTER_FORWARD", "SHARD_GRAD_OP"}});
+  EXPECT_EQ(c.fsdp.sharding_strategy, ShardingStrategy::kShardGradOp);
+}
+
+TEST(AccelerateEnvironment, NamesTheVariableAtFault) {
+  try {
+    through_environment({{"FSDP_STATE_DICT_TYPE", "SOME"}});
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("environment variable FSDP_STATE_DICT_TYPE: "), std::string::npos);
+  }
+}
+
+TEST(AccelerateFile, DefaultPathFollowsHuggingFacesVariables) {
+  ::setenv("HF_HOME", "/h", 1);
+  EXPECT_EQ(default_accelerate_path(), "/h/accelerate/default_config.yaml");
+  ::unsetenv("HF_HOME");
+  ::setenv("XDG_CACHE_HOME", "/c", 1);
+  EXPECT_EQ(default_accelerate_path(), "/c/huggingface/accelerate/default_config.yaml");
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
+}  // namespace
+}  // namespace tessera::config
