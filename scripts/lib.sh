@@ -1,0 +1,48 @@
+# Shared by the scripts of this folder: messages, the compiler, the number of parallel compiler processes.
+# Sourced, with bash, from the project's root folder.
+
+say() { printf '== %s\n' "$*"; }
+fail() {
+    printf 'error: %s\n' "$@" >&2
+    exit 1
+}
+
+# True when the dotted version $1 is at least $2.
+version_at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+
+# C++20 as the project uses it needs g++ 12. Ubuntu 22.04's g++ is 11, with a g++-12 beside it.
+choose_compiler() {
+    if [ -n "${CXX:-}" ]; then return; fi
+    if command -v g++ >/dev/null && version_at_least "$(g++ -dumpversion)" 12; then
+        export CC=gcc CXX=g++
+    elif command -v g++-12 >/dev/null; then
+        export CC=gcc-12 CXX=g++-12
+    else
+        fail "g++ 12 or newer is needed; found: $(g++ --version 2>/dev/null | head -n 1 || true)" \
+            "install the package g++-12, or set CXX to a C++20 compiler"
+    fi
+}
+
+# One compiler process for each core, but no more than the memory carries (2 GiB each).
+compile_jobs() {
+    local cores gib
+    cores=$(nproc)
+    gib=$(awk '/^MemAvailable/ {print int($2 / 1048576 / 2)}' /proc/meminfo)
+    [ "$gib" -ge 1 ] || gib=1
+    if [ "$gib" -lt "$cores" ]; then echo "$gib"; else echo "$cores"; fi
+}
+
+# Configures the preset $1 and builds the targets that follow (none: all).
+build_preset() {
+    local preset=$1 targets=() options=()
+    shift
+    if [ $# -gt 0 ]; then targets=(--target "$@"); fi
+    if [ -n "${TESSERA_TORCH:-}" ]; then options=("-DTESSERA_TORCH=$TESSERA_TORCH"); fi
+    choose_compiler
+    mkdir -p "build/$preset"
+    cmake --preset "$preset" "${options[@]}" >"build/$preset/configure.log" 2>&1 || {
+        cat "build/$preset/configure.log" >&2
+        fail "cmake --preset $preset failed (its output stands above)"
+    }
+    cmake --build --preset "$preset" --parallel "$(compile_jobs)" "${targets[@]}"
+}
