@@ -1,9 +1,12 @@
+# shellcheck shell=bash
 # Shared by the scripts of this folder: messages, the compiler, the number of parallel compiler processes.
 # Sourced, with bash, from the project's root folder.
 
 say() { printf '== %s\n' "$*"; }
 fail() {
-    printf 'error: %s\n' "$@" >&2
+    printf 'error: %s\n' "$1" >&2
+    shift
+    [ $# -eq 0 ] || printf '%s\n' "$@" >&2
     exit 1
 }
 

@@ -67,15 +67,15 @@ tool_versions() {
 # Prints the version of the torch package in the folder $1 when it can be built against, else says on stderr why not.
 usable_torch() {
     local dir=$1 version
-    [ -f "$dir/version.py" ] && [ -d "$dir/include/ATen" ] && [ -f "$dir/lib/libtorch_cpu.so" ] || {
+    if [ ! -f "$dir/version.py" ] || [ ! -d "$dir/include/ATen" ] || [ ! -f "$dir/lib/libtorch_cpu.so" ]; then
         echo "'$dir' is no torch package with include/ATen and lib/libtorch_cpu.so" >&2
         return 1
-    }
+    fi
     version=$(sed -n "s/^__version__ = '\([0-9.]*\).*/\1/p" "$dir/version.py")
-    version_at_least "$version" 2.11 && ! version_at_least "$version" 2.14 || {
+    if ! version_at_least "$version" 2.11 || version_at_least "$version" 2.14; then
         echo "'$dir' is torch $version; 2.11 to 2.13 is supported" >&2
         return 1
-    }
+    fi
     echo "$version"
 }
 
@@ -117,7 +117,6 @@ libtorch() {
     fi
     # Built up under a temporary name and renamed at the end: an interrupted set-up leaves nothing half done.
     mkdir -p .deps
-    local staging
     staging=$(mktemp -d .deps/staging.XXXXXX)
     trap 'rm -rf "$staging"' EXIT
     download_wheel "$staging"

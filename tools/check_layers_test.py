@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Behaviour of check_layers.py, on small trees made for the purpose."""
+
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import check_layers
+
+TABLE = """# Architecture
+## Rooms
+| room | includes | what it holds |
+|---|---|---|
+| base | | errors |
+| comm | base | collectives |
+"""
+CMAKE = "tessera_room(base)\ntessera_room(comm DEPENDS base LINK x::y)\n"
+
+
+class CheckLayers(unittest.TestCase):
+    def problems(self, files: dict[str, str]) -> list[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            subprocess.run(["git", "init", "-q", folder], check=True)
+            for name, text in {"docs/architecture.md": TABLE, "CMakeLists.txt": CMAKE, **files}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            return check_layers.check(root)
+
+    def test_accepts_what_the_table_allows(self):
+        self.assertEqual(self.problems({"src/comm/a.cc": '#include "comm/a.h"\n#include "tessera/base/error.h"\n#include <vector>\n'}), [])
+
+    def test_names_file_and_line_of_an_include_upwards(self):
+        found = self.problems({"include/tessera/base/a.h": '\n#include "tessera/comm/b.h"\n'})
+        self.assertEqual(len(found), 1)
+        self.assertIn("include/tessera/base/a.h:2: 'base' must not include 'comm'", found[0])
+
+    def test_reports_a_dependency_that_the_table_lacks(self):
+        found = self.problems({"CMakeLists.txt": "tessera_room(base DEPENDS comm)\ntessera_room(comm DEPENDS base)\n"})
+        self.assertIn("'base' depends on 'comm'", found[0])
+
+    def test_reports_a_room_that_only_one_side_knows(self):
+        found = self.problems({"CMakeLists.txt": CMAKE + "tessera_room(io DEPENDS base)\n", "src/io/a.cc": "int x;\n"})
+        self.assertTrue(any("docs/architecture.md: room 'io'" in problem for problem in found))
+        self.assertTrue(any("'io' is no room" in problem for problem in found))
+
+    def test_reports_long_files_but_not_long_tests(self):
+        text = "int x;\n" * 501
+        self.assertEqual(len(self.problems({"src/comm/a.cc": text, "tests/unit/comm/a.cc": text})), 1)
+
+    def test_reports_paths_outside_the_project(self):
+        outside = ["/ho" "me/me/x", "../sha" "red/data", "(/wo" "rk/x)"]
+        self.assertEqual(len(self.problems({"README.md": "\n".join(outside)})), 3)
+        self.assertEqual(self.problems({"README.md": "src/work/x, $HOME/x, build/root/x, /workspace"}), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
