@@ -36,3 +36,12 @@ target_link_directories(tessera_libtorch INTERFACE "${_torch}/lib")
 target_link_options(tessera_libtorch INTERFACE
   "LINKER:--disable-new-dtags" "LINKER:-rpath,${_torch}/lib" "LINKER:--no-as-needed")
 target_link_libraries(tessera_libtorch INTERFACE ${_libs})
+# at::parallel_for is inline OpenMP. One runtime only: the wheel's libgomp, which libtorch_cpu needs anyway.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(tessera_libtorch INTERFACE -fopenmp)
+  if(EXISTS "${_torch}/lib/libgomp.so.1")
+    target_link_libraries(tessera_libtorch INTERFACE "${_torch}/lib/libgomp.so.1")
+  else()
+    target_link_libraries(tessera_libtorch INTERFACE gomp)
+  endif()
+endif()

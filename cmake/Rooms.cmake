@@ -19,6 +19,6 @@ function(tessera_room name)
   target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt-header-only spdlog::spdlog
                         nlohmann_json::nlohmann_json Threads::Threads)
   if(NOT name MATCHES "^(base|config|text|launch)$")
-    target_link_libraries(tessera_${name} ${scope} tessera::libtorch OpenMP::OpenMP_CXX)
+    target_link_libraries(tessera_${name} ${scope} tessera::libtorch)
   endif()
 endfunction()

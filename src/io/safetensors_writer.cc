@@ -55,21 +55,18 @@ struct SafetensorsWriter::Impl {
   std::string path, temporary;
   int descriptor = -1;
   std::vector<TensorInfo> infos;
-  std::size_t current = 0;    // tensor whose data comes next
-  std::int64_t elements = 0;  // of it that already came
+  std::map<std::string, std::pair<const TensorInfo*, std::int64_t>> missing;  // name -> info, offset in the file
 
-  void write(const void* data, std::size_t bytes) {
+  void write(const void* data, std::size_t bytes, std::int64_t offset) {
     const auto* from = static_cast<const char*>(data);
     while (bytes > 0) {
-      const auto wrote = ::write(descriptor, from, std::min(bytes, std::size_t{1} << 30));
+      const auto wrote = ::pwrite(descriptor, from, std::min(bytes, std::size_t{1} << 30), offset);
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote < 0) fail(temporary, "cannot be written");
       from += wrote;
+      offset += wrote;
       bytes -= static_cast<std::size_t>(wrote);
     }
-  }
-  void skip_finished() {
-    while (current < infos.size() && elements == infos[current].numel()) ++current, elements = 0;
   }
 };
 
@@ -98,14 +95,18 @@ SafetensorsWriter::SafetensorsWriter(const std::string& file, std::vector<Tensor
   if (impl_->descriptor < 0) fail(impl_->temporary, "cannot be created");
   const std::uint64_t length = header.size();
   try {
-    impl_->write(&length, sizeof length);
-    impl_->write(header.data(), header.size());
+    impl_->write(&length, sizeof length, 0);
+    impl_->write(header.data(), header.size(), sizeof length);
   } catch (...) {
     ::close(impl_->descriptor);
     ::unlink(impl_->temporary.c_str());
     throw;
   }
-  impl_->skip_finished();
+  auto offset = static_cast<std::int64_t>(sizeof length + header.size());
+  for (const auto& info : impl_->infos) {
+    impl_->missing.emplace(info.name, std::pair(&info, offset));
+    offset += static_cast<std::int64_t>(checked_nbytes(info));
+  }
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
@@ -114,25 +115,21 @@ SafetensorsWriter::~SafetensorsWriter() {
   ::unlink(impl_->temporary.c_str());
 }
 
-const std::vector<TensorInfo>& SafetensorsWriter::order() const {
-  return impl_->infos;
-}
-
-void SafetensorsWriter::append(const at::Tensor& piece) {
-  if (piece.numel() == 0) return;
-  TESSERA_CHECK(impl_->current < impl_->infos.size(), "data after the last tensor of " + impl_->path);
-  const auto& info = impl_->infos[impl_->current];
-  TESSERA_CHECK(piece.is_contiguous() && piece.is_cpu() && piece.scalar_type() == info.dtype,
-                "a piece of '" + info.name + "' must be contiguous, on the CPU and of the announced dtype");
-  TESSERA_CHECK(piece.numel() <= info.numel() - impl_->elements, "too many elements for '" + info.name + "'");
-  impl_->write(piece.const_data_ptr(), static_cast<std::size_t>(piece.nbytes()));
-  impl_->elements += piece.numel();
-  impl_->skip_finished();
+void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor) {
+  const auto it = impl_->missing.find(name);
+  TESSERA_CHECK(it != impl_->missing.end(), "tensor '" + name + "' was not announced, or came twice");
+  const auto& [info, offset] = it->second;
+  TESSERA_CHECK(
+      tensor.is_contiguous() && tensor.is_cpu() && tensor.scalar_type() == info->dtype && tensor.sizes() == info->shape,
+      "'" + name + "' must be contiguous, on the CPU and of the announced dtype and shape");
+  impl_->write(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.nbytes()), offset);
+  impl_->missing.erase(it);
 }
 
 void SafetensorsWriter::commit() {
   TESSERA_CHECK(impl_->descriptor >= 0, "commit() was called before");
-  TESSERA_CHECK(impl_->current == impl_->infos.size(), "not all data of " + impl_->path + " came");
+  TESSERA_CHECK(impl_->missing.empty(),
+                "tensor '" + impl_->missing.begin()->first + "' of " + impl_->path + " did not come");
   if (::fsync(impl_->descriptor) != 0) fail(impl_->temporary, "cannot be flushed to the disk");
   if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) fail(impl_->path, "cannot be renamed into place");
   ::close(impl_->descriptor);
@@ -150,13 +147,11 @@ void SafetensorsWriter::commit() {
 void write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& metadata) {
   std::vector<TensorInfo> infos;
-  std::map<std::string, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : tensors) {
     infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), file});
-    by_name[name] = &tensor;
   }
   SafetensorsWriter writer(file, infos, metadata);
-  for (const auto& info : writer.order()) writer.append(by_name.at(info.name)->detach().cpu().contiguous());
+  for (const auto& [name, tensor] : tensors) writer.write(name, tensor.detach().cpu().contiguous());
   writer.commit();
 }
 

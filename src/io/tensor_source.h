@@ -65,9 +65,8 @@ at::Tensor read_tensor(const TensorSource& source, const std::string& name);
 void write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
 
-/// The same, streamed: the header is written from the infos, then `append` is called once for each tensor in header
-/// order, in pieces if the caller likes; commit() checks that every byte came and renames. Without commit() nothing is
-/// left behind.
+/// The same, streamed: the header is written from the infos, then `write` is called once for each tensor, in any order;
+/// commit() checks that all came and renames. Without commit() nothing is left behind.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& file, std::vector<TensorInfo> infos,
@@ -75,9 +74,7 @@ class SafetensorsWriter {
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
-  /// The infos in the order in which their data must come.
-  const std::vector<TensorInfo>& order() const;
-  void append(const at::Tensor& piece);  // any contiguous piece of the next elements
+  void write(const std::string& name, const at::Tensor& tensor);  // contiguous, as announced
   void commit();
 
  private:

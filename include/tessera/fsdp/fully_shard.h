@@ -1,6 +1,6 @@
 #pragma once
-// Fully sharded data parallelism (ZeRO-3) for modules that derive from nn::Block. After fully_shard() each rank keeps only its
-// slice of every parameter; units are gathered for their forward and backward and released after.
+// Fully sharded data parallelism (ZeRO-3) for modules that derive from nn::Block. After fully_shard() each rank keeps
+// only its slice of every parameter; units are gathered for their forward and backward and released after.
 //
 //   auto world = tessera::comm::connect();
 //   MyModel model;
@@ -28,8 +28,8 @@ namespace tessera::fsdp {
 enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard };
 enum class BackwardPrefetch { kNone, kPre, kPost };
 
-/// How a unit's parameters become readable. kAuto: mapped where a frozen parameter's file allows it, else shared where the
-/// ranks share memory, else copy.
+/// How a unit's parameters become readable. kAuto: mapped where a frozen parameter's file allows it, else shared where
+/// the ranks share memory, else copy.
 enum class GatherForm { kAuto, kCopy, kShared, kMapped };
 
 /// Unset means: not cast. Trainable parameters keep a master copy in their stored dtype, sharded.
@@ -43,7 +43,8 @@ using WrapPolicy = std::function<bool(const std::string& name, const nn::HookedM
 WrapPolicy wrap_none();
 /// TRANSFORMER_BASED_WRAP. ConfigError at fully_shard() when a class matches no module (names the classes there are).
 WrapPolicy wrap_classes(std::vector<std::string> class_names);
-/// SIZE_BASED_WRAP: bottom-up, a module whose parameters outside units below it have at least this many elements. 0: none.
+/// SIZE_BASED_WRAP: bottom-up, a module whose parameters outside units below it have at least this many elements. 0:
+/// none.
 WrapPolicy wrap_size(std::int64_t min_num_params);
 /// PEFT's policy: leaves with a trainable weight, and these classes.
 WrapPolicy wrap_peft(std::vector<std::string> class_names);
@@ -54,8 +55,8 @@ struct FsdpOptions {
   MixedPrecision precision = {};
   GatherForm gather = GatherForm::kAuto;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  /// Initial values: read by name, each rank only its ranges (mapped: none). Parameters that the source lacks, or all when it is
-  /// null, take the values they hold now, which must be the same on every rank (not detached).
+  /// Initial values: read by name, each rank only its ranges (mapped: none). Parameters that the source lacks, or all
+  /// when it is null, take the values they hold now, which must be the same on every rank (not detached).
   std::shared_ptr<const io::TensorSource> source = nullptr;
   /// Parameter name -> name in the source; identity if empty. An empty result means: not in the source.
   std::function<std::string(const std::string&)> source_name = nullptr;
@@ -63,11 +64,12 @@ struct FsdpOptions {
 
 /// One parameter's part on this rank.
 struct ShardView {
-  std::string name;                     // fully qualified
-  std::vector<std::int64_t> shape;      // of the whole parameter
-  std::int64_t offset = 0;              // first element of `local` in the flattened parameter
-  at::Tensor local;                     // 1-D view into a flat shard; empty where this rank has none of it
-  at::Tensor grad;                      // 1-D view, or undefined
+  std::string name;                   // fully qualified
+  std::vector<std::int64_t> shape;    // of the whole parameter
+  at::ScalarType dtype = at::kFloat;  // that visit_full() brings: stored if trainable, else compute
+  std::int64_t offset = 0;            // first element of `local` in the flattened parameter
+  at::Tensor local;                   // 1-D view into a flat shard; empty where this rank has none of it
+  at::Tensor grad;                    // 1-D view, or undefined
   bool trainable = false;
 };
 
@@ -85,26 +87,31 @@ class FullyShardedDataParallel {
  public:
   virtual ~FullyShardedDataParallel() = default;
 
-  /// 1-D sharded leaves, one for each trainable segment: give them to an optimizer. After backward their grad() holds the
-  /// average over ranks (or the sum, see set_gradient_divisor). Order and sizes are the same on every rank.
+  /// 1-D sharded leaves, one for each trainable segment: give them to an optimizer. After backward their grad() holds
+  /// the average over ranks (or the sum, see set_gradient_divisor). Order and sizes are the same on every rank.
   virtual std::vector<at::Tensor> parameters() const = 0;
   /// Every parameter's part on this rank, in registration order. `local` of trainable ones aliases parameters().
   virtual std::vector<ShardView> shards() const = 0;
 
   /// Gradients are summed and divided by this; default: the world size.
   virtual void set_gradient_divisor(double divisor) = 0;
-  /// While false, backward keeps unsharded gradients and does not communicate; the next synchronising backward adds them.
+  /// While false, backward keeps unsharded gradients and does not communicate; the next synchronising backward adds
+  /// them.
   virtual void set_requires_gradient_sync(bool sync) = 0;
-  /// Collective. Global p-norm of the gradients (p = 1, 2, any, infinity); scales them by min(1, max_norm / (norm + 1e-6)).
-  /// Returns the norm before scaling, the same bits on every rank. max_norm infinite: only measures.
+  /// Collective. Global p-norm of the gradients (p = 1, 2, any, infinity); scales them by min(1, max_norm / (norm +
+  /// 1e-6)). Returns the norm before scaling, the same bits on every rank. max_norm infinite: only measures.
   virtual double clip_grad_norm(double max_norm, double p = 2.0) = 0;
   virtual void zero_grad() = 0;
 
-  /// Collective. Calls visit(name, tensor) for every parameter, whole, one unit at a time (memory: one unit); `tensor` is valid
-  /// only during the call, and defined on every rank. Trainable ones come in their stored dtype (from the masters).
-  virtual void visit_full(const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
+  /// Collective. Calls visit(name, tensor) for every parameter, whole, one unit at a time (memory: one unit); `tensor`
+  /// is valid only during the call, and defined on every rank. Trainable ones come in their stored dtype (from the
+  /// masters). `wanted` (all if null) must answer the same on every rank; units without a wanted parameter are not
+  /// gathered.
+  virtual void visit_full(const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit,
+                          const std::function<bool(const std::string& name)>& wanted = nullptr) = 0;
   /// The same for gradients of trainable parameters (after backward).
-  virtual void visit_full_grads(const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
+  virtual void visit_full_grads(
+      const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
   /// Collective. Whole tensors laid out like parameters() (for example optimizer state: 1-D, one for each segment).
   virtual void visit_full_of(const std::vector<at::Tensor>& like_parameters,
                              const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
@@ -113,11 +120,11 @@ class FullyShardedDataParallel {
   virtual CommStats comm_stats() const = 0;
   /// The module tree as PyTorch prints it, with units, their shard sizes, dtypes and gather forms.
   virtual std::string to_string() const = 0;
-  virtual const comm::Communicator& group() const = 0;
+  virtual comm::Communicator& group() const = 0;
 };
 
-/// Collective. The module must outlive the result and keep its structure. requires_grad decides what trains: set it before.
-/// ConfigError for a policy that matches nothing; DataError for missing or misshapen tensors of the source.
+/// Collective. The module must outlive the result and keep its structure. requires_grad decides what trains: set it
+/// before. ConfigError for a policy that matches nothing; DataError for missing or misshapen tensors of the source.
 std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, std::shared_ptr<comm::Communicator> group,
                                                       FsdpOptions options);
 

@@ -1,0 +1,16 @@
+#pragma once
+// What /proc says of this process. Bytes; 0 where the kernel does not tell.
+#include <cstdint>
+
+namespace tessera::report {
+
+struct ProcessMemory {
+  std::int64_t resident_bytes = 0;       // VmRSS
+  std::int64_t peak_resident_bytes = 0;  // VmHWM
+  std::int64_t proportional_bytes = 0;   // Pss: shared pages count 1/n
+};
+
+/// Reading Pss walks the page tables (milliseconds for a large process): not for every step.
+ProcessMemory process_memory();
+
+}  // namespace tessera::report

@@ -1,0 +1,42 @@
+#include "tasks/assemble.h"
+
+#include <fmt/format.h>
+
+namespace tessera::tasks {
+namespace {
+
+std::string with_commas(std::int64_t n) {
+  return n < 1000 ? std::to_string(n) : fmt::format("{},{:03}", with_commas(n / 1000), n % 1000);
+}
+
+}  // namespace
+
+std::string trainable_line(std::int64_t trainable, std::int64_t all) {
+  return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}", with_commas(trainable),
+                     with_commas(all), 100.0 * static_cast<double>(trainable) / static_cast<double>(all));
+}
+
+Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
+  Assembled a;
+  a.model = models::build_seq2seq(options.model_folder, &a.config);
+  if (!options.adapter_folder.empty()) {
+    a.lora = peft::read_adapter_config(options.adapter_folder);
+  } else {
+    a.lora = options.lora;
+  }
+  if (a.lora) {
+    a.adapters = peft::apply_lora(*a.model, a.config, *a.lora, options.seed);
+    if (!options.adapter_folder.empty()) peft::load_adapter(*a.model, options.adapter_folder);
+  }
+  for (const auto& p : a.model->parameters()) {
+    a.parameters += p.numel();
+    if (p.requires_grad()) a.trainable += p.numel();
+  }
+  fsdp::FsdpOptions fsdp = options.fsdp;
+  if (!fsdp.source) fsdp.source = io::open_weights(options.model_folder);
+  if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
+  a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
+  return a;
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,38 @@
+#pragma once
+// From a model folder to a model that trains: the steps of docs/architecture.md, "What flows", one after the other.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/tensor_source.h"
+#include "models/model.h"
+#include "peft/lora.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::tasks {
+
+struct AssembleOptions {
+  std::string model_folder;
+  std::optional<peft::LoraConfig> lora = {};
+  std::string adapter_folder = {};  // start from this adapter (lora is then read from it)
+  std::uint64_t seed = 42;
+  fsdp::FsdpOptions fsdp = {};  // source and an unset wrap policy are filled in
+};
+
+struct Assembled {
+  models::ModelConfig config;
+  std::shared_ptr<models::Seq2SeqModel> model;
+  std::optional<peft::LoraConfig> lora;  // with resolved targets
+  std::optional<peft::LoraReport> adapters;
+  std::int64_t parameters = 0, trainable = 0;
+  std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;  // destroyed before the model
+};
+
+/// Collective. Every rank reads only its own slices of the weights.
+Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group);
+
+/// "trainable params: 884,736 || all params: 223,788,288 || trainable%: 0.3953"
+std::string trainable_line(std::int64_t trainable, std::int64_t all);
+
+}  // namespace tessera::tasks

@@ -1,0 +1,77 @@
+#include "tasks/fsdp_options.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+fsdp::ShardingStrategy strategy_of(const config::AccelerateConfig& config) {
+  using config::ShardingStrategy;
+  if (!config.use_fsdp) return fsdp::ShardingStrategy::kNoShard;
+  switch (config.fsdp.sharding_strategy) {
+    case ShardingStrategy::kFullShard:
+      return fsdp::ShardingStrategy::kFullShard;
+    case ShardingStrategy::kShardGradOp:
+      return fsdp::ShardingStrategy::kShardGradOp;
+    case ShardingStrategy::kNoShard:
+      return fsdp::ShardingStrategy::kNoShard;
+    case ShardingStrategy::kHybridShard:
+    case ShardingStrategy::kHybridShardZero2:
+      break;
+  }
+  throw ConfigError("sharding strategy " + config::name_of(config.fsdp.sharding_strategy) +
+                        " is not available yet; use FULL_SHARD or SHARD_GRAD_OP",
+                    "fsdp_sharding_strategy");
+}
+
+fsdp::WrapPolicy wrap_of(const config::FsdpConfig& config) {
+  switch (config.auto_wrap_policy) {
+    case config::WrapPolicy::kTransformerBased:
+      if (config.transformer_layer_cls_to_wrap.empty()) return nullptr;
+      return fsdp::wrap_classes(config.transformer_layer_cls_to_wrap);
+    case config::WrapPolicy::kSizeBased:
+      return fsdp::wrap_size(config.min_num_params);
+    case config::WrapPolicy::kNoWrap:
+      return fsdp::wrap_none();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
+  fsdp::FsdpOptions options;
+  options.strategy = strategy_of(config);
+  options.wrap = wrap_of(config.fsdp);
+  if (config.mixed_precision == config::MixedPrecision::kBf16) {
+    options.precision = {.param_dtype = at::kBFloat16,
+                         .reduce_dtype = at::kBFloat16,
+                         .buffer_dtype = at::kBFloat16,
+                         .output_dtype = at::kFloat};
+  } else if (config.mixed_precision != config::MixedPrecision::kNo) {
+    throw ConfigError(
+        "mixed_precision " + config::name_of(config.mixed_precision) + " is not available on CPUs yet; use bf16 or no",
+        "mixed_precision");
+  }
+  switch (config.fsdp.backward_prefetch) {
+    case config::BackwardPrefetch::kPre:
+      options.backward_prefetch = fsdp::BackwardPrefetch::kPre;
+      break;
+    case config::BackwardPrefetch::kPost:
+      options.backward_prefetch = fsdp::BackwardPrefetch::kPost;
+      break;
+    case config::BackwardPrefetch::kNone:
+      options.backward_prefetch = fsdp::BackwardPrefetch::kNone;
+      break;
+  }
+  return options;
+}
+
+std::vector<std::pair<std::string, fsdp::GatherForm>> gather_forms() {
+  return {{"auto", fsdp::GatherForm::kAuto},
+          {"copy", fsdp::GatherForm::kCopy},
+          {"shared", fsdp::GatherForm::kShared},
+          {"mapped", fsdp::GatherForm::kMapped}};
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,63 @@
+#include "tasks/verify.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <sstream>
+
+#include "base/file.h"
+#include "config/options.h"
+#include "tasks/assemble.h"
+#include "tasks/fsdp_options.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicator>, std::ostream&);
+
+/// What a folder holds decides, not its name.
+Verifier verifier_for(const std::string& folder) {
+  if (!fs::is_directory(folder))
+    throw DataError("'" + folder + "' is not a folder. Give a model folder with reference tensors beside it.", folder);
+  const fs::path expect = fs::path(folder) / "expect.json";
+  if (!fs::exists(expect)) return verify_outputs;
+  const auto text = nlohmann::json::parse(read_file(expect.string()), nullptr, false);
+  if (text.is_discarded()) throw DataError("'" + expect.string() + "' is not JSON", expect.string());
+  if (text.contains("base") && text.contains("settings")) return verify_run;
+  if (text.contains("runs")) return verify_generation;
+  return verify_outputs;
+}
+
+}  // namespace
+
+int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
+  VerifyOptions options;
+  fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+  config::OptionTable table(
+      "tessera verify", "compares a model folder with the reference tensors, generations or training run beside it");
+  table.positional(&options.folder, "DIR", "a model folder with io*.safetensors, or a run with expect.json");
+  table.add(&options.sharded, {"--sharded"}, "through fully sharded units (a replayed run always is)");
+  table.add(&options.logits_tolerance, {"--logits_tolerance"}, "largest difference relative to the largest magnitude");
+  table.add(&options.grad_tolerance, {"--grad_tolerance"}, "the same for gradients");
+  table.add_enum(&gather, gather_forms(), {"--gather"}, "how units become readable");
+  if (table.parse(args) == config::ParseResult::kHelp) {
+    out << table.help();
+    return 0;
+  }
+  auto group = comm::connect();
+  options.fsdp = fsdp_options(config::from_environment());
+  options.fsdp.gather = gather;
+  if (group->size() > 1) options.sharded = true;
+  std::ostringstream quiet;
+  std::ostream& report = group->rank() == 0 ? out : quiet;
+  const bool passed = verifier_for(options.folder)(options, group, report);
+  report << (passed ? "verified: everything within tolerance\n" : "DIFFERS from the reference\n") << std::flush;
+  group->barrier();
+  return passed ? 0 : 1;
+}
+
+}  // namespace tessera::tasks

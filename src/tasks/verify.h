@@ -1,0 +1,39 @@
+#pragma once
+// `tessera verify DIR`: compares this implementation with reference tensors that lie beside a model (family A of the
+// goldens: io*.safetensors), with reference generations (expect.json with "runs"), or replays a training run (family B:
+// expect.json with "base" and "settings").
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tasks/comparison.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::tasks {
+
+struct VerifyOptions {
+  std::string folder;
+  bool sharded = false;            // through fsdp, also on one rank; false: plain modules
+  double logits_tolerance = 1e-5;  // relative to the largest magnitude of the tensor
+  double grad_tolerance = 1e-4;
+  fsdp::FsdpOptions fsdp;
+};
+
+/// Returns 0 when everything is within the tolerances, 1 otherwise.
+int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
+
+/// Collective. Each compares one kind of folder; a title line and the table go to `out` (rank 0's).
+bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+
+/// The contiguous rows of a global batch that a rank computes: [rank * rows / size, (rank + 1) * rows / size). With
+/// fewer rows than ranks every rank takes all rows, and sums over ranks count each row `copies` times.
+struct RowShare {
+  std::int64_t begin = 0, end = 0;
+  double copies = 1;
+};
+RowShare row_share(std::int64_t rows, const comm::Communicator& group);
+
+}  // namespace tessera::tasks

@@ -1,0 +1,184 @@
+// Family A of the goldens: logits, loss, hidden states and every gradient of one forward and backward.
+#include <ATen/ops/ones_like.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <ostream>
+
+#include "io/tensor_source.h"
+#include "models/model.h"
+#include "tasks/assemble.h"
+#include "tasks/verify.h"
+#include "tessera/base/error.h"
+#include "train/trainer.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// io*.safetensors beside the weights, or one folder up (the same weights in another format lie in a subfolder).
+std::vector<std::string> reference_files(const std::string& folder) {
+  std::vector<std::string> files;
+  const fs::path here = fs::path(folder).lexically_normal();
+  for (const fs::path& place : {here, here.has_filename() ? here.parent_path() : here.parent_path().parent_path()}) {
+    if (!fs::is_directory(place)) continue;
+    for (const auto& entry : fs::directory_iterator(place)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("io") && name.ends_with(".safetensors")) files.push_back(entry.path().string());
+    }
+    if (!files.empty()) break;
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) {
+    throw DataError("no reference tensors (io*.safetensors) in '" + folder + "' or the folder above it", folder);
+  }
+  return files;
+}
+
+/// Weights stored in fewer bits than the reference's cannot meet its tolerance: theirs is a few units of their last
+/// place.
+double storage_tolerance(const io::TensorSource& weights, double tolerance) {
+  for (const auto& t : weights.tensors()) {
+    if (t.dtype == at::kHalf) return std::max(tolerance, 1e-2);
+    if (t.dtype == at::kBFloat16) return std::max(tolerance, 6e-2);
+  }
+  return tolerance;
+}
+
+at::Tensor optional_rows(const io::TensorSource& io, const std::string& name, const RowShare& rows) {
+  return io.find(name) ? io::read_tensor(io, name).slice(0, rows.begin, rows.end) : at::Tensor();
+}
+
+/// Logits and hidden states of padded source positions mean nothing: both sides are zeroed there.
+void compare_visible(Comparison& table, const std::string& name, const at::Tensor& actual, const at::Tensor& expected,
+                     const at::Tensor& mask, double tolerance) {
+  if (!mask.defined() || !actual.defined() || actual.sizes() != expected.sizes()) {
+    return table.add(name, actual, expected, tolerance);
+  }
+  const at::Tensor visible = mask.unsqueeze(-1).to(expected.scalar_type());
+  table.add(name, actual.to(expected.scalar_type()) * visible, expected * visible, tolerance);
+}
+
+void compare_states(Comparison& table, const io::TensorSource& io, const RowShare& rows,
+                    const models::Seq2SeqOutput& out, const at::Tensor& mask, double tolerance) {
+  const auto compare = [&](const std::string& name, const at::Tensor& actual, const at::Tensor& visible) {
+    if (io.find(name))
+      compare_visible(table, "hidden " + name, actual, optional_rows(io, name, rows), visible, tolerance);
+  };
+  compare("encoder_last_hidden_state", out.encoder_output, mask);
+  for (std::size_t i = 0; i < out.encoder_hidden.size(); ++i)
+    compare("enc_hidden." + std::to_string(i), out.encoder_hidden[i], mask);
+  for (std::size_t i = 0; i < out.decoder_hidden.size(); ++i)
+    compare("dec_hidden." + std::to_string(i), out.decoder_hidden[i], {});
+}
+
+using Gradients = std::map<std::string, at::Tensor>;
+
+Gradients collect_gradients(nn::HookedModule& model, fsdp::FullyShardedDataParallel* sharded) {
+  Gradients grads;
+  if (sharded) {
+    sharded->visit_full_grads([&](const std::string& name, const at::Tensor& g) { grads[name] = g.clone(); });
+    sharded->zero_grad();
+  } else {
+    for (auto& p : model.named_parameters()) {
+      if (p.value().grad().defined()) grads[p.key()] = p.value().grad().clone();
+      p.value().mutable_grad().reset();
+    }
+  }
+  return grads;
+}
+
+void compare_gradients(Comparison& table, const io::TensorSource& io, const Gradients& grads, double tolerance) {
+  const std::string prefix = "grad.";
+  double scale = 0;  // of all gradients: what is rounding noise is judged by it
+  for (const auto& t : io.tensors()) {
+    if (t.name.starts_with(prefix)) scale = std::max(scale, io::read_tensor(io, t.name).abs().max().item<double>());
+  }
+  for (const auto& t : io.tensors()) {
+    if (!t.name.starts_with(prefix)) continue;
+    const std::string name = t.name.substr(prefix.size());
+    const auto it = grads.find(name);
+    const at::Tensor expected = io::read_tensor(io, t.name);
+    if (it == grads.end()) {
+      table.fail("gradient " + name, "was not computed");
+    } else if (expected.abs().max().item<double>() < 1e-6 * scale) {
+      table.add("gradient " + name, it->second.abs().max().item<double>() < 1e-5 * scale ? 1.0 : 0.0, 1.0, tolerance);
+    } else {
+      table.add("gradient " + name, it->second, expected, tolerance);
+    }
+  }
+}
+
+}  // namespace
+
+RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
+  const std::int64_t n = group.size(), r = group.rank();
+  if (rows < n) return {0, rows, static_cast<double>(n)};
+  return {rows * r / n, rows * (r + 1) / n, 1};
+}
+
+bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
+  const auto weights = io::open_weights(options.folder);
+  models::ModelConfig config;
+  std::shared_ptr<models::Seq2SeqModel> model;
+  std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;
+  if (options.sharded) {
+    Assembled a = assemble_seq2seq({.model_folder = options.folder, .fsdp = options.fsdp}, group);
+    std::tie(model, sharded, config) = std::tuple(a.model, std::move(a.sharded), a.config);
+    sharded->set_gradient_divisor(1.0);
+  } else {
+    model = models::build_seq2seq(options.folder, &config);
+    models::load_weights(*model, *weights);
+  }
+  const double logits_tolerance = storage_tolerance(*weights, options.logits_tolerance);
+  const double grad_tolerance = storage_tolerance(*weights, options.grad_tolerance);
+  model->eval();
+
+  bool passed = true;
+  for (const std::string& file : reference_files(options.folder)) {
+    const auto io = io::open_safetensors(file);
+    const RowShare rows = row_share(io::read_tensor(*io, "input_ids").size(0), *group);
+    models::Seq2SeqInput in;
+    in.input_ids = optional_rows(*io, "input_ids", rows);
+    in.attention_mask = optional_rows(*io, "attention_mask", rows);
+    in.decoder_input_ids = optional_rows(*io, "decoder_input_ids", rows);
+    in.labels = optional_rows(*io, "labels", rows);
+    in.want_hidden = true;
+    if (in.labels.defined()) {
+      in.loss_normalizer = rows.copies * io::read_tensor(*io, "labels").ne(-100).sum().item<double>();
+    }
+    const bool backward = std::any_of(io->tensors().begin(), io->tensors().end(),
+                                      [](const auto& t) { return t.name.starts_with("grad."); });
+    Comparison table;
+    models::Seq2SeqOutput result;
+    {
+      c10::AutoGradMode grad_mode(backward);
+      result = (*model)(in);
+    }
+    if (io->find("logits"))
+      table.add("logits", result.logits.detach(), optional_rows(*io, "logits", rows), logits_tolerance);
+    compare_states(table, *io, rows, result, in.attention_mask, logits_tolerance);
+    if (io->find("loss") && result.loss.defined()) {
+      const double loss = train::sum_over_ranks(*group, result.loss.item<double>());
+      table.add("loss", loss, io::read_tensor(*io, "loss").item<double>(), logits_tolerance);
+    }
+    if (backward) {
+      result.loss.backward();
+      result = {};
+      compare_gradients(table, *io, collect_gradients(*model, sharded.get()), grad_tolerance);
+    }
+    table.merge(*group);
+    out << fmt::format("{} ({}, {} rank{}, {})\n", fs::path(file).filename().string(), config.model_type, group->size(),
+                       group->size() == 1 ? "" : "s", options.sharded ? "sharded" : "unsharded");
+    table.print(out);
+    passed = passed && table.passed();
+  }
+  return passed;
+}
+
+}  // namespace tessera::tasks

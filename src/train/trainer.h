@@ -1,0 +1,86 @@
+#pragma once
+// The training loop: gradient accumulation, clipping, schedule, optimizer, logging. It knows batches only by their
+// number, so that the same loop serves every task. All ranks run it in step.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tessera/fsdp/fully_shard.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::train {
+
+struct TrainerOptions {
+  std::int64_t num_train_epochs = 1;
+  std::int64_t max_steps = -1;  // optimizer steps; > 0 overrides the epochs
+  std::int64_t gradient_accumulation_steps = 1;
+  std::int64_t logging_steps = 10;
+  double learning_rate = 1e-3;
+  std::string lr_scheduler_type = "linear";
+  std::int64_t warmup_steps = 0;
+  double warmup_ratio = 0.0;   // used when warmup_steps is 0: ceil(ratio * steps)
+  double max_grad_norm = 0.0;  // 0: no clipping
+};
+
+/// What is trained. Batches are global: rank r computes its part of each.
+class Trainable {
+ public:
+  virtual ~Trainable() = default;
+  /// The same on every rank.
+  virtual std::int64_t batches_per_epoch() const = 0;
+  /// Labels that count in the loss, of the whole global batch: known to every rank without communication.
+  virtual double loss_tokens(std::int64_t epoch, std::int64_t batch) = 0;
+  /// Forward of this rank's part: the sum of its token losses / normalizer. Collective (units are gathered).
+  virtual at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) = 0;
+  virtual void set_training(bool training) = 0;
+};
+
+/// One optimizer step, the same on every rank.
+struct StepReport {
+  std::int64_t step = 0;     // 1-based, after the update
+  double epoch = 0;          // fractional
+  double loss = 0;           // token mean over ranks and accumulation
+  double grad_norm = 0;      // before clipping; 0 without clipping
+  double learning_rate = 0;  // the one used in this step
+  double seconds = 0;
+};
+struct EpochReport {
+  std::int64_t epoch = 0, steps = 0;
+  double mean_loss = 0;  // over the epoch's steps
+  double seconds = 0;
+};
+
+struct TrainerCallbacks {
+  std::function<void(const StepReport&)> on_step;  // loss and grad_norm are those of the step at every call
+  std::function<void(const EpochReport&)> on_epoch_end;
+  std::function<bool()> should_stop;  // asked before each step; must agree on all ranks
+};
+
+class Trainer {
+ public:
+  Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer);
+
+  std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  std::int64_t total_steps() const { return total_steps_; }
+  std::int64_t epochs() const { return epochs_; }
+  std::int64_t warmup_steps() const;
+
+  /// Collective. Returns the mean loss over all steps.
+  double run(const TrainerCallbacks& callbacks);
+
+ private:
+  StepReport step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches);
+
+  TrainerOptions options_;
+  Trainable& task_;
+  fsdp::FullyShardedDataParallel& model_;
+  optim::Optimizer& optimizer_;
+  std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0;
+};
+
+/// The sum over ranks, in rank order: the same bits everywhere. Collective.
+double sum_over_ranks(comm::Communicator& group, double value);
+
+}  // namespace tessera::train
