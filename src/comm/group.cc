@@ -1,0 +1,214 @@
+#include "comm/group.h"
+
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "comm/futex.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr int kSpins = 4000;  // some tens of microseconds, about what a futex round trip costs
+constexpr std::chrono::milliseconds kLivenessInterval{100};
+
+bool agrees(const Announcement& a, const Announcement& b) {
+  return a.op == b.op && a.dtype == b.dtype && a.detail == b.detail && a.numel == b.numel;
+}
+
+}  // namespace
+
+std::string describe(const Announcement& a) {
+  std::string text = op_name(a.op);
+  if (a.op == Op::kAllReduce) {
+    constexpr const char* kNames[] = {"(sum)", "(max)", "(min)"};
+    text += kNames[std::clamp(a.detail, 0, 2)];
+  }
+  if (a.op == Op::kBroadcast || a.op == Op::kBroadcastObject || a.op == Op::kScatter)
+    text += fmt::format(" from {}", a.detail);
+  if (a.op == Op::kGather) text += fmt::format(" to {}", a.detail);
+  if (a.op == Op::kMapShared) text += fmt::format(" of {} bytes", a.numel);
+  if (a.dtype >= 0) text += fmt::format(" of {} x {}", a.numel, c10::toString(static_cast<c10::ScalarType>(a.dtype)));
+  return text;
+}
+
+Group::Group(std::shared_ptr<Host> host, std::shared_ptr<SharedRegion> memory, std::vector<int> members, int rank,
+             std::chrono::milliseconds timeout)
+    : host_(std::move(host)),
+      memory_(std::move(memory)),
+      members_(std::move(members)),
+      rank_(rank),
+      timeout_(timeout),
+      control_(memory_->data(), static_cast<int>(members_.size())) {}
+
+Group::~Group() {
+  control_.rank(rank_).left.store(1);
+  publish(&RankState::posted, posted_);  // wakes whoever waits, so that it sees that this rank has left
+}
+
+std::uint64_t Group::post(const Announcement& announcement) {
+  check_usable();
+  const std::uint64_t sequence = posted_;
+  current_ = sequence;
+  mine_ = announcement;
+  if (sequence >= kRing) await(&RankState::done, sequence - kRing + 1);
+  control_.announcement(sequence, rank_) = announcement;
+  posted_ = sequence + 1;
+  publish(&RankState::posted, posted_);
+  return sequence;
+}
+
+void Group::meet(std::uint64_t sequence) {
+  check_usable();
+  current_ = sequence;
+  mine_ = control_.announcement(sequence, rank_);
+  await(&RankState::posted, sequence + 1);
+  check_agreement();
+}
+
+void Group::await_finished(std::uint64_t sequence) {
+  check_usable();
+  if (posted_ <= sequence + kRing) {
+    current_ = sequence;
+    mine_ = control_.announcement(sequence, rank_);
+  }
+  await(&RankState::done, sequence + 1);
+}
+
+// Sequentially consistent on both sides: either the peer's last look at the counter sees the new value, or this rank
+// sees that the peer is going to sleep and rings.
+void Group::publish(Counter counter, std::uint64_t value) {
+  (control_.rank(rank_).*counter).store(value);
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    RankState& peer = control_.rank(r);
+    if (peer.sleepers.load() == 0) continue;
+    peer.bell.fetch_add(1);
+    futex_wake_all(peer.bell);
+  }
+}
+
+bool Group::reached(Counter counter, std::uint64_t value, int peer) const {
+  if (peer >= 0) return (control_.rank(peer).*counter).load() >= value;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank_ && (control_.rank(r).*counter).load() < value) return false;
+  }
+  return true;
+}
+
+void Group::await(Counter counter, std::uint64_t value, int peer) {
+  if (reached(counter, value, peer)) return;
+  if (host_->may_spin()) {
+    for (int i = 0; i < kSpins; ++i) {
+      cpu_pause();
+      if (reached(counter, value, peer)) return;
+    }
+  }
+  RankState& own = control_.rank(rank_);
+  struct Sleeping {
+    explicit Sleeping(RankState& s) : state(s) { state.sleepers.store(1); }
+    ~Sleeping() { state.sleepers.store(0); }
+    RankState& state;
+  } sleeping(own);
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  next_liveness_check_ = {};
+  while (true) {
+    const std::uint32_t bell = own.bell.load();
+    if (reached(counter, value, peer)) return;
+    check_health(counter, value, peer);
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() < 0) fail_timeout(counter, value, peer);
+    futex_wait(own.bell, bell, std::min(kLivenessInterval, left + std::chrono::milliseconds(1)));
+  }
+}
+
+void Group::check_health(Counter counter, std::uint64_t value, int peer) {
+  if (counter == &RankState::posted) check_agreement();
+  AbortRecord& abort = host_->abort_record();
+  if (abort.is_set() && !reached(counter, value, peer)) {
+    fail(abort.rank, fmt::format("{}: another rank has failed. {}", current_name(), abort.text));
+  }
+  for (int r = 0; r < size(); ++r) {
+    const RankState& state = control_.rank(r);
+    if (r == rank_ || state.left.load() == 0 || (state.*counter).load() >= value) continue;
+    fail(members_[r], fmt::format("{}: rank {} has left the group after {} operations.", current_name(), members_[r],
+                                  state.posted.load()));
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_liveness_check_) return;
+  next_liveness_check_ = now + kLivenessInterval;
+  check_alive(counter, value);
+}
+
+void Group::check_alive(Counter counter, std::uint64_t value) {
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_ || !host_->has_ended(members_[r])) continue;
+    const RankState& state = control_.rank(r);
+    if (state.left.load() != 0 || (state.*counter).load() >= value) continue;  // it had finished before it ended
+    fail(members_[r],
+         fmt::format("{}: the process of rank {} has ended (it was killed or it crashed) after it had started {} "
+                     "operations. Look at that rank's output.",
+                     current_name(), members_[r], state.posted.load()));
+  }
+}
+
+void Group::check_agreement() {
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_ || control_.rank(r).posted.load() <= current_) continue;
+    const Announcement& other = control_.announcement(current_, r);
+    if (agrees(mine_, other)) continue;
+    fail(members_[r],
+         fmt::format("Ranks disagree about operation {}: rank {} called {}, rank {} called {}. All ranks must make "
+                     "the same calls in the same order.",
+                     current_, members_[rank_], describe(mine_), members_[r], describe(other)));
+  }
+}
+
+void Group::fail_timeout(Counter counter, std::uint64_t value, int peer) {
+  std::string who;
+  int first = -1;
+  for (int r = 0; r < size(); ++r) {
+    const RankState& state = control_.rank(r);
+    if (r == rank_ || (peer >= 0 && r != peer) || (state.*counter).load() >= value) continue;
+    if (first < 0) first = r;
+    const std::uint64_t posted = state.posted.load();
+    if (!who.empty()) who += "; ";
+    if (posted > current_) {
+      who += fmt::format("rank {} has started it and not finished its part", members_[r]);
+    } else if (posted == 0) {
+      who += fmt::format("rank {} has not started any operation", members_[r]);
+    } else {
+      who += fmt::format("rank {} has not arrived, its last operation was number {} ({})", members_[r], posted - 1,
+                         describe(control_.announcement(posted - 1, r)));
+    }
+  }
+  fail(first < 0 ? -1 : members_[first],
+       fmt::format("{}: no progress for {} ms: {}. If a rank is only slow, raise the operation timeout "
+                   "(TESSERA_COMM_TIMEOUT_S).",
+                   current_name(), timeout_.count(), who));
+}
+
+std::string Group::current_name() const {
+  const char* what = posted_ > current_ ? "" : " (waiting for room)";
+  return fmt::format("rank {}: operation {}, {}{}", members_[rank_], current_, describe(mine_), what);
+}
+
+void Group::fail(int world_rank, const std::string& message) {
+  const std::string name = op_name(mine_.op);
+  broken_ = std::make_unique<CommError>(message, world_rank, name, static_cast<std::int64_t>(current_));
+  host_->abort_record().set(world_rank, message);
+  throw *broken_;
+}
+
+void Group::check_usable() const {
+  if (broken_) throw *broken_;
+}
+
+void Group::reject(Op op, const std::string& message) const {
+  throw CommError(fmt::format("rank {}: {}: {}", members_[rank_], op_name(op), message), members_[rank_], op_name(op),
+                  static_cast<std::int64_t>(posted_));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,81 @@
+#pragma once
+// One rank's end of a group: counters that say how far everyone is, sleeping until peers catch up, and what to say when
+// they do not. Ranks are numbered within the group here; messages and errors use the world's ranks.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/control.h"
+#include "comm/host.h"
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+
+using Counter = std::atomic<std::uint64_t> RankState::*;
+
+class Group {
+ public:
+  Group(std::shared_ptr<Host> host, std::shared_ptr<SharedRegion> memory, std::vector<int> members, int rank,
+        std::chrono::milliseconds timeout);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  const std::vector<int>& members() const { return members_; }
+  Host& host() const { return *host_; }
+  const std::shared_ptr<Host>& host_pointer() const { return host_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  const Control& control() const { return control_; }
+
+  /// Starts an operation, returns its sequence. The oldest one in the ring must be finished here.
+  std::uint64_t post(const Announcement& announcement);
+  std::uint64_t posted() const { return posted_; }
+  /// Waits until all ranks have started this operation and checks that they agree about it. It is then the current one.
+  void meet(std::uint64_t sequence);
+  /// This rank has read all that it needs from peers.
+  void finish(std::uint64_t sequence) { publish(&RankState::done, sequence + 1); }
+  /// Waits until no peer reads this rank's memory for this operation.
+  void await_finished(std::uint64_t sequence);
+
+  /// Tells the peers a counter of this rank.
+  void publish(Counter counter, std::uint64_t value);
+  /// Waits until the counter of `peer` (all peers if -1) has reached `value`.
+  void await(Counter counter, std::uint64_t value, int peer = -1);
+
+  /// Gives up: from now on every operation here throws this error, and peers that wait learn of it.
+  [[noreturn]] void fail(int world_rank, const std::string& message);
+  /// Throws the error of an earlier failure.
+  void check_usable() const;
+  /// An argument that this rank must not pass; nothing has been started.
+  [[noreturn]] void reject(Op op, const std::string& message) const;
+
+  std::uint64_t round = 0;  // of the staging buffers; the same on all ranks between operations
+
+ private:
+  bool reached(Counter counter, std::uint64_t value, int peer) const;
+  void check_health(Counter counter, std::uint64_t value, int peer);
+  void check_agreement();
+  void check_alive(Counter counter, std::uint64_t value);
+  [[noreturn]] void fail_timeout(Counter counter, std::uint64_t value, int peer);
+  std::string current_name() const;
+
+  std::shared_ptr<Host> host_;
+  std::shared_ptr<SharedRegion> memory_;
+  std::vector<int> members_;
+  int rank_;
+  std::chrono::milliseconds timeout_;
+  Control control_;
+  std::uint64_t posted_ = 0;
+  std::uint64_t current_ = 0;
+  Announcement mine_;  // what this rank announced for the current operation
+  std::chrono::steady_clock::time_point next_liveness_check_;
+  std::unique_ptr<CommError> broken_;
+};
+
+/// "all_gather of 64 x Float"
+std::string describe(const Announcement& announcement);
+
+}  // namespace tessera::comm

@@ -1,0 +1,65 @@
+#pragma once
+// The Communicator of every backend: a queue of started operations over a Group. wait() runs them, in the order in
+// which they were started, on the calling thread; there are no helper threads. Running in order means that ranks may
+// wait in any order.
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/rounds.h"
+
+namespace tessera::comm {
+
+class GroupCommunicator : public Communicator, public std::enable_shared_from_this<GroupCommunicator> {
+ public:
+  explicit GroupCommunicator(std::unique_ptr<Group> group) : group_(std::move(group)) {}
+
+  int rank() const noexcept override { return group_->rank(); }
+  int size() const noexcept override { return group_->size(); }
+  std::string backend() const override { return group_->host().backend(); }
+
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override;
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in, ReduceOptions options) override;
+  std::unique_ptr<Work> reduce_shared(at::Tensor out, std::vector<at::Tensor> inputs, ReduceOptions options) override;
+  std::unique_ptr<Work> all_reduce(at::Tensor t, ReduceOp op) override;
+  std::unique_ptr<Work> broadcast(at::Tensor t, int src) override;
+  void barrier() override;
+
+  std::vector<Bytes> gather(const Bytes& object, int dst) override;
+  std::vector<Bytes> all_gather_objects(const Bytes& object) override;
+  Bytes scatter(const std::vector<Bytes>& objects, int src) override;
+  Bytes broadcast_object(const Bytes& object, int src) override;
+
+  std::shared_ptr<Communicator> split(int color) override;
+  std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;
+
+  /// Runs started operations up to this one.
+  void complete(std::uint64_t sequence);
+  Group& group() { return *group_; }
+
+  int reductions_in_flight = 0;  // reduce_shared: started and not waited for
+
+ private:
+  struct Operation {
+    std::uint64_t sequence = 0;
+    std::function<void()> run;  // after all ranks have started it; holds the tensors
+  };
+  std::uint64_t start(const Announcement& announcement, std::function<void()> run);
+  void start_and_complete(const Announcement& announcement, std::function<void()> run);
+  /// The sizes that ranks announced for the operation that is running.
+  std::int64_t announced_bytes(int r) const;
+  /// Collective: memory that all ranks of `members` (a part of this group) address.
+  std::shared_ptr<SharedRegion> share(std::int64_t size_bytes, const std::vector<int>& members);
+  void check_root(Op op, int root) const;
+  void check_vector(Op op, const char* name, const at::Tensor& t) const;
+  void check_sum(Op op, const at::Tensor& out, c10::ScalarType in, const ReduceOptions& options) const;
+
+  std::unique_ptr<Group> group_;
+  std::deque<Operation> started_;
+  std::uint64_t running_ = 0;
+};
+
+}  // namespace tessera::comm
