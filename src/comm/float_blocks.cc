@@ -78,11 +78,11 @@ struct Sum {
 };
 // A NaN in x or a stays: comparisons with it are false in the right place.
 struct Max {
-  static V apply(V a, V x) { return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::Ne(x, x)), x, a); }
+  static V apply(V a, V x) { return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::Not(hn::Eq(x, x))), x, a); }
   static float apply(float a, float x) { return x > a || x != x ? x : a; }
 };
 struct Min {
-  static V apply(V a, V x) { return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::Ne(x, x)), x, a); }
+  static V apply(V a, V x) { return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::Not(hn::Eq(x, x))), x, a); }
   static float apply(float a, float x) { return x < a || x != x ? x : a; }
 };
 
