@@ -1,0 +1,66 @@
+#include "data/collate.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "data/epoch_sampler.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+
+TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenizer& tokenizer,
+                        const TokenizeOptions& options) {
+  TokenizedPairs out;
+  out.pad_id = tokenizer.pad_id();
+  if (out.pad_id < 0) throw DataError("the tokenizer has no padding token (pad_token in tokenizer_config.json)");
+  text::EncodeOptions source, target;
+  source.max_length = options.max_source_length;
+  target.max_length = options.max_target_length;
+  out.rows.reserve(pairs.size());
+  for (const auto& pair : pairs)
+    out.rows.push_back({tokenizer.encode(pair.source, source).ids, tokenizer.encode(pair.target, target).ids});
+  return out;
+}
+
+PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& rows, const CollateOptions& options) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::int64_t s = 1, t = 1;
+  for (auto row : rows) {
+    TESSERA_CHECK(row == kPaddingRow || (row >= 0 && row < static_cast<std::int64_t>(pairs.rows.size())),
+                  "no such row");
+    if (row == kPaddingRow) continue;
+    s = std::max(s, static_cast<std::int64_t>(pairs.rows[static_cast<std::size_t>(row)].source.size()));
+    t = std::max(t, static_cast<std::int64_t>(pairs.rows[static_cast<std::size_t>(row)].target.size()));
+  }
+  if (options.padding == Padding::kMaxLength) {
+    TESSERA_CHECK(s <= options.max_source_length && t <= options.max_target_length,
+                  "rows must be cut before they are collated");
+    s = options.max_source_length;
+    t = options.max_target_length;
+  }
+  PairBatch out;
+  out.input_ids = at::full({count, s}, pairs.pad_id, at::kLong);
+  out.attention_mask = at::zeros({count, s}, at::kLong);
+  out.labels = at::full({count, t}, -100, at::kLong);
+  auto* ids = out.input_ids.mutable_data_ptr<std::int64_t>();
+  auto* mask = out.attention_mask.mutable_data_ptr<std::int64_t>();
+  auto* labels = out.labels.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (rows[static_cast<std::size_t>(i)] == kPaddingRow) {
+      ++out.padding_rows;
+      mask[i * s] = 1;  // softmax over nothing would be NaN
+      continue;
+    }
+    const auto& row = pairs.rows[static_cast<std::size_t>(rows[static_cast<std::size_t>(i)])];
+    std::copy(row.source.begin(), row.source.end(), ids + i * s);
+    std::fill_n(mask + i * s, row.source.size(), 1);
+    std::copy(row.target.begin(), row.target.end(), labels + i * t);
+    out.label_count += static_cast<std::int64_t>(row.target.size());
+  }
+  return out;
+}
+
+}  // namespace tessera::data

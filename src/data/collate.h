@@ -1,0 +1,50 @@
+#pragma once
+// Rows of text -> token ids -> padded tensors. B batch, S source length, T target length.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "data/text_pair.h"
+#include "text/tokenizer.h"
+
+namespace tessera::data {
+
+struct TokenizedPairs {
+  struct Row {
+    std::vector<std::int32_t> source, target;
+  };
+  std::vector<Row> rows;
+  std::int64_t pad_id = 0;
+};
+
+struct TokenizeOptions {
+  std::int64_t max_source_length = 64, max_target_length = 8;  // tokens, with </s>; longer rows are cut
+};
+
+/// DataError when the tokenizer has no padding token.
+TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenizer& tokenizer,
+                        const TokenizeOptions& options);
+
+enum class Padding {
+  kLongest,    // to the longest row of the batch
+  kMaxLength,  // to the lengths given, whatever the rows are
+};
+
+struct CollateOptions {
+  Padding padding = Padding::kLongest;
+  std::int64_t max_source_length = 64, max_target_length = 8;  // for kMaxLength
+};
+
+struct PairBatch {
+  at::Tensor input_ids;           // [B, S] int64
+  at::Tensor attention_mask;      // [B, S] int64, 1 on tokens
+  at::Tensor labels;              // [B, T] int64, -100 on padding
+  std::int64_t label_count = 0;   // labels != -100
+  std::int64_t padding_rows = 0;  // at the end of the batch: no labels, one visible padding token
+};
+
+/// `rows` as EpochSampler::next() gives them, kPaddingRow included.
+PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& rows, const CollateOptions& options);
+
+}  // namespace tessera::data

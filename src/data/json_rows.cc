@@ -1,0 +1,81 @@
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include "data/row_table.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+using simdjson::dom::element;
+using simdjson::dom::element_type;
+
+struct Scalar {
+  std::string text;
+  bool is_integer = false;
+};
+
+Scalar scalar(const std::string& file, std::int64_t line, const std::string& column, const element& value) {
+  switch (value.type()) {
+    case element_type::STRING:
+      return {std::string(std::string_view(value)), false};
+    case element_type::INT64:
+    case element_type::UINT64:
+      return {simdjson::minify(value), true};
+    case element_type::DOUBLE:
+    case element_type::BOOL:
+      return {simdjson::minify(value), false};
+    default:
+      throw DataError(fmt::format("{}:{}: column '{}' must be a string or a number, found {}", file, line, column,
+                                  simdjson::minify(value).substr(0, 60)),
+                      file, line);
+  }
+}
+
+TextPair read_row(const std::string& file, std::int64_t line, const element& row, const ReadOptions& options) {
+  simdjson::dom::object object;
+  if (row.get(object)) throw DataError(fmt::format("{}:{}: expected a JSON object", file, line), file, line);
+  std::vector<std::string> columns;
+  for (auto field : object) columns.emplace_back(field.key);
+  const auto names = choose_columns(file, line, columns, options);
+  auto source = scalar(file, line, names.text, object.at_key(names.text));
+  auto label = scalar(file, line, names.label, object.at_key(names.label));
+  return {std::move(source.text), label_text(file, line, label.text, label.is_integer, options), file, line};
+}
+
+}  // namespace
+
+std::vector<TextPair> read_jsonl(const std::string& file, std::string_view text, const ReadOptions& options) {
+  simdjson::dom::parser parser;
+  std::vector<TextPair> rows;
+  std::int64_t number = 0;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    const auto line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    element row;
+    if (auto error = parser.parse(line.data(), line.size()).get(row))
+      throw DataError(fmt::format("{}:{}: not JSON: {}", file, number, simdjson::error_message(error)), file, number);
+    rows.push_back(read_row(file, number, row, options));
+  }
+  return rows;
+}
+
+std::vector<TextPair> read_json(const std::string& file, std::string_view text, const ReadOptions& options) {
+  simdjson::dom::parser parser;
+  element root;
+  if (auto error = parser.parse(text.data(), text.size()).get(root))
+    throw DataError(fmt::format("{}: not JSON: {}", file, simdjson::error_message(error)), file);
+  simdjson::dom::array array;
+  if (root.get(array) && root["data"].get(array))
+    throw DataError(
+        fmt::format("{}: expected an array of objects (or an object with such an array under \"data\")", file), file);
+  std::vector<TextPair> rows;
+  std::int64_t number = 0;
+  for (auto row : array) rows.push_back(read_row(file, ++number, row, options));
+  return rows;
+}
+
+}  // namespace tessera::data

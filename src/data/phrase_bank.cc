@@ -1,0 +1,42 @@
+#include <fmt/format.h>
+
+#include "data/row_table.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+std::string_view strip(std::string_view s) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const auto begin = s.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return s.substr(begin, s.find_last_not_of(kBlank) - begin + 1);
+}
+
+}  // namespace
+
+std::vector<TextPair> read_phrase_bank(const std::string& file, std::string_view text) {
+  std::vector<TextPair> rows;
+  std::int64_t number = 0;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    const auto line = strip(text.substr(0, end));
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    ++number;
+    if (line.empty()) continue;
+    const auto at = line.rfind('@');
+    if (at == std::string_view::npos)
+      throw DataError(
+          fmt::format("{}:{}: expected \"sentence@label\", found no '@' in \"{}\"", file, number, line.substr(0, 60)),
+          file, number);
+    const auto source = strip(line.substr(0, at)), target = strip(line.substr(at + 1));
+    if (source.empty() || target.empty())
+      throw DataError(fmt::format("{}:{}: expected \"sentence@label\", found an empty {}", file, number,
+                                  source.empty() ? "sentence" : "label"),
+                      file, number);
+    rows.push_back({std::string(source), std::string(target), file, number});
+  }
+  return rows;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,28 @@
+#pragma once
+// Reads a file with named columns into rows of text, two columns of it.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/text_pair.h"
+
+namespace tessera::data {
+
+/// One reader for each format. `text` is the file's content, already UTF-8.
+std::vector<TextPair> read_phrase_bank(const std::string& file, std::string_view text);
+std::vector<TextPair> read_csv(const std::string& file, std::string_view text, const ReadOptions& options);
+std::vector<TextPair> read_json(const std::string& file, std::string_view text, const ReadOptions& options);
+std::vector<TextPair> read_jsonl(const std::string& file, std::string_view text, const ReadOptions& options);
+
+/// The names of the text and the label column among `columns`; DataError lists them when one is missing.
+struct ColumnNames {
+  std::string text, label;
+};
+ColumnNames choose_columns(const std::string& file, std::int64_t line, const std::vector<std::string>& columns,
+                           const ReadOptions& options);
+
+/// A label as it is in the file -> the text to learn.
+std::string label_text(const std::string& file, std::int64_t line, const std::string& label, bool is_integer,
+                       const ReadOptions& options);
+
+}  // namespace tessera::data

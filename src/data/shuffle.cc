@@ -1,0 +1,34 @@
+#include "data/shuffle.h"
+
+#include <numeric>
+#include <utility>
+
+namespace tessera::data {
+namespace {
+
+struct SplitMix64 {  // Steele, Lea, Flood 2014
+  std::uint64_t state;
+  std::uint64_t operator()() {
+    auto z = (state += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t below(
+      std::uint64_t bound) {  // Lemire 2019, without the rejection: the bias is under 2^-40 for a dataset
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>((*this)()) * bound) >> 64);
+  }
+};
+
+}  // namespace
+
+std::vector<std::int64_t> shuffled(std::int64_t count, std::uint64_t seed, std::uint64_t epoch) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  SplitMix64 mix{seed};
+  SplitMix64 random{mix() ^ (epoch * 0xD1342543DE82EF95u)};
+  for (auto i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  return order;
+}
+
+}  // namespace tessera::data

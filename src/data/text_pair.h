@@ -1,0 +1,54 @@
+#pragma once
+// Rows of the sequence-to-sequence job: a text and what should be written for it.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+struct TextPair {
+  std::string source, target;  // UTF-8
+  std::string file;            // where the row came from, for messages
+  std::int64_t line = 0;       // 1-based; in a .json file the number of the row
+};
+
+enum class FileEncoding {
+  kAuto,  // .txt: UTF-8 when the whole file is valid UTF-8, else ISO-8859-1; everything else: UTF-8
+  kUtf8,
+  kLatin1,
+};
+
+struct ReadOptions {
+  /// Empty: the first of sentence, text, source, input, document / text_label, label, target, output, summary that is
+  /// there.
+  std::string text_column, label_column;
+  /// Integer label i becomes label_names[i]; empty: integers stay as they are ("2").
+  std::vector<std::string> label_names;
+  FileEncoding encoding = FileEncoding::kAuto;
+};
+
+/// All rows of one file: FinancialPhraseBank's .txt ("sentence@label", the last @ splits), .jsonl, .json (an array of
+/// objects), .csv (RFC 4180, with a header row). DataError names file and line: no @, undecodable bytes, bad JSON or
+/// CSV, a missing column (lists the columns there are), a label outside label_names, no rows at all.
+std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options);
+
+struct PairSplits {
+  std::vector<TextPair> train, validation;
+  std::vector<std::string> notes;  // which files were used and how; for the log
+};
+
+struct SplitOptions {
+  double validation_fraction = 0.1;
+  std::uint64_t seed = 42;
+};
+
+/// A file or a folder. Files named *_train and *_val (also _valid, _validation, _eval) are used as they are; a folder
+/// of FinancialPhraseBank gives Sentences_AllAgree.txt, else 75Agree, 66Agree, 50Agree; otherwise the folder must hold
+/// one data file. Without a validation file the rows are split (see split()).
+PairSplits read_splits(const std::string& file_or_folder, const ReadOptions& read, const SplitOptions& split);
+
+/// Moves round(fraction * rows) rows, chosen by the seed, into validation (at least one of each when the fraction is >
+/// 0 and there are two rows); the order of rows is kept in both. ConfigError when the fraction is not in [0, 1).
+PairSplits split(std::vector<TextPair> rows, const SplitOptions& options);
+
+}  // namespace tessera::data

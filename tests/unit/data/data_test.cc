@@ -1,0 +1,247 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "data/collate.h"
+#include "data/epoch_sampler.h"
+#include "data/text_pair.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Files : public testing::Test {
+ protected:
+  Files() : folder_(fs::temp_directory_path() / ("tessera_data_" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~Files() override { fs::remove_all(folder_); }
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+    return (folder_ / name).string();
+  }
+  // The message must hold every part; the error must carry the line.
+  template <class F>
+  void expect_error(F f, std::int64_t line, const std::vector<std::string>& parts) {
+    try {
+      f();
+      ADD_FAILURE() << "accepted";
+    } catch (const DataError& e) {
+      EXPECT_EQ(e.line, line) << e.what();
+      for (const auto& part : parts) EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  }
+  fs::path folder_;
+};
+
+using PhraseBank = Files;
+
+TEST_F(PhraseBank, SplitsAtTheLastAtAndDecodesLatin1) {
+  const auto file = write("Sentences_AllAgree.txt", "Mail a@b.fi rose .@positive\r\n\nP\xe4iv\xe4 fell@negative");
+  const auto rows = read_pairs(file, {});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].source, "Mail a@b.fi rose .");
+  EXPECT_EQ(rows[0].target, "positive");
+  EXPECT_EQ(rows[1].source, "P\xc3\xa4iv\xc3\xa4 fell");
+  EXPECT_EQ(rows[1].line, 3);
+}
+
+TEST_F(PhraseBank, Utf8FilesStayUtf8) {
+  EXPECT_EQ(read_pairs(write("a.txt", "P\xc3\xa4iv\xc3\xa4@neutral\n"), {})[0].source, "P\xc3\xa4iv\xc3\xa4");
+}
+
+TEST_F(PhraseBank, NamesTheLineAtFault) {
+  expect_error([&] { read_pairs(write("a.txt", "x@y\nno label here\n"), {}); }, 2, {"a.txt:2", "'@'", "no label here"});
+  expect_error([&] { read_pairs(write("a.txt", "x@\n"), {}); }, 1, {"empty label"});
+  expect_error([&] { read_pairs(write("a.txt", "\n \n"), {}); }, 0, {"no rows"});
+  ReadOptions utf8;
+  utf8.encoding = FileEncoding::kUtf8;
+  expect_error([&] { read_pairs(write("a.txt", "x@y\n\xe4@z\n"), utf8); }, 2, {"not UTF-8"});
+  expect_error([&] { read_pairs(write("a.jsonl", "{\"text\":\"x\",\"label\":\"\xe4\"}\n"), {}); }, 1, {"not UTF-8"});
+  expect_error([&] { read_pairs((folder_ / "none.txt").string(), {}); }, 0, {"none.txt"});
+  expect_error([&] { read_pairs(write("a.xml", "x"), {}); }, 0, {".jsonl"});
+}
+
+TEST_F(Files, ReadsCsvWithQuotesAndLineBreaks) {
+  const auto file = write("a.csv", "id,text,label\r\n1,\"a, \"\"b\"\"\nc\",good\r\n\r\n2,plain,\"bad\"");
+  const auto rows = read_pairs(file, {});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].source, "a, \"b\"\nc");
+  EXPECT_EQ(rows[0].target, "good");
+  EXPECT_EQ(rows[1].source, "plain");
+  EXPECT_EQ(rows[1].line, 5);
+}
+
+TEST_F(Files, CsvErrorsNameTheLine) {
+  expect_error([&] { read_pairs(write("a.csv", "text,label\na,b\nc\n"), {}); }, 3, {"expected 2 fields", "found 1"});
+  expect_error([&] { read_pairs(write("a.csv", "text,label\na,b\n\"c,d\n"), {}); }, 3, {"never closed"});
+  expect_error([&] { read_pairs(write("a.csv", "text,label\n\"a\"b,c\n"), {}); }, 2, {"expected a comma"});
+  expect_error([&] { read_pairs(write("a.csv", "foo,bar\n1,2\n"), {}); }, 1, {"foo, bar", "--text_column"});
+  expect_error([&] { read_pairs(write("a.csv", "text,label\n"), {}); }, 0, {"no rows"});
+}
+
+TEST_F(Files, ReadsJsonLinesWithChosenColumns) {
+  ReadOptions options;
+  options.text_column = "q";
+  options.label_column = "c";
+  options.label_names = {"no", "yes"};
+  const auto file = write("a.jsonl", "{\"q\":\"one\",\"c\":1}\n\n{\"q\":\"two\",\"c\":\"other\"}\n");
+  const auto rows = read_pairs(file, options);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].target, "yes");
+  EXPECT_EQ(rows[1].target, "other");
+  EXPECT_EQ(rows[1].line, 3);
+  expect_error([&] { read_pairs(write("b.jsonl", "{\"q\":\"one\",\"c\":2}\n"), options); }, 1, {"label 2", "no, yes"});
+  options.label_column = "d";
+  expect_error([&] { read_pairs(file, options); }, 1, {"no column 'd'", "q, c", "--label_column"});
+  expect_error([&] { read_pairs(write("b.jsonl", "{\"text\":\"x\",\"label\":\"y\"}\n{\"text\":"), {}); }, 2,
+               {"not JSON"});
+  expect_error([&] { read_pairs(write("b.jsonl", "{\"text\":null,\"label\":\"y\"}\n"), {}); }, 1, {"'text'", "null"});
+}
+
+TEST_F(Files, ReadsJsonArraysAndPrefersTextLabels) {
+  const auto file = write(
+      "a.json",
+      R"([{"sentence":"a","label":2,"text_label":"positive"},{"sentence":"b","label":0,"text_label":"negative"}])");
+  const auto rows = read_pairs(file, {});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].target, "positive");
+  EXPECT_EQ(read_pairs(write("b.json", R"({"data":[{"text":"a","label":3}]})"), {})[0].target, "3");
+  expect_error([&] { read_pairs(write("b.json", "3"), {}); }, 0, {"array of objects"});
+}
+
+TEST_F(Files, FolderPrefersFullAgreementAndSaysSo) {
+  write("Sentences_50Agree.txt", "a@b\nc@d\n");
+  write("Sentences_AllAgree.txt", "x@y\nz@w\n");
+  write("License.txt", "no at sign");
+  const auto splits = read_splits(folder_.string(), {}, {});
+  EXPECT_EQ(splits.train.size() + splits.validation.size(), 2u);
+  ASSERT_EQ(splits.notes.size(), 1u);
+  EXPECT_NE(splits.notes[0].find("Sentences_AllAgree.txt"), std::string::npos);
+}
+
+TEST_F(Files, NamedSplitsAreUsedAsTheyAre) {
+  const auto train = write("financial_phrase_bank_train.jsonl", "{\"sentence\":\"a\",\"text_label\":\"b\"}\n");
+  write("financial_phrase_bank_val.jsonl", "{\"sentence\":\"c\",\"text_label\":\"d\"}\n");
+  for (const auto& path : {folder_.string(), train}) {
+    const auto splits = read_splits(path, {}, {});
+    ASSERT_EQ(splits.train.size(), 1u);
+    ASSERT_EQ(splits.validation.size(), 1u);
+    EXPECT_EQ(splits.validation[0].source, "c");
+  }
+}
+
+TEST_F(Files, UnclearFoldersAreAnError) {
+  expect_error([&] { read_splits(folder_.string(), {}, {}); }, 0, {"no data file", "Sentences_AllAgree.txt"});
+  write("a.csv", "text,label\na,b\n");
+  write("b.csv", "text,label\na,b\n");
+  expect_error([&] { read_splits(folder_.string(), {}, {}); }, 0, {"cannot choose among a.csv, b.csv"});
+}
+
+std::vector<TextPair> numbered(int n) {
+  std::vector<TextPair> rows;
+  for (int i = 0; i < n; ++i) rows.push_back({std::to_string(i), "t", "f", i + 1});
+  return rows;
+}
+
+TEST(Split, IsSeededAndKeepsEveryRowOnce) {
+  const auto a = split(numbered(50), {0.2, 7}), b = split(numbered(50), {0.2, 7}), c = split(numbered(50), {0.2, 8});
+  EXPECT_EQ(a.validation.size(), 10u);
+  std::set<std::string> seen;
+  for (const auto& r : a.train) seen.insert(r.source);
+  for (const auto& r : a.validation) seen.insert(r.source);
+  EXPECT_EQ(seen.size(), 50u);
+  const auto names = [](const PairSplits& s) {
+    std::vector<std::string> out;
+    for (const auto& r : s.validation) out.push_back(r.source);
+    return out;
+  };
+  EXPECT_EQ(names(a), names(b));
+  EXPECT_NE(names(a), names(c));
+  EXPECT_TRUE(split(numbered(5), {0.0, 7}).validation.empty());
+  EXPECT_EQ(split(numbered(2), {0.99, 7}).train.size(), 1u);
+  EXPECT_THROW(split(numbered(2), {1.0, 7}), ConfigError);
+}
+
+std::vector<std::int64_t> global_batch(std::vector<EpochSampler>& ranks) {
+  std::vector<std::int64_t> out;
+  for (auto& r : ranks)
+    for (auto row : r.next()) out.push_back(row);
+  return out;
+}
+
+std::vector<EpochSampler> world(int size, std::int64_t global, std::int64_t rows, LastBatch last) {
+  std::vector<EpochSampler> out;
+  for (int r = 0; r < size; ++r) out.emplace_back(SamplerOptions{rows, global / size, r, size, 3, true, last});
+  return out;
+}
+
+TEST(EpochSampler, WorldSizesSeeTheSameGlobalBatches) {
+  for (auto last : {LastBatch::kDrop, LastBatch::kWrap, LastBatch::kPad}) {
+    auto one = world(1, 6, 20, last), two = world(2, 6, 20, last), three = world(3, 6, 20, last);
+    for (int i = 0; i < 12; ++i) {
+      const auto rows = global_batch(one);
+      EXPECT_EQ(rows, global_batch(two));
+      EXPECT_EQ(rows, global_batch(three));
+    }
+  }
+}
+
+TEST(EpochSampler, EveryEpochIsAnotherPermutation) {
+  EpochSampler sampler({20, 5, 0, 1, 3, true, LastBatch::kDrop});
+  std::vector<std::vector<std::int64_t>> epochs(2);
+  for (auto& epoch : epochs) {
+    for (int i = 0; i < 4; ++i)
+      for (auto row : sampler.next()) epoch.push_back(row);
+    EXPECT_EQ(std::set<std::int64_t>(epoch.begin(), epoch.end()).size(), 20u);
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+}
+
+TEST(EpochSampler, LastBatchFollowsThePolicy) {
+  EpochSampler drop({7, 3, 0, 1, 3, false, LastBatch::kDrop}), wrap({7, 3, 0, 1, 3, false, LastBatch::kWrap}),
+      pad({7, 3, 0, 1, 3, false, LastBatch::kPad});
+  EXPECT_EQ(drop.batches_per_epoch(), 2);
+  EXPECT_EQ(wrap.batches_per_epoch(), 3);
+  for (int i = 0; i < 2; ++i) wrap.next(), pad.next();
+  EXPECT_EQ(wrap.next(), (std::vector<std::int64_t>{6, 0, 1}));
+  EXPECT_EQ(pad.next(), (std::vector<std::int64_t>{6, kPaddingRow, kPaddingRow}));
+  EXPECT_EQ(wrap.position().epoch, 1);
+  EXPECT_EQ(EpochSampler({2, 5, 0, 1, 3, false, LastBatch::kWrap}).next(), (std::vector<std::int64_t>{0, 1, 0, 1, 0}));
+  EXPECT_THROW(EpochSampler({2, 5, 0, 1, 3, false, LastBatch::kDrop}), ConfigError);
+  EXPECT_THROW(EpochSampler({0, 5, 0, 1, 3, false, LastBatch::kPad}), ConfigError);
+}
+
+TEST(EpochSampler, ContinuesFromASavedPosition) {
+  EpochSampler a({20, 3, 1, 2, 3, true, LastBatch::kWrap}), b({20, 3, 1, 2, 3, true, LastBatch::kWrap});
+  for (int i = 0; i < 6; ++i) a.next();
+  b.seek(a.position());
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(a.next(), b.next());
+}
+
+TEST(Collate, PadsIdsMasksAndLabels) {
+  TokenizedPairs pairs{{{{5, 6, 1}, {9, 1}}, {{7, 1}, {8, 8, 1}}}, 0};
+  const auto batch = collate(pairs, {1, 0}, {});
+  EXPECT_TRUE(at::equal(batch.input_ids, at::tensor({7, 1, 0, 5, 6, 1}, at::kLong).view({2, 3})));
+  EXPECT_TRUE(at::equal(batch.attention_mask, at::tensor({1, 1, 0, 1, 1, 1}, at::kLong).view({2, 3})));
+  EXPECT_TRUE(at::equal(batch.labels, at::tensor({8, 8, 1, 9, 1, -100}, at::kLong).view({2, 3})));
+  EXPECT_EQ(batch.label_count, 5);
+  const auto fixed = collate(pairs, {0, kPaddingRow}, {Padding::kMaxLength, 5, 4});
+  EXPECT_EQ(fixed.input_ids.sizes(), (std::vector<std::int64_t>{2, 5}));
+  EXPECT_EQ(fixed.labels.sizes(), (std::vector<std::int64_t>{2, 4}));
+  EXPECT_EQ(fixed.padding_rows, 1);
+  EXPECT_EQ(fixed.label_count, 2);
+  EXPECT_EQ(fixed.attention_mask.sum().item<std::int64_t>(), 4);
+}
+
+}  // namespace
+}  // namespace tessera::data
