@@ -16,7 +16,7 @@ using Comm = std::shared_ptr<Communicator>;
 const c10::ScalarType kReducible[] = {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kByte,
                                       at::kChar,  at::kShort,    at::kInt,  at::kLong};
 // Around the borders of SIMD blocks and of staging buffers.
-const std::int64_t kSizes[] = {0, 1, 7, 63, 1025, 65536, 300'001};
+const std::int64_t kSizes[] = {0, 1, 7, 63, 1025, 65536, 150'001};
 
 // Small integers: sums are exact in every dtype (and wrap alike).
 at::Tensor contribution(int rank, std::int64_t n, c10::ScalarType type) {

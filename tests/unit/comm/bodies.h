@@ -14,6 +14,8 @@ using Body = std::function<void(std::shared_ptr<Communicator>)>;
 
 /// Bodies for any number of ranks, by the name of what they show.
 const std::map<std::string, Body>& bodies();
+/// Bodies in which something goes wrong, each for its own test.
+const std::map<std::string, Body>& faults();
 [[noreturn]] inline void unexpected(const char* file, int line, const std::string& what) {
   throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + what);
 }

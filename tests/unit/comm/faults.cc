@@ -1,0 +1,129 @@
+#include <ATen/ATen.h>
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "unit/comm/bodies.h"
+
+namespace tessera::comm::testing {
+namespace {
+
+using Comm = std::shared_ptr<Communicator>;
+using std::chrono::milliseconds;
+
+bool contains(const CommError& error, const std::string& part) {
+  return std::string(error.what()).find(part) != std::string::npos;
+}
+
+template <class Call>
+CommError error_of(Call call) {
+  try {
+    call();
+  } catch (const CommError& error) {
+    return error;
+  }
+  unexpected(__FILE__, __LINE__, "expected a CommError");
+}
+
+void expect_disagreement(Comm c, const std::function<void()>& call, const std::string& zero, const std::string& one) {
+  c->barrier();
+  const CommError error = error_of(call);
+  if (!contains(error, "rank 0 called " + zero) && !contains(error, "rank 1 called " + one)) {
+    unexpected(__FILE__, __LINE__, error.what());
+  }
+  REQUIRE(contains(error, "operation 1") && error.sequence == 1);
+  error_of([&] { c->barrier(); });  // the group stays unusable
+}
+
+void different_operations(Comm c) {
+  expect_disagreement(
+      c,
+      [&] {
+        at::Tensor t = at::zeros({4});
+        if (c->rank() == 1) {
+          c->barrier();
+        } else {
+          c->all_reduce(t, ReduceOp::kSum)->wait();
+        }
+      },
+      "all_reduce(sum) of 4 x Float", "barrier");
+}
+
+void different_sizes(Comm c) {
+  expect_disagreement(
+      c, [&] { c->all_reduce(at::zeros({c->rank() == 1 ? 5 : 4}), ReduceOp::kSum)->wait(); },
+      "all_reduce(sum) of 4 x Float", "all_reduce(sum) of 5 x Float");
+}
+
+void different_dtypes(Comm c) {
+  expect_disagreement(
+      c, [&] { c->broadcast(at::zeros({4}, c->rank() == 1 ? at::kInt : at::kFloat), 0)->wait(); },
+      "broadcast from 0 of 4 x Float", "broadcast from 0 of 4 x Int");
+}
+
+void killed_rank(Comm c) {
+  auto others = c->split(c->rank() == 1 ? 1 : 0);
+  c->barrier();
+  if (c->rank() == 1) raise(SIGKILL);
+  const auto start = std::chrono::steady_clock::now();
+  const CommError error = error_of([&] { c->barrier(); });
+  REQUIRE(std::chrono::steady_clock::now() - start < milliseconds(1000));
+  REQUIRE(error.rank == 1 && error.operation == "barrier");
+  REQUIRE(contains(error, "rank 1 has ended"));
+}
+
+void missing_rank(Comm c) {  // with an operation timeout of 0.5 s
+  c->barrier();
+  if (c->rank() == 1) std::this_thread::sleep_for(milliseconds(1500));
+  const CommError error = error_of([&] {
+    c->all_reduce(at::zeros({4}), ReduceOp::kSum)->wait();
+    c->barrier();
+  });
+  REQUIRE(error.rank == 1);
+  REQUIRE(contains(error, "rank 1 has not arrived, its last operation was number 0 (barrier)"));
+}
+
+void rank_leaves_early(Comm c) {
+  c->barrier();
+  if (c->rank() == 1) return;
+  const CommError error = error_of([&] { c->barrier(); });
+  REQUIRE(error.rank == 1 && contains(error, "rank 1 has left the group after 1 operations"));
+}
+
+void slow_rank_outlives_the_others(Comm c) {
+  at::Tensor t = at::full({1000}, c->rank());
+  auto work = c->broadcast(t, 1);
+  if (c->rank() != 1) std::this_thread::sleep_for(milliseconds(400));
+  work->wait();
+  REQUIRE((t == 1).all().item<bool>());
+}
+
+void throwing_rank(Comm c) {
+  at::Tensor t = at::zeros({1'000'000});
+  auto work = c->all_reduce(t, ReduceOp::kSum);  // dropped while the exception unwinds
+  if (c->rank() == 1) throw std::runtime_error("out of luck");
+  error_of([&] {
+    work->wait();
+    c->barrier();
+  });
+}
+
+}  // namespace
+
+const std::map<std::string, Body>& faults() {
+  static const std::map<std::string, Body> all = {
+      {"DifferentOperations", different_operations},
+      {"DifferentSizes", different_sizes},
+      {"DifferentDtypes", different_dtypes},
+      {"KilledRank", killed_rank},
+      {"MissingRank", missing_rank},
+      {"RankLeavesEarly", rank_leaves_early},
+      {"SlowRankOutlivesTheOthers", slow_rank_outlives_the_others},
+      {"ThrowingRank", throwing_rank},
+  };
+  return all;
+}
+
+}  // namespace tessera::comm::testing

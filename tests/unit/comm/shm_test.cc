@@ -1,0 +1,97 @@
+// Ranks as processes: the suite of every backend, and what happens when something goes wrong.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+
+#include "tessera/base/error.h"
+#include "unit/comm/bodies.h"
+#include "unit/comm/processes.h"
+
+namespace tessera::comm::testing {
+namespace {
+
+class Processes : public ::testing::TestWithParam<int> {};
+
+// Four ranks are more than many machines have cores.
+TEST_P(Processes, DoTheWholeSuite) {
+  EXPECT_EQ(run_processes({.body = "Suite", .size = GetParam()}), std::vector<int>(GetParam(), 0));
+}
+INSTANTIATE_TEST_SUITE_P(Comm, Processes, ::testing::Values(1, 2, 3, 4));
+
+class Mismatch : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Mismatch, IsReportedByProcesses) {
+  EXPECT_EQ(run_processes({.body = GetParam(), .size = 3}), std::vector<int>(3, 0));
+}
+TEST_P(Mismatch, IsReportedByThreads) {
+  run_threads(3, faults().at(GetParam()));
+}
+INSTANTIATE_TEST_SUITE_P(Comm, Mismatch, ::testing::Values("DifferentOperations", "DifferentSizes", "DifferentDtypes"));
+
+TEST(Fault, AKilledRankIsNoticedWithinASecond) {
+  const auto statuses = run_processes({.body = "KilledRank", .size = 3});
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+  EXPECT_EQ(statuses[2], 0);
+}
+
+TEST(Fault, ATimeoutNamesWhoIsMissingAndWhereItIs) {
+  EXPECT_EQ(run_processes({.body = "MissingRank", .size = 2, .environment = {"TESSERA_COMM_TIMEOUT_S=0.5"}}),
+            std::vector<int>(2, 0));
+}
+
+TEST(Fault, ARankThatLeavesEarlyIsNamed) {
+  EXPECT_EQ(run_processes({.body = "RankLeavesEarly", .size = 3}), std::vector<int>(3, 0));
+}
+
+TEST(Fault, ARankThatHasFinishedIsNotTakenForDead) {
+  EXPECT_EQ(run_processes({.body = "SlowRankOutlivesTheOthers", .size = 3}), std::vector<int>(3, 0));
+}
+
+TEST(Fault, TheFirstExceptionOfAThreadIsTheOneThatIsSeen) {
+  try {
+    run_threads(3, faults().at("ThrowingRank"));
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_STREQ(error.what(), "out of luck");
+  }
+}
+
+TEST(Fault, AThrowingProcessEndsTheOthers) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto statuses = run_processes({.body = "ThrowingRank", .size = 3});
+  EXPECT_NE(statuses[1], 0);
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_EQ(statuses[2], 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST(Fault, AMissingRankEndsTheRendezvous) {
+  const auto statuses = run_processes({.body = "Suite", .size = 3, .environment = {"SHORT_INIT=1"}, .started = 2});
+  EXPECT_NE(statuses[0], 0);
+  EXPECT_NE(statuses[1], 0);
+}
+
+TEST(Connect, WithoutVariablesIsAWorldOfOne) {
+  EXPECT_EQ(connect()->backend(), "solo");
+  EXPECT_THROW(connect({.backend = "mpi"}), ConfigError);
+}
+
+TEST(Connect, RefusesContradictoryVariables) {
+  setenv("RANK", "2", 1);
+  EXPECT_THROW(connect(), ConfigError);
+  setenv("WORLD_SIZE", "2", 1);
+  EXPECT_THROW(connect(), ConfigError);
+  setenv("RANK", "1", 1);
+  setenv("LOCAL_WORLD_SIZE", "1", 1);
+  EXPECT_THROW(connect(), ConfigError);
+  unsetenv("LOCAL_WORLD_SIZE");
+  EXPECT_THROW(connect({.backend = "solo"}), ConfigError);
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+}
+
+}  // namespace
+}  // namespace tessera::comm::testing
