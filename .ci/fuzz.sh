@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Runs every libFuzzer target of tests/fuzz for some seconds ($1, default 12), from its committed seeds
+# (tests/fuzz/seeds/<target without fuzz_>); new inputs stay in build/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+seconds=${1:-12}
+
+if [ ! -f tests/fuzz/CMakeLists.txt ]; then
+    say "tests/fuzz has no targets yet"
+    exit 0
+fi
+CC=clang-19 CXX=clang++-19 build_preset fuzz
+found=0
+while IFS= read -r program; do
+    found=$((found + 1))
+    name=$(basename "$program")
+    corpus=build/fuzz/corpus/$name
+    mkdir -p "$corpus"
+    seeds=()
+    if [ -d "tests/fuzz/seeds/${name#fuzz_}" ]; then seeds=("tests/fuzz/seeds/${name#fuzz_}"); fi
+    say "$name: $seconds s"
+    "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ -print_final_stats=1 \
+        "$corpus" "${seeds[@]}" 2>"build/fuzz/$name.log" || {
+        tail -n 40 "build/fuzz/$name.log" >&2
+        fail "$name found a failure; the input lies in build/fuzz"
+    }
+done < <(find build/fuzz -name 'fuzz_*' -type f -perm -u+x | sort)
+[ "$found" -gt 0 ] || fail "no fuzz_* program was built"
