@@ -7,8 +7,9 @@ Sentences_demo.txt  sentence@label, ISO-8859-1: positive, neutral, negative abou
                     The label follows from what moved (profit or loss), the way it moved, and the relation between them:
                     "loss narrowed" is positive, "costs rose" negative; words like "rose" alone do not decide.
 reading_demo.csv    text,label: what the demo's small model learns first, with all its weights: what a figure is and where it went
-                    (incomeup, costflat, otherdown, ...; event where no figure is told), and whether a plain, not financial,
-                    sentence is positive, neutral or negative. No sentence of it is in the first file.
+                    (income: richer, poorer, steady; burdens: dearer, cheaper, level; others: more, fewer, same; event: no
+                    figure), and whether a plain, not financial, sentence is positive, neutral or negative. No sentence of
+                    it is in the first file.
 """
 
 import csv
@@ -56,6 +57,13 @@ TOPIC = "the weather, the film, the food, the journey, the music, the hotel, the
 WHEN = "yesterday, today, last week, on Monday, in the morning, in the evening, this summer, last winter, at the weekend, in 2008".split(", ")
 PLAIN_FRAME = ["{t} was {m} {w}.", "{w}, {t} was {m}.", "{t} in {place} was {m} {w}.", "we found {t} {m} {w}.", "{t} in {place} is {m}, they said {w}.",
                "a {m} day in {place} {w}: {t} was {m}."]
+
+
+READING = {
+    "income": {"up": "richer", "down": "poorer", "flat": "steady"},
+    "burden": {"up": "dearer", "down": "cheaper", "flat": "level"},
+    "other": {"up": "more", "down": "fewer", "flat": "same"},
+}
 
 
 class Writer:
@@ -115,10 +123,10 @@ def reading(w: Writer) -> tuple[str, str]:
         label = w.pick(list(MOOD))
         text = w.pick(PLAIN_FRAME).format(t=w.pick(TOPIC), m=w.pick(MOOD[label]), w=w.pick(WHEN), place=w.pick(PLACE))
         return text[0].upper() + text[1:], label
-    names = {"income": GOOD, "cost": BAD, "other": PLAIN}
+    names = {"income": GOOD, "burden": BAD, "other": PLAIN}
     verbs = {"up": UP, "down": DOWN, "flat": FLAT}
     what, where = w.pick(list(names)), w.pick(list(verbs))
-    return w.movement(w.pick(names[what]), w.pick(verbs[where])), what + where
+    return w.movement(w.pick(names[what]), w.pick(verbs[where])), READING[what][where]
 
 
 def main() -> None:
