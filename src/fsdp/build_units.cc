@@ -1,6 +1,6 @@
 #include "fsdp/build_units.h"
 
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include "fsdp/load_shards.h"
 #include "fsdp/precision.h"
@@ -102,7 +102,7 @@ std::vector<TrainableSegment> trainable_segments(const Unit& unit, const MixedPr
 }  // namespace
 
 void build_units(Runtime& runtime, const UnitPlan& plan) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   const auto& options = runtime.options();
   const auto& group = runtime.mesh().shard;
   auto drafts = draft_units(plan, options, group->size());

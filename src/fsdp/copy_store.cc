@@ -1,7 +1,7 @@
 // Gathering by copy: GPUs, ranks on other hosts.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include "fsdp/parameter_store.h"
 
@@ -19,7 +19,7 @@ class CopyStore final : public ParameterStore {
   ~CopyStore() override { CopyStore::release(); }
 
   void start_gather() override {
-    torch::NoGradGuard no_grad;
+    at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       const auto& s = segments_[i];
       wholes_[i] = at::empty({s.numel}, s.compute);

@@ -1,7 +1,7 @@
 #include "fsdp/full_tensors.h"
 
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/base/error.h"
 
@@ -16,7 +16,7 @@ void visit_whole(const Unit& unit, const Segment& segment, const at::Tensor& who
 
 void visit_segment(const Unit& unit, const Segment& segment, const at::Tensor& slice, comm::Communicator& group,
                    const VisitTensor& visit) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   if (slice.numel() != segment.slice_numel)
     throw Error("unit '" + unit.name() + "': a tensor laid out like the parameters must have " +
                 std::to_string(segment.slice_numel) + " elements, found " + std::to_string(slice.numel()));

@@ -3,7 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/tensor.h>
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -86,7 +86,7 @@ double global_norm(const std::vector<at::Tensor>& grads, double p, comm::Communi
 }
 
 void scale_in_place(const std::vector<at::Tensor>& grads, double factor) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   for (auto g : grads)
     if (g.defined()) g.mul_(factor);
 }

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstring>
@@ -117,7 +117,7 @@ void GradientReducer::open_buffers(UnitState& u) {
 }
 
 void GradientReducer::accumulate(int unit, int segment, int entry, const at::Tensor& grad) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   auto& u = units_[static_cast<std::size_t>(unit)];
   if (sync_ && u.order_index < static_cast<int>(next_))
     throw Error("a gradient of unit " + std::to_string(unit) +
@@ -177,7 +177,7 @@ at::Tensor GradientReducer::reduction_target(TrainableSegment& s, at::Tensor& ca
 }
 
 void GradientReducer::start(UnitState& u) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   if (u.buffers.empty()) open_buffers(u);
   fill_missing(u);
   if (region_ && !u.in_slot) move_to_slot(u);
@@ -229,7 +229,7 @@ void GradientReducer::complete_until(std::size_t count) {
 }
 
 void GradientReducer::wait_input_free(std::size_t order_index) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   complete_until(order_index + 1);
   for (auto& part : flights_[order_index].parts) part.work->wait_input_free();
   flights_[order_index].parts.clear();
@@ -237,7 +237,7 @@ void GradientReducer::wait_input_free(std::size_t order_index) {
 
 void GradientReducer::backward_finished() {
   if (!sync_) return;
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   while (next_ < order_.size()) start(units_[static_cast<std::size_t>(order_[next_])]);
   for (std::size_t i = 0; i < order_.size(); ++i) wait_input_free(i);
   next_ = completed_ = 0;

@@ -1,6 +1,6 @@
 #include "fsdp/load_shards.h"
 
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <sstream>
 
@@ -38,7 +38,7 @@ void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec) {
 }
 
 void load_slices(const Unit& unit, int rank, const FsdpOptions& options) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < unit.segments().size(); ++i) {
     const auto shard = unit.store().shard(i).detach();
     for (const auto& piece : pieces_of_slice(unit.segments()[i], rank)) {

@@ -1,6 +1,6 @@
 #include "fsdp/precision.h"
 
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 namespace tessera::fsdp {
 
@@ -19,7 +19,7 @@ at::ScalarType reduce_dtype(const Segment& segment, const MixedPrecision& precis
 
 void cast_buffers(torch::nn::Module& root, const MixedPrecision& precision) {
   if (!precision.buffer_dtype) return;
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   for (auto& buffer : root.named_buffers())
     if (buffer.value().defined() && buffer.value().is_floating_point())
       buffer.value().set_data(buffer.value().to(*precision.buffer_dtype));

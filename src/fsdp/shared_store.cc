@@ -2,7 +2,7 @@
 // region is the master; else masters are private, and publish() casts them into the region.
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include "fsdp/parameter_store.h"
 
@@ -45,7 +45,7 @@ class SharedStore final : public ParameterStore {
   }
 
   void publish() override {
-    torch::NoGradGuard no_grad;
+    at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
       if (static_cast<std::uint32_t>(shards_[i]._version()) == published_[i]) continue;
       if (!shards_[i].is_same(slices_[i])) slices_[i].copy_(shards_[i]);

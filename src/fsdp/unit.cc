@@ -94,7 +94,7 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
     const auto& precision = runtime_.options().precision;
     if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
     runtime_.reducer().expect(index_);
-    if (torch::GradMode::is_enabled()) {
+    if (at::GradMode::is_enabled()) {
       tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, runtime_.record_forward(index_));
       attach_post_backward(inputs, tickets_.back());
     }

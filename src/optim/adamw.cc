@@ -1,7 +1,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
@@ -113,7 +113,7 @@ std::vector<std::pair<std::string, std::vector<at::Tensor>>> AdamW::state() cons
 }
 
 void AdamW::load_state(const std::vector<std::pair<std::string, std::vector<at::Tensor>>>& state, std::int64_t steps) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   for (const auto& [name, mine] : this->state()) {
     const std::vector<at::Tensor>* given = nullptr;
     for (const auto& [other, tensors] : state)
