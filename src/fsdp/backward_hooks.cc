@@ -15,7 +15,9 @@ using torch::autograd::variable_list;
 
 std::shared_ptr<Unit> alive(const BackwardTicket& ticket) {
   auto unit = ticket.unit.lock();
-  if (!unit) throw Error("backward through a model whose FullyShardedDataParallel was destroyed; keep it until backward is done");
+  if (!unit)
+    throw Error(
+        "backward through a model whose FullyShardedDataParallel was destroyed; keep it until backward is done");
   return unit;
 }
 
@@ -47,7 +49,9 @@ BackwardTicket::BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, s
   ++*this->pending;
 }
 
-BackwardTicket::~BackwardTicket() { redeem(); }
+BackwardTicket::~BackwardTicket() {
+  redeem();
+}
 
 void BackwardTicket::redeem() {
   if (!redeemed) --*pending;

@@ -1,6 +1,6 @@
 #pragma once
-// What connects a unit to autograd. One ticket stands for one forward whose backward is still to come; the graph owns it, so
-// that a graph which is dropped without a backward gives its ticket back.
+// What connects a unit to autograd. One ticket stands for one forward whose backward is still to come; the graph owns
+// it, so that a graph which is dropped without a backward gives its ticket back.
 #include <ATen/core/Tensor.h>
 #include <torch/custom_class.h>
 
@@ -29,8 +29,8 @@ struct BackwardTicket : torch::CustomClassHolder {
 };
 using TicketPtr = c10::intrusive_ptr<BackwardTicket>;
 
-/// Passes the inputs that require grad through an identity node, whose backward runs after everything between it and the
-/// unit's outputs. False when no input requires grad.
+/// Passes the inputs that require grad through an identity node, whose backward runs after everything between it and
+/// the unit's outputs. False when no input requires grad.
 bool attach_post_backward(const std::vector<at::Tensor*>& inputs, const TicketPtr& ticket);
 
 /// Runs before the backward of whatever produced an output. False when no output takes part in a graph.

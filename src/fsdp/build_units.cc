@@ -22,7 +22,8 @@ std::string why_not_mapped(const FsdpOptions& options, const ParameterSpec& spec
   if (name.empty()) return "it is not in a weight file";
   const auto& info = *options.source->find(name);
   if (info.dtype != spec.compute)
-    return std::string("the file holds ") + c10::toString(info.dtype) + ", the computation needs " + c10::toString(spec.compute);
+    return std::string("the file holds ") + c10::toString(info.dtype) + ", the computation needs " +
+           c10::toString(spec.compute);
   if (!options.source->map(name)) return "its bytes in the file are compressed, misaligned or not contiguous";
   return {};
 }
@@ -43,7 +44,8 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options) {
   const auto reason = why_not_mapped(options, spec);
   spec.mapped = reason.empty();
   if (!spec.mapped && options.gather == GatherForm::kMapped)
-    throw ConfigError("gather form 'mapped': frozen parameter '" + spec.name + "' cannot be mapped: " + reason, "gather");
+    throw ConfigError("gather form 'mapped': frozen parameter '" + spec.name + "' cannot be mapped: " + reason,
+                      "gather");
   return spec;
 }
 

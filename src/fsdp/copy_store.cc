@@ -1,7 +1,7 @@
 // Gathering by copy: GPUs, ranks on other hosts.
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/core/grad_mode.h>
 
 #include "fsdp/parameter_store.h"
 

@@ -14,7 +14,9 @@ std::int64_t alignment(const Segment& s) {
   return kAlignBytes / static_cast<std::int64_t>(std::min(c10::elementSize(s.stored), c10::elementSize(s.compute)));
 }
 
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 Segment& segment_for(std::vector<Segment>& segments, const ParameterSpec& p) {
   auto same = [&](const Segment& s) {

@@ -1,8 +1,9 @@
 #pragma once
 // Where a unit's parameters lie in its flat segments. Pure arithmetic: no memory, no communication.
 //
-// Parameters of one stored dtype that are all trainable, or all frozen, share a segment. Each starts at a multiple of 64 bytes
-// (kernels read them in place) and the segment is padded so that its world_size equal slices do too; rank r owns slice r.
+// Parameters of one stored dtype that are all trainable, or all frozen, share a segment. Each starts at a multiple of
+// 64 bytes (kernels read them in place) and the segment is padded so that its world_size equal slices do too; rank r
+// owns slice r.
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 namespace tessera::fsdp {
 
 struct ParameterSpec {
-  std::string name;                 // fully qualified
+  std::string name;  // fully qualified
   std::vector<std::int64_t> shape;
   at::ScalarType stored = at::kFloat;   // of the master
   at::ScalarType compute = at::kFloat;  // what the module sees
   bool trainable = false;
-  bool mapped = false;              // a view of a file: in no segment
+  bool mapped = false;  // a view of a file: in no segment
   std::int64_t numel() const;
 };
 

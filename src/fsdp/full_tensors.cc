@@ -1,7 +1,7 @@
 #include "fsdp/full_tensors.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include "tessera/base/error.h"
 

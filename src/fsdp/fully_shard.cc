@@ -37,7 +37,8 @@ class Model final : public FullyShardedDataParallel {
   std::vector<ShardView> shards() const override;
 
   void set_gradient_divisor(double divisor) override {
-    if (!(divisor > 0)) throw ConfigError("set_gradient_divisor: expected a positive number, found " + std::to_string(divisor));
+    if (!(divisor > 0))
+      throw ConfigError("set_gradient_divisor: expected a positive number, found " + std::to_string(divisor));
     runtime_->reducer().set_divisor(divisor);
   }
   void set_requires_gradient_sync(bool sync) override { runtime_->reducer().set_sync(sync); }
@@ -58,7 +59,7 @@ class Model final : public FullyShardedDataParallel {
     for (const auto& l : leaves_) l.unit->store().shard(l.segment).unsafeGetTensorImpl()->bump_version();
   }
 
-  void visit_full(const VisitTensor& visit) override;
+  void visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) override;
 
   void visit_full_grads(const VisitTensor& visit) override {
     for (const auto& l : leaves_) {
@@ -69,8 +70,8 @@ class Model final : public FullyShardedDataParallel {
 
   void visit_full_of(const std::vector<at::Tensor>& like_parameters, const VisitTensor& visit) override {
     if (like_parameters.size() != leaves_.size())
-      throw Error("visit_full_of: expected " + std::to_string(leaves_.size()) + " tensors, one for each of parameters(), found " +
-                  std::to_string(like_parameters.size()));
+      throw Error("visit_full_of: expected " + std::to_string(leaves_.size()) +
+                  " tensors, one for each of parameters(), found " + std::to_string(like_parameters.size()));
     for (std::size_t i = 0; i < leaves_.size(); ++i)
       visit_segment(*leaves_[i].unit, leaves_[i].unit->segments()[leaves_[i].segment], like_parameters[i],
                     *runtime_->mesh().shard, visit);
@@ -79,7 +80,7 @@ class Model final : public FullyShardedDataParallel {
   MemoryStats memory() const override;
   CommStats comm_stats() const override { return runtime_->stats(); }
   std::string to_string() const override { return print_model(*runtime_); }
-  const comm::Communicator& group() const override { return *runtime_->mesh().world; }
+  comm::Communicator& group() const override { return *runtime_->mesh().world; }
 
  private:
   struct Leaf {
@@ -134,7 +135,8 @@ std::vector<ShardView> Model::shards() const {
     const auto& p = unit.parameters()[static_cast<std::size_t>(i)];
     auto found = held.find(&p);
     auto view = p.spec.mapped ? mapped_view(p) : found == held.end() ? ShardView{} : found->second;
-    if (!view.local.defined()) view.local = unit.store().shard(static_cast<std::size_t>(p.segment)).detach().narrow(0, 0, 0);
+    if (!view.local.defined())
+      view.local = unit.store().shard(static_cast<std::size_t>(p.segment)).detach().narrow(0, 0, 0);
     view.name = p.spec.name;
     view.shape = p.spec.shape;
     view.trainable = p.spec.trainable;
@@ -143,16 +145,25 @@ std::vector<ShardView> Model::shards() const {
   return result;
 }
 
-void Model::visit_full(const VisitTensor& visit) {
+void Model::visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) {
+  const VisitTensor filtered = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!wanted || wanted(name)) visit(name, tensor);
+  };
   for (const auto& unit : runtime_->units()) {
     for (std::size_t s = 0; s < unit->segments().size(); ++s) {
       const auto& segment = unit->segments()[s];
+      const bool any = std::any_of(segment.entries.begin(), segment.entries.end(), [&](const Entry& e) {
+        return !wanted || wanted(unit->parameters()[static_cast<std::size_t>(e.parameter)].spec.name);
+      });
+      if (!any) continue;
       // Frozen values in shared memory are whole and are never written: nothing to gather.
-      if (!segment.trainable && unit->store().always_whole()) visit_whole(*unit, segment, unit->store().whole(s), visit);
-      else visit_segment(*unit, segment, unit->store().shard(s), *runtime_->mesh().shard, visit);
+      if (!segment.trainable && unit->store().always_whole())
+        visit_whole(*unit, segment, unit->store().whole(s), filtered);
+      else
+        visit_segment(*unit, segment, unit->store().shard(s), *runtime_->mesh().shard, filtered);
     }
     for (const auto& p : unit->parameters())
-      if (p.spec.mapped) visit(p.spec.name, p.tensor.detach());
+      if (p.spec.mapped) filtered(p.spec.name, p.tensor.detach());
   }
 }
 
@@ -175,13 +186,18 @@ Mesh make_mesh(std::shared_ptr<comm::Communicator> group, ShardingStrategy strat
   return {group, comm::make_solo(), group->size() > 1 ? group : nullptr};
 }
 
+void check_not_sharded(const nn::HookedModule& module) {
+  if (module.hooked())
+    throw ConfigError("fully_shard: module of class '" + module.class_name() + "' is sharded already");
+}
+
 }  // namespace
 
 std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, std::shared_ptr<comm::Communicator> group,
                                                       FsdpOptions options) {
-  for (const auto& module : root.modules())
-    if (const auto* hooked = dynamic_cast<const nn::HookedModule*>(module.get()); hooked && hooked->hooked())
-      throw ConfigError("fully_shard: module of class '" + hooked->class_name() + "' is sharded already");
+  check_not_sharded(root);
+  for (const auto& module : root.modules(/*include_self=*/false))
+    if (const auto* hooked = dynamic_cast<const nn::HookedModule*>(module.get())) check_not_sharded(*hooked);
   const auto plan = plan_units(root, options.wrap);
   auto mesh = make_mesh(std::move(group), options.strategy);
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));

@@ -1,8 +1,8 @@
 #include "fsdp/gradient_reducer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,9 @@ constexpr int kSlots = 3;
 constexpr std::size_t kLag = 1;  // a unit's reduction is waited for when the next unit has started its own
 constexpr std::int64_t kPage = 4096;
 
-std::int64_t round_to_page(std::int64_t n) { return (n + kPage - 1) / kPage * kPage; }
+std::int64_t round_to_page(std::int64_t n) {
+  return (n + kPage - 1) / kPage * kPage;
+}
 
 }  // namespace
 
@@ -27,9 +29,9 @@ std::int64_t TrainableSegment::buffer_bytes() const {
 struct GradientReducer::UnitState {
   int index = 0;
   std::vector<TrainableSegment> segments;
-  std::vector<at::Tensor> shard_grads;           // kept between steps; leaf.grad() is one of these or undefined
-  std::vector<at::Tensor> buffers;               // while gradients are accumulated; views of the slot when in_slot
-  std::vector<std::vector<bool>> written;        // by segment and entry
+  std::vector<at::Tensor> shard_grads;     // kept between steps; leaf.grad() is one of these or undefined
+  std::vector<at::Tensor> buffers;         // while gradients are accumulated; views of the slot when in_slot
+  std::vector<std::vector<bool>> written;  // by segment and entry
   bool in_slot = false, finished = false, expected = false;
   int order_index = -1, slot = -1, previous_user = -1;  // previous_user: order index, -1 none
   std::int64_t bytes() const {
@@ -71,8 +73,10 @@ void GradientReducer::set_units(std::vector<std::vector<TrainableSegment>> units
 void GradientReducer::allocate_slots() {
   std::int64_t others = 0;
   for (const auto& u : units_) {
-    if (u.index == 0) root_slot_bytes_ = round_to_page(u.bytes());
-    else if (!u.segments.empty()) slot_bytes_ = std::max(slot_bytes_, round_to_page(u.bytes())), ++others;
+    if (u.index == 0)
+      root_slot_bytes_ = round_to_page(u.bytes());
+    else if (!u.segments.empty())
+      slot_bytes_ = std::max(slot_bytes_, round_to_page(u.bytes())), ++others;
   }
   rank_bytes_ = root_slot_bytes_ + slot_bytes_ * std::min<std::int64_t>(others, kSlots);
   if (rank_bytes_ > 0) region_ = mesh_.shard->map_shared(rank_bytes_ * mesh_.shard->size());
@@ -93,7 +97,9 @@ void GradientReducer::assign_slots() {
   }
 }
 
-void GradientReducer::expect(int unit) { units_[static_cast<std::size_t>(unit)].expected = true; }
+void GradientReducer::expect(int unit) {
+  units_[static_cast<std::size_t>(unit)].expected = true;
+}
 
 bool GradientReducer::may_use_slot(const UnitState& u) const {
   return region_ && sync_ && u.previous_user < static_cast<int>(next_);
@@ -120,15 +126,18 @@ void GradientReducer::accumulate(int unit, int segment, int entry, const at::Ten
   at::NoGradGuard no_grad;
   auto& u = units_[static_cast<std::size_t>(unit)];
   if (sync_ && u.order_index < static_cast<int>(next_))
-    throw Error("a gradient of unit " + std::to_string(unit) +
-                " arrived after the unit was reduced. Run all backward passes through a module's outputs in one call of "
-                "backward(), or set_requires_gradient_sync(false) for all but the last");
+    throw Error(
+        "a gradient of unit " + std::to_string(unit) +
+        " arrived after the unit was reduced. Run all backward passes through a module's outputs in one call of "
+        "backward(), or set_requires_gradient_sync(false) for all but the last");
   if (u.buffers.empty()) open_buffers(u);
   const auto s = static_cast<std::size_t>(segment), e = static_cast<std::size_t>(entry);
   const auto& place = u.segments[s].layout.entries[e];
   auto view = u.buffers[s].narrow(0, place.offset, place.numel).view(grad.sizes());
-  if (u.written[s][e]) view.add_(grad);
-  else view.copy_(grad);
+  if (u.written[s][e])
+    view.add_(grad);
+  else
+    view.copy_(grad);
   u.written[s][e] = true;
 }
 
@@ -196,7 +205,8 @@ void GradientReducer::start(UnitState& u) {
     if (region_) {
       std::vector<at::Tensor> inputs;
       for (int r = 0; r < mesh_.shard->size(); ++r)
-        inputs.push_back(slot_view(u, i, r).narrow(0, s.layout.slice_numel * mesh_.shard->rank(), s.layout.slice_numel));
+        inputs.push_back(
+            slot_view(u, i, r).narrow(0, s.layout.slice_numel * mesh_.shard->rank(), s.layout.slice_numel));
       part.work = mesh_.shard->reduce_shared(part.out, std::move(inputs), how);
     } else {
       part.buffer = u.buffers[i];
@@ -218,11 +228,15 @@ void GradientReducer::start(UnitState& u) {
 void GradientReducer::complete_until(std::size_t count) {
   for (; completed_ < count; ++completed_) {
     for (auto& part : flights_[completed_].parts) {
-      if (!region_) part.work->wait_input_free();
-      else part.work->wait();
+      if (!region_)
+        part.work->wait_input_free();
+      else
+        part.work->wait();
       part.buffer = at::Tensor();
-      if (part.add_to.defined()) part.add_to.add_(part.out);
-      else part.leaf.mutable_grad() = part.out;
+      if (part.add_to.defined())
+        part.add_to.add_(part.out);
+      else
+        part.leaf.mutable_grad() = part.out;
       part.out = part.add_to = at::Tensor();
     }
   }

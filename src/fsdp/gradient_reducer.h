@@ -2,14 +2,16 @@
 // Gradients of all units: accumulated in flat buffers, reduced unit by unit to this rank's slices.
 //
 // Note [Order of reductions]
-// Every unit with trainable parameters is reduced exactly once in each synchronising backward, in one order that all ranks
-// share whatever their data made them run: a unit that finishes early waits for its turn, a unit that did not run contributes
-// zeros. The order starts as reverse registration and becomes, after the first backward, the order in which rank 0 finished.
+// Every unit with trainable parameters is reduced exactly once in each synchronising backward, in one order that all
+// ranks share whatever their data made them run: a unit that finishes early waits for its turn, a unit that did not run
+// contributes zeros. The order starts as reverse registration and becomes, after the first backward, the order in which
+// rank 0 finished.
 //
 // Note [Slots]
-// With shared memory a rank's contributions must lie where its peers look for them. Unit i of the order accumulates in slot
-// i mod kSlots (the root, which is open during the whole backward, has its own). A slot is written only when the reduction of its
-// previous user has started here and its readers are done; else the unit accumulates privately and copies when its turn comes.
+// With shared memory a rank's contributions must lie where its peers look for them. Unit i of the order accumulates in
+// slot i mod kSlots (the root, which is open during the whole backward, has its own). A slot is written only when the
+// reduction of its previous user has started here and its readers are done; else the unit accumulates privately and
+// copies when its turn comes.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

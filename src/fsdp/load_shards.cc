@@ -32,8 +32,9 @@ void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec) {
   if (name.empty()) return;
   const auto& info = *options.source->find(name);
   if (info.shape != spec.shape)
-    throw DataError(info.file + ": tensor '" + name + "' has shape " + shape_text(info.shape) + ", the model's parameter '" +
-                        spec.name + "' has " + shape_text(spec.shape) + "; do config.json and the weights belong together?",
+    throw DataError(info.file + ": tensor '" + name + "' has shape " + shape_text(info.shape) +
+                        ", the model's parameter '" + spec.name + "' has " + shape_text(spec.shape) +
+                        "; do config.json and the weights belong together?",
                     info.file);
 }
 

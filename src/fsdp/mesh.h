@@ -1,6 +1,6 @@
 #pragma once
-// Who shares what: the ranks of `shard` hold the slices of one copy of the model, the ranks of `replicate` equal slices of
-// different copies. `world` is both together.
+// Who shares what: the ranks of `shard` hold the slices of one copy of the model, the ranks of `replicate` equal slices
+// of different copies. `world` is both together.
 #include <memory>
 
 #include "tessera/comm/communicator.h"

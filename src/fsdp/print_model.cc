@@ -15,12 +15,14 @@ std::string describe_unit(const Unit& unit, int world_size) {
   for (const auto& p : unit.parameters())
     if (p.spec.mapped) ++mapped, mapped_numel += p.spec.numel();
   for (const auto& s : unit.segments()) {
-    text += fmt::format("{}{} {} parameters: shard {} x {} {}", text.empty() ? "" : "; ", s.entries.size(),
-                        s.trainable ? "trainable" : "frozen", world_size, s.slice_numel, c10::toString(s.shard_dtype()));
+    text +=
+        fmt::format("{}{} {} parameters: shard {} x {} {}", text.empty() ? "" : "; ", s.entries.size(),
+                    s.trainable ? "trainable" : "frozen", world_size, s.slice_numel, c10::toString(s.shard_dtype()));
     if (s.compute != s.shard_dtype()) text += fmt::format(", computed in {}", c10::toString(s.compute));
     text += fmt::format(", {}", unit.store().form());
   }
-  if (mapped) text += fmt::format("{}{} frozen parameters: {} elements, mapped", text.empty() ? "" : "; ", mapped, mapped_numel);
+  if (mapped)
+    text += fmt::format("{}{} frozen parameters: {} elements, mapped", text.empty() ? "" : "; ", mapped, mapped_numel);
   return text;
 }
 
@@ -33,8 +35,8 @@ class Printer {
     if (unit == units_.end()) return body(module, indent);
     const auto details = describe_unit(*unit->second, world_size_);
     const auto inner = indent + "  ";
-    return "FullyShardedDataParallel(" + (details.empty() ? "" : "  # " + details) + "\n" + inner + "(_fsdp_wrapped_module): " +
-           body(module, inner) + "\n" + indent + ")";
+    return "FullyShardedDataParallel(" + (details.empty() ? "" : "  # " + details) + "\n" + inner +
+           "(_fsdp_wrapped_module): " + body(module, inner) + "\n" + indent + ")";
   }
 
  private:

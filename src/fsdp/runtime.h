@@ -1,6 +1,6 @@
 #pragma once
-// What the units of one model share: the mesh, the reducer, the order of forwards (for prefetch), the end of backward, counts.
-// Nothing here depends on which thread calls: several models may live in one process, one for each thread-rank.
+// What the units of one model share: the mesh, the reducer, the order of forwards (for prefetch), the end of backward,
+// counts. Nothing here depends on which thread calls: several models may live in one process, one for each thread-rank.
 #include <cstdint>
 #include <memory>
 #include <vector>

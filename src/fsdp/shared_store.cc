@@ -1,8 +1,8 @@
-// Gathering without copies: the ranks of a host address one region. Where compute and stored dtype agree the slice in the
-// region is the master; else masters are private, and publish() casts them into the region.
+// Gathering without copies: the ranks of a host address one region. Where compute and stored dtype agree the slice in
+// the region is the master; else masters are private, and publish() casts them into the region.
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/core/grad_mode.h>
 
 #include "fsdp/parameter_store.h"
 

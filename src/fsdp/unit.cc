@@ -52,7 +52,8 @@ void Unit::attach() {
   for (auto& p : parameters_) {
     if (p.segment < 0) continue;
     const auto whole = store_->whole(static_cast<std::size_t>(p.segment));
-    auto* data = static_cast<std::byte*>(whole.mutable_data_ptr()) + p.offset * static_cast<std::int64_t>(whole.element_size());
+    auto* data =
+        static_cast<std::byte*>(whole.mutable_data_ptr()) + p.offset * static_cast<std::int64_t>(whole.element_size());
     tensor::attach(p.tensor, data, whole);
   }
 }
@@ -95,7 +96,8 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
     if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
     runtime_.reducer().expect(index_);
     if (at::GradMode::is_enabled()) {
-      tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, runtime_.record_forward(index_));
+      tickets_.back() =
+          c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, runtime_.record_forward(index_));
       attach_post_backward(inputs, tickets_.back());
     }
   } catch (...) {

@@ -3,9 +3,9 @@
 //
 // Note [Life of a unit]
 //   sharded -> gathering -> whole -> (forward) -> sharded -> gathering -> whole -> (backward) -> reduced -> sharded
-// Autograd's saved tensors alias the parameters' storages and read them when backward runs, so refilling the storages before is
-// enough. A hook on the outputs runs first in backward, an identity node on the inputs last; the sweep at the end of backward
-// reaches units that have neither. A released storage throws when it is read.
+// Autograd's saved tensors alias the parameters' storages and read them when backward runs, so refilling the storages
+// before is enough. A hook on the outputs runs first in backward, an identity node on the inputs last; the sweep at the
+// end of backward reaches units that have neither. A released storage throws when it is read.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -62,7 +62,6 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void hook_gradients();
   void leave_forward(bool keep);
 
-
   Runtime& runtime_;
   int index_;
   std::string name_;
@@ -71,10 +70,10 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   std::vector<Segment> segments_;
   std::unique_ptr<ParameterStore> store_;
   State state_ = State::kSharded;
-  int forwards_ = 0;                 // running now (a module may call itself)
-  bool in_backward_ = false;         // between pre- and post-backward
+  int forwards_ = 0;          // running now (a module may call itself)
+  bool in_backward_ = false;  // between pre- and post-backward
   PendingCount pending_ = std::make_shared<std::int64_t>(0);
-  std::vector<TicketPtr> tickets_;   // of the running forwards; null under no_grad
+  std::vector<TicketPtr> tickets_;  // of the running forwards; null under no_grad
 };
 
 }  // namespace tessera::fsdp

@@ -10,9 +10,9 @@
 namespace tessera::fsdp {
 
 struct PlannedParameter {
-  std::string name;    // the first under which it is registered
-  at::Tensor tensor;   // the module's own
-  int unit = 0;        // the lowest common ancestor of the units that register it
+  std::string name;   // the first under which it is registered
+  at::Tensor tensor;  // the module's own
+  int unit = 0;       // the lowest common ancestor of the units that register it
 };
 
 struct PlannedUnit {

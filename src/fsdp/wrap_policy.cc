@@ -54,7 +54,9 @@ WrapPolicy wrap_none() {
   return [](const std::string&, const nn::HookedModule&) { return false; };
 }
 
-WrapPolicy wrap_classes(std::vector<std::string> class_names) { return WrapClasses{std::move(class_names)}; }
+WrapPolicy wrap_classes(std::vector<std::string> class_names) {
+  return WrapClasses{std::move(class_names)};
+}
 
 WrapPolicy wrap_size(std::int64_t min_num_params) {
   return [min_num_params](const std::string&, const nn::HookedModule& module) {
@@ -63,6 +65,8 @@ WrapPolicy wrap_size(std::int64_t min_num_params) {
   };
 }
 
-WrapPolicy wrap_peft(std::vector<std::string> class_names) { return WrapPeft{{std::move(class_names)}}; }
+WrapPolicy wrap_peft(std::vector<std::string> class_names) {
+  return WrapPeft{{std::move(class_names)}};
+}
 
 }  // namespace tessera::fsdp

@@ -1,7 +1,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/zeros_like.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 
@@ -67,7 +67,8 @@ struct AdamW::Impl {
       at::parallel_for(0, p.numel(), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
         for (const auto& run : runs[i]) {
           const auto from = std::max(begin, run.begin), to = std::min(end, run.end);
-          if (from < to) adamw_range(run.decay ? decayed : undecayed, to - from, pp + from, g + from, m + from, v + from);
+          if (from < to)
+            adamw_range(run.decay ? decayed : undecayed, to - from, pp + from, g + from, m + from, v + from);
         }
       });
     });
@@ -85,8 +86,8 @@ AdamW::AdamW(std::vector<at::Tensor> parameters, AdamWOptions options)
     const auto p = parameters_[i].detach();
     impl_->exp_avg.push_back(at::zeros_like(p));
     impl_->exp_avg_sq.push_back(at::zeros_like(p));
-    impl_->runs.push_back(split_runs(p.numel(), options.no_decay.empty() ? decltype(options.no_decay)::value_type{}
-                                                                         : options.no_decay[i]));
+    impl_->runs.push_back(split_runs(
+        p.numel(), options.no_decay.empty() ? decltype(options.no_decay)::value_type{} : options.no_decay[i]));
   }
   impl_->options = std::move(options);
 }
@@ -104,9 +105,15 @@ void AdamW::step() {
   }
 }
 
-void AdamW::set_lr(double lr) { impl_->options.lr = lr; }
-double AdamW::lr() const { return impl_->options.lr; }
-std::int64_t AdamW::steps() const { return impl_->steps; }
+void AdamW::set_lr(double lr) {
+  impl_->options.lr = lr;
+}
+double AdamW::lr() const {
+  return impl_->options.lr;
+}
+std::int64_t AdamW::steps() const {
+  return impl_->steps;
+}
 
 std::vector<std::pair<std::string, std::vector<at::Tensor>>> AdamW::state() const {
   return {{"exp_avg", impl_->exp_avg}, {"exp_avg_sq", impl_->exp_avg_sq}};

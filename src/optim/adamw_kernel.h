@@ -7,8 +7,8 @@ namespace tessera::optim {
 /// The scalars of one step, derived once from the options and the step counter.
 struct AdamWStep {
   double beta1 = 0, beta2 = 0, eps = 0;
-  double decay = 1;            // 1 - lr * weight_decay
-  double step_size = 0;        // lr / (1 - beta1^t)
+  double decay = 1;                 // 1 - lr * weight_decay
+  double step_size = 0;             // lr / (1 - beta1^t)
   double inv_sqrt_correction2 = 0;  // 1 / sqrt(1 - beta2^t)
 };
 

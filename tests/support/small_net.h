@@ -1,6 +1,6 @@
 #pragma once
-// Small modules for tests of the sharding runtime: odd shapes, nested blocks, optional ties, no random numbers (the default
-// generator is shared by thread-ranks).
+// Small modules for tests of the sharding runtime: odd shapes, nested blocks, optional ties, no random numbers (the
+// default generator is shared by thread-ranks).
 #include <ATen/ATen.h>
 
 #include <memory>
@@ -54,10 +54,10 @@ class MlpBlock final : public nn::Layer {
 
 struct NetOptions {
   int blocks = 3;
-  bool tied = false;         // the head reads the first layer's weight
-  bool unused = false;       // a block that no forward runs
-  bool twice = false;        // every block runs two times
-  int skip = -1;             // this block isn't run
+  bool tied = false;    // the head reads the first layer's weight
+  bool unused = false;  // a block that no forward runs
+  bool twice = false;   // every block runs two times
+  int skip = -1;        // this block isn't run
 };
 
 class SmallNet final : public nn::Layer {
@@ -67,8 +67,10 @@ class SmallNet final : public nn::Layer {
     for (int i = 0; i < options.blocks; ++i)
       blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<MlpBlock>(kDim, 11, 3.0 + 2 * i)));
     if (options.unused) spare = register_module("spare", std::make_shared<MlpBlock>(kDim, 5, 40));
-    if (options.tied) tied_weight = register_parameter("head_weight", stem->weight);
-    else head = register_module("head", std::make_shared<Affine>(kDim, 6, 50));
+    if (options.tied)
+      tied_weight = register_parameter("head_weight", stem->weight);
+    else
+      head = register_module("head", std::make_shared<Affine>(kDim, 6, 50));
   }
   std::string class_name() const override { return "SmallNet"; }
   static constexpr std::int64_t kDim = 7;
@@ -91,7 +93,9 @@ class SmallNet final : public nn::Layer {
 };
 
 /// The loss of one rank's batch at one step.
-inline at::Tensor batch(int rank, int step) { return fixed_values({4, 6}, 100.0 + 10 * step + rank, 1.0); }
+inline at::Tensor batch(int rank, int step) {
+  return fixed_values({4, 6}, 100.0 + 10 * step + rank, 1.0);
+}
 inline at::Tensor loss_of(const at::Tensor& y, int rank, int step) {
   return (y.to(at::kFloat) - fixed_values(y.sizes(), 500.0 + 10 * step + rank, 1.0)).pow(2).mean();
 }

@@ -23,18 +23,21 @@ struct Training {
 struct TrainOptions {
   int steps = 5;
   double clip = 0.5, p = 2.0;
-  std::function<void(SmallNet&)> prepare = [](SmallNet&) {};          // before sharding
+  std::function<void(SmallNet&)> prepare = [](SmallNet&) {};  // before sharding
   std::function<void(SmallNet&, int rank, int step)> before_step = [](SmallNet&, int, int) {};
 };
 
-inline optim::AdamWOptions adamw_options() { return {.lr = 1e-2, .weight_decay = 0.1}; }
+inline optim::AdamWOptions adamw_options() {
+  return {.lr = 1e-2, .weight_decay = 0.1};
+}
 
 inline Training train_alone(int world, NetOptions net, const TrainOptions& how = {}) {
   SmallNet model(net);
   how.prepare(model);
   std::vector<at::Tensor> trained;
   for (auto& p : model.parameters())
-    if (p.requires_grad() && (trained.empty() || !std::any_of(trained.begin(), trained.end(), [&](auto& t) { return t.is_same(p); })))
+    if (p.requires_grad() &&
+        (trained.empty() || !std::any_of(trained.begin(), trained.end(), [&](auto& t) { return t.is_same(p); })))
       trained.push_back(p);
   for (auto& p : trained) p.mutable_grad() = at::zeros_like(p.detach());
   optim::AdamW optimizer(trained, adamw_options());
@@ -66,7 +69,8 @@ inline Training train_alone(int world, NetOptions net, const TrainOptions& how =
 }
 
 /// One Training for each rank.
-inline std::vector<Training> train_sharded(int world, NetOptions net, const fsdp::FsdpOptions& options, const TrainOptions& how = {}) {
+inline std::vector<Training> train_sharded(int world, NetOptions net, const fsdp::FsdpOptions& options,
+                                           const TrainOptions& how = {}) {
   std::vector<Training> results(static_cast<std::size_t>(world));
   comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
     auto& result = results[static_cast<std::size_t>(group->rank())];
@@ -85,7 +89,8 @@ inline std::vector<Training> train_sharded(int world, NetOptions net, const fsdp
     }
     result.stats = sharded->comm_stats();
     result.memory = sharded->memory();
-    sharded->visit_full([&](const std::string& name, const at::Tensor& t) { result.weights[name] = t.detach().clone(); });
+    sharded->visit_full(
+        [&](const std::string& name, const at::Tensor& t) { result.weights[name] = t.detach().clone(); });
   });
   return results;
 }

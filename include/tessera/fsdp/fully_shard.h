@@ -104,8 +104,8 @@ class FullyShardedDataParallel {
   /// 1e-6)). Returns the norm before scaling, the same bits on every rank. max_norm infinite: only measures.
   virtual double clip_grad_norm(double max_norm, double p = 2.0) = 0;
   virtual void zero_grad() = 0;
-  /// Collective. After writing to shards() other than through an optimizer over parameters(), on any rank: the next forward
-  /// sees the new values.
+  /// Collective. After writing to shards() other than through an optimizer over parameters(), on any rank: the next
+  /// forward sees the new values.
   virtual void mark_updated() = 0;
 
   /// Collective. Calls visit(name, tensor) for every parameter, whole, one unit at a time (memory: one unit); `tensor`

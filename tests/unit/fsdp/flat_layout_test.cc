@@ -22,8 +22,8 @@ TEST(FlatLayout, SlicesAreEqualAndMultiplesOf64Bytes) {
 }
 
 TEST(FlatLayout, SeparatesByStoredDtypeAndTrainability) {
-  const auto segments = make_segments({spec("a", {4}), spec("b", {4}, false), spec("c", {4}, true, at::kBFloat16, at::kBFloat16),
-                                       spec("d", {4}, false)},
+  const auto segments = make_segments({spec("a", {4}), spec("b", {4}, false),
+                                       spec("c", {4}, true, at::kBFloat16, at::kBFloat16), spec("d", {4}, false)},
                                       2);
   ASSERT_EQ(segments.size(), 3u);
   EXPECT_TRUE(segments[0].trainable);
@@ -33,7 +33,8 @@ TEST(FlatLayout, SeparatesByStoredDtypeAndTrainability) {
 }
 
 TEST(FlatLayout, AFrozenSegmentIsKeptInTheComputeDtype) {
-  const auto segments = make_segments({spec("a", {4}, false, at::kFloat, at::kBFloat16), spec("b", {4}, true, at::kFloat, at::kBFloat16)}, 2);
+  const auto segments = make_segments(
+      {spec("a", {4}, false, at::kFloat, at::kBFloat16), spec("b", {4}, true, at::kFloat, at::kBFloat16)}, 2);
   EXPECT_EQ(segments[0].shard_dtype(), at::kBFloat16);
   EXPECT_EQ(segments[1].shard_dtype(), at::kFloat);
 }
@@ -45,7 +46,8 @@ TEST(FlatLayout, MappedParametersTakeNoSpace) {
 }
 
 TEST(FlatLayout, PiecesOfAllRanksCoverEachElementOnce) {
-  const std::vector<ParameterSpec> specs = {spec("a", {7, 3}), spec("b", {1}), spec("c", {130}), spec("d", {0}), spec("e", {33})};
+  const std::vector<ParameterSpec> specs = {spec("a", {7, 3}), spec("b", {1}), spec("c", {130}), spec("d", {0}),
+                                            spec("e", {33})};
   for (int world : {1, 2, 3, 7}) {
     const auto segment = make_segments(specs, world).front();
     std::vector<std::vector<int>> seen;

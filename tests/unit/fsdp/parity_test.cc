@@ -16,10 +16,8 @@ struct Case {
   NetOptions net = {};
 };
 
-const std::vector<Case> kNets = {{"plain", {}},
-                                 {"tied", {.tied = true}},
-                                 {"unused", {.unused = true}},
-                                 {"twice", {.twice = true}}};
+const std::vector<Case> kNets = {
+    {"plain", {}}, {"tied", {.tied = true}}, {"unused", {.unused = true}}, {"twice", {.twice = true}}};
 
 std::vector<std::pair<const char*, WrapPolicy>> policies() {
   return {{"one unit", wrap_none()},
@@ -38,7 +36,8 @@ TEST_P(Parity, TrainsLikeOneProcess) {
       SCOPED_TRACE(std::string(net.name) + ", " + policy_name);
       const auto ranks = train_sharded(world, net.net, {.strategy = strategy, .wrap = policy, .gather = gather});
       EXPECT_LE(worst_difference(ranks[0], alone), 1e-6);
-      for (std::size_t i = 0; i < alone.norms.size(); ++i) EXPECT_NEAR(ranks[0].norms[i], alone.norms[i], 1e-6 * alone.norms[i]);
+      for (std::size_t i = 0; i < alone.norms.size(); ++i)
+        EXPECT_NEAR(ranks[0].norms[i], alone.norms[i], 1e-6 * alone.norms[i]);
       for (const auto& rank : ranks) {
         EXPECT_EQ(worst_difference(rank, ranks[0]), 0.0);
         EXPECT_EQ(rank.norms, ranks[0].norms);
@@ -50,7 +49,8 @@ TEST_P(Parity, TrainsLikeOneProcess) {
 INSTANTIATE_TEST_SUITE_P(All, Parity,
                          ::testing::Combine(::testing::Values(1, 2, 3),
                                             ::testing::Values(GatherForm::kCopy, GatherForm::kShared),
-                                            ::testing::Values(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp,
+                                            ::testing::Values(ShardingStrategy::kFullShard,
+                                                              ShardingStrategy::kShardGradOp,
                                                               ShardingStrategy::kNoShard)));
 
 TEST(Parity, TwoRunsAndBothFormsGiveTheSameBits) {
