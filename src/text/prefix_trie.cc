@@ -37,20 +37,24 @@ PrefixTrie::PrefixTrie(std::vector<std::pair<std::string_view, std::int32_t>> ke
   }
 }
 
-// The lowest base at which the cells of all these bytes are free. Keeps 256 cells behind it, so that lookups need no
-// bound check.
+// A base at which the cells of all these bytes are free. Keeps 256 cells behind it, so that lookups need no bound
+// check.
 std::uint32_t PrefixTrie::place(const std::vector<unsigned char>& bytes) {
-  while (first_free_ < cells_.size() && cells_[first_free_].parent != kFree) ++first_free_;
-  // After many failures the front is too crowded to be worth the search: it moves on, and a few cells stay unused.
-  std::size_t tries = 0;
-  for (auto cell = std::max<std::size_t>(first_free_, bytes.front() + 1u);; ++cell) {
+  // Nodes with one child take any free cell. The others start where the last search got tired: the front is crowded,
+  // and searching it again for every node would take seconds.
+  auto& front = bytes.size() == 1 ? first_free_ : first_roomy_;
+  std::size_t visited = 0;
+  for (auto cell = std::max<std::size_t>(front, bytes.front() + 1u);; ++cell) {
     const auto base = cell - bytes.front();
     if (base + 512 > cells_.size()) cells_.resize(cells_.size() * 2 + 512);
+    if (++visited == 256) {
+      front = cell;
+      visited = 0;
+    }
     if (cells_[cell].parent != kFree) continue;
     const bool fits =
         std::all_of(bytes.begin(), bytes.end(), [&](unsigned char b) { return cells_[base + b].parent == kFree; });
     if (fits) return static_cast<std::uint32_t>(base);
-    if (++tries == 512) first_free_ = cell;
   }
 }
 

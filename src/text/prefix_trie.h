@@ -37,7 +37,7 @@ class PrefixTrie {
   std::uint32_t place(const std::vector<unsigned char>& bytes);
 
   std::vector<Cell> cells_ = std::vector<Cell>(257);
-  std::size_t first_free_ = 1;  // no free cell before it
+  std::size_t first_free_ = 1, first_roomy_ = 1;  // where searches start, for nodes with one child and with more
 };
 
 }  // namespace tessera::text
