@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tensor/rng.h"
 #include "tessera/nn/block.h"
 
 namespace tessera::io {
@@ -14,6 +15,16 @@ class TensorSource;
 
 namespace tessera::models {
 
+/// Keys and values of the tokens decoded so far, and the encoder's output that they attend to
+/// (Seq2SeqModel::make_cache).
+class Seq2SeqCache {
+ public:
+  virtual ~Seq2SeqCache() = default;
+  /// Row i of the next call continues row `rows[i]` of the last one. rows: [R] int64. Rows may move only among those of
+  /// one source.
+  virtual void reorder(const at::Tensor& rows) = 0;
+};
+
 /// Sequence-to-sequence batch. B batch, S source length, T target length. int64 ids; masks int64 0/1.
 struct Seq2SeqInput {
   at::Tensor input_ids;          // [B, S]
@@ -21,16 +32,21 @@ struct Seq2SeqInput {
   at::Tensor decoder_input_ids;  // [B, T], undefined: labels shifted right
   at::Tensor labels;             // [B, T], -100 ignored; undefined: no loss
   at::Tensor encoder_output;     // [B, S, D], undefined: computed from input_ids
+  /// Decoding step by step: decoder_input_ids [R, T] are the tokens after those of earlier calls with this cache; R = B
+  /// * k, k rows for each source one after another. The first call runs the encoder, later ones need no input_ids.
+  /// Without grad only.
+  std::shared_ptr<Seq2SeqCache> cache;
   /// The loss is sum / loss_normalizer; 0: the number of labels != -100 in this batch (the mean).
   double loss_normalizer = 0;
-  bool want_logits = true;       // false: the loss may be computed without storing them
-  bool want_hidden = false;      // fills Seq2SeqOutput::hidden
+  bool want_logits = true;   // false: the loss may be computed without storing them
+  bool want_hidden = false;  // fills Seq2SeqOutput::hidden
 };
 struct Seq2SeqOutput {
-  at::Tensor loss;            // scalar, undefined without labels
-  at::Tensor logits;          // [B, T, V], undefined unless wanted
-  at::Tensor predictions;     // [B, T] int64 argmax of the logits; defined when labels are given and the model is in eval mode
-  at::Tensor encoder_output;  // [B, S, D]
+  at::Tensor loss;    // scalar, undefined without labels
+  at::Tensor logits;  // [B, T, V], undefined unless wanted
+  at::Tensor
+      predictions;  // [B, T] int64 argmax of the logits; defined when labels are given and the model is in eval mode
+  at::Tensor encoder_output;  // [B, S, D], zeros where the mask is 0; undefined in training unless want_hidden
   std::vector<at::Tensor> encoder_hidden, decoder_hidden;  // input of each block, last one after the final norm
 };
 void collect_tensors(Seq2SeqInput& in, std::vector<at::Tensor*>& out);
@@ -38,29 +54,37 @@ void collect_tensors(Seq2SeqOutput& o, std::vector<at::Tensor*>& out);
 
 /// Everything that is known of a model from its config.json.
 struct ModelConfig {
-  std::string model_type;                          // "t5"
-  std::string folder;                              // where it came from
-  std::vector<std::string> no_split_classes;       // {"T5Block"}
-  std::vector<std::string> default_lora_targets;   // {"q", "v"}
+  std::string model_type;                         // "t5"
+  std::string folder;                             // where it came from
+  std::vector<std::string> no_split_classes;      // {"T5Block"}
+  std::vector<std::string> default_lora_targets;  // {"q", "v"}
   std::int64_t vocab_size = 0, pad_token_id = 0, eos_token_id = 1, decoder_start_token_id = 0;
-  std::string task_type;                           // PEFT's: "SEQ_2_SEQ_LM", "CAUSAL_LM", "SEQ_CLS"
-  at::ScalarType stored_dtype = at::kFloat;        // "dtype"/"torch_dtype"
+  std::string task_type;                     // PEFT's: "SEQ_2_SEQ_LM", "CAUSAL_LM", "SEQ_CLS"
+  at::ScalarType stored_dtype = at::kFloat;  // "dtype"/"torch_dtype"
 };
 
-using Seq2SeqModel = nn::Block<Seq2SeqInput, Seq2SeqOutput>;
-
-struct LoadedConfig;  // defined in models/registry.h
+class Seq2SeqModel : public nn::Block<Seq2SeqInput, Seq2SeqOutput> {
+ public:
+  virtual std::shared_ptr<Seq2SeqCache> make_cache() const = 0;
+  /// The family's initial values (transformers' _init_weights) for one parameter; `key` decides every number.
+  virtual void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const = 0;
+};
 
 /// Builds the modules without memory for the parameters (tensor::make_detached, float32 unless dtype is given).
 /// ConfigError for an unknown model_type: lists the known ones and the nearest.
 std::shared_ptr<Seq2SeqModel> build_seq2seq(const std::string& folder, ModelConfig* config,
                                             std::optional<at::ScalarType> dtype = std::nullopt);
 
-/// Unsharded: allocates every detached parameter and reads it from the source. DataError names what is missing, has another
-/// shape, or (strict) is in the source but not in the model.
+/// Name of a parameter in a weight file: its own, that of a tensor tied to it (files of different ages keep different
+/// ones), or with PEFT's ".base_layer". Empty: the file has none of them.
+std::string source_name(const io::TensorSource& source, const std::string& parameter);
+
+/// Unsharded: allocates every detached parameter and reads it from the source. DataError names what is missing, has
+/// another shape, or is in the source but not in the model. Adapters (lora_*) are left as they are.
 void load_weights(nn::HookedModule& model, const io::TensorSource& source);
 
-/// Unsharded: allocates every detached parameter with the family's initialisation (transformers' _init_weights), seeded.
-void init_weights(nn::HookedModule& model, std::uint64_t seed);
+/// Unsharded: allocates every detached parameter with the family's initialisation. Values depend on (seed, name,
+/// position) only.
+void init_weights(Seq2SeqModel& model, std::uint64_t seed);
 
 }  // namespace tessera::models

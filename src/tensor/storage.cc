@@ -8,7 +8,9 @@
 namespace tessera::tensor {
 namespace {
 
-c10::StorageImpl* impl(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+c10::StorageImpl* impl(const at::Tensor& t) {
+  return t.storage().unsafeGetStorageImpl();
+}
 
 void set_pointer(const at::Tensor& t, at::DataPtr pointer) {
   auto* storage = impl(t);
@@ -32,7 +34,9 @@ at::Tensor make_detached(at::IntArrayRef sizes, at::ScalarType dtype, const std:
   return t;
 }
 
-bool is_detached(const at::Tensor& t) { return impl(t)->data() == nullptr && impl(t)->nbytes() > 0; }
+bool is_detached(const at::Tensor& t) {
+  return impl(t)->_mutable_data_ptr_no_checks().get() == nullptr && impl(t)->nbytes() > 0;
+}
 
 void attach(const at::Tensor& t, void* data, at::Tensor keep_alive) {
   if (!keep_alive.defined()) return set_pointer(t, at::DataPtr(data, at::kCPU));
@@ -42,7 +46,8 @@ void attach(const at::Tensor& t, void* data, at::Tensor keep_alive) {
 
 void attach(const at::Tensor& t, void* data, std::shared_ptr<const void> keep_alive) {
   auto* held = new std::shared_ptr<const void>(std::move(keep_alive));
-  set_pointer(t, at::DataPtr(data, held, [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, at::kCPU));
+  set_pointer(t,
+              at::DataPtr(data, held, [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, at::kCPU));
 }
 
 void detach(const at::Tensor& t, const std::string& message) {

@@ -1,0 +1,27 @@
+#include "models/config_reader.h"
+
+#include <fstream>
+
+namespace tessera::models {
+
+nlohmann::json read_json(const std::string& file) {
+  std::ifstream in(file);
+  if (!in) throw ConfigError("cannot read " + file + "; expected the folder of a Hugging Face model");
+  try {
+    auto json = nlohmann::json::parse(in);
+    if (!json.is_object()) throw ConfigError(file + ": expected a JSON object at the top");
+    return json;
+  } catch (const nlohmann::json::exception& e) {
+    throw ConfigError(file + " is not valid JSON: " + e.what());
+  }
+}
+
+at::ScalarType stored_dtype(const ConfigReader& config) {
+  const auto name = config.get<std::string>("dtype", config.get<std::string>("torch_dtype", "float32"));
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  if (name == "float32" || name == "float64" || name == "auto") return at::kFloat;
+  throw ConfigError(config.file() + ": dtype '" + name + "' is not one of float32, bfloat16, float16", "dtype");
+}
+
+}  // namespace tessera::models

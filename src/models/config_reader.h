@@ -1,0 +1,56 @@
+#pragma once
+// Typed reading of config.json: a missing key or null gives the default, a wrong type a ConfigError that names key and
+// file.
+#include <c10/core/ScalarType.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+
+class ConfigReader {
+ public:
+  ConfigReader(const nlohmann::json& json, std::string file) : json_(json), file_(std::move(file)) {}
+
+  template <class T>
+  T get(const std::string& key, T fallback) const {
+    const auto it = json_.find(key);
+    if (it == json_.end() || it->is_null()) return fallback;
+    try {
+      return it->template get<T>();
+    } catch (const nlohmann::json::exception&) {
+      throw ConfigError(file_ + ": key '" + key + "' has the unexpected value " + it->dump(), key);
+    }
+  }
+
+  std::int64_t positive(const std::string& key, std::int64_t fallback) const {
+    const auto value = get<std::int64_t>(key, fallback);
+    if (value <= 0)
+      throw ConfigError(file_ + ": key '" + key + "' must be positive, found " + std::to_string(value), key);
+    return value;
+  }
+
+  /// A token id, or the first of a list of ids.
+  std::int64_t token(const std::string& key, std::int64_t fallback) const {
+    const auto it = json_.find(key);
+    if (it != json_.end() && it->is_array() && !it->empty()) return it->front().get<std::int64_t>();
+    return get<std::int64_t>(key, fallback);
+  }
+
+  bool has(const std::string& key) const { return json_.contains(key) && !json_[key].is_null(); }
+  const std::string& file() const { return file_; }
+
+ private:
+  const nlohmann::json& json_;
+  std::string file_;
+};
+
+/// config.json (or another file) of a folder. ConfigError when it is missing or not JSON.
+nlohmann::json read_json(const std::string& file);
+
+/// "dtype" or "torch_dtype"; float32 when the file says nothing or "auto".
+at::ScalarType stored_dtype(const ConfigReader& config);
+
+}  // namespace tessera::models

@@ -1,0 +1,59 @@
+#include "models/padding.h"
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+
+at::Tensor PackedBatch::pack(const at::Tensor& x) const {
+  const auto flat = x.flatten(0, 1);
+  return index.defined() ? flat.index_select(0, index) : flat;
+}
+
+at::Tensor PackedBatch::unpack(const at::Tensor& x) const {
+  const auto flat = index.defined() ? at::zeros({batch * length, x.size(1)}, x.options()).index_copy(0, index, x) : x;
+  return flat.view({batch, length, x.size(1)});
+}
+
+PackedBatch pack_batch(const at::Tensor& mask_in, std::int64_t batch, std::int64_t length) {
+  PackedBatch out;
+  out.batch = batch;
+  out.length = length;
+  out.rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length));
+  if (!mask_in.defined()) return out;
+  if (mask_in.dim() != 2 || mask_in.size(0) != batch || mask_in.size(1) != length) {
+    throw DataError("attention_mask must have the shape of input_ids [" + std::to_string(batch) + ", " +
+                    std::to_string(length) + "]");
+  }
+  const auto mask = mask_in.ne(0).contiguous();
+  const bool* p = mask.const_data_ptr<bool>();
+  auto rows = std::make_shared<nn::SequenceRows>();
+  std::vector<std::int64_t> index;
+  bool removable = true;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::int64_t first = length, last = -1, count = 0;
+    for (std::int64_t i = 0; i < length; ++i) {
+      if (!p[b * length + i]) continue;
+      first = std::min(first, i);
+      last = i;
+      ++count;
+    }
+    removable = removable && count > 0 && last - first + 1 == count;
+    rows->begin.push_back(static_cast<std::int64_t>(index.size()));
+    rows->length.push_back(count);
+    for (std::int64_t i = first; i <= last; ++i) index.push_back(b * length + i);
+  }
+  if (!removable) {
+    out.visible = mask.to(at::kByte).flatten();
+  } else if (static_cast<std::int64_t>(index.size()) < batch * length) {
+    out.rows = std::move(rows);
+    out.index = at::tensor(index, at::TensorOptions().dtype(at::kLong));
+  }
+  return out;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,27 @@
+#pragma once
+// Takes padding out of a batch: the encoder works on the visible tokens only.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "nn/sequence_rows.h"
+
+namespace tessera::models {
+
+struct PackedBatch {
+  std::shared_ptr<const nn::SequenceRows> rows;
+  at::Tensor index;    // [tokens] int64: places in the flattened [B * S] batch; undefined: all of them, in order
+  at::Tensor visible;  // [B * S] uint8 when padding could not be taken out (holes inside a row, or an invisible row);
+                       // else undefined
+  std::int64_t batch = 0, length = 0;
+
+  /// [B, S, ...] -> [tokens, ...]
+  at::Tensor pack(const at::Tensor& x) const;
+  /// [tokens, D] -> [B, S, D], zeros at padding. Differentiable.
+  at::Tensor unpack(const at::Tensor& x) const;
+};
+
+/// mask: [B, S] int64 0/1 or undefined. Distances between tokens stay those of the padded rows.
+PackedBatch pack_batch(const at::Tensor& mask, std::int64_t batch, std::int64_t length);
+
+}  // namespace tessera::models

@@ -1,0 +1,106 @@
+#include <ATen/ops/empty.h>
+
+#include "models/relative_position.h"
+#include "models/t5_layers.h"
+#include "nn/attention.h"
+
+namespace tessera::models {
+
+void collect_tensors(T5AttentionInput& in, std::vector<at::Tensor*>& out) {
+  out.insert(out.end(), {&in.hidden, &in.encoder_hidden, &in.position_bias});
+}
+void collect_tensors(T5AttentionOutput& o, std::vector<at::Tensor*>& out) {
+  out.insert(out.end(), {&o.hidden, &o.position_bias});
+}
+
+T5Attention::T5Attention(const T5Config& config, T5Role role, bool has_bias, at::ScalarType dtype)
+    : config_(config), role_(role) {
+  const std::int64_t inner = config.num_heads * config.d_kv;
+  q_ = register_module("q", std::make_shared<nn::Linear>(config.d_model, inner, false, dtype));
+  k_ = register_module("k", std::make_shared<nn::Linear>(config.d_model, inner, false, dtype));
+  v_ = register_module("v", std::make_shared<nn::Linear>(config.d_model, inner, false, dtype));
+  o_ = register_module("o", std::make_shared<nn::Linear>(inner, config.d_model, false, dtype));
+  if (has_bias) {
+    relative_attention_bias_ = register_module(
+        "relative_attention_bias", std::make_shared<nn::Embedding>(config.relative_buckets, config.num_heads, dtype));
+  }
+}
+
+at::Tensor T5Attention::position_bias(const T5Layout& layout) {
+  const std::int64_t queries = layout.rows->longest();
+  const auto buckets =
+      relative_position_buckets(layout.past, queries, layout.past + queries, role_ == T5Role::kEncoderSelf,
+                                config_.relative_buckets, config_.relative_max_distance);
+  return (*relative_attention_bias_)(buckets).permute({2, 0, 1}).contiguous();
+}
+
+at::Tensor T5Attention::appended(at::Tensor& cached, std::int64_t& capacity, const at::Tensor& added,
+                                 const T5Layout& layout) const {
+  const std::int64_t rows = layout.rows->count(), fresh = layout.rows->longest(), need = layout.past + fresh;
+  if (!cached.defined() || capacity < need) {
+    const std::int64_t grown = std::max<std::int64_t>(16, 2 * need);
+    auto larger = at::empty({rows * grown, added.size(1)}, added.options());
+    if (layout.past > 0) {
+      larger.view({rows, grown, -1})
+          .narrow(1, 0, layout.past)
+          .copy_(cached.view({rows, capacity, -1}).narrow(1, 0, layout.past));
+    }
+    cached = larger;
+    capacity = grown;
+  }
+  cached.view({rows, capacity, -1}).narrow(1, layout.past, fresh).copy_(added.view({rows, fresh, -1}));
+  return cached;
+}
+
+T5AttentionOutput T5Attention::forward_impl(T5AttentionInput in) {
+  const auto& layout = *in.layout;
+  const bool cross = role_ == T5Role::kCross;
+  nn::AttentionOptions options;
+  options.num_heads = config_.num_heads;
+  options.causal = role_ == T5Role::kDecoderSelf;
+  options.dropout = is_training() ? config_.dropout : 0.0;
+  options.query_rows = layout.rows;
+  options.key_rows = cross ? layout.encoder_rows : layout.rows;
+  options.key_visible = cross ? layout.encoder_visible : layout.visible;
+  if (relative_attention_bias_ && !in.position_bias.defined()) in.position_bias = position_bias(layout);
+
+  const auto q = (*q_)(in.hidden);
+  at::Tensor k, v;
+  if (cross && in.cache && in.cache->keys.defined()) {
+    k = in.cache->keys;
+    v = in.cache->values;
+  } else {
+    const auto& source = cross ? in.encoder_hidden : in.hidden;
+    k = (*k_)(source);
+    v = (*v_)(source);
+    if (in.cache && cross) {
+      in.cache->keys = k;
+      in.cache->values = v;
+    } else if (in.cache) {
+      std::int64_t capacity = in.cache->capacity;
+      k = appended(in.cache->keys, capacity, k, layout);
+      v = appended(in.cache->values, in.cache->capacity, v, layout);
+      options.key_rows = std::make_shared<nn::SequenceRows>(
+          nn::SequenceRows::uniform(layout.rows->count(), layout.past + layout.rows->longest(), in.cache->capacity));
+    }
+  }
+  return {(*o_)(nn::attention(q, k, v, in.position_bias, options)), in.position_bias};
+}
+
+T5LayerAttention::T5LayerAttention(const T5Config& config, T5Role role, bool has_bias, at::ScalarType dtype)
+    : class_name_(config.class_prefix + (role == T5Role::kCross ? "LayerCrossAttention" : "LayerSelfAttention")) {
+  attention_ = register_module(role == T5Role::kCross ? "EncDecAttention" : "SelfAttention",
+                               std::make_shared<T5Attention>(config, role, has_bias, dtype));
+  layer_norm_ = register_module("layer_norm", std::make_shared<nn::RmsNorm>(config.d_model, config.norm_eps,
+                                                                            config.class_prefix + "LayerNorm", dtype));
+  dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.dropout));
+}
+
+T5AttentionOutput T5LayerAttention::forward_impl(T5AttentionInput in) {
+  const auto residual = in.hidden;
+  in.hidden = (*layer_norm_)(residual);
+  auto out = (*attention_)(std::move(in));
+  return {dropout_->add_to(residual, out.hidden), out.position_bias};
+}
+
+}  // namespace tessera::models

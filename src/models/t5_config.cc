@@ -1,0 +1,60 @@
+#include "models/t5_config.h"
+
+#include "models/config_reader.h"
+
+namespace tessera::models {
+namespace {
+
+Activation activation_of(const ConfigReader& in, const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::kGeluTanh;
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  throw ConfigError(in.file() + ": activation '" + name + "' is not supported (relu, gelu, gelu_new, silu)",
+                    "feed_forward_proj");
+}
+
+// "relu", "gated-gelu", ...: gated-gelu means gelu_new. Explicit dense_act_fn and is_gated_act win, as upstream.
+void parse_feed_forward(const ConfigReader& in, const std::string& fallback, T5Config& config) {
+  const auto projection = in.get<std::string>("feed_forward_proj", fallback);
+  const auto dash = projection.find('-');
+  if (dash != std::string::npos && projection.substr(0, dash) != "gated") {
+    throw ConfigError(in.file() + ": feed_forward_proj '" + projection + "' is neither ACTIVATION nor gated-ACTIVATION",
+                      "feed_forward_proj");
+  }
+  std::string name = dash == std::string::npos ? projection : projection.substr(dash + 1);
+  if (projection == "gated-gelu") name = "gelu_new";
+  config.activation = activation_of(in, in.get<std::string>("dense_act_fn", name));
+  config.gated = in.get<bool>("is_gated_act", dash != std::string::npos);
+}
+
+}  // namespace
+
+T5Config parse_t5_config(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  const auto type = in.get<std::string>("model_type", "t5");
+  T5Config c;
+  c.class_prefix = type == "umt5" ? "UMT5" : type == "mt5" ? "MT5" : "T5";
+  c.bias_in_every_layer = type == "umt5";
+  c.vocab_size = in.positive("vocab_size", type == "t5" ? 32128 : 250112);
+  c.d_model = in.positive("d_model", 512);
+  c.d_kv = in.positive("d_kv", 64);
+  c.d_ff = in.positive("d_ff", type == "t5" ? 2048 : 1024);
+  c.num_heads = in.positive("num_heads", type == "t5" ? 8 : 6);
+  c.num_layers = in.positive("num_layers", type == "t5" ? 6 : 8);
+  c.num_decoder_layers = in.positive("num_decoder_layers", c.num_layers);
+  c.relative_buckets = in.positive("relative_attention_num_buckets", 32);
+  c.relative_max_distance = in.positive("relative_attention_max_distance", 128);
+  c.dropout = in.get<double>("dropout_rate", 0.1);
+  c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-6);
+  c.initializer_factor = in.get<double>("initializer_factor", 1.0);
+  c.tied = in.get<bool>("tie_word_embeddings", type != "mt5");
+  parse_feed_forward(in, type == "t5" ? "relu" : "gated-gelu", c);
+  c.pad_token_id = in.token("pad_token_id", 0);
+  c.eos_token_id = in.token("eos_token_id", 1);
+  c.decoder_start_token_id = in.token("decoder_start_token_id", c.pad_token_id);
+  c.stored_dtype = stored_dtype(in);
+  return c;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,194 @@
+#include "models/t5_model.h"
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty_like.h>
+
+#include <cmath>
+
+#include "nn/linear_cross_entropy.h"
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+
+struct T5ForConditionalGeneration::Cache : Seq2SeqCache {
+  std::int64_t rows = 0;  // decoded together, 0 before the first step
+  T5Layout layout;
+  at::Tensor encoder_hidden;
+  std::vector<T5BlockCache> blocks;
+
+  void reorder(const at::Tensor& order) override {
+    for (auto& block : blocks) {
+      auto& self = block.self;
+      if (!self.keys.defined()) continue;
+      const auto moved = [&](const at::Tensor& t) {
+        return t.view({rows, self.capacity, -1}).index_select(0, order).flatten(0, 1);
+      };
+      self.keys = moved(self.keys);
+      self.values = moved(self.values);
+    }
+  }
+};
+
+struct T5ForConditionalGeneration::Encoded {
+  PackedBatch batch;
+  at::Tensor hidden;  // tokens D
+};
+
+T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config, at::ScalarType dtype) : config_(config) {
+  shared_ = register_module("shared", std::make_shared<nn::Embedding>(config.vocab_size, config.d_model, dtype));
+  encoder_ = register_module("encoder", std::make_shared<T5Stack>(config, false, dtype));
+  decoder_ = register_module("decoder", std::make_shared<T5Stack>(config, true, dtype));
+  if (!config.tied) {
+    lm_head_ =
+        register_module("lm_head", std::make_shared<nn::Linear>(config.d_model, config.vocab_size, false, dtype));
+  }
+}
+
+std::shared_ptr<Seq2SeqCache> T5ForConditionalGeneration::make_cache() const {
+  auto cache = std::make_shared<Cache>();
+  cache->blocks.resize(config_.num_decoder_layers);
+  return cache;
+}
+
+// transformers' T5PreTrainedModel._init_weights (mesh-tensorflow's scales).
+void T5ForConditionalGeneration::init_parameter(const std::string& name, at::Tensor values,
+                                                tensor::RandomKey key) const {
+  const auto ends = [&](const char* suffix) { return name.ends_with(suffix); };
+  const auto model = static_cast<double>(config_.d_model), factor = config_.initializer_factor;
+  if (ends("layer_norm.weight")) {
+    values.fill_(factor);
+    return;
+  }
+  double std = factor;  // shared and lm_head
+  if (ends(".q.weight")) {
+    std *= std::pow(model * static_cast<double>(config_.d_kv), -0.5);
+  } else if (ends(".o.weight")) {
+    std *= std::pow(static_cast<double>(config_.num_heads * config_.d_kv), -0.5);
+  } else if (ends(".wo.weight")) {
+    std *= std::pow(static_cast<double>(config_.d_ff), -0.5);
+  } else if (name != "shared.weight" && name != "lm_head.weight") {
+    std *= std::pow(model, -0.5);
+  }
+  tensor::fill_normal(values, key, 0.0, std);
+}
+
+at::Tensor T5ForConditionalGeneration::shift_right(const at::Tensor& labels) const {
+  auto ids = at::empty_like(labels);
+  ids.select(1, 0).fill_(config_.decoder_start_token_id);
+  if (labels.size(1) > 1) {
+    const auto before = labels.narrow(1, 0, labels.size(1) - 1);
+    ids.narrow(1, 1, labels.size(1) - 1).copy_(before.masked_fill(before.eq(-100), config_.pad_token_id));
+  }
+  return ids;
+}
+
+T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const Seq2SeqInput& in, Seq2SeqOutput& out) {
+  const auto& source = in.encoder_output.defined() ? in.encoder_output : in.input_ids;
+  if (!source.defined()) throw DataError("a sequence-to-sequence batch needs input_ids or encoder_output");
+  Encoded e{pack_batch(in.attention_mask, source.size(0), source.size(1)), {}};
+  if (in.encoder_output.defined()) {
+    e.hidden = e.batch.pack(in.encoder_output);
+    return e;
+  }
+  T5Layout layout{e.batch.rows, nullptr, e.batch.visible, {}, 0};
+  auto encoded = (*encoder_)({(*shared_)(e.batch.pack(in.input_ids)), {}, &layout, nullptr, in.want_hidden});
+  e.hidden = encoded.hidden;
+  if (in.want_hidden || !is_training()) out.encoder_output = e.batch.unpack(e.hidden);
+  for (const auto& state : encoded.states) out.encoder_hidden.push_back(e.batch.unpack(state));
+  return e;
+}
+
+at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::Tensor& ids, bool want_hidden,
+                                              Seq2SeqOutput& out) {
+  const std::int64_t batch = ids.size(0), length = ids.size(1);
+  T5Layout layout{std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length)),
+                  encoded.batch.rows,
+                  {},
+                  encoded.batch.visible,
+                  0};
+  auto decoded = (*decoder_)({(*shared_)(ids.flatten()), encoded.hidden, &layout, nullptr, want_hidden});
+  for (const auto& state : decoded.states) out.decoder_hidden.push_back(state.view({batch, length, -1}));
+  return decoded.hidden;
+}
+
+nn::Layer& T5ForConditionalGeneration::head() {
+  return lm_head_ ? static_cast<nn::Layer&>(*lm_head_) : static_cast<nn::Layer&>(*shared_);
+}
+
+at::Tensor T5ForConditionalGeneration::logits(const at::Tensor& hidden) {
+  return head()(config_.tied ? hidden * std::pow(static_cast<double>(config_.d_model), -0.5) : hidden);
+}
+
+void T5ForConditionalGeneration::fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden, double normalizer,
+                                            Seq2SeqOutput& out) {
+  const auto labels = in.labels.flatten();
+  const double scale = config_.tied ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
+  const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
+  if (is_training()) {
+    const auto chosen = labels.ne(-100).nonzero().flatten();
+    out.loss = nn::linear_cross_entropy(hidden.index_select(0, chosen), weight, labels.index_select(0, chosen), scale,
+                                        normalizer);
+  } else {
+    out.loss = nn::linear_cross_entropy(hidden, weight, labels, scale, normalizer, &out.predictions);
+    out.predictions = out.predictions.view_as(in.labels);
+  }
+}
+
+void T5ForConditionalGeneration::loss(const Seq2SeqInput& in, const at::Tensor& hidden, Seq2SeqOutput& out) {
+  const auto valid = in.labels.ne(-100).sum().item<std::int64_t>();
+  const double normalizer = in.loss_normalizer > 0 ? in.loss_normalizer : static_cast<double>(valid);
+  if (!in.want_logits && !head().hooked() && !(lm_head_ && lm_head_->adapter())) {
+    return fused_loss(in, hidden, normalizer, out);
+  }
+  const auto flat = logits(hidden);
+  // Upstream's loss is a number of the logits' dtype; the sum is made in float32 so that rounding happens once.
+  const auto sum = at::cross_entropy_loss(flat.to(at::kFloat), in.labels.flatten(), {}, at::Reduction::Sum, -100);
+  out.loss = (sum / normalizer).to(flat.scalar_type());
+  if (!is_training()) out.predictions = at::argmax(flat.detach(), -1).view_as(in.labels);
+  if (in.want_logits) out.logits = flat.view({in.labels.size(0), in.labels.size(1), -1});
+}
+
+Seq2SeqOutput T5ForConditionalGeneration::step(Seq2SeqInput in) {
+  auto& cache = dynamic_cast<Cache&>(*in.cache);
+  const std::int64_t rows = in.decoder_input_ids.size(0), length = in.decoder_input_ids.size(1);
+  Seq2SeqOutput out;
+  if (cache.rows == 0) {
+    const auto encoded = encode(in, out);
+    const std::int64_t each = rows / encoded.batch.batch;
+    auto sources = std::make_shared<nn::SequenceRows>();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      sources->begin.push_back(encoded.batch.rows->begin[r / each]);
+      sources->length.push_back(encoded.batch.rows->length[r / each]);
+    }
+    cache.rows = rows;
+    cache.layout = {nullptr, sources, {}, encoded.batch.visible, 0};
+    cache.encoder_hidden = encoded.hidden;
+  }
+  TESSERA_CHECK(rows == cache.rows, "the number of rows may not change while decoding");
+  cache.layout.rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(rows, length, length));
+  const auto decoded = (*decoder_)(
+      {(*shared_)(in.decoder_input_ids.flatten()), cache.encoder_hidden, &cache.layout, &cache.blocks, false});
+  cache.layout.past += length;
+  out.logits = logits(decoded.hidden).view({rows, length, -1});
+  return out;
+}
+
+Seq2SeqOutput T5ForConditionalGeneration::forward_impl(Seq2SeqInput in) {
+  if (in.cache) return step(std::move(in));
+  if (!in.decoder_input_ids.defined() && !in.labels.defined()) {
+    throw DataError("a sequence-to-sequence batch needs labels or decoder_input_ids");
+  }
+  Seq2SeqOutput out;
+  const auto encoded = encode(in, out);
+  const auto ids = in.decoder_input_ids.defined() ? in.decoder_input_ids : shift_right(in.labels);
+  const auto hidden = decode(encoded, ids, in.want_hidden, out);
+  if (in.labels.defined()) {
+    loss(in, hidden, out);
+  } else if (in.want_logits) {
+    out.logits = logits(hidden).view({ids.size(0), ids.size(1), -1});
+  }
+  return out;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,40 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "models/model.h"
+#include "models/padding.h"
+#include "models/t5_stack.h"
+
+namespace tessera::models {
+
+/// T5, T5 v1.1, mT5 and umT5 (Raffel et al. 2020) with transformers' module and parameter names.
+class T5ForConditionalGeneration : public Seq2SeqModel {
+ public:
+  T5ForConditionalGeneration(const T5Config& config, at::ScalarType dtype);
+  std::string class_name() const override { return config_.class_prefix + "ForConditionalGeneration"; }
+  std::shared_ptr<Seq2SeqCache> make_cache() const override;
+  void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
+
+ protected:
+  Seq2SeqOutput forward_impl(Seq2SeqInput in) override;
+
+ private:
+  struct Cache;
+  struct Encoded;
+  Encoded encode(const Seq2SeqInput& in, Seq2SeqOutput& out);
+  at::Tensor decode(const Encoded& encoded, const at::Tensor& ids, bool want_hidden, Seq2SeqOutput& out);
+  Seq2SeqOutput step(Seq2SeqInput in);
+  at::Tensor shift_right(const at::Tensor& labels) const;
+  at::Tensor logits(const at::Tensor& hidden);
+  nn::Layer& head();
+  void loss(const Seq2SeqInput& in, const at::Tensor& hidden, Seq2SeqOutput& out);
+  void fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden, double normalizer, Seq2SeqOutput& out);
+
+  T5Config config_;
+  std::shared_ptr<nn::Embedding> shared_;
+  std::shared_ptr<T5Stack> encoder_, decoder_;
+  std::shared_ptr<nn::Linear> lm_head_;  // null when tied
+};
+
+}  // namespace tessera::models

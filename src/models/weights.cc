@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <set>
+
+#include "io/tensor_source.h"
+#include "models/model.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::models {
+namespace {
+
+bool is_adapter(const std::string& name) {
+  return name.find(".lora_") != std::string::npos;
+}
+
+// Names under which files keep a table that several modules share.
+std::vector<std::string> tied_names(const std::string& parameter) {
+  if (parameter != "shared.weight") return {};
+  return {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+}
+
+// In published files, and without effect: copies of a tied table; a bias table that early T5 files carried by mistake.
+bool is_ignorable(const std::string& name, bool has_head) {
+  return name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight" ||
+         (name == "lm_head.weight" && !has_head) || name.ends_with("EncDecAttention.relative_attention_bias.weight");
+}
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::string text = "[";
+  for (auto s : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(s);
+  return text + "]";
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < 5; ++i) text += (i ? ", " : "") + names[i];
+  return names.size() > 5 ? text + " and " + std::to_string(names.size() - 5) + " more" : text;
+}
+
+}  // namespace
+
+std::string source_name(const io::TensorSource& source, const std::string& parameter) {
+  if (source.find(parameter)) return parameter;
+  const auto dot = parameter.rfind('.');
+  if (dot != std::string::npos) {
+    const auto wrapped = parameter.substr(0, dot) + ".base_layer" + parameter.substr(dot);
+    if (source.find(wrapped)) return wrapped;
+  }
+  for (const auto& name : tied_names(parameter)) {
+    if (source.find(name)) return name;
+  }
+  return {};
+}
+
+void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
+  std::set<std::string> used;
+  std::vector<std::string> missing;
+  bool has_head = false;
+  for (auto& item : model.named_parameters()) {
+    if (is_adapter(item.key())) continue;
+    has_head = has_head || item.key() == "lm_head.weight";
+    const auto name = source_name(source, item.key());
+    if (name.empty()) {
+      missing.push_back(item.key());
+      continue;
+    }
+    const auto& info = *source.find(name);
+    auto values = item.value().detach();
+    if (values.sizes() != at::IntArrayRef(info.shape)) {
+      throw DataError("tensor '" + name + "' in " + info.file + " has the shape " + shape_text(info.shape) +
+                          ", the model's config.json asks for " + shape_text(values.sizes()),
+                      info.file);
+    }
+    nn::allocate(values);
+    source.read(name, 0, values.view({-1}));
+    used.insert(name);
+  }
+  const std::string file = source.tensors().empty() ? "the weight file" : source.tensors().front().file;
+  if (!missing.empty()) throw DataError(file + " lacks the tensors " + listed(missing), file);
+  std::vector<std::string> extra;
+  for (const auto& info : source.tensors()) {
+    if (!used.contains(info.name) && !is_ignorable(info.name, has_head)) extra.push_back(info.name);
+  }
+  if (!extra.empty()) {
+    throw DataError(file + " holds tensors that this model does not have: " + listed(extra) +
+                        "; config.json and the weights do not belong together",
+                    file);
+  }
+}
+
+void init_weights(Seq2SeqModel& model, std::uint64_t seed) {
+  for (auto& item : model.named_parameters()) {
+    if (is_adapter(item.key())) continue;
+    auto values = item.value().detach();
+    nn::allocate(values);
+    model.init_parameter(item.key(), values, tensor::named_key(seed, item.key()));
+  }
+}
+
+}  // namespace tessera::models

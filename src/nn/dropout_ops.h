@@ -1,0 +1,19 @@
+#pragma once
+// Dropout fused with what usually stands beside it. p = 0 draws nothing from the stream.
+#include <ATen/core/Tensor.h>
+
+#include "nn/kernels.h"
+
+namespace tessera::nn {
+
+at::Tensor dropout(const at::Tensor& x, double p);
+/// residual + dropout(x); same shape and dtype.
+at::Tensor dropout_add(const at::Tensor& residual, const at::Tensor& x, double p);
+/// dropout(relu(x)); keeps only its result for backward.
+at::Tensor relu_dropout(const at::Tensor& x, double p);
+
+/// y = mask(x) or y += mask(x) over whole contiguous tensors, without autograd.
+void apply_mask(const at::Tensor& x, const at::Tensor& y, const kernels::Mask& mask);
+void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const kernels::Mask& mask);
+
+}  // namespace tessera::nn

@@ -1,0 +1,22 @@
+#include "tessera/nn/embedding.h"
+
+#include <ATen/ops/linear.h>
+
+#include "nn/lookup.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::nn {
+
+Embedding::Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, at::ScalarType dtype) {
+  weight = register_parameter("weight", make_parameter({num_embeddings, embedding_dim}, dtype));
+}
+
+std::string Embedding::extra_repr() const {
+  return std::to_string(weight.size(0)) + ", " + std::to_string(weight.size(1));
+}
+
+at::Tensor Embedding::forward_impl(at::Tensor x) {
+  return x.is_floating_point() ? at::linear(x, weight) : lookup(weight, x);
+}
+
+}  // namespace tessera::nn

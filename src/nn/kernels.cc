@@ -1,0 +1,163 @@
+#include "nn/kernels.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+// ifunc resolvers run before a sanitizer's runtime is ready, so sanitized builds use the baseline.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define TESSERA_CLONES
+#endif
+#endif
+#ifndef TESSERA_CLONES
+#define TESSERA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#endif
+#else
+#define TESSERA_CLONES
+#endif
+
+namespace tessera::nn::kernels {
+namespace {
+
+// exp for x <= ~88, relative error below 2e-7: 2^k times a degree-6 polynomial on [-ln2/2, ln2/2] (Cephes' constants).
+inline float fast_exp(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  const float k = static_cast<float>(static_cast<std::int32_t>(x * 1.44269504f + (x < 0 ? -0.5f : 0.5f)));
+  float r = x - k * 0.693359375f;
+  r = r + k * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * std::bit_cast<float>((static_cast<std::int32_t>(k) + 127) << 23);
+}
+
+inline float keep(const Mask& m, std::uint32_t index) {
+  return tensor::random_bits(m.key, index) >= m.threshold ? m.scale : 0.0f;
+}
+
+}  // namespace
+
+Mask make_mask(double p, tensor::RandomKey key) {
+  Mask m{key, 0, 1.0f};
+  if (p >= 1.0) return {key, 0, 0.0f};
+  m.threshold = static_cast<std::uint32_t>(p * 0x1p32);
+  m.scale = static_cast<float>(1.0 / (1.0 - p));
+  return m;
+}
+
+TESSERA_CLONES float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+  const float rstd = 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = w[i] * (x[i] * rstd);
+  return rstd;
+}
+
+TESSERA_CLONES void rms_norm_backward(const float* gy, const float* x, const float* w, float rstd, float* gx, float* gw,
+                                      std::int64_t n) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (std::int64_t i = 0; i < n; ++i) dot += gy[i] * w[i] * x[i];
+  const float c = dot * rstd * rstd / static_cast<float>(n);
+  if (gx) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) gx[i] = rstd * (gy[i] * w[i] - x[i] * c);
+  }
+  if (gw) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) gw[i] += gy[i] * (x[i] * rstd);
+  }
+}
+
+TESSERA_CLONES void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  const Mask m = mask;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * keep(m, first + static_cast<std::uint32_t>(i));
+}
+
+TESSERA_CLONES void dropout_add(const float* r, const float* x, float* y, std::int64_t n, std::uint32_t first,
+                                const Mask& mask) {
+  const Mask m = mask;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = r[i] + x[i] * keep(m, first + static_cast<std::uint32_t>(i));
+}
+
+TESSERA_CLONES void relu_dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  const Mask m = mask;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float v = x[i] > 0 ? x[i] : 0.0f;
+    y[i] = v * keep(m, first + static_cast<std::uint32_t>(i));
+  }
+}
+
+TESSERA_CLONES void relu_dropout_backward(const float* gy, const float* y, float* gx, std::int64_t n, float scale) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) gx[i] = y[i] > 0 ? gy[i] * scale : 0.0f;
+}
+
+TESSERA_CLONES void softmax(float* s, const float* bias, std::int64_t n) {
+  if (bias) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) s[i] += bias[i];
+  }
+  float top = -std::numeric_limits<float>::max();
+#pragma omp simd reduction(max : top)
+  for (std::int64_t i = 0; i < n; ++i) top = s[i] > top ? s[i] : top;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float d = s[i] - top;
+    const float e = d < -87.0f ? 0.0f : fast_exp(d);
+    s[i] = e;
+    sum += e;
+  }
+  const float scale = 1.0f / sum;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) s[i] *= scale;
+}
+
+TESSERA_CLONES void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (std::int64_t i = 0; i < n; ++i) dot += p[i] * dp[i];
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot);
+  if (bias_grad) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) bias_grad[i] += dp[i];
+  }
+}
+
+TESSERA_CLONES float log_sum_exp(const float* x, std::int64_t n) {
+  float top = -std::numeric_limits<float>::max();
+#pragma omp simd reduction(max : top)
+  for (std::int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += fast_exp(x[i] - top);
+  return top + std::log(sum);
+}
+
+TESSERA_CLONES void scaled_softmax(float* x, float lse, float scale, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = scale * fast_exp(x[i] - lse);
+}
+
+std::int64_t argmax(const float* x, std::int64_t n) {
+  std::int64_t best = 0;
+  for (std::int64_t i = 1; i < n; ++i) {
+    if (x[i] > x[best]) best = i;
+  }
+  return best;
+}
+
+}  // namespace tessera::nn::kernels

@@ -1,0 +1,43 @@
+#pragma once
+// Loops over rows of float32, compiled for several vector widths and chosen at load time. Callers divide the work among
+// threads.
+#include <cstdint>
+
+#include "tensor/rng.h"
+
+namespace tessera::nn::kernels {
+
+/// A dropout mask: element i of the tensor is kept when random_bits(key, i) >= threshold, and scaled.
+struct Mask {
+  tensor::RandomKey key;
+  std::uint32_t threshold = 0;  // p * 2^32
+  float scale = 1.0f;           // 1 / (1 - p), 0 when p is 1
+};
+Mask make_mask(double p, tensor::RandomKey key);
+
+/// y = w * x * rstd; returns rstd.
+float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps);
+/// gx from gy; gw += gy * x * rstd when gw is not null.
+void rms_norm_backward(const float* gy, const float* x, const float* w, float rstd, float* gx, float* gw,
+                       std::int64_t n);
+
+/// y = mask(x); `first` is the index of x[0] in the mask. In place allowed.
+void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask);
+/// y = r + mask(x).
+void dropout_add(const float* r, const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask);
+/// y = mask(max(x, 0)).
+void relu_dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask);
+/// gx = gy * scale where y > 0.
+void relu_dropout_backward(const float* gy, const float* y, float* gx, std::int64_t n, float scale);
+
+/// s = softmax(s + bias) in place; bias may be null.
+void softmax(float* s, const float* bias, std::int64_t n);
+/// ds = p * (dp - sum(p * dp)), in place over dp; bias_grad += ds when not null.
+void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n);
+/// Returns log(sum(exp(x))).
+float log_sum_exp(const float* x, std::int64_t n);
+/// x = scale * exp(x - lse), in place.
+void scaled_softmax(float* x, float lse, float scale, std::int64_t n);
+std::int64_t argmax(const float* x, std::int64_t n);
+
+}  // namespace tessera::nn::kernels

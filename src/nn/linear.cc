@@ -1,0 +1,65 @@
+#include "tessera/nn/linear.h"
+
+#include <ATen/ops/linear.h>
+
+#include "nn/container.h"
+#include "nn/dropout_ops.h"
+#include "nn/lora_linear.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/dropout.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::nn {
+
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias, at::ScalarType dtype)
+    : in_features_(in_features), out_features_(out_features) {
+  weight = register_parameter("weight", make_parameter({out_features, in_features}, dtype));
+  if (with_bias) bias = register_parameter("bias", make_parameter({out_features}, dtype));
+}
+
+std::string Linear::extra_repr() const {
+  return "in_features=" + std::to_string(in_features_) + ", out_features=" + std::to_string(out_features_) +
+         ", bias=" + (bias.defined() ? "True" : "False");
+}
+
+void Linear::attach_adapter(std::int64_t rank, double scaling, double dropout) {
+  TESSERA_CHECK(!adapter_, "a Linear takes one adapter");
+  auto adapter = std::make_unique<LowRankAdapter>();
+  adapter->a = std::make_shared<Linear>(in_features_, rank, false);
+  adapter->b = std::make_shared<Linear>(rank, out_features_, false);
+  adapter->scaling = scaling;
+  adapter->dropout = dropout;
+  auto drop = std::make_shared<Container>("ModuleDict"), a = std::make_shared<Container>("ModuleDict"),
+       b = std::make_shared<Container>("ModuleDict");
+  if (dropout > 0) drop->register_module("default", std::make_shared<Dropout>(dropout));
+  a->register_module("default", adapter->a);
+  b->register_module("default", adapter->b);
+  if (dropout > 0) register_module("lora_dropout", drop);
+  register_module("lora_A", a);
+  register_module("lora_B", b);
+  adapter_ = std::move(adapter);
+  train(is_training());
+}
+
+void Linear::remove_adapter() {
+  if (!adapter_) return;
+  if (adapter_->dropout > 0) unregister_module("lora_dropout");
+  unregister_module("lora_A");
+  unregister_module("lora_B");
+  adapter_.reset();
+}
+
+at::Tensor Linear::forward_impl(at::Tensor x) {
+  return adapter_ ? adapted(x) : at::linear(x, weight, bias);
+}
+
+at::Tensor Linear::adapted(const at::Tensor& x) {
+  const double p = is_training() ? adapter_->dropout : 0.0;
+  auto &a = *adapter_->a, &b = *adapter_->b;
+  if (!a.hooked() && !b.hooked()) return lora_linear(x, weight, bias, a.weight, b.weight, adapter_->scaling, p);
+  const auto base = at::linear(x, weight, bias);
+  const auto update = b(a(dropout(x.to(a.weight.scalar_type()), p)));
+  return (base + update * adapter_->scaling).to(base.scalar_type());
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,118 @@
+#include "nn/linear_cross_entropy.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "nn/kernels.h"
+#include "nn/rows.h"
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::int64_t kLogitsBytes = 16 << 20;  // of one piece
+
+struct Piece {
+  const at::Tensor& logits;    // [rows, classes]; becomes the gradient of the unscaled loss when `backward`
+  const std::int64_t* labels;  // of these rows
+  float scale, factor;         // of the logits, and of the gradient
+  bool backward;
+};
+
+// Losses of the rows into `losses`; serves every dtype through float32 rows.
+void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
+  const std::int64_t n = piece.logits.size(1);
+  for_rows(piece.logits.size(0), n, [&](std::int64_t first, std::int64_t last) {
+    ReadRow in(piece.logits, n);
+    WriteRow out(piece.logits, n);
+    for (std::int64_t r = first; r < last; ++r) {
+      const float* given = in.at(r * n);
+      float* row = out.at(r * n);
+      if (row != given) std::copy(given, given + n, row);
+      if (piece.scale != 1.0f) {
+        for (std::int64_t i = 0; i < n; ++i) row[i] *= piece.scale;
+      }
+      if (best) best[r] = kernels::argmax(row, n);
+      if (piece.labels[r] < 0) {
+        losses[r] = 0;
+        if (piece.backward) std::fill(row, row + n, 0.0f);
+        out.store();
+        continue;
+      }
+      const float lse = kernels::log_sum_exp(row, n);
+      losses[r] = lse - row[piece.labels[r]];
+      if (!piece.backward) continue;
+      kernels::scaled_softmax(row, lse, piece.factor, n);
+      row[piece.labels[r]] -= piece.factor;
+      out.store();
+    }
+  });
+}
+
+class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
+                            const at::Tensor& labels, double scale, double normalizer, at::Tensor* predictions,
+                            bool want_gradients) {
+    const std::int64_t rows = hidden.size(0), classes = weight.size(0);
+    const std::int64_t step =
+        std::clamp<std::int64_t>(kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())), 1, rows);
+    const bool hidden_grad = want_gradients && hidden.requires_grad();
+    const bool weight_grad = want_gradients && weight.requires_grad();
+    at::Tensor gh, gw;
+    if (hidden_grad) gh = at::empty_like(hidden);
+    std::vector<float> losses(rows);
+    if (predictions) *predictions = at::empty({rows}, labels.options());
+    const auto* label = labels.const_data_ptr<std::int64_t>();
+    for (std::int64_t begin = 0; begin < rows; begin += step) {
+      const std::int64_t count = std::min(step, rows - begin);
+      const auto h = hidden.narrow(0, begin, count);
+      const auto logits = at::mm(h, weight.t());
+      rows_loss({logits, label + begin, static_cast<float>(scale), static_cast<float>(scale / normalizer),
+                 hidden_grad || weight_grad},
+                losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
+      if (hidden_grad) gh.narrow(0, begin, count).copy_(at::mm(logits, weight));
+      if (weight_grad && !gw.defined()) {
+        gw = at::mm(logits.t(), h);
+      } else if (weight_grad) {
+        gw.addmm_(logits.t(), h);
+      }
+    }
+    double total = 0;
+    for (float loss : losses) total += loss;
+    ctx->saved_data["gh"] = gh;
+    ctx->saved_data["gw"] = gw;
+    return at::scalar_tensor(total / normalizer, hidden.options());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const double factor = grads[0].to(at::kDouble).item<double>();
+    const auto take = [&](const char* name) {
+      auto g = ctx->saved_data[name].isTensor() ? ctx->saved_data[name].toTensor() : at::Tensor();
+      TESSERA_CHECK(g.defined() || !ctx->needs_input_grad(name[1] == 'w' ? 1 : 0),
+                    "linear_cross_entropy runs backward once");
+      ctx->saved_data[name] = c10::IValue();
+      return g.defined() && factor != 1.0 ? g.mul_(factor) : g;
+    };
+    return {take("gh"), take("gw"), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                double scale, double normalizer, at::Tensor* predictions) {
+  TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight, labels.contiguous(), scale, normalizer, predictions,
+                                   at::GradMode::is_enabled());
+}
+
+}  // namespace tessera::nn

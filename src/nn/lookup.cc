@@ -1,0 +1,53 @@
+#include "nn/lookup.h"
+
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class Lookup : public torch::autograd::Function<Lookup> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& ids) {
+    ctx->save_for_backward({ids});
+    ctx->saved_data["num"] = table.size(0);
+    return at::index_select(table, 0, ids);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto ids = ctx->get_saved_variables()[0];
+    auto table = at::zeros({ctx->saved_data["num"].toInt(), grads[0].size(1)}, grads[0].options());
+    table.index_add_(0, ids, grads[0]);
+    return {table, at::Tensor()};
+  }
+};
+
+void check_ids(const at::Tensor& ids, std::int64_t num) {
+  const auto* p = ids.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < ids.numel(); ++i) {
+    if (p[i] < 0 || p[i] >= num) {
+      throw DataError("token id " + std::to_string(p[i]) + " at position " + std::to_string(i) +
+                      " of the batch is outside the embedding table of " + std::to_string(num) +
+                      " rows; the tokenizer does not belong to this model");
+    }
+  }
+}
+
+}  // namespace
+
+at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids) {
+  const auto flat = ids.reshape({-1}).to(at::kLong).contiguous();
+  check_ids(flat, table.size(0));
+  auto sizes = ids.sizes().vec();
+  sizes.push_back(table.size(1));
+  return Lookup::apply(table, flat).view(sizes);
+}
+
+}  // namespace tessera::nn

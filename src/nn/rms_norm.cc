@@ -1,0 +1,78 @@
+#include "nn/rms_norm.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "nn/kernels.h"
+#include "nn/rows.h"
+
+namespace tessera::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& weight, double eps) {
+    const auto x = x_in.contiguous();
+    const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
+    const auto y = at::empty(x.sizes(), x.options().dtype(narrow ? weight.scalar_type() : at::result_type(x, weight)));
+    const std::int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
+    const auto rstd = at::empty({rows}, x.options().dtype(at::kFloat));
+    float* stat = rstd.mutable_data_ptr<float>();
+    ReadRow weights(weight, n);
+    const float* w = weights.at(0);
+    for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
+      ReadRow in(x, n);
+      WriteRow out(y, n);
+      for (std::int64_t r = first; r < last; ++r) {
+        stat[r] = kernels::rms_norm(in.at(r * n), w, out.at(r * n), n, static_cast<float>(eps));
+        out.store();
+      }
+    });
+    ctx->save_for_backward({x, weight, rstd});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &x = saved[0], &weight = saved[1];
+    const float* stat = saved[2].const_data_ptr<float>();
+    const auto gy = grads[0].contiguous();
+    const std::int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
+    at::Tensor gx, gw;
+    if (ctx->needs_input_grad(0)) gx = at::empty_like(x);
+    if (ctx->needs_input_grad(1)) gw = at::zeros({n}, x.options().dtype(at::kFloat));
+    ReadRow weights(weight, n);
+    const float* w = weights.at(0);
+    // Threads would have to add into one weight gradient, so its rows are walked by one.
+    const auto body = [&](std::int64_t first, std::int64_t last) {
+      ReadRow g(gy, n), in(x, n);
+      WriteRow out(gx, n);
+      float* total = gw.defined() ? gw.mutable_data_ptr<float>() : nullptr;
+      for (std::int64_t r = first; r < last; ++r) {
+        kernels::rms_norm_backward(g.at(r * n), in.at(r * n), w, stat[r], out.at(r * n), total, n);
+        out.store();
+      }
+    };
+    if (gw.defined()) {
+      body(0, rows);
+      gw = gw.to(weight.scalar_type());
+    } else {
+      for_rows(rows, n, body);
+    }
+    return {gx, gw, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return RmsNormFunction::apply(x, weight, eps);
+}
+
+}  // namespace tessera::nn

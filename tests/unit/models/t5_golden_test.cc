@@ -1,0 +1,97 @@
+// T5 against transformers on tiny random models: logits, loss, hidden states and every gradient.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "io/tensor_source.h"
+#include "models/model.h"
+#include "support/compare.h"
+
+namespace tessera::models {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/";
+
+struct Case {
+  std::string model, file;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const char* model : {"t5_v1_0", "t5_v1_1", "t5_long", "mt5"}) {
+    for (const auto& entry : fs::directory_iterator(kFolder + model)) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with("io") && name.ends_with(".safetensors")) out.push_back({model, name});
+    }
+  }
+  return out;
+}
+
+class T5Golden : public testing::TestWithParam<Case> {};
+
+at::Tensor optional_tensor(const io::TensorSource& io, const std::string& name) {
+  return io.find(name) ? io::read_tensor(io, name) : at::Tensor();
+}
+
+TEST_P(T5Golden, MatchesTransformers) {
+  ModelConfig config;
+  auto model = build_seq2seq(kFolder + GetParam().model, &config);
+  load_weights(*model, *io::open_weights(kFolder + GetParam().model));
+  model->eval();
+  const auto io = io::open_safetensors(kFolder + GetParam().model + "/" + GetParam().file);
+  Seq2SeqInput in;
+  in.input_ids = io::read_tensor(*io, "input_ids");
+  in.attention_mask = optional_tensor(*io, "attention_mask");
+  in.labels = io::read_tensor(*io, "labels");
+  in.want_hidden = true;
+  auto out = (*model)(in);
+  test::expect_close(out.logits, io::read_tensor(*io, "logits"), 1e-5, "logits");
+  test::expect_close(out.loss, io::read_tensor(*io, "loss"), 1e-5, "loss");
+  for (const auto& info : io->tensors()) {
+    const auto hidden = [&](const std::string& prefix, const std::vector<at::Tensor>& states, bool masked) {
+      if (!info.name.starts_with(prefix)) return;
+      auto ours = states.at(std::stoul(info.name.substr(prefix.size())));
+      auto theirs = io::read_tensor(*io, info.name);
+      if (masked && in.attention_mask.defined()) theirs = theirs * in.attention_mask.unsqueeze(-1);
+      test::expect_close(ours, theirs, 1e-5, info.name);
+    };
+    hidden("enc_hidden.", out.encoder_hidden, true);
+    hidden("dec_hidden.", out.decoder_hidden, false);
+  }
+  out.loss.backward();
+  for (const auto& item : model->named_parameters()) {
+    const auto name = "grad." + item.key();
+    if (!io->find(name)) continue;
+    ASSERT_TRUE(item.value().grad().defined()) << name;
+    test::expect_close(item.value().grad(), io::read_tensor(*io, name), 1e-4, name);
+  }
+}
+
+TEST_P(T5Golden, FusedLossHasTheSameValueAndGradients) {
+  auto model = build_seq2seq(kFolder + GetParam().model, nullptr);
+  load_weights(*model, *io::open_weights(kFolder + GetParam().model));
+  model->train();  // dropout is 0 in these models
+  const auto io = io::open_safetensors(kFolder + GetParam().model + "/" + GetParam().file);
+  Seq2SeqInput in;
+  in.input_ids = io::read_tensor(*io, "input_ids");
+  in.attention_mask = optional_tensor(*io, "attention_mask");
+  in.labels = io::read_tensor(*io, "labels");
+  in.want_logits = false;
+  auto out = (*model)(in);
+  EXPECT_FALSE(out.logits.defined());
+  test::expect_close(out.loss, io::read_tensor(*io, "loss"), 1e-5, "loss");
+  out.loss.backward();
+  for (const auto& item : model->named_parameters()) {
+    const auto name = "grad." + item.key();
+    if (io->find(name)) test::expect_close(item.value().grad(), io::read_tensor(*io, name), 1e-4, name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, T5Golden, testing::ValuesIn(cases()), [](const auto& info) {
+  return info.param.model + "_" + fs::path(info.param.file).stem().string();
+});
+
+}  // namespace
+}  // namespace tessera::models
