@@ -5,4 +5,4 @@ cd "$(dirname "$0")/.."
 bash scripts/setup.sh
 . scripts/lib.sh
 build_preset release
-ctest --test-dir build/release --output-on-failure "$@"
+ctest --test-dir build/release --output-on-failure --no-tests=error --output-log build/release/ctest.log "$@"

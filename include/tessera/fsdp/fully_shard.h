@@ -4,7 +4,7 @@
 //
 //   auto world = tessera::comm::connect();
 //   MyModel model;
-//   auto sharded = tessera::fsdp::fully_shard(model, {world}, {.wrap = tessera::fsdp::wrap_classes({"MyBlock"})});
+//   auto sharded = tessera::fsdp::fully_shard(model, world, {.wrap = tessera::fsdp::wrap_classes({"MyBlock"})});
 //   tessera::optim::AdamW optimizer(sharded->parameters(), {.lr = 1e-3});
 //   loss.backward();  sharded->clip_grad_norm(1.0);  optimizer.step();  optimizer.zero_grad();
 #include <ATen/core/Tensor.h>
@@ -71,6 +71,8 @@ struct ShardView {
   at::Tensor local;                   // 1-D view into a flat shard; empty where this rank has none of it
   at::Tensor grad;                    // 1-D view, or undefined
   bool trainable = false;
+  /// Of a trainable one that has elements here: local is parameters()[parameter], from parameter_offset on. Else -1.
+  std::int64_t parameter = -1, parameter_offset = 0;
 };
 
 /// Bytes, by class, that this runtime holds on this rank now (regions count this rank's share).
@@ -102,6 +104,9 @@ class FullyShardedDataParallel {
   /// 1e-6)). Returns the norm before scaling, the same bits on every rank. max_norm infinite: only measures.
   virtual double clip_grad_norm(double max_norm, double p = 2.0) = 0;
   virtual void zero_grad() = 0;
+  /// Collective. After writing to shards() other than through an optimizer over parameters(), on any rank: the next
+  /// forward sees the new values.
+  virtual void mark_updated() = 0;
 
   /// Collective. Calls visit(name, tensor) for every parameter, whole, one unit at a time (memory: one unit); `tensor`
   /// is valid only during the call, and defined on every rank. Trainable ones come in their stored dtype (from the

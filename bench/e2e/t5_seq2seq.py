@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Runs the same T5 job in turns under several stacks, two ranks of one thread each, and compares time and memory.
+
+    t5_seq2seq.py --steps 20 --rounds 3 --out results.jsonl --run 'NAME=COMMAND ... {steps} ... {metrics}' --run ...
+
+A command is split as a shell would; {metrics} is replaced by the name of a fresh file, {steps} by --steps. Into that file the
+command writes a JSON line a step, with "loss", "step_seconds" and "time" (Unix time at the step's end): tessera's metrics file
+with --logging_steps 1, and bench/peers. bench/e2e/t5_small.sh has the commands. Tokens per second count the input tokens of all
+ranks: --rows times --rows_tokens a step.
+
+Memory is taken in the same way from every stack: a sampler looks every --interval seconds at /proc/<pid>/smaps_rollup of every
+process below the command that was started, and keeps the highest Rss and Pss of each. The ranks are the --ranks processes
+with the highest Pss (a launcher is smaller). The time to the first step counts from the start of the command. Linux only.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+
+def children_of(parents: set[int]) -> set[int]:
+    """All processes below the given ones, by the parents that /proc names."""
+    parent_of = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:
+                continue
+            parent_of[int(entry)] = int(stat.rsplit(")", 1)[1].split()[1])
+    found = set(parents)
+    while True:
+        more = {pid for pid, parent in parent_of.items() if parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+class MemorySampler(threading.Thread):
+    """Highest Rss and Pss in MiB of every process below `root`, until stop()."""
+
+    def __init__(self, root: int, interval: float):
+        super().__init__(daemon=True)
+        self.root, self.interval, self.done = root, interval, threading.Event()
+        self.peak: dict[int, dict[str, float]] = {}
+
+    def run(self):
+        while not self.done.wait(self.interval):
+            for pid in children_of({self.root}):
+                try:
+                    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                except OSError:
+                    continue  # it ended meanwhile
+                best = self.peak.setdefault(pid, {"Rss": 0.0, "Pss": 0.0})
+                for line in text.splitlines():
+                    name, _, value = line.partition(":")
+                    if name in best:
+                        best[name] = max(best[name], int(value.split()[0]) / 1024)
+
+    def stop(self):
+        self.done.set()
+        self.join()
+
+
+def read_metrics(path: Path, warmup: int, begin: float) -> dict:
+    """Median step time in ms, seconds from `begin` (Unix time) to the end of the first step, and the first losses."""
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+    steps = [line for line in lines if "step_seconds" in line]
+    if not steps:
+        return {}
+    times = [line["step_seconds"] * 1e3 for line in steps[warmup:] or steps]
+    return {"step_ms": round(statistics.median(times), 2), "first_step_s": round(steps[0]["time"] - begin, 2),
+            "losses": [round(line["loss"], 5) for line in steps[:5]]}
+
+
+def run_once(name: str, command: str, args) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = Path(folder) / "metrics.jsonl"
+        argv = shlex.split(command.replace("{metrics}", str(metrics)).replace("{steps}", str(args.steps)))
+        log = open(Path(folder) / "log", "w+")
+        begin, started = time.perf_counter(), time.time()
+        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        sampler = MemorySampler(process.pid, args.interval)
+        sampler.start()
+        try:
+            code = process.wait(timeout=args.timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            code = process.wait()
+        sampler.stop()
+        ranks = sorted(sampler.peak.values(), key=lambda peak: -peak["Pss"])[: args.ranks]
+        result = {"name": name, "wall_s": round(time.perf_counter() - begin, 2), "exit": code,
+                  "rss_mib": [round(r["Rss"]) for r in ranks], "pss_mib": [round(r["Pss"]) for r in ranks],
+                  **read_metrics(metrics, args.warmup, started)}
+        if "step_ms" in result:
+            result["tokens_per_s"] = round(args.rows * args.rows_tokens / result["step_ms"] * 1e3)
+        else:
+            log.seek(0)
+            print(f"{name}: no step times (exit code {code}); its last words:\n{log.read()[-2000:]}", file=sys.stderr)
+        log.close()
+        return result
+
+
+def table(results: list[dict]) -> str:
+    names = list(dict.fromkeys(result["name"] for result in results))
+    lines = ["| run | step ms (median of rounds; min-max) | tokens/s | first step s | peak RSS MiB | peak PSS MiB |", "|---|---|---|---|---|---|"]
+    for name in names:
+        good = [r for r in results if r["name"] == name and "step_ms" in r]
+        if not good:
+            lines.append(f"| {name} | failed | | | | |")
+            continue
+        times = [r["step_ms"] for r in good]
+        first = [r["first_step_s"] for r in good if r.get("first_step_s") is not None]
+        highest = {key: "/".join(str(max(values)) for values in zip(*(r[key] for r in good))) for key in ("rss_mib", "pss_mib")}
+        lines.append(f"| {name} | {statistics.median(times):.1f} ({min(times):.1f}-{max(times):.1f}) | "
+                     f"{statistics.median(r['tokens_per_s'] for r in good):.0f} | {f'{statistics.median(first):.2f}' if first else '-'} | "
+                     f"{highest['rss_mib']} | {highest['pss_mib']} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="append", required=True, metavar="NAME=COMMAND")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each contender has its turn")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=2, help="steps left out of the median")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=16, help="rows of all ranks in one step")
+    parser.add_argument("--rows_tokens", type=int, default=64, help="tokens of one row")
+    parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks at the memory")
+    parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--out", help="appends one JSON line for each run")
+    args = parser.parse_args()
+
+    results = []
+    for _ in range(args.rounds):
+        for run in args.run:
+            name, _, command = run.partition("=")
+            results.append(run_once(name, command, args))
+            print(json.dumps(results[-1]), flush=True)
+            if args.out:
+                with open(args.out, "a") as f:
+                    f.write(json.dumps(results[-1]) + "\n")
+    print("\n" + table(results))
+    return 0 if all("step_ms" in result for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

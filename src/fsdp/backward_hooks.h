@@ -1,0 +1,43 @@
+#pragma once
+// What connects a unit to autograd. One ticket stands for one forward whose backward is still to come; the graph owns
+// it, so that a graph which is dropped without a backward gives its ticket back.
+#include <ATen/core/Tensor.h>
+#include <torch/custom_class.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tessera::fsdp {
+
+class Unit;
+
+/// Forwards of one unit since its last completed backward that still wait for theirs.
+using PendingCount = std::shared_ptr<std::int64_t>;
+
+struct BackwardTicket : torch::CustomClassHolder {
+  BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, std::int64_t position);
+  ~BackwardTicket() override;
+  /// Counts this forward as done; only once.
+  void redeem();
+
+  std::weak_ptr<Unit> unit;
+  PendingCount pending;
+  std::int64_t position;  // in the recorded order of forwards, -1: not recorded
+  bool redeemed = false;
+};
+using TicketPtr = c10::intrusive_ptr<BackwardTicket>;
+
+/// Passes the inputs that require grad through an identity node, whose backward runs after everything between it and
+/// the unit's outputs. False when no input requires grad.
+bool attach_post_backward(const std::vector<at::Tensor*>& inputs, const TicketPtr& ticket);
+
+/// Runs before the backward of whatever produced an output. False when no output takes part in a graph.
+bool attach_pre_backward(const std::vector<at::Tensor*>& outputs, const TicketPtr& ticket);
+
+/// Calls `consume` each time a gradient was accumulated in the parameter.
+void on_gradient(const at::Tensor& parameter, std::function<void(const at::Tensor&)> consume);
+void remove_gradient_hook(const at::Tensor& parameter);
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,133 @@
+#include "fsdp/build_units.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "fsdp/load_shards.h"
+#include "fsdp/precision.h"
+#include "io/tensor_source.h"
+#include "tensor/storage.h"
+#include "tessera/base/error.h"
+
+namespace tessera::fsdp {
+namespace {
+
+struct Draft {
+  std::vector<UnitParameter> parameters;
+  std::vector<Segment> segments;
+};
+
+/// Why a parameter cannot be a view of its file; empty: it can.
+std::string why_not_mapped(const FsdpOptions& options, const ParameterSpec& spec) {
+  const auto name = name_in_source(options, spec.name);
+  if (name.empty()) return "it is not in a weight file";
+  const auto& info = *options.source->find(name);
+  if (info.dtype != spec.compute)
+    return std::string("the file holds ") + c10::toString(info.dtype) + ", the computation needs " +
+           c10::toString(spec.compute);
+  if (!options.source->map(name)) return "its bytes in the file are compressed, misaligned or not contiguous";
+  return {};
+}
+
+ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options) {
+  ParameterSpec spec;
+  spec.name = p.name;
+  spec.shape = p.tensor.sizes().vec();
+  spec.stored = p.tensor.scalar_type();
+  spec.compute = compute_dtype(spec.stored, options.precision);
+  spec.trainable = p.tensor.requires_grad();
+  check_source_shape(options, spec);
+  if (name_in_source(options, spec.name).empty() && tensor::is_detached(p.tensor))
+    throw DataError("parameter '" + spec.name + "' has no value: it is not in the weight files" +
+                    (options.source ? "" : " (none were given)") + " and was not initialised");
+  const bool may_map = options.gather == GatherForm::kAuto || options.gather == GatherForm::kMapped;
+  if (spec.trainable || !may_map) return spec;
+  const auto reason = why_not_mapped(options, spec);
+  spec.mapped = reason.empty();
+  if (!spec.mapped && options.gather == GatherForm::kMapped)
+    throw ConfigError("gather form 'mapped': frozen parameter '" + spec.name + "' cannot be mapped: " + reason,
+                      "gather");
+  return spec;
+}
+
+std::vector<Draft> draft_units(const UnitPlan& plan, const FsdpOptions& options, int world_size) {
+  std::vector<Draft> drafts(plan.units.size());
+  for (const auto& p : plan.parameters)
+    drafts[static_cast<std::size_t>(p.unit)].parameters.push_back({make_spec(p, options), p.tensor, -1, 0});
+  for (auto& d : drafts) {
+    std::vector<ParameterSpec> specs;
+    for (const auto& p : d.parameters) specs.push_back(p.spec);
+    d.segments = make_segments(specs, world_size);
+    for (std::size_t s = 0; s < d.segments.size(); ++s) {
+      for (const auto& e : d.segments[s].entries) {
+        auto& p = d.parameters[static_cast<std::size_t>(e.parameter)];
+        p.segment = static_cast<int>(s);
+        p.offset = e.offset;
+      }
+    }
+  }
+  return drafts;
+}
+
+/// Null: gather by copy.
+std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, const std::vector<Draft>& drafts) {
+  const auto form = runtime.options().gather;
+  if (form == GatherForm::kCopy && !runtime.always_whole()) return nullptr;
+  std::int64_t bytes = 64;  // even a model that is mapped altogether has a region
+  for (const auto& d : drafts) bytes += shared_store_bytes(d.segments);
+  auto region = runtime.mesh().shard->map_shared(bytes);
+  if (!region && form == GatherForm::kShared)
+    throw ConfigError("gather form 'shared': the ranks of backend '" + runtime.mesh().shard->backend() +
+                          "' share no memory; use 'auto' or 'copy'",
+                      "gather");
+  return region;
+}
+
+/// From here on the module's tensor has no memory of its own.
+void take_over(UnitParameter& p, const FsdpOptions& options) {
+  p.tensor.mutable_grad().reset();
+  const auto dtype = p.spec.compute;
+  p.tensor.set_data(tensor::make_detached(p.spec.shape, dtype, "parameter '" + p.spec.name + "' is sharded"));
+  if (!p.spec.mapped) return;
+  auto mapped = options.source->map(name_in_source(options, p.spec.name));
+  tensor::attach(p.tensor, mapped->data, mapped->keep_alive);
+}
+
+std::vector<TrainableSegment> trainable_segments(const Unit& unit, const MixedPrecision& precision) {
+  std::vector<TrainableSegment> result;
+  for (std::size_t i = 0; i < unit.segments().size(); ++i) {
+    const auto& s = unit.segments()[i];
+    if (s.trainable) result.push_back({s, unit.store().shard(i), reduce_dtype(s, precision)});
+  }
+  return result;
+}
+
+}  // namespace
+
+void build_units(Runtime& runtime, const UnitPlan& plan) {
+  at::NoGradGuard no_grad;
+  const auto& options = runtime.options();
+  const auto& group = runtime.mesh().shard;
+  auto drafts = draft_units(plan, options, group->size());
+  const auto region = map_region(runtime, drafts);
+  runtime.set_shared_memory(region != nullptr);
+  std::int64_t offset = 0;
+  std::vector<std::vector<TrainableSegment>> trainable;
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    auto& d = drafts[i];
+    auto store = region ? make_shared_store(d.segments, group->rank(), region, offset)
+                        : make_copy_store(d.segments, group, runtime.meter());
+    offset += shared_store_bytes(d.segments);
+    auto unit = std::make_shared<Unit>(runtime, static_cast<int>(i), plan.units[i].name, plan.units[i].module,
+                                       std::move(d.parameters), std::move(d.segments), std::move(store));
+    load_slices(*unit, group->rank(), options);
+    unit->store().publish();
+    for (auto p : unit->parameters()) take_over(p, options);
+    trainable.push_back(trainable_segments(*unit, options.precision));
+    runtime.units().push_back(std::move(unit));
+  }
+  runtime.reducer().set_units(std::move(trainable), region != nullptr);
+  group->barrier();  // all slices are visible
+  for (auto& unit : runtime.units()) unit->activate();
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,56 @@
+#pragma once
+// Where a unit's parameters lie in its flat segments. Pure arithmetic: no memory, no communication.
+//
+// Parameters of one stored dtype that are all trainable, or all frozen, share a segment. Each starts at a multiple of
+// 64 bytes (kernels read them in place) and the segment is padded so that its world_size equal slices do too; rank r
+// owns slice r.
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::fsdp {
+
+struct ParameterSpec {
+  std::string name;  // fully qualified
+  std::vector<std::int64_t> shape;
+  at::ScalarType stored = at::kFloat;   // of the master
+  at::ScalarType compute = at::kFloat;  // what the module sees
+  bool trainable = false;
+  bool mapped = false;  // a view of a file: in no segment
+  std::int64_t numel() const;
+};
+
+/// A parameter's place: elements [offset, offset + numel) of the segment.
+struct Entry {
+  int parameter = 0;  // index among the unit's parameters
+  std::int64_t offset = 0, numel = 0;
+};
+
+struct Segment {
+  at::ScalarType stored = at::kFloat, compute = at::kFloat;
+  bool trainable = false;
+  std::int64_t slice_numel = 0, numel = 0;  // numel == world_size * slice_numel
+  std::vector<Entry> entries;               // ascending offsets
+
+  /// Frozen values are never written again, so they are kept in the compute dtype alone.
+  at::ScalarType shard_dtype() const { return trainable ? stored : compute; }
+};
+
+/// A range of one parameter inside one slice.
+struct Piece {
+  int parameter = 0;
+  std::int64_t in_parameter = 0, in_slice = 0, numel = 0;
+};
+
+std::vector<Segment> make_segments(const std::vector<ParameterSpec>& parameters, int world_size);
+
+/// What lies in rank's slice, ascending.
+std::vector<Piece> pieces_of_slice(const Segment& segment, int rank);
+
+/// The elements [begin, end) that belong to no parameter.
+std::vector<std::pair<std::int64_t, std::int64_t>> gaps(const Segment& segment);
+
+}  // namespace tessera::fsdp

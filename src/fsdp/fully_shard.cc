@@ -1,0 +1,209 @@
+#include "tessera/fsdp/fully_shard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+#include "fsdp/build_units.h"
+#include "fsdp/full_tensors.h"
+#include "fsdp/grad_norm.h"
+#include "fsdp/precision.h"
+#include "fsdp/print_model.h"
+#include "fsdp/runtime.h"
+#include "tessera/base/error.h"
+
+namespace tessera::fsdp {
+namespace {
+
+class Model final : public FullyShardedDataParallel {
+ public:
+  Model(std::shared_ptr<Runtime> runtime, const UnitPlan& plan) : runtime_(std::move(runtime)) {
+    std::vector<int> next(plan.units.size(), 0);
+    for (const auto& p : plan.parameters) {
+      auto& n = next[static_cast<std::size_t>(p.unit)];
+      registration_.emplace_back(p.unit, n++);
+    }
+    for (const auto& unit : runtime_->units())
+      for (std::size_t s = 0; s < unit->segments().size(); ++s)
+        if (unit->segments()[s].trainable) leaves_.push_back({unit.get(), s});
+  }
+
+  std::vector<at::Tensor> parameters() const override {
+    std::vector<at::Tensor> result;
+    for (const auto& l : leaves_) result.push_back(l.unit->store().shard(l.segment));
+    return result;
+  }
+
+  std::vector<ShardView> shards() const override;
+
+  void set_gradient_divisor(double divisor) override {
+    if (!(divisor > 0))
+      throw ConfigError("set_gradient_divisor: expected a positive number, found " + std::to_string(divisor));
+    runtime_->reducer().set_divisor(divisor);
+  }
+  void set_requires_gradient_sync(bool sync) override { runtime_->reducer().set_sync(sync); }
+
+  double clip_grad_norm(double max_norm, double p) override {
+    const auto grads = this->grads();
+    const auto norm = global_norm(grads, p, *runtime_->mesh().shard);
+    const auto factor = max_norm / (norm + 1e-6);
+    if (factor < 1.0) scale_in_place(grads, factor);
+    return norm;
+  }
+
+  void zero_grad() override {
+    for (auto& p : parameters()) p.mutable_grad().reset();
+  }
+
+  void mark_updated() override {
+    for (const auto& l : leaves_) l.unit->store().shard(l.segment).unsafeGetTensorImpl()->bump_version();
+  }
+
+  void visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) override;
+
+  void visit_full_grads(const VisitTensor& visit) override {
+    for (const auto& l : leaves_) {
+      const auto grad = l.unit->store().shard(l.segment).grad();
+      if (grad.defined()) visit_segment(*l.unit, l.unit->segments()[l.segment], grad, *runtime_->mesh().shard, visit);
+    }
+  }
+
+  void visit_full_of(const std::vector<at::Tensor>& like_parameters, const VisitTensor& visit) override {
+    if (like_parameters.size() != leaves_.size())
+      throw Error("visit_full_of: expected " + std::to_string(leaves_.size()) +
+                  " tensors, one for each of parameters(), found " + std::to_string(like_parameters.size()));
+    for (std::size_t i = 0; i < leaves_.size(); ++i)
+      visit_segment(*leaves_[i].unit, leaves_[i].unit->segments()[leaves_[i].segment], like_parameters[i],
+                    *runtime_->mesh().shard, visit);
+  }
+
+  MemoryStats memory() const override;
+  CommStats comm_stats() const override { return runtime_->stats(); }
+  std::string to_string() const override { return print_model(*runtime_); }
+  comm::Communicator& group() const override { return *runtime_->mesh().world; }
+
+ private:
+  struct Leaf {
+    Unit* unit;
+    std::size_t segment;
+  };
+
+  std::vector<at::Tensor> grads() const {
+    std::vector<at::Tensor> result;
+    for (const auto& p : parameters()) result.push_back(p.grad());
+    return result;
+  }
+
+  ShardView mapped_view(const UnitParameter& p) const;
+
+  std::shared_ptr<Runtime> runtime_;
+  std::vector<std::pair<int, int>> registration_;  // unit and index in it
+  std::vector<Leaf> leaves_;
+};
+
+// A mapped parameter is whole on every rank; rank 0 answers for it.
+ShardView Model::mapped_view(const UnitParameter& p) const {
+  const auto flat = p.tensor.detach().view(-1);
+  const bool mine = runtime_->mesh().shard->rank() == 0;
+  ShardView view;
+  view.name = p.spec.name;
+  view.shape = p.spec.shape;
+  view.local = mine ? flat : flat.narrow(0, 0, 0);
+  return view;
+}
+
+std::vector<ShardView> Model::shards() const {
+  std::unordered_map<const UnitParameter*, ShardView> held;
+  std::int64_t leaf = -1;
+  for (const auto& unit : runtime_->units()) {
+    for (std::size_t s = 0; s < unit->segments().size(); ++s) {
+      const auto& segment = unit->segments()[s];
+      if (segment.trainable) ++leaf;
+      for (const auto& piece : pieces_of_slice(segment, runtime_->mesh().shard->rank())) {
+        const auto& shard = unit->store().shard(s);
+        auto& view = held[&unit->parameters()[static_cast<std::size_t>(piece.parameter)]];
+        view.offset = piece.in_parameter;
+        view.local = shard.detach().narrow(0, piece.in_slice, piece.numel);
+        if (shard.grad().defined()) view.grad = shard.grad().narrow(0, piece.in_slice, piece.numel);
+        if (segment.trainable) view.parameter = leaf, view.parameter_offset = piece.in_slice;
+      }
+    }
+  }
+  std::vector<ShardView> result;
+  for (auto [u, i] : registration_) {
+    const auto& unit = *runtime_->units()[static_cast<std::size_t>(u)];
+    const auto& p = unit.parameters()[static_cast<std::size_t>(i)];
+    auto found = held.find(&p);
+    auto view = p.spec.mapped ? mapped_view(p) : found == held.end() ? ShardView{} : found->second;
+    if (!view.local.defined())
+      view.local = unit.store().shard(static_cast<std::size_t>(p.segment)).detach().narrow(0, 0, 0);
+    view.name = p.spec.name;
+    view.shape = p.spec.shape;
+    view.trainable = p.spec.trainable;
+    result.push_back(std::move(view));
+  }
+  return result;
+}
+
+void Model::visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) {
+  const VisitTensor filtered = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!wanted || wanted(name)) visit(name, tensor);
+  };
+  for (const auto& unit : runtime_->units()) {
+    for (std::size_t s = 0; s < unit->segments().size(); ++s) {
+      const auto& segment = unit->segments()[s];
+      const bool any = std::any_of(segment.entries.begin(), segment.entries.end(), [&](const Entry& e) {
+        return !wanted || wanted(unit->parameters()[static_cast<std::size_t>(e.parameter)].spec.name);
+      });
+      if (!any) continue;
+      // Frozen values in shared memory are whole and are never written: nothing to gather.
+      if (!segment.trainable && unit->store().always_whole())
+        visit_whole(*unit, segment, unit->store().whole(s), filtered);
+      else
+        visit_segment(*unit, segment, unit->store().shard(s), *runtime_->mesh().shard, filtered);
+    }
+    for (const auto& p : unit->parameters())
+      if (p.spec.mapped) filtered(p.spec.name, p.tensor.detach());
+  }
+}
+
+MemoryStats Model::memory() const {
+  MemoryStats m;
+  for (const auto& unit : runtime_->units()) {
+    m.shard_bytes += unit->store().shard_bytes();
+    for (const auto& p : unit->parameters())
+      if (p.spec.mapped) m.mapped_bytes += static_cast<std::int64_t>(p.tensor.nbytes());
+  }
+  m.gathered_bytes = runtime_->meter().now;
+  m.peak_gathered_bytes = runtime_->meter().peak;
+  m.gradient_shard_bytes = runtime_->reducer().shard_bytes();
+  m.gradient_buffer_bytes = runtime_->reducer().buffer_bytes();
+  return m;
+}
+
+Mesh make_mesh(std::shared_ptr<comm::Communicator> group, ShardingStrategy strategy) {
+  if (strategy != ShardingStrategy::kNoShard) return {group, group, nullptr};
+  return {group, comm::make_solo(), group->size() > 1 ? group : nullptr};
+}
+
+void check_not_sharded(const nn::HookedModule& module) {
+  if (module.hooked())
+    throw ConfigError("fully_shard: module of class '" + module.class_name() + "' is sharded already");
+}
+
+}  // namespace
+
+std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, std::shared_ptr<comm::Communicator> group,
+                                                      FsdpOptions options) {
+  check_not_sharded(root);
+  for (const auto& module : root.modules(/*include_self=*/false))
+    if (const auto* hooked = dynamic_cast<const nn::HookedModule*>(module.get())) check_not_sharded(*hooked);
+  const auto plan = plan_units(root, options.wrap);
+  auto mesh = make_mesh(std::move(group), options.strategy);
+  auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
+  cast_buffers(root, runtime->options().precision);
+  build_units(*runtime, plan);
+  return std::make_unique<Model>(std::move(runtime), plan);
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,28 @@
+#include "fsdp/precision.h"
+
+#include <ATen/core/grad_mode.h>
+
+namespace tessera::fsdp {
+
+void cast_floating(const std::vector<at::Tensor*>& tensors, at::ScalarType dtype) {
+  for (auto* t : tensors)
+    if (t->defined() && t->is_floating_point() && t->scalar_type() != dtype) *t = t->to(dtype);
+}
+
+at::ScalarType compute_dtype(at::ScalarType stored, const MixedPrecision& precision) {
+  return at::isFloatingType(stored) ? precision.param_dtype.value_or(stored) : stored;
+}
+
+at::ScalarType reduce_dtype(const Segment& segment, const MixedPrecision& precision) {
+  return precision.reduce_dtype.value_or(segment.compute);
+}
+
+void cast_buffers(torch::nn::Module& root, const MixedPrecision& precision) {
+  if (!precision.buffer_dtype) return;
+  at::NoGradGuard no_grad;
+  for (auto& buffer : root.named_buffers())
+    if (buffer.value().defined() && buffer.value().is_floating_point())
+      buffer.value().set_data(buffer.value().to(*precision.buffer_dtype));
+}
+
+}  // namespace tessera::fsdp

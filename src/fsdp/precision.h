@@ -1,0 +1,23 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "fsdp/flat_layout.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::fsdp {
+
+/// Casts the defined floating tensors; autograd follows.
+void cast_floating(const std::vector<at::Tensor*>& tensors, at::ScalarType dtype);
+
+/// The dtype that a module sees for a parameter stored as `stored`.
+at::ScalarType compute_dtype(at::ScalarType stored, const MixedPrecision& precision);
+
+/// The dtype in which gradients of a segment are summed.
+at::ScalarType reduce_dtype(const Segment& segment, const MixedPrecision& precision);
+
+/// Casts the floating buffers of the whole tree, once.
+void cast_buffers(torch::nn::Module& root, const MixedPrecision& precision);
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,11 @@
+#pragma once
+#include <string>
+
+#include "fsdp/runtime.h"
+
+namespace tessera::fsdp {
+
+/// The module tree as PyTorch prints it; each unit's module is wrapped in a line that says what is sharded and how.
+std::string print_model(const Runtime& runtime);
+
+}  // namespace tessera::fsdp

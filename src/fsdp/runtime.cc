@@ -1,0 +1,74 @@
+#include "fsdp/runtime.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+namespace tessera::fsdp {
+
+Runtime::Runtime(Mesh mesh, FsdpOptions options)
+    : mesh_(std::move(mesh)), options_(std::move(options)), reducer_(mesh_, stats_) {}
+
+void Runtime::enter_forward() {
+  if (forward_depth_ == 0 && torch::autograd::get_current_graph_task_id() == -1) {
+    if (in_backward_) recover_from_failed_backward();
+    publish();
+    read_since_fence_ = true;
+  }
+  ++forward_depth_;
+}
+
+std::int64_t Runtime::record_forward(int unit) {
+  if (in_backward_) return -1;
+  forward_order_.push_back(unit);
+  return static_cast<std::int64_t>(forward_order_.size()) - 1;
+}
+
+// A kernel that threw in the middle of a backward leaves no one to call end_backward().
+void Runtime::recover_from_failed_backward() {
+  in_backward_ = false;
+  forward_order_.clear();
+  reducer_.abandon();
+  for (auto& unit : units_) unit->end_backward();
+}
+
+void Runtime::begin_backward() {
+  if (in_backward_) return;
+  in_backward_ = true;
+  std::weak_ptr<Runtime> self = weak_from_this();
+  torch::autograd::Engine::get_default_engine().queue_callback([self] {
+    if (auto runtime = self.lock()) runtime->end_backward();
+  });
+}
+
+void Runtime::prefetch_before(std::int64_t position) {
+  if (position > 0 && position <= static_cast<std::int64_t>(forward_order_.size()))
+    units_[static_cast<std::size_t>(forward_order_[static_cast<std::size_t>(position - 1)])]->prefetch();
+}
+
+void Runtime::end_backward() {
+  reducer_.backward_finished();
+  for (auto& unit : units_) unit->end_backward();
+  forward_order_.clear();
+  in_backward_ = false;
+  if (shared_memory_ && reducer_.sync()) {  // nobody reads any more: optimizers may write
+    mesh_.shard->barrier();
+    read_since_fence_ = false;
+  }
+}
+
+void Runtime::publish() {
+  bool needed = false;
+  for (const auto& unit : units_) needed = needed || unit->store().needs_publish();
+  if (!needed) return;
+  if (read_since_fence_) mesh_.shard->barrier();
+  for (auto& unit : units_) unit->store().publish();
+  mesh_.shard->barrier();
+  read_since_fence_ = false;
+}
+
+void Runtime::count_gather(const std::vector<Segment>& segments) {
+  ++stats_.gathers;
+  for (const auto& s : segments) stats_.gathered_numel += s.numel;
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,63 @@
+#pragma once
+// What the units of one model share: the mesh, the reducer, the order of forwards (for prefetch), the end of backward,
+// counts. Nothing here depends on which thread calls: several models may live in one process, one for each thread-rank.
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "fsdp/gradient_reducer.h"
+#include "fsdp/mesh.h"
+#include "fsdp/unit.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::fsdp {
+
+class Runtime final : public std::enable_shared_from_this<Runtime> {
+ public:
+  Runtime(Mesh mesh, FsdpOptions options);
+
+  void enter_forward();
+  void leave_forward() { --forward_depth_; }
+  /// The position of this forward in the recorded order, -1 inside a backward (recomputation).
+  std::int64_t record_forward(int unit);
+
+  /// Called by whatever runs first in a backward: arranges for its end.
+  void begin_backward();
+  /// Starts the gather of the unit whose forward came before the one at `position`.
+  void prefetch_before(std::int64_t position);
+
+  /// Masters that were written since: into shared memory, and a fence. Collective when a rank has written.
+  void publish();
+
+  void count_gather(const std::vector<Segment>& segments);
+
+  bool always_whole() const { return options_.strategy == ShardingStrategy::kNoShard; }
+  const FsdpOptions& options() const { return options_; }
+  const Mesh& mesh() const { return mesh_; }
+  GradientReducer& reducer() { return reducer_; }
+  const GradientReducer& reducer() const { return reducer_; }
+  GatherMeter& meter() { return meter_; }
+  const GatherMeter& meter() const { return meter_; }
+  const CommStats& stats() const { return stats_; }
+  std::vector<std::shared_ptr<Unit>>& units() { return units_; }
+  const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
+  void set_shared_memory(bool shared) { shared_memory_ = shared; }
+
+ private:
+  void end_backward();
+  void recover_from_failed_backward();
+
+  Mesh mesh_;
+  FsdpOptions options_;
+  CommStats stats_;
+  GatherMeter meter_;
+  GradientReducer reducer_;
+  std::vector<std::shared_ptr<Unit>> units_;
+  std::vector<int> forward_order_;  // units, since the last backward
+  int forward_depth_ = 0;
+  bool shared_memory_ = false;
+  bool in_backward_ = false;
+  bool read_since_fence_ = false;  // a forward ran after the last point at which no rank reads
+};
+
+}  // namespace tessera::fsdp

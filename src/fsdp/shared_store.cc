@@ -1,0 +1,86 @@
+// Gathering without copies: the ranks of a host address one region. Where compute and stored dtype agree the slice in
+// the region is the master; else masters are private, and publish() casts them into the region.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include "fsdp/parameter_store.h"
+
+namespace tessera::fsdp {
+namespace {
+
+std::int64_t whole_bytes(const Segment& s) {
+  return s.numel * static_cast<std::int64_t>(c10::elementSize(s.compute));
+}
+
+class SharedStore final : public ParameterStore {
+ public:
+  SharedStore(const std::vector<Segment>& segments, int rank, std::shared_ptr<comm::SharedRegion> region,
+              std::int64_t offset)
+      : segments_(segments) {
+    for (const auto& s : segments_) {
+      auto* data = region->data() + offset;
+      offset += whole_bytes(s);
+      // An optimizer may outlive the model: every view holds the region.
+      wholes_.push_back(at::from_blob(data, {s.numel}, [region](void*) {}, at::TensorOptions().dtype(s.compute)));
+      auto* own = data + s.slice_numel * rank * static_cast<std::int64_t>(c10::elementSize(s.compute));
+      slices_.push_back(at::from_blob(own, {s.slice_numel}, [region](void*) {}, at::TensorOptions().dtype(s.compute)));
+      const bool in_place = s.shard_dtype() == s.compute;
+      shards_.push_back(in_place ? slices_.back() : at::zeros({s.slice_numel}, s.shard_dtype()));
+      shards_.back().set_requires_grad(s.trainable);
+      published_.push_back(shards_.back()._version());
+    }
+  }
+
+  void start_gather() override {}
+  void finish_gather() override {}
+  at::Tensor whole(std::size_t segment) const override { return wholes_[segment]; }
+  void release() override {}
+  bool stale() const override { return false; }
+
+  bool needs_publish() const override {
+    for (std::size_t i = 0; i < shards_.size(); ++i)
+      if (static_cast<std::uint32_t>(shards_[i]._version()) != published_[i]) return true;
+    return false;
+  }
+
+  void publish() override {
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      if (static_cast<std::uint32_t>(shards_[i]._version()) == published_[i]) continue;
+      if (!shards_[i].is_same(slices_[i])) slices_[i].copy_(shards_[i]);
+      published_[i] = shards_[i]._version();
+    }
+  }
+
+  std::int64_t shard_bytes() const override {
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      bytes += static_cast<std::int64_t>(slices_[i].nbytes());
+      if (!shards_[i].is_same(slices_[i])) bytes += static_cast<std::int64_t>(shards_[i].nbytes());
+    }
+    return bytes;
+  }
+  const char* form() const override { return "shared"; }
+  bool always_whole() const override { return true; }
+
+ private:
+  std::vector<Segment> segments_;
+  std::vector<at::Tensor> wholes_, slices_;
+  std::vector<std::uint32_t> published_;
+};
+
+}  // namespace
+
+std::int64_t shared_store_bytes(const std::vector<Segment>& segments) {
+  std::int64_t bytes = 0;
+  for (const auto& s : segments) bytes += whole_bytes(s);
+  return bytes;
+}
+
+std::unique_ptr<ParameterStore> make_shared_store(const std::vector<Segment>& segments, int rank,
+                                                  std::shared_ptr<comm::SharedRegion> region, std::int64_t offset) {
+  return std::make_unique<SharedStore>(segments, rank, std::move(region), offset);
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,154 @@
+#include "fsdp/unit.h"
+
+#include "fsdp/precision.h"
+#include "fsdp/runtime.h"
+#include "tensor/storage.h"
+
+namespace tessera::fsdp {
+
+Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* module,
+           std::vector<UnitParameter> parameters, std::vector<Segment> segments, std::unique_ptr<ParameterStore> store)
+    : runtime_(runtime),
+      index_(index),
+      name_(std::move(name)),
+      module_(module),
+      parameters_(std::move(parameters)),
+      segments_(std::move(segments)),
+      store_(std::move(store)) {}
+
+Unit::~Unit() {
+  module_->set_hooks(nullptr);
+  for (const auto& p : parameters_)
+    if (p.spec.trainable) remove_gradient_hook(p.tensor);
+  detach("' belonged to a FullyShardedDataParallel that was destroyed");
+}
+
+void Unit::activate() {
+  detach("' is sharded; unshard its unit first");
+  hook_gradients();
+  module_->set_hooks(this);
+  if (runtime_.always_whole()) gather();
+}
+
+void Unit::hook_gradients() {
+  int trainable_segment = 0;
+  for (const auto& s : segments_) {
+    if (!s.trainable) continue;
+    for (std::size_t e = 0; e < s.entries.size(); ++e) {
+      const auto& tensor = parameters_[static_cast<std::size_t>(s.entries[e].parameter)].tensor;
+      auto consume = [this, trainable_segment, e](const at::Tensor& parameter) {
+        auto grad = parameter.grad();
+        parameter.mutable_grad().reset();
+        runtime_.begin_backward();
+        runtime_.reducer().accumulate(index_, trainable_segment, static_cast<int>(e), grad);
+      };
+      on_gradient(tensor, std::move(consume));
+    }
+    ++trainable_segment;
+  }
+}
+
+void Unit::attach() {
+  for (auto& p : parameters_) {
+    if (p.segment < 0) continue;
+    const auto whole = store_->whole(static_cast<std::size_t>(p.segment));
+    auto* data =
+        static_cast<std::byte*>(whole.mutable_data_ptr()) + p.offset * static_cast<std::int64_t>(whole.element_size());
+    tensor::attach(p.tensor, data, whole);
+  }
+}
+
+void Unit::detach(const char* why) noexcept {
+  for (auto& p : parameters_)
+    if (p.segment >= 0) tensor::detach(p.tensor, "parameter '" + p.spec.name + why);
+}
+
+void Unit::prefetch() {
+  if (state_ != State::kSharded) return;
+  store_->start_gather();
+  state_ = State::kGathering;
+  if (!segments_.empty() && !runtime_.always_whole()) runtime_.count_gather(segments_);
+}
+
+void Unit::gather() {
+  if (state_ == State::kWhole && store_->stale()) release();
+  prefetch();
+  if (state_ != State::kGathering) return;
+  store_->finish_gather();
+  attach();
+  state_ = State::kWhole;
+}
+
+void Unit::release() {
+  if (state_ == State::kSharded || runtime_.always_whole()) return;
+  if (state_ == State::kWhole) detach("' is sharded; unshard its unit first");
+  state_ = State::kSharded;
+  store_->release();
+}
+
+void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
+  runtime_.enter_forward();
+  ++forwards_;
+  tickets_.emplace_back();
+  try {
+    gather();
+    const auto& precision = runtime_.options().precision;
+    if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
+    runtime_.reducer().expect(index_);
+    if (at::GradMode::is_enabled()) {
+      tickets_.back() =
+          c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, runtime_.record_forward(index_));
+      attach_post_backward(inputs, tickets_.back());
+    }
+  } catch (...) {
+    abort_forward();
+    throw;
+  }
+}
+
+void Unit::after_forward(const std::vector<at::Tensor*>& outputs) {
+  const auto& precision = runtime_.options().precision;
+  if (index_ == 0 && precision.output_dtype) cast_floating(outputs, *precision.output_dtype);
+  const bool armed = tickets_.back() && attach_pre_backward(outputs, tickets_.back());
+  leave_forward(armed && (index_ == 0 || runtime_.options().strategy != ShardingStrategy::kFullShard));
+}
+
+void Unit::abort_forward() noexcept {
+  try {
+    leave_forward(false);
+  } catch (...) {  // the forward's own exception is the one to report
+    state_ = State::kSharded;
+  }
+}
+
+void Unit::leave_forward(bool keep) {
+  tickets_.pop_back();
+  --forwards_;
+  runtime_.leave_forward();
+  if (!keep && forwards_ == 0 && !in_backward_) release();
+}
+
+void Unit::pre_backward(const BackwardTicket& ticket) {
+  runtime_.begin_backward();
+  in_backward_ = true;
+  gather();
+  if (runtime_.options().backward_prefetch == BackwardPrefetch::kPre) runtime_.prefetch_before(ticket.position);
+}
+
+void Unit::post_backward(BackwardTicket& ticket) {
+  runtime_.begin_backward();
+  ticket.redeem();
+  if (*ticket.pending > 0) return;  // another forward of this unit is still to come back
+  in_backward_ = false;
+  if (forwards_ == 0) release();
+  if (runtime_.options().backward_prefetch == BackwardPrefetch::kPost) runtime_.prefetch_before(ticket.position);
+  runtime_.reducer().unit_finished(index_);
+}
+
+void Unit::end_backward() {
+  in_backward_ = false;
+  pending_ = std::make_shared<std::int64_t>(0);
+  if (forwards_ == 0) release();
+}
+
+}  // namespace tessera::fsdp

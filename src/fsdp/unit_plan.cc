@@ -1,0 +1,66 @@
+#include "fsdp/unit_plan.h"
+
+#include <map>
+#include <unordered_map>
+
+#include "fsdp/wrap_classes.h"
+
+namespace tessera::fsdp {
+namespace {
+
+class Planner {
+ public:
+  Planner(UnitPlan& plan, const WrapPolicy& policy) : plan_(plan), policy_(policy) {}
+
+  void visit(const std::string& name, torch::nn::Module& module, int unit) {
+    auto* hooked = dynamic_cast<nn::HookedModule*>(&module);
+    if (hooked && (plan_.units.empty() || policy_(name, *hooked)) && !seen_modules_.contains(&module)) {
+      plan_.units.push_back({name, hooked, unit});
+      unit = static_cast<int>(plan_.units.size()) - 1;
+      seen_modules_[&module] = unit;
+    } else if (auto found = seen_modules_.find(&module); found != seen_modules_.end()) {
+      unit = found->second;  // a shared module is one unit
+    }
+    const auto prefix = name.empty() ? name : name + ".";
+    for (const auto& p : module.named_parameters(/*recurse=*/false)) {
+      if (!p.value().defined()) continue;
+      auto [found, added] = index_.try_emplace(p.value().unsafeGetTensorImpl(), plan_.parameters.size());
+      if (added) plan_.parameters.push_back({prefix + p.key(), p.value(), unit});
+      auto& owner = plan_.parameters[found->second].unit;
+      owner = common_ancestor(owner, unit);
+    }
+    for (const auto& child : module.named_children()) visit(prefix + child.key(), *child.value(), unit);
+  }
+
+ private:
+  int depth(int unit) const {
+    int d = 0;
+    for (; unit > 0; unit = plan_.units[static_cast<std::size_t>(unit)].parent) ++d;
+    return d;
+  }
+  int common_ancestor(int a, int b) const {
+    while (a != b) {
+      auto& deeper = depth(a) >= depth(b) ? a : b;
+      deeper = plan_.units[static_cast<std::size_t>(deeper)].parent;
+    }
+    return a;
+  }
+
+  UnitPlan& plan_;
+  const WrapPolicy& policy_;
+  std::unordered_map<const torch::nn::Module*, int> seen_modules_;
+  std::unordered_map<const void*, std::size_t> index_;
+};
+
+}  // namespace
+
+UnitPlan plan_units(nn::HookedModule& root, const WrapPolicy& policy) {
+  if (!policy) throw ConfigError("fully_shard: the wrap policy is empty; use wrap_none() for one unit", "wrap");
+  if (const auto* classes = policy.target<WrapClasses>()) classes->check_matches(root);
+  if (const auto* peft = policy.target<WrapPeft>()) peft->classes.check_matches(root);
+  UnitPlan plan;
+  Planner(plan, policy).visit("", root, -1);
+  return plan;
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,32 @@
+#pragma once
+// Which module becomes a unit, and which unit owns which parameter. No memory, no communication.
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::fsdp {
+
+struct PlannedParameter {
+  std::string name;   // the first under which it is registered
+  at::Tensor tensor;  // the module's own
+  int unit = 0;       // the lowest common ancestor of the units that register it
+};
+
+struct PlannedUnit {
+  std::string name;  // fully qualified; "" is the root
+  nn::HookedModule* module = nullptr;
+  int parent = -1;
+};
+
+struct UnitPlan {
+  std::vector<PlannedUnit> units;            // pre-order: the root first, a unit before the units inside it
+  std::vector<PlannedParameter> parameters;  // registration order, each once
+};
+
+/// ConfigError when a policy by class names names a class that the tree lacks.
+UnitPlan plan_units(nn::HookedModule& root, const WrapPolicy& policy);
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,123 @@
+#include "text/added_tokens.h"
+
+#include <algorithm>
+
+#include "text/unicode.h"
+
+namespace tessera::text {
+namespace {
+
+bool matches(const AlignedText& text, std::size_t at, std::size_t end, const std::u32string& pattern) {
+  if (end - at < pattern.size()) return false;
+  for (std::size_t i = 0; i < pattern.size(); ++i)
+    if (text[at + i].c != pattern[i]) return false;
+  return true;
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer) : tokens_(std::move(tokens)) {
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    const auto& token = tokens_[i];
+    by_id_[token.id] = i;
+    by_content_[token.content] = i;
+    auto spelling = align(token.content);
+    if (token.normalized && normalizer) normalizer->normalize(spelling, 0);
+    std::u32string text;
+    for (const auto& a : spelling) text += a.c;
+    if (!text.empty()) (token.normalized ? normalized_ : raw_)[text[0]].push_back({text, i});
+  }
+  for (auto* patterns : {&raw_, &normalized_})
+    for (auto& [first, list] : *patterns)
+      std::stable_sort(list.begin(), list.end(),
+                       [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
+}
+
+Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) const {
+  Pieces raw;
+  raw.text = std::move(input);
+  if (!raw.text.empty()) raw.list.push_back({0, raw.text.size(), 0, -1});
+  if (!raw_.empty()) cut(raw, raw_);
+  Pieces out;
+  if (raw.list.size() == 1 && raw.list[0].token < 0) {  // no added token: nothing to copy
+    out = std::move(raw);
+    if (normalizer) normalizer->normalize(out.text, 0);
+    out.list[0].end = out.text.size();
+  } else {
+    AlignedText part;
+    for (auto piece : raw.list) {
+      part.assign(raw.text.begin() + static_cast<std::ptrdiff_t>(piece.begin),
+                  raw.text.begin() + static_cast<std::ptrdiff_t>(piece.end));
+      if (piece.token < 0 && normalizer) normalizer->normalize(part, piece.origin);
+      piece.begin = out.text.size();
+      out.text.insert(out.text.end(), part.begin(), part.end());
+      piece.end = out.text.size();
+      out.list.push_back(piece);
+    }
+  }
+  std::erase_if(out.list, [](const Piece& piece) { return piece.begin == piece.end; });
+  if (!normalized_.empty()) cut(out, normalized_);
+  return out;
+}
+
+void AddedTokens::cut(Pieces& pieces, const Patterns& patterns) const {
+  std::vector<Piece> out;
+  for (const auto& piece : pieces.list) {
+    if (piece.token >= 0)
+      out.push_back(piece);
+    else
+      cut_piece(pieces.text, piece, patterns, out);
+  }
+  pieces.list.swap(out);
+}
+
+void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns,
+                            std::vector<Piece>& out) const {
+  auto open = piece.begin;
+  const auto origin = [&](std::size_t at) { return at == piece.begin ? piece.origin : text[at].begin; };
+  for (auto at = piece.begin; at < piece.end;) {
+    const auto bucket = patterns.find(text[at].c);
+    const Pattern* hit = nullptr;
+    if (bucket != patterns.end())
+      for (const auto& pattern : bucket->second)
+        if (matches(text, at, piece.end, pattern.text)) {
+          hit = &pattern;
+          break;
+        }
+    if (!hit) {
+      ++at;
+      continue;
+    }
+    const auto& token = tokens_[hit->token];
+    auto begin = at, end = at + hit->text.size();
+    at = end;
+    if (token.single_word &&
+        ((begin > piece.begin && is_word(text[begin - 1].c)) || (end < piece.end && is_word(text[end].c))))
+      continue;
+    if (token.lstrip)
+      while (begin > open && is_whitespace(text[begin - 1].c)) --begin;
+    if (token.rstrip)
+      while (end < piece.end && is_whitespace(text[end].c)) ++end;
+    if (open < begin) out.push_back({open, begin, origin(open), -1});
+    out.push_back({begin, end, origin(begin), token.id});
+    open = end;
+    at = std::max(at, end);
+  }
+  if (open < piece.end) out.push_back({open, piece.end, origin(open), -1});
+}
+
+const AddedToken* AddedTokens::find(std::string_view content) const {
+  auto it = by_content_.find(content);
+  return it == by_content_.end() ? nullptr : &tokens_[it->second];
+}
+
+const AddedToken* AddedTokens::find(std::int32_t id) const {
+  auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &tokens_[it->second];
+}
+
+std::int32_t AddedTokens::max_id() const {
+  return by_id_.empty() ? -1 : by_id_.rbegin()->first;
+}
+
+}  // namespace tessera::text

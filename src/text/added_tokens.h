@@ -1,0 +1,53 @@
+#pragma once
+// Tokens that are found in the text before the model sees it: special tokens, and those that a user added.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/aligned_text.h"
+#include "text/normalizer.h"
+
+namespace tessera::text {
+
+struct AddedToken {
+  std::string content;
+  std::int32_t id = 0;
+  bool single_word = false;  // only between characters that are not part of a word
+  bool lstrip = false;       // takes the white space before it, too
+  bool rstrip = false;
+  bool normalized = false;  // looked for after the normalizer, and in its spelling
+  bool special = false;     // left out by decode(skip_special_tokens)
+};
+
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer);
+
+  /// The input -> normalized pieces, the added tokens among them.
+  Pieces extract(AlignedText input, const Normalizer* normalizer) const;
+
+  const AddedToken* find(std::string_view content) const;
+  const AddedToken* find(std::int32_t id) const;
+  std::int32_t max_id() const;  // -1: none
+
+ private:
+  struct Pattern {
+    std::u32string text;
+    std::size_t token = 0;
+  };
+  using Patterns = std::unordered_map<char32_t, std::vector<Pattern>>;  // by first code point, longest first
+
+  void cut(Pieces& pieces, const Patterns& patterns) const;
+  void cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns, std::vector<Piece>& out) const;
+
+  std::vector<AddedToken> tokens_;
+  std::map<std::int32_t, std::size_t> by_id_;
+  std::map<std::string, std::size_t, std::less<>> by_content_;
+  Patterns raw_, normalized_;
+};
+
+}  // namespace tessera::text

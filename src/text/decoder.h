@@ -1,0 +1,27 @@
+#pragma once
+// Tokens -> text.
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::text {
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  /// Rewrites the tokens so that, joined, they are the text.
+  virtual void decode(std::vector<std::string>& tokens) const = 0;
+};
+using DecoderPtr = std::unique_ptr<const Decoder>;
+
+/// U+2581 (or another sign) -> space; one at the start of the first token vanishes when `drop_first`.
+DecoderPtr make_metaspace_decoder(char32_t replacement, bool drop_first);
+/// `pattern`: a PCRE2 expression.
+DecoderPtr make_replace_decoder(const std::string& pattern, const std::string& content, const std::string& where);
+DecoderPtr make_fuse_decoder();  // all tokens become one
+/// Removes up to `start` of the signs at each token's start, `stop` at its end.
+DecoderPtr make_strip_decoder(char32_t sign, std::size_t start, std::size_t stop);
+DecoderPtr make_byte_fallback_decoder();  // runs of <0xAB> -> text; one U+FFFD for each byte of a run that is not UTF-8
+DecoderPtr make_sequence(std::vector<DecoderPtr> parts);
+
+}  // namespace tessera::text

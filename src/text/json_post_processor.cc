@@ -1,0 +1,72 @@
+#include "text/json_parts.h"
+
+namespace tessera::text {
+namespace {
+
+std::int32_t token_id(const JsonPlace& json) {
+  const auto id = json.integer();
+  if (id < 0 || id > 0x7FFFFFFE) json.fail("expected a token id");
+  return static_cast<std::int32_t>(id);
+}
+
+// "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}
+std::vector<std::int32_t> special_ids(const JsonPlace& json, const JsonPlace& part) {
+  const auto name = part.at("id").string();
+  const auto special = json.at("special_tokens").at(name.c_str());
+  std::vector<std::int32_t> out;
+  for (const auto& id : special.at("ids").items()) out.push_back(token_id(id));
+  return out;
+}
+
+std::vector<TemplatePart> parts(const JsonPlace& json, const char* key) {
+  std::vector<TemplatePart> out;
+  for (const auto& part : json.at(key).items()) {
+    if (part.has("SpecialToken")) {
+      out.push_back({TemplatePart::Kind::kSpecial, special_ids(json, part.at("SpecialToken"))});
+      continue;
+    }
+    const auto id = part.at("Sequence").at("id");
+    if (id.string() != "A" && id.string() != "B") id.fail("expected \"A\" or \"B\"");
+    out.push_back({id.string() == "A" ? TemplatePart::Kind::kFirst : TemplatePart::Kind::kSecond, {}});
+  }
+  return out;
+}
+
+// "sep": ["</s>", 2]
+TemplatePart pair_of(const JsonPlace& json, const char* key) {
+  const auto items = json.at(key).items();
+  if (items.size() != 2) json.at(key).fail("expected [token, id]");
+  return {TemplatePart::Kind::kSpecial, {token_id(items[1])}};
+}
+
+}  // namespace
+
+PostProcessor json_post_processor(const JsonPlace& json) {
+  using Kind = TemplatePart::Kind;
+  const auto type = json.at("type").string();
+  const TemplatePart first{Kind::kFirst, {}}, second{Kind::kSecond, {}};
+  PostProcessor out;
+  if (type == "TemplateProcessing") {
+    out.single = parts(json, "single");
+    out.pair = parts(json, "pair");
+    return out;
+  }
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    const auto sep = pair_of(json, "sep"), cls = pair_of(json, "cls");
+    out.single = {cls, first, sep};
+    out.pair = type == "BertProcessing" ? std::vector{cls, first, sep, second, sep}
+                                        : std::vector{cls, first, sep, sep, second, sep};
+    return out;
+  }
+  if (type == "Sequence") {  // the one that adds tokens counts
+    for (const auto& part : json.at("processors").items())
+      if (const auto one = json_post_processor(part); one.added(false) > 0) out = one;
+    return out;
+  }
+  if (type == "ByteLevel") return out;  // it trims offsets only
+  json.fail(fmt::format(
+      "unknown type \"{}\"; known are TemplateProcessing, BertProcessing, RobertaProcessing, Sequence, ByteLevel",
+      type));
+}
+
+}  // namespace tessera::text

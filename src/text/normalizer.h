@@ -1,0 +1,35 @@
+#pragma once
+// First stage: rewrites the text (compatibility forms, case, white space).
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/aligned_text.h"
+
+namespace tessera::text {
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  /// `origin`: where the text starts in the input.
+  virtual void normalize(AlignedText& text, std::int32_t origin) const = 0;
+};
+using NormalizerPtr = std::unique_ptr<const Normalizer>;
+
+enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
+enum class Ends { kLeft, kRight, kBoth };
+
+/// SentencePiece's precompiled character map (a double-array trie and the replacements it points to). DataError when
+/// damaged; `where` begins the message.
+NormalizerPtr make_precompiled(std::string_view charsmap, const std::string& where);
+NormalizerPtr make_unicode_form(UnicodeForm form);
+NormalizerPtr make_lowercase();
+NormalizerPtr make_strip_accents();
+NormalizerPtr make_strip(Ends ends);
+NormalizerPtr make_prepend(const std::string& prefix);
+/// `pattern`: a PCRE2 expression.
+NormalizerPtr make_replace(const std::string& pattern, const std::string& content, const std::string& where);
+NormalizerPtr make_sequence(std::vector<NormalizerPtr> parts);
+
+}  // namespace tessera::text

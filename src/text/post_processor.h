@@ -1,0 +1,29 @@
+#pragma once
+// Fourth stage: puts special tokens around the ids of one text, or of two.
+#include <cstdint>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace tessera::text {
+
+/// A template: texts A and B and special tokens, in order.
+struct TemplatePart {
+  enum class Kind { kFirst, kSecond, kSpecial } kind = Kind::kFirst;
+  std::vector<std::int32_t> ids;  // of kSpecial
+};
+
+struct PostProcessor {
+  std::vector<TemplatePart> single{{TemplatePart::Kind::kFirst, {}}};
+  std::vector<TemplatePart> pair{{TemplatePart::Kind::kFirst, {}}, {TemplatePart::Kind::kSecond, {}}};
+
+  /// How many tokens it adds.
+  std::int64_t added(bool is_pair) const;
+  /// `second` is null for one text. Without special tokens the texts are only joined.
+  Encoding apply(Encoding first, const Encoding* second, bool add_special_tokens) const;
+};
+
+/// Cuts one text, or two, to `max_length` tokens in all. DataError when the chosen text is too short to be cut.
+void truncate(Encoding& first, Encoding* second, std::int64_t max_length, Truncation truncation, Side side);
+
+}  // namespace tessera::text

@@ -1,0 +1,107 @@
+#include "text/unicode.h"
+
+#include <utf8proc.h>
+
+namespace tessera::text {
+namespace {
+
+constexpr char32_t kReplacement = 0xFFFD;
+
+utf8proc_category_t category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+
+}  // namespace
+
+char32_t next_code_point(std::string_view& from) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(from[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) {
+    from.remove_prefix(1);
+    return first;
+  }
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4) {
+    from.remove_prefix(1);
+    return kReplacement;
+  }
+  char32_t c = first & (0x7F >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    // The second byte's range excludes overlong forms, surrogates and what lies above U+10FFFF.
+    unsigned char low = 0x80, high = 0xBF;
+    if (i == 1 && first == 0xE0) low = 0xA0;
+    if (i == 1 && first == 0xED) high = 0x9F;
+    if (i == 1 && first == 0xF0) low = 0x90;
+    if (i == 1 && first == 0xF4) high = 0x8F;
+    if (i >= from.size() || byte(i) < low || byte(i) > high) {
+      from.remove_prefix(i);
+      return kReplacement;
+    }
+    c = (c << 6) | (byte(i) & 0x3F);
+  }
+  from.remove_prefix(length);
+  return c;
+}
+
+void append_utf8(char32_t c, std::string& out) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+    return;
+  }
+  const int length = utf8_length(c);
+  out += static_cast<char>((0xF00 >> length) | (c >> (6 * (length - 1))));
+  for (int i = length - 2; i >= 0; --i) out += static_cast<char>(0x80 | ((c >> (6 * i)) & 0x3F));
+}
+
+std::u32string to_utf32(std::string_view utf8) {
+  std::u32string out;
+  while (!utf8.empty()) out += next_code_point(utf8);
+  return out;
+}
+
+int utf8_length(char32_t c) {
+  return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+}
+
+bool is_whitespace(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13);
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+         c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool is_punctuation(char32_t c) {
+  if (c < 0x80) return (c > 32 && c < 48) || (c > 57 && c < 65) || (c > 90 && c < 97) || (c > 122 && c < 127);
+  const auto k = category(c);
+  return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+}
+
+bool is_word(char32_t c) {
+  const auto k = category(c);
+  return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC || c == 0x200C ||
+         c == 0x200D || (c >= 0x24B6 && c <= 0x24E9);  // circled letters are alphabetic
+}
+
+bool is_digit(char32_t c) {
+  const auto k = category(c);
+  return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
+}
+
+bool is_nonspacing_mark(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_MN;
+}
+
+bool is_mark(char32_t c) {
+  const auto k = category(c);
+  return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
+}
+
+bool is_grapheme_break(char32_t before, char32_t after, std::int32_t& state) {
+  if (before < 0x80 && after < 0x80 && before != '\r') {
+    state = 0;
+    return true;
+  }
+  return utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before), static_cast<utf8proc_int32_t>(after),
+                                          &state);
+}
+
+}  // namespace tessera::text

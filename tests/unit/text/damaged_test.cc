@@ -1,0 +1,89 @@
+// Damaged tokenizer files: every prefix, every flipped byte ends in an error or a tokenizer, never in anything else.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+#include "text/normalizer.h"
+#include "text/sentencepiece_model.h"
+#include "text/tokenizer.h"
+
+namespace tessera::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Damaged : public testing::Test {
+ protected:
+  Damaged() : folder_(fs::temp_directory_path() / ("tessera_tok_" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~Damaged() override { fs::remove_all(folder_); }
+  std::string message(const std::string& name, const std::string& content) {
+    write_file_atomically((folder_ / name).string(), content);
+    try {
+      open_tokenizer((folder_ / name).string());
+    } catch (const DataError& e) {
+      return e.what();
+    }
+    return "accepted";
+  }
+  fs::path folder_;
+};
+
+TEST_F(Damaged, SentencePieceFilesNameTheByte) {
+  const auto good = read_file(std::string(TESSERA_TEST_DATA) + "/tokenizers/t5_spiece.model");
+  EXPECT_NE(message("spiece.model", good.substr(0, 1001)).find("at byte"), std::string::npos);
+  EXPECT_NE(message("spiece.model", "").find("no pieces"), std::string::npos);
+  EXPECT_NE(message("spiece.model", "{\"a\": 1}").find("not a SentencePiece model"), std::string::npos);
+  EXPECT_NE(message("spiece.model", std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11)).find("are left"),
+            std::string::npos);
+  EXPECT_NE(message("spiece.model", std::string("\x0a\x03\x0a\x01\xff", 5)).find("not UTF-8"), std::string::npos);
+}
+
+TEST_F(Damaged, JsonFilesNameTheKey) {
+  EXPECT_NE(message("tokenizer.json", "").find("expected a JSON object"), std::string::npos);
+  EXPECT_NE(message("tokenizer.json", "{}").find("expected a key \"model\""), std::string::npos);
+  EXPECT_NE(
+      message("tokenizer.json", R"({"model":{"type":"Unigram","vocab":[]}})").find("model: the vocabulary is empty"),
+      std::string::npos);
+  EXPECT_NE(
+      message("tokenizer.json", R"({"model":{"type":"Unigram","vocab":[["a",0]],"unk_id":1}})").find("model.unk_id"),
+      std::string::npos);
+  EXPECT_NE(message("tokenizer.json", R"({"added_tokens":[{"id":-1,"content":"x"}],"model":{"vocab":[["a",0]]}})")
+                .find("added_tokens[0].id"),
+            std::string::npos);
+  EXPECT_EQ(message("tokenizer.json", R"({"model":{"type":"Unigram","vocab":[["a",0]],"unk_id":0}})"), "accepted");
+  std::string deep(100000, '[');
+  EXPECT_NE(message("tokenizer.json", deep).find("JSON"), std::string::npos);
+}
+
+TEST_F(Damaged, FoldersWithoutATokenizerListWhatWasLookedFor) {
+  try {
+    open_tokenizer(folder_.string());
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("tokenizer.json, spiece.model, tokenizer.model"), std::string::npos);
+  }
+  EXPECT_THROW(open_tokenizer((folder_ / "none").string()), DataError);
+}
+
+TEST(Precompiled, DamagedMapsAreRefusedOrHarmless) {
+  EXPECT_THROW(make_precompiled("", "m"), DataError);
+  EXPECT_THROW(make_precompiled(std::string("\x08\0\0\0abcd", 8), "m"), DataError);
+  EXPECT_THROW(make_precompiled(std::string("\x03\0\0\0abcdefgh", 12), "m"), DataError);
+  // Offsets that leave the trie and values that leave the texts are misses.
+  std::string wild("\x08\0\0\0", 4);
+  const std::uint32_t units[2] = {0xFFFFFC00u, 0x7FFFFFFFu};
+  wild.append(reinterpret_cast<const char*>(units), 8);
+  const auto normalizer = make_precompiled(wild, "m");
+  auto text = align("any text");
+  normalizer->normalize(text, 0);
+  EXPECT_EQ(to_utf8(text.data(), text.data() + text.size()), "any text");
+}
+
+}  // namespace
+}  // namespace tessera::text
