@@ -6,6 +6,7 @@
 #include <map>
 
 #include "io/safetensors_reader.h"
+#include "io/torch_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -14,7 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<StoredTensor> list_file(const fs::path& file) {
-  return list_safetensors(file.string());
+  const auto kind = file.extension();
+  const bool torch = kind == ".bin" || kind == ".pt" || kind == ".pth";
+  return torch ? list_torch_file(file.string()) : list_safetensors(file.string());
 }
 
 // "weight_map" of an index file: tensor name -> file name.
