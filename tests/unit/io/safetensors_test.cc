@@ -72,6 +72,7 @@ TEST_F(Safetensors, RoundTripsEveryDtypeAndShape) {
     auto got = read_tensor(*source, name);
     EXPECT_EQ(got.sizes(), t.sizes()) << name;
     EXPECT_EQ(got.scalar_type(), t.scalar_type()) << name;
+    if (t.nbytes() == 0) continue;  // no pointer to compare
     EXPECT_EQ(0, std::memcmp(got.const_data_ptr(), t.const_data_ptr(), t.nbytes())) << name;
   }
 }
