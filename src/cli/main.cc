@@ -1,6 +1,7 @@
-#include <cstdio>
+#include <iostream>
 
-int main() {
-  std::puts("tessera");
-  return 0;
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  return tessera::cli::run({argv + 1, argv + argc}, std::cout, std::cerr);
 }

@@ -1,0 +1,44 @@
+#include "base/env.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+const std::vector<EnvironmentVariable>& environment_variables() {
+  static const std::vector<EnvironmentVariable> variables = {
+      {"TESSERA_LOG_LEVEL", "debug, info, warning, error or silent (default: info)"},
+      {"HF_HOME", "Hugging Face's folder: accelerate/default_config.yaml below it (default: ~/.cache/huggingface)"},
+      {"XDG_CACHE_HOME", "the folder that stands for ~/.cache"},
+      {"HOME", "where ~ is"},
+      {"PATH", "where `tessera launch PROGRAM` looks"},
+      {"RANK", "this process's rank (torchrun's name; set by tessera launch)"},
+      {"WORLD_SIZE", "number of ranks"},
+      {"LOCAL_RANK", "rank within this machine"},
+      {"LOCAL_WORLD_SIZE", "ranks on this machine"},
+      {"MASTER_ADDR", "address of rank 0"},
+      {"MASTER_PORT", "port of rank 0"},
+      {"OMPI_COMM_WORLD_RANK", "rank under mpirun (Open MPI); likewise _SIZE, _LOCAL_RANK, _LOCAL_SIZE"},
+      {"PMI_RANK", "rank under mpirun (MPICH and others); likewise PMI_SIZE"},
+      {"SLURM_PROCID", "rank under srun; likewise SLURM_NTASKS, SLURM_LOCALID"},
+      {"OMP_NUM_THREADS", "threads of each rank (set by tessera launch to cores / ranks)"},
+      {"CUDA_VISIBLE_DEVICES", "GPUs that ranks may use (set by tessera launch from gpu_ids)"},
+      {"ACCELERATE_USE_FSDP",
+       "what the launch decided; likewise ACCELERATE_* and FSDP_*, one for each key of the file"},
+      {"ACCELERATE_MIXED_PRECISION", "no, bf16 or fp16"},
+  };
+  return variables;
+}
+
+std::optional<std::string> environment(const std::string& name) {
+  bool listed = false;
+  for (const EnvironmentVariable& variable : environment_variables()) listed = listed || name == variable.name;
+  TESSERA_CHECK(listed, "environment variable " + name + " is read but not documented");
+  const char* value = std::getenv(name.c_str());
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+}  // namespace tessera

@@ -1,0 +1,19 @@
+#pragma once
+// Every environment variable that tessera reads, in one list: `tessera env` prints it.
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct EnvironmentVariable {
+  const char* name;
+  const char* meaning;
+};
+
+const std::vector<EnvironmentVariable>& environment_variables();
+
+/// The value, or nothing where it is unset or empty. InternalError for a name that the list above lacks.
+std::optional<std::string> environment(const std::string& name);
+
+}  // namespace tessera

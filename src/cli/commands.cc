@@ -1,0 +1,91 @@
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/nearest.h"
+#include "cli/exit_code.h"
+#include "tessera/base/error.h"
+
+namespace tessera::cli {
+namespace {
+
+/// Replaces this process by the worker; environment, rank and signals stay.
+[[noreturn]] void become_worker(const Arguments& args) {
+  const std::string worker = worker_path();
+  std::vector<std::string> texts = {"tessera"};
+  texts.insert(texts.end(), args.begin(), args.end());
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  ::execv(worker.c_str(), pointers.data());
+  throw ConfigError(fmt::format("cannot start '{}': {}", worker, std::strerror(errno)));
+}
+
+std::string help() {
+  std::string text =
+      "tessera: fully sharded fine-tuning of Transformers\n\nUsage: tessera COMMAND [flags]\n"
+      "       tessera launch [flags] TASK|PROGRAM [flags of the task]\n\nCommands\n";
+  for (const Command& command : commands()) text += fmt::format("  {:<12} {}\n", command.name, command.help);
+  return text + "\n'tessera COMMAND --help' lists a command's flags; 'tessera --version' says the version.\n";
+}
+
+int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    (args.empty() ? err : out) << help();
+    return args.empty() ? kConfigError : kSuccess;
+  }
+  if (args[0] == "--version") {
+    out << "tessera " << TESSERA_VERSION << "\n";
+    return kSuccess;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    names.emplace_back(command.name);
+    if (args[0] != command.name) continue;
+    if (command.function == nullptr) become_worker(args);
+    return command.function({args.begin() + 1, args.end()}, out, err);
+  }
+  throw ConfigError(
+      fmt::format("unknown command '{}'{}; 'tessera --help' lists all", args[0], did_you_mean(args[0], names)));
+}
+
+}  // namespace
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> table = {
+      {"launch", "start a task or a program on several ranks", launch_command},
+      {"config", "write a config file for launch", config_command},
+      {"env", "show versions, cores and environment variables", env_command},
+  };
+  return table;
+}
+
+std::vector<std::string> task_names() {
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    if (command.function == nullptr) names.emplace_back(command.name);
+  }
+  return names;
+}
+
+std::string worker_path() {
+  std::error_code code;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", code);
+  const std::string worker = (self.parent_path() / "tessera-worker").string();
+  if (code || ::access(worker.c_str(), X_OK) != 0) {
+    throw ConfigError(
+        fmt::format("'{}' is missing; keep the programs tessera and tessera-worker in one folder", worker));
+  }
+  return worker;
+}
+
+int run(const Arguments& args, std::ostream& out, std::ostream& err) {
+  return run_guarded([&] { return run_unguarded(args, out, err); }, err);
+}
+
+}  // namespace tessera::cli

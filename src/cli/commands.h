@@ -1,0 +1,33 @@
+#pragma once
+// The subcommands, in one table. This program loads no libtorch: it starts at once, and hands tasks over to
+// tessera-worker, which lies beside it.
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+using Arguments = std::vector<std::string>;
+using Function = int (*)(const Arguments& args, std::ostream& out, std::ostream& err);
+
+struct Command {
+  const char* name;
+  const char* help;
+  Function function;  // null: a task, run by tessera-worker (src/worker/tasks.cc has its function)
+};
+
+/// In the order of `tessera --help`.
+const std::vector<Command>& commands();
+std::vector<std::string> task_names();
+
+/// The path of tessera-worker, found beside this program. ConfigError where it is missing.
+std::string worker_path();
+
+/// args: without the program's name. Returns the exit code; does not return where a task replaces this process.
+int run(const Arguments& args, std::ostream& out, std::ostream& err);
+
+int launch_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int config_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int env_command(const Arguments& args, std::ostream& out, std::ostream& err);
+
+}  // namespace tessera::cli

@@ -1,0 +1,45 @@
+#include "cli/exit_code.h"
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::cli {
+namespace {
+
+int report(std::ostream& err, const std::string& message, int code) {
+  err << "tessera error: " << message << std::endl;
+  return code;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+int run_guarded(const std::function<int()>& body, std::ostream& err) {
+  try {
+    return body();
+  } catch (const ConfigError& e) {
+    return report(err, e.what(), kConfigError);
+  } catch (const DataError& e) {
+    return report(err, e.what(), kDataError);
+  } catch (const CheckpointError& e) {
+    return report(err, e.what(), kCheckpointError);
+  } catch (const CommError& e) {
+    return report(err, e.what(), kCommError);
+  } catch (const InternalError& e) {
+    return report(err, e.what(), kInternalError);
+  } catch (const Error& e) {
+    return report(err, e.what(), kFailure);
+  } catch (const std::bad_alloc&) {
+    return report(err, "out of memory; use more ranks, a smaller batch or a smaller model", kOutOfMemory);
+  } catch (const std::exception& e) {
+    return report(err, first_line(e.what()), kInternalError);
+  }
+}
+
+}  // namespace tessera::cli

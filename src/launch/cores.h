@@ -1,0 +1,30 @@
+#pragma once
+// Which cores and how many threads each rank gets.
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::launch {
+
+struct CoreRequest {
+  int ranks = 1;
+  std::optional<int> threads_per_rank;  // --num_cpu_threads_per_process
+  bool insist = false;                  // --enable_cpu_affinity: too few cores is an error
+};
+
+struct CorePlan {
+  int threads_per_rank = 1;
+  std::vector<std::vector<int>> cpus_of_rank;  // disjoint; empty: ranks are not bound
+  std::vector<std::string> warnings;
+};
+
+/// `cpus` are the ones this process may use, neighbours sharing caches (see usable_cpus()). With at least one for each
+/// rank, the ranks get equal disjoint slices and a thread for each; else they share all, one thread each, with a
+/// warning. ConfigError names the numbers and the remedy.
+CorePlan plan_cores(const CoreRequest& request, const std::vector<int>& cpus);
+
+/// The CPUs of this process's affinity mask, hyper-threads of a core beside each other; fewer where the control group's
+/// quota allows only so many.
+std::vector<int> usable_cpus();
+
+}  // namespace tessera::launch

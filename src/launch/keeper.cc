@@ -1,0 +1,74 @@
+#include "launch/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr std::size_t kMaxGroups = 4096;
+constexpr pid_t kAllIsWell = 0;
+
+/// Reads pids and kAllIsWell until the launcher's end closes. After fork, so no memory
+/// is allocated here.
+[[noreturn]] void keep(int socket) {
+  ::setsid();  // Ctrl-C is for the launcher
+  static std::array<pid_t, kMaxGroups> groups{};
+  std::size_t count = 0;
+  pid_t message = 0;
+  while (true) {
+    const ssize_t n = ::read(socket, &message, sizeof(message));
+    if (n < 0 && errno == EINTR) continue;
+    if (n != sizeof(message)) break;
+    if (message == kAllIsWell) ::_exit(0);
+    if (message > 0 && count < kMaxGroups) groups[count++] = message;
+  }
+  for (std::size_t i = 0; i < count; ++i) ::kill(-groups[i], SIGKILL);
+  ::_exit(0);
+}
+
+}  // namespace
+
+Keeper::Keeper() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw Error(fmt::format("cannot create a socket: {}", std::strerror(errno)));
+  }
+  Fd ours(ends[0]), theirs(ends[1]);
+  pid_ = ::fork();
+  if (pid_ < 0) throw Error(fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (pid_ == 0) {
+    ours.reset(-1);
+    // Whoever reads the launcher's output must see its end when the ranks are gone, not when the keeper is.
+    const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+    keep(theirs.get());
+  }
+  socket_ = std::move(ours);
+}
+
+Keeper::~Keeper() {
+  send(kAllIsWell);
+  socket_.reset(-1);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+void Keeper::send(pid_t message) {
+  while (::send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL) < 0 && errno == EINTR) continue;
+}
+
+void Keeper::watch(pid_t group) {
+  send(group);
+}
+
+}  // namespace tessera::launch

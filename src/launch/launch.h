@@ -1,0 +1,55 @@
+#pragma once
+// `tessera launch [accelerate's flags] TASK|PROGRAM args...`: one process for each rank on this machine.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/accelerate.h"
+#include "launch/cores.h"
+#include "launch/supervisor.h"
+
+namespace tessera::launch {
+
+/// The subcommands that may be launched by name, and the program that runs them.
+struct Tasks {
+  std::vector<std::string> names;
+  std::string program;
+};
+
+struct LaunchOptions {
+  std::optional<std::string> config_file;
+  std::optional<int> num_cpu_threads_per_process;
+  int tee = 0;  // as torchrun's: 1 stdout, 2 stderr, 3 both
+  std::string log_dir;
+  int max_restarts = 0;
+  double monitor_interval = 0.1;
+  std::string role = "default";
+  std::string rdzv_conf;
+  bool no_python = false, multi_gpu = false;
+  std::vector<std::string> command;
+};
+
+struct LaunchPlan {
+  config::AccelerateConfig accelerate;
+  LaunchOptions options;
+  CorePlan cores;
+  std::vector<std::string> notes, warnings;  // for the log, each once
+  std::string program;                       // what each rank runs
+  std::vector<std::string> args;             // with args[0]
+};
+
+/// Reads flags and file and checks everything that can be checked before a process starts. Nothing where --help was
+/// asked for. ConfigError for bad flags, a missing or bad file, too few cores, an unknown task or program.
+std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, const Tasks& tasks);
+
+/// The flags by group, with defaults, and the tasks.
+std::string launch_help(const Tasks& tasks);
+
+/// Starts the ranks, restarts them up to max_restarts times when one fails, and says in the log which failed and how.
+/// Returns the exit code: 0, that of the first failing rank, 128 + signal.
+int run_launch(const LaunchPlan& plan);
+
+/// torchrun's variables, accelerate's and OMP_NUM_THREADS for one rank.
+config::Environment rank_environment(const LaunchPlan& plan, int rank, int port, int restart);
+
+}  // namespace tessera::launch

@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/nearest.h"
+#include "config/accelerate_input.h"
+#include "launch/launch.h"
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+namespace {
+
+using config::OptionTable;
+
+void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& accelerate) {
+  t.add(&o.config_file, {"--config_file"},
+        "accelerate's YAML or JSON file (default: " + config::default_accelerate_path() + ", if it exists)",
+        "Configuration")
+      .placeholder("FILE");
+  config::add_accelerate_options(t, accelerate);
+  const char* processes = "Processes and machines";
+  t.add(&o.num_cpu_threads_per_process, {"--num_cpu_threads_per_process"},
+        "threads of each rank (default: cores / ranks)", processes);
+  t.add(&o.multi_gpu, {"--multi_gpu"}, "run on several GPUs", processes);
+  const char* supervision = "Supervision and output";
+  t.add(&o.tee, {"--tee", "-t"}, "show the output of all ranks with a prefix: 1 stdout, 2 stderr, 3 both", supervision);
+  t.add(&o.log_dir, {"--log_dir"}, "also write DIR/rank_N/stdout.log and stderr.log", supervision).placeholder("DIR");
+  t.add(&o.max_restarts, {"--max_restarts"}, "start all ranks again after a failure, up to so many times", supervision);
+  t.add(&o.role, {"--role"}, "the ranks' ROLE_NAME", supervision);
+  t.add(&o.monitor_interval, {"--monitor_interval"}, "accepted: failures are noticed at once", supervision);
+  t.add(&o.rdzv_conf, {"--rdzv_conf"}, "accepted: one machine needs no rendezvous", supervision);
+  t.add(&o.no_python, {"--no_python"}, "accepted: programs are always started as they are", supervision);
+  t.rest(&o.command, "TASK|PROGRAM ARGS...", "a task of tessera or a program, and its arguments");
+}
+
+OptionTable make_table(LaunchOptions& options, config::AccelerateInput& accelerate) {
+  OptionTable table("tessera launch", "starts one process for each rank and watches over them");
+  add_options(table, options, accelerate);
+  return table;
+}
+
+bool exists(const std::string& path) {
+  struct stat info{};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+bool has_gpu() {
+  return exists("/dev/nvidiactl") || exists("/dev/dxg");
+}
+
+/// "" where only the command line speaks.
+std::string choose_file(const LaunchOptions& options) {
+  if (options.config_file) {
+    if (!exists(*options.config_file)) {
+      throw ConfigError(
+          fmt::format("--config_file '{}' does not exist; 'tessera config default --config_file {}' writes one",
+                      *options.config_file, *options.config_file),
+          "config_file");
+    }
+    return *options.config_file;
+  }
+  const std::string standard = config::default_accelerate_path();
+  return exists(standard) ? standard : "";
+}
+
+/// File first, then flags on top; what a flag contradicts in the file gives way.
+void read_settings(const std::vector<std::string>& args, const OptionTable& flags, LaunchPlan& plan) {
+  config::AccelerateInput input;
+  const std::string file = choose_file(plan.options);
+  if (!file.empty()) config::read_accelerate_file(file, input, plan.warnings);
+  config::drop_overridden(flags, input);
+  LaunchOptions scratch;
+  OptionTable table = make_table(scratch, input);
+  if (table.parse(args) == config::ParseResult::kHelp) return;  // the first parse has told
+  plan.accelerate = config::resolve(input, file.empty() ? "command line" : file, !file.empty(), plan.warnings);
+}
+
+void check_options(LaunchPlan& plan) {
+  const LaunchOptions& o = plan.options;
+  const auto refuse = [](const std::string& key, const std::string& message) {
+    throw ConfigError("--" + key + message, key);
+  };
+  if (o.tee < 0 || o.tee > 3) refuse("tee", fmt::format(" expects 0 to 3, found {}", o.tee));
+  if (o.max_restarts < 0) refuse("max_restarts", fmt::format(" expects 0 or more, found {}", o.max_restarts));
+  if (o.multi_gpu && !has_gpu()) refuse("multi_gpu", ": no GPU found on this machine; leave it out to run on the CPU");
+  if (!o.log_dir.empty()) ensure_writable_folder(o.log_dir);
+  if (!has_gpu() && !plan.accelerate.use_cpu) plan.notes.push_back("no GPU found: running on the CPU");
+  if ((plan.accelerate.use_cpu || !has_gpu()) && plan.accelerate.fsdp.offload_params) {
+    plan.notes.push_back("fsdp_offload_params: parameters are in host memory already");
+  }
+}
+
+void find_command(const Tasks& tasks, LaunchPlan& plan) {
+  const std::string list = fmt::format("{}", fmt::join(tasks.names, ", "));
+  if (plan.options.command.empty()) {
+    throw ConfigError(fmt::format("nothing to launch: name a task ({}) or a program after the flags", list));
+  }
+  const std::string& name = plan.options.command[0];
+  plan.args = plan.options.command;
+  for (const std::string& task : tasks.names) {
+    if (task != name) continue;
+    plan.program = tasks.program;
+    plan.args.insert(plan.args.begin(), "tessera");
+    return;
+  }
+  plan.program = find_program(name);
+  if (!plan.program.empty()) return;
+  if (name.ends_with(".py")) {
+    throw ConfigError(
+        fmt::format("'{0}' is not executable; start a Python program as 'tessera launch ... python {0}'", name));
+  }
+  throw ConfigError(fmt::format("'{}' is neither a task ({}) nor a program that can be found and executed{}", name,
+                                list, did_you_mean(name, tasks.names)));
+}
+
+}  // namespace
+
+std::string launch_help(const Tasks& tasks) {
+  LaunchOptions options;
+  config::AccelerateInput accelerate;
+  return make_table(options, accelerate).help() + fmt::format("\nTasks: {}\n", fmt::join(tasks.names, ", "));
+}
+
+std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, const Tasks& tasks) {
+  LaunchPlan plan;
+  config::AccelerateInput scratch;
+  OptionTable flags = make_table(plan.options, scratch);
+  if (flags.parse(args) == config::ParseResult::kHelp) return std::nullopt;
+  read_settings(args, flags, plan);
+  check_options(plan);
+  find_command(tasks, plan);
+  const CoreRequest request{plan.accelerate.num_processes, plan.options.num_cpu_threads_per_process,
+                            plan.accelerate.enable_cpu_affinity};
+  plan.cores = plan_cores(request, usable_cpus());
+  for (const std::string& warning : plan.cores.warnings) plan.warnings.push_back(warning);
+  return plan;
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,96 @@
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "launch/launch.h"
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+namespace {
+
+/// A port of this machine that nobody listens on now.
+int free_port() {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (fd.get() < 0 || ::bind(fd.get(), generic, size) != 0 || ::getsockname(fd.get(), generic, &size) != 0) {
+    throw Error("no free port for the ranks' rendezvous; give one with --main_process_port");
+  }
+  return ntohs(address.sin_port);
+}
+
+/// Tells launches on one machine apart.
+std::string run_id() {
+  return fmt::format("tessera-{}", ::getpid());
+}
+
+std::vector<Command> commands_of(const LaunchPlan& plan, int restart) {
+  const int port = plan.accelerate.main_process_port != 0 ? plan.accelerate.main_process_port : free_port();
+  std::vector<Command> commands;
+  for (int rank = 0; rank < plan.accelerate.num_processes; ++rank) {
+    Command command;
+    command.program = plan.program;
+    command.args = plan.args;
+    command.environment = rank_environment(plan, rank, port, restart);
+    if (!plan.cores.cpus_of_rank.empty()) command.cpus = plan.cores.cpus_of_rank[static_cast<std::size_t>(rank)];
+    commands.push_back(std::move(command));
+  }
+  return commands;
+}
+
+void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
+  const int others = plan.accelerate.num_processes - 1;
+  for (const std::string& line : outcome.last_lines) {
+    log_error(fmt::format("[rank {}]: {}", outcome.failed_rank, line));
+  }
+  log_error(fmt::format(
+      "rank {} failed with {}{}", outcome.failed_rank, describe_exit(outcome.exit_code),
+      others == 0 ? "" : fmt::format("; the other {} ended with it", others == 1 ? "rank was" : "ranks were")));
+}
+
+}  // namespace
+
+config::Environment rank_environment(const LaunchPlan& plan, int rank, int port, int restart) {
+  config::Environment env = config::to_environment(plan.accelerate);
+  const auto set = [&env](const char* name, const auto& value) { env.emplace_back(name, fmt::format("{}", value)); };
+  const int world = plan.accelerate.num_processes;
+  set("RANK", rank);
+  set("LOCAL_RANK", rank);
+  set("WORLD_SIZE", world);
+  set("LOCAL_WORLD_SIZE", world);
+  set("GROUP_RANK", 0);
+  set("GROUP_WORLD_SIZE", 1);
+  set("ROLE_RANK", rank);
+  set("ROLE_WORLD_SIZE", world);
+  set("ROLE_NAME", plan.options.role);
+  set("MASTER_ADDR", plan.accelerate.main_process_ip);
+  set("MASTER_PORT", port);
+  set("TORCHELASTIC_RUN_ID", run_id());
+  set("TORCHELASTIC_RESTART_COUNT", restart);
+  set("TORCHELASTIC_MAX_RESTARTS", plan.options.max_restarts);
+  set("OMP_NUM_THREADS", plan.cores.threads_per_rank);
+  const auto& gpus = plan.accelerate.gpu_ids;
+  if (gpus && *gpus != "all") set("CUDA_VISIBLE_DEVICES", *gpus);
+  return env;
+}
+
+int run_launch(const LaunchPlan& plan) {
+  SupervisorOptions options;
+  options.output.tee_stdout = (plan.options.tee & 1) != 0;
+  options.output.tee_stderr = (plan.options.tee & 2) != 0;
+  options.output.log_dir = plan.options.log_dir;
+  for (int restart = 0;; ++restart) {
+    const Outcome outcome = supervise(commands_of(plan, restart), options, log_warning);
+    if (outcome.failed_rank >= 0) report_failure(plan, outcome);
+    if (outcome.failed_rank < 0 || restart == plan.options.max_restarts) return outcome.exit_code;
+    log_warning(fmt::format("starting all ranks again ({} of {})", restart + 1, plan.options.max_restarts));
+  }
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,24 @@
+// tessera-worker: runs one task. `tessera TASK` becomes this program; `tessera launch TASK` starts it once for each
+// rank.
+#include <iostream>
+#include <string>
+
+#include "cli/exit_code.h"
+#include "tessera/base/error.h"
+#include "worker/tasks.h"
+
+namespace {
+
+int run(const tessera::cli::Arguments& args) {
+  for (const auto& task : tessera::worker::tasks()) {
+    if (!args.empty() && args[0] == task.name)
+      return task.function({args.begin() + 1, args.end()}, std::cout, std::cerr);
+  }
+  throw tessera::ConfigError("tessera-worker runs tasks for tessera; type 'tessera --help'");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
+}
