@@ -1,0 +1,295 @@
+// Every fused operation against its composite, value and gradients; masks against what they promise.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "nn/attention.h"
+#include "nn/dropout_ops.h"
+#include "nn/linear_cross_entropy.h"
+#include "nn/lora_linear.h"
+#include "nn/rms_norm.h"
+#include "support/compare.h"
+#include "tensor/rng.h"
+#include "tessera/nn/dropout.h"
+#include "tessera/nn/embedding.h"
+#include "tessera/nn/init.h"
+#include "tessera/nn/linear.h"
+
+namespace tessera::nn {
+namespace {
+
+using Inputs = std::vector<at::Tensor>;
+
+// Gradients of both functions for the same inputs and the same output gradient.
+template <class Fused, class Composite>
+void expect_same(const Inputs& inputs, const Fused& fused, const Composite& composite, double tolerance) {
+  const auto run = [&](const auto& f) {
+    Inputs leaves;
+    for (const auto& t : inputs) leaves.push_back(t.detach().clone().set_requires_grad(true));
+    const auto y = f(leaves);
+    torch::manual_seed(3);
+    y.backward(torch::randn(y.sizes()).to(y.scalar_type()));
+    Inputs out{y.detach()};
+    for (const auto& leaf : leaves) out.push_back(leaf.grad());
+    return out;
+  };
+  const auto a = run(fused), b = run(composite);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    test::expect_close(a[i], b[i], tolerance, i == 0 ? "value" : "gradient of input " + std::to_string(i - 1));
+  }
+}
+
+at::Tensor normal(at::IntArrayRef sizes) {
+  return torch::randn(sizes);
+}
+
+at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& w) {
+  const auto x32 = x.to(torch::kFloat);
+  const auto n = x32 * torch::rsqrt(x32.pow(2).mean(-1, true) + 1e-6);
+  return w * n.to(w.scalar_type());
+}
+
+TEST(RmsNormOp, EqualsComposite) {
+  torch::manual_seed(1);
+  expect_same(
+      {normal({3, 5, 33}), normal({33})}, [](const Inputs& i) { return rms_norm(i[0], i[1], 1e-6); },
+      [](const Inputs& i) { return plain_rms_norm(i[0], i[1]); }, 2e-6);
+}
+
+TEST(RmsNormOp, WorksInBfloat16) {
+  torch::manual_seed(1);
+  expect_same(
+      {normal({7, 64}).to(torch::kBFloat16), normal({64}).to(torch::kBFloat16)},
+      [](const Inputs& i) { return rms_norm(i[0], i[1], 1e-6); },
+      [](const Inputs& i) { return plain_rms_norm(i[0], i[1]); }, 2e-2);
+}
+
+TEST(ReluDropoutOp, WithoutDropoutEqualsRelu) {
+  torch::manual_seed(1);
+  expect_same(
+      {normal({40, 300})}, [](const Inputs& i) { return relu_dropout(i[0], 0.0); },
+      [](const Inputs& i) { return torch::relu(i[0]); }, 0);
+}
+
+TEST(DropoutOp, DropsTheAskedShareAndScalesTheRest) {
+  tensor::manual_seed(5);
+  const auto y = dropout(torch::ones({100000}), 0.1);
+  const double dropped = (y == 0).sum().item<double>() / 1e5;
+  EXPECT_NEAR(dropped, 0.1, 0.004);  // four standard deviations
+  EXPECT_TRUE(torch::allclose(y.masked_select(y != 0), torch::full({}, 1.0f / 0.9f)));
+}
+
+TEST(DropoutOp, BackwardUsesTheMaskOfForward) {
+  tensor::manual_seed(5);
+  const auto x = torch::ones({50, 99}).set_requires_grad(true), r = torch::zeros({50, 99}).set_requires_grad(true);
+  const auto y = dropout_add(r, x, 0.3);
+  y.sum().backward();
+  EXPECT_TRUE(torch::equal(y.detach(), x.grad()));
+  EXPECT_TRUE(torch::equal(r.grad(), torch::ones({50, 99})));
+  const auto z = torch::randn({50, 99}).set_requires_grad(true);
+  const auto h = relu_dropout(z, 0.3);
+  h.sum().backward();
+  test::expect_close(z.grad() * torch::relu(z.detach()), h.detach(), 1e-6, "relu mask");
+}
+
+TEST(DropoutOp, IsDeterministicAndChangesFromCallToCall) {
+  const auto x = torch::ones({1000});
+  tensor::manual_seed(9, 1);
+  const auto a = dropout(x, 0.5), b = dropout(x, 0.5);
+  tensor::manual_seed(9, 1);
+  EXPECT_TRUE(torch::equal(a, dropout(x, 0.5)));
+  EXPECT_FALSE(torch::equal(a, b));
+  tensor::manual_seed(9, 2);  // another rank
+  EXPECT_FALSE(torch::equal(a, dropout(x, 0.5)));
+}
+
+TEST(DropoutOp, MaskDoesNotDependOnTheDtype) {
+  tensor::manual_seed(9);
+  const auto a = dropout(torch::ones({5000}), 0.5);
+  tensor::manual_seed(9);
+  const auto b = dropout(torch::ones({5000}).to(torch::kBFloat16), 0.5);
+  EXPECT_TRUE(torch::equal(a, b.to(torch::kFloat)));
+}
+
+TEST(LoraLinearOp, EqualsCompositeWithEveryGradient) {
+  torch::manual_seed(1);
+  const Inputs inputs{normal({9, 16}), normal({12, 16}), normal({12}), normal({4, 16}), normal({12, 4})};
+  expect_same(
+      inputs, [](const Inputs& i) { return lora_linear(i[0], i[1], i[2], i[3], i[4], 1.7, 0.0); },
+      [](const Inputs& i) {
+        return torch::linear(i[0], i[1], i[2]) + torch::linear(torch::linear(i[0], i[3]), i[4]) * 1.7;
+      },
+      2e-6);
+}
+
+TEST(LoraLinearOp, DropoutUsesOneMaskBothWays) {
+  torch::manual_seed(1);
+  const auto x = torch::rand({6, 16}) + 1, w = torch::zeros({16, 16}), a = torch::eye(16), b = torch::eye(16);
+  const auto run = [&](double p) {
+    tensor::manual_seed(4);
+    auto leaf = x.clone().set_requires_grad(true);
+    const auto y = lora_linear(leaf, w, {}, a, b, 1.0, p);  // = dropout(x)
+    y.sum().backward();
+    return std::pair{y.detach(), leaf.grad()};
+  };
+  const auto [y, gx] = run(0.4);
+  EXPECT_GT((y == 0).sum().item<int>(), 0);
+  test::expect_close(gx * x, y, 1e-6, "mask");
+}
+
+TEST(LinearModule, HookedAdapterModulesGiveTheSameAsTheFusedPath) {
+  struct Hooks : ForwardHooks {
+    void before_forward(const std::vector<at::Tensor*>&) override { ++calls; }
+    void after_forward(const std::vector<at::Tensor*>&) override {}
+    void abort_forward() noexcept override {}
+    int calls = 0;
+  } hooks;
+  Linear linear(8, 6);
+  linear.attach_adapter(2, 0.5, 0.25);
+  reset_parameters(linear, 1);
+  const auto x = torch::ones({3, 8});
+  tensor::manual_seed(2);
+  const auto fused = linear(x);
+  linear.adapter()->a->set_hooks(&hooks);
+  linear.adapter()->b->set_hooks(&hooks);
+  tensor::manual_seed(2);
+  test::expect_close(linear(x), fused, 1e-6, "output");
+  EXPECT_EQ(hooks.calls, 2);
+}
+
+// One sequence at a time, every step written out.
+at::Tensor plain_attention(const Inputs& i, const AttentionOptions& o) {
+  Inputs rows;
+  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+    const auto heads = [&](const at::Tensor& x, const SequenceRows& r) {
+      return x.narrow(0, r.begin[s], r.length[s]).view({r.length[s], o.num_heads, -1}).transpose(0, 1);
+    };
+    const auto q = heads(i[0], *o.query_rows), k = heads(i[1], *o.key_rows), v = heads(i[2], *o.key_rows);
+    const auto m = q.size(1), n = k.size(1);
+    auto scores = torch::matmul(q, k.transpose(1, 2)) * o.scale;
+    if (i.size() > 3) scores = scores + i[3].narrow(1, 0, m).narrow(2, 0, n);
+    if (o.causal) {
+      const auto hidden = torch::ones({m, n}).triu(n - m + 1).to(torch::kBool);
+      scores = scores.masked_fill(hidden, std::numeric_limits<float>::lowest());
+    }
+    if (o.key_visible.defined()) {
+      const auto hidden = o.key_visible.narrow(0, o.key_rows->begin[s], n).eq(0);
+      scores = scores.masked_fill(hidden, std::numeric_limits<float>::lowest());
+    }
+    rows.push_back(torch::matmul(torch::softmax(scores, -1), v).transpose(0, 1).reshape({m, -1}));
+  }
+  return torch::cat(rows);
+}
+
+AttentionOptions ragged(bool causal) {
+  AttentionOptions o;
+  o.num_heads = 2;
+  o.causal = causal;
+  o.scale = 0.7;
+  o.query_rows = std::make_shared<SequenceRows>(SequenceRows{{0, 5, 6}, {5, 1, 7}});
+  o.key_rows = causal ? o.query_rows : std::make_shared<SequenceRows>(SequenceRows{{0, 9, 12}, {9, 3, 4}});
+  return o;
+}
+
+TEST(AttentionOp, CrossAttentionOfRaggedSequencesEqualsComposite) {
+  torch::manual_seed(1);
+  const auto o = ragged(false);
+  expect_same(
+      {normal({13, 12}), normal({16, 12}), normal({16, 12})},
+      [&](const Inputs& i) { return attention(i[0], i[1], i[2], {}, o); },
+      [&](const Inputs& i) { return plain_attention(i, o); }, 1e-5);
+}
+
+TEST(AttentionOp, CausalWithBiasEqualsCompositeAndSumsTheBiasGradient) {
+  torch::manual_seed(1);
+  const auto o = ragged(true);
+  expect_same(
+      {normal({13, 12}), normal({13, 12}), normal({13, 12}), normal({2, 7, 7})},
+      [&](const Inputs& i) { return attention(i[0], i[1], i[2], i[3], o); },
+      [&](const Inputs& i) { return plain_attention(i, o); }, 1e-5);
+}
+
+TEST(AttentionOp, InvisibleKeysAreLeftOutAndNoKeyAtAllMeansAllEvenly) {
+  torch::manual_seed(1);
+  auto o = ragged(false);
+  o.key_visible = torch::ones({16}, torch::kByte);
+  o.key_visible.index_put_({torch::tensor({1, 4, 9, 10, 11})}, 0);  // all keys of the second sequence
+  const Inputs inputs{normal({13, 12}), normal({16, 12}), normal({16, 12})};
+  test::expect_close(attention(inputs[0], inputs[1], inputs[2], {}, o), plain_attention(inputs, o), 1e-5, "value");
+}
+
+TEST(AttentionOp, DropoutKeepsTheExpectationAndItsGradientIsConsistent) {
+  torch::manual_seed(1);
+  auto o = ragged(false);
+  const Inputs in{normal({13, 12}).to(torch::kFloat), normal({16, 12}), normal({16, 12})};
+  const auto expected = plain_attention(in, o);
+  o.dropout = 0.3;
+  tensor::manual_seed(1);
+  auto mean = torch::zeros_like(expected);
+  for (int i = 0; i < 2000; ++i) mean += attention(in[0], in[1], in[2], {}, o) / 2000;
+  EXPECT_LT((mean - expected).abs().max().item<double>(), 0.15);
+  // Directional derivative with the same mask.
+  auto v = in[2].clone().set_requires_grad(true), q = in[0].clone().set_requires_grad(true);
+  const auto dir_v = normal({16, 12}), dir_q = normal({13, 12}), weights = normal({13, 12});
+  const auto value = [&](const at::Tensor& q_at, const at::Tensor& v_at) {
+    tensor::manual_seed(8);
+    return (attention(q_at, in[1], v_at, {}, o) * weights).sum();
+  };
+  value(q, v).backward();
+  const double h = 1e-2,
+               numeric = (value(in[0] + h * dir_q, in[2] + h * dir_v) - value(in[0] - h * dir_q, in[2] - h * dir_v))
+                             .item<double>() /
+                         (2 * h);
+  const double analytic = ((q.grad() * dir_q).sum() + (v.grad() * dir_v).sum()).item<double>();
+  EXPECT_NEAR(analytic, numeric, 2e-2 * std::abs(numeric) + 1e-2);
+}
+
+TEST(LinearCrossEntropyOp, EqualsCompositeAndIgnoresNegativeLabels) {
+  torch::manual_seed(1);
+  const auto labels = torch::tensor({3, -100, 0, 16, 5});
+  expect_same(
+      {normal({5, 8}), normal({17, 8})},
+      [&](const Inputs& i) { return linear_cross_entropy(i[0], i[1], labels, 0.5, 4.0); },
+      [&](const Inputs& i) {
+        namespace F = torch::nn::functional;
+        return F::cross_entropy(torch::linear(i[0], i[1]) * 0.5, labels,
+                                F::CrossEntropyFuncOptions().ignore_index(-100).reduction(torch::kSum)) /
+               4.0;
+      },
+      1e-5);
+}
+
+TEST(LinearCrossEntropyOp, ManyPiecesGiveTheSameAsOneAndPredict) {
+  torch::manual_seed(1);
+  const auto hidden = normal({300, 8}), weight = normal({32128, 8});  // 38 MB of logits
+  const auto labels = torch::randint(0, 32128, {300});
+  at::Tensor predictions;
+  const auto loss = linear_cross_entropy(hidden, weight, labels, 1.0, 300.0, &predictions);
+  const auto logits = torch::linear(hidden, weight);
+  EXPECT_NEAR(loss.item<double>(), torch::nn::functional::cross_entropy(logits, labels).item<double>(), 1e-4);
+  EXPECT_TRUE(torch::equal(predictions, logits.argmax(-1)));
+}
+
+TEST(EmbeddingModule, GradientEqualsComposite) {
+  Embedding table(11, 6);
+  reset_parameters(table, 3);
+  const auto ids = torch::tensor({{1, 4, 4}, {10, 0, 4}});
+  table.zero_grad();
+  const auto weights = normal({2, 3, 6});
+  (table(ids) * weights).sum().backward();
+  auto leaf = table.weight.detach().clone().set_requires_grad(true);
+  (torch::embedding(leaf, ids) * weights).sum().backward();
+  test::expect_close(table.weight.grad(), leaf.grad(), 1e-6, "table gradient");
+}
+
+TEST(ResetParameters, DependsOnTheNameAndTheSeedOnly) {
+  Linear a(4, 3), b(4, 3), c(4, 3);
+  reset_parameters(a, 1);
+  reset_parameters(b, 1);
+  reset_parameters(c, 2);
+  EXPECT_TRUE(torch::equal(a.weight, b.weight));
+  EXPECT_FALSE(torch::equal(a.weight, c.weight));
+  EXPECT_LE(a.weight.abs().max().item<double>(), 0.5);
+}
+
+}  // namespace
+}  // namespace tessera::nn
