@@ -38,8 +38,8 @@ struct Announcement {
 /// Operations that a rank may be ahead of the slowest.
 constexpr int kRing = 32;
 /// Staging buffers of a rank: it may be this many rounds ahead of the slowest reader.
-constexpr int kStages = 4;
-constexpr std::int64_t kStageBytes = 256 * 1024;
+constexpr int kStages = 8;
+constexpr std::int64_t kStageBytes = 512 * 1024;
 constexpr std::int64_t kCacheLine = 64;
 
 /// Counters of one rank. Only this rank writes them, but for the bell, which anybody rings.

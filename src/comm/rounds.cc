@@ -7,7 +7,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::int64_t kAhead = 2;  // stages filled before this round's are read
+constexpr std::int64_t kAhead = 4;  // stages filled before this round's are read
 static_assert(kAhead < kStages, "a stage that a slow reader still needs would be waited for by its writer");
 
 template <class Fill, class Read>
