@@ -92,10 +92,11 @@ class CheckpointedBlock final : public nn::Layer {
 
 struct NetOptions {
   int blocks = 3;
-  bool tied = false;    // the head reads the first layer's weight
-  bool unused = false;  // a block that no forward runs
-  bool twice = false;   // every block runs two times
-  int skip = -1;        // this block isn't run
+  bool tied = false;        // the head reads the first layer's weight
+  bool unused = false;      // a block that no forward runs
+  bool twice = false;       // every block runs two times
+  int skip = -1;            // this block isn't run
+  bool checkpoint = false;  // blocks are run again in backward
 };
 
 class SmallNet final : public nn::Layer {
