@@ -59,6 +59,9 @@ int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"launch", "start a task or a program on several ranks", launch_command},
+      {"seq2seq", "fine-tune an encoder-decoder model on pairs of texts, fully sharded", nullptr},
+      {"verify", "compare a model folder with reference outputs beside it", nullptr},
+      {"init-model", "make a model folder with random weights from a config.json", nullptr},
       {"config", "write a config file for launch", config_command},
       {"env", "show versions, cores and environment variables", env_command},
   };

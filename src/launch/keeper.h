@@ -16,10 +16,11 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  /// A process that writes its pid here (Command::announce_fd) has its group watched.
-  int announce_fd() const { return socket_.get(); }
+  void watch(pid_t group);
 
  private:
+  void send(pid_t message);
+
   Fd socket_;
   pid_t pid_ = -1;
 };

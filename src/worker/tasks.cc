@@ -1,9 +1,17 @@
 #include "worker/tasks.h"
 
+#include "tasks/init_model.h"
+#include "tasks/seq2seq.h"
+#include "tasks/verify.h"
+
 namespace tessera::worker {
 
 const std::vector<Task>& tasks() {
-  static const std::vector<Task> table = {};
+  static const std::vector<Task> table = {
+      {"seq2seq", tasks::seq2seq},
+      {"verify", tasks::verify},
+      {"init-model", tasks::init_model},
+  };
   return table;
 }
 

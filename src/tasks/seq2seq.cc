@@ -1,0 +1,228 @@
+#include "tasks/seq2seq.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <sstream>
+
+#include "base/file.h"
+#include "checkpoint/pretrained.h"
+#include "report/memory.h"
+#include "report/metrics.h"
+#include "report/progress.h"
+#include "tasks/assemble.h"
+#include "tasks/fsdp_options.h"
+#include "tasks/model_folder.h"
+#include "tasks/seq2seq_data.h"
+#include "tensor/rng.h"
+#include "tessera/base/error.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// A result that is already there is not overwritten by accident.
+void prepare_output(const Seq2SeqOptions& o) {
+  const std::string result = o.output_dir + (o.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
+  if (o.save_model && !o.overwrite_output_dir && fs::exists(result)) {
+    throw CheckpointError(
+        "'" + result + "' exists already. Give another --output_dir, or --overwrite_output_dir to replace it.", result);
+  }
+  ensure_writable_folder(o.output_dir);
+}
+
+AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& folder) {
+  AssembleOptions a{
+      .model_folder = folder, .adapter_folder = o.adapter_name_or_path, .seed = static_cast<std::uint64_t>(o.seed)};
+  if (o.use_peft_lora && o.adapter_name_or_path.empty()) {
+    peft::LoraConfig lora;
+    lora.r = o.lora_r;
+    lora.lora_alpha = o.lora_alpha;
+    lora.lora_dropout = o.lora_dropout;
+    lora.use_rslora = o.use_rslora;
+    lora.bias = o.lora_bias;
+    lora.init_lora_weights = o.init_lora_weights;
+    lora.target_modules = o.lora_target_modules;
+    lora.task_type = "SEQ_2_SEQ_LM";
+    lora.base_model_name_or_path = o.model_name_or_path;
+    a.lora = lora;
+  }
+  config::AccelerateConfig launch = config::from_environment();
+  if (o.bf16) launch.mixed_precision = *o.bf16 ? config::MixedPrecision::kBf16 : config::MixedPrecision::kNo;
+  a.fsdp = fsdp_options(launch);
+  a.fsdp.gather = o.gather;
+  return a;
+}
+
+std::string majority_line(const std::vector<std::string>& labels) {
+  std::map<std::string, std::size_t> counts;
+  for (const auto& label : labels) ++counts[label];
+  const auto most =
+      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == counts.end()) return {};
+  return fmt::format("(always answering '{}' would give accuracy={:.4f})", most->first,
+                     100.0 * static_cast<double>(most->second) / static_cast<double>(labels.size()));
+}
+
+std::string first_ten(const std::vector<std::string>& texts) {
+  std::vector<std::string> quoted;
+  for (std::size_t i = 0; i < std::min<std::size_t>(10, texts.size()); ++i) quoted.push_back("'" + texts[i] + "'");
+  return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
+
+/// The whole job on one rank. `out` is rank 0's standard output, nothing elsewhere.
+class Job {
+ public:
+  Job(const Seq2SeqOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out, std::ostream& err)
+      : o_(options),
+        group_(std::move(group)),
+        out_(out),
+        err_(err),
+        bars_(report::bar_style(group_->rank(), o_.disable_tqdm)),
+        folder_(find_model_folder(o_.model_name_or_path)),
+        metrics_(group_->rank() != 0       ? ""
+                 : o_.metrics_file.empty() ? o_.output_dir + "/metrics.jsonl"
+                                           : o_.metrics_file) {}
+
+  void run() {
+    tensor::manual_seed(static_cast<std::uint64_t>(o_.seed));
+    model_ = assemble_seq2seq(assemble_options(o_, folder_), group_);
+    const std::string tokenizer = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
+    data_ = load_seq2seq_data(o_, tokenizer, model_.config.vocab_size);
+    describe();
+    train();
+    if (o_.save_model) save();
+    report_memory();
+  }
+
+ private:
+  void describe() {
+    out_ << trainable_line(model_.trainable, model_.parameters) << "\n";
+    if (o_.print_model) out_ << model_.sharded->to_string() << "\n";
+    for (const auto& note : data_.notes) out_ << note << "\n";
+  }
+
+  void train() {
+    Seq2SeqTrainable task(*model_.model, data_, o_, group_->rank(), group_->size());
+    optim::AdamW optimizer(model_.sharded->parameters(), {.lr = o_.trainer.learning_rate,
+                                                          .beta1 = o_.adam_beta1,
+                                                          .beta2 = o_.adam_beta2,
+                                                          .eps = o_.adam_epsilon,
+                                                          .weight_decay = o_.weight_decay});
+    train::Trainer trainer(o_.trainer, task, *model_.sharded, optimizer);
+    print_banner(trainer);
+    report::ProgressBar bar(err_, bars_, trainer.total_steps());
+    trainer.run({.on_step = [&](const train::StepReport& step) { on_step(step, bar); },
+                 .on_epoch_end =
+                     [&](const train::EpochReport& epoch) {
+                       if (epoch.epoch + 1 == trainer.epochs()) bar.close();
+                       on_epoch_end(epoch);
+                     },
+                 .should_stop = nullptr});
+  }
+
+  void print_banner(const train::Trainer& trainer) {
+    const auto total = o_.per_device_train_batch_size * group_->size() * o_.trainer.gradient_accumulation_steps;
+    out_ << fmt::format(
+                "***** Running training *****\n  Num examples = {}\n  Num Epochs = {}\n  Instantaneous batch size per "
+                "device = {}\n"
+                "  Total train batch size (w. parallel, distributed & accumulation) = {}\n  Gradient Accumulation "
+                "steps = {}\n"
+                "  Total optimization steps = {}\n  Number of trainable parameters = {}\n  Ranks = {} ({})\n",
+                data_.train_rows.size(), trainer.epochs(), o_.per_device_train_batch_size, total,
+                o_.trainer.gradient_accumulation_steps, trainer.total_steps(), model_.trainable, group_->size(),
+                group_->backend())
+         << std::flush;
+  }
+
+  void on_step(const train::StepReport& step, report::ProgressBar& bar) {
+    if (!std::isfinite(step.loss)) {
+      throw Error(fmt::format(
+          "the loss of step {} is {}: lower --learning_rate, set --max_grad_norm, or look at the rows of this step",
+          step.step, step.loss));
+    }
+    bar.set_postfix(fmt::format("loss={:.4f}", step.loss));
+    bar.update();
+    if (o_.trainer.logging_steps <= 0 || step.step % o_.trainer.logging_steps != 0) return;
+    Json row = {{"step", step.step}, {"epoch", step.epoch}, {"loss", step.loss}, {"learning_rate", step.learning_rate}};
+    if (o_.trainer.max_grad_norm > 0) row["grad_norm"] = step.grad_norm;
+    row["step_seconds"] = step.seconds;
+    row["time"] = unix_seconds();
+    metrics_.write(row);
+  }
+
+  void on_epoch_end(const train::EpochReport& epoch) {
+    Json row = {{"epoch", epoch.epoch + 1}, {"train_epoch_loss", epoch.mean_loss}, {"train_seconds", epoch.seconds}};
+    std::string line = fmt::format("epoch={}: train_ppl={:.6g} train_epoch_loss={:.6g}", epoch.epoch,
+                                   std::exp(epoch.mean_loss), epoch.mean_loss);
+    if (o_.do_eval && !data_.validation_rows.empty()) {
+      report::ProgressBar bar(err_, bars_, evaluation_batches(data_, o_, group_->size()), "eval");
+      const Evaluation e = evaluate(*model_.model, data_, o_, *group_, [&] { bar.update(); });
+      bar.close();
+      line += fmt::format(
+          " eval_ppl={:.6g} eval_epoch_loss={:.6g}\naccuracy={:.4f} {}\neval_preds[:10]={}\nlabels[:10]={}",
+          std::exp(e.loss), e.loss, e.accuracy, majority_line(e.labels), first_ten(e.predictions), first_ten(e.labels));
+      row.update({{"eval_epoch_loss", e.loss}, {"accuracy", e.accuracy}, {"eval_seconds", e.seconds}});
+    }
+    out_ << line << "\n" << std::flush;
+    metrics_.write(row);
+  }
+
+  void save() {
+    if (model_.lora) {
+      checkpoint::save_adapter(*model_.sharded, *model_.lora, o_.output_dir);
+    } else {
+      checkpoint::save_pretrained(*model_.sharded, folder_, o_.output_dir);
+    }
+    out_ << fmt::format("{} saved in {}\n", model_.lora ? "adapter" : "model", o_.output_dir) << std::flush;
+  }
+
+  void report_memory() {
+    const report::ProcessMemory m = report::process_memory();
+    const Json mine = {{"peak_resident_mib", m.peak_resident_bytes >> 20},
+                       {"proportional_mib", m.proportional_bytes >> 20}};
+    Json ranks = Json::array();
+    for (const auto& bytes : group_->all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
+    metrics_.write({{"memory", ranks}});
+    out_ << "memory per rank (MiB): " << ranks.dump() << "\n" << std::flush;
+  }
+
+  const Seq2SeqOptions& o_;
+  std::shared_ptr<comm::Communicator> group_;
+  std::ostream& out_;
+  std::ostream& err_;
+  report::BarStyle bars_;
+  std::string folder_;
+  report::MetricsFile metrics_;
+  Assembled model_;
+  Seq2SeqData data_;
+};
+
+}  // namespace
+
+int seq2seq(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+  const auto options = parse_seq2seq(args, out);
+  if (!options) return 0;
+  prepare_output(*options);
+  auto group = comm::connect();
+  std::ostringstream nowhere;
+  Job(*options, group, group->rank() == 0 ? out : nowhere, err).run();
+  group->barrier();
+  return 0;
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,58 @@
+#pragma once
+// `tessera seq2seq`: fine-tunes an encoder-decoder model on pairs of texts, with LoRA or in full, fully sharded. The
+// program of PEFT's FSDP guide (peft_lora_seq2seq_accelerate_fsdp) with its defaults and the Trainer's flag names.
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/text_pair.h"
+#include "tessera/fsdp/fully_shard.h"
+#include "train/trainer.h"
+
+namespace tessera::tasks {
+
+struct Seq2SeqOptions {
+  // model
+  std::string model_name_or_path = "t5-base";
+  std::string tokenizer_name_or_path;  // empty: the model's folder
+  std::string adapter_name_or_path;    // start from this adapter
+  // adapters
+  bool use_peft_lora = true;
+  std::int64_t lora_r = 8;
+  double lora_alpha = 32, lora_dropout = 0.1;
+  std::vector<std::string> lora_target_modules;  // empty: the family's
+  bool use_rslora = false;
+  std::string lora_bias = "none", init_lora_weights = "true";
+  // data
+  std::string dataset_path;
+  data::ReadOptions columns;
+  std::int64_t max_length = 64;
+  std::optional<std::int64_t> max_target_length;  // none: the longest label
+  double validation_split = 0.1;
+  std::int64_t max_train_samples = 0;  // use only the first rows; 0: all
+  bool pad_to_max_length = false;      // pad every batch to max_length, as the guide's program does
+  // training
+  std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
+  train::TrainerOptions trainer;
+  double weight_decay = 0.01, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  std::int64_t seed = 42;
+  std::optional<bool> bf16, fp16;
+  // evaluation and output
+  bool do_eval = true;
+  std::int64_t max_eval_steps = 0;  // 0: all
+  std::string output_dir = "tessera_seq2seq";
+  bool overwrite_output_dir = false;
+  std::string metrics_file;  // empty: output_dir/metrics.jsonl
+  bool disable_tqdm = false, print_model = true, save_model = true;
+  std::string device = "auto";
+  fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+};
+
+/// nullopt: help was asked for and printed. ConfigError for contradictions.
+std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args, std::ostream& out);
+
+int seq2seq(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
+
+}  // namespace tessera::tasks

@@ -1,0 +1,141 @@
+#include <ostream>
+
+#include "config/options.h"
+#include "tasks/fsdp_options.h"
+#include "tasks/seq2seq.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+void add_model(config::OptionTable& table, Seq2SeqOptions& o) {
+  const char* group = "Model";
+  table.add(&o.model_name_or_path, {"--model_name_or_path", "--model"}, "folder of an encoder-decoder model (T5, mT5)",
+            group);
+  table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
+            "folder or file of the tokenizer, if not the model's folder", group);
+  table.add(&o.adapter_name_or_path, {"--adapter_name_or_path"}, "continue from this adapter", group);
+  table.add(&o.use_peft_lora, {"--use_peft_lora"}, "train LoRA adapters; false: all weights", group);
+  table.add(&o.lora_r, {"--lora_r"}, "rank", group);
+  table.add(&o.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group);
+  table.add(&o.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group);
+  table.add(&o.lora_target_modules, {"--lora_target_modules"},
+            "name suffixes, one regular expression, or all-linear; empty: the family's", group);
+  table.add(&o.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group);
+  table.add(&o.lora_bias, {"--lora_bias"}, "which biases train", group).choices({"none", "all", "lora_only"});
+  table.add(&o.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group)
+      .choices({"true", "gaussian", "false"});
+}
+
+void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
+  const char* group = "Data";
+  table
+      .add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
+           "file or folder: FinancialPhraseBank (sentence@label), JSONL, JSON or CSV", group)
+      .required();
+  table.add(&o.columns.text_column, {"--text_column"}, "column of the input text; empty: the first usual name", group);
+  table.add(&o.columns.label_column, {"--label_column"}, "column of the text to predict; empty: the first usual name",
+            group);
+  table.add(&o.columns.label_names, {"--label_names"}, "names of integer labels 0, 1, ...", group);
+  using data::FileEncoding;
+  table.add_enum(&o.columns.encoding,
+                 {{"auto", FileEncoding::kAuto}, {"utf-8", FileEncoding::kUtf8}, {"iso-8859-1", FileEncoding::kLatin1}},
+                 {"--encoding"}, "of text files; auto: UTF-8, or ISO-8859-1 for a .txt file that is not UTF-8", group);
+  table.add(&o.max_length, {"--max_length", "--max_source_length", "--max_seq_length"},
+            "tokens of an input; longer ones are cut", group);
+  table.add(&o.max_target_length, {"--max_target_length", "--label_max_length"}, "tokens of a label; none: the longest",
+            group);
+  table.add(&o.validation_split, {"--validation_split", "--validation_split_percentage"},
+            "part of the rows held out (a fraction, or percent from 1 up) when the data has no validation file", group);
+  table.add(&o.max_train_samples, {"--max_train_samples"}, "use only so many training rows; 0: all", group);
+  table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
+            "pad every batch to max_length; false: to its longest row (the same losses, less work)", group);
+}
+
+void add_training(config::OptionTable& table, Seq2SeqOptions& o) {
+  const char* group = "Training";
+  train::TrainerOptions& t = o.trainer;
+  table.add(&o.per_device_train_batch_size, {"--per_device_train_batch_size", "--batch_size"}, "rows a rank and batch",
+            group);
+  table.add(&o.per_device_eval_batch_size, {"--per_device_eval_batch_size"}, "rows a rank and batch", group);
+  table.add(&t.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "batches an optimizer step", group);
+  table.add(&t.learning_rate, {"--learning_rate", "--lr"}, "peak learning rate of AdamW", group);
+  table.add(&o.weight_decay, {"--weight_decay"}, "decoupled weight decay", group);
+  table.add(&o.adam_beta1, {"--adam_beta1"}, "", group);
+  table.add(&o.adam_beta2, {"--adam_beta2"}, "", group);
+  table.add(&o.adam_epsilon, {"--adam_epsilon"}, "", group);
+  table.add(&t.max_grad_norm, {"--max_grad_norm"}, "clip the global gradient norm; 0: off", group);
+  table.add(&t.num_train_epochs, {"--num_train_epochs", "--num_epochs", "--epochs"}, "passes over the training rows",
+            group);
+  table.add(&t.max_steps, {"--max_steps"}, "optimizer steps; above 0 it overrides the epochs", group);
+  table.add(&t.lr_scheduler_type, {"--lr_scheduler_type"}, "shape of the schedule", group)
+      .choices({"linear", "cosine", "constant", "constant_with_warmup"});
+  table.add(&t.warmup_steps, {"--warmup_steps"}, "steps of linear warm-up", group);
+  table.add(&t.warmup_ratio, {"--warmup_ratio"}, "the same as a part of all steps", group);
+  table.add(&o.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
+  table.add(&o.bf16, {"--bf16"}, "compute in bfloat16 (overrides the launcher's mixed_precision)", group);
+  table.add(&o.fp16, {"--fp16"}, "compute in float16", group);
+  table.add(&o.device, {"--device"}, "where to run", group).choices({"auto", "cpu", "cuda"});
+  table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
+}
+
+void add_output(config::OptionTable& table, Seq2SeqOptions& o) {
+  const char* group = "Evaluation and output";
+  table.add(&o.output_dir, {"--output_dir"}, "folder of the adapter or model", group);
+  table.add(&o.overwrite_output_dir, {"--overwrite_output_dir"}, "replace a result that is already there", group);
+  table.add(&o.trainer.logging_steps, {"--logging_steps"}, "steps between lines of the metrics file; 0: none", group);
+  table.add(&o.do_eval, {"--do_eval"}, "evaluate on held-out rows after each epoch", group);
+  table.add(&o.max_eval_steps, {"--max_eval_steps"}, "batches of an evaluation; 0: all", group);
+  table.add(&o.metrics_file, {"--metrics_file"}, "JSON lines; default: metrics.jsonl in output_dir", group);
+  table.add(&o.save_model, {"--save_model"}, "save the adapter (or model) at the end", group);
+  table.add(&o.disable_tqdm, {"--disable_tqdm"}, "no progress bars", group);
+  table.add(&o.print_model, {"--print_model"}, "print the sharded model before training", group);
+}
+
+void require(bool condition, const std::string& message, const std::string& key) {
+  if (!condition) throw ConfigError(message, key);
+}
+
+void check(Seq2SeqOptions& o) {
+  require(o.per_device_train_batch_size > 0 && o.per_device_eval_batch_size > 0, "batch sizes must be at least 1",
+          "per_device_train_batch_size");
+  require(o.max_length >= 2, "max_length must leave room for a token and </s>: at least 2", "max_length");
+  require(!o.max_target_length || *o.max_target_length >= 1, "max_target_length must be at least 1",
+          "max_target_length");
+  require(o.lora_r >= 1 || !o.use_peft_lora, "lora_r must be at least 1", "lora_r");
+  require(o.lora_dropout >= 0 && o.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
+  require(o.trainer.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
+  require(o.trainer.num_train_epochs >= 1 || o.trainer.max_steps > 0, "num_train_epochs must be at least 1",
+          "num_train_epochs");
+  require(o.trainer.warmup_steps >= 0 && o.trainer.warmup_ratio >= 0 && o.trainer.warmup_ratio <= 1,
+          "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
+  if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
+  require(o.validation_split >= 0 && o.validation_split < 1,
+          "validation_split must be in [0, 1), or a percentage below 100", "validation_split");
+  require(!o.fp16.value_or(false),
+          "--fp16 is not available on CPUs yet (the matrix units have no fp16 form here); use --bf16 or float32",
+          "fp16");
+  require(o.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
+  require(o.use_peft_lora || o.adapter_name_or_path.empty(),
+          "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights are",
+          "adapter_name_or_path");
+}
+
+}  // namespace
+
+std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args, std::ostream& out) {
+  Seq2SeqOptions options;
+  config::OptionTable table("tessera seq2seq", "fine-tunes an encoder-decoder model on pairs of texts, fully sharded");
+  add_model(table, options);
+  add_data(table, options);
+  add_training(table, options);
+  add_output(table, options);
+  if (table.parse(args) == config::ParseResult::kHelp) {
+    out << table.help();
+    return std::nullopt;
+  }
+  check(options);
+  return options;
+}
+
+}  // namespace tessera::tasks

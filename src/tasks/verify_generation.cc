@@ -1,0 +1,112 @@
+// Generations of the goldens: expect.json with "runs" (arguments of generate() and the sequences it gave).
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "base/file.h"
+#include "io/tensor_source.h"
+#include "models/generation.h"
+#include "tasks/assemble.h"
+#include "tasks/verify.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+using models::GenerationConfig;
+using nlohmann::json;
+
+void apply(GenerationConfig& config, const std::string& key, const json& value) {
+  if (key == "max_new_tokens")
+    config.max_new_tokens = value;
+  else if (key == "max_length")
+    config.max_length = value;
+  else if (key == "min_new_tokens")
+    config.min_new_tokens = value;
+  else if (key == "min_length")
+    config.min_length = value;
+  else if (key == "num_beams")
+    config.num_beams = value;
+  else if (key == "num_return_sequences")
+    config.num_return_sequences = value;
+  else if (key == "length_penalty")
+    config.length_penalty = value;
+  else if (key == "repetition_penalty")
+    config.repetition_penalty = value;
+  else if (key == "no_repeat_ngram_size")
+    config.no_repeat_ngram_size = value;
+  else if (key == "early_stopping") {
+    using Early = GenerationConfig::EarlyStopping;
+    config.early_stopping = value.is_boolean() ? (value.get<bool>() ? Early::kTrue : Early::kFalse) : Early::kNever;
+  } else if (key == "eos_token_id") {
+    config.eos_token_ids = value.is_array() ? value.get<std::vector<std::int64_t>>()
+                                            : std::vector<std::int64_t>{value.get<std::int64_t>()};
+  } else if (key != "do_sample" || value.get<bool>()) {
+    throw DataError("expect.json: generate() argument '" + key + "' is not known to tessera verify");
+  }
+}
+
+/// Shorter rows of the reference are padded at the end, as generate() pads them.
+at::Tensor sequences_of(const json& run, std::int64_t pad) {
+  const auto rows = run.at("sequences").get<std::vector<std::vector<std::int64_t>>>();
+  std::size_t longest = 0;
+  for (const auto& row : rows) longest = std::max(longest, row.size());
+  at::Tensor t = at::full({static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(longest)}, pad, at::kLong);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    for (std::size_t i = 0; i < rows[r].size(); ++i)
+      t[static_cast<std::int64_t>(r)][static_cast<std::int64_t>(i)] = rows[r][i];
+  }
+  return t;
+}
+
+}  // namespace
+
+bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
+  models::ModelConfig config;
+  std::shared_ptr<models::Seq2SeqModel> model;
+  std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;
+  if (options.sharded) {
+    Assembled a = assemble_seq2seq({.model_folder = options.folder, .fsdp = options.fsdp}, group);
+    std::tie(model, sharded, config) = std::tuple(a.model, std::move(a.sharded), a.config);
+  } else {
+    model = models::build_seq2seq(options.folder, &config);
+    models::load_weights(*model, *io::open_weights(options.folder));
+  }
+  const json expect = json::parse(read_file(options.folder + "/expect.json"));
+  const auto io = io::open_safetensors(options.folder + "/io.safetensors");
+  const at::Tensor input_ids = io::read_tensor(*io, "input_ids");
+  const at::Tensor mask =
+      io->find("attention_mask") ? io::read_tensor(*io, "attention_mask") : at::ones_like(input_ids);
+  Comparison table;
+  std::int64_t number = 0;
+  for (const json& run : expect.at("runs")) {
+    GenerationConfig generation = models::read_generation_config(options.folder, config);
+    for (const auto& [key, value] : run.at("kwargs").items()) apply(generation, key, value);
+    const std::string scores_key = fmt::format("scores.{}", number);
+    const bool scores = io->find(scores_key) != nullptr;
+    const auto result = models::generate(*model, input_ids, mask, generation, scores);
+    table.add(fmt::format("sequences run {}", number), result.sequences, sequences_of(run, generation.pad_token_id),
+              0.0);
+    if (scores && !result.scores.empty()) {
+      const at::Tensor expected = io::read_tensor(*io, scores_key), actual = at::stack(result.scores, 1);
+      const at::Tensor finite = expected.isfinite();  // excluded tokens are -inf on both sides
+      if (actual.sizes() == expected.sizes() && at::equal(finite, actual.isfinite())) {
+        table.add("scores run " + std::to_string(number), actual.masked_select(finite), expected.masked_select(finite),
+                  1e-5);
+      } else {
+        table.fail("scores run " + std::to_string(number), "excludes other tokens, or has another shape");
+      }
+    }
+    ++number;
+  }
+  table.merge(*group);
+  out << fmt::format("generation ({}, {} rank{}, {})\n", config.model_type, group->size(),
+                     group->size() == 1 ? "" : "s", options.sharded ? "sharded" : "unsharded");
+  table.print(out);
+  return table.passed();
+}
+
+}  // namespace tessera::tasks
