@@ -17,18 +17,23 @@ namespace {
 
 constexpr std::int64_t kChunk = 1 << 16;
 
-/// Partial sum of |x|^p; eight lanes, so that the compiler may vectorise without changing the order of additions.
+/// Sum of term(x[i]) in eight lanes: the compiler may vectorise without changing the order of additions.
+template <class T, class Term>
+double sum_of(const T* x, std::int64_t n, Term term) {
+  constexpr int kLanes = 8;
+  double lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lanes[j] += term(static_cast<double>(x[i + j]));
+  for (int j = 0; i < n; ++i, ++j) lanes[j] += term(static_cast<double>(x[i]));
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
 template <class T>
 double power_sum(const T* x, std::int64_t n, double p) {
-  double lanes[8] = {};
-  if (p == 2.0) {
-    for (std::int64_t i = 0; i < n; ++i) lanes[i & 7] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  } else if (p == 1.0) {
-    for (std::int64_t i = 0; i < n; ++i) lanes[i & 7] += std::abs(static_cast<double>(x[i]));
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) lanes[i & 7] += std::pow(std::abs(static_cast<double>(x[i])), p);
-  }
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  if (p == 2.0) return sum_of(x, n, [](double v) { return v * v; });
+  if (p == 1.0) return sum_of(x, n, [](double v) { return std::abs(v); });
+  return sum_of(x, n, [p](double v) { return std::pow(std::abs(v), p); });
 }
 
 template <class T>

@@ -3,6 +3,10 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <cstring>
+
+#include "tessera/base/error.h"
+
 namespace tessera::fsdp {
 
 Runtime::Runtime(Mesh mesh, FsdpOptions options)
@@ -50,6 +54,7 @@ void Runtime::end_backward() {
   for (auto& unit : units_) unit->end_backward();
   forward_order_.clear();
   in_backward_ = false;
+  if (!shared_memory_ && reducer_.sync()) check_same_gathers();
   if (shared_memory_ && reducer_.sync()) {  // nobody reads any more: optimizers may write
     mesh_.shard->barrier();
     read_since_fence_ = false;
@@ -66,9 +71,24 @@ void Runtime::publish() {
   read_since_fence_ = false;
 }
 
-void Runtime::count_gather(const std::vector<Segment>& segments) {
+// Blocks of equal size give all-gathers that match in every respect but the values: a rank that ran another block than
+// its peers would compute with wrong weights and nobody would notice.
+void Runtime::check_same_gathers() {
+  comm::Bytes mine(sizeof gather_hash_, '\0');
+  std::memcpy(mine.data(), &gather_hash_, sizeof gather_hash_);
+  const auto all = mesh_.shard->all_gather_objects(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(
+          "ranks 0 and " + std::to_string(rank) +
+          " gathered different units, or in a different order, in this step. With gather form 'copy' all ranks must "
+          "run the same modules in the same order; use form 'shared' where ranks may differ");
+}
+
+void Runtime::count_gather(const Unit& unit) {
   ++stats_.gathers;
-  for (const auto& s : segments) stats_.gathered_numel += s.numel;
+  gather_hash_ = (gather_hash_ ^ static_cast<std::uint64_t>(unit.index() + 1)) * 0x100000001b3u;
+  for (const auto& s : unit.segments()) stats_.gathered_numel += s.numel;
 }
 
 }  // namespace tessera::fsdp

@@ -29,7 +29,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   /// Masters that were written since: into shared memory, and a fence. Collective when a rank has written.
   void publish();
 
-  void count_gather(const std::vector<Segment>& segments);
+  void count_gather(const Unit& unit);
 
   bool always_whole() const { return options_.strategy == ShardingStrategy::kNoShard; }
   const FsdpOptions& options() const { return options_; }
@@ -46,6 +46,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
  private:
   void end_backward();
   void recover_from_failed_backward();
+  void check_same_gathers();
 
   Mesh mesh_;
   FsdpOptions options_;
@@ -54,6 +55,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   GradientReducer reducer_;
   std::vector<std::shared_ptr<Unit>> units_;
   std::vector<int> forward_order_;  // units, since the last backward
+  std::uint64_t gather_hash_ = 0;   // of the units gathered so far, in order
   int forward_depth_ = 0;
   bool shared_memory_ = false;
   bool in_backward_ = false;

@@ -67,7 +67,7 @@ void Unit::prefetch() {
   if (state_ != State::kSharded) return;
   store_->start_gather();
   state_ = State::kGathering;
-  if (!segments_.empty() && !runtime_.always_whole()) runtime_.count_gather(segments_);
+  if (!segments_.empty() && !runtime_.always_whole()) runtime_.count_gather(*this);
 }
 
 void Unit::gather() {

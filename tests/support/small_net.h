@@ -3,6 +3,9 @@
 // default generator is shared by thread-ranks).
 #include <ATen/ATen.h>
 
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,20 +55,60 @@ class MlpBlock final : public nn::Layer {
   }
 };
 
+/// Activation checkpointing of a layer: nothing is kept but the input; backward runs the layer again, inside backward.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x, std::int64_t layer) {
+    context->saved_data["layer"] = layer;
+    context->save_for_backward({x});
+    at::NoGradGuard no_grad;
+    return (*reinterpret_cast<nn::Layer*>(layer))(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    auto x = context->get_saved_variables()[0].detach().set_requires_grad(true);
+    at::Tensor y;
+    {
+      at::AutoGradMode with_grad(true);
+      y = (*reinterpret_cast<nn::Layer*>(context->saved_data["layer"].toInt()))(x);
+    }
+    torch::autograd::backward({y}, {grads[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+inline at::Tensor recomputed(nn::Layer& layer, const at::Tensor& x) {
+  return Recompute::apply(x, reinterpret_cast<std::int64_t>(&layer));
+}
+
+/// Runs a layer that it doesn't own, recomputing it: put around a unit or inside one.
+class CheckpointedBlock final : public nn::Layer {
+ public:
+  explicit CheckpointedBlock(std::shared_ptr<nn::Layer> inner) : inner(register_module("inner", std::move(inner))) {}
+  std::string class_name() const override { return "CheckpointedBlock"; }
+  std::shared_ptr<nn::Layer> inner;
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override { return recomputed(*inner, x); }
+};
+
 struct NetOptions {
   int blocks = 3;
-  bool tied = false;    // the head reads the first layer's weight
-  bool unused = false;  // a block that no forward runs
-  bool twice = false;   // every block runs two times
-  int skip = -1;        // this block isn't run
+  bool tied = false;        // the head reads the first layer's weight
+  bool unused = false;      // a block that no forward runs
+  bool twice = false;       // every block runs two times
+  int skip = -1;            // this block isn't run
+  bool checkpoint = false;  // blocks are run again in backward
 };
 
 class SmallNet final : public nn::Layer {
  public:
   explicit SmallNet(NetOptions options = {}) : options(options) {
     stem = register_module("stem", std::make_shared<Affine>(6, kDim, 1));
-    for (int i = 0; i < options.blocks; ++i)
-      blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<MlpBlock>(kDim, 11, 3.0 + 2 * i)));
+    for (int i = 0; i < options.blocks; ++i) {
+      blocks.push_back(std::make_shared<MlpBlock>(kDim, 11, 3.0 + 2 * i));
+      layers.push_back(blocks.back());
+      if (options.checkpoint) layers.back() = std::make_shared<CheckpointedBlock>(blocks.back());
+      register_module("block" + std::to_string(i), layers.back());
+    }
     if (options.unused) spare = register_module("spare", std::make_shared<MlpBlock>(kDim, 5, 40));
     if (options.tied)
       tied_weight = register_parameter("head_weight", stem->weight);
@@ -77,6 +120,7 @@ class SmallNet final : public nn::Layer {
   NetOptions options;
   std::shared_ptr<Affine> stem, head;
   std::vector<std::shared_ptr<MlpBlock>> blocks;
+  std::vector<std::shared_ptr<nn::Layer>> layers;  // the blocks, as they are run
   std::shared_ptr<MlpBlock> spare;
   at::Tensor tied_weight;
 
@@ -85,8 +129,8 @@ class SmallNet final : public nn::Layer {
     x = (*stem)(x);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (options.skip == static_cast<int>(i)) continue;
-      x = (*blocks[i])(x);
-      if (options.twice) x = (*blocks[i])(x);
+      x = (*layers[i])(x);
+      if (options.twice) x = (*layers[i])(x);
     }
     return tied_weight.defined() ? at::linear(x, tied_weight.t()) : (*head)(x);
   }

@@ -34,8 +34,11 @@ enum class GatherForm { kAuto, kCopy, kShared, kMapped };
 
 /// Unset means: not cast. Trainable parameters keep a master copy in their stored dtype, sharded.
 struct MixedPrecision {
-  std::optional<at::ScalarType> param_dtype, reduce_dtype, buffer_dtype, output_dtype;
-  bool cast_forward_inputs = true;  // floating inputs of every unit to param_dtype
+  std::optional<at::ScalarType> param_dtype = {};
+  std::optional<at::ScalarType> reduce_dtype = {};
+  std::optional<at::ScalarType> buffer_dtype = {};
+  std::optional<at::ScalarType> output_dtype = {};  // of the root
+  bool cast_forward_inputs = true;                  // floating inputs of every unit to param_dtype
 };
 
 /// True: this module becomes a unit. `name` is its fully qualified name; the root is always a unit.
