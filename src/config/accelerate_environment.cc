@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cstdlib>
 
 #include "config/accelerate_input.h"
@@ -40,6 +41,17 @@ constexpr Variable kVariables[] = {
 void prefer_reshard(AccelerateInput& in) {
   const bool is_default = in.sharding_strategy == ShardingStrategy::kFullShard;
   if (in.reshard_after_forward && is_default) in.sharding_strategy.reset();
+}
+
+/// Single quotes where a plain scalar could mean something else.
+std::string yaml_text(const std::string& text) {
+  std::string quoted = "'";
+  bool plain = true;
+  for (const char c : text) {
+    plain = plain && (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == ',' || c == '.');
+    quoted += c == '\'' ? std::string("''") : std::string(1, c);
+  }
+  return plain ? text : quoted + "'";
 }
 
 }  // namespace
@@ -124,7 +136,7 @@ std::string to_yaml(const AccelerateConfig& config) {
     const bool said_by_reshard = config.fsdp.version == 2 && in.reshard_after_forward;
     const bool alias = key == "fsdp_backward_prefetch_policy" ||
                        key == (said_by_reshard ? "fsdp_sharding_strategy" : "fsdp_reshard_after_forward");
-    if (key.starts_with("fsdp_") && !alias && !text.empty()) out += fmt::format("  {}: {}\n", key, text);
+    if (key.starts_with("fsdp_") && !alias && !text.empty()) out += fmt::format("  {}: {}\n", key, yaml_text(text));
   }
   out += fmt::format("machine_rank: {}\n", config.machine_rank);
   out += fmt::format("main_process_port: {}\n", config.main_process_port);

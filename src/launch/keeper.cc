@@ -58,17 +58,10 @@ Keeper::Keeper() {
 }
 
 Keeper::~Keeper() {
-  send(kAllIsWell);
+  // The keeper may have been killed: then there is nobody to tell, and no SIGPIPE wanted.
+  while (::send(socket_.get(), &kAllIsWell, sizeof(kAllIsWell), MSG_NOSIGNAL) < 0 && errno == EINTR) continue;
   socket_.reset(-1);
   ::waitpid(pid_, nullptr, 0);
-}
-
-void Keeper::send(pid_t message) {
-  while (::send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL) < 0 && errno == EINTR) continue;
-}
-
-void Keeper::watch(pid_t group) {
-  send(group);
 }
 
 }  // namespace tessera::launch

@@ -16,11 +16,10 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  void watch(pid_t group);
+  /// A process that writes its pid here (Command::announce_fd) has its group watched.
+  int announce_fd() const { return socket_.get(); }
 
  private:
-  void send(pid_t message);
-
   Fd socket_;
   pid_t pid_ = -1;
 };

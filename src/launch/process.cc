@@ -54,6 +54,8 @@ bool is_executable_file(const std::string& path) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
+  const pid_t self = ::getpid();
+  if (command.announce_fd >= 0 && ::write(command.announce_fd, &self, sizeof(self)) != sizeof(self)) ::_exit(127);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -58,7 +58,6 @@ struct Rank {
   std::unique_ptr<RankStream> out, err;
 };
 
-
 class Supervisor {
  public:
   Supervisor(const SupervisorOptions& options, const std::function<void(const std::string&)>& say)
@@ -74,8 +73,8 @@ class Supervisor {
       rank.err = std::make_unique<RankStream>(static_cast<int>(r), STDERR_FILENO, options_.output);
       commands[r].stdout_fd = rank.out->child_fd();
       commands[r].stderr_fd = rank.err->child_fd();
+      commands[r].announce_fd = keeper_.announce_fd();
       rank.pid = start(commands[r]);
-      keeper_.watch(rank.pid);
       rank.out->close_child_end();
       rank.err->close_child_end();
     }

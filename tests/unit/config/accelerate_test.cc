@@ -199,7 +199,7 @@ TEST(AccelerateEnvironment, CarriesTheConfigurationToTheRanks) {
         "fsdp_version: 2, fsdp_reshard_after_forward: false", "fsdp_version: 2, fsdp_sharding_strategy: 3",
         "fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 7, fsdp_offload_params: true",
         "fsdp_auto_wrap_policy: 1, fsdp_transformer_layer_cls_to_wrap: 'BertLayer,BertEmbeddings', "
-        "fsdp_ignored_modules: 'a.*b', fsdp_activation_checkpointing: true"}) {
+        "fsdp_ignored_modules: 'a.*: [b''c]', fsdp_activation_checkpointing: true"}) {
     const AccelerateConfig config =
         load_text(std::string("num_processes: 2\nmixed_precision: bf16\nuse_cpu: true\nfsdp_config: {") + fsdp + "}\n")
             .config;

@@ -1,0 +1,129 @@
+// The program `tessera` as a user types it: messages, streams and exit codes.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/commands.h"
+#include "support/subprocess.h"
+#include "worker/tasks.h"
+
+namespace tessera {
+namespace {
+
+using test::Finished;
+
+Finished tessera(std::vector<std::string> args) {
+  args.insert(args.begin(), TESSERA_BINARY);
+  return test::run(args, {{"HF_HOME", "/nonexistent"}});
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Cli, HelpGoesToStdoutAndListsEveryCommand) {
+  const Finished r = tessera({"--help"});
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_TRUE(r.err.empty());
+  for (const cli::Command& command : cli::commands()) EXPECT_TRUE(contains(r.out, command.name)) << command.name;
+}
+
+TEST(Cli, WithoutACommandItSaysHowToUseItAndFails) {
+  const Finished r = tessera({});
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_TRUE(contains(r.err, "Usage:"));
+}
+
+TEST(Cli, UnknownCommandsAreNamedWithTheNearest) {
+  const Finished r = tessera({"lunch"});
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_EQ(r.err, "tessera error: unknown command 'lunch' (did you mean 'launch'?); 'tessera --help' lists all\n");
+}
+
+TEST(Cli, LaunchErrorsNameWhatIsWrong) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"launch", "--config_file", "no.yaml", "sh"}, "--config_file 'no.yaml' does not exist"},
+      {{"launch"}, "nothing to launch: name a task ("},
+      {{"launch", "no-such-program"}, "'no-such-program' is neither a task"},
+      {{"launch", "train.py"}, "tessera launch ... python train.py"},
+      {{"launch", "--num_machines", "2", "sh"}, "several machines are not supported yet"},
+      {{"launch", "--num_procesess", "2", "sh"}, "did you mean '--num_processes'?"},
+      {{"launch", "--num_processes", "1000", "--enable_cpu_affinity", "sh"},
+       "1000 ranks with 1 threads each need 1000 cores"},
+      {{"launch", "--fsdp_sharding_strategy", "HYBRID_SHARD", "sh"}, "HYBRID_SHARD is not supported yet"},
+      {{"launch", "--log_dir", "/proc/nowhere", "sh"}, "cannot write '/proc/nowhere"},
+  };
+  for (const auto& [args, expected] : cases) {
+    const Finished r = tessera(args);
+    EXPECT_TRUE(contains(r.err, expected)) << r.err;
+    EXPECT_NE(r.exit_code, 0);
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << "one message: " << r.err;
+  }
+}
+
+TEST(Cli, LaunchHelpListsAcceleratesFlagsByGroup) {
+  const Finished r = tessera({"launch", "--help"});
+  EXPECT_EQ(r.exit_code, 0);
+  for (const char* flag : {"--config_file",
+                           "--cpu",
+                           "--multi_gpu",
+                           "--mixed_precision",
+                           "--num_processes",
+                           "--num_machines",
+                           "--num_cpu_threads_per_process",
+                           "--enable_cpu_affinity",
+                           "--use_fsdp",
+                           "--gpu_ids",
+                           "--same_network",
+                           "--machine_rank",
+                           "--main_process_ip",
+                           "--main_process_port",
+                           "--tee",
+                           "--log_dir",
+                           "--role",
+                           "--rdzv_backend",
+                           "--rdzv_conf",
+                           "--max_restarts",
+                           "--monitor_interval",
+                           "--no_python",
+                           "--debug",
+                           "--fsdp_sharding_strategy",
+                           "\nFully sharded data parallelism\n"}) {
+    EXPECT_TRUE(contains(r.out, flag)) << flag;
+  }
+}
+
+TEST(Cli, ConfigDefaultWritesAFileThatLaunchReads) {
+  const std::string path = testing::TempDir() + "cli_default.yaml";
+  std::filesystem::remove(path);
+  const Finished written =
+      tessera({"config", "default", "--config_file", path, "--num_processes", "1", "--mixed_precision", "bf16"});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_TRUE(contains(written.out, "accelerate configuration saved at " + path));
+  const Finished launched =
+      tessera({"launch", "--config_file", path, "sh", "-c", "echo $ACCELERATE_MIXED_PRECISION $FSDP_AUTO_WRAP_POLICY"});
+  EXPECT_EQ(launched.out, "bf16 TRANSFORMER_BASED_WRAP\n") << launched.err;
+  const Finished again = tessera({"config", "default", "--config_file", path});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_TRUE(contains(again.err, "exists already")) << again.err;
+}
+
+TEST(Cli, EnvShowsVersionsAndVariables) {
+  const Finished r = tessera({"env"});
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_TRUE(contains(r.out, "libtorch: 2."));
+  EXPECT_TRUE(contains(r.out, "MASTER_ADDR"));
+}
+
+TEST(Cli, TheWorkerHasAFunctionForEveryTaskOfTheTableAndNoOther) {
+  std::vector<std::string> functions;
+  for (const worker::Task& task : worker::tasks()) functions.emplace_back(task.name);
+  std::vector<std::string> names = cli::task_names();
+  std::sort(functions.begin(), functions.end());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(functions, names);
+}
+
+}  // namespace
+}  // namespace tessera

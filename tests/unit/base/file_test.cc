@@ -1,0 +1,68 @@
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+class File : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / "tessera_file_test";
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+  fs::path folder_;
+};
+
+TEST_F(File, ReplacesTheOldBytesAndLeavesNoTemporaryFile) {
+  write_file_atomically(path("a"), "old and longer");
+  write_file_atomically(path("a"), std::string("n\0w", 3));
+  EXPECT_EQ(read_file(path("a")), std::string("n\0w", 3));
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(File, AFailedWriteNamesThePathAndLeavesNothing) {
+  fs::create_directory(path("taken"));
+  fs::create_directory(path("taken") + "/inside");
+  EXPECT_THROW(write_file_atomically(path("taken"), "x"), CheckpointError);
+  EXPECT_EQ(files(), 1u);
+  try {
+    write_file_atomically(path("missing/a"), "x");
+    FAIL();
+  } catch (const CheckpointError& e) {
+    EXPECT_NE(std::string(e.what()).find(path("missing/a")), std::string::npos);
+  }
+}
+
+TEST_F(File, ReadingNamesWhatIsWrong) {
+  EXPECT_THROW(read_file(path("none")), DataError);
+  EXPECT_THROW(read_file(folder_.string()), DataError);
+  write_file_atomically(path("big"), "12345");
+  EXPECT_THROW(read_file(path("big"), 4), DataError);
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_THROW(read_file(path("pipe")), DataError);  // and does not wait for a writer
+}
+
+TEST_F(File, EnsuresAWritableFolderWithSpaceAndLeavesNoProbe) {
+  ensure_writable_folder(path("x/y"), 1);
+  EXPECT_TRUE(fs::is_empty(path("x/y")));
+  EXPECT_THROW(ensure_writable_folder(path("x"), std::int64_t{1} << 60), CheckpointError);
+  write_file_atomically(path("file"), "");
+  EXPECT_THROW(ensure_writable_folder(path("file")), CheckpointError);
+  EXPECT_THROW(ensure_writable_folder("/proc/tessera"), CheckpointError);
+}
+
+}  // namespace
+}  // namespace tessera
