@@ -34,6 +34,9 @@ Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm:
   }
   fsdp::FsdpOptions fsdp = options.fsdp;
   if (!fsdp.source) fsdp.source = io::open_weights(options.model_folder);
+  if (!fsdp.source_name) {
+    fsdp.source_name = [source = fsdp.source](const std::string& name) { return models::source_name(*source, name); };
+  }
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
   return a;
