@@ -1,6 +1,7 @@
 #include "models/t5_model.h"
 
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty_like.h>
 
@@ -34,6 +35,24 @@ struct T5ForConditionalGeneration::Encoded {
   PackedBatch batch;
   at::Tensor hidden;  // tokens D
 };
+
+struct T5ForConditionalGeneration::Embedded {
+  at::Tensor source, target;  // tokens D
+};
+
+namespace {
+
+PackedBatch packed_source(const Seq2SeqInput& in) {
+  const auto& source = in.encoder_output.defined() ? in.encoder_output : in.input_ids;
+  if (!source.defined()) throw DataError("a sequence-to-sequence batch needs input_ids or encoder_output");
+  return pack_batch(in.attention_mask, source.size(0), source.size(1));
+}
+
+at::Tensor packed_ids(const Seq2SeqInput& in, const PackedBatch& batch) {
+  return in.encoder_output.defined() ? at::Tensor() : batch.pack(in.input_ids);
+}
+
+}  // namespace
 
 T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config, at::ScalarType dtype) : config_(config) {
   shared_ = register_module("shared", std::make_shared<nn::Embedding>(config.vocab_size, config.d_model, dtype));
@@ -83,31 +102,31 @@ at::Tensor T5ForConditionalGeneration::shift_right(const at::Tensor& labels) con
   return ids;
 }
 
-T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const Seq2SeqInput& in, Seq2SeqOutput& out) {
-  const auto& source = in.encoder_output.defined() ? in.encoder_output : in.input_ids;
-  if (!source.defined()) throw DataError("a sequence-to-sequence batch needs input_ids or encoder_output");
-  Encoded e{pack_batch(in.attention_mask, source.size(0), source.size(1)), {}};
-  if (in.encoder_output.defined()) {
-    e.hidden = e.batch.pack(in.encoder_output);
-    return e;
-  }
-  T5Layout layout{e.batch.rows, nullptr, e.batch.visible, {}, 0};
-  auto encoded = (*encoder_)({(*shared_)(e.batch.pack(in.input_ids)), {}, &layout, nullptr, in.want_hidden});
-  e.hidden = encoded.hidden;
-  if (in.want_hidden || !is_training()) out.encoder_output = e.batch.unpack(e.hidden);
-  for (const auto& state : encoded.states) out.encoder_hidden.push_back(e.batch.unpack(state));
-  return e;
+T5ForConditionalGeneration::Embedded T5ForConditionalGeneration::embed(const at::Tensor& source_ids,
+                                                                       const at::Tensor& target_ids,
+                                                                       const nn::GradientSlot& slot) {
+  const std::int64_t sources = source_ids.defined() ? source_ids.numel() : 0, targets = target_ids.numel();
+  const auto ids = sources > 0 ? at::cat({source_ids.flatten(), target_ids.flatten()}) : target_ids.flatten();
+  const auto rows = shared_->hooked() ? (*shared_)(ids) : nn::lookup(shared_->weight, ids, slot);
+  return {sources > 0 ? rows.narrow(0, 0, sources) : at::Tensor(), rows.narrow(0, sources, targets)};
 }
 
-at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::Tensor& ids, bool want_hidden,
-                                              Seq2SeqOutput& out) {
-  const std::int64_t batch = ids.size(0), length = ids.size(1);
-  T5Layout layout{std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length)),
-                  encoded.batch.rows,
-                  {},
-                  encoded.batch.visible,
-                  0};
-  auto decoded = (*decoder_)({(*shared_)(ids.flatten()), encoded.hidden, &layout, nullptr, want_hidden});
+T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const Seq2SeqInput& in, const PackedBatch& batch,
+                                                                       const at::Tensor& embedded, Seq2SeqOutput& out) {
+  if (in.encoder_output.defined()) return {batch, batch.pack(in.encoder_output)};
+  T5Layout layout{batch.rows, nullptr, batch.visible, {}, 0};
+  const auto encoded = (*encoder_)({embedded, {}, &layout, nullptr, in.want_hidden});
+  if (in.want_hidden || !is_training()) out.encoder_output = batch.unpack(encoded.hidden);
+  for (const auto& state : encoded.states) out.encoder_hidden.push_back(batch.unpack(state));
+  return {batch, encoded.hidden};
+}
+
+at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::Tensor& embedded,
+                                              const Seq2SeqInput& in, Seq2SeqOutput& out) {
+  const std::int64_t batch = encoded.batch.batch, length = embedded.size(0) / batch;
+  const auto rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length));
+  T5Layout layout{rows, encoded.batch.rows, {}, encoded.batch.visible, 0};
+  const auto decoded = (*decoder_)({embedded, encoded.hidden, &layout, nullptr, in.want_hidden});
   for (const auto& state : decoded.states) out.decoder_hidden.push_back(state.view({batch, length, -1}));
   return decoded.hidden;
 }
@@ -120,31 +139,38 @@ at::Tensor T5ForConditionalGeneration::logits(const at::Tensor& hidden) {
   return head()(config_.tied ? hidden * std::pow(static_cast<double>(config_.d_model), -0.5) : hidden);
 }
 
-void T5ForConditionalGeneration::fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden, double normalizer,
-                                            Seq2SeqOutput& out) {
+void T5ForConditionalGeneration::fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden,
+                                            const nn::GradientSlot& slot, Seq2SeqOutput& out) {
   const auto labels = in.labels.flatten();
   const double scale = config_.tied ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
   const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
   if (is_training()) {
     const auto chosen = labels.ne(-100).nonzero().flatten();
     out.loss = nn::linear_cross_entropy(hidden.index_select(0, chosen), weight, labels.index_select(0, chosen), scale,
-                                        normalizer);
+                                        normalizer(in), nullptr, slot);
   } else {
-    out.loss = nn::linear_cross_entropy(hidden, weight, labels, scale, normalizer, &out.predictions);
+    out.loss = nn::linear_cross_entropy(hidden, weight, labels, scale, normalizer(in), &out.predictions, slot);
     out.predictions = out.predictions.view_as(in.labels);
   }
 }
 
-void T5ForConditionalGeneration::loss(const Seq2SeqInput& in, const at::Tensor& hidden, Seq2SeqOutput& out) {
-  const auto valid = in.labels.ne(-100).sum().item<std::int64_t>();
-  const double normalizer = in.loss_normalizer > 0 ? in.loss_normalizer : static_cast<double>(valid);
-  if (!in.want_logits && !head().hooked() && !(lm_head_ && lm_head_->adapter())) {
-    return fused_loss(in, hidden, normalizer, out);
-  }
+double T5ForConditionalGeneration::normalizer(const Seq2SeqInput& in) const {
+  return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
+}
+
+// The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
+// product.
+bool T5ForConditionalGeneration::loss_is_fused(const Seq2SeqInput& in) {
+  return in.labels.defined() && !in.want_logits && !head().hooked() && !(lm_head_ && lm_head_->adapter());
+}
+
+void T5ForConditionalGeneration::loss(const Seq2SeqInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot,
+                                      Seq2SeqOutput& out) {
+  if (loss_is_fused(in)) return fused_loss(in, hidden, slot, out);
   const auto flat = logits(hidden);
   // Upstream's loss is a number of the logits' dtype; the sum is made in float32 so that rounding happens once.
   const auto sum = at::cross_entropy_loss(flat.to(at::kFloat), in.labels.flatten(), {}, at::Reduction::Sum, -100);
-  out.loss = (sum / normalizer).to(flat.scalar_type());
+  out.loss = (sum / normalizer(in)).to(flat.scalar_type());
   if (!is_training()) out.predictions = at::argmax(flat.detach(), -1).view_as(in.labels);
   if (in.want_logits) out.logits = flat.view({in.labels.size(0), in.labels.size(1), -1});
 }
@@ -154,7 +180,9 @@ Seq2SeqOutput T5ForConditionalGeneration::step(Seq2SeqInput in) {
   const std::int64_t rows = in.decoder_input_ids.size(0), length = in.decoder_input_ids.size(1);
   Seq2SeqOutput out;
   if (cache.rows == 0) {
-    const auto encoded = encode(in, out);
+    const auto batch = packed_source(in);
+    const auto encoded =
+        encode(in, batch, in.encoder_output.defined() ? at::Tensor() : (*shared_)(packed_ids(in, batch)), out);
     const std::int64_t each = rows / encoded.batch.batch;
     auto sources = std::make_shared<nn::SequenceRows>();
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -180,11 +208,14 @@ Seq2SeqOutput T5ForConditionalGeneration::forward_impl(Seq2SeqInput in) {
     throw DataError("a sequence-to-sequence batch needs labels or decoder_input_ids");
   }
   Seq2SeqOutput out;
-  const auto encoded = encode(in, out);
+  const auto batch = packed_source(in);
   const auto ids = in.decoder_input_ids.defined() ? in.decoder_input_ids : shift_right(in.labels);
-  const auto hidden = decode(encoded, ids, in.want_hidden, out);
+  const auto slot = config_.tied && loss_is_fused(in) ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
+  const auto embedded = embed(packed_ids(in, batch), ids, slot);
+  const auto encoded = encode(in, batch, embedded.source, out);
+  const auto hidden = decode(encoded, embedded.target, in, out);
   if (in.labels.defined()) {
-    loss(in, hidden, out);
+    loss(in, hidden, slot, out);
   } else if (in.want_logits) {
     out.logits = logits(hidden).view({ids.size(0), ids.size(1), -1});
   }

@@ -5,6 +5,7 @@
 #include "models/model.h"
 #include "models/padding.h"
 #include "models/t5_stack.h"
+#include "nn/lookup.h"
 
 namespace tessera::models {
 
@@ -22,14 +23,19 @@ class T5ForConditionalGeneration : public Seq2SeqModel {
  private:
   struct Cache;
   struct Encoded;
-  Encoded encode(const Seq2SeqInput& in, Seq2SeqOutput& out);
-  at::Tensor decode(const Encoded& encoded, const at::Tensor& ids, bool want_hidden, Seq2SeqOutput& out);
+  struct Embedded;
+  /// Rows of the token table for both sequences by one lookup (so that backward makes one gradient of the table).
+  Embedded embed(const at::Tensor& source_ids, const at::Tensor& target_ids, const nn::GradientSlot& slot);
+  Encoded encode(const Seq2SeqInput& in, const PackedBatch& batch, const at::Tensor& embedded, Seq2SeqOutput& out);
+  at::Tensor decode(const Encoded& encoded, const at::Tensor& embedded, const Seq2SeqInput& in, Seq2SeqOutput& out);
+  bool loss_is_fused(const Seq2SeqInput& in);
   Seq2SeqOutput step(Seq2SeqInput in);
   at::Tensor shift_right(const at::Tensor& labels) const;
   at::Tensor logits(const at::Tensor& hidden);
   nn::Layer& head();
-  void loss(const Seq2SeqInput& in, const at::Tensor& hidden, Seq2SeqOutput& out);
-  void fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden, double normalizer, Seq2SeqOutput& out);
+  void loss(const Seq2SeqInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot, Seq2SeqOutput& out);
+  void fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot, Seq2SeqOutput& out);
+  double normalizer(const Seq2SeqInput& in) const;
 
   T5Config config_;
   std::shared_ptr<nn::Embedding> shared_;

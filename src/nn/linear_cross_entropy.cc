@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "nn/kernels.h"
 #include "nn/rows.h"
@@ -61,7 +62,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, double scale, double normalizer, at::Tensor* predictions,
-                            bool want_gradients) {
+                            bool want_gradients, const GradientSlot& slot) {
     const std::int64_t rows = hidden.size(0), classes = weight.size(0);
     const std::int64_t step =
         std::clamp<std::int64_t>(kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())), 1, rows);
@@ -90,6 +91,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     for (float loss : losses) total += loss;
     ctx->saved_data["gh"] = gh;
     ctx->saved_data["gw"] = gw;
+    if (slot && gw.defined()) ctx->saved_data["slot"] = c10::IValue::make_capsule(slot);
     return at::scalar_tensor(total / normalizer, hidden.options());
   }
 
@@ -102,17 +104,23 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       ctx->saved_data[name] = c10::IValue();
       return g.defined() && factor != 1.0 ? g.mul_(factor) : g;
     };
-    return {take("gh"), take("gw"), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    auto gh = take("gh"), gw = take("gw");
+    const auto held = ctx->saved_data.find("slot");
+    if (held != ctx->saved_data.end()) {
+      c10::static_intrusive_pointer_cast<SharedGradient>(held->second.toCapsule())->value = std::exchange(gw, {});
+    }
+    return {gh, gw, {}, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double scale, double normalizer, at::Tensor* predictions) {
+                                double scale, double normalizer, at::Tensor* predictions,
+                                const GradientSlot& weight_gradient) {
   TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
   return LinearCrossEntropy::apply(hidden.contiguous(), weight, labels.contiguous(), scale, normalizer, predictions,
-                                   at::GradMode::is_enabled());
+                                   at::GradMode::is_enabled(), weight_gradient);
 }
 
 }  // namespace tessera::nn

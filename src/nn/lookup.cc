@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <string>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -16,16 +17,23 @@ using torch::autograd::variable_list;
 
 class Lookup : public torch::autograd::Function<Lookup> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& ids) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& ids,
+                            const GradientSlot& slot) {
     ctx->save_for_backward({ids});
+    if (slot) ctx->saved_data["slot"] = c10::IValue::make_capsule(slot);
     ctx->saved_data["num"] = table.size(0);
     return at::index_select(table, 0, ids);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto ids = ctx->get_saved_variables()[0];
-    auto table = at::zeros({ctx->saved_data["num"].toInt(), grads[0].size(1)}, grads[0].options());
+    at::Tensor table;
+    const auto held = ctx->saved_data.find("slot");
+    if (held != ctx->saved_data.end()) {
+      table = std::exchange(c10::static_intrusive_pointer_cast<SharedGradient>(held->second.toCapsule())->value, {});
+    }
+    if (!table.defined()) table = at::zeros({ctx->saved_data["num"].toInt(), grads[0].size(1)}, grads[0].options());
     table.index_add_(0, ids, grads[0]);
-    return {table, at::Tensor()};
+    return {table, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -42,12 +50,12 @@ void check_ids(const at::Tensor& ids, std::int64_t num) {
 
 }  // namespace
 
-at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids) {
+at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot) {
   const auto flat = ids.reshape({-1}).to(at::kLong).contiguous();
   check_ids(flat, table.size(0));
   auto sizes = ids.sizes().vec();
   sizes.push_back(table.size(1));
-  return Lookup::apply(table, flat).view(sizes);
+  return Lookup::apply(table, flat, slot).view(sizes);
 }
 
 }  // namespace tessera::nn

@@ -1,10 +1,18 @@
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 namespace tessera::nn {
 
-/// Rows of table [num, dim]: ids [...] int64 -> [..., dim]. Backward adds rows into one zeroed table, in the order of
-/// the ids, so its bits depend on nothing else. DataError names an id outside the table.
-at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids);
+/// Where the backward of a tied output head leaves the table's gradient for the lookup of the same pass, whose backward
+/// can only run after it: one [num, dim] buffer then takes both, instead of two that are added.
+struct SharedGradient : torch::CustomClassHolder {
+  at::Tensor value;
+};
+using GradientSlot = c10::intrusive_ptr<SharedGradient>;
+
+/// Rows of table [num, dim]: ids [...] int64 -> [..., dim]. Backward adds rows into one table, zeroed or taken from the
+/// slot, in the order of the ids, so its bits depend on nothing else. DataError names an id outside the table.
+at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot = {});
 
 }  // namespace tessera::nn

@@ -8,7 +8,9 @@
 namespace tessera::tensor {
 namespace {
 
-c10::StorageImpl* impl(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+c10::StorageImpl* impl(const at::Tensor& t) {
+  return t.storage().unsafeGetStorageImpl();
+}
 
 void set_pointer(const at::Tensor& t, at::DataPtr pointer) {
   auto* storage = impl(t);
@@ -44,7 +46,8 @@ void attach(const at::Tensor& t, void* data, at::Tensor keep_alive) {
 
 void attach(const at::Tensor& t, void* data, std::shared_ptr<const void> keep_alive) {
   auto* held = new std::shared_ptr<const void>(std::move(keep_alive));
-  set_pointer(t, at::DataPtr(data, held, [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, at::kCPU));
+  set_pointer(t,
+              at::DataPtr(data, held, [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, at::kCPU));
 }
 
 void detach(const at::Tensor& t, const std::string& message) {

@@ -29,8 +29,9 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
   }
   for (auto* patterns : {&raw_, &normalized_})
     for (auto& [first, list] : *patterns)
-      std::stable_sort(list.begin(), list.end(),
-                       [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
+      std::sort(list.begin(), list.end(), [](const Pattern& a, const Pattern& b) {
+        return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.token < b.token;
+      });
 }
 
 Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) const {

@@ -1,5 +1,6 @@
 #pragma once
-// Errors. A message says what was expected, what was found, where, and what to do. A library never prints and never exits.
+// Errors. A message says what was expected, what was found, where, and what to do. A library never prints and never
+// exits.
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -33,7 +34,8 @@ class CheckpointError : public Error {
   std::string path;
 };
 
-/// A collective that could not complete: `rank` is the peer at fault (-1 unknown), `sequence` counts the group's operations.
+/// A collective that could not complete: `rank` is the peer at fault (-1 unknown), `sequence` counts the group's
+/// operations.
 class CommError : public Error {
  public:
   CommError(const std::string& message, int rank, std::string operation, std::int64_t sequence)
@@ -56,8 +58,8 @@ namespace detail {
 }  // namespace tessera
 
 // Replaces assert(): NDEBUG is part of libtorch's ABI and therefore always defined. Throws InternalError.
-#define TESSERA_CHECK(condition, message)                                              \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]]                                                     \
-      ::tessera::detail::check_failed(__FILE__, __LINE__, #condition, (message));      \
+#define TESSERA_CHECK(condition, message)                                         \
+  do {                                                                            \
+    if (!(condition)) [[unlikely]]                                                \
+      ::tessera::detail::check_failed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)

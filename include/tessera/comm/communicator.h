@@ -1,7 +1,7 @@
 #pragma once
-// Collectives among the ranks of a group. Every call is collective and must be made by all ranks in the same order with the
-// same sizes and dtypes; a mismatch, a dead peer or a timeout throws CommError{rank, operation, sequence}.
-// Sums run in rank order with fp32 accumulation (fp64 stays fp64, integers stay integers): same inputs, same bits.
+// Collectives among the ranks of a group. Every call is collective and must be made by all ranks in the same order with
+// the same sizes and dtypes; a mismatch, a dead peer or a timeout throws CommError{rank, operation, sequence}. Sums run
+// in rank order with fp32 accumulation (fp64 stays fp64, integers stay integers): same inputs, same bits.
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
@@ -18,8 +18,8 @@ namespace tessera::comm {
 enum class ReduceOp { kSum, kMax, kMin };
 
 struct ReduceOptions {
-  double scale = 1.0;        // applied once, to the finished sum
-  bool accumulate = false;   // out += scale * sum, instead of out = scale * sum
+  double scale = 1.0;       // applied once, to the finished sum
+  bool accumulate = false;  // out += scale * sum, instead of out = scale * sum
 };
 
 /// A started operation. Dropping it without wait() is an error in the caller; the destructor waits.
@@ -32,8 +32,8 @@ class Work {
   virtual void wait_input_free() { wait(); }
 };
 
-/// Memory that every rank of the group addresses at the same offsets (one copy per host). Zero-initialised, page-aligned.
-/// Writes become visible to peers through any collective of the group (a barrier() is the fence).
+/// Memory that every rank of the group addresses at the same offsets (one copy per host). Zero-initialised,
+/// page-aligned. Writes become visible to peers through any collective of the group (a barrier() is the fence).
 class SharedRegion {
  public:
   virtual ~SharedRegion() = default;
@@ -56,9 +56,9 @@ class Communicator {
   /// in: [size() * out.numel()], 1-D, contiguous; out may have another floating dtype (the sum is cast once).
   [[nodiscard]] virtual std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in, ReduceOptions = {}) = 0;
   /// Reduction straight from shared memory: inputs[r] is rank r's contribution to *this* rank's output, a view of a
-  /// SharedRegion (size() tensors of out.numel() elements). Starting it says that this rank's contributions to all others are
-  /// written; wait_input_free() says that all peers have read them. At most `kMaxReductionsInFlight` may be started and not
-  /// yet waited for.
+  /// SharedRegion (size() tensors of out.numel() elements). Starting it says that this rank's contributions to all
+  /// others are written; wait_input_free() says that all peers have read them. At most `kMaxReductionsInFlight` may be
+  /// started and not yet waited for.
   [[nodiscard]] virtual std::unique_ptr<Work> reduce_shared(at::Tensor out, std::vector<at::Tensor> inputs,
                                                             ReduceOptions = {}) = 0;
   static constexpr int kMaxReductionsInFlight = 8;
@@ -67,7 +67,8 @@ class Communicator {
   [[nodiscard]] virtual std::unique_ptr<Work> broadcast(at::Tensor t, int src) = 0;
   virtual void barrier() = 0;
 
-  /// Objects of any size per rank. gather returns size() objects at dst, none elsewhere; scatter takes size() objects at src.
+  /// Objects of any size per rank. gather returns size() objects at dst, none elsewhere; scatter takes size() objects
+  /// at src.
   virtual std::vector<Bytes> gather(const Bytes& object, int dst) = 0;
   virtual std::vector<Bytes> all_gather_objects(const Bytes& object) = 0;
   virtual Bytes scatter(const std::vector<Bytes>& objects, int src) = 0;
@@ -84,10 +85,11 @@ class Communicator {
 std::shared_ptr<Communicator> make_solo();
 
 /// Ranks as threads of one process (tests, notebooks): element r goes to the thread that plays rank r.
-std::vector<std::shared_ptr<Communicator>> make_threads(int size, std::chrono::milliseconds timeout = std::chrono::minutes(5));
+std::vector<std::shared_ptr<Communicator>> make_threads(int size,
+                                                        std::chrono::milliseconds timeout = std::chrono::minutes(5));
 
-/// Runs body(communicator) on `size` threads and rethrows the first exception (after telling the other ranks, which get a
-/// CommError). Each thread starts with its own autograd and thread-count state (at::get_num_threads() called once).
+/// Runs body(communicator) on `size` threads and rethrows the first exception (after telling the other ranks, which get
+/// a CommError). Each thread starts with its own autograd and thread-count state (at::get_num_threads() called once).
 void run_threads(int size, const std::function<void(std::shared_ptr<Communicator>)>& body);
 
 struct RendezvousOptions {
@@ -96,8 +98,8 @@ struct RendezvousOptions {
 };
 
 /// Collective. Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun's names), else
-/// OMPI_COMM_WORLD_*, PMI_*, SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID. No such variable: a world of one. Never degrades: missing
-/// peers are a CommError after init_timeout, ranks on another host a ConfigError that says so.
+/// OMPI_COMM_WORLD_*, PMI_*, SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID. No such variable: a world of one. Never degrades:
+/// missing peers are a CommError after init_timeout, ranks on another host a ConfigError that says so.
 std::shared_ptr<Communicator> connect(const RendezvousOptions& options = {});
 
 }  // namespace tessera::comm

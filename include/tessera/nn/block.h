@@ -1,6 +1,7 @@
 #pragma once
-// Modules whose calls can be intercepted: what FSDP units attach to. Derive from Block (or from Layer, its tensor-to-tensor
-// case), write forward_impl, and call the module as a function. The call operator is not virtual and costs one branch.
+// Modules whose calls can be intercepted: what FSDP units attach to. Derive from Block (or from Layer, its
+// tensor-to-tensor case), write forward_impl, and call the module as a function. The call operator is not virtual and
+// costs one branch.
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/module.h>
@@ -36,14 +37,16 @@ class HookedModule : public torch::nn::Module {
 };
 
 // Found by argument-dependent lookup for structs of tensors; `out` keeps the order.
-inline void collect_tensors(at::Tensor& t, std::vector<at::Tensor*>& out) { out.push_back(&t); }
+inline void collect_tensors(at::Tensor& t, std::vector<at::Tensor*>& out) {
+  out.push_back(&t);
+}
 template <class T>
 void collect_tensors(std::vector<T>& ts, std::vector<at::Tensor*>& out) {
   for (auto& t : ts) collect_tensors(t, out);
 }
 
-/// In and Out: at::Tensor, or structs with a free function collect_tensors(T&, std::vector<at::Tensor*>&) beside them that
-/// lists every tensor member (undefined ones too).
+/// In and Out: at::Tensor, or structs with a free function collect_tensors(T&, std::vector<at::Tensor*>&) beside them
+/// that lists every tensor member (undefined ones too).
 template <class In, class Out>
 class Block : public HookedModule {
  public:

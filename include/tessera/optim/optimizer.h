@@ -17,10 +17,12 @@ class Optimizer {
   virtual void set_lr(double lr) = 0;
   virtual double lr() const = 0;
   void zero_grad();
-  /// State by name, each laid out like the parameters ("exp_avg": one 1-D tensor for each parameter), and the step counter.
+  /// State by name, each laid out like the parameters ("exp_avg": one 1-D tensor for each parameter), and the step
+  /// counter.
   virtual std::vector<std::pair<std::string, std::vector<at::Tensor>>> state() const = 0;
   virtual std::int64_t steps() const = 0;
-  virtual void load_state(const std::vector<std::pair<std::string, std::vector<at::Tensor>>>& state, std::int64_t steps) = 0;
+  virtual void load_state(const std::vector<std::pair<std::string, std::vector<at::Tensor>>>& state,
+                          std::int64_t steps) = 0;
 
  protected:
   explicit Optimizer(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
@@ -33,7 +35,8 @@ struct AdamWOptions {
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> no_decay = {};
 };
 
-/// Decoupled weight decay (Loshchilov & Hutter 2019), the update of torch.optim.AdamW. Moments in the parameter's dtype.
+/// Decoupled weight decay (Loshchilov & Hutter 2019), the update of torch.optim.AdamW. Moments in the parameter's
+/// dtype.
 class AdamW final : public Optimizer {
  public:
   AdamW(std::vector<at::Tensor> parameters, AdamWOptions options = {});
@@ -43,7 +46,8 @@ class AdamW final : public Optimizer {
   double lr() const override;
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> state() const override;
   std::int64_t steps() const override;
-  void load_state(const std::vector<std::pair<std::string, std::vector<at::Tensor>>>& state, std::int64_t steps) override;
+  void load_state(const std::vector<std::pair<std::string, std::vector<at::Tensor>>>& state,
+                  std::int64_t steps) override;
 
  private:
   struct Impl;
