@@ -1,4 +1,5 @@
 // Family B of the goldens: a training run of some steps from given weights, batches and (PEFT) an initial adapter.
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -117,6 +118,22 @@ void compare_first_gradients(Comparison& table, const Run& run, fsdp::FullyShard
   });
 }
 
+/// Logits of batch 0 with the trained adapter, in eval mode.
+void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches,
+                          models::Seq2SeqModel& model, const comm::Communicator& group) {
+  const fs::path file = run.folder / "final_logits.safetensors";
+  const std::string name = "logits_adapter_final_batch0";
+  if (!fs::exists(file)) return;
+  const auto reference = io::open_safetensors(file.string());
+  if (!reference->find(name)) return;
+  const c10::AutoGradMode no_grad(false);
+  model.eval();
+  const at::Tensor expected = io::read_tensor(*reference, name);
+  const RowShare rows = row_share(expected.size(0), group);
+  table.add("final_logits", model(batch_of(batches, 0, group, LossMean::kTokens)).logits,
+            expected.slice(0, rows.begin, rows.end), 1e-4);
+}
+
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,
             const std::string& rows_key, std::ostream& out) {
   Assembled a = assemble_seq2seq({.model_folder = run.base.string(),
@@ -150,7 +167,10 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
     optimizer.step();
     optimizer.zero_grad();
   }
-  if (final_state) compare_final(table, run, model, optimizer);
+  if (final_state) {
+    compare_final(table, run, model, optimizer);
+    compare_final_logits(table, run, *batches, *a.model, *group);
+  }
   table.merge(*group);
   out << fmt::format("{} ({}, {} steps, {} rank{}, {})\n", run.folder.lexically_normal().filename().string(),
                      run.peft ? "adapter" : "full fine-tuning", run.steps, group->size(), group->size() == 1 ? "" : "s",

@@ -1,0 +1,175 @@
+// The whole job on two processes: from a config.json to an adapter, and what goes wrong on the way.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "io/tensor_source.h"
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Finished;
+
+const std::string kDemo = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Seq2Seq : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "seq2seq_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kDemo + "model", folder_ + "/model"}).exit_code, 0);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Finished train(int ranks, std::vector<std::string> flags) {
+    std::vector<std::string> command = {TESSERA_BINARY,
+                                        "launch",
+                                        "--cpu",
+                                        "--num_processes",
+                                        std::to_string(ranks),
+                                        "seq2seq",
+                                        "--model_name_or_path",
+                                        folder_ + "/model",
+                                        "--max_steps",
+                                        "6",
+                                        "--logging_steps",
+                                        "1",
+                                        "--max_eval_steps",
+                                        "2",
+                                        "--print_model",
+                                        "false",
+                                        "--disable_tqdm"};
+    if (std::find(flags.begin(), flags.end(), "--dataset_path") == flags.end()) {
+      flags.insert(flags.end(), {"--dataset_path", kDemo + "data/Sentences_demo.txt"});
+    }
+    command.insert(command.end(), flags.begin(), flags.end());
+    return test::run(command);
+  }
+
+  std::vector<double> losses(const std::string& run) {
+    std::vector<double> out;
+    std::ifstream in(folder_ + "/" + run + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) {
+      const auto row = nlohmann::json::parse(line);
+      if (row.contains("step")) out.push_back(row["loss"]);
+    }
+    return out;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Seq2Seq, TwoProcessesTrainAndSaveAnAdapter) {
+  const Finished r = train(2, {"--output_dir", folder_ + "/out", "--learning_rate", "1e-2"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "trainable params: 36,864 || all params:")) << r.out;
+  EXPECT_TRUE(contains(r.out, "epoch=0: train_ppl="));
+  EXPECT_TRUE(contains(r.out, "accuracy="));
+  EXPECT_EQ(losses("out").size(), 6u);
+  const auto adapter = io::open_safetensors(folder_ + "/out/adapter_model.safetensors");
+  EXPECT_NE(adapter->find("base_model.model.encoder.block.0.layer.0.SelfAttention.q.lora_A.weight"), nullptr);
+  const auto config = nlohmann::json::parse(read_file(folder_ + "/out/adapter_config.json"));
+  EXPECT_EQ(config["peft_type"], "LORA");
+  EXPECT_EQ(config["r"], 8);
+}
+
+TEST_F(Seq2Seq, OneTwoAndThreeRanksGiveTheSameLossesForTheSameGlobalBatch) {
+  auto config = nlohmann::json::parse(read_file(folder_ + "/model/config.json"));
+  config["dropout_rate"] = 0.0;
+  std::ofstream(folder_ + "/model/config.json") << config;
+  for (const int ranks : {1, 2, 3}) {
+    const std::string name = "r" + std::to_string(ranks);
+    const Finished r =
+        train(ranks, {"--output_dir", folder_ + "/" + name, "--use_peft_lora", "false", "--do_eval", "false",
+                      "--per_device_train_batch_size", std::to_string(6 / ranks), "--save_model", "false"});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  }
+  const auto one = losses("r1"), two = losses("r2"), three = losses("r3");
+  ASSERT_EQ(one.size(), 6u);
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(two[i], one[i], 1e-5 * one[i]) << "step " << i;
+    EXPECT_NEAR(three[i], one[i], 1e-5 * one[i]) << "step " << i;
+  }
+}
+
+TEST_F(Seq2Seq, TwoRunsAreBitEqual) {
+  for (const char* name : {"a", "b"}) {
+    ASSERT_EQ(train(2, {"--output_dir", folder_ + "/" + name, "--do_eval", "false"}).exit_code, 0);
+  }
+  EXPECT_EQ(losses("a"), losses("b"));
+  EXPECT_EQ(read_file(folder_ + "/a/adapter_model.safetensors"), read_file(folder_ + "/b/adapter_model.safetensors"));
+}
+
+TEST_F(Seq2Seq, AResultThatIsThereIsNotOverwritten) {
+  fs::create_directories(folder_ + "/out");
+  std::ofstream(folder_ + "/out/adapter_model.safetensors") << "precious";
+  const Finished r = train(2, {"--output_dir", folder_ + "/out"});
+  EXPECT_EQ(r.exit_code, 4);
+  EXPECT_TRUE(contains(r.err, "--overwrite_output_dir")) << r.err;
+  EXPECT_EQ(read_file(folder_ + "/out/adapter_model.safetensors"), "precious");
+}
+
+struct Bad {
+  const char* name;
+  std::vector<std::string> flags;
+  int exit_code;
+  const char* says;
+};
+
+TEST_F(Seq2Seq, BadInputIsNamedAndLeavesNothing) {
+  std::ofstream(folder_ + "/no_at.txt") << "good news@positive\nno label here\n";
+  std::ofstream(folder_ + "/empty.txt");
+  std::ofstream(folder_ + "/bytes.csv") << "sentence,label\n\xFF\xFE,positive\n";
+  std::ofstream(folder_ + "/columns.csv") << "headline,mood\na,b\n";
+  const std::vector<Bad> cases = {
+      {"a line without @", {"--dataset_path", folder_ + "/no_at.txt"}, 3, "no_at.txt:2"},
+      {"an empty data set", {"--dataset_path", folder_ + "/empty.txt"}, 3, "empty.txt"},
+      {"undecodable bytes", {"--dataset_path", folder_ + "/bytes.csv"}, 3, "bytes.csv:2"},
+      {"a bad label column",
+       {"--dataset_path", folder_ + "/columns.csv", "--text_column", "headline", "--label_column", "sentiment"},
+       3,
+       "mood"},
+      {"a target that matches nothing", {"--lora_target_modules", "q_proj"}, 2, "q_proj"},
+      {"an unknown flag", {"--learning_rat", "1"}, 2, "--learning_rate"},
+      {"a missing model", {"--model_name_or_path", "t5-none"}, 3, "t5-none"},
+      {"a contradiction", {"--lora_dropout", "1.5"}, 2, "lora_dropout"},
+  };
+  for (const Bad& bad : cases) {
+    auto flags = bad.flags;
+    flags.insert(flags.end(), {"--output_dir", folder_ + "/out"});
+    const Finished r = train(2, flags);
+    EXPECT_EQ(r.exit_code, bad.exit_code) << bad.name << "\n" << r.err;
+    EXPECT_TRUE(contains(r.err, bad.says)) << bad.name << "\n" << r.err;
+    EXPECT_FALSE(fs::exists(folder_ + "/out/adapter_model.safetensors")) << bad.name;
+  }
+}
+
+TEST_F(Seq2Seq, TruncatedWeightsAreNamed) {
+  const std::string file = folder_ + "/model/model.safetensors";
+  fs::resize_file(file, fs::file_size(file) / 2);
+  const Finished r = train(2, {"--output_dir", folder_ + "/out"});
+  EXPECT_EQ(r.exit_code, 3) << r.err;
+  EXPECT_TRUE(contains(r.err, "model.safetensors")) << r.err;
+}
+
+TEST_F(Seq2Seq, AClassThatMatchesNothingListsTheClassesThereAre) {
+  const Finished r = test::run({TESSERA_BINARY, "launch", "--cpu", "--num_processes", "2", "--fsdp_auto_wrap_policy",
+                                "TRANSFORMER_BASED_WRAP", "--fsdp_transformer_layer_cls_to_wrap", "T5Blok", "seq2seq",
+                                "--model_name_or_path", folder_ + "/model", "--dataset_path",
+                                kDemo + "data/Sentences_demo.txt", "--output_dir", folder_ + "/out"});
+  EXPECT_EQ(r.exit_code, 2) << r.err;
+  EXPECT_TRUE(contains(r.err, "T5Block")) << r.err;
+}
+
+}  // namespace
+}  // namespace tessera

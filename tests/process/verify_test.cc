@@ -1,0 +1,53 @@
+// Every reference folder of tests/data/goldens through the program: plain, and sharded over two and three processes.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+using test::Finished;
+
+const std::string kGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/";
+
+Finished verify(const std::string& folder, int ranks, const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> command = {TESSERA_BINARY};
+  if (ranks > 1) command.insert(command.end(), {"launch", "--cpu", "--num_processes", std::to_string(ranks)});
+  command.insert(command.end(), {"verify", kGoldens + folder});
+  command.insert(command.end(), flags.begin(), flags.end());
+  return test::run(command);
+}
+
+class VerifyModels : public testing::TestWithParam<const char*> {};
+
+TEST_P(VerifyModels, EqualTheReferenceOnOneTwoAndThreeRanks) {
+  for (const int ranks : {1, 2, 3}) {
+    const Finished r = verify(GetParam(), ranks);
+    EXPECT_EQ(r.exit_code, 0) << ranks << " ranks\n" << r.out << r.err;
+    EXPECT_NE(r.out.find("verified"), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, VerifyModels,
+                         testing::Values("A_models/t5_v1_0", "A_models/t5_v1_0/bin", "A_models/t5_v1_0/fp16",
+                                         "A_models/t5_v1_1", "A_models/t5_long", "A_models/mt5", "A_models/generate_t5",
+                                         "B_train/t5_full", "B_train/t5_lora_qv"));
+
+TEST(Verify, EveryGatherFormGivesTheReference) {
+  for (const char* form : {"copy", "shared", "mapped"}) {
+    const Finished r = verify("B_train/t5_lora_qv", 2, {"--gather", form});
+    EXPECT_EQ(r.exit_code, 0) << form << "\n" << r.out << r.err;
+  }
+}
+
+TEST(Verify, FailsWhenTheToleranceIsTooTightToBeMet) {
+  const Finished r = verify("A_models/t5_v1_0", 1, {"--logits_tolerance", "1e-12"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.out.find("FAILED logits"), std::string::npos) << r.out;
+}
+
+}  // namespace
+}  // namespace tessera
