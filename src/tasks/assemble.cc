@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "peft/targets.h"
+
 namespace tessera::tasks {
 namespace {
 
@@ -25,7 +27,12 @@ Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm:
     a.lora = options.lora;
   }
   if (a.lora) {
+    a.lora = peft::with_default_targets(*a.lora, a.config);
     a.adapters = peft::apply_lora(*a.model, a.config, *a.lora, options.seed);
+    if (peft::wants_all_linear(*a.lora)) {  // written as the list of what was found, as PEFT does
+      a.lora->target_regex.clear();
+      a.lora->target_modules = a.adapters->adapted;
+    }
     if (!options.adapter_folder.empty()) peft::load_adapter(*a.model, options.adapter_folder);
   }
   for (const auto& p : a.model->parameters()) {

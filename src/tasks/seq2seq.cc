@@ -56,7 +56,13 @@ AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& fol
     lora.use_rslora = o.use_rslora;
     lora.bias = o.lora_bias;
     lora.init_lora_weights = o.init_lora_weights;
-    lora.target_modules = o.lora_target_modules;
+    const bool regex = o.lora_target_modules.size() == 1 &&
+                       o.lora_target_modules[0].find_first_of("*+?()[]|^$\\") != std::string::npos;
+    if (regex) {
+      lora.target_regex = o.lora_target_modules[0];
+    } else {
+      lora.target_modules = o.lora_target_modules;
+    }
     lora.task_type = "SEQ_2_SEQ_LM";
     lora.base_model_name_or_path = o.model_name_or_path;
     a.lora = lora;

@@ -81,6 +81,24 @@ TEST_F(Seq2Seq, TwoProcessesTrainAndSaveAnAdapter) {
   const auto config = nlohmann::json::parse(read_file(folder_ + "/out/adapter_config.json"));
   EXPECT_EQ(config["peft_type"], "LORA");
   EXPECT_EQ(config["r"], 8);
+  EXPECT_EQ(config["target_modules"], nlohmann::json({"q", "v"}));  // the family's, by name: peft needs them
+}
+
+TEST_F(Seq2Seq, AllLinearIsSavedAsTheListOfModules) {
+  const Finished r =
+      train(2, {"--output_dir", folder_ + "/out", "--lora_target_modules", "all-linear", "--do_eval", "false"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto targets = nlohmann::json::parse(read_file(folder_ + "/out/adapter_config.json"))["target_modules"];
+  ASSERT_TRUE(targets.is_array());
+  EXPECT_EQ(targets.size(), 48u);  // 3 x (4 + 2) in the encoder, 3 x (8 + 2) in the decoder; not the head
+}
+
+TEST_F(Seq2Seq, TheAdapterContinuesWhereItStopped) {
+  ASSERT_EQ(train(2, {"--output_dir", folder_ + "/first", "--do_eval", "false"}).exit_code, 0);
+  const Finished r = train(
+      2, {"--output_dir", folder_ + "/second", "--adapter_name_or_path", folder_ + "/first", "--do_eval", "false"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_LT(losses("second").front(), losses("first").front());
 }
 
 TEST_F(Seq2Seq, OneTwoAndThreeRanksGiveTheSameLossesForTheSameGlobalBatch) {
