@@ -39,7 +39,7 @@ TEST(TorchFile, HoldsTheSameTensorsAsSafetensors) {
     EXPECT_EQ(bin->find(info.name)->shape, info.shape) << info.name;
     EXPECT_EQ(bin->find(info.name)->dtype, info.dtype) << info.name;
     const auto a = read_tensor(*bin, info.name), b = read_tensor(*plain, info.name);
-    EXPECT_EQ(0, std::memcmp(a.const_data_ptr(), b.const_data_ptr(), b.nbytes())) << info.name;
+    EXPECT_TRUE(b.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), b.nbytes()) == 0) << info.name;
   }
 }
 
