@@ -10,7 +10,9 @@ if [ ! -f tests/fuzz/CMakeLists.txt ]; then
     say "tests/fuzz has no targets yet"
     exit 0
 fi
-CC=clang-19 CXX=clang++-19 build_preset fuzz
+targets=()
+for source in tests/fuzz/fuzz_*.cc; do targets+=("$(basename "$source" .cc)"); done
+CC=clang-19 CXX=clang++-19 build_preset fuzz "${targets[@]}"
 found=0
 while IFS= read -r program; do
     found=$((found + 1))
