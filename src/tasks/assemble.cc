@@ -1,23 +1,8 @@
 #include "tasks/assemble.h"
 
-#include <fmt/format.h>
-
 #include "peft/targets.h"
 
 namespace tessera::tasks {
-namespace {
-
-std::string with_commas(std::int64_t n) {
-  return n < 1000 ? std::to_string(n) : fmt::format("{},{:03}", with_commas(n / 1000), n % 1000);
-}
-
-}  // namespace
-
-std::string trainable_line(std::int64_t trainable, std::int64_t all) {
-  return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}", with_commas(trainable),
-                     with_commas(all), 100.0 * static_cast<double>(trainable) / static_cast<double>(all));
-}
-
 Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
   a.model = models::build_seq2seq(options.model_folder, &a.config);

@@ -32,7 +32,4 @@ struct Assembled {
 /// Collective. Every rank reads only its own slices of the weights.
 Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group);
 
-/// "trainable params: 884,736 || all params: 223,788,288 || trainable%: 0.3953"
-std::string trainable_line(std::int64_t trainable, std::int64_t all);
-
 }  // namespace tessera::tasks

@@ -117,7 +117,7 @@ class Job {
 
  private:
   void describe() {
-    out_ << trainable_line(model_.trainable, model_.parameters) << "\n";
+    out_ << peft::LoraReport{{}, model_.trainable, model_.parameters}.trainable_line() << "\n";
     if (o_.print_model) out_ << model_.sharded->to_string() << "\n";
     for (const auto& note : data_.notes) out_ << note << "\n";
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tasks/assemble.h"
 #include "tasks/comparison.h"
 #include "tessera/fsdp/fully_shard.h"
 
@@ -27,6 +28,10 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+
+/// The model of the folder: in units with --sharded (gradients are summed over ranks, not averaged), else plain
+/// modules.
+Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group);
 
 /// The contiguous rows of a global batch that a rank computes: [rank * rows / size, (rank + 1) * rows / size). With
 /// fewer rows than ranks every rank takes all rows, and sums over ranks count each row `copies` times.

@@ -65,16 +65,7 @@ at::Tensor sequences_of(const json& run, std::int64_t pad) {
 }  // namespace
 
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  models::ModelConfig config;
-  std::shared_ptr<models::Seq2SeqModel> model;
-  std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;
-  if (options.sharded) {
-    Assembled a = assemble_seq2seq({.model_folder = options.folder, .fsdp = options.fsdp}, group);
-    std::tie(model, sharded, config) = std::tuple(a.model, std::move(a.sharded), a.config);
-  } else {
-    model = models::build_seq2seq(options.folder, &config);
-    models::load_weights(*model, *io::open_weights(options.folder));
-  }
+  const Assembled loaded = load_model(options, group);
   const json expect = json::parse(read_file(options.folder + "/expect.json"));
   const auto io = io::open_safetensors(options.folder + "/io.safetensors");
   const at::Tensor input_ids = io::read_tensor(*io, "input_ids");
@@ -83,11 +74,11 @@ bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Commu
   Comparison table;
   std::int64_t number = 0;
   for (const json& run : expect.at("runs")) {
-    GenerationConfig generation = models::read_generation_config(options.folder, config);
+    GenerationConfig generation = models::read_generation_config(options.folder, loaded.config);
     for (const auto& [key, value] : run.at("kwargs").items()) apply(generation, key, value);
     const std::string scores_key = fmt::format("scores.{}", number);
     const bool scores = io->find(scores_key) != nullptr;
-    const auto result = models::generate(*model, input_ids, mask, generation, scores);
+    const auto result = models::generate(*loaded.model, input_ids, mask, generation, scores);
     table.add(fmt::format("sequences run {}", number), result.sequences, sequences_of(run, generation.pad_token_id),
               0.0);
     if (scores && !result.scores.empty()) {
@@ -103,7 +94,7 @@ bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Commu
     ++number;
   }
   table.merge(*group);
-  out << fmt::format("generation ({}, {} rank{}, {})\n", config.model_type, group->size(),
+  out << fmt::format("generation ({}, {} rank{}, {})\n", loaded.config.model_type, group->size(),
                      group->size() == 1 ? "" : "s", options.sharded ? "sharded" : "unsharded");
   table.print(out);
   return table.passed();

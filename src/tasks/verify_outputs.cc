@@ -124,21 +124,11 @@ RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
 
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
   const auto weights = io::open_weights(options.folder);
-  models::ModelConfig config;
-  std::shared_ptr<models::Seq2SeqModel> model;
-  std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;
-  if (options.sharded) {
-    Assembled a = assemble_seq2seq({.model_folder = options.folder, .fsdp = options.fsdp}, group);
-    std::tie(model, sharded, config) = std::tuple(a.model, std::move(a.sharded), a.config);
-    sharded->set_gradient_divisor(1.0);
-  } else {
-    model = models::build_seq2seq(options.folder, &config);
-    models::load_weights(*model, *weights);
-  }
+  const Assembled loaded = load_model(options, group);
   const double unit = storage_unit(*weights);
   const double logits_tolerance = std::max(options.logits_tolerance, 16 * unit);
   if (unit > 0) out << "the weights are stored in 16 bits: gradients are not compared\n";
-  model->eval();
+  loaded.model->eval();
 
   bool passed = true;
   for (const std::string& file : reference_files(options.folder)) {
@@ -159,7 +149,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     models::Seq2SeqOutput result;
     {
       c10::AutoGradMode grad_mode(backward);
-      result = (*model)(in);
+      result = (*loaded.model)(in);
     }
     if (io->find("logits"))
       table.add("logits", result.logits.detach(), optional_rows(*io, "logits", rows), logits_tolerance);
@@ -171,11 +161,11 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     if (backward) {
       result.loss.backward();
       result = {};
-      compare_gradients(table, *io, collect_gradients(*model, sharded.get()), options.grad_tolerance);
+      compare_gradients(table, *io, collect_gradients(*loaded.model, loaded.sharded.get()), options.grad_tolerance);
     }
     table.merge(*group);
-    out << fmt::format("{} ({}, {} rank{}, {})\n", fs::path(file).filename().string(), config.model_type, group->size(),
-                       group->size() == 1 ? "" : "s", options.sharded ? "sharded" : "unsharded");
+    out << fmt::format("{} ({}, {} rank{}, {})\n", fs::path(file).filename().string(), loaded.config.model_type,
+                       group->size(), group->size() == 1 ? "" : "s", options.sharded ? "sharded" : "unsharded");
     table.print(out);
     passed = passed && table.passed();
   }
