@@ -15,13 +15,13 @@ namespace {
 
 class EvalMode {
  public:
-  explicit EvalMode(Seq2SeqModel& model) : model_(model), training_(model.is_training()) { model.eval(); }
+  explicit EvalMode(Model& model) : model_(model), training_(model.is_training()) { model.eval(); }
   ~EvalMode() { model_.train(training_); }
   EvalMode(const EvalMode&) = delete;
   EvalMode& operator=(const EvalMode&) = delete;
 
  private:
-  Seq2SeqModel& model_;
+  Model& model_;
   bool training_;
 };
 
@@ -61,7 +61,7 @@ GenerationOutput greedy(std::int64_t batch, std::int64_t max_length, const Gener
 
 }  // namespace
 
-GenerationOutput generate(Seq2SeqModel& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
+GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
                           const GenerationConfig& config, bool want_scores) {
   check(config);
   const EvalMode eval(model);
@@ -70,7 +70,7 @@ GenerationOutput generate(Seq2SeqModel& model, const at::Tensor& input_ids, cons
   const std::int64_t batch = input_ids.size(0);
   const NextLogits next = [&](const at::Tensor& tokens, const at::Tensor& parents) {
     if (parents.defined()) cache->reorder(parents);
-    Seq2SeqInput in;
+    ModelInput in;
     in.input_ids = input_ids;
     in.attention_mask = attention_mask;
     in.decoder_input_ids = tokens.contiguous();

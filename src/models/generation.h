@@ -34,7 +34,7 @@ struct GenerationOutput {
 };
 
 /// input_ids, attention_mask: [B, S]. Runs in eval mode and without grad, and puts the mode back.
-GenerationOutput generate(Seq2SeqModel& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
+GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
                           const GenerationConfig& config, bool want_scores = false);
 
 }  // namespace tessera::models

@@ -11,18 +11,19 @@
 
 namespace tessera::models {
 
-void collect_tensors(Seq2SeqInput& in, std::vector<at::Tensor*>& out) {
-  out.insert(out.end(), {&in.input_ids, &in.attention_mask, &in.decoder_input_ids, &in.labels, &in.encoder_output});
+void collect_tensors(ModelInput& in, std::vector<at::Tensor*>& out) {
+  out.insert(out.end(), {&in.input_ids, &in.attention_mask, &in.position_ids, &in.token_type_ids, &in.decoder_input_ids,
+                         &in.labels, &in.encoder_output});
 }
 
-void collect_tensors(Seq2SeqOutput& o, std::vector<at::Tensor*>& out) {
+void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&o.loss, &o.logits, &o.predictions, &o.encoder_output});
   for (auto& t : o.encoder_hidden) out.push_back(&t);
   for (auto& t : o.decoder_hidden) out.push_back(&t);
 }
 
-std::shared_ptr<Seq2SeqModel> build_seq2seq(const std::string& folder, ModelConfig* config,
-                                            std::optional<at::ScalarType> dtype) {
+std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
+                                   std::optional<at::ScalarType> dtype) {
   const std::string file = folder + "/config.json";
   const auto json = read_json(file);
   const auto type = ConfigReader(json, file).get<std::string>("model_type", "");
@@ -43,7 +44,9 @@ std::shared_ptr<Seq2SeqModel> build_seq2seq(const std::string& folder, ModelConf
                t5.eos_token_id,
                t5.decoder_start_token_id,
                "SEQ_2_SEQ_LM",
-               t5.stored_dtype};
+               t5.stored_dtype,
+               ModelKind::kSeq2Seq,
+               0};
   }
   return std::make_shared<T5ForConditionalGeneration>(t5, dtype.value_or(at::kFloat));
 }

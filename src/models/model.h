@@ -15,33 +15,39 @@ class TensorSource;
 
 namespace tessera::models {
 
-/// Keys and values of the tokens decoded so far, and the encoder's output that they attend to
-/// (Seq2SeqModel::make_cache).
-class Seq2SeqCache {
+/// Keys and values of the tokens decoded so far (Model::make_cache); with an encoder also its output.
+class Cache {
  public:
-  virtual ~Seq2SeqCache() = default;
+  virtual ~Cache() = default;
   /// Row i of the next call continues row `rows[i]` of the last one. rows: [R] int64. Rows may move only among those of
   /// one source.
   virtual void reorder(const at::Tensor& rows) = 0;
 };
 
-/// Sequence-to-sequence batch. B batch, S source length, T target length. int64 ids; masks int64 0/1.
-struct Seq2SeqInput {
-  at::Tensor input_ids;          // [B, S]
-  at::Tensor attention_mask;     // [B, S], undefined: all ones
+/// A batch for any family. B batch, S length, T target length (encoder-decoder only; T = S elsewhere). int64 ids; masks
+/// int64 0/1.
+struct ModelInput {
+  at::Tensor input_ids;       // [B, S]
+  at::Tensor attention_mask;  // [B, S], undefined: all ones
+  /// [B, S], undefined: 0, 1, 2, ... Without a mask, a position that does not follow its predecessor by one starts a
+  /// new document, and attention stays inside documents (packed rows).
+  at::Tensor position_ids;
+  at::Tensor token_type_ids;     // [B, S], BERT only; undefined: zeros
   at::Tensor decoder_input_ids;  // [B, T], undefined: labels shifted right
-  at::Tensor labels;             // [B, T], -100 ignored; undefined: no loss
-  at::Tensor encoder_output;     // [B, S, D], undefined: computed from input_ids
+  /// [B, T], -100 ignored; undefined: no loss. Causal models shift them (labels[t] is predicted at t - 1); sequence
+  /// classification takes [B].
+  at::Tensor labels;
+  at::Tensor encoder_output;  // [B, S, D], undefined: computed from input_ids
   /// Decoding step by step: decoder_input_ids [R, T] are the tokens after those of earlier calls with this cache; R = B
   /// * k, k rows for each source one after another. The first call runs the encoder, later ones need no input_ids.
   /// Without grad only.
-  std::shared_ptr<Seq2SeqCache> cache;
+  std::shared_ptr<Cache> cache;
   /// The loss is sum / loss_normalizer; 0: the number of labels != -100 in this batch (the mean).
   double loss_normalizer = 0;
   bool want_logits = true;   // false: the loss may be computed without storing them
-  bool want_hidden = false;  // fills Seq2SeqOutput::hidden
+  bool want_hidden = false;  // fills ModelOutput::hidden
 };
-struct Seq2SeqOutput {
+struct ModelOutput {
   at::Tensor loss;    // scalar, undefined without labels
   at::Tensor logits;  // [B, T, V], undefined unless wanted
   at::Tensor
@@ -49,8 +55,10 @@ struct Seq2SeqOutput {
   at::Tensor encoder_output;  // [B, S, D], zeros where the mask is 0; undefined in training unless want_hidden
   std::vector<at::Tensor> encoder_hidden, decoder_hidden;  // input of each block, last one after the final norm
 };
-void collect_tensors(Seq2SeqInput& in, std::vector<at::Tensor*>& out);
-void collect_tensors(Seq2SeqOutput& o, std::vector<at::Tensor*>& out);
+void collect_tensors(ModelInput& in, std::vector<at::Tensor*>& out);
+void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out);
+
+enum class ModelKind { kSeq2Seq, kCausal, kMaskedLm, kSequenceClassification };
 
 /// Everything that is known of a model from its config.json.
 struct ModelConfig {
@@ -61,19 +69,21 @@ struct ModelConfig {
   std::int64_t vocab_size = 0, pad_token_id = 0, eos_token_id = 1, decoder_start_token_id = 0;
   std::string task_type;                     // PEFT's: "SEQ_2_SEQ_LM", "CAUSAL_LM", "SEQ_CLS"
   at::ScalarType stored_dtype = at::kFloat;  // "dtype"/"torch_dtype"
+  ModelKind kind = ModelKind::kSeq2Seq;
+  std::int64_t max_positions = 0;  // longest row that the position table carries; 0: any
 };
 
-class Seq2SeqModel : public nn::Block<Seq2SeqInput, Seq2SeqOutput> {
+class Model : public nn::Block<ModelInput, ModelOutput> {
  public:
-  virtual std::shared_ptr<Seq2SeqCache> make_cache() const = 0;
+  virtual std::shared_ptr<Cache> make_cache() const = 0;
   /// The family's initial values (transformers' _init_weights) for one parameter; `key` decides every number.
   virtual void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const = 0;
 };
 
 /// Builds the modules without memory for the parameters (tensor::make_detached, float32 unless dtype is given).
 /// ConfigError for an unknown model_type: lists the known ones and the nearest.
-std::shared_ptr<Seq2SeqModel> build_seq2seq(const std::string& folder, ModelConfig* config,
-                                            std::optional<at::ScalarType> dtype = std::nullopt);
+std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
+                                   std::optional<at::ScalarType> dtype = std::nullopt);
 
 /// Name of a parameter in a weight file: its own, that of a tensor tied to it (files of different ages keep different
 /// ones), or with PEFT's ".base_layer". Empty: the file has none of them.
@@ -85,6 +95,6 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source);
 
 /// Unsharded: allocates every detached parameter with the family's initialisation. Values depend on (seed, name,
 /// position) only.
-void init_weights(Seq2SeqModel& model, std::uint64_t seed);
+void init_weights(Model& model, std::uint64_t seed);
 
 }  // namespace tessera::models

@@ -12,7 +12,7 @@
 
 namespace tessera::models {
 
-struct T5ForConditionalGeneration::Cache : Seq2SeqCache {
+struct T5ForConditionalGeneration::StepCache : Cache {
   std::int64_t rows = 0;  // decoded together, 0 before the first step
   T5Layout layout;
   at::Tensor encoder_hidden;
@@ -42,13 +42,13 @@ struct T5ForConditionalGeneration::Embedded {
 
 namespace {
 
-PackedBatch packed_source(const Seq2SeqInput& in) {
+PackedBatch packed_source(const ModelInput& in) {
   const auto& source = in.encoder_output.defined() ? in.encoder_output : in.input_ids;
   if (!source.defined()) throw DataError("a sequence-to-sequence batch needs input_ids or encoder_output");
   return pack_batch(in.attention_mask, source.size(0), source.size(1));
 }
 
-at::Tensor packed_ids(const Seq2SeqInput& in, const PackedBatch& batch) {
+at::Tensor packed_ids(const ModelInput& in, const PackedBatch& batch) {
   return in.encoder_output.defined() ? at::Tensor() : batch.pack(in.input_ids);
 }
 
@@ -64,8 +64,8 @@ T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config, a
   }
 }
 
-std::shared_ptr<Seq2SeqCache> T5ForConditionalGeneration::make_cache() const {
-  auto cache = std::make_shared<Cache>();
+std::shared_ptr<Cache> T5ForConditionalGeneration::make_cache() const {
+  auto cache = std::make_shared<StepCache>();
   cache->blocks.resize(config_.num_decoder_layers);
   return cache;
 }
@@ -111,8 +111,8 @@ T5ForConditionalGeneration::Embedded T5ForConditionalGeneration::embed(const at:
   return {sources > 0 ? rows.narrow(0, 0, sources) : at::Tensor(), rows.narrow(0, sources, targets)};
 }
 
-T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const Seq2SeqInput& in, const PackedBatch& batch,
-                                                                       const at::Tensor& embedded, Seq2SeqOutput& out) {
+T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const ModelInput& in, const PackedBatch& batch,
+                                                                       const at::Tensor& embedded, ModelOutput& out) {
   if (in.encoder_output.defined()) return {batch, batch.pack(in.encoder_output)};
   T5Layout layout{batch.rows, nullptr, batch.visible, {}, 0};
   const auto encoded = (*encoder_)({embedded, {}, &layout, nullptr, in.want_hidden});
@@ -121,8 +121,8 @@ T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const Seq
   return {batch, encoded.hidden};
 }
 
-at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::Tensor& embedded,
-                                              const Seq2SeqInput& in, Seq2SeqOutput& out) {
+at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::Tensor& embedded, const ModelInput& in,
+                                              ModelOutput& out) {
   const std::int64_t batch = encoded.batch.batch, length = embedded.size(0) / batch;
   const auto rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length));
   T5Layout layout{rows, encoded.batch.rows, {}, encoded.batch.visible, 0};
@@ -139,8 +139,8 @@ at::Tensor T5ForConditionalGeneration::logits(const at::Tensor& hidden) {
   return head()(config_.tied ? hidden * std::pow(static_cast<double>(config_.d_model), -0.5) : hidden);
 }
 
-void T5ForConditionalGeneration::fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden,
-                                            const nn::GradientSlot& slot, Seq2SeqOutput& out) {
+void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tensor& hidden,
+                                            const nn::GradientSlot& slot, ModelOutput& out) {
   const auto labels = in.labels.flatten();
   const double scale = config_.tied ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
   const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
@@ -154,18 +154,18 @@ void T5ForConditionalGeneration::fused_loss(const Seq2SeqInput& in, const at::Te
   }
 }
 
-double T5ForConditionalGeneration::normalizer(const Seq2SeqInput& in) const {
+double T5ForConditionalGeneration::normalizer(const ModelInput& in) const {
   return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
 }
 
 // The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
 // product.
-bool T5ForConditionalGeneration::loss_is_fused(const Seq2SeqInput& in) {
+bool T5ForConditionalGeneration::loss_is_fused(const ModelInput& in) {
   return in.labels.defined() && !in.want_logits && !head().hooked() && !(lm_head_ && lm_head_->adapter());
 }
 
-void T5ForConditionalGeneration::loss(const Seq2SeqInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot,
-                                      Seq2SeqOutput& out) {
+void T5ForConditionalGeneration::loss(const ModelInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot,
+                                      ModelOutput& out) {
   if (loss_is_fused(in)) return fused_loss(in, hidden, slot, out);
   const auto flat = logits(hidden);
   // Upstream's loss is a number of the logits' dtype; the sum is made in float32 so that rounding happens once.
@@ -175,10 +175,10 @@ void T5ForConditionalGeneration::loss(const Seq2SeqInput& in, const at::Tensor& 
   if (in.want_logits) out.logits = flat.view({in.labels.size(0), in.labels.size(1), -1});
 }
 
-Seq2SeqOutput T5ForConditionalGeneration::step(Seq2SeqInput in) {
-  auto& cache = dynamic_cast<Cache&>(*in.cache);
+ModelOutput T5ForConditionalGeneration::step(ModelInput in) {
+  auto& cache = dynamic_cast<StepCache&>(*in.cache);
   const std::int64_t rows = in.decoder_input_ids.size(0), length = in.decoder_input_ids.size(1);
-  Seq2SeqOutput out;
+  ModelOutput out;
   if (cache.rows == 0) {
     const auto batch = packed_source(in);
     const auto encoded =
@@ -202,12 +202,12 @@ Seq2SeqOutput T5ForConditionalGeneration::step(Seq2SeqInput in) {
   return out;
 }
 
-Seq2SeqOutput T5ForConditionalGeneration::forward_impl(Seq2SeqInput in) {
+ModelOutput T5ForConditionalGeneration::forward_impl(ModelInput in) {
   if (in.cache) return step(std::move(in));
   if (!in.decoder_input_ids.defined() && !in.labels.defined()) {
     throw DataError("a sequence-to-sequence batch needs labels or decoder_input_ids");
   }
-  Seq2SeqOutput out;
+  ModelOutput out;
   const auto batch = packed_source(in);
   const auto ids = in.decoder_input_ids.defined() ? in.decoder_input_ids : shift_right(in.labels);
   const auto slot = config_.tied && loss_is_fused(in) ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();

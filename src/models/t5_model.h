@@ -10,32 +10,32 @@
 namespace tessera::models {
 
 /// T5, T5 v1.1, mT5 and umT5 (Raffel et al. 2020) with transformers' module and parameter names.
-class T5ForConditionalGeneration : public Seq2SeqModel {
+class T5ForConditionalGeneration : public Model {
  public:
   T5ForConditionalGeneration(const T5Config& config, at::ScalarType dtype);
   std::string class_name() const override { return config_.class_prefix + "ForConditionalGeneration"; }
-  std::shared_ptr<Seq2SeqCache> make_cache() const override;
+  std::shared_ptr<Cache> make_cache() const override;
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
 
  protected:
-  Seq2SeqOutput forward_impl(Seq2SeqInput in) override;
+  ModelOutput forward_impl(ModelInput in) override;
 
  private:
-  struct Cache;
+  struct StepCache;
   struct Encoded;
   struct Embedded;
   /// Rows of the token table for both sequences by one lookup (so that backward makes one gradient of the table).
   Embedded embed(const at::Tensor& source_ids, const at::Tensor& target_ids, const nn::GradientSlot& slot);
-  Encoded encode(const Seq2SeqInput& in, const PackedBatch& batch, const at::Tensor& embedded, Seq2SeqOutput& out);
-  at::Tensor decode(const Encoded& encoded, const at::Tensor& embedded, const Seq2SeqInput& in, Seq2SeqOutput& out);
-  bool loss_is_fused(const Seq2SeqInput& in);
-  Seq2SeqOutput step(Seq2SeqInput in);
+  Encoded encode(const ModelInput& in, const PackedBatch& batch, const at::Tensor& embedded, ModelOutput& out);
+  at::Tensor decode(const Encoded& encoded, const at::Tensor& embedded, const ModelInput& in, ModelOutput& out);
+  bool loss_is_fused(const ModelInput& in);
+  ModelOutput step(ModelInput in);
   at::Tensor shift_right(const at::Tensor& labels) const;
   at::Tensor logits(const at::Tensor& hidden);
   nn::Layer& head();
-  void loss(const Seq2SeqInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot, Seq2SeqOutput& out);
-  void fused_loss(const Seq2SeqInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot, Seq2SeqOutput& out);
-  double normalizer(const Seq2SeqInput& in) const;
+  void loss(const ModelInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot, ModelOutput& out);
+  void fused_loss(const ModelInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot, ModelOutput& out);
+  double normalizer(const ModelInput& in) const;
 
   T5Config config_;
   std::shared_ptr<nn::Embedding> shared_;

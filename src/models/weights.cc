@@ -88,7 +88,7 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
   }
 }
 
-void init_weights(Seq2SeqModel& model, std::uint64_t seed) {
+void init_weights(Model& model, std::uint64_t seed) {
   for (auto& item : model.named_parameters()) {
     if (is_adapter(item.key())) continue;
     auto values = item.value().detach();

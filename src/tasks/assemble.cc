@@ -3,9 +3,9 @@
 #include "peft/targets.h"
 
 namespace tessera::tasks {
-Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
+Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
-  a.model = models::build_seq2seq(options.model_folder, &a.config);
+  a.model = models::build_model(options.model_folder, &a.config);
   if (!options.adapter_folder.empty()) {
     a.lora = peft::read_adapter_config(options.adapter_folder);
   } else {

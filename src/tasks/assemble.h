@@ -22,7 +22,7 @@ struct AssembleOptions {
 
 struct Assembled {
   models::ModelConfig config;
-  std::shared_ptr<models::Seq2SeqModel> model;
+  std::shared_ptr<models::Model> model;
   std::optional<peft::LoraConfig> lora;  // with resolved targets
   std::optional<peft::LoraReport> adapters;
   std::int64_t parameters = 0, trainable = 0;
@@ -30,6 +30,6 @@ struct Assembled {
 };
 
 /// Collective. Every rank reads only its own slices of the weights.
-Assembled assemble_seq2seq(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group);
+Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group);
 
 }  // namespace tessera::tasks

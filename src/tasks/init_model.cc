@@ -30,7 +30,7 @@ int init_model(const std::vector<std::string>& args, std::ostream& out, std::ost
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite to replace it.", file);
   }
   models::ModelConfig config;
-  const auto model = models::build_seq2seq(from, &config);
+  const auto model = models::build_model(from, &config);
   ensure_writable_folder(to);
   models::init_weights(*model, static_cast<std::uint64_t>(seed));
   std::vector<std::pair<std::string, at::Tensor>> tensors;

@@ -106,7 +106,7 @@ class Job {
 
   void run() {
     tensor::manual_seed(static_cast<std::uint64_t>(o_.seed), static_cast<std::uint64_t>(group_->rank()));
-    model_ = assemble_seq2seq(assemble_options(o_, folder_), group_);
+    model_ = assemble(assemble_options(o_, folder_), group_);
     const std::string tokenizer = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
     data_ = load_seq2seq_data(o_, tokenizer, model_.config.vocab_size);
     describe();

@@ -75,7 +75,7 @@ Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& 
   return d;
 }
 
-Seq2SeqTrainable::Seq2SeqTrainable(models::Seq2SeqModel& model, const Seq2SeqData& data, const Seq2SeqOptions& options,
+Seq2SeqTrainable::Seq2SeqTrainable(models::Model& model, const Seq2SeqData& data, const Seq2SeqOptions& options,
                                    int rank, int world_size)
     : model_(model),
       data_(data),
@@ -92,7 +92,7 @@ double Seq2SeqTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
 at::Tensor Seq2SeqTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
   mine_.seek({epoch, batch});
   const data::PairBatch b = data::collate(data_.train, mine_.next(), data_.collate);
-  models::Seq2SeqInput in;
+  models::ModelInput in;
   in.input_ids = b.input_ids;
   in.attention_mask = b.attention_mask;
   in.labels = b.labels;

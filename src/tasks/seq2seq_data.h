@@ -29,7 +29,7 @@ Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& 
 /// The training job as the Trainer sees it.
 class Seq2SeqTrainable final : public train::Trainable {
  public:
-  Seq2SeqTrainable(models::Seq2SeqModel& model, const Seq2SeqData& data, const Seq2SeqOptions& options, int rank,
+  Seq2SeqTrainable(models::Model& model, const Seq2SeqData& data, const Seq2SeqOptions& options, int rank,
                    int world_size);
   std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
   double loss_tokens(std::int64_t epoch, std::int64_t batch) override;
@@ -37,7 +37,7 @@ class Seq2SeqTrainable final : public train::Trainable {
   void set_training(bool training) override { model_.train(training); }
 
  private:
-  models::Seq2SeqModel& model_;
+  models::Model& model_;
   const Seq2SeqData& data_;
   data::EpochSampler mine_, all_;  // this rank's rows; every rank's
 };
@@ -50,7 +50,7 @@ struct Evaluation {
 };
 
 /// Collective. Teacher-forced: the most probable token at each position, given the label's own tokens before it.
-Evaluation evaluate(models::Seq2SeqModel& model, const Seq2SeqData& data, const Seq2SeqOptions& options,
+Evaluation evaluate(models::Model& model, const Seq2SeqData& data, const Seq2SeqOptions& options,
                     comm::Communicator& group, const std::function<void()>& on_batch);
 std::int64_t evaluation_batches(const Seq2SeqData& data, const Seq2SeqOptions& options, int world_size);
 

@@ -40,7 +40,7 @@ std::int64_t evaluation_batches(const Seq2SeqData& data, const Seq2SeqOptions& o
   return options.max_eval_steps > 0 ? std::min(all, options.max_eval_steps) : all;
 }
 
-Evaluation evaluate(models::Seq2SeqModel& model, const Seq2SeqData& data, const Seq2SeqOptions& options,
+Evaluation evaluate(models::Model& model, const Seq2SeqData& data, const Seq2SeqOptions& options,
                     comm::Communicator& group, const std::function<void()>& on_batch) {
   const auto start = std::chrono::steady_clock::now();
   const c10::AutoGradMode no_grad(false);
@@ -52,13 +52,13 @@ Evaluation evaluate(models::Seq2SeqModel& model, const Seq2SeqData& data, const 
   for (std::int64_t b = 0; b < batches; ++b) {
     const auto numbers = rows.next();
     const data::PairBatch batch = data::collate(data.validation, numbers, data.collate);
-    models::Seq2SeqInput in;
+    models::ModelInput in;
     in.input_ids = batch.input_ids;
     in.attention_mask = batch.attention_mask;
     in.labels = batch.labels;
     in.loss_normalizer = 1.0;  // the sum
     in.want_logits = false;
-    const models::Seq2SeqOutput out = model(std::move(in));
+    const models::ModelOutput out = model(std::move(in));
     if (batch.label_count > 0) loss_sum += out.loss.item<double>();
     tokens += static_cast<double>(batch.label_count);
     for (std::size_t i = 0; i < numbers.size(); ++i) {

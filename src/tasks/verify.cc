@@ -37,10 +37,10 @@ Verifier verifier_for(const std::string& folder) {
 Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
   if (options.sharded) {
-    a = assemble_seq2seq({.model_folder = options.folder, .fsdp = options.fsdp}, std::move(group));
+    a = assemble({.model_folder = options.folder, .fsdp = options.fsdp}, std::move(group));
     a.sharded->set_gradient_divisor(1.0);
   } else {
-    a.model = models::build_seq2seq(options.folder, &a.config);
+    a.model = models::build_model(options.folder, &a.config);
     models::load_weights(*a.model, *io::open_weights(options.folder));
   }
   return a;

@@ -64,8 +64,8 @@ void compare_visible(Comparison& table, const std::string& name, const at::Tenso
   table.add(name, actual.to(expected.scalar_type()) * visible, expected * visible, tolerance);
 }
 
-void compare_states(Comparison& table, const io::TensorSource& io, const RowShare& rows,
-                    const models::Seq2SeqOutput& out, const at::Tensor& mask, double tolerance) {
+void compare_states(Comparison& table, const io::TensorSource& io, const RowShare& rows, const models::ModelOutput& out,
+                    const at::Tensor& mask, double tolerance) {
   const auto compare = [&](const std::string& name, const at::Tensor& actual, const at::Tensor& visible) {
     if (io.find(name))
       compare_visible(table, "hidden " + name, actual, optional_rows(io, name, rows), visible, tolerance);
@@ -134,7 +134,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
   for (const std::string& file : reference_files(options.folder)) {
     const auto io = io::open_safetensors(file);
     const RowShare rows = row_share(io::read_tensor(*io, "input_ids").size(0), *group);
-    models::Seq2SeqInput in;
+    models::ModelInput in;
     in.input_ids = optional_rows(*io, "input_ids", rows);
     in.attention_mask = optional_rows(*io, "attention_mask", rows);
     in.decoder_input_ids = optional_rows(*io, "decoder_input_ids", rows);
@@ -146,7 +146,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     const bool backward = unit == 0 && std::any_of(io->tensors().begin(), io->tensors().end(),
                                                    [](const auto& t) { return t.name.starts_with("grad."); });
     Comparison table;
-    models::Seq2SeqOutput result;
+    models::ModelOutput result;
     {
       c10::AutoGradMode grad_mode(backward);
       result = (*loaded.model)(in);

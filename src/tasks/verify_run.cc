@@ -52,15 +52,15 @@ Run read_run(const std::string& folder) {
 /// How the loss of a global batch is formed: over all its tokens, or the mean of the ranks' own means.
 enum class LossMean { kTokens, kRanks };
 
-models::Seq2SeqInput batch_of(const io::TensorSource& batches, std::int64_t step, const comm::Communicator& group,
-                              LossMean mean) {
+models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, const comm::Communicator& group,
+                            LossMean mean) {
   const std::string prefix = fmt::format("step{}.", step);
   const RowShare rows = row_share(io::read_tensor(batches, prefix + "input_ids").size(0), group);
   const auto read = [&](const std::string& name) {
     return batches.find(prefix + name) ? io::read_tensor(batches, prefix + name).slice(0, rows.begin, rows.end)
                                        : at::Tensor();
   };
-  models::Seq2SeqInput in;
+  models::ModelInput in;
   in.input_ids = read("input_ids");
   in.attention_mask = read("attention_mask");
   in.labels = read("labels");
@@ -119,8 +119,8 @@ void compare_first_gradients(Comparison& table, const Run& run, fsdp::FullyShard
 }
 
 /// Logits of batch 0 with the trained adapter, in eval mode.
-void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches,
-                          models::Seq2SeqModel& model, const comm::Communicator& group) {
+void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches, models::Model& model,
+                          const comm::Communicator& group) {
   const fs::path file = run.folder / "final_logits.safetensors";
   const std::string name = "logits_adapter_final_batch0";
   if (!fs::exists(file)) return;
@@ -136,10 +136,10 @@ void compare_final_logits(Comparison& table, const Run& run, const io::TensorSou
 
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,
             const std::string& rows_key, std::ostream& out) {
-  Assembled a = assemble_seq2seq({.model_folder = run.base.string(),
-                                  .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
-                                  .fsdp = options.fsdp},
-                                 group);
+  Assembled a = assemble({.model_folder = run.base.string(),
+                          .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
+                          .fsdp = options.fsdp},
+                         group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
   optim::AdamW optimizer(model.parameters(), {.lr = run.lr, .weight_decay = run.weight_decay});
@@ -149,7 +149,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
   Comparison table;
   a.model->train();
   for (std::int64_t step = 0; step < run.steps; ++step) {
-    models::Seq2SeqInput in = batch_of(*batches, step, *group, mean);
+    models::ModelInput in = batch_of(*batches, step, *group, mean);
     in.want_logits = false;
     const at::Tensor loss = (*a.model)(in).loss;
     loss.backward();

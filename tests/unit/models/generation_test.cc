@@ -32,7 +32,7 @@ class Generation : public testing::TestWithParam<int> {};
 
 TEST_P(Generation, EqualsTransformers) {
   ModelConfig config;
-  auto model = build_seq2seq(kFolder, &config);
+  auto model = build_model(kFolder, &config);
   load_weights(*model, *io::open_weights(kFolder));
   const auto run = nlohmann::json::parse(std::ifstream(kFolder + "/expect.json"))["runs"][GetParam()];
   const auto io = io::open_safetensors(kFolder + "/io.safetensors");
@@ -61,7 +61,7 @@ TEST_P(Generation, EqualsTransformers) {
 INSTANTIATE_TEST_SUITE_P(Runs, Generation, testing::Range(0, 5));
 
 TEST(GenerationOptions, MoreSequencesThanBeamsIsRefused) {
-  auto model = build_seq2seq(kFolder, nullptr);
+  auto model = build_model(kFolder, nullptr);
   GenerationConfig config;
   config.num_return_sequences = 2;
   EXPECT_THROW(generate(*model, torch::ones({1, 3}, torch::kLong), {}, config), ConfigError);

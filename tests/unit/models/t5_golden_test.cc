@@ -37,11 +37,11 @@ at::Tensor optional_tensor(const io::TensorSource& io, const std::string& name) 
 
 TEST_P(T5Golden, MatchesTransformers) {
   ModelConfig config;
-  auto model = build_seq2seq(kFolder + GetParam().model, &config);
+  auto model = build_model(kFolder + GetParam().model, &config);
   load_weights(*model, *io::open_weights(kFolder + GetParam().model));
   model->eval();
   const auto io = io::open_safetensors(kFolder + GetParam().model + "/" + GetParam().file);
-  Seq2SeqInput in;
+  ModelInput in;
   in.input_ids = io::read_tensor(*io, "input_ids");
   in.attention_mask = optional_tensor(*io, "attention_mask");
   in.labels = io::read_tensor(*io, "labels");
@@ -70,11 +70,11 @@ TEST_P(T5Golden, MatchesTransformers) {
 }
 
 TEST_P(T5Golden, FusedLossHasTheSameValueAndGradients) {
-  auto model = build_seq2seq(kFolder + GetParam().model, nullptr);
+  auto model = build_model(kFolder + GetParam().model, nullptr);
   load_weights(*model, *io::open_weights(kFolder + GetParam().model));
   model->train();  // dropout is 0 in these models
   const auto io = io::open_safetensors(kFolder + GetParam().model + "/" + GetParam().file);
-  Seq2SeqInput in;
+  ModelInput in;
   in.input_ids = io::read_tensor(*io, "input_ids");
   in.attention_mask = optional_tensor(*io, "attention_mask");
   in.labels = io::read_tensor(*io, "labels");

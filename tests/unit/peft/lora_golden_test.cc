@@ -13,25 +13,25 @@ namespace {
 const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/";
 
 struct Loaded {
-  std::shared_ptr<models::Seq2SeqModel> model;
+  std::shared_ptr<models::Model> model;
   models::ModelConfig family;
   LoraReport report;
 };
 
 Loaded load(const LoraConfig& config) {
   Loaded out;
-  out.model = models::build_seq2seq(kFolder + "base_t5", &out.family);
+  out.model = models::build_model(kFolder + "base_t5", &out.family);
   models::load_weights(*out.model, *io::open_weights(kFolder + "base_t5"));
   out.report = apply_lora(*out.model, out.family, config, 7);
   return out;
 }
 
-models::Seq2SeqInput batch(int step) {
+models::ModelInput batch(int step) {
   const auto source = io::open_safetensors(kFolder + "base_t5/batches.safetensors");
   const auto read = [&](const char* key) {
     return io::read_tensor(*source, "step" + std::to_string(step) + "." + key);
   };
-  models::Seq2SeqInput in;
+  models::ModelInput in;
   in.input_ids = read("input_ids");
   in.attention_mask = read("attention_mask");
   in.labels = read("labels");
@@ -91,7 +91,7 @@ TEST(Lora, ConfigSurvivesWritingAndReading) {
 
 TEST(Lora, NewAdapterChangesNothingUntilItIsTrained) {
   LoraConfig config;
-  auto plain = models::build_seq2seq(kFolder + "base_t5", nullptr);
+  auto plain = models::build_model(kFolder + "base_t5", nullptr);
   models::load_weights(*plain, *io::open_weights(kFolder + "base_t5"));
   auto adapted = load(config);
   EXPECT_EQ(adapted.report.adapted.size(), 12u);
