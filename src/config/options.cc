@@ -4,12 +4,35 @@
 
 #include <algorithm>
 #include <cctype>
+#include <nlohmann/json.hpp>
 
 #include "base/nearest.h"
 #include "tessera/base/error.h"
 
 namespace tessera::config {
 namespace {
+
+/// A part of a document as one line of JSON: for options whose text is JSON.
+std::string json_text(const Node& node) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array(), map = nlohmann::ordered_json::object();
+  const auto parsed = [](const std::string& text) {
+    const auto value = nlohmann::ordered_json::parse(text, nullptr, false);
+    return value.is_discarded() ? nlohmann::ordered_json(text) : value;
+  };
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return "null";
+    case Node::Kind::kScalar:
+      return parsed(node.text).dump();
+    case Node::Kind::kList:
+      for (const Node& item : node.items) list.push_back(parsed(json_text(item)));
+      return list.dump();
+    case Node::Kind::kMap:
+      for (const auto& entry : node.entries) map[entry.key] = parsed(json_text(entry.value));
+      return map.dump();
+  }
+  return {};
+}
 
 /// "--batch-size", "batch_size" -> "batch_size".
 std::string plain(std::string name) {
@@ -83,6 +106,14 @@ Option& OptionTable::add_positional(Binding binding, const std::string& name, st
   option.names_ = {name};
   option.positional_ = true;
   return option;
+}
+
+Option& OptionTable::add_without_effect(std::vector<std::string> names, std::string why) {
+  Binding binding;
+  binding.set = [](const std::vector<std::string>&) { return true; };
+  binding.show = [] { return std::string(); };
+  binding.is_bool = true;  // may stand without a value
+  return add_binding(std::move(binding), std::move(names), std::move(why), "Accepted without effect");
 }
 
 Option& OptionTable::positional(std::string* target, const std::string& name, std::string help) {
@@ -272,6 +303,10 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
       if (option->binding_.is_list) break;
       [[fallthrough]];
     case Node::Kind::kMap:
+      if (option->binding_.placeholder == "JSON") {
+        words = {json_text(value)};
+        break;
+      }
       throw ConfigError(fmt::format("{}{} expects {}, found a {}", where, name, option->binding_.expects,
                                     value.kind == Node::Kind::kMap ? "mapping" : "list"),
                         name);

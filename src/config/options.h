@@ -62,6 +62,9 @@ class OptionTable {
     return add_binding(bind_names(target, std::move(values)), std::move(names), std::move(help), std::move(group));
   }
 
+  /// A flag that is understood, takes any value or none, and changes nothing; `why` says so in the help.
+  Option& add_without_effect(std::vector<std::string> names, std::string why);
+
   /// Arguments without dashes, in the order of these calls, required unless the target is an optional.
   Option& positional(std::string* target, const std::string& name, std::string help);
   Option& positional(std::optional<std::string>* target, const std::string& name, std::string help);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/grouped.h"
 #include "base/nearest.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
@@ -89,12 +90,6 @@ double LoraConfig::scaling(std::int64_t rank, double alpha) const {
 }
 
 std::string LoraReport::trainable_line() const {
-  const auto grouped = [](std::int64_t n) {
-    auto text = std::to_string(n);
-    for (auto i = static_cast<std::int64_t>(text.size()) - 3; i > 0; i -= 3)
-      text.insert(static_cast<std::size_t>(i), ",");
-    return text;
-  };
   return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}", grouped(trainable), grouped(total),
                      total == 0 ? 0.0 : 100.0 * static_cast<double>(trainable) / static_cast<double>(total));
 }

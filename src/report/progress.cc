@@ -60,7 +60,7 @@ void ProgressBar::update(std::int64_t n) {
 void ProgressBar::draw() {
   const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
   const double fraction = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 0.0;
-  const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0.0;
+  const double rate = elapsed > 0 ? static_cast<double>(done_ - started_at_) / elapsed : 0.0;
   const double left = rate > 0 ? static_cast<double>(total_ - done_) / rate : 0.0;
   const std::string speed =
       rate >= 1 || rate == 0 ? fmt::format("{:.2f}it/s", rate) : fmt::format("{:.2f}s/it", 1 / rate);
@@ -72,6 +72,10 @@ void ProgressBar::draw() {
   } else {
     out_ << text << '\n' << std::flush;
   }
+}
+
+void ProgressBar::clear() {
+  if (style_ == BarStyle::kTerminal && !closed_) out_ << "\r\x1b[K" << std::flush;
 }
 
 void ProgressBar::close() {

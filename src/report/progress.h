@@ -20,6 +20,10 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
   void update(std::int64_t n = 1);
+  /// Takes the bar off the terminal's line until the next update, so that something else can be printed.
+  void clear();
+  /// Counts work that was done before, without drawing it as progress of this run.
+  void start_at(std::int64_t done) { done_ = started_at_ = done; }
   void set_postfix(std::string postfix) { postfix_ = std::move(postfix); }
   /// Ends the line; later calls do nothing.
   void close();
@@ -28,7 +32,7 @@ class ProgressBar {
   void draw();
   std::ostream& out_;
   BarStyle style_;
-  std::int64_t total_, done_ = 0, next_plain_ = 0;
+  std::int64_t total_, done_ = 0, started_at_ = 0, next_plain_ = 0;
   std::string description_, postfix_;
   std::chrono::steady_clock::time_point start_, last_draw_;
   bool closed_ = false;

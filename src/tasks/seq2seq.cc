@@ -138,7 +138,8 @@ class Job {
                        if (epoch.epoch + 1 == trainer.epochs()) bar.close();
                        on_epoch_end(epoch);
                      },
-                 .should_stop = nullptr});
+                 .should_stop = nullptr,
+                 .interruption = nullptr});
   }
 
   void print_banner(const train::Trainer& trainer) {
@@ -156,14 +157,9 @@ class Job {
   }
 
   void on_step(const train::StepReport& step, report::ProgressBar& bar) {
-    if (!std::isfinite(step.loss)) {
-      throw Error(fmt::format(
-          "the loss of step {} is {}: lower --learning_rate, set --max_grad_norm, or look at the rows of this step",
-          step.step, step.loss));
-    }
     bar.set_postfix(fmt::format("loss={:.4f}", step.loss));
     bar.update();
-    if (o_.trainer.logging_steps <= 0 || step.step % o_.trainer.logging_steps != 0) return;
+    if (o_.logging_steps <= 0 || step.step % o_.logging_steps != 0) return;
     Json row = {{"step", step.step}, {"epoch", step.epoch}, {"loss", step.loss}, {"learning_rate", step.learning_rate}};
     if (o_.trainer.max_grad_norm > 0) row["grad_norm"] = step.grad_norm;
     row["step_seconds"] = step.seconds;

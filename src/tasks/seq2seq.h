@@ -36,6 +36,7 @@ struct Seq2SeqOptions {
   // training
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   train::TrainerOptions trainer;
+  std::int64_t logging_steps = 10;
   double weight_decay = 0.01, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   std::int64_t seed = 42;
   std::optional<bool> bf16, fp16;

@@ -35,6 +35,7 @@ class Seq2SeqTrainable final : public train::Trainable {
   double loss_tokens(std::int64_t epoch, std::int64_t batch) override;
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
   void set_training(bool training) override { model_.train(training); }
+  std::int64_t input_tokens(std::int64_t, std::int64_t) override { return 0; }
 
  private:
   models::Model& model_;

@@ -83,7 +83,7 @@ void add_output(config::OptionTable& table, Seq2SeqOptions& o) {
   const char* group = "Evaluation and output";
   table.add(&o.output_dir, {"--output_dir"}, "folder of the adapter or model", group);
   table.add(&o.overwrite_output_dir, {"--overwrite_output_dir"}, "replace a result that is already there", group);
-  table.add(&o.trainer.logging_steps, {"--logging_steps"}, "steps between lines of the metrics file; 0: none", group);
+  table.add(&o.logging_steps, {"--logging_steps"}, "steps between lines of the metrics file; 0: none", group);
   table.add(&o.do_eval, {"--do_eval"}, "evaluate on held-out rows after each epoch", group);
   table.add(&o.max_eval_steps, {"--max_eval_steps"}, "batches of an evaluation; 0: all", group);
   table.add(&o.metrics_file, {"--metrics_file"}, "JSON lines; default: metrics.jsonl in output_dir", group);
@@ -105,7 +105,7 @@ void check(Seq2SeqOptions& o) {
   require(o.lora_r >= 1 || !o.use_peft_lora, "lora_r must be at least 1", "lora_r");
   require(o.lora_dropout >= 0 && o.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
   require(o.trainer.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
-  require(o.trainer.num_train_epochs >= 1 || o.trainer.max_steps > 0, "num_train_epochs must be at least 1",
+  require(o.trainer.num_train_epochs > 0 || o.trainer.max_steps > 0, "num_train_epochs must be positive",
           "num_train_epochs");
   require(o.trainer.warmup_steps >= 0 && o.trainer.warmup_ratio >= 0 && o.trainer.warmup_ratio <= 1,
           "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,9 +26,13 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 }  // namespace
 
 double sum_over_ranks(comm::Communicator& group, double value) {
-  at::Tensor t = at::full({1}, value, at::kDouble);
+  return sum_over_ranks(group, std::vector<double>{value})[0];
+}
+
+std::vector<double> sum_over_ranks(comm::Communicator& group, std::vector<double> values) {
+  at::Tensor t = at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kDouble);
   group.all_reduce(t, comm::ReduceOp::kSum)->wait();
-  return t.item<double>();
+  return values;
 }
 
 Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedDataParallel& model,
@@ -40,7 +45,10 @@ Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedData
   }
   steps_per_epoch_ = ceil_div(task_.batches_per_epoch(), options_.gradient_accumulation_steps);
   TESSERA_CHECK(steps_per_epoch_ > 0, "an epoch has at least one batch");
-  total_steps_ = options_.max_steps > 0 ? options_.max_steps : options_.num_train_epochs * steps_per_epoch_;
+  total_steps_ = options_.max_steps > 0
+                     ? options_.max_steps
+                     : static_cast<std::int64_t>(
+                           std::ceil(options_.num_train_epochs * static_cast<double>(steps_per_epoch_) - 1e-9));
   epochs_ = ceil_div(total_steps_, steps_per_epoch_);
   model_.set_gradient_divisor(1.0);  // the loss is already divided by the tokens of all ranks
 }
@@ -50,22 +58,51 @@ std::int64_t Trainer::warmup_steps() const {
   return static_cast<std::int64_t>(std::ceil(options_.warmup_ratio * static_cast<double>(total_steps_)));
 }
 
-StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches) {
+void Trainer::check_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch) {
+  std::int64_t bad = -1;
+  for (std::size_t b = 0; b < losses.size() && bad < 0; ++b) {
+    if (!std::isfinite(losses[b])) bad = static_cast<std::int64_t>(b);
+  }
+  comm::Communicator& group = model_.group();
+  const auto bads = group.all_gather_objects(std::to_string(bad));
+  std::string where;
+  for (std::size_t r = 0; r < bads.size(); ++r) {
+    if (bads[r] == "-1") continue;
+    const std::string module = task_.find_non_finite(epoch, first_batch + std::stoll(bads[r]));
+    const std::string found = group.broadcast_object(module, static_cast<int>(r));
+    where = fmt::format("rank {}{}", r, found.empty() ? "" : ", first in the output of '" + found + "'");
+    break;
+  }
+  throw Error(
+      fmt::format("step {}: the loss is not finite ({}). Lower --learning_rate, set --max_grad_norm, or look at "
+                  "the rows of this step; the last checkpoint is untouched.",
+                  done_ + 1, where));
+}
+
+StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
+                         const TrainerCallbacks& callbacks) {
   const auto start = Clock::now();
   double tokens = 0;
   for (std::int64_t b = 0; b < batches; ++b) tokens += task_.loss_tokens(epoch, first_batch + b);
   tokens = std::max(tokens, 1.0);
 
   double local_loss = 0;
+  std::vector<double> losses;
   for (std::int64_t b = 0; b < batches; ++b) {
     std::optional<fsdp::NoSync> no_sync;
     if (b + 1 < batches) no_sync.emplace(model_);
     at::Tensor loss = task_.loss(epoch, first_batch + b, tokens);
     loss.backward();
-    local_loss += loss.item<double>();
+    losses.push_back(loss.item<double>());
+    local_loss += losses.back();
   }
   StepReport report;
-  report.loss = sum_over_ranks(model_.group(), local_loss);
+  for (std::int64_t b = 0; b < batches; ++b) report.input_tokens += task_.input_tokens(epoch, first_batch + b);
+  const bool interrupted = callbacks.interruption && callbacks.interruption();
+  const auto sums = sum_over_ranks(model_.group(), {local_loss, interrupted ? 1.0 : 0.0});
+  report.loss = sums[0];
+  report.interrupted = sums[1] > 0;
+  if (!std::isfinite(report.loss)) check_finite(losses, epoch, first_batch);
   if (options_.max_grad_norm > 0) report.grad_norm = model_.clip_grad_norm(options_.max_grad_norm);
   report.learning_rate =
       options_.learning_rate * optim::schedule(options_.lr_scheduler_type, done_, warmup_steps(), total_steps_);
@@ -81,28 +118,30 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
 double Trainer::run(const TrainerCallbacks& callbacks) {
   double all_losses = 0;
   bool stop = false;
-  for (std::int64_t epoch = 0; epoch < epochs_ && !stop; ++epoch) {
+  const std::int64_t started_at = done_;
+  for (std::int64_t epoch = done_ / steps_per_epoch_; epoch < epochs_ && done_ < total_steps_ && !stop; ++epoch) {
     const auto start = Clock::now();
     EpochReport of_epoch{.epoch = epoch};
     task_.set_training(true);
-    for (std::int64_t s = 0; s < steps_per_epoch_ && done_ < total_steps_; ++s) {
+    for (std::int64_t s = done_ - epoch * steps_per_epoch_; s < steps_per_epoch_ && done_ < total_steps_; ++s) {
       if (callbacks.should_stop && callbacks.should_stop()) {
         stop = true;
         break;
       }
       const std::int64_t first = s * options_.gradient_accumulation_steps;
       const auto batches = std::min(options_.gradient_accumulation_steps, task_.batches_per_epoch() - first);
-      const StepReport report = step(epoch, first, batches);
+      const StepReport report = step(epoch, first, batches, callbacks);
       of_epoch.mean_loss += report.loss;
       ++of_epoch.steps;
       if (callbacks.on_step) callbacks.on_step(report);
     }
+    if (of_epoch.steps == 0) break;
     all_losses += of_epoch.mean_loss;
-    of_epoch.mean_loss /= static_cast<double>(std::max<std::int64_t>(1, of_epoch.steps));
+    of_epoch.mean_loss /= static_cast<double>(of_epoch.steps);
     of_epoch.seconds = seconds_since(start);
-    if (callbacks.on_epoch_end) callbacks.on_epoch_end(of_epoch);
+    if (!stop && callbacks.on_epoch_end) callbacks.on_epoch_end(of_epoch);
   }
-  return all_losses / static_cast<double>(std::max<std::int64_t>(1, done_));
+  return all_losses / static_cast<double>(std::max<std::int64_t>(1, done_ - started_at));
 }
 
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/optim/optimizer.h"
@@ -13,10 +14,9 @@
 namespace tessera::train {
 
 struct TrainerOptions {
-  std::int64_t num_train_epochs = 1;
+  double num_train_epochs = 1;
   std::int64_t max_steps = -1;  // optimizer steps; > 0 overrides the epochs
   std::int64_t gradient_accumulation_steps = 1;
-  std::int64_t logging_steps = 10;
   double learning_rate = 1e-3;
   std::string lr_scheduler_type = "linear";
   std::int64_t warmup_steps = 0;
@@ -35,6 +35,11 @@ class Trainable {
   /// Forward of this rank's part: the sum of its token losses / normalizer. Collective (units are gathered).
   virtual at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) = 0;
   virtual void set_training(bool training) = 0;
+  /// Tokens that the global batch makes every model weight work on, for throughput; 0: not counted.
+  virtual std::int64_t input_tokens(std::int64_t epoch, std::int64_t batch) = 0;
+  /// Collective, after a loss that is not finite: runs the batch again and says which module of this rank gave the
+  /// first value that is not finite; empty where that is not known.
+  virtual std::string find_non_finite(std::int64_t, std::int64_t) { return {}; }
 };
 
 /// One optimizer step, the same on every rank.
@@ -45,6 +50,8 @@ struct StepReport {
   double grad_norm = 0;      // before clipping; 0 without clipping
   double learning_rate = 0;  // the one used in this step
   double seconds = 0;
+  std::int64_t input_tokens = 0;  // of the step, all ranks
+  bool interrupted = false;       // some rank was asked to stop during this step
 };
 struct EpochReport {
   std::int64_t epoch = 0, steps = 0;
@@ -55,7 +62,8 @@ struct EpochReport {
 struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step;  // loss and grad_norm are those of the step at every call
   std::function<void(const EpochReport&)> on_epoch_end;
-  std::function<bool()> should_stop;  // asked before each step; must agree on all ranks
+  std::function<bool()> should_stop;   // asked before each step; must agree on all ranks
+  std::function<bool()> interruption;  // asked in each step; may differ between ranks (a signal), see StepReport
 };
 
 class Trainer {
@@ -67,11 +75,18 @@ class Trainer {
   std::int64_t epochs() const { return epochs_; }
   std::int64_t warmup_steps() const;
 
-  /// Collective. Returns the mean loss over all steps.
+  std::int64_t done() const { return done_; }
+  /// Continues as if so many steps had been taken.
+  void start_at(std::int64_t steps) { done_ = steps; }
+
+  /// Collective. Runs the steps that are left; returns their mean loss.
   double run(const TrainerCallbacks& callbacks);
 
  private:
-  StepReport step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches);
+  StepReport step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
+                  const TrainerCallbacks& callbacks);
+  /// Collective: throws on every rank when the loss of one is not finite.
+  void check_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch);
 
   TrainerOptions options_;
   Trainable& task_;
@@ -80,7 +95,8 @@ class Trainer {
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0;
 };
 
-/// The sum over ranks, in rank order: the same bits everywhere. Collective.
+/// The sums over ranks, in rank order: the same bits everywhere. Collective.
 double sum_over_ranks(comm::Communicator& group, double value);
+std::vector<double> sum_over_ranks(comm::Communicator& group, std::vector<double> values);
 
 }  // namespace tessera::train

@@ -1,0 +1,36 @@
+#pragma once
+// The folders checkpoint-N of an output folder. One is written under a hidden name and renamed when everything in it is
+// on disk, so what is called checkpoint-N is whole, and a run that is killed leaves at most a hidden folder that the
+// next save removes.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::checkpoint {
+
+struct Checkpoint {
+  std::int64_t step = 0;
+  std::string path;
+};
+
+/// By step, oldest first.
+std::vector<Checkpoint> list_checkpoints(const std::string& output_dir);
+
+/// The newest one that has a complete training state.
+std::optional<Checkpoint> last_checkpoint(const std::string& output_dir);
+
+/// Where checkpoint-<step> is written before it gets its name.
+std::string partial_folder(const std::string& output_dir, std::int64_t step);
+
+/// On one rank: removes what an interrupted save has left, for every step.
+void remove_partial_folders(const std::string& output_dir);
+
+/// On one rank, when all have written: flushes the folder and gives it its name (replacing an older one of that step).
+/// Returns the path. CheckpointError names the folder.
+std::string commit_checkpoint(const std::string& output_dir, std::int64_t step);
+
+/// On one rank: removes the oldest above `limit`, but never `keep` (the best one) nor the newest.
+void rotate_checkpoints(const std::string& output_dir, std::int64_t limit, const std::string& keep);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,198 @@
+#include "checkpoint/training_state.h"
+
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "io/tensor_source.h"
+#include "tensor/rng.h"
+#include "tessera/base/error.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+using State = std::vector<std::pair<std::string, std::vector<at::Tensor>>>;
+
+constexpr const char* kParameters = "parameters";
+
+/// "exp_avg/encoder.block.0.layer.0.SelfAttention.q.weight@4096"
+std::string slice_name(const std::string& kind, const fsdp::ShardView& view) {
+  return kind + "/" + view.name + "@" + std::to_string(view.offset);
+}
+
+at::Tensor slice_of(const std::vector<at::Tensor>& like_parameters, const fsdp::ShardView& view) {
+  return like_parameters[static_cast<std::size_t>(view.parameter)].narrow(0, view.parameter_offset, view.local.numel());
+}
+
+Tensors slices(fsdp::FullyShardedDataParallel& model, const State& state) {
+  Tensors result;
+  for (const auto& view : model.shards()) {
+    if (!view.trainable || view.local.numel() == 0) continue;
+    result.emplace_back(slice_name(kParameters, view), view.local);
+    for (const auto& [kind, values] : state) result.emplace_back(slice_name(kind, view), slice_of(values, view));
+  }
+  return result;
+}
+
+/// Where the stored slices of each "kind/parameter" lie.
+class StoredSlices {
+ public:
+  StoredSlices(const std::string& folder, const Json& files) : folder_(folder) {
+    for (const auto& file : files) {
+      const std::string path = folder + "/" + file.at("name").get<std::string>();
+      sources_.push_back(io::open_safetensors(path));
+      for (const auto& info : sources_.back()->tensors()) {
+        const auto at = info.name.rfind('@');
+        if (at == std::string::npos) throw CheckpointError(path + ": '" + info.name + "' has no offset", path);
+        slices_[info.name.substr(0, at)].push_back(
+            {std::stoll(info.name.substr(at + 1)), info.numel(), info.name, sources_.back().get()});
+      }
+    }
+    for (auto& [name, list] : slices_) {
+      std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    }
+  }
+
+  /// Elements [view.offset, + out.numel()) of the parameter's flattened values of this kind.
+  void read(const std::string& kind, const fsdp::ShardView& view, const at::Tensor& out) const {
+    std::int64_t position = view.offset;
+    const std::int64_t end = view.offset + out.numel();
+    const auto found = slices_.find(kind + "/" + view.name);
+    if (found != slices_.end()) {
+      for (const auto& slice : found->second) {
+        if (slice.offset > position) break;
+        const std::int64_t stop = std::min(end, slice.offset + slice.numel);
+        if (stop <= position) continue;
+        slice.source->read(slice.name, position - slice.offset, out.narrow(0, position - view.offset, stop - position));
+        position = stop;
+      }
+    }
+    if (position < end) {
+      throw CheckpointError(
+          fmt::format("'{}' lacks {} of '{}' from element {} on; the folder belongs to another model, "
+                      "or to another choice of what is trained",
+                      folder_, kind, view.name, position),
+          folder_);
+    }
+  }
+
+ private:
+  struct Slice {
+    std::int64_t offset, numel;
+    std::string name;
+    const io::TensorSource* source;
+  };
+  std::string folder_;
+  std::vector<std::shared_ptr<io::TensorSource>> sources_;
+  std::map<std::string, std::vector<Slice>> slices_;
+};
+
+Json read_state_file(const std::string& folder) {
+  const std::string file = folder + "/state.json";
+  const Json json = Json::parse(read_file(file), nullptr, false);
+  if (json.is_discarded() || !json.contains("files") || !json.contains("optimizer_steps") || !json.contains("random")) {
+    throw CheckpointError("'" + file + "' is damaged; resume from an older checkpoint", file);
+  }
+  return json;
+}
+
+void load_optimizer(const std::vector<fsdp::ShardView>& views, optim::Optimizer& optimizer, const StoredSlices& stored,
+                    std::int64_t steps) {
+  State state = optimizer.state();
+  for (auto& [kind, values] : state) {
+    for (auto& value : values) value = at::zeros_like(value);
+    for (const auto& view : views) {
+      if (view.trainable && view.local.numel() > 0) stored.read(kind, view, slice_of(values, view));
+    }
+  }
+  optimizer.load_state(state, steps);
+}
+
+}  // namespace
+
+void save_training_state(fsdp::FullyShardedDataParallel& model, const optim::Optimizer& optimizer,
+                         const std::string& folder) {
+  comm::Communicator& group = model.group();
+  const std::string name = fmt::format("rank_{:05}_of_{:05}.safetensors", group.rank(), group.size());
+  Json mine = {{"name", name}};
+  try {
+    ensure_writable_folder(folder);
+    io::write_safetensors(folder + "/" + name, slices(model, optimizer.state()));
+    mine["bytes"] = fs::file_size(folder + "/" + name);
+    const auto random = tensor::random_state();
+    mine["random"] = {random.seed, random.position};
+  } catch (const std::exception& e) {
+    mine["failure"] = e.what();
+  }
+  Json files = Json::array(), random = Json::array();
+  std::string failure;
+  for (const auto& bytes : group.all_gather_objects(mine.dump())) {
+    const Json one = Json::parse(bytes);
+    if (one.contains("failure")) {
+      failure = one["failure"];
+      continue;
+    }
+    files.push_back({{"name", one["name"]}, {"bytes", one["bytes"]}});
+    random.push_back(one["random"]);
+  }
+  if (failure.empty() && group.rank() == 0) {
+    try {
+      const Json state = {{"format", 1},
+                          {"world_size", group.size()},
+                          {"optimizer_steps", optimizer.steps()},
+                          {"files", files},
+                          {"random", random}};
+      write_file_atomically(folder + "/state.json", state.dump(2) + "\n");
+    } catch (const std::exception& e) {
+      failure = e.what();
+    }
+  }
+  failure = group.broadcast_object(failure, 0);
+  if (!failure.empty()) throw CheckpointError(failure, folder);
+}
+
+std::string training_state_folder(const std::string& checkpoint) {
+  return checkpoint + "/training_state";
+}
+
+bool has_training_state(const std::string& folder) {
+  try {
+    const Json state = read_state_file(folder);
+    for (const auto& file : state.at("files")) {
+      std::error_code code;
+      if (fs::file_size(folder + "/" + file.at("name").get<std::string>(), code) != file.at("bytes") || code)
+        return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void load_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer,
+                         const std::string& folder) {
+  const Json state = read_state_file(folder);
+  const StoredSlices stored(folder, state.at("files"));
+  const auto views = model.shards();
+  for (const auto& view : views) {
+    if (view.trainable && view.local.numel() > 0) stored.read(kParameters, view, view.local);
+  }
+  model.mark_updated();
+  if (optimizer == nullptr) return;
+  load_optimizer(views, *optimizer, stored, state.at("optimizer_steps").get<std::int64_t>());
+  const auto& random = state.at("random");
+  const auto rank = static_cast<std::size_t>(model.group().rank());
+  if (random.size() == static_cast<std::size_t>(model.group().size())) {
+    tensor::random_state() = {random[rank][0].get<std::uint64_t>(), random[rank][1].get<std::uint64_t>()};
+  }
+}
+
+}  // namespace tessera::checkpoint

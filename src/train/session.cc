@@ -1,0 +1,315 @@
+#include "train/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <ostream>
+
+#include "base/file.h"
+#include "base/grouped.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/training_state.h"
+#include "tessera/base/error.h"
+#include "train/interruption.h"
+#include "train/throughput.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double rounded(double value, int digits) {
+  const double scale = std::pow(10.0, digits);
+  return std::round(value * scale) / scale;
+}
+
+}  // namespace
+
+Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& trainer,
+                 fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, std::ostream& out,
+                 std::ostream& err)
+    : arguments_(arguments),
+      task_(std::move(task)),
+      trainer_(trainer),
+      model_(model),
+      optimizer_(optimizer),
+      out_(out),
+      bars_(report::bar_style(model.group().rank(), arguments.disable_tqdm)),
+      bar_(err, bars_, trainer.total_steps()),
+      metrics_(model.group().rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : "") {
+  state_.max_steps = trainer_.total_steps();
+  state_.num_train_epochs = trainer_.epochs();
+  const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
+  state_.logging_steps = every(arguments_.logging_steps);
+  state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
+  state_.save_steps = every(arguments_.save_steps);
+  state_.train_batch_size = arguments_.per_device_train_batch_size;
+}
+
+bool Session::run() {
+  const Interruption signals;
+  print_banner();
+  if (!arguments_.resume_from_checkpoint.empty()) resume();
+  if (task_.flops_per_token > 0)
+    gemm_rate_ = measure_gemm_rate(model_.group(), arguments_.bf16.value_or(false) ? at::kBFloat16 : at::kFloat);
+  if (arguments_.eval_on_start && resumed_at_ == 0) evaluate();
+  const auto start = Clock::now();
+  trainer_.run({.on_step = [this](const StepReport& step) { on_step(step); },
+                .on_epoch_end = [this](const EpochReport&) { on_epoch_end(); },
+                .should_stop = [this] { return stop_; },
+                .interruption = Interruption::requested});
+  bar_.close();
+  if (interrupted_) return false;
+  if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
+  summarise(seconds_since(start));
+  return true;
+}
+
+void Session::print_banner() {
+  const int ranks = model_.group().size();
+  const auto total = arguments_.per_device_train_batch_size * ranks * arguments_.gradient_accumulation_steps;
+  const auto line = [this](const char* name, std::int64_t value) {
+    out_ << "  " << name << " = " << grouped(value) << "\n";
+  };
+  out_ << "***** Running training *****\n";
+  line("Num examples", task_.num_examples);
+  line("Num Epochs", trainer_.epochs());
+  line("Instantaneous batch size per device", arguments_.per_device_train_batch_size);
+  line("Total train batch size (w. parallel, distributed & accumulation)", total);
+  line("Gradient Accumulation steps", arguments_.gradient_accumulation_steps);
+  line("Total optimization steps", trainer_.total_steps());
+  line("Number of trainable parameters", task_.trainable_parameters);
+  out_ << fmt::format("  Ranks = {} ({})\n", ranks, model_.group().backend()) << std::flush;
+}
+
+void Session::resume() {
+  std::string folder = arguments_.resume_from_checkpoint;
+  if (folder == "true" || folder == "True") {
+    const auto last = checkpoint::last_checkpoint(arguments_.output_dir);
+    if (!last) {
+      throw CheckpointError("--resume_from_checkpoint true: no complete checkpoint in '" + arguments_.output_dir + "'",
+                            arguments_.output_dir);
+    }
+    folder = last->path;
+  }
+  const std::string training_state = checkpoint::training_state_folder(folder);
+  if (!checkpoint::has_training_state(training_state)) {
+    throw CheckpointError("'" + folder + "' holds no complete training state to go on from (written with " +
+                              "--save_only_model, by another program, or torn); choose another checkpoint",
+                          folder);
+  }
+  checkpoint::load_training_state(model_, &optimizer_, training_state);
+  const TrainerState read = TrainerState::read(folder + "/trainer_state.json");
+  state_.global_step = read.global_step;
+  state_.epoch = read.epoch;
+  state_.best_metric = read.best_metric;
+  state_.best_global_step = read.best_global_step;
+  state_.best_model_checkpoint = read.best_model_checkpoint;
+  state_.total_flos = read.total_flos;
+  state_.num_input_tokens_seen = read.num_input_tokens_seen;
+  state_.log_history = read.log_history;
+  state_.evaluations_without_improvement = read.evaluations_without_improvement;
+  state_.loss_sum = read.loss_sum;
+  resumed_at_ = saved_at_ = read.global_step;
+  trainer_.start_at(read.global_step);
+  bar_.start_at(read.global_step);
+  out_ << fmt::format("  Continuing training from checkpoint '{}'\n  Continuing from global step {}\n", folder,
+                      read.global_step)
+       << std::flush;
+}
+
+bool Session::due(Interval strategy, double steps, bool at_epoch_end) const {
+  if (strategy == Interval::kEpoch) return at_epoch_end;
+  if (strategy != Interval::kSteps || at_epoch_end) return false;
+  return state_.global_step % TrainingArguments::every(steps, state_.max_steps) == 0;
+}
+
+void Session::on_step(const StepReport& step) {
+  state_.global_step = step.step;
+  state_.epoch = step.epoch;
+  state_.loss_sum += step.loss;
+  state_.num_input_tokens_seen += step.input_tokens;
+  state_.total_flos += task_.flops_per_token * static_cast<double>(step.input_tokens);
+  for (Window* w : {&window_, &all_}) {
+    w->loss += step.loss;
+    w->seconds += step.seconds;
+    w->tokens += step.input_tokens;
+    ++w->steps;
+  }
+  last_grad_norm_ = step.grad_norm;
+  last_learning_rate_ = step.learning_rate;
+  bar_.set_postfix(
+      fmt::format("loss={:.4f}, {:.0f} tok/s", step.loss, static_cast<double>(step.input_tokens) / step.seconds));
+  bar_.update();
+
+  const bool last = step.step == state_.max_steps;
+  if (due(arguments_.logging_strategy, arguments_.logging_steps, false) ||
+      (arguments_.logging_first_step && step.step == 1)) {
+    log_step();
+  }
+  if (due(arguments_.eval_strategy, arguments_.eval_steps.value_or(arguments_.logging_steps), false)) evaluate();
+  const bool saves_steps = arguments_.save_strategy == Interval::kSteps;
+  if (due(arguments_.save_strategy, arguments_.save_steps, false) || (saves_steps && last)) save_checkpoint();
+  if (step.interrupted && !last) {
+    interrupted_ = stop_ = true;
+    save_checkpoint();
+    bar_.clear();
+    out_ << fmt::format("interrupted after step {}; continue with --resume_from_checkpoint true\n", step.step)
+         << std::flush;
+  }
+}
+
+void Session::on_epoch_end() {
+  if (arguments_.logging_strategy == Interval::kEpoch && window_.steps > 0) {
+    log_step();
+  }
+  if (due(arguments_.eval_strategy, 0, true)) evaluate();
+  if (due(arguments_.save_strategy, 0, true)) save_checkpoint();
+}
+
+void Session::log_step() {
+  Json row = {{"loss", rounded(window_.loss / static_cast<double>(window_.steps), 4)}};
+  if (arguments_.max_grad_norm > 0) row["grad_norm"] = last_grad_norm_;
+  row["learning_rate"] = last_learning_rate_;
+  if (window_.tokens > 0) row["num_tokens"] = static_cast<double>(state_.num_input_tokens_seen);
+  row["epoch"] = state_.epoch;
+  Json extra = {{"train_loss_exact", window_.loss / static_cast<double>(window_.steps)},
+                {"step_seconds", window_.seconds / static_cast<double>(window_.steps)}};
+  if (window_.tokens > 0) {
+    const double rate = static_cast<double>(window_.tokens) / window_.seconds;
+    extra["tokens_per_second"] = rate;
+    if (gemm_rate_ > 0) extra["model_flops_utilization"] = rate * task_.flops_per_token / gemm_rate_;
+  }
+  log(std::move(row), extra);
+  window_ = {};
+}
+
+void Session::log(Json row, const Json& extra) {
+  Json with_step = row;
+  with_step["step"] = state_.global_step;
+  state_.log_history.push_back(nlohmann::json::parse(with_step.dump()));
+  with_step.update(extra);
+  metrics_.write(with_step);
+  if (row.contains("epoch")) row["epoch"] = rounded(row["epoch"].get<double>(), 2);
+  bar_.clear();
+  out_ << python_text(row) << "\n" << std::flush;
+}
+
+void Session::evaluate() {
+  if (evaluated_at_ == state_.global_step) return;
+  const double waited =
+      arguments_.eval_strategy == Interval::kEpoch ? state_.epoch : static_cast<double>(state_.global_step);
+  if (waited < arguments_.eval_delay) return;
+  evaluated_at_ = state_.global_step;
+  bar_.clear();
+  const Metrics metrics = task_.evaluate(bars_);
+  Json row;
+  for (const auto& [name, value] : metrics) row[name] = value;
+  row["epoch"] = state_.epoch;
+  log(row, {});
+  const auto found = std::find_if(metrics.begin(), metrics.end(),
+                                  [&](const auto& m) { return m.first == arguments_.metric_for_best_model; });
+  if (found == metrics.end()) {
+    std::string names;
+    for (const auto& [name, value] : metrics) names += (names.empty() ? "" : ", ") + name;
+    throw ConfigError(
+        "metric_for_best_model '" + arguments_.metric_for_best_model + "' is not measured; there are " + names,
+        "metric_for_best_model");
+  }
+  const bool improved = update_best(found->second);
+  if (improved && arguments_.save_strategy == Interval::kBest) save_checkpoint();
+}
+
+bool Session::update_best(double value) {
+  const double gain = !state_.best_metric                            ? 0
+                      : arguments_.greater_is_better.value_or(false) ? value - *state_.best_metric
+                                                                     : *state_.best_metric - value;
+  const bool better = !state_.best_metric || gain > 0;
+  const bool counts = !state_.best_metric || gain > arguments_.early_stopping_threshold;
+  state_.evaluations_without_improvement = counts ? 0 : state_.evaluations_without_improvement + 1;
+  if (better) {
+    state_.best_metric = value;
+    state_.best_global_step = state_.global_step;
+  }
+  const std::int64_t patience = arguments_.early_stopping_patience;
+  if (patience > 0 && state_.evaluations_without_improvement >= patience) {
+    bar_.clear();
+    out_ << fmt::format("early stop: no improvement of {} in {} evaluations\n", arguments_.metric_for_best_model,
+                        patience)
+         << std::flush;
+    stop_ = true;
+  }
+  return better;
+}
+
+void Session::save_checkpoint() {
+  if (saved_at_ == state_.global_step) return;
+  saved_at_ = state_.global_step;
+  comm::Communicator& group = model_.group();
+  const std::string folder = checkpoint::partial_folder(arguments_.output_dir, state_.global_step);
+  if (group.rank() == 0) {
+    checkpoint::remove_partial_folders(arguments_.output_dir);
+    ensure_writable_folder(folder);
+  }
+  group.barrier();
+  task_.save_model(folder);
+  if (!arguments_.save_only_model) {
+    checkpoint::save_training_state(model_, optimizer_, checkpoint::training_state_folder(folder));
+  }
+  if (state_.best_metric && state_.best_global_step == state_.global_step) {
+    state_.best_model_checkpoint = fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
+  }
+  if (group.rank() == 0) {
+    write_file_atomically(folder + "/trainer_state.json", state_.to_json());
+    checkpoint::commit_checkpoint(arguments_.output_dir, state_.global_step);
+    if (arguments_.save_total_limit > 0) {
+      checkpoint::rotate_checkpoints(arguments_.output_dir, arguments_.save_total_limit,
+                                     arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
+    }
+  }
+  group.barrier();
+}
+
+void Session::load_best() {
+  const std::string folder = checkpoint::training_state_folder(state_.best_model_checkpoint);
+  if (!checkpoint::has_training_state(folder)) {
+    throw CheckpointError("the best checkpoint '" + state_.best_model_checkpoint +
+                              "' is gone or torn; the last weights " + "are in the newest checkpoint of '" +
+                              arguments_.output_dir + "'",
+                          folder);
+  }
+  checkpoint::load_training_state(model_, nullptr, folder);
+  out_ << fmt::format("Loading best model from {} (score: {}).\n", state_.best_model_checkpoint, *state_.best_metric);
+}
+
+void Session::summarise(double seconds) {
+  const auto steps = static_cast<double>(all_.steps);
+  const auto batch = static_cast<double>(arguments_.per_device_train_batch_size * model_.group().size() *
+                                         arguments_.gradient_accumulation_steps);
+  Json row = {{"train_runtime", rounded(seconds, 4)},
+              {"train_samples_per_second", rounded(steps * batch / seconds, 3)},
+              {"train_steps_per_second", rounded(steps / seconds, 3)},
+              {"total_flos", state_.total_flos},
+              {"train_loss", state_.global_step > 0 ? state_.loss_sum / static_cast<double>(state_.global_step) : 0.0},
+              {"epoch", state_.epoch}};
+  if (all_.tokens > 0 && all_.seconds > 0) {
+    const double rate = static_cast<double>(all_.tokens) / all_.seconds;
+    row["train_tokens_per_second"] = rounded(rate, 1);
+    if (gemm_rate_ > 0) row["model_flops_utilization"] = rounded(rate * task_.flops_per_token / gemm_rate_, 4);
+  }
+  log(std::move(row), {});
+  if (model_.group().rank() == 0) {
+    write_file_atomically(arguments_.output_dir + "/trainer_state.json", state_.to_json());
+  }
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,107 @@
+#include "train/trainer_state.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+namespace {
+
+using Json = nlohmann::json;
+
+// Entries of stateful_callbacks: transformers leaves those that it does not know alone.
+constexpr const char* kStopper = "EarlyStoppingCallback";
+constexpr const char* kRun = "TesseraRun";
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  std::string text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+}  // namespace
+
+std::string TrainerState::to_json() const {
+  const bool has_best = best_metric.has_value();
+  const Json control = {{"should_epoch_stop", false},
+                        {"should_evaluate", false},
+                        {"should_log", false},
+                        {"should_save", true},
+                        {"should_training_stop", global_step >= max_steps}};
+  const Json json = {
+      {"best_global_step", has_best ? Json(best_global_step) : Json()},
+      {"best_metric", has_best ? Json(*best_metric) : Json()},
+      {"best_model_checkpoint", best_model_checkpoint.empty() ? Json() : Json(best_model_checkpoint)},
+      {"epoch", epoch},
+      {"eval_steps", eval_steps},
+      {"global_step", global_step},
+      {"is_hyper_param_search", false},
+      {"is_local_process_zero", true},
+      {"is_world_process_zero", true},
+      {"log_history", log_history},
+      {"logging_steps", logging_steps},
+      {"max_steps", max_steps},
+      {"num_input_tokens_seen", num_input_tokens_seen},
+      {"num_train_epochs", num_train_epochs},
+      {"save_steps", save_steps},
+      {"stateful_callbacks",
+       {{"TrainerControl", {{"args", control}, {"attributes", Json::object()}}},
+        {kStopper, {{"attributes", {{"early_stopping_patience_counter", evaluations_without_improvement}}}}},
+        {kRun, {{"attributes", {{"loss_sum", loss_sum}}}}}}},
+      {"total_flos", total_flos},
+      {"train_batch_size", train_batch_size},
+      {"trial_name", nullptr},
+      {"trial_params", nullptr}};
+  return json.dump(2) + "\n";
+}
+
+TrainerState TrainerState::read(const std::string& file) {
+  const Json json = Json::parse(read_file(file), nullptr, false);
+  if (json.is_discarded()) throw CheckpointError("'" + file + "' is not JSON; resume from another checkpoint", file);
+  TrainerState s;
+  try {
+    s.global_step = json.at("global_step");
+    s.max_steps = json.at("max_steps");
+    s.epoch = json.at("epoch");
+    s.log_history = json.at("log_history");
+    s.num_input_tokens_seen = json.value("num_input_tokens_seen", std::int64_t{0});
+    s.total_flos = json.value("total_flos", 0.0);
+    if (!json.at("best_metric").is_null()) {
+      s.best_metric = json["best_metric"].get<double>();
+      if (json.contains("best_global_step") && json["best_global_step"].is_number())
+        s.best_global_step = json["best_global_step"];
+      if (!json.at("best_model_checkpoint").is_null()) s.best_model_checkpoint = json["best_model_checkpoint"];
+    }
+    const auto attribute = [&](const char* callback, const char* name, auto fallback) {
+      const Json::json_pointer path(fmt::format("/stateful_callbacks/{}/attributes/{}", callback, name));
+      return json.value(path, fallback);
+    };
+    s.evaluations_without_improvement = attribute(kStopper, "early_stopping_patience_counter", std::int64_t{0});
+    s.loss_sum = attribute(kRun, "loss_sum", 0.0);
+  } catch (const Json::exception& e) {
+    throw CheckpointError(
+        "'" + file + "' is not a trainer_state.json (" + e.what() + "); resume from another checkpoint", file);
+  }
+  return s;
+}
+
+std::string python_text(const nlohmann::ordered_json& row) {
+  std::string text = "{";
+  for (const auto& [key, value] : row.items()) {
+    text += fmt::format("{}'{}': ", text.size() > 1 ? ", " : "", key);
+    if (value.is_number_float()) {
+      text += number_text(value.get<double>());
+    } else if (value.is_string()) {
+      text += "'" + value.get<std::string>() + "'";
+    } else {
+      text += value.dump();
+    }
+  }
+  return text + "}";
+}
+
+}  // namespace tessera::train

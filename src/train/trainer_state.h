@@ -1,0 +1,32 @@
+#pragma once
+// trainer_state.json as transformers' Trainer writes it, and its rows as they are printed.
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace tessera::train {
+
+struct TrainerState {
+  std::int64_t global_step = 0, max_steps = 0, num_train_epochs = 0;
+  double epoch = 0;
+  std::int64_t logging_steps = 0, eval_steps = 0, save_steps = 0, train_batch_size = 0;
+  std::optional<double> best_metric;
+  std::int64_t best_global_step = 0;
+  std::string best_model_checkpoint;
+  double total_flos = 0;
+  std::int64_t num_input_tokens_seen = 0;
+  nlohmann::json log_history = nlohmann::json::array();
+  std::int64_t evaluations_without_improvement = 0;  // of early stopping
+  double loss_sum = 0;                               // of all steps, for train_loss
+
+  /// json.dumps(indent=2, sort_keys=True) and a newline.
+  std::string to_json() const;
+  /// CheckpointError names the file when it is missing, no JSON or lacks a key.
+  static TrainerState read(const std::string& file);
+};
+
+/// A row as Python prints a dict: {'loss': 4.711, 'grad_norm': 2.98, 'learning_rate': 0.0, 'epoch': 0.08}.
+std::string python_text(const nlohmann::ordered_json& row);
+
+}  // namespace tessera::train

@@ -1,0 +1,71 @@
+#pragma once
+// The Trainer's settings under transformers' names (TrainingArguments, 4.x and 5.x spellings), shared by tasks.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/options.h"
+#include "train/trainer.h"
+
+namespace tessera::train {
+
+enum class Interval { kNo, kSteps, kEpoch, kBest };
+
+struct TrainingArguments {
+  std::string output_dir = "trainer_output";
+  bool overwrite_output_dir = false;
+  std::int64_t seed = 42;
+  std::optional<std::int64_t> data_seed;
+  bool do_train = true;
+  std::optional<bool> do_eval;  // none: when eval_strategy asks for it
+
+  std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8, gradient_accumulation_steps = 1;
+  double num_train_epochs = 3;
+  std::int64_t max_steps = -1;
+  bool dataloader_drop_last = false;
+
+  double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+  std::string optim = "adamw_torch_fused", optim_args;
+  std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;  // kwargs: JSON
+  double warmup_steps = 0;                                        // below 1: a ratio
+  double warmup_ratio = 0;
+  std::optional<bool> bf16, fp16;
+  bool gradient_checkpointing = false;
+  std::string gradient_checkpointing_kwargs;  // JSON
+  double neftune_noise_alpha = 0;
+
+  Interval logging_strategy = Interval::kSteps, eval_strategy = Interval::kNo, save_strategy = Interval::kSteps;
+  double logging_steps = 500, save_steps = 500;  // below 1: a part of all steps
+  std::optional<double> eval_steps;              // none: logging_steps
+  bool logging_first_step = false, eval_on_start = false;
+  double eval_delay = 0;              // epochs or steps before the first evaluation
+  std::int64_t save_total_limit = 0;  // 0: all are kept
+  bool save_only_model = false;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model;
+  std::optional<bool> greater_is_better;
+  std::int64_t early_stopping_patience = 0;  // evaluations without improvement; 0: off
+  double early_stopping_threshold = 0;
+  std::string resume_from_checkpoint;  // a folder, or "true": the newest of output_dir
+
+  std::vector<std::string> report_to = {"none"};
+  std::string logging_dir, run_name, log_level = "passive";
+  bool disable_tqdm = false;
+  std::string device = "auto";
+
+  /// With the ratios resolved for so many optimizer steps.
+  TrainerOptions trainer_options() const;
+  /// Every `value` steps, a value below 1 meaning a part of `total_steps`; at least 1.
+  static std::int64_t every(double value, std::int64_t total_steps);
+};
+
+/// Adds the flags, with the values of `arguments` as their defaults.
+void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments);
+
+/// After parsing: contradictions and values out of range (ConfigError). Notes say what was accepted without effect.
+void check_training_arguments(TrainingArguments& arguments, const config::OptionTable& table,
+                              std::vector<std::string>& notes);
+
+}  // namespace tessera::train

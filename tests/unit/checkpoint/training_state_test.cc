@@ -1,0 +1,99 @@
+// A run that is stopped, saved and loaded goes on as if nothing had happened, at any number of ranks.
+#include "checkpoint/training_state.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/train_small_net.h"
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::SmallNet;
+
+class TrainingState : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "training_state_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static void steps(SmallNet& model, fsdp::FullyShardedDataParallel& sharded, optim::Optimizer& optimizer, int first,
+                    int last) {
+    for (int step = first; step < last; ++step) {  // the same batch on every rank: any world size gives the same mean
+      testing::loss_of(model(testing::batch(0, step)), 0, step).backward();
+      sharded.clip_grad_norm(0.5);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+
+  std::map<std::string, at::Tensor> run(int world, int first, int last, bool load, bool save) {
+    std::map<std::string, at::Tensor> weights;
+    comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet model(testing::NetOptions{});
+      auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
+      optim::AdamW optimizer(sharded->parameters(), testing::adamw_options());
+      if (load) checkpoint::load_training_state(*sharded, &optimizer, folder_);
+      EXPECT_EQ(optimizer.steps(), load ? first : 0);
+      steps(model, *sharded, optimizer, first, last);
+      if (save) checkpoint::save_training_state(*sharded, optimizer, folder_);
+      sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
+        if (group->rank() == 0) weights[name] = t.detach().clone();
+      });
+    });
+    return weights;
+  }
+
+  std::string folder_;
+};
+
+double worst(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double result = 0;
+  for (const auto& [name, t] : a) result = std::max(result, (t - b.at(name)).abs().max().item<double>());
+  return result;
+}
+
+TEST_F(TrainingState, TheSameWorldSizeContinuesBitEqual) {
+  const auto whole = run(3, 0, 6, false, false);
+  run(3, 0, 3, false, true);
+  EXPECT_TRUE(checkpoint::has_training_state(folder_));
+  EXPECT_EQ(worst(run(3, 3, 6, true, false), whole), 0.0);
+}
+
+TEST_F(TrainingState, AnotherWorldSizeContinuesWithinRounding) {
+  const auto whole = run(3, 0, 6, false, false);
+  run(3, 0, 3, false, true);
+  for (const int world : {1, 2, 4}) EXPECT_LT(worst(run(world, 3, 6, true, false), whole), 1e-5) << world;
+}
+
+TEST_F(TrainingState, ATornFolderIsRecognised) {
+  EXPECT_FALSE(checkpoint::has_training_state(folder_));
+  run(2, 0, 1, false, true);
+  const std::string file = folder_ + "/rank_00001_of_00002.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 1);
+  EXPECT_FALSE(checkpoint::has_training_state(folder_));
+}
+
+TEST_F(TrainingState, AMissingPartIsNamed) {
+  run(2, 0, 1, false, true);
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+    testing::Affine other(5, 3, 1.0);
+    auto sharded = fsdp::fully_shard(other, group, {});
+    try {
+      checkpoint::load_training_state(*sharded, nullptr, folder_);
+      FAIL() << "expected an error";
+    } catch (const CheckpointError& e) {
+      EXPECT_NE(std::string(e.what()).find("'weight'"), std::string::npos) << e.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,73 @@
+#include "train/trainer_state.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+namespace {
+
+TEST(TrainerState, IsReadBackAsItWasWritten) {
+  TrainerState s;
+  s.global_step = 8;
+  s.max_steps = 12;
+  s.epoch = 0.5;
+  s.best_metric = 1.25;
+  s.best_global_step = 4;
+  s.best_model_checkpoint = "out/checkpoint-4";
+  s.num_input_tokens_seen = 1000;
+  s.evaluations_without_improvement = 2;
+  s.loss_sum = 3.5;
+  s.log_history.push_back({{"loss", 0.5}, {"step", 8}});
+  const std::string file = testing::TempDir() + "trainer_state_" + std::to_string(getpid()) + ".json";
+  write_file_atomically(file, s.to_json());
+  const TrainerState r = TrainerState::read(file);
+  EXPECT_EQ(r.to_json(), [&] {
+    TrainerState expected = s;
+    expected.num_train_epochs = expected.logging_steps = 0;  // settings come from the new run's flags
+    expected.eval_steps = expected.save_steps = expected.train_batch_size = 0;
+    return expected.to_json();
+  }());
+  write_file_atomically(file, "{\"global_step\": 3}");
+  EXPECT_THROW((void)TrainerState::read(file), CheckpointError);
+  std::filesystem::remove(file);
+}
+
+TEST(TrainerState, HasTheKeysOfTransformersAndNoOthers) {
+  // TrainerState(**json) there fails for a key that it does not know.
+  const auto json = nlohmann::json::parse(TrainerState{}.to_json());
+  const std::vector<std::string> known = {"best_global_step",
+                                          "best_metric",
+                                          "best_model_checkpoint",
+                                          "epoch",
+                                          "eval_steps",
+                                          "global_step",
+                                          "is_hyper_param_search",
+                                          "is_local_process_zero",
+                                          "is_world_process_zero",
+                                          "log_history",
+                                          "logging_steps",
+                                          "max_steps",
+                                          "num_input_tokens_seen",
+                                          "num_train_epochs",
+                                          "save_steps",
+                                          "stateful_callbacks",
+                                          "total_flos",
+                                          "train_batch_size",
+                                          "trial_name",
+                                          "trial_params"};
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_EQ(keys, known);
+}
+
+TEST(TrainerState, ARowIsPrintedAsPythonPrintsADict) {
+  const nlohmann::ordered_json row = {{"loss", 4.711}, {"learning_rate", 1e-5}, {"grad_norm", 2.0}, {"step", 3}};
+  EXPECT_EQ(python_text(row), "{'loss': 4.711, 'learning_rate': 1e-05, 'grad_norm': 2.0, 'step': 3}");
+}
+
+}  // namespace
+}  // namespace tessera::train
