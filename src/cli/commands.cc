@@ -62,6 +62,7 @@ const std::vector<Command>& commands() {
       {"seq2seq", "fine-tune an encoder-decoder model on pairs of texts, fully sharded", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
+      {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
       {"config", "write a config file for launch", config_command},
       {"env", "show versions, cores and environment variables", env_command},
   };

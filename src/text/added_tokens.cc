@@ -16,6 +16,27 @@ bool matches(const AlignedText& text, std::size_t at, std::size_t end, const std
 
 }  // namespace
 
+AddedTokenList::AddedTokenList(const Model& model, std::vector<AddedToken> tokens)
+    : model_(model), tokens_(std::move(tokens)), next_id_(model.size()) {
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    by_content_[tokens_[i].content] = i;
+    next_id_ = std::max(next_id_, std::int64_t{tokens_[i].id} + 1);
+  }
+}
+
+void AddedTokenList::add(AddedToken token) {
+  if (token.content.empty()) return;
+  if (const auto it = by_content_.find(token.content); it != by_content_.end()) {
+    token.id = tokens_[it->second].id;
+    tokens_[it->second] = std::move(token);
+    return;
+  }
+  const auto known = model_.find(token.content);
+  token.id = known >= 0 ? known : static_cast<std::int32_t>(next_id_++);
+  by_content_[token.content] = tokens_.size();
+  tokens_.push_back(std::move(token));
+}
+
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer) : tokens_(std::move(tokens)) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const auto& token = tokens_[i];
@@ -25,10 +46,13 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
     if (token.normalized && normalizer) normalizer->normalize(spelling, 0);
     std::u32string text;
     for (const auto& a : spelling) text += a.c;
-    if (!text.empty()) (token.normalized ? normalized_ : raw_)[text[0]].push_back({text, i});
+    if (text.empty()) continue;
+    auto& patterns = token.normalized ? normalized_ : raw_;
+    patterns.by_first[text[0]].push_back({text, i});
+    patterns.may_begin.set(text[0] % patterns.may_begin.size());
   }
   for (auto* patterns : {&raw_, &normalized_})
-    for (auto& [first, list] : *patterns)
+    for (auto& [first, list] : patterns->by_first)
       std::sort(list.begin(), list.end(), [](const Pattern& a, const Pattern& b) {
         return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.token < b.token;
       });
@@ -38,7 +62,7 @@ Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) con
   Pieces raw;
   raw.text = std::move(input);
   if (!raw.text.empty()) raw.list.push_back({0, raw.text.size(), 0, -1});
-  if (!raw_.empty()) cut(raw, raw_);
+  if (!raw_.by_first.empty()) cut(raw, raw_);
   Pieces out;
   if (raw.list.size() == 1 && raw.list[0].token < 0) {  // no added token: nothing to copy
     out = std::move(raw);
@@ -57,7 +81,7 @@ Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) con
     }
   }
   std::erase_if(out.list, [](const Piece& piece) { return piece.begin == piece.end; });
-  if (!normalized_.empty()) cut(out, normalized_);
+  if (!normalized_.by_first.empty()) cut(out, normalized_);
   return out;
 }
 
@@ -77,9 +101,13 @@ void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const P
   auto open = piece.begin;
   const auto origin = [&](std::size_t at) { return at == piece.begin ? piece.origin : text[at].begin; };
   for (auto at = piece.begin; at < piece.end;) {
-    const auto bucket = patterns.find(text[at].c);
+    if (!patterns.may_begin[text[at].c % patterns.may_begin.size()]) {
+      ++at;
+      continue;
+    }
+    const auto bucket = patterns.by_first.find(text[at].c);
     const Pattern* hit = nullptr;
-    if (bucket != patterns.end())
+    if (bucket != patterns.by_first.end())
       for (const auto& pattern : bucket->second)
         if (matches(text, at, piece.end, pattern.text)) {
           hit = &pattern;

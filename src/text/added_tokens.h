@@ -1,5 +1,6 @@
 #pragma once
 // Tokens that are found in the text before the model sees it: special tokens, and those that a user added.
+#include <bitset>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "text/aligned_text.h"
+#include "text/model.h"
 #include "text/normalizer.h"
 
 namespace tessera::text {
@@ -20,6 +22,25 @@ struct AddedToken {
   bool rstrip = false;
   bool normalized = false;  // looked for after the normalizer, and in its spelling
   bool special = false;     // left out by decode(skip_special_tokens)
+
+  bool operator==(const AddedToken&) const = default;
+};
+
+/// Collects added tokens and gives them ids: the one that the token has already, among the added ones or in the model,
+/// else the next free one.
+class AddedTokenList {
+ public:
+  AddedTokenList(const Model& model, std::vector<AddedToken> tokens);
+  /// A token that is there already takes the new flags. Its `id` is not looked at.
+  void add(AddedToken token);
+  bool has(std::string_view content) const { return by_content_.contains(content); }
+  std::vector<AddedToken> take() { return std::move(tokens_); }
+
+ private:
+  const Model& model_;
+  std::vector<AddedToken> tokens_;
+  std::map<std::string, std::size_t, std::less<>> by_content_;
+  std::int64_t next_id_;
 };
 
 class AddedTokens {
@@ -30,6 +51,7 @@ class AddedTokens {
   /// The input -> normalized pieces, the added tokens among them.
   Pieces extract(AlignedText input, const Normalizer* normalizer) const;
 
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
   const AddedToken* find(std::string_view content) const;
   const AddedToken* find(std::int32_t id) const;
   std::int32_t max_id() const;  // -1: none
@@ -39,7 +61,10 @@ class AddedTokens {
     std::u32string text;
     std::size_t token = 0;
   };
-  using Patterns = std::unordered_map<char32_t, std::vector<Pattern>>;  // by first code point, longest first
+  struct Patterns {
+    std::unordered_map<char32_t, std::vector<Pattern>> by_first;  // code point; longest first
+    std::bitset<1024> may_begin;                                  // by the code point's low bits
+  };
 
   void cut(Pieces& pieces, const Patterns& patterns) const;
   void cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns, std::vector<Piece>& out) const;

@@ -12,7 +12,7 @@ class Decoder {
   /// Rewrites the tokens so that, joined, they are the text.
   virtual void decode(std::vector<std::string>& tokens) const = 0;
 };
-using DecoderPtr = std::unique_ptr<const Decoder>;
+using DecoderPtr = std::shared_ptr<const Decoder>;
 
 /// U+2581 (or another sign) -> space; one at the start of the first token vanishes when `drop_first`.
 DecoderPtr make_metaspace_decoder(char32_t replacement, bool drop_first);
@@ -22,6 +22,12 @@ DecoderPtr make_fuse_decoder();  // all tokens become one
 /// Removes up to `start` of the signs at each token's start, `stop` at its end.
 DecoderPtr make_strip_decoder(char32_t sign, std::size_t start, std::size_t stop);
 DecoderPtr make_byte_fallback_decoder();  // runs of <0xAB> -> text; one U+FFFD for each byte of a run that is not UTF-8
+/// BERT's: tokens are parted by spaces, but for those that start with `prefix`, which vanishes. `cleanup`: English
+/// punctuation is closed up.
+DecoderPtr make_word_piece_decoder(const std::string& prefix, bool cleanup);
+DecoderPtr make_bpe_decoder(const std::string& suffix);  // the suffix that ends a word becomes a space
+/// Repeated tokens become one, `pad` vanishes; `cleanup`: punctuation is closed up, `delimiter` becomes a space.
+DecoderPtr make_ctc_decoder(const std::string& pad, const std::string& delimiter, bool cleanup);
 DecoderPtr make_sequence(std::vector<DecoderPtr> parts);
 
 }  // namespace tessera::text

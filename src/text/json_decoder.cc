@@ -1,3 +1,4 @@
+#include "text/byte_level.h"
 #include "text/json_parts.h"
 
 namespace tessera::text {
@@ -21,8 +22,17 @@ DecoderPtr json_decoder(const JsonPlace& json) {
     return make_strip_decoder(json.at("content").code_point(), static_cast<std::size_t>(start),
                               static_cast<std::size_t>(stop));
   }
+  if (type == "ByteLevel") return make_byte_level_decoder();
+  if (type == "WordPiece")
+    return make_word_piece_decoder(json.string_or("prefix", "##"), json.boolean_or("cleanup", true));
+  if (type == "BPEDecoder") return make_bpe_decoder(json.string_or("suffix", "</w>"));
+  if (type == "CTC")
+    return make_ctc_decoder(json.string_or("pad_token", "<pad>"), json.string_or("word_delimiter_token", "|"),
+                            json.boolean_or("cleanup", true));
   json.fail(
-      fmt::format("unknown type \"{}\"; known are Sequence, Metaspace, Replace, Fuse, ByteFallback, Strip", type));
+      fmt::format("unknown type \"{}\"; known are Sequence, Metaspace, Replace, Fuse, ByteFallback, Strip, ByteLevel, "
+                  "WordPiece, BPEDecoder, CTC",
+                  type));
 }
 
 }  // namespace tessera::text

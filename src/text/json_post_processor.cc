@@ -51,6 +51,10 @@ PostProcessor json_post_processor(const JsonPlace& json) {
     out.pair = parts(json, "pair");
     return out;
   }
+  if (type == "RobertaProcessing" || type == "ByteLevel") {
+    out.trim_offsets = json.boolean_or("trim_offsets", true);
+    out.add_prefix_space = json.boolean_or("add_prefix_space", true);
+  }
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     const auto sep = pair_of(json, "sep"), cls = pair_of(json, "cls");
     out.single = {cls, first, sep};
@@ -59,11 +63,20 @@ PostProcessor json_post_processor(const JsonPlace& json) {
     return out;
   }
   if (type == "Sequence") {  // the one that adds tokens counts
-    for (const auto& part : json.at("processors").items())
-      if (const auto one = json_post_processor(part); one.added(false) > 0) out = one;
+    for (const auto& part : json.at("processors").items()) {
+      const auto one = json_post_processor(part);
+      if (one.added(false) > 0 || one.added(true) > 0) {
+        out.single = one.single;
+        out.pair = one.pair;
+      }
+      if (one.trim_offsets) {
+        out.trim_offsets = true;
+        out.add_prefix_space = one.add_prefix_space;
+      }
+    }
     return out;
   }
-  if (type == "ByteLevel") return out;  // it trims offsets only
+  if (type == "ByteLevel") return out;
   json.fail(fmt::format(
       "unknown type \"{}\"; known are TemplateProcessing, BertProcessing, RobertaProcessing, Sequence, ByteLevel",
       type));

@@ -1,3 +1,4 @@
+#include "text/byte_level.h"
 #include "text/json_parts.h"
 
 namespace tessera::text {
@@ -44,13 +45,16 @@ PreTokenizerPtr json_pre_tokenizer(const JsonPlace& json) {
   if (type == "Punctuation")
     return make_punctuation(json.has("behavior") ? behavior(json.at("behavior")) : Delimiters::kIsolated);
   if (type == "Digits") return make_digits(json.boolean_or("individual_digits", false));
+  if (type == "ByteLevel")
+    return make_byte_level({.add_prefix_space = json.boolean_or("add_prefix_space", true),
+                            .use_regex = json.boolean_or("use_regex", true)});
   if (type == "CharDelimiterSplit") return make_char_delimiter(json.at("delimiter").code_point());
   if (type == "Split")
     return make_split(json_pattern(json.at("pattern")), behavior(json.at("behavior")), json.boolean_or("invert", false),
                       json.where());
   json.fail(
       fmt::format("unknown type \"{}\"; known are Sequence, Metaspace, WhitespaceSplit, Whitespace, BertPreTokenizer, "
-                  "Punctuation, Digits, CharDelimiterSplit, Split",
+                  "Punctuation, Digits, CharDelimiterSplit, Split, ByteLevel",
                   type));
 }
 

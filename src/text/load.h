@@ -1,24 +1,17 @@
 #pragma once
-// Files -> Pipeline.
-#include <optional>
+// Files -> Pipeline. Every other form is turned into a tokenizer.json first, so there is one reader and one way to
+// save.
 #include <string>
 
 #include "text/pipeline.h"
+#include "text/tokenizer_config.h"
 
 namespace tessera::text {
 
-/// What tokenizer_config.json and special_tokens_map.json of a folder say. Missing files say nothing.
-struct TokenizerConfig {
-  SpecialTokens special;
-  std::optional<int> extra_ids;  // T5: how many <extra_id_N>
-};
-TokenizerConfig read_tokenizer_config(const std::string& folder);
-
-/// spiece.model alone: the form that Hugging Face publishes for it. T5's layout (pad 0, eos 1, unk 2) gets 100
-/// <extra_id_N> behind the pieces, N falling, unless the configuration says another number.
-Pipeline load_sentencepiece(const std::string& file, const TokenizerConfig& config);
-
-/// tokenizer.json, version 1.0.
+/// tokenizer.json, version 1.0, with what the configuration changes, as transformers' fast tokenizers do.
 Pipeline load_tokenizer_json(const std::string& file, const TokenizerConfig& config);
+/// The same from memory; `source` and the configuration's folder are kept for saving.
+Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const TokenizerSource> source,
+                              const std::string& name, const TokenizerConfig& config);
 
 }  // namespace tessera::text

@@ -20,7 +20,8 @@ class Model {
   /// Appends the tokens of one piece (well-formed UTF-8, not empty). Thread-safe.
   virtual void tokenize(std::string_view piece, std::vector<ModelToken>& out) const = 0;
   virtual std::int32_t find(std::string_view token) const = 0;  // -1: none
-  virtual std::int64_t size() const = 0;
+  virtual std::int64_t size() const = 0;                        // highest id + 1
+  virtual std::int64_t count() const { return size(); }         // of tokens; less where ids have gaps
   virtual const std::string& token(std::int32_t id) const = 0;  // id < size()
   virtual std::int32_t unk_id() const = 0;                      // -1: none
 };

@@ -15,7 +15,7 @@ class Normalizer {
   /// `origin`: where the text starts in the input.
   virtual void normalize(AlignedText& text, std::int32_t origin) const = 0;
 };
-using NormalizerPtr = std::unique_ptr<const Normalizer>;
+using NormalizerPtr = std::shared_ptr<const Normalizer>;
 
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 enum class Ends { kLeft, kRight, kBoth };
@@ -30,6 +30,16 @@ NormalizerPtr make_strip(Ends ends);
 NormalizerPtr make_prepend(const std::string& prefix);
 /// `pattern`: a PCRE2 expression.
 NormalizerPtr make_replace(const std::string& pattern, const std::string& content, const std::string& where);
+/// SentencePiece's rule for machine translation: control characters vanish, other white space becomes a space.
+NormalizerPtr make_nmt();
+
+struct BertNormalizerOptions {
+  bool clean_text = true;            // control characters vanish, white space becomes a space
+  bool handle_chinese_chars = true;  // spaces around each ideograph
+  bool strip_accents = true;
+  bool lowercase = true;
+};
+NormalizerPtr make_bert_normalizer(const BertNormalizerOptions& options);
 NormalizerPtr make_sequence(std::vector<NormalizerPtr> parts);
 
 }  // namespace tessera::text

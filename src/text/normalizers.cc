@@ -1,7 +1,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "text/normalizer.h"
 #include "text/regex.h"
@@ -39,7 +38,7 @@ class Lowercase final : public Normalizer {
 class StripAccents final : public Normalizer {
  public:
   void normalize(AlignedText& text, std::int32_t) const override {
-    std::erase_if(text, [](const AlignedChar& a) { return is_nonspacing_mark(a.c); });
+    std::erase_if(text, [](const AlignedChar& a) { return is_mark(a.c); });
   }
 };
 
@@ -94,50 +93,8 @@ class Replace final : public Normalizer {
   std::u32string content_;
 };
 
-class Form final : public Normalizer {
- public:
-  explicit Form(UnicodeForm form) {
-    const bool compose = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc;
-    const bool compat = form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd;
-    options_ = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                                              (compat ? UTF8PROC_COMPAT : 0));
-  }
-  void normalize(AlignedText& text, std::int32_t origin) const override {
-    if (std::all_of(text.begin(), text.end(), [](const AlignedChar& a) { return a.c < 0x80; })) return;
-    std::vector<Rewrite> rewrites;
-    for (std::size_t begin = 0; begin < text.size();) {
-      auto end = begin + 1;
-      while (end < text.size() && joins(text[end].c)) ++end;
-      replace_run(end - begin, convert(to_utf8(text.data() + begin, text.data() + end)), rewrites);
-      begin = end;
-    }
-    AlignedText out;
-    rewrite(text.data(), text.data() + text.size(), 0, rewrites, origin, out);
-    text.swap(out);
-  }
-
- private:
-  // What a form may move or join to the code point before it: marks, and the vowels and final consonants of Hangul.
-  static bool joins(char32_t c) { return c >= 0x300 && (is_mark(c) || (c >= 0x1160 && c <= 0x11FF)); }
-
-  std::u32string convert(const std::string& utf8) const {
-    utf8proc_uint8_t* made = nullptr;
-    const auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()),
-                                   static_cast<utf8proc_ssize_t>(utf8.size()), &made, options_);
-    if (size < 0) return to_utf32(utf8);
-    auto out = to_utf32({reinterpret_cast<const char*>(made), static_cast<std::size_t>(size)});
-    std::free(made);
-    return out;
-  }
-
-  utf8proc_option_t options_;
-};
-
 }  // namespace
 
-NormalizerPtr make_unicode_form(UnicodeForm form) {
-  return std::make_unique<Form>(form);
-}
 NormalizerPtr make_lowercase() {
   return std::make_unique<Lowercase>();
 }

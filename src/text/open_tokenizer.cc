@@ -3,27 +3,63 @@
 #include <filesystem>
 
 #include "tessera/base/error.h"
+#include "text/convert.h"
 #include "text/load.h"
+#include "text/special_defaults.h"
 
 namespace tessera::text {
+namespace {
 
 namespace fs = std::filesystem;
+
+Pipeline parse_converted(const std::string& file, std::string json, const SpecialTokens& own, TokenizerConfig config) {
+  auto special = own;
+  override_special(config.special, special);
+  config.special = std::move(special);
+  auto source = std::make_shared<TokenizerSource>();
+  source->json = std::move(json);
+  source->folder = config.folder;
+  return parse_tokenizer_json(source->json, source, file, config);
+}
+
+Pipeline load(const fs::path& path) {
+  const auto folder = path.parent_path(), name = path.filename();
+  auto config = read_tokenizer_config(folder.string());
+  if (config.found) {
+    auto special = special_defaults(config.family());
+    override_special(config.special, special);
+    config.special = std::move(special);
+  }
+  SpecialTokens special;
+  std::string json;
+  if (path.extension() == ".txt" && name != "merges.txt") {
+    json = bert_to_json(path.string(), config, special);
+  } else if (name == "vocab.json" || name == "merges.txt") {
+    json = gpt2_to_json((folder / "vocab.json").string(), (folder / "merges.txt").string(), config, special);
+  } else if (path.extension() == ".json") {
+    return load_tokenizer_json(path.string(), config);
+  } else {
+    json = sentencepiece_to_json(path.string(), config, special);
+  }
+  return parse_converted(path.string(), std::move(json), special, std::move(config));
+}
+
+}  // namespace
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_file) {
   const fs::path path(folder_or_file);
   if (!fs::exists(path))
     throw DataError(fmt::format("{}: no such file or folder (expected a tokenizer)", folder_or_file), folder_or_file);
-  if (!fs::is_directory(path)) {
-    const auto config = read_tokenizer_config(path.parent_path().string());
-    return make_tokenizer(path.extension() == ".json" ? load_tokenizer_json(folder_or_file, config)
-                                                      : load_sentencepiece(folder_or_file, config));
-  }
-  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model"})
-    if (fs::exists(path / name)) return open_tokenizer((path / name).string());
-  throw DataError(
-      fmt::format("{}: no tokenizer in this folder; looked for tokenizer.json, spiece.model, tokenizer.model",
-                  folder_or_file),
-      folder_or_file);
+  if (!fs::is_directory(path)) return make_tokenizer(load(path));
+  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"})
+    if (fs::exists(path / name)) return make_tokenizer(load(path / name));
+  if (fs::exists(path / "vocab.json") && fs::exists(path / "merges.txt"))
+    return make_tokenizer(load(path / "vocab.json"));
+  if (fs::exists(path / "vocab.txt")) return make_tokenizer(load(path / "vocab.txt"));
+  throw DataError(fmt::format("{}: no tokenizer in this folder; looked for tokenizer.json, spiece.model, "
+                              "tokenizer.model, vocab.json with merges.txt, vocab.txt",
+                              folder_or_file),
+                  folder_or_file);
 }
 
 }  // namespace tessera::text

@@ -2,21 +2,38 @@
 
 #include <algorithm>
 
+#include "text/byte_level.h"
+#include "text/pad.h"
+#include "text/save.h"
 #include "text/unicode.h"
 
 namespace tessera::text {
 namespace {
 
+using Offsets = std::pair<std::int32_t, std::int32_t>;
+
+bool is_space_sign(char32_t c) {
+  return c == byte_to_sign(' ') || is_whitespace(c);
+}
+
+// Takes the white space at the ends of a token out of its offsets, as ByteLevel's post-processor does.
+template <class At>
+void trim(Offsets& offsets, std::int32_t length, At at, bool may_be_prefix) {
+  std::int32_t leading = 0, trailing = 0;
+  while (leading < length && is_space_sign(at(leading))) ++leading;
+  while (trailing < length && is_space_sign(at(length - 1 - trailing))) ++trailing;
+  if (leading == 1 && may_be_prefix) leading = 0;
+  offsets.first = std::min(offsets.first + leading, offsets.second);
+  if (trailing > 0 && offsets.second >= trailing) offsets.second = std::max(offsets.second - trailing, offsets.first);
+}
+
 class PipelineTokenizer final : public Tokenizer {
  public:
   explicit PipelineTokenizer(Pipeline pipeline) : p_(std::move(pipeline)) {
-    pad_ = id_of(p_.special.pad);
-    eos_ = id_of(p_.special.eos);
-    bos_ = id_of(p_.special.bos);
-    unk_ = id_of(p_.special.unk);
-    if (unk_ < 0) unk_ = p_.model->unk_id();
+    if (p_.special.unk.empty() && p_.model->unk_id() >= 0) p_.special.unk = p_.model->token(p_.model->unk_id());
   }
 
+  using Tokenizer::decode;
   using Tokenizer::encode;
   Encoding encode(std::string_view text, const EncodeOptions& options) const override {
     return finish(tokenize(text), nullptr, options);
@@ -29,12 +46,13 @@ class PipelineTokenizer final : public Tokenizer {
 
   std::string decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const override {
     std::vector<std::string> tokens;
+    tokens.reserve(ids.size());
     for (auto id : ids) {
       const auto* added = p_.added_tokens.find(id);
       if (added && added->special && skip_special_tokens) continue;
       if (added || (id >= 0 && id < p_.model->size())) tokens.push_back(id_to_token(id));
     }
-    if (p_.decoder) p_.decoder->decode(tokens);
+    if (p_.decoder && !tokens.empty()) p_.decoder->decode(tokens);
     std::string out;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (i > 0 && !p_.decoder) out += ' ';
@@ -54,41 +72,83 @@ class PipelineTokenizer final : public Tokenizer {
     if (const auto* added = p_.added_tokens.find(id)) return added->content;
     return id >= 0 && id < p_.model->size() ? p_.model->token(id) : std::string();
   }
-  std::int32_t pad_id() const override { return pad_; }
-  std::int32_t eos_id() const override { return eos_; }
-  std::int32_t bos_id() const override { return bos_; }
-  std::int32_t unk_id() const override { return unk_; }
+  bool is_special(std::int32_t id) const override {
+    const auto* added = p_.added_tokens.find(id);
+    return added && added->special;
+  }
+  const SpecialTokens& special_tokens() const override { return p_.special; }
+  const std::map<std::string, std::string>& chat_templates() const override { return p_.chat_templates; }
+  bool clean_up_tokenization_spaces() const override { return p_.clean_up_tokenization_spaces; }
+
+  std::shared_ptr<const Tokenizer> with(const TokenizerChanges& changes) const override {
+    auto pipeline = p_;
+    apply_special_tokens(changes.special, pipeline);
+    if (changes.chat_template) pipeline.chat_templates["default"] = *changes.chat_template;
+    return make_tokenizer(std::move(pipeline));
+  }
+  void save(const std::string& folder) const override { save_pipeline(p_, folder); }
 
  private:
-  std::int32_t id_of(const std::string& token) const { return token.empty() ? -1 : token_to_id(token); }
-
   Encoding tokenize(std::string_view text) const {
     auto pieces = p_.added_tokens.extract(align(text), p_.normalizer.get());
     if (p_.pre_tokenizer) p_.pre_tokenizer->cut(pieces);
     Encoding out;
+    out.ids.reserve(pieces.text.size() / 4 + 8);
+    out.offsets.reserve(pieces.text.size() / 4 + 8);
     std::string utf8;
-    std::vector<std::size_t> owner;  // byte of utf8 -> index in pieces.text
     std::vector<ModelToken> tokens;
     for (const auto& piece : pieces.list) {
+      const auto* signs = pieces.text.data() + piece.begin;
+      const auto length = piece.end - piece.begin;
       if (piece.token >= 0) {
         out.ids.push_back(piece.token);
-        out.offsets.emplace_back(pieces.text[piece.begin].begin, pieces.text[piece.end - 1].end);
+        out.offsets.emplace_back(signs[0].begin, signs[length - 1].end);
+        if (p_.post_processor.trim_offsets) trim_added(signs, length, out);
         continue;
       }
       utf8.clear();
-      owner.clear();
       tokens.clear();
-      for (auto i = piece.begin; i < piece.end; ++i) {
-        append_utf8(pieces.text[i].c, utf8);
-        owner.resize(utf8.size(), i);
-      }
+      for (std::size_t i = 0; i < length; ++i) append_utf8(signs[i].c, utf8);
       p_.model->tokenize(utf8, tokens);
-      for (const auto& token : tokens) {
-        out.ids.push_back(token.id);
-        out.offsets.emplace_back(pieces.text[owner[token.begin]].begin, pieces.text[owner[token.end - 1]].end);
-      }
+      append(signs, length, tokens, out);
     }
     return out;
+  }
+
+  // The model counts bytes of the piece; tokens begin in order, so one walk over the piece finds the code points.
+  void append(const AlignedChar* signs, std::size_t length, const std::vector<ModelToken>& tokens,
+              Encoding& out) const {
+    std::size_t at = 0, at_end = utf8_size(signs[0].c);  // a code point, and the byte after it
+    for (const auto& token : tokens) {
+      while (at_end <= token.begin && at + 1 < length) at_end += utf8_size(signs[++at].c);
+      auto last = at, last_end = at_end;
+      while (last_end < token.end && last + 1 < length) last_end += utf8_size(signs[++last].c);
+      out.ids.push_back(token.id);
+      out.offsets.emplace_back(signs[at].begin, signs[last].end);
+      if (p_.post_processor.trim_offsets) trim_token(token.id, out);
+    }
+  }
+
+  static std::size_t utf8_size(char32_t c) { return static_cast<std::size_t>(utf8_length(c)); }
+
+  bool may_be_prefix(const Encoding& out) const {
+    return p_.post_processor.add_prefix_space && (out.offsets.size() == 1 || out.offsets.back().first == 0);
+  }
+
+  void trim_token(std::int32_t id, Encoding& out) const {
+    const auto& token = p_.model->token(id);
+    const auto inner = [](char c) { return (c >= '!' && c <= '~'); };
+    if (!token.empty() && inner(token.front()) && inner(token.back())) return;
+    const auto text = to_utf32(token);
+    trim(
+        out.offsets.back(), static_cast<std::int32_t>(text.size()),
+        [&](std::int32_t i) { return text[static_cast<std::size_t>(i)]; }, may_be_prefix(out));
+  }
+
+  void trim_added(const AlignedChar* signs, std::size_t length, Encoding& out) const {
+    trim(
+        out.offsets.back(), static_cast<std::int32_t>(length), [&](std::int32_t i) { return signs[i].c; },
+        may_be_prefix(out));
   }
 
   Encoding finish(Encoding first, Encoding* second, const EncodeOptions& options) const {
@@ -100,10 +160,15 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   Pipeline p_;
-  std::int32_t pad_ = -1, eos_ = -1, bos_ = -1, unk_ = -1;
 };
 
 }  // namespace
+
+std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, const DecodeOptions& options) const {
+  auto text = decode(ids, options.skip_special_tokens);
+  const bool clean = options.clean_up_tokenization_spaces.value_or(clean_up_tokenization_spaces());
+  return clean ? text::clean_up_tokenization_spaces(std::move(text)) : text;
+}
 
 std::shared_ptr<const Tokenizer> make_tokenizer(Pipeline pipeline) {
   return std::make_shared<PipelineTokenizer>(std::move(pipeline));

@@ -1,5 +1,6 @@
 #pragma once
 // The stages put together: added tokens, normalizer, pre-tokenizer, model, post-processor; and the decoder.
+#include <map>
 #include <memory>
 #include <string>
 
@@ -13,18 +14,24 @@
 
 namespace tessera::text {
 
-struct SpecialTokens {
-  std::string pad, eos, bos, unk;  // empty: none
+/// Where a tokenizer came from, for saving it.
+struct TokenizerSource {
+  std::string file;  // the tokenizer.json that was read; "": `json` holds one that was made from other files
+  std::string json;
+  std::string folder;  // that holds the configuration files; "": none
 };
 
 struct Pipeline {
   NormalizerPtr normalizer;       // null: none
   PreTokenizerPtr pre_tokenizer;  // null: none
-  std::unique_ptr<const Model> model;
+  std::shared_ptr<const Model> model;
   PostProcessor post_processor;
   DecoderPtr decoder;  // null: tokens are joined by spaces
   AddedTokens added_tokens;
   SpecialTokens special;
+  std::map<std::string, std::string> chat_templates;
+  bool clean_up_tokenization_spaces = false;
+  std::shared_ptr<const TokenizerSource> source;
 };
 
 std::shared_ptr<const Tokenizer> make_tokenizer(Pipeline pipeline);

@@ -14,6 +14,8 @@ struct TemplatePart {
 };
 
 struct PostProcessor {
+  bool trim_offsets = false;      // offsets leave out white space at a token's ends
+  bool add_prefix_space = false;  // one space at the start of the text was not in it: stays
   std::vector<TemplatePart> single{{TemplatePart::Kind::kFirst, {}}};
   std::vector<TemplatePart> pair{{TemplatePart::Kind::kFirst, {}}, {TemplatePart::Kind::kSecond, {}}};
 

@@ -14,7 +14,7 @@ class PreTokenizer {
   /// Cuts every piece that is not an added token; empty pieces vanish.
   virtual void cut(Pieces& pieces) const = 0;
 };
-using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
+using PreTokenizerPtr = std::shared_ptr<const PreTokenizer>;
 
 /// What becomes of the delimiters.
 enum class Delimiters { kRemoved, kIsolated, kContiguous, kMergedWithPrevious, kMergedWithNext };

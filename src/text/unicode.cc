@@ -95,6 +95,11 @@ bool is_mark(char32_t c) {
   return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
 }
 
+bool is_other(char32_t c) {
+  const auto k = category(c);
+  return k == UTF8PROC_CATEGORY_CN || k >= UTF8PROC_CATEGORY_CC;
+}
+
 bool is_grapheme_break(char32_t before, char32_t after, std::int32_t& state) {
   if (before < 0x80 && after < 0x80 && before != '\r') {
     state = 0;

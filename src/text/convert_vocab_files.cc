@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+#include "text/convert.h"
+#include "text/json_forms.h"
+#include "text/special_defaults.h"
+
+namespace tessera::text {
+namespace {
+
+using nlohmann::json;
+
+template <class F>
+void each_line(const std::string& text, F f) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    auto end = text.find('\n', begin);
+    if (end == std::string::npos) end = text.size();
+    std::string_view line(text.data() + begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    f(line);
+    begin = end + 1;
+  }
+}
+
+json read_vocabulary(const std::string& file) {
+  json out;
+  try {
+    out = json::parse(read_file(file));
+  } catch (const json::exception& e) {
+    throw DataError(fmt::format("{}: expected an object of token: id: {}", file, e.what()), file);
+  }
+  if (!out.is_object()) throw DataError(fmt::format("{}: expected an object of token: id", file), file);
+  return out;
+}
+
+json read_merges(const std::string& file) {
+  json out = json::array();
+  int number = 0;
+  each_line(read_file(file), [&](std::string_view line) {
+    ++number;
+    if (line.empty() || line.starts_with("#version")) return;
+    const auto space = line.find(' ');
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
+      throw DataError(fmt::format("{}:{}: expected two tokens and one space, found \"{}\"", file, number, line), file);
+    out.push_back({line.substr(0, space), line.substr(space + 1)});
+  });
+  return out;
+}
+
+IdAndToken entry(const json& vocabulary, const std::string& token, const std::string& file) {
+  const auto it = vocabulary.find(token);
+  if (it == vocabulary.end() || !it->is_number_integer())
+    throw DataError(fmt::format("{}: the vocabulary has no special token \"{}\"", file, token), file);
+  return {it->get<std::int32_t>(), token};
+}
+
+// Tokens of the vocabulary that have a meaning are found in the text before the model sees it.
+json added_tokens(const json& vocabulary, SpecialTokens& special) {
+  json out = json::array();
+  for (auto* token :
+       {&special.bos, &special.eos, &special.unk, &special.sep, &special.pad, &special.cls, &special.mask}) {
+    const auto it = vocabulary.find(*token);
+    if (it == vocabulary.end())
+      token->clear();
+    else if (it->is_number_integer())
+      out.push_back(json_added_token(*token, it->get<std::int64_t>(), true));
+  }
+  return out;
+}
+
+// What a class or model type that has these files is called here.
+std::string form_of(const TokenizerConfig& config, const char* fallback) {
+  if (!config.family().empty()) return config.family();
+  const auto& type = config.model_type;
+  if (type == "roberta") return "Roberta";
+  if (type.starts_with("qwen")) return "Qwen2";
+  return fallback;
+}
+
+}  // namespace
+
+std::string gpt2_to_json(const std::string& vocab_file, const std::string& merges_file, const TokenizerConfig& config,
+                         SpecialTokens& special) {
+  const auto form = form_of(config, "GPT2");
+  special = special_defaults(form == "Roberta" || form == "Qwen2" ? form : "GPT2");
+  override_special(config.special, special);
+  auto vocabulary = read_vocabulary(vocab_file);
+  json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, special)}};
+  const bool prefix = config.add_prefix_space.value_or(false);
+  root["pre_tokenizer"] = json_byte_level(prefix, true, true);
+  root["post_processor"] = json_byte_level(true, false, true);
+  root["decoder"] = json_byte_level(true, true, true);
+  if (form == "Qwen2") {
+    root["normalizer"] = {{"type", "NFC"}};
+    root["pre_tokenizer"] = json_split_then_byte_level(kQwen2Pattern);
+  } else if (form == "Roberta") {
+    const auto sep = entry(vocabulary, special.sep, vocab_file), cls = entry(vocabulary, special.cls, vocab_file);
+    root["post_processor"] = {{"type", "RobertaProcessing"},
+                              {"sep", json::array({sep.second, sep.first})},
+                              {"cls", json::array({cls.second, cls.first})},
+                              {"trim_offsets", true},
+                              {"add_prefix_space", prefix}};
+  } else if (config.add_bos_token.value_or(false)) {
+    const auto bos = entry(vocabulary, special.bos, vocab_file);
+    root["post_processor"] = json_template(bos, {-1, ""});
+    root["post_processor"]["pair"] = {{{"SpecialToken", {{"id", bos.second}, {"type_id", 0}}}},
+                                      {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                                      {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}};
+  }
+  root["model"] = json_plain_bpe();
+  root["model"]["merges"] = read_merges(merges_file);
+  root["model"]["vocab"] = std::move(vocabulary);
+  return root.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string bert_to_json(const std::string& vocab_file, const TokenizerConfig& config, SpecialTokens& special) {
+  special = special_defaults("Bert");
+  override_special(config.special, special);
+  json vocabulary = json::object();
+  std::int64_t id = 0;
+  each_line(read_file(vocab_file), [&](std::string_view line) { vocabulary[std::string(line)] = id++; });
+  const auto cls = entry(vocabulary, special.cls, vocab_file), sep = entry(vocabulary, special.sep, vocab_file);
+  const bool lower = config.do_lower_case.value_or(true);
+  json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, special)}};
+  root["normalizer"] = {{"type", "BertNormalizer"},
+                        {"clean_text", true},
+                        {"handle_chinese_chars", config.tokenize_chinese_chars.value_or(true)},
+                        {"strip_accents", config.strip_accents.value_or(lower)},
+                        {"lowercase", lower}};
+  root["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  root["post_processor"] = json_cls_sep_template(cls, sep);
+  root["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+  root["model"] = {{"type", "WordPiece"},
+                   {"unk_token", special.unk},
+                   {"continuing_subword_prefix", "##"},
+                   {"max_input_chars_per_word", 100},
+                   {"vocab", std::move(vocabulary)}};
+  return root.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace tessera::text

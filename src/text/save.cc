@@ -1,0 +1,129 @@
+#include "text/save.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+#include "text/class_rules.h"
+#include "text/special_defaults.h"
+
+namespace tessera::text {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+Json flags_of(const AddedToken& token) {
+  return {{"content", token.content}, {"single_word", token.single_word}, {"lstrip", token.lstrip},
+          {"rstrip", token.rstrip},   {"normalized", token.normalized},   {"special", token.special}};
+}
+
+std::vector<AddedToken> by_id(const AddedTokens& tokens) {
+  auto out = tokens.tokens();
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return out;
+}
+
+// The list of added tokens takes the old one's place; all other bytes stay, so nothing gets lost.
+std::string tokenizer_json(const Pipeline& pipeline) {
+  const auto& source = *pipeline.source;
+  const auto text = source.file.empty() ? source.json : read_file(source.file);
+  Json added = Json::array();
+  for (const auto& token : by_id(pipeline.added_tokens)) {
+    Json entry = {{"id", token.id}};
+    entry.update(flags_of(token));
+    added.push_back(std::move(entry));
+  }
+  simdjson::ondemand::parser parser;
+  const simdjson::padded_string padded(text);
+  simdjson::ondemand::document document;
+  simdjson::ondemand::array old;
+  std::string_view span;
+  if (!parser.iterate(padded).get(document) && !document["added_tokens"].get_array().get(old) &&
+      !old.raw_json().get(span)) {
+    const auto begin = static_cast<std::size_t>(span.data() - padded.data());
+    return text.substr(0, begin) + added.dump() + text.substr(begin + span.size());
+  }
+  const auto brace = text.find('{');
+  return text.substr(0, brace + 1) + "\"added_tokens\": " + added.dump() + "," + text.substr(brace + 1);
+}
+
+Json read_object(const fs::path& file) {
+  if (!fs::exists(file)) return Json::object();
+  auto out = Json::parse(read_file(file.string()), nullptr, /*allow_exceptions=*/false);
+  return out.is_object() ? out : Json::object();
+}
+
+void set_special(const SpecialTokens& special, Json& root) {
+  const auto set = [&](const char* key, const std::string& token) {
+    if (!token.empty()) root[key] = token;
+  };
+  set("bos_token", special.bos);
+  set("eos_token", special.eos);
+  set("unk_token", special.unk);
+  set("sep_token", special.sep);
+  set("pad_token", special.pad);
+  set("cls_token", special.cls);
+  set("mask_token", special.mask);
+  if (!special.additional.empty()) root["additional_special_tokens"] = special.additional;
+}
+
+std::string tokenizer_config_json(const Pipeline& pipeline) {
+  auto root = pipeline.source->folder.empty()
+                  ? Json::object()
+                  : read_object(fs::path(pipeline.source->folder) / "tokenizer_config.json");
+  Json decoder = Json::object();
+  for (const auto& token : by_id(pipeline.added_tokens)) decoder[std::to_string(token.id)] = flags_of(token);
+  root["added_tokens_decoder"] = std::move(decoder);
+  set_special(pipeline.special, root);
+  root["clean_up_tokenization_spaces"] = pipeline.clean_up_tokenization_spaces;
+  if (!root.contains("tokenizer_class")) root["tokenizer_class"] = "PreTrainedTokenizerFast";
+  root.erase("chat_template");
+  if (pipeline.chat_templates.size() == 1 && pipeline.chat_templates.contains("default")) {
+    root["chat_template"] = pipeline.chat_templates.at("default");
+  } else if (!pipeline.chat_templates.empty()) {
+    for (const auto& [name, text] : pipeline.chat_templates)
+      root["chat_template"].push_back({{"name", name}, {"template", text}});
+  }
+  return root.dump(2) + "\n";
+}
+
+}  // namespace
+
+void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline) {
+  override_special(changes, pipeline.special);
+  AddedTokenList list(*pipeline.model, pipeline.added_tokens.tokens());
+  for (const auto& content : special_list(changes)) {
+    const auto* known = pipeline.added_tokens.find(std::string_view(content));
+    auto token = known ? *known : AddedToken{.content = content};
+    token.special = true;
+    list.add(std::move(token));
+  }
+  pipeline.added_tokens = AddedTokens(list.take(), pipeline.normalizer.get());
+}
+
+void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
+  constexpr std::array kOthers{"spiece.model", "tokenizer.model", "sentencepiece.bpe.model",
+                               "vocab.json",   "merges.txt",      "vocab.txt"};
+  if (!pipeline.source) throw CheckpointError("this tokenizer was put together from stages and has no files to save");
+  ensure_writable_folder(folder);
+  const fs::path out(folder), from(pipeline.source->folder);
+  const auto json = tokenizer_json(pipeline), config = tokenizer_config_json(pipeline);
+  write_file_atomically((out / "tokenizer.json").string(), json);
+  write_file_atomically((out / "tokenizer_config.json").string(), config);
+  Json map = Json::object();
+  set_special(pipeline.special, map);
+  write_file_atomically((out / "special_tokens_map.json").string(), map.dump(2) + "\n");
+  fs::remove(out / "chat_template.jinja");  // an older one would win over the configuration's
+  if (from.empty() || fs::equivalent(from, out)) return;
+  for (const char* name : kOthers)
+    if (fs::exists(from / name)) write_file_atomically((out / name).string(), read_file((from / name).string()));
+}
+
+}  // namespace tessera::text
