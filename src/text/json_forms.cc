@@ -1,6 +1,7 @@
 #include "text/json_forms.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "text/unicode.h"
 #include "text/vocabulary.h"
@@ -37,6 +38,7 @@ struct ScoredMerge {
   double score;
   std::int32_t left_id, right_id;
   std::size_t left_length, right_length;  // code points
+  std::size_t order;                      // as found: by token, then by the ids of its parts
 };
 
 std::size_t length_of(std::string_view text) {
@@ -112,15 +114,16 @@ json merges_from_scores(const std::vector<std::pair<std::string, double>>& piece
       const auto left = text.substr(0, at), right = text.substr(at);
       const auto left_id = vocabulary.find(left), right_id = vocabulary.find(right);
       if (left_id >= 0 && right_id >= 0)
-        merges.push_back({left, right, score, left_id, right_id, length_of(left), length_of(right)});
+        merges.push_back({left, right, score, left_id, right_id, length_of(left), length_of(right), 0});
     }
     std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(), [](const auto& a, const auto& b) {
       return std::pair(a.left_id, a.right_id) < std::pair(b.left_id, b.right_id);
     });
+    for (auto i = first; i < merges.size(); ++i) merges[i].order = i;
   }
-  std::stable_sort(merges.begin(), merges.end(), [](const auto& a, const auto& b) {
+  std::sort(merges.begin(), merges.end(), [](const auto& a, const auto& b) {
     if (a.score != b.score) return a.score > b.score;
-    return std::pair(a.left_length, a.right_length) > std::pair(b.left_length, b.right_length);
+    return std::tuple(b.left_length, b.right_length, a.order) < std::tuple(a.left_length, a.right_length, b.order);
   });
   json out = json::array();
   for (const auto& m : merges) out.push_back({m.left, m.right});

@@ -84,19 +84,19 @@ class Form final : public Normalizer {
       out.push_back({static_cast<char32_t>(made[static_cast<std::size_t>(i)]), i > 0 ? 1 : 0});
   }
 
-  // Marks that follow one another are ordered by class.
+  // Marks that follow one another are ordered by class, those of one class stay in order.
   static void sort_marks(std::vector<Rewrite>& run) {
+    std::vector<std::pair<std::pair<int, std::size_t>, Rewrite>> marks;
     for (std::size_t begin = 0; begin < run.size();) {
-      if (combining_class(run[begin].c) == 0) {
-        ++begin;
-        continue;
+      marks.clear();
+      auto end = begin;
+      for (; end < run.size() && combining_class(run[end].c) != 0; ++end)
+        marks.push_back({{combining_class(run[end].c), end}, run[end]});
+      if (marks.size() > 1) {
+        std::sort(marks.begin(), marks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+        for (std::size_t i = 0; i < marks.size(); ++i) run[begin + i] = marks[i].second;
       }
-      auto end = begin + 1;
-      while (end < run.size() && combining_class(run[end].c) != 0) ++end;
-      const auto at = [&](std::size_t i) { return run.begin() + static_cast<std::ptrdiff_t>(i); };
-      std::stable_sort(at(begin), at(end),
-                       [](const Rewrite& a, const Rewrite& b) { return combining_class(a.c) < combining_class(b.c); });
-      begin = end;
+      begin = end + 1;
     }
   }
 
