@@ -5,28 +5,48 @@
 #include <pcre2.h>
 
 #include "tessera/base/error.h"
+#include "text/regex_syntax.h"
 
 namespace tessera::text {
 
-struct Regex::Impl {
+namespace {
+
+constexpr std::string_view kVowelSeparator = "\xE1\xA0\x8E";  // U+180E, see SpaceClass
+
+struct Code {
   pcre2_code* code = nullptr;
+
+  Code() = default;
+  Code(const Code&) = delete;
+  ~Code() { pcre2_code_free(code); }
+  void compile(const std::string& pattern, const std::string& original, const std::string& where) {
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    // In Ruby's syntax ^ and $ always match at lines.
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &at, nullptr);
+    if (!code) {
+      PCRE2_UCHAR message[160] = {};
+      pcre2_get_error_message(error, message, sizeof message);
+      throw DataError(fmt::format("{}: the regular expression \"{}\" is wrong near character {}: {}", where, original,
+                                  at, reinterpret_cast<const char*>(message)));
+    }
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter matches
+  }
+};
+
+}  // namespace
+
+struct Regex::Impl {
+  Code own, exact;  // `exact` where the text holds U+180E and the expression asks for white space
   std::string where;
-  ~Impl() { pcre2_code_free(code); }
 };
 
 Regex::Regex(const std::string& pattern, const std::string& where) : impl_(std::make_unique<Impl>()) {
-  int error = 0;
-  PCRE2_SIZE at = 0;
   impl_->where = where;
-  impl_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
-                              &error, &at, nullptr);
-  if (!impl_->code) {
-    PCRE2_UCHAR message[160] = {};
-    pcre2_get_error_message(error, message, sizeof message);
-    throw DataError(fmt::format("{}: the regular expression \"{}\" is wrong at character {}: {}", where, pattern, at,
-                                reinterpret_cast<const char*>(message)));
-  }
-  pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter matches
+  const auto own = to_pcre(pattern, SpaceClass::kOwn), exact = to_pcre(pattern, SpaceClass::kExact);
+  impl_->own.compile(own, pattern, where);
+  if (exact != own) impl_->exact.compile(exact, pattern, where);
 }
 
 Regex::~Regex() = default;
@@ -34,11 +54,13 @@ Regex::Regex(Regex&&) noexcept = default;
 
 std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_view utf8) const {
   std::vector<std::pair<std::size_t, std::size_t>> out;
+  const bool exact = impl_->exact.code && utf8.find(kVowelSeparator) != std::string_view::npos;
+  const auto* code = exact ? impl_->exact.code : impl_->own.code;
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
-      pcre2_match_data_create_from_pattern(impl_->code, nullptr), pcre2_match_data_free);
+      pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
   for (std::size_t at = 0; at < utf8.size();) {
-    const int found = pcre2_match(impl_->code, reinterpret_cast<PCRE2_SPTR>(utf8.data()), utf8.size(), at,
-                                  PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+    const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(utf8.data()), utf8.size(), at, PCRE2_NO_UTF_CHECK,
+                                  data.get(), nullptr);
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0)
       throw DataError(fmt::format("{}: matching its regular expression failed (PCRE2 error {})", impl_->where, found));

@@ -97,7 +97,7 @@ bool is_mark(char32_t c) {
 
 bool is_other(char32_t c) {
   const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_CN || k >= UTF8PROC_CATEGORY_CC;
+  return k >= UTF8PROC_CATEGORY_CC;
 }
 
 bool is_grapheme_break(char32_t before, char32_t after, std::int32_t& state) {

@@ -23,7 +23,7 @@ bool is_word(char32_t c);
 bool is_digit(char32_t c);            // categories N*
 bool is_nonspacing_mark(char32_t c);  // Mn
 bool is_mark(char32_t c);             // M*
-bool is_other(char32_t c);            // C*: control, format, private, unassigned
+bool is_other(char32_t c);            // Cc, Cf, Cs, Co
 
 /// True when an extended grapheme cluster ends between the two. `state` starts at 0 and is carried along the text.
 bool is_grapheme_break(char32_t before, char32_t after, std::int32_t& state);
