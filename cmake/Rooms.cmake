@@ -2,7 +2,7 @@
 # (main.cc excluded), with public headers include/tessera/NAME and private headers src/NAME, both included by full path:
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
 # fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
-# Every room but base, config, text, launch and cli links libtorch (and, through it, needs no more than ATen's slim headers).
+# Every room but base, config, text, chat, launch and cli links libtorch (and, through it, needs no more than ATen's slim headers).
 function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
@@ -18,7 +18,7 @@ function(tessera_room name)
   list(TRANSFORM ROOM_DEPENDS PREPEND "tessera_")
   target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt-header-only spdlog::spdlog
                         nlohmann_json::nlohmann_json Threads::Threads)
-  if(NOT name MATCHES "^(base|config|text|launch|cli)$")
+  if(NOT name MATCHES "^(base|config|text|chat|launch|cli)$")
     target_link_libraries(tessera_${name} ${scope} tessera::libtorch)
   endif()
 endfunction()

@@ -63,6 +63,7 @@ const std::vector<Command>& commands() {
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
+      {"render", "show what a chat template makes of conversations", render_command},
       {"config", "write a config file for launch", config_command},
       {"env", "show versions, cores and environment variables", env_command},
   };

@@ -29,6 +29,7 @@ int run(const Arguments& args, std::ostream& out, std::ostream& err);
 int launch_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int config_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int tokenize_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int render_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int env_command(const Arguments& args, std::ostream& out, std::ostream& err);
 
 }  // namespace tessera::cli

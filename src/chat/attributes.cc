@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+
+#include "chat/bound_arguments.h"
+#include "chat/methods.h"
+#include "chat/repr.h"
+#include "chat/runtime.h"
+#include "chat/template_error.h"
+#include "chat/unicode.h"
+
+namespace tessera::chat {
+namespace {
+
+class BoundMethod : public Object {
+ public:
+  BoundMethod(std::string name, Value self, Method method)
+      : name_(std::move(name)), self_(std::move(self)), method_(method) {
+    depth = depth_of(self_) + 1;
+    if (depth > kMaxNesting) fail(ErrorKind::kLimit, "values nest too deep");
+  }
+  std::string type_name() const override { return "builtin_function_or_method"; }
+  std::string repr() const override {
+    return fmt::format("<built-in method {} of {} object>", name_, chat::type_name(self_));
+  }
+  Value call(Runtime& runtime, Arguments arguments) override { return method_(runtime, self_, std::move(arguments)); }
+
+ private:
+  std::string name_;
+  Value self_;
+  Method method_;
+};
+
+// jinja2's object_type_repr.
+std::string described(const Value& object) {
+  if (object.is_none()) return "None";
+  const std::string name = type_name(object);
+  if (object.is<NamespacePtr>()) return "jinja2.utils.Namespace object";
+  if (name == "Markup") return "markupsafe.Markup object";
+  if (name == "LoopContext" || name == "Macro") return fmt::format("jinja2.runtime.{} object", name);
+  if (name == "Cycler" || name == "Joiner") return fmt::format("jinja2.utils.{} object", name);
+  return name + " object";
+}
+
+Value missing(const Value& object, const Value& key) {
+  if (key.is_text())
+    return make_undefined(fmt::format("{} has no attribute {}", repr_text(described(object)), repr_text(key.text())));
+  return make_undefined(fmt::format("{} has no element {}", described(object), repr(key)));
+}
+
+Value refused(const Value& object, std::string_view name) {
+  return std::make_shared<const Undefined>(Undefined{
+      fmt::format("access to attribute {} of {} object is unsafe.", repr_text(name), repr_text(type_name(object))),
+      true});
+}
+
+std::optional<Value> number_attribute(const Value& object, std::string_view name) {
+  if (name == "real") return object.is<double>() ? object : Value(*object.integer());
+  if (name == "imag") return object.is<double>() ? Value(0.0) : Value(std::int64_t{0});
+  if (const auto integer = object.integer()) {
+    if (name == "numerator") return *integer;
+    if (name == "denominator") return Value(std::int64_t{1});
+  }
+  return std::nullopt;
+}
+
+const Value* element(const std::vector<Value>& items, std::int64_t index) {
+  const auto size = static_cast<std::int64_t>(items.size());
+  if (index < 0) index += size;
+  return index < 0 || index >= size ? nullptr : &items[static_cast<std::size_t>(index)];
+}
+
+std::optional<Value> character(const Text& text, std::int64_t index) {
+  if (text.ascii) {
+    const auto size = static_cast<std::int64_t>(text.utf8.size());
+    if (index < 0) index += size;
+    if (index < 0 || index >= size) return std::nullopt;
+    return Value(std::string_view(text.utf8).substr(static_cast<std::size_t>(index), 1));
+  }
+  const auto points = to_points(text.utf8);
+  const auto size = static_cast<std::int64_t>(points.size());
+  if (index < 0) index += size;
+  if (index < 0 || index >= size) return std::nullopt;
+  return Value(std::u32string(1, points[static_cast<std::size_t>(index)]));
+}
+
+// object[key], where that is allowed and there.
+std::optional<Value> find_item(const Value& object, const Value& key) {
+  if (const auto* dict = object.get<DictPtr>()) {
+    try {
+      if (const Value* found = (*dict)->find(key)) return *found;
+    } catch (const TemplateError&) {  // a key that cannot be one is not there
+    }
+    return std::nullopt;
+  }
+  const auto integer = key.integer();
+  if (!integer || !integer->is_small()) return std::nullopt;
+  const auto index = integer->small();
+  const Value* found = nullptr;
+  if (const auto* list = object.get<ListPtr>()) found = element((*list)->items, index);
+  if (const auto* tuple = object.get<TuplePtr>()) found = element((*tuple)->items, index);
+  if (const auto* text = object.get<TextPtr>()) return character(**text, index);
+  if (const auto* range = object.get<Range>()) {
+    const auto at = index < 0 ? index + range->size() : index;
+    if (at >= 0 && at < range->size()) return Value(range->start + at * range->step);
+  }
+  return found == nullptr ? std::nullopt : std::optional<Value>(*found);
+}
+
+struct Steps {
+  std::int64_t begin, count, step;
+};
+
+Steps resolve_slice(std::int64_t size, const Value& start, const Value& stop, const Value& step_value) {
+  const auto bound = [&](const Value& value, std::int64_t otherwise, std::int64_t low, std::int64_t high) {
+    if (value.is_none()) return otherwise;
+    const auto integer = value.integer();
+    require_defined(value);
+    if (!integer) type_error("slice indices must be integers or None or have an __index__ method");
+    Integer at = *integer;
+    if (at.is_negative()) at = at + Integer(size);
+    return at < Integer(low) ? low : at > Integer(high) ? high : at.small();
+  };
+  const std::int64_t step = step_value.is_none() ? 1 : as_index(step_value);
+  if (step == 0) value_error("slice step cannot be zero");
+  if (step > 0) {
+    const auto begin = bound(start, 0, 0, size), end = bound(stop, size, 0, size);
+    return {begin, begin < end ? (end - begin - 1) / step + 1 : 0, step};
+  }
+  const auto begin = bound(start, size - 1, -1, size - 1), end = bound(stop, -1, -1, size - 1);
+  return {begin, begin > end ? (begin - end - 1) / -step + 1 : 0, step};
+}
+
+template <typename Sequence>
+Sequence take(const Sequence& from, const Steps& steps) {
+  Sequence out;
+  for (std::int64_t i = 0; i < steps.count; ++i)
+    out.push_back(from[static_cast<std::size_t>(steps.begin + i * steps.step)]);
+  return out;
+}
+
+}  // namespace
+
+std::optional<Value> find_attribute(const Value& object, std::string_view name) {
+  if (const auto* space = object.get<NamespacePtr>()) {
+    const Value* found = (*space)->attributes.find(name);
+    return found == nullptr ? std::nullopt : std::optional<Value>(*found);
+  }
+  if (const auto* special = object.get<ObjectPtr>()) return (*special)->attribute(name);
+  if (const auto* tuple = object.get<TuplePtr>(); tuple && (*tuple)->group) {
+    if (name == "grouper") return (*tuple)->items[0];
+    if (name == "list") return (*tuple)->items[1];
+  }
+  if (const auto* range = object.get<Range>()) {
+    if (name == "start") return Value(range->start);
+    if (name == "stop") return Value(range->stop);
+    if (name == "step") return Value(range->step);
+  }
+  if (object.number()) {
+    if (const auto found = number_attribute(object, name)) return found;
+  }
+  const Method method = object.is_text() ? find_text_method(name) : find_container_method(object, name);
+  if (method == nullptr) return std::nullopt;
+  return Value(ObjectPtr(std::make_shared<BoundMethod>(std::string(name), object, method)));
+}
+
+Value get_attribute(const Value& object, std::string_view name) {
+  require_defined(object);
+  if (is_mutating(object, name) || name.starts_with("__")) return refused(object, name);
+  if (auto found = find_attribute(object, name)) return *found;
+  if (auto found = find_item(object, Value(name))) return *found;
+  return missing(object, Value(name));
+}
+
+Value get_item(const Value& object, const Value& key) {
+  require_defined(object);
+  if (auto found = find_item(object, key)) return *found;
+  if (key.is_text()) {
+    if (is_mutating(object, key.text()) || key.text().starts_with("__")) return refused(object, key.text());
+    if (auto found = find_attribute(object, key.text())) return *found;
+  }
+  return missing(object, key);
+}
+
+Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
+  require_defined(object);
+  if (const auto* text = object.get<TextPtr>()) {
+    const auto steps = resolve_slice(length(object), start, stop, step);
+    if ((*text)->ascii) return take((*text)->utf8, steps);
+    return take(to_points((*text)->utf8), steps);
+  }
+  if (const auto* list = object.get<ListPtr>())
+    return make_list(take((*list)->items, resolve_slice(length(object), start, stop, step)));
+  if (const auto* tuple = object.get<TuplePtr>())
+    return make_tuple(take((*tuple)->items, resolve_slice(length(object), start, stop, step)));
+  if (const auto* range = object.get<Range>()) {
+    const auto steps = resolve_slice(range->size(), start, stop, step);
+    const auto first = range->start + steps.begin * range->step, stride = range->step * steps.step;
+    return Range{first, first + steps.count * stride, stride};
+  }
+  return make_undefined(
+      fmt::format("{} has no element slice({}, {}, {})", described(object), repr(start), repr(stop), repr(step)));
+}
+
+}  // namespace tessera::chat

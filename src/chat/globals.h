@@ -1,0 +1,15 @@
+#pragma once
+// The functions that every template has: range, dict, namespace, cycler, joiner, lipsum, raise_exception, strftime_now.
+#include <string>
+
+#include "chat/value.h"
+
+namespace tessera::chat {
+
+/// Null where there is none of that name. namespace() is the interpreter's own.
+const Value* find_global(const std::string& name);
+
+/// dict(mapping_or_pairs, **named), also what namespace() starts from.
+Dict make_dict_from(Arguments arguments);
+
+}  // namespace tessera::chat

@@ -1,0 +1,263 @@
+// Schoolbook arithmetic on 32-bit limbs (Knuth, The Art of Computer Programming, vol. 2, 4.3.1): the numbers of
+// templates are short.
+#include "chat/integer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "chat/template_error.h"
+
+namespace tessera::chat {
+
+using Limbs = std::vector<std::uint32_t>;
+constexpr std::size_t kMaxLimbs = (1 << 16) / 32;
+constexpr std::size_t kMaxPrintedDigits = 4300;
+
+struct IntegerOps {
+  static Limbs limbs(const Integer& a) { return a.limbs(); }
+  static Integer make(bool negative, Limbs limbs) { return Integer::make(negative, std::move(limbs)); }
+
+  static void trim(Limbs& a) {
+    while (!a.empty() && a.back() == 0) a.pop_back();
+  }
+  static int compare(const Limbs& a, const Limbs& b) {
+    if (a.size() != b.size()) return a.size() < b.size() ? -1 : 1;
+    for (std::size_t i = a.size(); i-- > 0;)
+      if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
+    return 0;
+  }
+  static Limbs add(const Limbs& a, const Limbs& b) {
+    Limbs out;
+    std::uint64_t carry = 0;
+    for (std::size_t i = 0; i < std::max(a.size(), b.size()) || carry; ++i) {
+      carry += (i < a.size() ? a[i] : 0ULL) + (i < b.size() ? b[i] : 0ULL);
+      out.push_back(static_cast<std::uint32_t>(carry));
+      carry >>= 32;
+    }
+    return out;
+  }
+  // a >= b
+  static Limbs subtract(const Limbs& a, const Limbs& b) {
+    Limbs out(a.size());
+    std::int64_t borrow = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      borrow += static_cast<std::int64_t>(a[i]) - (i < b.size() ? static_cast<std::int64_t>(b[i]) : 0);
+      out[i] = static_cast<std::uint32_t>(borrow);
+      borrow >>= 32;
+    }
+    trim(out);
+    return out;
+  }
+  static Limbs multiply(const Limbs& a, const Limbs& b) {
+    if (a.size() + b.size() > kMaxLimbs) fail(ErrorKind::kLimit, "an integer has more than 2^16 bits");
+    Limbs out(a.size() + b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      std::uint64_t carry = 0;
+      for (std::size_t j = 0; j < b.size() || carry; ++j) {
+        carry += out[i + j] + static_cast<std::uint64_t>(a[i]) * (j < b.size() ? b[j] : 0);
+        out[i + j] = static_cast<std::uint32_t>(carry);
+        carry >>= 32;
+      }
+    }
+    trim(out);
+    return out;
+  }
+  static std::uint32_t divide_small(Limbs& a, std::uint32_t divisor) {
+    std::uint64_t rest = 0;
+    for (std::size_t i = a.size(); i-- > 0;) {
+      rest = rest << 32 | a[i];
+      a[i] = static_cast<std::uint32_t>(rest / divisor);
+      rest %= divisor;
+    }
+    trim(a);
+    return static_cast<std::uint32_t>(rest);
+  }
+  // Binary long division; returns the quotient and leaves the remainder in `a`.
+  static Limbs divide(Limbs& a, const Limbs& b) {
+    Limbs quotient(a.size());
+    Limbs rest;
+    for (std::size_t bit = a.size() * 32; bit-- > 0;) {
+      std::uint32_t carry = a[bit / 32] >> (bit % 32) & 1;
+      for (auto& limb : rest) {
+        const std::uint32_t next = limb >> 31;
+        limb = limb << 1 | carry;
+        carry = next;
+      }
+      if (carry) rest.push_back(carry);
+      if (compare(rest, b) >= 0) {
+        rest = subtract(rest, b);
+        quotient[bit / 32] |= 1U << (bit % 32);
+      }
+    }
+    trim(quotient);
+    a = std::move(rest);
+    return quotient;
+  }
+};
+
+Integer Integer::make(bool negative, Limbs limbs) {
+  IntegerOps::trim(limbs);
+  if (limbs.size() > kMaxLimbs) fail(ErrorKind::kLimit, "an integer has more than 2^16 bits");
+  if (limbs.size() <= 2) {
+    const std::uint64_t magnitude =
+        (limbs.size() > 1 ? static_cast<std::uint64_t>(limbs[1]) << 32 : 0) | (limbs.empty() ? 0 : limbs[0]);
+    if (magnitude <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      return negative ? -static_cast<std::int64_t>(magnitude) : static_cast<std::int64_t>(magnitude);
+  }
+  Integer out;
+  out.large_ = std::make_shared<const Large>(Large{negative, std::move(limbs)});
+  return out;
+}
+
+Limbs Integer::limbs() const {
+  if (large_) return large_->limbs;
+  std::uint64_t magnitude = small_ < 0 ? 0 - static_cast<std::uint64_t>(small_) : static_cast<std::uint64_t>(small_);
+  Limbs out;
+  for (; magnitude; magnitude >>= 32) out.push_back(static_cast<std::uint32_t>(magnitude));
+  return out;
+}
+
+std::optional<Integer> Integer::parse(std::string_view digits, int base) {
+  bool negative = false;
+  if (!digits.empty() && (digits[0] == '-' || digits[0] == '+')) {
+    negative = digits[0] == '-';
+    digits.remove_prefix(1);
+  }
+  if (digits.empty()) return std::nullopt;
+  if (digits.size() > kMaxPrintedDigits) value_error("Exceeds the limit (4300 digits) for integer string conversion");
+  Limbs out;
+  for (char c : digits) {
+    const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99;
+    if (digit >= base) return std::nullopt;
+    std::uint64_t carry = static_cast<std::uint64_t>(digit);
+    for (auto& limb : out) {
+      carry += static_cast<std::uint64_t>(limb) * static_cast<std::uint64_t>(base);
+      limb = static_cast<std::uint32_t>(carry);
+      carry >>= 32;
+    }
+    if (carry) out.push_back(static_cast<std::uint32_t>(carry));
+  }
+  return make(negative, std::move(out));
+}
+
+Integer Integer::truncate(double value) {
+  if (std::abs(value) < 9e18) return static_cast<std::int64_t>(value);
+  int exponent = 0;
+  const double fraction = std::frexp(std::abs(value), &exponent);  // [0.5, 1)
+  auto mantissa = static_cast<std::uint64_t>(std::ldexp(fraction, 53));
+  Limbs out(static_cast<std::size_t>(exponent + 63) / 32 + 2);
+  const auto shift = static_cast<std::size_t>(exponent - 53);
+  for (std::size_t bit = 0; mantissa; ++bit, mantissa >>= 1)
+    if (mantissa & 1) out[(bit + shift) / 32] |= 1U << ((bit + shift) % 32);
+  return make(value < 0, std::move(out));
+}
+
+bool Integer::is_negative() const {
+  return large_ ? large_->negative : small_ < 0;
+}
+
+double Integer::to_double() const {
+  if (!large_) return static_cast<double>(small_);
+  // The top 64 bits, with the bits below gathered into the lowest ("sticky"), round as the whole number would.
+  const auto& limbs = large_->limbs;
+  const std::size_t bits = static_cast<std::size_t>(bit_length());
+  const std::size_t shift = bits > 64 ? bits - 64 : 0;
+  std::uint64_t top = 0;
+  bool sticky = false;
+  for (std::size_t bit = 0; bit < bits; ++bit) {
+    const std::uint64_t set = limbs[bit / 32] >> (bit % 32) & 1;
+    if (bit < shift)
+      sticky = sticky || set;
+    else
+      top |= set << (bit - shift);
+  }
+  const double magnitude = std::ldexp(static_cast<double>(top | (sticky ? 1 : 0)), static_cast<int>(shift));
+  return large_->negative ? -magnitude : magnitude;
+}
+
+std::int64_t Integer::bit_length() const {
+  const Limbs parts = limbs();
+  if (parts.empty()) return 0;
+  std::int64_t bits = static_cast<std::int64_t>(parts.size() - 1) * 32;
+  for (auto top = parts.back(); top; top >>= 1) ++bits;
+  return bits;
+}
+
+std::string Integer::to_base(int base) const {
+  if (!large_ && base == 10) return std::to_string(small_);
+  Limbs rest = limbs();
+  std::string out;
+  while (!rest.empty())
+    out += "0123456789abcdefghijklmnopqrstuvwxyz"[IntegerOps::divide_small(rest, static_cast<std::uint32_t>(base))];
+  if (out.empty()) out += '0';
+  if (is_negative()) out += '-';
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+std::string Integer::to_string() const {
+  // log10(2) < 0.30103
+  if (large_ && static_cast<double>(bit_length()) * 0.30103 > static_cast<double>(kMaxPrintedDigits) + 1)
+    value_error("Exceeds the limit (4300 digits) for integer string conversion");
+  return to_base(10);
+}
+
+Integer Integer::operator-() const {
+  if (!large_ && small_ != std::numeric_limits<std::int64_t>::min()) return -small_;
+  return make(!is_negative(), limbs());
+}
+
+Integer operator+(const Integer& a, const Integer& b) {
+  if (std::int64_t out = 0; a.is_small() && b.is_small() && !__builtin_add_overflow(a.small_, b.small_, &out))
+    return out;
+  if (a.negative() == b.negative()) return Integer::make(a.negative(), IntegerOps::add(a.limbs(), b.limbs()));
+  const auto left = a.limbs(), right = b.limbs();
+  if (IntegerOps::compare(left, right) >= 0) return Integer::make(a.negative(), IntegerOps::subtract(left, right));
+  return Integer::make(b.negative(), IntegerOps::subtract(right, left));
+}
+
+Integer operator*(const Integer& a, const Integer& b) {
+  if (std::int64_t out = 0; a.is_small() && b.is_small() && !__builtin_mul_overflow(a.small_, b.small_, &out))
+    return out;
+  return Integer::make(a.negative() != b.negative(), IntegerOps::multiply(a.limbs(), b.limbs()));
+}
+
+std::strong_ordering operator<=>(const Integer& a, const Integer& b) {
+  if (a.is_small() && b.is_small()) return a.small_ <=> b.small_;
+  if (a.negative() != b.negative()) return a.negative() ? std::strong_ordering::less : std::strong_ordering::greater;
+  const int magnitude = IntegerOps::compare(a.limbs(), b.limbs());
+  return (a.negative() ? -magnitude : magnitude) <=> 0;
+}
+
+Division floor_divide(const Integer& a, const Integer& b) {
+  if (a.is_small() && b.is_small() && b.small() != -1) {
+    std::int64_t quotient = a.small() / b.small(), remainder = a.small() % b.small();
+    if (remainder != 0 && (remainder < 0) != (b.small() < 0)) {
+      --quotient;
+      remainder += b.small();
+    }
+    return {quotient, remainder};
+  }
+  Limbs rest = IntegerOps::limbs(a);
+  const Limbs divisor = IntegerOps::limbs(b);
+  Integer quotient = IntegerOps::make(a.is_negative() != b.is_negative(), IntegerOps::divide(rest, divisor));
+  Integer remainder = IntegerOps::make(a.is_negative(), std::move(rest));
+  if (!remainder.is_zero() && remainder.is_negative() != b.is_negative()) return {quotient - Integer(1), remainder + b};
+  return {quotient, remainder};
+}
+
+Integer power(const Integer& base, const Integer& exponent) {
+  if (exponent.is_zero() || base == Integer(1)) return 1;
+  if (base.is_zero()) return 0;
+  if (base == Integer(-1)) return floor_divide(exponent, 2).remainder.is_zero() ? 1 : -1;
+  if (!exponent.is_small() || exponent.small() > 1 << 16) fail(ErrorKind::kLimit, "an integer has more than 2^16 bits");
+  Integer out = 1, square = base;
+  for (auto left = exponent.small(); left > 0; left >>= 1) {
+    if (left & 1) out = out * square;
+    if (left > 1) square = square * square;
+  }
+  return out;
+}
+
+}  // namespace tessera::chat

@@ -1,0 +1,16 @@
+#pragma once
+// Python's two ways of filling in a text.
+#include <string>
+
+#include "chat/runtime.h"
+
+namespace tessera::chat {
+
+/// format % arguments.
+std::string format_percent(Runtime& runtime, const Value& format, const Value& arguments);
+/// format.format(...), with {name.attribute[item]!r:spec}.
+std::string format_braces(Runtime& runtime, const Value& format, const Arguments& arguments);
+/// One value by a format specification: [[fill]align][sign][#][0][width][,][.precision][type].
+std::string format_value(Runtime& runtime, const Value& value, std::string_view spec);
+
+}  // namespace tessera::chat

@@ -1,0 +1,13 @@
+#include "chat/template.h"
+
+namespace tessera::chat {
+
+Rendered Template::render(const std::map<std::string, Value>& variables, const RenderLimits& limits) const {
+  Interpreter interpreter(variables, limits);
+  Rendered out;
+  out.text = interpreter.run(parsed_.body);
+  out.generation_spans = interpreter.spans();
+  return out;
+}
+
+}  // namespace tessera::chat

@@ -1,0 +1,166 @@
+#include "chat/tests.h"
+
+#include <algorithm>
+#include <array>
+
+#include "chat/arithmetic.h"
+#include "chat/bound_arguments.h"
+#include "chat/filters.h"
+#include "chat/methods.h"
+#include "chat/repr.h"
+#include "chat/template_error.h"
+#include "chat/unicode.h"
+
+namespace tessera::chat {
+namespace {
+
+void no_arguments(Arguments arguments) {
+  const BoundArguments none("test", std::move(arguments), {});
+}
+
+Value only_argument(Arguments arguments) {
+  return BoundArguments("test", std::move(arguments), {"other"}, 1)[0];
+}
+
+template <int remainder>
+bool parity(Runtime& runtime, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return equal(arithmetic(runtime, "%", input, std::int64_t{2}), std::int64_t{remainder});
+}
+
+bool divisible(Runtime& runtime, const Value& input, Arguments arguments) {
+  return equal(arithmetic(runtime, "%", input, only_argument(std::move(arguments))), std::int64_t{0});
+}
+
+bool defined(Runtime&, const Value& input, Arguments) {
+  return !input.is_undefined();
+}
+bool undefined(Runtime&, const Value& input, Arguments) {
+  return input.is_undefined();
+}
+bool none(Runtime&, const Value& input, Arguments) {
+  return input.is_none();
+}
+bool boolean(Runtime&, const Value& input, Arguments) {
+  return input.is<bool>();
+}
+template <bool wanted>
+bool is_bool(Runtime&, const Value& input, Arguments) {
+  return input.is<bool>() && *input.get<bool>() == wanted;
+}
+bool integer(Runtime&, const Value& input, Arguments) {
+  return input.is<Integer>();
+}
+bool real(Runtime&, const Value& input, Arguments) {
+  return input.is<double>();
+}
+bool number(Runtime&, const Value& input, Arguments) {
+  return input.number().has_value();
+}
+bool string(Runtime&, const Value& input, Arguments) {
+  return input.is_text();
+}
+bool mapping(Runtime&, const Value& input, Arguments) {
+  return input.is<DictPtr>();
+}
+bool sequence(Runtime&, const Value& input, Arguments) {
+  return length_if_any(input).has_value() && !input.is<View>();  // an undefined value is one, as in jinja2
+}
+bool iterable(Runtime&, const Value& input, Arguments) {
+  return is_iterable(input);
+}
+bool callable(Runtime&, const Value& input, Arguments) {
+  const auto* object = input.get<ObjectPtr>();
+  return input.is_undefined() || (object != nullptr && (*object)->callable());
+}
+bool escaped(Runtime&, const Value& input, Arguments) {
+  return input.is_text() && (*input.get<TextPtr>())->safe;
+}
+bool lower_case(Runtime&, const Value& input, Arguments) {
+  return is_cased_as(to_text(input), is_lower, is_upper);
+}
+bool upper_case(Runtime&, const Value& input, Arguments) {
+  return is_cased_as(to_text(input), is_upper, is_lower);
+}
+bool filter(Runtime&, const Value& input, Arguments) {
+  return find_filter(to_text(input)) != nullptr;
+}
+bool test(Runtime&, const Value& input, Arguments) {
+  return find_test(to_text(input)) != nullptr;
+}
+
+bool contained(Runtime&, const Value& input, Arguments arguments) {
+  return contains(only_argument(std::move(arguments)), input);
+}
+
+// Python's `is`: small values are one object, containers are the same when they share their contents.
+bool same(Runtime&, const Value& input, Arguments arguments) {
+  const Value other = only_argument(std::move(arguments));
+  if (input.data().index() != other.data().index()) return false;
+  if (const auto* list = input.get<ListPtr>()) return *list == *other.get<ListPtr>();
+  if (const auto* tuple = input.get<TuplePtr>())
+    return *tuple == *other.get<TuplePtr>() || ((*tuple)->items.empty() && (*other.get<TuplePtr>())->items.empty());
+  if (const auto* dict = input.get<DictPtr>()) return *dict == *other.get<DictPtr>();
+  return equal(input, other);
+}
+
+template <char a, char b>
+bool compared(Runtime&, const Value& input, Arguments arguments) {
+  constexpr std::array<char, 3> kOperation{a, b, '\0'};
+  return compare(kOperation.data(), input, only_argument(std::move(arguments)));
+}
+
+struct Entry {
+  std::string_view name;
+  Test test;
+};
+constexpr std::array kTests{
+    Entry{"!=", compared<'!', '='>},
+    Entry{"<", compared<'<', '\0'>},
+    Entry{"<=", compared<'<', '='>},
+    Entry{"==", compared<'=', '='>},
+    Entry{">", compared<'>', '\0'>},
+    Entry{">=", compared<'>', '='>},
+    Entry{"boolean", boolean},
+    Entry{"callable", callable},
+    Entry{"defined", defined},
+    Entry{"divisibleby", divisible},
+    Entry{"eq", compared<'=', '='>},
+    Entry{"equalto", compared<'=', '='>},
+    Entry{"escaped", escaped},
+    Entry{"even", parity<0>},
+    Entry{"false", is_bool<false>},
+    Entry{"filter", filter},
+    Entry{"float", real},
+    Entry{"ge", compared<'>', '='>},
+    Entry{"greaterthan", compared<'>', '\0'>},
+    Entry{"gt", compared<'>', '\0'>},
+    Entry{"in", contained},
+    Entry{"integer", integer},
+    Entry{"iterable", iterable},
+    Entry{"le", compared<'<', '='>},
+    Entry{"lessthan", compared<'<', '\0'>},
+    Entry{"lower", lower_case},
+    Entry{"lt", compared<'<', '\0'>},
+    Entry{"mapping", mapping},
+    Entry{"ne", compared<'!', '='>},
+    Entry{"none", none},
+    Entry{"number", number},
+    Entry{"odd", parity<1>},
+    Entry{"sameas", same},
+    Entry{"sequence", sequence},
+    Entry{"string", string},
+    Entry{"test", test},
+    Entry{"true", is_bool<true>},
+    Entry{"undefined", undefined},
+    Entry{"upper", upper_case},
+};
+
+}  // namespace
+
+Test find_test(std::string_view name) {
+  const auto it = std::find_if(kTests.begin(), kTests.end(), [&](const Entry& entry) { return entry.name == name; });
+  return it == kTests.end() ? nullptr : it->test;
+}
+
+}  // namespace tessera::chat

@@ -1,0 +1,125 @@
+#include "chat/tokenizer_template.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/nearest.h"
+#include "chat/json.h"
+#include "chat/template_error.h"
+#include "tessera/base/error.h"
+
+namespace tessera::chat {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::array kTokens{"bos_token", "eos_token", "unk_token", "sep_token",
+                             "pad_token", "cls_token", "mask_token"};
+
+// Null where the file does not exist.
+DictPtr read_object(const fs::path& file) {
+  if (!fs::exists(file)) return nullptr;
+  Value root;
+  try {
+    root = parse_json(read_file(file.string()));
+  } catch (const TemplateError& e) {
+    throw DataError(fmt::format("{}: {}", file.string(), e.message), file.string());
+  }
+  if (!root.is<DictPtr>())
+    throw DataError(fmt::format("{}: expected a JSON object, found {}", file.string(), type_name(root)), file.string());
+  return *root.get<DictPtr>();
+}
+
+// A token is a text or an object with "content".
+const Value* token_text(const Value* token) {
+  if (token == nullptr) return nullptr;
+  if (const auto* object = token->get<DictPtr>()) token = (*object)->find(std::string_view("content"));
+  return token != nullptr && token->is_text() ? token : nullptr;
+}
+
+void read_special_tokens(const Dict& root, TokenizerTemplates& out) {
+  for (const char* name : kTokens)
+    if (const Value* token = token_text(root.find(std::string_view(name)))) out.special_tokens[name] = *token;
+  const Value* more = root.find(std::string_view("additional_special_tokens"));
+  if (more == nullptr || !more->is<ListPtr>()) return;
+  std::vector<Value> texts;
+  for (const auto& token : iterate(*more))
+    if (const Value* text = token_text(&token)) texts.push_back(*text);
+  if (!texts.empty()) out.special_tokens["additional_special_tokens"] = make_list(std::move(texts));
+}
+
+void read_templates(const fs::path& file, const Dict& root, TokenizerTemplates& out) {
+  const Value* entry = root.find(std::string_view("chat_template"));
+  if (entry == nullptr || entry->is_none()) return;
+  if (entry->is_text()) {
+    out.templates["default"] = entry->text();
+    return;
+  }
+  if (const auto* named = entry->get<DictPtr>()) {
+    for (const auto& [name, source] : (*named)->items())
+      if (name.is_text() && source.is_text()) out.templates[name.text()] = source.text();
+    return;
+  }
+  if (!entry->is<ListPtr>())
+    throw DataError(fmt::format("{}: \"chat_template\" must be a text or a list of named templates, found {}",
+                                file.string(), type_name(*entry)),
+                    file.string());
+  for (const auto& one : iterate(*entry)) {
+    const auto* object = one.get<DictPtr>();
+    const Value* name = object ? (*object)->find(std::string_view("name")) : nullptr;
+    const Value* source = object ? (*object)->find(std::string_view("template")) : nullptr;
+    if (name == nullptr || source == nullptr || !name->is_text() || !source->is_text())
+      throw DataError(fmt::format("{}: each entry of \"chat_template\" must have the texts \"name\" and \"template\"",
+                                  file.string()),
+                      file.string());
+    out.templates[name->text()] = source->text();
+  }
+}
+
+}  // namespace
+
+const std::string& TokenizerTemplates::choose(const std::string& name, bool with_tools) const {
+  if (templates.empty())
+    throw DataError(fmt::format("{}: this tokenizer has no chat template (chat_template in tokenizer_config.json, or "
+                                "chat_template.jinja); name one with --template FILE",
+                                folder),
+                    folder);
+  std::vector<std::string> names;
+  for (const auto& [known, source] : templates) names.push_back(known);
+  const std::string wanted = !name.empty()                                  ? name
+                             : with_tools && templates.contains("tool_use") ? "tool_use"
+                                                                            : "default";
+  const auto it = templates.find(wanted);
+  if (it != templates.end()) return it->second;
+  throw DataError(fmt::format("{}: no chat template named '{}'{}; there are: {}", folder, wanted,
+                              did_you_mean(wanted, names), fmt::join(names, ", ")),
+                  folder);
+}
+
+TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
+  fs::path folder(folder_or_file);
+  if (!fs::exists(folder))
+    throw DataError(fmt::format("{}: no such file or folder (expected a tokenizer)", folder_or_file), folder_or_file);
+  if (!fs::is_directory(folder)) folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
+  TokenizerTemplates out;
+  out.folder = folder.string();
+  if (const auto map = read_object(folder / "special_tokens_map.json")) read_special_tokens(*map, out);
+  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
+    const auto root = read_object(folder / name);
+    if (!root) continue;
+    read_templates(folder / name, *root, out);
+    read_special_tokens(*root, out);
+  }
+  if (fs::exists(folder / "additional_chat_templates"))
+    for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates"))
+      if (entry.path().extension() == ".jinja")
+        out.templates[entry.path().stem().string()] = read_file(entry.path().string());
+  if (fs::exists(folder / "chat_template.jinja"))
+    out.templates["default"] = read_file((folder / "chat_template.jinja").string());
+  return out;
+}
+
+}  // namespace tessera::chat

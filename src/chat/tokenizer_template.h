@@ -1,0 +1,27 @@
+#pragma once
+// What a tokenizer folder says about chats.
+#include <map>
+#include <string>
+
+#include "chat/value.h"
+
+namespace tessera::chat {
+
+struct TokenizerTemplates {
+  /// By name; "default" is the one of a folder that has only one. Empty: the folder has none.
+  std::map<std::string, std::string> templates;
+  /// bos_token, eos_token, pad_token, unk_token, ... and additional_special_tokens: variables of every template.
+  std::map<std::string, Value> special_tokens;
+  std::string folder;
+
+  /// The template's source: `name`, or when that is empty "tool_use" where tools are given and it exists, else
+  /// "default". DataError lists the names there are.
+  const std::string& choose(const std::string& name, bool with_tools) const;
+};
+
+/// Reads tokenizer_config.json ("chat_template": a text, or a list of {"name", "template"}), chat_template.jinja (which
+/// wins), additional_chat_templates/*.jinja, chat_template.json, and special_tokens_map.json of a folder, or of the
+/// folder that the named file lies in. DataError names the file.
+TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file);
+
+}  // namespace tessera::chat

@@ -1,0 +1,303 @@
+#include "chat/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+
+namespace tessera::chat {
+namespace {
+
+constexpr char32_t kReplacement = 0xfffd;
+
+// The length of the well-formed sequence at the front (Unicode 3.9, table 3-7), or 0 and the bytes to replace.
+int sequence_length(std::string_view text, std::size_t& malformed) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const unsigned first = byte(0);
+  malformed = 1;
+  if (first < 0x80) return 1;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  const int length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  const unsigned low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const unsigned high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  if (byte(1) < low || byte(1) > high) return 0;
+  for (std::size_t i = 2; i < static_cast<std::size_t>(length); ++i) {
+    if ((byte(i) & 0xc0) == 0x80) continue;
+    malformed = i;
+    return 0;
+  }
+  return length;
+}
+
+char32_t take_point(std::string_view& text) {
+  std::size_t malformed = 0;
+  const int length = sequence_length(text, malformed);
+  if (length == 0) {
+    text.remove_prefix(malformed);
+    return kReplacement;
+  }
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  char32_t point = length == 1 ? byte(0) : byte(0) & (0x7fU >> length);
+  for (std::size_t i = 1; i < static_cast<std::size_t>(length); ++i) point = point << 6 | (byte(i) & 0x3fU);
+  text.remove_prefix(static_cast<std::size_t>(length));
+  return point;
+}
+
+utf8proc_category_t category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+
+// Characters whose upper or title case is more than one (SpecialCasing.txt, without conditions); the rest of that file
+// are Greek letters with iota and combining forms, which follow the single mappings here.
+struct Special {
+  char32_t from;
+  std::u32string_view upper, title;
+};
+constexpr std::array kSpecial{
+    Special{0xdf, U"SS", U"Ss"},
+    Special{0x149, U"\u02bcN", U"\u02bcN"},
+    Special{0x1f0, U"J\u030c", U"J\u030c"},
+    Special{0x390, U"\u0399\u0308\u0301", U"\u0399\u0308\u0301"},
+    Special{0x3b0, U"\u03a5\u0308\u0301", U"\u03a5\u0308\u0301"},
+    Special{0x587, U"\u0535\u0552", U"\u0535\u0582"},
+    Special{0x1e96, U"H\u0331", U"H\u0331"},
+    Special{0x1e97, U"T\u0308", U"T\u0308"},
+    Special{0x1e98, U"W\u030a", U"W\u030a"},
+    Special{0x1e99, U"Y\u030a", U"Y\u030a"},
+    Special{0x1e9a, U"A\u02be", U"A\u02be"},
+    Special{0xfb00, U"FF", U"Ff"},
+    Special{0xfb01, U"FI", U"Fi"},
+    Special{0xfb02, U"FL", U"Fl"},
+    Special{0xfb03, U"FFI", U"Ffi"},
+    Special{0xfb04, U"FFL", U"Ffl"},
+    Special{0xfb05, U"ST", U"St"},
+    Special{0xfb06, U"ST", U"St"},
+};
+
+const Special* special(char32_t c) {
+  const auto it = std::find_if(kSpecial.begin(), kSpecial.end(), [&](const Special& s) { return s.from == c; });
+  return it == kSpecial.end() ? nullptr : &*it;
+}
+
+void append_upper(std::u32string& out, char32_t c) {
+  if (const auto* s = c < 0x80 ? nullptr : special(c))
+    out += s->upper;
+  else
+    out += static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
+}
+
+void append_title(std::u32string& out, char32_t c) {
+  if (const auto* s = c < 0x80 ? nullptr : special(c))
+    out += s->title;
+  else
+    out += static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c)));
+}
+
+bool is_cased(char32_t c) {
+  return is_upper(c) || is_lower(c) || is_title(c);
+}
+
+bool is_case_ignorable(char32_t c) {
+  const auto kind = category(c);
+  return kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_ME || kind == UTF8PROC_CATEGORY_CF ||
+         kind == UTF8PROC_CATEGORY_LM || kind == UTF8PROC_CATEGORY_SK || c == '\'' || c == '.' || c == ':' ||
+         c == 0xb7 || c == 0x2019;
+}
+
+// A sigma that ends a word is written differently.
+bool is_final_sigma(std::u32string_view text, std::size_t at) {
+  std::size_t before = at;
+  while (before > 0 && is_case_ignorable(text[before - 1])) --before;
+  if (before == 0 || !is_cased(text[before - 1])) return false;
+  std::size_t after = at + 1;
+  while (after < text.size() && is_case_ignorable(text[after])) ++after;
+  return after == text.size() || !is_cased(text[after]);
+}
+
+void append_lower(std::u32string& out, std::u32string_view text, std::size_t at) {
+  const char32_t c = text[at];
+  if (c == 0x130)
+    out += U"i\u0307";
+  else if (c == 0x3a3)
+    out += is_final_sigma(text, at) ? 0x3c2 : 0x3c3;
+  else
+    out += static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+}
+
+}  // namespace
+
+std::u32string to_points(std::string_view utf8) {
+  std::u32string out;
+  out.reserve(utf8.size());
+  while (!utf8.empty()) out += take_point(utf8);
+  return out;
+}
+
+void append_point(std::string& out, char32_t c) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+  } else if (c < 0x800) {
+    out += static_cast<char>(0xc0 | c >> 6);
+    out += static_cast<char>(0x80 | (c & 0x3f));
+  } else if (c < 0x10000) {
+    out += static_cast<char>(0xe0 | c >> 12);
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
+    out += static_cast<char>(0x80 | (c & 0x3f));
+  } else {
+    out += static_cast<char>(0xf0 | c >> 18);
+    out += static_cast<char>(0x80 | (c >> 12 & 0x3f));
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
+    out += static_cast<char>(0x80 | (c & 0x3f));
+  }
+}
+
+std::string to_utf8(std::u32string_view points) {
+  std::string out;
+  out.reserve(points.size());
+  for (char32_t c : points) append_point(out, c);
+  return out;
+}
+
+std::int64_t count_points(std::string_view utf8) {
+  return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; });
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+std::string valid_utf8(std::string_view text) {
+  return is_ascii(text) ? std::string(text) : to_utf8(to_points(text));
+}
+
+bool is_space(char32_t c) {
+  if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 28 && c <= 32);
+  const auto kind = category(c);
+  return c == 0x85 || kind == UTF8PROC_CATEGORY_ZS || kind == UTF8PROC_CATEGORY_ZL || kind == UTF8PROC_CATEGORY_ZP;
+}
+
+bool is_line_break(char32_t c) {
+  return (c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+bool is_printable(char32_t c) {
+  if (c < 0x80) return c >= 32 && c < 127;
+  switch (category(c)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
+  }
+}
+
+bool is_alpha(char32_t c) {
+  const auto kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
+}
+
+bool is_decimal(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_ND;
+}
+
+bool is_digit(char32_t c) {
+  return is_decimal(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
+         (c >= 0x2080 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
+}
+
+bool is_numeric(char32_t c) {
+  const auto kind = category(c);
+  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
+}
+
+bool is_upper(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LU || (c >= 0x2160 && c <= 0x216f) || (c >= 0x24b6 && c <= 0x24cf);
+}
+
+bool is_lower(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LL || c == 0xaa || c == 0xba || (c >= 0x2170 && c <= 0x217f) ||
+         (c >= 0x24d0 && c <= 0x24e9);
+}
+
+bool is_title(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LT;
+}
+
+bool is_identifier_start(char32_t c) {
+  return c == '_' || is_alpha(c) || category(c) == UTF8PROC_CATEGORY_NL;
+}
+
+bool is_identifier_part(char32_t c) {
+  if (is_identifier_start(c)) return true;
+  const auto kind = category(c);
+  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC ||
+         kind == UTF8PROC_CATEGORY_PC;
+}
+
+std::u32string upper(std::u32string_view text) {
+  std::u32string out;
+  for (char32_t c : text) append_upper(out, c);
+  return out;
+}
+
+std::u32string lower(std::u32string_view text) {
+  std::u32string out;
+  for (std::size_t i = 0; i < text.size(); ++i) append_lower(out, text, i);
+  return out;
+}
+
+std::u32string capitalize(std::u32string_view text) {
+  std::u32string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (i == 0)
+      append_title(out, text[i]);
+    else
+      append_lower(out, text, i);
+  }
+  return out;
+}
+
+std::u32string title(std::u32string_view text) {
+  std::u32string out;
+  bool inside = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (inside)
+      append_lower(out, text, i);
+    else
+      append_title(out, text[i]);
+    inside = is_cased(text[i]);
+  }
+  return out;
+}
+
+std::u32string swapcase(std::u32string_view text) {
+  std::u32string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (is_upper(text[i]))
+      append_lower(out, text, i);
+    else if (is_lower(text[i]))
+      append_upper(out, text[i]);
+    else
+      out += text[i];
+  }
+  return out;
+}
+
+std::u32string casefold(std::u32string_view text) {
+  std::u32string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (const auto* s = special(text[i]))
+      out += lower(s->upper);
+    else
+      out += static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(text[i])));
+  }
+  return out;
+}
+
+}  // namespace tessera::chat

@@ -1,0 +1,176 @@
+// tessera render: what a chat template makes of conversations.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iostream>
+
+#include "base/file.h"
+#include "chat/chat_template.h"
+#include "chat/json.h"
+#include "chat/tokenizer_template.h"
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "config/options.h"
+#include "tessera/base/error.h"
+
+namespace tessera::cli {
+namespace {
+
+using chat::Value;
+
+struct RenderOptions {
+  std::string tokenizer, template_file, template_name, input;
+};
+
+class Renderer {
+ public:
+  explicit Renderer(const RenderOptions& options) : options_(options) {
+    if (!options.tokenizer.empty()) tokens_ = chat::read_tokenizer_templates(options.tokenizer);
+    if (!options.template_file.empty()) {
+      const char* builtin = chat::builtin_template(options.template_file);
+      file_source_ = builtin != nullptr ? builtin : read_file(options.template_file);
+    } else {
+      tokens_.choose(options.template_name, false);  // a folder without a template is one error, not one a row
+    }
+  }
+
+  /// DataError when the template cannot be parsed. render() says the same for each row.
+  void check_template() {
+    try {
+      chosen("");
+    } catch (const chat::TemplateError& e) {
+      throw DataError(
+          fmt::format("{}: {}", options_.template_file.empty() ? tokens_.folder : options_.template_file, e.what()),
+          options_.template_file, e.at.line);
+    }
+  }
+
+  /// The row's answer as JSON.
+  std::string render(const std::string& line, std::int64_t number) {
+    try {
+      const Value row = parse_row(line, number);
+      auto variables = tokens_.special_tokens;
+      for (const auto& [key, value] : (*row.get<chat::DictPtr>())->items()) variables[key.text()] = value;
+      const auto tools = variables.find("tools");
+      const auto& chat_template = chosen(tools != variables.end() && chat::truth(tools->second) ? "tools" : "");
+      check_messages(variables, chat_template, number);
+      return answer(chat::render_chat(chat_template, std::move(variables)));
+    } catch (const chat::TemplateError& e) {
+      return error(e.what());
+    } catch (const DataError& e) {
+      return error(e.what());
+    }
+  }
+
+ private:
+  const chat::Template& chosen(const std::string& kind) {
+    const auto it = templates_.find(kind);
+    if (it != templates_.end()) return it->second;
+    const std::string& source =
+        options_.template_file.empty() ? tokens_.choose(options_.template_name, kind == "tools") : file_source_;
+    return templates_.emplace(kind, chat::Template(source)).first->second;
+  }
+
+  static Value parse_row(const std::string& line, std::int64_t number) {
+    Value row;
+    try {
+      row = chat::parse_json(line);
+    } catch (const chat::TemplateError& e) {
+      throw DataError(fmt::format("row {}: {}", number, e.message), {}, number);
+    }
+    if (!row.is<chat::DictPtr>())
+      throw DataError(fmt::format("row {}: expected a JSON object with the key \"messages\", found {}", number,
+                                  chat::type_name(row)),
+                      {}, number);
+    return row;
+  }
+
+  // A row of other variables alone is fine for a template that does not read `messages`.
+  static void check_messages(const std::map<std::string, Value>& row, const chat::Template& chat_template,
+                             std::int64_t number) {
+    const auto it = row.find("messages");
+    if (it == row.end()) {
+      if (!chat_template.reads("messages") && !row.contains("continue_final_message")) return;
+      throw DataError(fmt::format("row {}: key \"messages\" is missing", number), {}, number);
+    }
+    if (!it->second.is<chat::ListPtr>())
+      throw DataError(fmt::format("row {}: key \"messages\" must be a list of messages, found {}", number,
+                                  chat::type_name(it->second)),
+                      {}, number);
+    std::size_t i = 0;
+    for (const auto& message : chat::iterate(it->second)) {
+      if (!message.is<chat::DictPtr>())
+        throw DataError(
+            fmt::format("row {}: key \"messages[{}]\" must be an object with \"role\" and \"content\", found {}",
+                        number, i, chat::type_name(message)),
+            {}, number);
+      ++i;
+    }
+  }
+
+  static std::string answer(const chat::Rendered& rendered) {
+    std::vector<Value> spans;
+    for (const auto& [begin, end] : rendered.generation_spans) spans.push_back(chat::make_list({begin, end}));
+    chat::Dict out;
+    out.set("text", rendered.text);
+    out.set("generation_spans", chat::make_list(std::move(spans)));
+    return chat::dump_json(chat::make_dict(std::move(out)));
+  }
+
+  static std::string error(const std::string& message) {
+    chat::Dict out;
+    out.set("error", message);
+    return chat::dump_json(chat::make_dict(std::move(out)));
+  }
+
+  const RenderOptions& options_;
+  chat::TokenizerTemplates tokens_;
+  std::string file_source_;
+  std::map<std::string, chat::Template> templates_;  // parsed, by what the row needs: "" or "tools"
+};
+
+}  // namespace
+
+int render_command(const Arguments& args, std::ostream& out, std::ostream&) {
+  RenderOptions options;
+  config::OptionTable table(
+      "tessera render",
+      "shows what a chat template makes of conversations: reads one JSON object a line from stdin, {\"messages\": "
+      "[...]} "
+      "and any other variable of the template (tools, documents, add_generation_prompt, bos_token ...), and prints one "
+      "a line: {\"text\": ..., \"generation_spans\": [[begin, end], ...]} (in code points), or {\"error\": ...} for "
+      "a row that is malformed or that the template refuses. Exits 0 when every row was answered, be it with an error");
+  table.add(&options.tokenizer, {"--tokenizer"}, "tokenizer folder: its chat template and special tokens", "Template")
+      .placeholder("PATH");
+  table.add(&options.template_file, {"--template"}, "file of a Jinja template, or chatml or zephyr", "Template")
+      .placeholder("FILE");
+  table.add(&options.template_name, {"--template_name"},
+            "which of the tokenizer's templates; default: tool_use for rows with tools where it exists, else default",
+            "Template");
+  table.add(&options.input, {"--input"}, "read this file instead of stdin", "Template").placeholder("FILE");
+  if (table.parse(args) == config::ParseResult::kHelp) {
+    out << table.help();
+    return kSuccess;
+  }
+  if (options.tokenizer.empty() && options.template_file.empty())
+    throw ConfigError("name a tokenizer folder with --tokenizer PATH or a template with --template FILE", "tokenizer");
+  std::ifstream file;
+  if (!options.input.empty()) {
+    file.open(options.input);
+    if (!file) throw DataError(fmt::format("{}: cannot be opened", options.input), options.input);
+  }
+  std::istream& in = options.input.empty() ? std::cin : file;
+  Renderer renderer(options);
+  std::string line;
+  bool any = false;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    out << renderer.render(line, number) << "\n";
+    any = true;
+  }
+  if (!any) renderer.check_template();
+  out.flush();
+  return kSuccess;
+}
+
+}  // namespace tessera::cli
