@@ -1,6 +1,5 @@
 #include "checkpoint/training_state.h"
 
-#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,26 +18,23 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
-using State = std::vector<std::pair<std::string, std::vector<at::Tensor>>>;
 
 constexpr const char* kParameters = "parameters";
 
 /// "exp_avg/encoder.block.0.layer.0.SelfAttention.q.weight@4096"
-std::string slice_name(const std::string& kind, const fsdp::ShardView& view) {
-  return kind + "/" + view.name + "@" + std::to_string(view.offset);
+std::string slice_name(const std::string& kind, const std::string& parameter, std::int64_t offset) {
+  return kind + "/" + parameter + "@" + std::to_string(offset);
 }
 
-at::Tensor slice_of(const std::vector<at::Tensor>& like_parameters, const fsdp::ShardView& view) {
-  return like_parameters[static_cast<std::size_t>(view.parameter)].narrow(0, view.parameter_offset, view.local.numel());
-}
-
-Tensors slices(fsdp::FullyShardedDataParallel& model, const State& state) {
+/// What this rank writes; of what every rank holds whole, rank 0 does.
+Tensors slices(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer) {
   Tensors result;
-  for (const auto& view : model.shards()) {
-    if (!view.trainable || view.local.numel() == 0) continue;
-    result.emplace_back(slice_name(kParameters, view), view.local);
-    for (const auto& [kind, values] : state) result.emplace_back(slice_name(kind, view), slice_of(values, view));
-  }
+  for (const auto& view : model.shards())
+    if (view.trainable && view.local.numel() > 0)
+      result.emplace_back(slice_name(kParameters, view.name, view.offset), view.local);
+  for (const auto& s : optimizer.state())
+    if (s.local.numel() > 0 && (!s.replicated || model.group().rank() == 0))
+      result.emplace_back(slice_name(s.state, s.parameter, s.offset), s.local);
   return result;
 }
 
@@ -61,17 +57,17 @@ class StoredSlices {
     }
   }
 
-  /// Elements [view.offset, + out.numel()) of the parameter's flattened values of this kind.
-  void read(const std::string& kind, const fsdp::ShardView& view, const at::Tensor& out) const {
-    std::int64_t position = view.offset;
-    const std::int64_t end = view.offset + out.numel();
-    const auto found = slices_.find(kind + "/" + view.name);
+  /// Elements [begin, + out.numel()) of the parameter's flattened values of this kind.
+  void read(const std::string& kind, const std::string& parameter, std::int64_t begin, const at::Tensor& out) const {
+    std::int64_t position = begin;
+    const std::int64_t end = begin + out.numel();
+    const auto found = slices_.find(kind + "/" + parameter);
     if (found != slices_.end()) {
       for (const auto& slice : found->second) {
         if (slice.offset > position) break;
         const std::int64_t stop = std::min(end, slice.offset + slice.numel);
         if (stop <= position) continue;
-        slice.source->read(slice.name, position - slice.offset, out.narrow(0, position - view.offset, stop - position));
+        slice.source->read(slice.name, position - slice.offset, out.narrow(0, position - begin, stop - position));
         position = stop;
       }
     }
@@ -79,7 +75,7 @@ class StoredSlices {
       throw CheckpointError(
           fmt::format("'{}' lacks {} of '{}' from element {} on; the folder belongs to another model, "
                       "or to another choice of what is trained",
-                      folder_, kind, view.name, position),
+                      folder_, kind, parameter, position),
           folder_);
     }
   }
@@ -104,28 +100,22 @@ Json read_state_file(const std::string& folder) {
   return json;
 }
 
-void load_optimizer(const std::vector<fsdp::ShardView>& views, optim::Optimizer& optimizer, const StoredSlices& stored,
-                    std::int64_t steps) {
-  State state = optimizer.state();
-  for (auto& [kind, values] : state) {
-    for (auto& value : values) value = at::zeros_like(value);
-    for (const auto& view : views) {
-      if (view.trainable && view.local.numel() > 0) stored.read(kind, view, slice_of(values, view));
-    }
-  }
-  optimizer.load_state(state, steps);
+void load_optimizer(optim::Optimizer& optimizer, const StoredSlices& stored, std::int64_t steps) {
+  for (const auto& s : optimizer.state())
+    if (s.local.numel() > 0) stored.read(s.state, s.parameter, s.offset, s.local);
+  optimizer.set_steps(steps);
 }
 
 }  // namespace
 
-void save_training_state(fsdp::FullyShardedDataParallel& model, const optim::Optimizer& optimizer,
+void save_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
                          const std::string& folder) {
   comm::Communicator& group = model.group();
   const std::string name = fmt::format("rank_{:05}_of_{:05}.safetensors", group.rank(), group.size());
   Json mine = {{"name", name}};
   try {
     ensure_writable_folder(folder);
-    io::write_safetensors(folder + "/" + name, slices(model, optimizer.state()));
+    io::write_safetensors(folder + "/" + name, slices(model, optimizer));
     mine["bytes"] = fs::file_size(folder + "/" + name);
     const auto random = tensor::random_state();
     mine["random"] = {random.seed, random.position};
@@ -181,13 +171,12 @@ void load_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
                          const std::string& folder) {
   const Json state = read_state_file(folder);
   const StoredSlices stored(folder, state.at("files"));
-  const auto views = model.shards();
-  for (const auto& view : views) {
-    if (view.trainable && view.local.numel() > 0) stored.read(kParameters, view, view.local);
+  for (const auto& view : model.shards()) {
+    if (view.trainable && view.local.numel() > 0) stored.read(kParameters, view.name, view.offset, view.local);
   }
   model.mark_updated();
   if (optimizer == nullptr) return;
-  load_optimizer(views, *optimizer, stored, state.at("optimizer_steps").get<std::int64_t>());
+  load_optimizer(*optimizer, stored, state.at("optimizer_steps").get<std::int64_t>());
   const auto& random = state.at("random");
   const auto rank = static_cast<std::size_t>(model.group().rank());
   if (random.size() == static_cast<std::size_t>(model.group().size())) {

@@ -12,8 +12,7 @@ namespace tessera::checkpoint {
 
 /// Collective. The folder is new: a reader takes it only when state.json, written last, is there and every file has its
 /// size. CheckpointError on every rank when one of them cannot write.
-void save_training_state(fsdp::FullyShardedDataParallel& model, const optim::Optimizer& optimizer,
-                         const std::string& folder);
+void save_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const std::string& folder);
 
 /// Collective. With the same world size the random streams of all ranks go on where they were. optimizer: null reads
 /// the parameters only. CheckpointError names the file, or the parameter of which a part is missing.

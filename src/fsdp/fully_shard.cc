@@ -10,6 +10,7 @@
 #include "fsdp/precision.h"
 #include "fsdp/print_model.h"
 #include "fsdp/runtime.h"
+#include "fsdp/wrap_classes.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
@@ -81,6 +82,7 @@ class Model final : public FullyShardedDataParallel {
   CommStats comm_stats() const override { return runtime_->stats(); }
   std::string to_string() const override { return print_model(*runtime_); }
   comm::Communicator& group() const override { return *runtime_->mesh().world; }
+  std::shared_ptr<comm::Communicator> shard_group() const override { return runtime_->mesh().shard; }
 
  private:
   struct Leaf {
@@ -186,6 +188,21 @@ Mesh make_mesh(std::shared_ptr<comm::Communicator> group, ShardingStrategy strat
   return {group, comm::make_solo(), group->size() > 1 ? group : nullptr};
 }
 
+void choose_checkpointing(nn::HookedModule& root, const UnitPlan& plan, const WrapPolicy& policy) {
+  if (!policy.target<SameAsWrap>()) {
+    check_classes(policy, root);
+    nn::set_checkpointing(root, policy);
+    return;
+  }
+  nn::set_checkpointing(root, policy);  // off
+  for (const auto& unit : plan.units)
+    if (unit.parent == 0) unit.module->set_checkpointing(true);
+  if (plan.units.size() < 2)
+    throw ConfigError(
+        "activation checkpointing of the wrapped modules: the wrap policy chooses none; choose the model's blocks",
+        "fsdp_activation_checkpointing");
+}
+
 void check_not_sharded(const nn::HookedModule& module) {
   if (module.hooked())
     throw ConfigError("fully_shard: module of class '" + module.class_name() + "' is sharded already");
@@ -193,12 +210,29 @@ void check_not_sharded(const nn::HookedModule& module) {
 
 }  // namespace
 
+std::vector<optim::ParameterSlice> parameter_slices(const FullyShardedDataParallel& model) {
+  std::vector<optim::ParameterSlice> slices;
+  for (const auto& view : model.shards()) {
+    if (!view.trainable) continue;
+    auto& slice = slices.emplace_back();
+    slice.name = view.name;
+    slice.shape = view.shape;
+    if (view.parameter < 0) continue;
+    slice.offset = view.offset;
+    slice.numel = view.local.numel();
+    slice.parameter = view.parameter;
+    slice.parameter_offset = view.parameter_offset;
+  }
+  return slices;
+}
+
 std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, std::shared_ptr<comm::Communicator> group,
                                                       FsdpOptions options) {
   check_not_sharded(root);
   for (const auto& module : root.modules(/*include_self=*/false))
     if (const auto* hooked = dynamic_cast<const nn::HookedModule*>(module.get())) check_not_sharded(*hooked);
   const auto plan = plan_units(root, options.wrap);
+  if (options.activation_checkpointing) choose_checkpointing(root, plan, options.activation_checkpointing);
   auto mesh = make_mesh(std::move(group), options.strategy);
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
   cast_buffers(root, runtime->options().precision);

@@ -31,6 +31,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
 
   void count_gather(const Unit& unit);
 
+  bool in_backward() const { return in_backward_; }
   bool always_whole() const { return options_.strategy == ShardingStrategy::kNoShard; }
   const FsdpOptions& options() const { return options_; }
   const Mesh& mesh() const { return mesh_; }

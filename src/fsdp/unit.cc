@@ -110,7 +110,9 @@ void Unit::after_forward(const std::vector<at::Tensor*>& outputs) {
   const auto& precision = runtime_.options().precision;
   if (index_ == 0 && precision.output_dtype) cast_floating(outputs, *precision.output_dtype);
   const bool armed = tickets_.back() && attach_pre_backward(outputs, tickets_.back());
-  leave_forward(armed && (index_ == 0 || runtime_.options().strategy != ShardingStrategy::kFullShard));
+  // A forward inside a backward is a recomputation: its own backward follows at once.
+  const bool soon = runtime_.in_backward() || index_ == 0;
+  leave_forward(armed && (soon || runtime_.options().strategy != ShardingStrategy::kFullShard));
 }
 
 void Unit::abort_forward() noexcept {

@@ -56,8 +56,7 @@ class Planner {
 
 UnitPlan plan_units(nn::HookedModule& root, const WrapPolicy& policy) {
   if (!policy) throw ConfigError("fully_shard: the wrap policy is empty; use wrap_none() for one unit", "wrap");
-  if (const auto* classes = policy.target<WrapClasses>()) classes->check_matches(root);
-  if (const auto* peft = policy.target<WrapPeft>()) peft->classes.check_matches(root);
+  check_classes(policy, root);
   UnitPlan plan;
   Planner(plan, policy).visit("", root, -1);
   return plan;

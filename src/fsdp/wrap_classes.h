@@ -20,4 +20,12 @@ struct WrapPeft {
   bool operator()(const std::string& name, const nn::HookedModule& module) const;
 };
 
+/// Resolved by fully_shard(): what the units are.
+struct SameAsWrap {
+  bool operator()(const std::string&, const nn::HookedModule&) const { return false; }
+};
+
+/// ConfigError for a policy by class names that names a class which the tree lacks.
+void check_classes(const WrapPolicy& policy, const nn::HookedModule& root);
+
 }  // namespace tessera::fsdp

@@ -50,12 +50,29 @@ bool WrapPeft::operator()(const std::string& name, const nn::HookedModule& modul
   return weight && weight->defined() && weight->requires_grad();
 }
 
+void check_classes(const WrapPolicy& policy, const nn::HookedModule& root) {
+  if (const auto* classes = policy.target<WrapClasses>()) classes->check_matches(root);
+  if (const auto* peft = policy.target<WrapPeft>()) peft->classes.check_matches(root);
+}
+
 WrapPolicy wrap_none() {
   return [](const std::string&, const nn::HookedModule&) { return false; };
 }
 
 WrapPolicy wrap_classes(std::vector<std::string> class_names) {
   return WrapClasses{std::move(class_names)};
+}
+
+WrapPolicy same_as_wrap() {
+  return SameAsWrap{};
+}
+
+WrapPolicy every_nth(std::int64_t n, WrapPolicy policy) {
+  if (n < 1) throw ConfigError("every_nth: expected at least 1, found " + std::to_string(n));
+  return [n, policy = std::move(policy), seen = std::int64_t{0}](const std::string& name,
+                                                                 const nn::HookedModule& module) mutable {
+    return policy(name, module) && seen++ % n == 0;
+  };
 }
 
 WrapPolicy wrap_size(std::int64_t min_num_params) {

@@ -37,13 +37,21 @@ fsdp::WrapPolicy wrap_of(const config::FsdpConfig& config) {
   return nullptr;
 }
 
+/// As accelerate sets FSDP's MixedPrecision; fp16 needs an optim::GradScaler beside it.
+fsdp::MixedPrecision precision_of(config::MixedPrecision precision) {
+  if (precision == config::MixedPrecision::kNo) return {};
+  const bool half = precision == config::MixedPrecision::kFp16;
+  if (!half && precision != config::MixedPrecision::kBf16)
+    throw ConfigError(
+        "mixed_precision " + config::name_of(precision) + " is not available on CPUs; use bf16, fp16 or no",
+        "mixed_precision");
+  const auto dtype = half ? at::kHalf : at::kBFloat16;
+  return {.param_dtype = dtype, .reduce_dtype = dtype, .buffer_dtype = dtype, .output_dtype = at::kFloat};
+}
+
 /// What is understood but not built is refused: a run must never be silently less than its file says. (forward_prefetch
 /// is a hint without effect where gathers are no work; debug's checks of collectives are always on.)
 void refuse_missing(const config::FsdpConfig& config) {
-  if (config.activation_checkpointing) {
-    throw ConfigError("fsdp_activation_checkpointing: true is not available yet; set it to false",
-                      "fsdp_activation_checkpointing");
-  }
   if (!config.ignored_modules.empty()) {
     throw ConfigError("fsdp_ignored_modules is not available yet; remove '" + config.ignored_modules + "'",
                       "fsdp_ignored_modules");
@@ -54,19 +62,13 @@ void refuse_missing(const config::FsdpConfig& config) {
 
 fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
   refuse_missing(config.fsdp);
+  if (config.mixed_precision == config::MixedPrecision::kFp16)
+    throw ConfigError("mixed_precision fp16: the tasks do not scale their loss yet; use bf16 or no", "mixed_precision");
   fsdp::FsdpOptions options;
   options.strategy = strategy_of(config);
   options.wrap = wrap_of(config.fsdp);
-  if (config.mixed_precision == config::MixedPrecision::kBf16) {
-    options.precision = {.param_dtype = at::kBFloat16,
-                         .reduce_dtype = at::kBFloat16,
-                         .buffer_dtype = at::kBFloat16,
-                         .output_dtype = at::kFloat};
-  } else if (config.mixed_precision != config::MixedPrecision::kNo) {
-    throw ConfigError(
-        "mixed_precision " + config::name_of(config.mixed_precision) + " is not available on CPUs yet; use bf16 or no",
-        "mixed_precision");
-  }
+  if (config.fsdp.activation_checkpointing) options.activation_checkpointing = fsdp::same_as_wrap();
+  options.precision = precision_of(config.mixed_precision);
   switch (config.fsdp.backward_prefetch) {
     case config::BackwardPrefetch::kPre:
       options.backward_prefetch = fsdp::BackwardPrefetch::kPre;

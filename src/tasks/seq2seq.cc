@@ -124,11 +124,12 @@ class Job {
 
   void train() {
     Seq2SeqTrainable task(*model_.model, data_, o_, group_->rank(), group_->size());
-    optim::AdamW optimizer(model_.sharded->parameters(), {.lr = o_.trainer.learning_rate,
-                                                          .beta1 = o_.adam_beta1,
-                                                          .beta2 = o_.adam_beta2,
-                                                          .eps = o_.adam_epsilon,
-                                                          .weight_decay = o_.weight_decay});
+    optim::AdamW optimizer(model_.sharded->parameters(), fsdp::parameter_slices(*model_.sharded),
+                           {.lr = o_.trainer.learning_rate,
+                            .beta1 = o_.adam_beta1,
+                            .beta2 = o_.adam_beta2,
+                            .eps = o_.adam_epsilon,
+                            .weight_decay = o_.weight_decay});
     train::Trainer trainer(o_.trainer, task, *model_.sharded, optimizer);
     print_banner(trainer);
     report::ProgressBar bar(err_, bars_, trainer.total_steps());

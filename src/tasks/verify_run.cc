@@ -14,6 +14,7 @@
 #include "tasks/assemble.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
+#include "tessera/optim/schedule.h"
 #include "tessera/optim/optimizer.h"
 #include "train/trainer.h"
 
@@ -82,7 +83,7 @@ std::map<std::string, at::Tensor> trainable_tensors(fsdp::FullyShardedDataParall
 }
 
 void compare_final(Comparison& table, const Run& run, fsdp::FullyShardedDataParallel& model,
-                   const optim::Optimizer& optimizer) {
+                   optim::Optimizer& optimizer) {
   const double limit = run.lr * static_cast<double>(run.steps);
   const auto reference = io::open_safetensors(
       (run.folder / (run.peft ? "adapter_final/adapter_model.safetensors" : "final.safetensors")).string());
@@ -98,12 +99,11 @@ void compare_final(Comparison& table, const Run& run, fsdp::FullyShardedDataPara
   const fs::path optimizer_file = run.folder / "final_optimizer.safetensors";
   if (!fs::exists(optimizer_file)) return;
   const auto state = io::open_safetensors(optimizer_file.string());
-  for (const auto& [kind, shards] : optimizer.state()) {
-    model.visit_full_of(shards, [&, kind = kind](const std::string& name, const at::Tensor& t) {
-      const std::string key = name + "." + kind;
-      if (state->find(key)) table.add("optimizer " + key, t, io::read_tensor(*state, key), 1e-3);
-    });
-  }
+  optim::visit_full_state(
+      optimizer, *model.shard_group(), [&](const std::string& name, const std::string& kind, const at::Tensor& t) {
+        const std::string key = name + "." + kind;
+        if (state->find(key)) table.add("optimizer " + key, t, io::read_tensor(*state, key), 1e-3);
+      });
 }
 
 void compare_first_gradients(Comparison& table, const Run& run, fsdp::FullyShardedDataParallel& model) {
@@ -142,7 +142,8 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
                          group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
-  optim::AdamW optimizer(model.parameters(), {.lr = run.lr, .weight_decay = run.weight_decay});
+  optim::AdamW optimizer(model.parameters(), fsdp::parameter_slices(model),
+                         {.lr = run.lr, .weight_decay = run.weight_decay});
   const auto batches = io::open_safetensors((run.base / "batches.safetensors").string());
   const json& expected = run.expect.at(rows_key);
   const bool final_state = mean == LossMean::kTokens;  // the folder's final weights belong to these rows

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/schedule.h"
 
 namespace tessera::train {
 namespace {

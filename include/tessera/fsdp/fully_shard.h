@@ -18,6 +18,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/nn/block.h"
+#include "tessera/optim/optimizer.h"
 
 namespace tessera::io {
 class TensorSource;
@@ -46,6 +47,11 @@ using WrapPolicy = std::function<bool(const std::string& name, const nn::HookedM
 WrapPolicy wrap_none();
 /// TRANSFORMER_BASED_WRAP. ConfigError at fully_shard() when a class matches no module (names the classes there are).
 WrapPolicy wrap_classes(std::vector<std::string> class_names);
+/// For activation_checkpointing: every unit but the root and units inside others. (accelerate's
+/// fsdp_activation_checkpointing, which takes the modules of its wrap policy.)
+WrapPolicy same_as_wrap();
+/// Of what `policy` chooses, in registration order, the first of every n: recompute only each n-th block.
+WrapPolicy every_nth(std::int64_t n, WrapPolicy policy);
 /// SIZE_BASED_WRAP: bottom-up, a module whose parameters outside units below it have at least this many elements. 0:
 /// none.
 WrapPolicy wrap_size(std::int64_t min_num_params);
@@ -58,6 +64,9 @@ struct FsdpOptions {
   MixedPrecision precision = {};
   GatherForm gather = GatherForm::kAuto;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  /// Modules whose activations backward computes again (inside their units: no gather more). Null: as the modules are
+  /// set (nn::set_checkpointing). ConfigError for a class that matches nothing.
+  WrapPolicy activation_checkpointing = nullptr;
   /// Initial values: read by name, each rank only its ranges (mapped: none). Parameters that the source lacks, or all
   /// when it is null, take the values they hold now, which must be the same on every rank (not detached).
   std::shared_ptr<const io::TensorSource> source = nullptr;
@@ -129,7 +138,12 @@ class FullyShardedDataParallel {
   /// The module tree as PyTorch prints it, with units, their shard sizes, dtypes and gather forms.
   virtual std::string to_string() const = 0;
   virtual comm::Communicator& group() const = 0;
+  /// The ranks that hold the slices of one copy of the model: alone under kNoShard. Optimizers sum statistics over it.
+  virtual std::shared_ptr<comm::Communicator> shard_group() const = 0;
 };
+
+/// The trainable parameters, as parameters() holds them on this rank: for optim::make_optimizer().
+std::vector<optim::ParameterSlice> parameter_slices(const FullyShardedDataParallel& model);
 
 /// Collective. The module must outlive the result and keep its structure. requires_grad decides what trains: set it
 /// before. ConfigError for a policy that matches nothing; DataError for missing or misshapen tensors of the source.

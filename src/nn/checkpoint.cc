@@ -1,0 +1,107 @@
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <ATen/ops/empty.h>
+
+#include "tensor/rng.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/block.h"
+
+namespace tessera::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// What a recomputation needs besides its inputs.
+struct Plan : torch::CustomClassHolder {
+  Plan(Recomputable run, tensor::RandomState random) : run(std::move(run)), random(random) {}
+  Recomputable run;
+  tensor::RandomState random;
+};
+
+/// Puts this thread's stream of random numbers at a position, and back.
+class RandomScope {
+ public:
+  explicit RandomScope(tensor::RandomState state) : before_(tensor::random_state()) { tensor::random_state() = state; }
+  ~RandomScope() { tensor::random_state() = before_; }
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
+
+ private:
+  tensor::RandomState before_;
+};
+
+/// The last input is an empty tensor that requires grad: parameters inside get their gradients although no real input
+/// requires one.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static variable_list forward(AutogradContext* context, at::TensorList inputs, at::IValue plan) {
+    const auto p = c10::static_intrusive_pointer_cast<Plan>(plan.toCapsule());
+    context->saved_data["plan"] = std::move(plan);
+    context->set_materialize_grads(false);
+    const variable_list all = inputs.vec();
+    context->save_for_backward(all);
+    auto outputs = p->run({all.begin(), all.end() - 1});
+    variable_list integers;
+    for (const auto& t : outputs)
+      if (!t.is_floating_point()) integers.push_back(t);
+    context->mark_non_differentiable(integers);
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto plan = c10::static_intrusive_pointer_cast<Plan>(context->saved_data["plan"].toCapsule());
+    auto inputs = context->get_saved_variables();
+    inputs.pop_back();
+    for (auto& t : inputs) t = t.detach().set_requires_grad(t.requires_grad());
+    variable_list outputs;
+    {
+      const at::AutoGradMode record(true);
+      const RandomScope random(plan->random);
+      outputs = plan->run(inputs);
+    }
+    TESSERA_CHECK(outputs.size() == grads.size(), "a recomputation returns as many tensors as the first run");
+    variable_list roots, root_grads;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!grads[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(std::move(outputs[i]));
+      root_grads.push_back(std::move(grads[i]));
+    }
+    outputs.clear();
+    grads.clear();
+    if (!roots.empty()) torch::autograd::backward(roots, root_grads);
+    variable_list result;
+    for (auto& t : inputs) result.push_back(t.grad());
+    result.resize(inputs.size() + 2);  // of the marker and of the plan
+    return result;
+  }
+};
+
+}  // namespace
+
+std::vector<at::Tensor> checkpoint(Recomputable run, const std::vector<at::Tensor>& inputs) {
+  auto all = inputs;
+  all.push_back(at::empty({0}).set_requires_grad(true));
+  auto plan = c10::make_intrusive<Plan>(std::move(run), tensor::random_state());
+  return Checkpoint::apply(at::TensorList(all), at::IValue::make_capsule(std::move(plan)));
+}
+
+bool HookedModule::recorded(const std::vector<at::Tensor*>& inputs) const {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const auto* t : inputs)
+    if (t->defined() && t->requires_grad()) return true;
+  for (const auto& p : parameters())
+    if (p.requires_grad()) return true;
+  return false;
+}
+
+void set_checkpointing(torch::nn::Module& root,
+                       const std::function<bool(const std::string& name, const HookedModule& module)>& wanted) {
+  if (auto* module = dynamic_cast<HookedModule*>(&root)) module->set_checkpointing(wanted("", *module));
+  for (auto& item : root.named_modules("", /*include_self=*/false))
+    if (auto* module = dynamic_cast<HookedModule*>(item.value().get()))
+      module->set_checkpointing(wanted(item.key(), *module));
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,78 @@
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "optim/update.h"
+#include "tessera/base/error.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::optim {
+
+FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, double lr,
+                             double weight_decay, std::vector<std::string> states)
+    : Optimizer(std::move(parameters), std::move(slices), lr), weight_decay_(weight_decay), names_(std::move(states)) {
+  TESSERA_CHECK(names_.size() <= kMaxStates, "a rule has at most three states");
+  states_.resize(names_.size());
+  for (std::size_t s = 0; s < names_.size(); ++s)
+    for (const auto& p : parameters_)
+      states_[s].push_back(names_[s].empty() ? at::Tensor() : at::zeros_like(p.detach()));
+}
+
+FlatOptimizer::~FlatOptimizer() = default;
+
+void FlatOptimizer::fill_state(std::size_t state, double value) {
+  for (auto& t : states_[state]) t.fill_(value);
+}
+
+void FlatOptimizer::step() {
+  ++steps_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& p = parameters_[i];
+    auto grad = p.grad();
+    if (!grad.defined() || p.numel() == 0) continue;
+    if (grad.scalar_type() != p.scalar_type() || !grad.is_contiguous()) grad = grad.to(p.scalar_type()).contiguous();
+    for (const auto& slice : slices_)
+      if (slice.numel > 0 && slice.parameter == static_cast<std::int64_t>(i)) update_slice(slice, p, grad);
+    p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
+  }
+}
+
+void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {
+  const auto scalars = update(lr_ * slice.lr_scale, slice.weight_decay.value_or(weight_decay_));
+  const auto flat = static_cast<std::size_t>(slice.parameter);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, parameter.scalar_type(), "optimizer", [&] {
+    auto* p = parameter.mutable_data_ptr<scalar_t>() + slice.parameter_offset;
+    const auto* g = grad.const_data_ptr<scalar_t>() + slice.parameter_offset;
+    States<scalar_t> s{};
+    for (std::size_t k = 0; k < states_.size(); ++k)
+      if (states_[k][flat].defined()) s[k] = states_[k][flat].mutable_data_ptr<scalar_t>() + slice.parameter_offset;
+    at::parallel_for(0, slice.numel, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+      States<scalar_t> here{};
+      for (std::size_t k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + begin : nullptr;
+      update_range(scalars, end - begin, p + begin, g + begin, here);
+    });
+  });
+}
+
+std::vector<StateSlice> FlatOptimizer::state() {
+  std::vector<StateSlice> result;
+  for (std::size_t first = 0; first < slices_.size();) {
+    auto last = first;  // the parts of one parameter stay together
+    while (last < slices_.size() && slices_[last].name == slices_[first].name) ++last;
+    for (std::size_t k = 0; k < names_.size(); ++k) {
+      if (names_[k].empty()) continue;
+      for (auto i = first; i < last; ++i) {
+        const auto& slice = slices_[i];
+        const auto flat = static_cast<std::size_t>(std::max<std::int64_t>(slice.parameter, 0));
+        const auto& whole = states_[k].at(flat);
+        result.push_back({slice.name, names_[k], slice.shape, slice.offset,
+                          whole.view(-1).narrow(0, slice.numel > 0 ? slice.parameter_offset : 0, slice.numel), false});
+      }
+    }
+    first = last;
+  }
+  return result;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,161 @@
+#include "optim/update.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "optim/update.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::optim {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// One vector of parameters, gradients and states.
+template <class V>
+struct Lane {
+  V p, g, s[kMaxStates];
+};
+
+template <class T>
+struct Rules {
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+  const Update& u;
+  const bool third;  // which optional states there are
+  const bool second;
+  const bool first;
+
+  static V set(double x) { return hn::Set(D(), static_cast<T>(x)); }
+
+  void adam(Lane<V>& x) const {
+    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
+    auto& [m, v, largest] = x.s;
+    m = hn::MulAdd(hn::Sub(grad, m), set(1 - u.beta1), m);
+    v = hn::MulAdd(hn::Mul(grad, grad), set(1 - u.beta2), hn::Mul(v, set(u.beta2)));
+    if (third) largest = hn::Max(largest, v);
+    const auto root = hn::Sqrt(third ? largest : v);
+    const auto denominator = hn::MulAdd(root, set(u.inv_sqrt_correction2), set(u.eps));
+    x.p = hn::Sub(hn::Mul(x.p, set(u.decay)), hn::Div(hn::Mul(m, set(u.step_size)), denominator));
+  }
+
+  void sgd(Lane<V>& x) const {
+    auto step = hn::MulAdd(x.p, set(u.l2), x.g);
+    if (first) {
+      auto& buffer = x.s[0];
+      buffer = hn::MulAdd(buffer, set(u.momentum), hn::Mul(step, set(1 - u.dampening)));
+      step = u.nesterov ? hn::MulAdd(buffer, set(u.momentum), step) : buffer;
+    }
+    x.p = hn::NegMulAdd(step, set(u.lr), x.p);
+  }
+
+  void lion(Lane<V>& x) const {
+    auto& m = x.s[0];
+    const auto blend = hn::MulAdd(m, set(u.beta1), hn::Mul(x.g, set(1 - u.beta1)));
+    const auto zero = hn::Zero(D()), lr = set(u.lr);
+    const auto up = hn::IfThenElseZero(hn::Gt(blend, zero), lr), down = hn::IfThenElseZero(hn::Lt(blend, zero), lr);
+    x.p = hn::Add(hn::Sub(hn::Mul(x.p, set(u.decay)), up), down);
+    m = hn::MulAdd(m, set(u.beta2), hn::Mul(x.g, set(1 - u.beta2)));
+  }
+
+  void rms_prop(Lane<V>& x) const {
+    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
+    auto& [square, mean, buffer] = x.s;
+    square = hn::MulAdd(hn::Mul(grad, grad), set(1 - u.alpha), hn::Mul(square, set(u.alpha)));
+    auto variance = square;
+    if (second) {
+      mean = hn::MulAdd(hn::Sub(grad, mean), set(1 - u.alpha), mean);
+      variance = hn::NegMulAdd(mean, mean, square);
+    }
+    auto step = hn::Div(grad, hn::Add(hn::Sqrt(variance), set(u.eps)));
+    if (third) step = buffer = hn::MulAdd(buffer, set(u.momentum), step);
+    x.p = hn::NegMulAdd(step, set(u.lr), x.p);
+  }
+
+  void adagrad(Lane<V>& x) const {
+    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
+    x.s[0] = hn::MulAdd(grad, grad, x.s[0]);
+    x.p = hn::NegMulAdd(hn::Div(grad, hn::Add(hn::Sqrt(x.s[0]), set(u.eps))), set(u.lr), x.p);
+  }
+};
+
+template <class T, class Step>
+void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, const Step& step) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  using V = hn::Vec<decltype(d)>;
+  auto at = [&](T* pp, const T* gg, const States<T>& ss) {
+    Lane<V> x{hn::LoadU(d, pp), hn::LoadU(d, gg), {}};
+    for (int k = 0; k < kMaxStates; ++k) x.s[k] = ss[k] ? hn::LoadU(d, ss[k]) : hn::Zero(d);
+    step(x);
+    hn::StoreU(x.p, d, pp);
+    for (int k = 0; k < kMaxStates; ++k)
+      if (ss[k]) hn::StoreU(x.s[k], d, ss[k]);
+  };
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    States<T> here{};
+    for (int k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + i : nullptr;
+    at(p + i, g + i, here);
+  }
+  if (i == n) return;
+  // The tail takes the same instructions through padded copies, so that bits do not depend on the position.
+  constexpr auto kLanes = HWY_MAX_BYTES / sizeof(T);
+  HWY_ALIGN T tp[kLanes] = {}, tg[kLanes] = {}, ts[kMaxStates][kLanes] = {};
+  States<T> copies{};
+  for (std::int64_t j = i; j < n; ++j) tp[j - i] = p[j], tg[j - i] = g[j];
+  for (int k = 0; k < kMaxStates; ++k) {
+    if (!s[k]) continue;
+    copies[k] = ts[k];
+    for (std::int64_t j = i; j < n; ++j) ts[k][j - i] = s[k][j];
+  }
+  at(tp, tg, copies);
+  for (std::int64_t j = i; j < n; ++j) p[j] = tp[j - i];
+  for (int k = 0; k < kMaxStates; ++k)
+    if (s[k])
+      for (std::int64_t j = i; j < n; ++j) s[k][j] = ts[k][j - i];
+}
+
+template <class T>
+void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) {
+  const Rules<T> rules{u, s[2] != nullptr, s[1] != nullptr, s[0] != nullptr};
+  using L = Lane<typename Rules<T>::V>;
+  switch (u.rule) {
+    case Rule::kAdam:
+      return for_each_vector(n, p, g, s, [&](L& x) { rules.adam(x); });
+    case Rule::kSgd:
+      return for_each_vector(n, p, g, s, [&](L& x) { rules.sgd(x); });
+    case Rule::kLion:
+      return for_each_vector(n, p, g, s, [&](L& x) { rules.lion(x); });
+    case Rule::kRmsProp:
+      return for_each_vector(n, p, g, s, [&](L& x) { rules.rms_prop(x); });
+    case Rule::kAdagrad:
+      return for_each_vector(n, p, g, s, [&](L& x) { rules.adagrad(x); });
+  }
+}
+
+void run_f32(const Update& u, std::int64_t n, float* p, const float* g, const States<float>& s) {
+  run(u, n, p, g, s);
+}
+void run_f64(const Update& u, std::int64_t n, double* p, const double* g, const States<double>& s) {
+  run(u, n, p, g, s);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::optim
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::optim {
+
+HWY_EXPORT(run_f32);
+HWY_EXPORT(run_f64);
+
+void update_range(const Update& update, std::int64_t n, float* p, const float* g, States<float> s) {
+  HWY_DYNAMIC_DISPATCH(run_f32)(update, n, p, g, s);
+}
+void update_range(const Update& update, std::int64_t n, double* p, const double* g, States<double> s) {
+  HWY_DYNAMIC_DISPATCH(run_f64)(update, n, p, g, s);
+}
+
+}  // namespace tessera::optim
+#endif

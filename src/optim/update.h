@@ -1,0 +1,62 @@
+#pragma once
+// One pass of an elementwise rule over a range of elements.
+#include <array>
+#include <cstdint>
+
+namespace tessera::optim {
+
+enum class Rule { kAdam, kSgd, kLion, kRmsProp, kAdagrad };
+
+constexpr int kMaxStates = 3;
+/// State tensors, in the order that the rule names them; null where the options need none.
+template <class T>
+using States = std::array<T*, kMaxStates>;
+
+/// The scalars of one step, derived once from the options and the step counter. A rule uses what it names.
+struct Update {
+  Rule rule = Rule::kAdam;
+  double lr = 0;                    // all but kAdam
+  double decay = 1;                 // factor on the parameter: decoupled weight decay (kAdam, kLion)
+  double l2 = 0;                    // weight decay that is added to the gradient (not kLion)
+  double beta1 = 0, beta2 = 0;      // kAdam, kLion
+  double eps = 0;                   // kAdam, kRmsProp, kAdagrad
+  double step_size = 0;             // kAdam: lr / (1 - beta1^t)
+  double inv_sqrt_correction2 = 0;  // kAdam: 1 / sqrt(1 - beta2^t)
+  double momentum = 0;              // kSgd, kRmsProp
+  double dampening = 0;             // kSgd: 0 in the first step
+  double alpha = 0;                 // kRmsProp
+  bool nesterov = false;            // kSgd
+};
+// States: kAdam exp_avg, exp_avg_sq [, max_exp_avg_sq]; kSgd [momentum_buffer]; kLion exp_avg;
+// kRmsProp square_avg, [grad_avg], [momentum_buffer]; kAdagrad sum.
+
+/// Vectorised for the processor it runs on; the result of an element doesn't depend on where the range begins.
+void update_range(const Update& update, std::int64_t n, float* p, const float* g, States<float> s);
+void update_range(const Update& update, std::int64_t n, double* p, const double* g, States<double> s);
+
+/// Through fp32, a block at a time, for 16-bit parameters.
+template <class T>
+void update_range(const Update& update, std::int64_t n, T* p, const T* g, States<T> s) {
+  constexpr std::int64_t kBlock = 256;
+  float fp[kBlock], fg[kBlock], fs[kMaxStates][kBlock];
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const auto count = n - at < kBlock ? n - at : kBlock;
+    States<float> block{};
+    for (int k = 0; k < kMaxStates; ++k) {
+      if (!s[k]) continue;
+      block[k] = fs[k];
+      for (std::int64_t i = 0; i < count; ++i) fs[k][i] = static_cast<float>(s[k][at + i]);
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      fp[i] = static_cast<float>(p[at + i]);
+      fg[i] = static_cast<float>(g[at + i]);
+    }
+    update_range(update, count, fp, fg, block);
+    for (std::int64_t i = 0; i < count; ++i) p[at + i] = static_cast<T>(fp[i]);
+    for (int k = 0; k < kMaxStates; ++k)
+      if (s[k])
+        for (std::int64_t i = 0; i < count; ++i) s[k][at + i] = static_cast<T>(fs[k][i]);
+  }
+}
+
+}  // namespace tessera::optim
