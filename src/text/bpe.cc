@@ -76,7 +76,8 @@ class Bpe final : public Model {
           throw DataError(fmt::format("{}.merges[{}]: the vocabulary has no token \"{}\"", where_, rank, token));
         return id;
       };
-      merges_.add(id_of(left), id_of(right), {static_cast<std::int32_t>(rank), id_of(joined)});
+      const auto left_id = id_of(left), right_id = id_of(right);
+      merges_.add(left_id, right_id, {static_cast<std::int32_t>(rank), id_of(joined)});
     }
   }
 

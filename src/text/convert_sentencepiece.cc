@@ -6,6 +6,7 @@
 #include "text/convert.h"
 #include "text/json_forms.h"
 #include "text/sentencepiece_model.h"
+#include "text/special_defaults.h"
 
 namespace tessera::text {
 namespace {
@@ -138,10 +139,9 @@ std::string sentencepiece_to_json(const std::string& file, const TokenizerConfig
     root["post_processor"] = json_template(config.add_bos_token.value_or(true) ? bos : none,
                                            config.add_eos_token.value_or(false) ? eos : none);
   }
-  special.pad = token_of(model, model.pad_id);
-  special.eos = eos.second;
-  special.bos = bos.second;
-  special.unk = token_of(model, model.unk_id);
+  special = {
+      .bos = bos.second, .eos = eos.second, .unk = token_of(model, model.unk_id), .pad = token_of(model, model.pad_id)};
+  override_special(config.special, special);
   return root.dump();
 }
 

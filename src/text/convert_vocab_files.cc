@@ -45,7 +45,7 @@ json read_merges(const std::string& file) {
     const auto space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
       throw DataError(fmt::format("{}:{}: expected two tokens and one space, found \"{}\"", file, number, line), file);
-    out.push_back({line.substr(0, space), line.substr(space + 1)});
+    out.push_back(line);
   });
   return out;
 }
@@ -80,13 +80,19 @@ std::string form_of(const TokenizerConfig& config, const char* fallback) {
   return fallback;
 }
 
+SpecialTokens special_of(const TokenizerConfig& config, const std::string& form) {
+  if (special_defaults(config.family()) != SpecialTokens{}) return config.special;  // they are in it
+  auto out = special_defaults(form);
+  override_special(config.special, out);
+  return out;
+}
+
 }  // namespace
 
 std::string gpt2_to_json(const std::string& vocab_file, const std::string& merges_file, const TokenizerConfig& config,
                          SpecialTokens& special) {
   const auto form = form_of(config, "GPT2");
-  special = special_defaults(form == "Roberta" || form == "Qwen2" ? form : "GPT2");
-  override_special(config.special, special);
+  special = special_of(config, form == "Roberta" || form == "Qwen2" ? form : "GPT2");
   auto vocabulary = read_vocabulary(vocab_file);
   json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, special)}};
   const bool prefix = config.add_prefix_space.value_or(false);
@@ -97,6 +103,7 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
     root["normalizer"] = {{"type", "NFC"}};
     root["pre_tokenizer"] = json_split_then_byte_level(kQwen2Pattern);
   } else if (form == "Roberta") {
+    for (auto& token : root["added_tokens"]) token["lstrip"] = token["content"] == special.mask;  // its class's rule
     const auto sep = entry(vocabulary, special.sep, vocab_file), cls = entry(vocabulary, special.cls, vocab_file);
     root["post_processor"] = {{"type", "RobertaProcessing"},
                               {"sep", json::array({sep.second, sep.first})},
@@ -117,8 +124,7 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
 }
 
 std::string bert_to_json(const std::string& vocab_file, const TokenizerConfig& config, SpecialTokens& special) {
-  special = special_defaults("Bert");
-  override_special(config.special, special);
+  special = special_of(config, "Bert");
   json vocabulary = json::object();
   std::int64_t id = 0;
   each_line(read_file(vocab_file), [&](std::string_view line) { vocabulary[std::string(line)] = id++; });

@@ -5,7 +5,6 @@
 #include "tessera/base/error.h"
 #include "text/convert.h"
 #include "text/load.h"
-#include "text/special_defaults.h"
 
 namespace tessera::text {
 namespace {
@@ -13,9 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Pipeline parse_converted(const std::string& file, std::string json, const SpecialTokens& own, TokenizerConfig config) {
-  auto special = own;
-  override_special(config.special, special);
-  config.special = std::move(special);
+  config.special = own;
   auto source = std::make_shared<TokenizerSource>();
   source->json = std::move(json);
   source->folder = config.folder;
@@ -24,12 +21,7 @@ Pipeline parse_converted(const std::string& file, std::string json, const Specia
 
 Pipeline load(const fs::path& path) {
   const auto folder = path.parent_path(), name = path.filename();
-  auto config = read_tokenizer_config(folder.string());
-  if (config.found) {
-    auto special = special_defaults(config.family());
-    override_special(config.special, special);
-    config.special = std::move(special);
-  }
+  const auto config = read_tokenizer_config(folder.string());
   SpecialTokens special;
   std::string json;
   if (path.extension() == ".txt" && name != "merges.txt") {
@@ -41,7 +33,7 @@ Pipeline load(const fs::path& path) {
   } else {
     json = sentencepiece_to_json(path.string(), config, special);
   }
-  return parse_converted(path.string(), std::move(json), special, std::move(config));
+  return parse_converted(path.string(), std::move(json), special, config);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "tessera/base/error.h"
+#include "text/special_defaults.h"
 
 namespace tessera::text {
 namespace {
@@ -28,7 +29,7 @@ json read_object(const std::string& file) {
   return root;
 }
 
-// A token is a string or an object with "content"; null and anything else: not given.
+// A token is a string or an object with "content"; anything else: not given.
 std::string token_of(const json& value) {
   const json& content = value.is_object() && value.contains("content") ? value["content"] : value;
   return content.is_string() ? content.get<std::string>() : "";
@@ -37,6 +38,7 @@ std::string token_of(const json& value) {
 void take(const json& root, const char* key, std::string& out) {
   const auto it = root.find(key);
   if (it == root.end()) return;
+  if (it->is_null()) out.clear();  // the class has one by default, this tokenizer has none
   if (auto token = token_of(*it); !token.empty()) out = std::move(token);
 }
 
@@ -105,6 +107,10 @@ void take_extra_ids(const json& root, const std::string& file, std::optional<int
 void read_config(const std::string& file, TokenizerConfig& out) {
   const auto root = read_object(file);
   out.found = true;
+  take(root, "tokenizer_class", out.tokenizer_class);
+  auto special = special_defaults(out.family());
+  override_special(out.special, special);
+  out.special = std::move(special);
   take_special(root, out.special);
   try {
     take_added(root, file, out.added_tokens);
@@ -113,7 +119,6 @@ void read_config(const std::string& file, TokenizerConfig& out) {
   }
   take_templates(root, out.chat_templates);
   take_extra_ids(root, file, out.extra_ids);
-  take(root, "tokenizer_class", out.tokenizer_class);
   take(root, "add_prefix_space", out.add_prefix_space);
   take(root, "add_bos_token", out.add_bos_token);
   take(root, "add_eos_token", out.add_eos_token);

@@ -1,0 +1,154 @@
+// Vocabularies as GGUF files hold them, against the output of the files that they were made from.
+#include "text/gguf_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+#include "text/sentencepiece_model.h"
+
+namespace tessera::text {
+namespace {
+
+using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
+
+const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
+
+void expect_rows(const Tokenizer& tokenizer, const std::string& name) {
+  const auto expected = Json::parse(std::ifstream(kFolder + name + "/expected.json"));
+  for (const auto& row : expected["rows"]) {
+    SCOPED_TRACE(row["text"].dump(-1, ' ', true));
+    const auto e = tokenizer.encode(row["text"].get<std::string>());
+    EXPECT_EQ(e.ids, row["ids"].get<Ids>());
+    EXPECT_EQ(tokenizer.decode(e.ids), row["decode"].get<std::string>());
+  }
+}
+
+GgufVocabulary of_model(const std::string& model) {
+  GgufVocabulary out;
+  out.file = "model.gguf";
+  out.model = model;
+  return out;
+}
+
+GgufVocabulary llama() {
+  const auto model = parse_sentencepiece(read_file(kFolder + "llama2/tokenizer.model"), "m");
+  auto out = of_model("llama");
+  for (const auto& piece : model.pieces) {
+    out.tokens.push_back(piece.text);
+    out.scores.push_back(piece.score);
+    out.token_types.push_back(static_cast<std::int32_t>(piece.type));
+  }
+  out.bos_id = model.bos_id;
+  out.eos_id = model.eos_id;
+  out.unk_id = model.unk_id;
+  return out;
+}
+
+GgufVocabulary gpt2(const std::string& name) {
+  auto out = of_model("gpt2");
+  const auto vocabulary = Json::parse(std::ifstream(kFolder + name + "/vocab.json"));
+  out.tokens.resize(vocabulary.size());
+  for (const auto& [token, id] : vocabulary.items()) out.tokens[id.get<std::size_t>()] = token;
+  std::ifstream merges(kFolder + name + "/merges.txt");
+  for (std::string line; std::getline(merges, line);)
+    if (!line.starts_with("#version")) out.merges.push_back(line);
+  out.token_types.assign(out.tokens.size(), 1);
+  return out;
+}
+
+TEST(GgufTokenizer, LlamaJoinsByScores) {
+  auto vocabulary = llama();
+  vocabulary.chat_templates["default"] = "{{ x }}";
+  const auto tokenizer = make_gguf_tokenizer(vocabulary);
+  expect_rows(*tokenizer, "llama2");
+  EXPECT_EQ(tokenizer->special_tokens().bos, "<s>");
+  EXPECT_EQ(tokenizer->chat_template(), "{{ x }}");
+  vocabulary.add_bos = false;
+  vocabulary.add_space_prefix = false;
+  const auto plain = make_gguf_tokenizer(vocabulary);
+  EXPECT_EQ(plain->encode("the").ids, (Ids{plain->token_to_id("the")}));
+}
+
+TEST(GgufTokenizer, PreNamesTheExpression) {
+  auto vocabulary = gpt2("gpt2");
+  vocabulary.eos_id = static_cast<std::int32_t>(vocabulary.tokens.size()) - 1;
+  for (const char* pre : {"", "default", "gpt-2"}) {
+    vocabulary.pre = pre;
+    expect_rows(*make_gguf_tokenizer(vocabulary), "gpt2");
+  }
+  vocabulary = gpt2("qwen2");
+  vocabulary.pre = "qwen2";
+  for (std::size_t i = 656; i < 659; ++i) vocabulary.token_types[i] = 3;
+  expect_rows(*make_gguf_tokenizer(vocabulary), "qwen2");
+  vocabulary.pre = "smollm";
+  const auto digits = make_gguf_tokenizer(vocabulary)->encode("2024").ids;
+  EXPECT_EQ(digits.size(), 4u);
+  vocabulary.pre = "falcon";
+  EXPECT_FALSE(make_gguf_tokenizer(vocabulary)->encode("a!? 12345").ids.empty());
+}
+
+TEST(GgufTokenizer, BertWordsHaveASignAndContinuationsNone) {
+  auto vocabulary = of_model("bert");
+  std::ifstream file(kFolder + "bert/vocab.txt");
+  for (std::string line; std::getline(file, line);) {
+    const bool special = line.starts_with('[') && line.size() > 1;
+    vocabulary.tokens.push_back(special ? line : line.starts_with("##") ? line.substr(2) : "\xE2\x96\x81" + line);
+    vocabulary.token_types.push_back(special ? 3 : 1);
+  }
+  vocabulary.unk_id = 1;
+  vocabulary.cls_id = 2;
+  vocabulary.sep_id = 3;
+  expect_rows(*make_gguf_tokenizer(vocabulary), "bert");
+}
+
+TEST(GgufTokenizer, T5IsUnigram) {
+  const std::string folder = std::string(TESSERA_TEST_DATA) + "/tokenizers/";
+  const auto model = parse_sentencepiece(read_file(folder + "t5_spiece.model"), "m");
+  auto vocabulary = of_model("t5");
+  for (const auto& piece : model.pieces) {
+    vocabulary.tokens.push_back(piece.text);
+    vocabulary.scores.push_back(piece.score);
+    vocabulary.token_types.push_back(static_cast<std::int32_t>(piece.type));
+  }
+  vocabulary.precompiled_charsmap = model.precompiled_charsmap;
+  vocabulary.eos_id = 1;
+  const auto tokenizer = make_gguf_tokenizer(vocabulary), original = open_tokenizer(folder + "t5_spiece.model");
+  for (const char* text : {"", "Hello  world", "na\xC3\xAFve \xEF\xAC\x81sh </s> x"})
+    EXPECT_EQ(tokenizer->encode(text).ids, original->encode(text).ids);
+}
+
+TEST(GgufTokenizer, ErrorsNameTheKey) {
+  const auto message = [](const GgufVocabulary& vocabulary) {
+    try {
+      make_gguf_tokenizer(vocabulary);
+    } catch (const DataError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  auto vocabulary = gpt2("gpt2");
+  vocabulary.pre = "new-one";
+  EXPECT_NE(message(vocabulary).find("tokenizer.ggml.pre \"new-one\"; known are"), std::string::npos);
+  vocabulary.pre = "gpt-2";
+  vocabulary.eos_id = 1 << 20;
+  EXPECT_NE(message(vocabulary).find("tokenizer.ggml.eos_token_id: there is no token 1048576"), std::string::npos);
+  vocabulary.eos_id = -1;
+  vocabulary.tokens[3] = "\xFF";
+  EXPECT_NE(message(vocabulary).find("token 3 is not UTF-8"), std::string::npos);
+  vocabulary.tokens.clear();
+  EXPECT_NE(message(vocabulary).find("tokenizer.ggml.tokens"), std::string::npos);
+  vocabulary = llama();
+  vocabulary.scores.pop_back();
+  EXPECT_NE(message(vocabulary).find("tokenizer.ggml.scores"), std::string::npos);
+  vocabulary.model = "rwkv";
+  vocabulary.scores.clear();
+  EXPECT_NE(message(vocabulary).find("\"rwkv\"; known are llama, gpt2, bert, t5"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::text

@@ -1,0 +1,83 @@
+// Changed tokenizers, saved and opened again.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "text/tokenizer.h"
+
+namespace tessera::text {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
+
+class SavedFolder : public testing::Test {
+ protected:
+  SavedFolder() : out_(fs::path(testing::TempDir()) / ("tessera_save_" + std::to_string(::getpid()))) {}
+  ~SavedFolder() override { fs::remove_all(out_); }
+  fs::path out_;
+};
+
+class Save : public SavedFolder, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Save, ANewTokenAndTemplateSurvive) {
+  const auto old = open_tokenizer(kFolder + GetParam());
+  TokenizerChanges changes;
+  changes.special.pad = "<|new_pad|>";
+  changes.special.additional = {"<|new_user|>", old->id_to_token(7)};
+  changes.chat_template = "{{ messages }}";
+  const auto now = old->with(changes);
+  EXPECT_EQ(now->vocab_size(), old->vocab_size() + 2);
+  EXPECT_EQ(old->token_to_id("<|new_pad|>"), -1);
+  now->save(out_.string());
+  const auto read = open_tokenizer(out_.string());
+  EXPECT_EQ(read->special_tokens(), now->special_tokens());
+  EXPECT_EQ(read->chat_template(), "{{ messages }}");
+  EXPECT_EQ(read->pad_id(), static_cast<std::int32_t>(old->vocab_size()));
+  EXPECT_EQ(read->vocab_size(), now->vocab_size());
+  for (const std::string text : {"Hello world<|new_user|> x", "<|new_pad|>caf\xC3\xA9 don't 123", ""}) {
+    const auto expected = now->encode(text), got = read->encode(text);
+    EXPECT_EQ(got.ids, expected.ids) << text;
+    EXPECT_EQ(got.offsets, expected.offsets) << text;
+    EXPECT_EQ(read->decode(got.ids, true), now->decode(expected.ids, true)) << text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Save,
+                         testing::Values("gpt2", "qwen2", "llama2", "llama2_new", "chatml", "llama3_style", "bert"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(SavedFolder, AllOtherBytesOfTheFileStay) {
+  open_tokenizer(kFolder + "chatml")->save(out_.string());
+  auto before = Json::parse(std::ifstream(kFolder + "chatml/tokenizer.json"));
+  auto after = Json::parse(std::ifstream(out_ / "tokenizer.json"));
+  EXPECT_EQ(after, before);
+  const auto old = read_file(kFolder + "chatml/tokenizer.json"), now = read_file((out_ / "tokenizer.json").string());
+  const auto tail = old.substr(old.find("\"normalizer\""));
+  EXPECT_TRUE(now.ends_with(tail));
+}
+
+TEST(TokenizerFolder, TemplatesComeFromTheFilesOfTheFolder) {
+  const auto folder = fs::path(testing::TempDir()) / ("tessera_templates_" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  fs::copy(kFolder + "chatml/tokenizer.json", folder / "tokenizer.json");
+  std::ofstream(folder / "tokenizer_config.json")
+      << R"({"chat_template": [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}],)"
+      << R"("eos_token": {"content": "<|im_end|>", "special": true}, "model_max_length": 1000000000000000019884624838656})";
+  const auto named = open_tokenizer(folder.string());
+  EXPECT_EQ(named->chat_template(), "A");
+  EXPECT_EQ(named->chat_templates().at("tool_use"), "B");
+  EXPECT_EQ(named->eos_id(), named->token_to_id("<|im_end|>"));
+  std::ofstream(folder / "chat_template.jinja") << "C";
+  EXPECT_EQ(open_tokenizer(folder.string())->chat_template(), "C");
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tessera::text
