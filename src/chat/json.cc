@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "chat/merge_sort.h"
 #include "chat/repr.h"
 #include "chat/template_error.h"
 #include "chat/unicode.h"
@@ -117,7 +118,8 @@ class Dumper {
           at != std::string_view::npos) {
         out_ += '\\';
         out_ += kLetters[at];
-      } else if (c < 0x20 || (style_.ensure_ascii && c > 0x7e)) {
+      } else if (c < 0x20 || (style_.ensure_ascii && c > 0x7e) ||
+                 (style_.escape_line_separators && (c == 0x85 || c == 0x2028 || c == 0x2029))) {
         escape(c);
       } else {
         append_point(out_, c);
@@ -168,8 +170,7 @@ class Dumper {
 
   void write_dict(const Dict& dict, int depth) {
     auto items = dict.items();
-    if (style_.sort_keys)
-      std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return less(a.first, b.first); });
+    if (style_.sort_keys) merge_sort(items, [](const auto& a, const auto& b) { return less(a.first, b.first); });
     out_ += '{';
     for (std::size_t i = 0; i < items.size(); ++i) {
       separate(i == 0, depth + 1);

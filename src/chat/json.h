@@ -15,7 +15,8 @@ Value parse_json(std::string_view text);
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::optional<std::string> indent;  // what one level is indented by
+  bool escape_line_separators = false;  // U+0085, U+2028, U+2029: many readers break lines there
+  std::optional<std::string> indent;    // what one level is indented by
   std::string item_separator = ", ", key_separator = ": ";
 };
 /// TypeError "Object of type X is not JSON serializable".

@@ -5,6 +5,7 @@
 
 #include "chat/bound_arguments.h"
 #include "chat/filters.h"
+#include "chat/merge_sort.h"
 #include "chat/repr.h"
 #include "chat/template_error.h"
 
@@ -73,7 +74,7 @@ Value groupby(Runtime& runtime, const Value& input, Arguments arguments) {
     if (shown.is_undefined() && !bound[1].is_none()) shown = bound[1];
     items.push_back({bound.truth(2, false) ? shown : ignore_case(shown), shown, std::move(item)});
   }
-  std::stable_sort(items.begin(), items.end(), [&](const Item& a, const Item& b) {
+  merge_sort(items, [&](const Item& a, const Item& b) {
     runtime.spend(1);
     return less(a.key, b.key);
   });

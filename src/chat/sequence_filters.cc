@@ -6,6 +6,7 @@
 #include "chat/arithmetic.h"
 #include "chat/bound_arguments.h"
 #include "chat/filters.h"
+#include "chat/merge_sort.h"
 #include "chat/repr.h"
 #include "chat/template_error.h"
 #include "chat/unicode.h"
@@ -23,7 +24,7 @@ std::vector<Value> walk(Runtime& runtime, const Value& input) {
 void sort_by(Runtime& runtime, std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
   std::vector<std::size_t> order(items.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  merge_sort(order, [&](std::size_t a, std::size_t b) {
     runtime.spend(1);
     return reverse ? less(keys[b], keys[a]) : less(keys[a], keys[b]);
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "chat/merge_sort.h"
 #include "chat/repr.h"
 #include "chat/unicode.h"
 
@@ -64,7 +65,7 @@ class Pretty {
  private:
   static std::vector<std::pair<Value, Value>> sorted(const Dict& dict) {
     auto items = dict.items();
-    std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) {
+    merge_sort(items, [](const auto& a, const auto& b) {
       const bool texts = a.first.is_text() && b.first.is_text();
       return texts ? a.first.text() < b.first.text() : repr(a.first) < repr(b.first);
     });

@@ -108,19 +108,25 @@ class Renderer {
     }
   }
 
+  static std::string line(chat::Dict answer) {
+    chat::JsonStyle style;
+    style.escape_line_separators = true;
+    return chat::dump_json(chat::make_dict(std::move(answer)), style);
+  }
+
   static std::string answer(const chat::Rendered& rendered) {
     std::vector<Value> spans;
     for (const auto& [begin, end] : rendered.generation_spans) spans.push_back(chat::make_list({begin, end}));
     chat::Dict out;
     out.set("text", rendered.text);
     out.set("generation_spans", chat::make_list(std::move(spans)));
-    return chat::dump_json(chat::make_dict(std::move(out)));
+    return line(std::move(out));
   }
 
   static std::string error(const std::string& message) {
     chat::Dict out;
     out.set("error", message);
-    return chat::dump_json(chat::make_dict(std::move(out)));
+    return line(std::move(out));
   }
 
   const RenderOptions& options_;

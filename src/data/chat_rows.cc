@@ -1,0 +1,100 @@
+#include "data/chat_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "chat/json.h"
+#include "chat/template_error.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+using chat::Value;
+
+[[noreturn]] void fail(const SourceRow& source, const std::string& what) {
+  throw DataError(fmt::format("{}: {}", where(source), what), *source.file, source.number);
+}
+
+Value check_message(const Value& message, const std::string& key, const SourceRow& source) {
+  const auto* object = message.get<chat::DictPtr>();
+  if (object == nullptr)
+    fail(source, fmt::format("key \"{}\" must be an object with \"role\" and \"content\", found {}", key,
+                             chat::type_name(message)));
+  const auto find = [&](std::string_view name) { return (*object)->find(name); };
+  const bool sharegpt = find("role") == nullptr && find("from") != nullptr;
+  const char* role = sharegpt ? "from" : "role";
+  const char* content = sharegpt ? "value" : "content";
+  const Value* who = find(role);
+  if (who == nullptr) fail(source, fmt::format("key \"{}.role\" is missing", key));
+  if (!who->is_text())
+    fail(source, fmt::format("key \"{}.{}\" must be a text, found {}", key, role, chat::type_name(*who)));
+  const Value* what = find(content);
+  if (what == nullptr && find("tool_calls") == nullptr)
+    fail(source, fmt::format("key \"{}.{}\" is missing", key, content));
+  if (what != nullptr && !what->is_text() && !what->is_none() && !what->is<chat::ListPtr>())
+    fail(source, fmt::format("key \"{}.{}\" must be a text or a list of parts, found {}", key, content,
+                             chat::type_name(*what)));
+  if (!sharegpt) return message;
+  chat::Dict out;
+  for (const auto& [name, value] : (*object)->items())
+    if (name.text() != "from" && name.text() != "value") out.set(name, value);
+  out.set("role", *who);
+  out.set("content", *what);
+  return chat::make_dict(std::move(out));
+}
+
+// Position of the token that holds the character, or -1.
+std::ptrdiff_t token_at(const text::Encoding& encoding, std::int64_t character) {
+  const auto it = std::find_if(encoding.offsets.begin(), encoding.offsets.end(), [&](const auto& offset) {
+    return character >= offset.first && character < offset.second;
+  });
+  return it == encoding.offsets.end() ? -1 : it - encoding.offsets.begin();
+}
+
+}  // namespace
+
+Value check_messages(const Value& messages, const std::string& key, const SourceRow& source) {
+  Value list = messages;
+  if (messages.is_text()) {  // of a CSV file
+    try {
+      list = chat::parse_json(messages.text());
+    } catch (const chat::TemplateError&) {
+      fail(source, fmt::format("key \"{}\" must be a list of messages, found a text", key));
+    }
+  }
+  if (!list.is<chat::ListPtr>())
+    fail(source, fmt::format("key \"{}\" must be a list of messages, found {}", key, chat::type_name(list)));
+  std::vector<Value> out;
+  for (const auto& message : chat::iterate(list))
+    out.push_back(check_message(message, fmt::format("{}[{}]", key, out.size()), source));
+  if (out.empty()) fail(source, fmt::format("key \"{}\" is an empty list", key));
+  return chat::make_list(std::move(out));
+}
+
+Value read_messages(const chat::Dict& row, const SourceRow& source) {
+  for (const char* key : {"messages", "conversations"})
+    if (const Value* found = row.find(std::string_view(key))) return check_messages(*found, key, source);
+  fail(source, "key \"messages\" is missing");
+}
+
+Value make_messages(const std::string& role, const std::string& content) {
+  chat::Dict message;
+  message.set("role", role);
+  message.set("content", content);
+  return chat::make_list({chat::make_dict(std::move(message))});
+}
+
+std::vector<bool> assistant_mask(const text::Encoding& encoding, const std::vector<chat::Span>& spans) {
+  std::vector<bool> mask(encoding.ids.size());
+  const auto size = static_cast<std::ptrdiff_t>(mask.size());
+  for (const auto& [begin, end] : spans) {
+    const auto first = token_at(encoding, begin), last = token_at(encoding, end - 1);
+    if (first < 0) break;
+    for (auto i = first; i < (last > 0 ? last + 1 : size); ++i) mask[static_cast<std::size_t>(i)] = true;
+  }
+  return mask;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,240 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "base/env.h"
+#include "data/fingerprint.h"
+#include "data/ordered_workers.h"
+#include "data/pack.h"
+#include "data/row_cache.h"
+#include "data/sft_dataset.h"
+#include "data/sft_tokenize.h"
+#include "data/split_files.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr std::int64_t kFormatVersion = 1;  // raise when the same inputs give other rows
+constexpr int kMostThreads = 16;
+
+std::string default_cache_folder() {
+  if (const auto cache = environment("XDG_CACHE_HOME")) return *cache + "/tessera/datasets";
+  if (const auto home = environment("HOME")) return *home + "/.cache/tessera/datasets";
+  return (std::filesystem::temp_directory_path() / "tessera-datasets").string();
+}
+
+void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
+  key.add(tokenizer.vocab_size());
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) key.add(tokenizer.id_to_token(id));
+  const auto& special = tokenizer.special_tokens();
+  for (const auto* token :
+       {&special.bos, &special.eos, &special.unk, &special.sep, &special.pad, &special.cls, &special.mask})
+    key.add(*token);
+  key.add(tokenizer.chat_template());
+  // Normalizers and merges show in what becomes of text.
+  for (const char* probe :
+       {" Hello,  World! 12345\n\tcaf\xc3\xa9 e\xcc\x81 \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80's",
+        "x=f(a[0])  // don't STOP\r\n", "\xef\xac\x81 \xc2\xa0 \xe2\x80\xa8 1/2 \xc2\xbd"})
+    for (const bool add_special_tokens : {false, true}) {
+      for (const auto id : tokenizer.encode(probe, add_special_tokens).ids) key.add(std::int64_t{id});
+      key.add("|");
+    }
+}
+
+class SplitBuilder {
+ public:
+  SplitBuilder(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer, bool packing)
+      : options_(options), tokenizer_(std::move(tokenizer)), packing_(packing) {}
+
+  std::shared_ptr<const RowCache> build(const SplitFiles& split) {
+    const std::string path = cache_path(split);
+    const CacheLock lock(path);
+    if (auto cached = RowCache::open(path)) return cached;
+    RowCacheWriter writer(path);
+    const auto notes = write_rows(split, writer);
+    writer.finish(notes);
+    auto out = RowCache::open(path);
+    TESSERA_CHECK(out != nullptr, path + " was just written");
+    return out;
+  }
+
+ private:
+  struct Piece {
+    std::vector<SourceRow> rows;
+    std::shared_ptr<RowSource> keeps_alive;  // the views lie in its file
+  };
+  struct Result {
+    std::vector<SftRow> rows;
+    std::int64_t read = 0, cut = 0, dropped = 0;
+    std::string first_cut, first_dropped;
+  };
+
+  std::string cache_path(const SplitFiles& split) const {
+    Fingerprint key;
+    key.add(kFormatVersion);
+    for (const auto& file : split.files) key.add_file(file);
+    key.add(options_.dataset_text_field);
+    key.add(options_.chat_template);
+    for (const std::int64_t value :
+         {std::int64_t{options_.add_special_tokens}, std::int64_t{options_.append_concat_token},
+          std::int64_t{options_.completion_only_loss.has_value()},
+          std::int64_t{options_.completion_only_loss.value_or(false)}, std::int64_t{options_.assistant_only_loss},
+          options_.max_length, std::int64_t{packing_}, static_cast<std::int64_t>(options_.packing_strategy)})
+      key.add(value);
+    add_tokenizer(key, *tokenizer_);
+    const std::string folder = options_.cache_folder.empty() ? default_cache_folder() : options_.cache_folder;
+    return (std::filesystem::path(folder) / fmt::format("sft-{}-{}.rows", split.name, key.hex())).string();
+  }
+
+  std::vector<std::string> write_rows(const SplitFiles& split, RowCacheWriter& writer) {
+    Result total;
+    std::int64_t written = 0;
+    std::unique_ptr<const SftTokenizer> row_tokenizer;
+    RowKind kind{};
+    std::size_t next_file = 0;
+    std::shared_ptr<RowSource> source;
+    const auto read = [&]() -> std::optional<Piece> {
+      Piece piece;
+      SourceRow row;
+      while (static_cast<std::int64_t>(piece.rows.size()) < kPackedTogether) {
+        if (source == nullptr) {
+          if (next_file == split.files.size()) break;
+          source = open_rows(split.files[next_file++], options_.dataset_text_field);
+        }
+        if (source->next(row)) {
+          if (row_tokenizer == nullptr) {
+            kind = kind_of_row(*parse_row(row), options_.dataset_text_field, where(row));
+            row_tokenizer = std::make_unique<const SftTokenizer>(options_, tokenizer_, kind);
+          }
+          piece.rows.push_back(row);
+          piece.keeps_alive = source;
+        } else {
+          source = nullptr;
+          if (!piece.rows.empty()) break;  // a piece lies in one file
+        }
+      }
+      if (piece.rows.empty()) return std::nullopt;
+      return piece;
+    };
+    const auto work = [&](Piece piece) { return tokenize(piece, *row_tokenizer, kind); };
+    const auto take = [&](Result result) {
+      total.read += result.read;
+      total.cut += result.cut;
+      total.dropped += result.dropped;
+      if (total.first_cut.empty()) total.first_cut = result.first_cut;
+      if (total.first_dropped.empty()) total.first_dropped = result.first_dropped;
+      for (const auto& row : result.rows) writer.add(row);
+      written += static_cast<std::int64_t>(result.rows.size());
+    };
+    run_ordered<Piece, Result>(threads(), read, work, take);
+    return notes_about(split, total, written);
+  }
+
+  int threads() const {
+    if (options_.dataset_num_proc > 0) return options_.dataset_num_proc;
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
+  }
+
+  Result tokenize(const Piece& piece, const SftTokenizer& row_tokenizer, RowKind kind) const {
+    Result out;
+    for (const auto& source : piece.rows) {
+      SftRow row = tokenize_row(source, row_tokenizer, kind);
+      ++out.read;
+      const auto size = static_cast<std::int64_t>(row.input_ids.size());
+      const bool whole = options_.max_length == 0 || size <= options_.max_length;
+      const bool keeps_all = packing_ && options_.packing_strategy != PackingStrategy::kBfd;
+      if (!whole && !keeps_all) {
+        ++out.cut;
+        if (out.first_cut.empty()) out.first_cut = fmt::format("{} with {} tokens", where(source), size);
+      }
+      if (!whole && !packing_) cut(row);
+      if (!packing_ && std::all_of(row.labels.begin(), row.labels.end(), [](auto label) { return label == -100; })) {
+        ++out.dropped;
+        if (out.first_dropped.empty()) out.first_dropped = where(source);
+        continue;
+      }
+      out.rows.push_back(std::move(row));
+    }
+    if (packing_) out.rows = pack(std::move(out.rows), options_.max_length, options_.packing_strategy);
+    return out;
+  }
+
+  // A row of another kind than the first one lacks the keys; say which kind was expected.
+  SftRow tokenize_row(const SourceRow& source, const SftTokenizer& row_tokenizer, RowKind kind) const {
+    try {
+      return row_tokenizer.tokenize(source);
+    } catch (const DataError& e) {
+      const std::string what = e.what();
+      if (what.find("is missing") == std::string::npos || what.find('[') != std::string::npos) throw;
+      throw DataError(
+          fmt::format("{} (the first row has {}; all rows of a split must be of one kind)", what, name_of(kind)),
+          e.file, e.line);
+    }
+  }
+
+  void cut(SftRow& row) const {
+    row.input_ids.resize(static_cast<std::size_t>(options_.max_length));
+    row.labels.resize(static_cast<std::size_t>(options_.max_length));
+    row.document_lengths = {static_cast<std::int32_t>(options_.max_length)};
+  }
+
+  std::vector<std::string> notes_about(const SplitFiles& split, const Result& total, std::int64_t written) const {
+    if (total.read == 0)
+      throw DataError(fmt::format("{}: the split '{}' has no rows", split.files.front(), split.name),
+                      split.files.front());
+    if (written == 0)
+      throw DataError(fmt::format("{}: no row of the split '{}' has a token to learn within the first {} tokens; raise "
+                                  "--max_length",
+                                  split.files.front(), split.name, options_.max_length),
+                      split.files.front());
+    std::vector<std::string> notes{fmt::format("split '{}': {} rows of {} file(s) became {} rows of tokens", split.name,
+                                               total.read, split.files.size(), written)};
+    if (total.cut > 0)
+      notes.push_back(fmt::format("split '{}': {} rows are longer than --max_length {} and were cut; the first is {}",
+                                  split.name, total.cut, options_.max_length, total.first_cut));
+    if (total.dropped > 0)
+      notes.push_back(
+          fmt::format("split '{}': {} rows were left out, since nothing to learn is left of them; the first "
+                      "is {}",
+                      split.name, total.dropped, total.first_dropped));
+    return notes;
+  }
+
+  const SftDataOptions& options_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  bool packing_;
+};
+
+}  // namespace
+
+SftSplits load_sft_data(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer,
+                        std::vector<std::string>& notes) {
+  if (options.max_length < 0) throw ConfigError("--max_length must not be negative", "max_length");
+  const bool eval_packing = options.eval_packing.value_or(options.packing);
+  if (options.max_length == 0 && (options.packing || eval_packing))
+    throw ConfigError("packing needs --max_length, the length of a packed row", "max_length");
+  const auto splits = find_split_files(options.dataset_name, options.splits);
+  if (splits.size() > 2)
+    throw ConfigError(
+        fmt::format("--splits names {} splits; expected one to train on and one to evaluate on", splits.size()),
+        "splits");
+  SftSplits out;
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    if (splits[i].files.empty()) {
+      notes.push_back(
+          fmt::format("{} has no split '{}'; there will be no evaluation", options.dataset_name, splits[i].name));
+      continue;
+    }
+    const bool packing = i == 0 ? options.packing : eval_packing;
+    const auto rows = SplitBuilder(options, tokenizer, packing).build(splits[i]);
+    notes.insert(notes.end(), rows->notes().begin(), rows->notes().end());
+    (i == 0 ? out.train : out.eval) =
+        std::make_shared<const SftDataset>(rows, packing && options.packing_strategy != PackingStrategy::kWrapped);
+  }
+  return out;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,144 @@
+#include "data/row_cache.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3154465352535354;  // "TSSRSFT1"
+
+struct Tail {
+  std::int64_t rows, total_tokens, offsets_at, notes_at, notes_bytes;
+  std::uint64_t magic;
+};
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  throw CheckpointError(
+      fmt::format("{}: cannot {} the cache of tokenised rows: {}; name another folder with --cache_folder", path, what,
+                  std::strerror(errno)),
+      path);
+}
+
+}  // namespace
+
+std::shared_ptr<const RowCache> RowCache::open(const std::string& path) {
+  std::error_code code;
+  if (!std::filesystem::is_regular_file(path, code)) return nullptr;
+  const io::InputFile file(path);
+  Tail tail{};
+  if (file.size_bytes() < sizeof(Tail)) return nullptr;
+  const auto body = static_cast<std::int64_t>(file.size_bytes() - sizeof(Tail));
+  file.read(static_cast<std::uint64_t>(body), &tail, sizeof(Tail));
+  const bool sound = tail.magic == kMagic && tail.rows >= 0 && tail.notes_bytes >= 0 && tail.offsets_at >= 0 &&
+                     tail.rows <= body / 8 && tail.notes_at == tail.offsets_at + tail.rows * 8 &&
+                     tail.notes_at + tail.notes_bytes == body;
+  if (!sound) return nullptr;
+  auto out = std::make_shared<RowCache>();
+  out->bytes_ = file.map();
+  out->offsets_ = out->bytes_.get() + tail.offsets_at;
+  out->size_ = tail.rows;
+  out->total_tokens_ = tail.total_tokens;
+  std::string_view notes(reinterpret_cast<const char*>(out->bytes_.get()) + tail.notes_at,
+                         static_cast<std::size_t>(tail.notes_bytes));
+  while (!notes.empty()) {
+    const auto end = std::min(notes.find('\n'), notes.size());
+    out->notes_.emplace_back(notes.substr(0, end));
+    notes.remove_prefix(std::min(end + 1, notes.size()));
+  }
+  return out;
+}
+
+RowCache::View RowCache::row(std::int64_t i) const {
+  TESSERA_CHECK(i >= 0 && i < size_, "no such row");
+  std::int64_t offset = 0;
+  std::memcpy(&offset, offsets_ + i * 8, 8);
+  const auto* numbers = reinterpret_cast<const std::int32_t*>(bytes_.get() + offset);
+  View view{numbers[0], numbers[1], numbers + 2, nullptr, nullptr};
+  view.labels = view.ids + view.tokens;
+  view.document_lengths = view.labels + view.tokens;
+  return view;
+}
+
+SftRow RowCache::copy(std::int64_t i) const {
+  const View view = row(i);
+  return {{view.ids, view.ids + view.tokens},
+          {view.labels, view.labels + view.tokens},
+          {view.document_lengths, view.document_lengths + view.documents}};
+}
+
+RowCacheWriter::RowCacheWriter(const std::string& path)
+    : path_(path), temporary_(fmt::format("{}.{}.tmp", path, ::getpid())) {
+  std::error_code code;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), code);
+  file_ = std::fopen(temporary_.c_str(), "wb");
+  if (file_ == nullptr) fail(temporary_, "create");
+}
+
+RowCacheWriter::~RowCacheWriter() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  std::remove(temporary_.c_str());
+}
+
+void RowCacheWriter::write(const void* data, std::size_t bytes) {
+  if (std::fwrite(data, 1, bytes, file_) != bytes) fail(temporary_, "write");
+  written_ += static_cast<std::int64_t>(bytes);
+}
+
+void RowCacheWriter::add(const SftRow& row) {
+  offsets_.push_back(written_);
+  const std::int32_t sizes[2] = {static_cast<std::int32_t>(row.input_ids.size()),
+                                 static_cast<std::int32_t>(row.document_lengths.size())};
+  write(sizes, sizeof(sizes));
+  for (const auto* numbers : {&row.input_ids, &row.labels, &row.document_lengths})
+    write(numbers->data(), numbers->size() * sizeof(std::int32_t));
+  total_tokens_ += sizes[0];
+}
+
+void RowCacheWriter::finish(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const auto& note : notes) text += note + "\n";
+  const std::int64_t padding = (8 - written_ % 8) % 8, zero = 0;
+  write(&zero, static_cast<std::size_t>(padding));
+  Tail tail{};
+  tail.rows = static_cast<std::int64_t>(offsets_.size());
+  tail.total_tokens = total_tokens_;
+  tail.offsets_at = written_;
+  tail.notes_at = written_ + tail.rows * 8;
+  tail.notes_bytes = static_cast<std::int64_t>(text.size());
+  tail.magic = kMagic;
+  write(offsets_.data(), offsets_.size() * 8);
+  write(text.data(), text.size());
+  write(&tail, sizeof(tail));
+  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail(temporary_, "write");
+  std::fclose(std::exchange(file_, nullptr));
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    std::remove(temporary_.c_str());
+    fail(path_, "name");
+  }
+}
+
+CacheLock::CacheLock(const std::string& path) {
+  std::error_code code;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), code);
+  const std::string name = path + ".lock";
+  descriptor_ = ::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail(name, "create");
+  while (::flock(descriptor_, LOCK_EX) != 0)
+    if (errno != EINTR) fail(name, "lock");
+}
+
+CacheLock::~CacheLock() {
+  ::close(descriptor_);
+}
+
+}  // namespace tessera::data

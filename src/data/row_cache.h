@@ -1,0 +1,76 @@
+#pragma once
+// Tokenised rows in a file: written once, in order, then mapped by every process that needs them.
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/sft_dataset.h"
+#include "io/input_file.h"
+
+namespace tessera::data {
+
+/// The file: rows ({tokens, documents} int32, ids, labels, document lengths), then the offset of each row (int64), then
+/// a fixed tail. All little endian.
+class RowCache {
+ public:
+  /// Null when the file does not exist or is not one that this version wrote.
+  static std::shared_ptr<const RowCache> open(const std::string& path);
+
+  std::int64_t size() const { return size_; }
+  std::int64_t total_tokens() const { return total_tokens_; }
+  std::int64_t row_length(std::int64_t i) const { return row(i).tokens; }
+  SftRow copy(std::int64_t i) const;
+  /// Notes that were made when the rows were tokenised.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  struct View {
+    std::int32_t tokens, documents;
+    const std::int32_t* ids;
+    const std::int32_t* labels;
+    const std::int32_t* document_lengths;
+  };
+  View row(std::int64_t i) const;
+
+ private:
+  std::shared_ptr<std::byte> bytes_;
+  const std::byte* offsets_ = nullptr;
+  std::int64_t size_ = 0, total_tokens_ = 0;
+  std::vector<std::string> notes_;
+};
+
+/// Writes to a temporary name; finish() gives the file its own. Without finish() nothing stays behind.
+class RowCacheWriter {
+ public:
+  /// CheckpointError when the folder cannot be written.
+  explicit RowCacheWriter(const std::string& path);
+  ~RowCacheWriter();
+  RowCacheWriter(const RowCacheWriter&) = delete;
+  RowCacheWriter& operator=(const RowCacheWriter&) = delete;
+
+  void add(const SftRow& row);
+  void finish(const std::vector<std::string>& notes);
+
+ private:
+  void write(const void* data, std::size_t bytes);
+
+  std::string path_, temporary_;
+  std::FILE* file_ = nullptr;
+  std::int64_t written_ = 0, total_tokens_ = 0;
+  std::vector<std::int64_t> offsets_;
+};
+
+/// Holds others of this machine off while one writes `path`; released at the end of its life.
+class CacheLock {
+ public:
+  explicit CacheLock(const std::string& path);
+  ~CacheLock();
+  CacheLock(const CacheLock&) = delete;
+  CacheLock& operator=(const CacheLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace tessera::data

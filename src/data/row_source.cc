@@ -1,0 +1,206 @@
+#include "data/row_source.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "chat/json.h"
+#include "chat/template_error.h"
+#include "data/csv_reader.h"
+#include "io/input_file.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr std::array<std::string_view, 6> kEndings{".jsonl", ".ndjson", ".json", ".csv", ".txt", ".parquet"};
+
+// A whole file, mapped; the kernel brings in and drops its pages.
+class MappedText {
+ public:
+  explicit MappedText(const std::string& file) : name_(file) {
+    const io::InputFile input(file);
+    if (input.size_bytes() == 0) return;
+    bytes_ = input.map();
+    text_ = {reinterpret_cast<const char*>(bytes_.get()), input.size_bytes()};
+    if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
+  }
+  const std::string& name() const { return name_; }
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string name_;
+  std::shared_ptr<std::byte> bytes_;
+  std::string_view text_;
+};
+
+class LineSource : public RowSource {
+ public:
+  LineSource(const std::string& file, const std::string& text_column) : file_(file), rest_(file_.text()) {
+    if (!text_column.empty()) columns_ = {text_column};
+  }
+  bool next(SourceRow& row) override {
+    while (!rest_.empty()) {
+      const auto end = rest_.find('\n');
+      auto line = rest_.substr(0, end);
+      rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
+      ++number_;
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
+      row = {&file_.name(), number_, columns_.empty() ? line : std::string_view(), {}, nullptr};
+      if (!columns_.empty()) {
+        row.fields = {std::string(line)};
+        row.columns = &columns_;
+      }
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  MappedText file_;
+  std::string_view rest_;
+  std::vector<std::string> columns_;  // of plain text: its one column
+  std::int64_t number_ = 0;
+};
+
+// Elements of the outermost array (or of the first array of the outermost object), found by counting brackets.
+class ArraySource : public RowSource {
+ public:
+  explicit ArraySource(const std::string& file) : file_(file), text_(file_.text()) {
+    at_ = text_.find_first_not_of(" \t\r\n");
+    if (at_ != std::string_view::npos && text_[at_] == '{') at_ = text_.find('[', at_);
+    if (at_ == std::string_view::npos || text_[at_] != '[')
+      throw DataError(
+          fmt::format("{}: expected an array of objects (or an object with such an array under \"data\")", file), file);
+    ++at_;
+  }
+  bool next(SourceRow& row) override {
+    at_ = text_.find_first_not_of(" \t\r\n,", at_);
+    if (at_ == std::string_view::npos)
+      throw DataError(fmt::format("{}: the array of rows is never closed", file_.name()), file_.name());
+    if (text_[at_] == ']') return false;
+    const std::size_t begin = at_;
+    skip_element();
+    row = {&file_.name(), ++number_, text_.substr(begin, at_ - begin), {}, nullptr};
+    return true;
+  }
+
+ private:
+  void skip_element() {
+    int depth = 0;
+    for (bool quoted = false; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (quoted) {
+        if (c == '\\') ++at_;
+        quoted = c != '"';
+      } else if (c == '"') {
+        quoted = true;
+      } else if (c == '{' || c == '[') {
+        ++depth;
+      } else if (c == '}' || c == ']') {
+        if (depth == 0) return;
+        if (--depth == 0) {
+          ++at_;
+          return;
+        }
+      } else if (c == ',' && depth == 0) {
+        return;
+      }
+    }
+  }
+
+  MappedText file_;
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::int64_t number_ = 0;
+};
+
+class CsvSource : public RowSource {
+ public:
+  explicit CsvSource(const std::string& file) : file_(file), reader_(file, file_.text()) {
+    std::int64_t line = 0;
+    reader_.next(columns_, line);
+  }
+  bool next(SourceRow& row) override {
+    row = {&file_.name(), 0, "", {}, &columns_};
+    if (!reader_.next(row.fields, row.number)) return false;
+    if (row.fields.size() != columns_.size())
+      throw DataError(fmt::format("{}: expected {} fields as in the header, found {}", where(row), columns_.size(),
+                                  row.fields.size()),
+                      file_.name(), row.number);
+    return true;
+  }
+
+ private:
+  MappedText file_;
+  CsvReader reader_;
+  std::vector<std::string> columns_;
+};
+
+// {"a": 1}\n{"a": 2} under the name .json, as some tools write it.
+bool is_one_object_a_line(const std::string& file) {
+  const MappedText mapped(file);
+  const auto text = mapped.text();
+  const auto begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos || text[begin] != '{') return false;
+  const auto end = text.find('\n', begin);
+  simdjson::dom::parser parser;
+  return end != std::string_view::npos && text.find_first_not_of(" \t\r\n", end) != std::string_view::npos &&
+         parser.parse(text.data() + begin, end - begin).error() == simdjson::SUCCESS;
+}
+
+}  // namespace
+
+std::string where(const SourceRow& row) {
+  return fmt::format("{}:{}", *row.file, row.number);
+}
+
+bool is_data_file(const std::string& file) {
+  const std::string ending = std::filesystem::path(file).extension().string();
+  return std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end();
+}
+
+std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column) {
+  const std::string ending = std::filesystem::path(file).extension().string();
+  if (ending == ".jsonl" || ending == ".ndjson") return std::make_unique<LineSource>(file, "");
+  if (ending == ".json") {
+    if (is_one_object_a_line(file)) return std::make_unique<LineSource>(file, "");
+    return std::make_unique<ArraySource>(file);
+  }
+  if (ending == ".csv") return std::make_unique<CsvSource>(file);
+  if (ending == ".txt") return std::make_unique<LineSource>(file, text_column);
+  if (ending == ".parquet")
+    throw DataError(fmt::format("{0}: this build reads no Parquet; convert it once: python -c \"import pandas; "
+                                "pandas.read_parquet('{0}').to_json('{1}', orient='records', lines=True)\"",
+                                file, std::filesystem::path(file).replace_extension(".jsonl").string()),
+                    file);
+  throw DataError(fmt::format("{}: expected a file that ends in .jsonl, .json, .csv or .txt", file), file);
+}
+
+chat::DictPtr parse_row(const SourceRow& row) {
+  const auto fail = [&](const std::string& what) {
+    throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
+  };
+  if (row.columns != nullptr) {
+    auto dict = std::make_shared<chat::Dict>();
+    for (std::size_t i = 0; i < row.fields.size(); ++i) {
+      if (!simdjson::validate_utf8(row.fields[i])) fail("bytes that are not UTF-8; convert the file");
+      dict->set((*row.columns)[i], chat::Value(row.fields[i]));
+    }
+    return dict;
+  }
+  chat::Value value;
+  try {
+    value = chat::parse_json(row.json);
+  } catch (const chat::TemplateError& e) {
+    fail(e.message);
+  }
+  if (!value.is<chat::DictPtr>()) fail(fmt::format("expected a JSON object, found {}", chat::type_name(value)));
+  return *value.get<chat::DictPtr>();
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,41 @@
+#pragma once
+// The rows of one data file, one after the other, without holding the file in memory.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/value.h"
+
+namespace tessera::data {
+
+/// A row before it is parsed. Views lie in the mapped file, which lives as long as its source.
+struct SourceRow {
+  const std::string* file = nullptr;
+  std::int64_t number = 0;          // the line; in a .json file the number of the row
+  std::string_view json;            // of .jsonl and .json
+  std::vector<std::string> fields;  // of .csv and .txt
+  const std::vector<std::string>* columns = nullptr;
+};
+
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  /// False at the end.
+  virtual bool next(SourceRow& row) = 0;
+};
+
+/// .jsonl (also .ndjson), .json (an array of objects, also below "data"; or one object a line), .csv (with a header),
+/// .txt (a row a line, blank lines left out; the column is called `text_column`). DataError for other endings; for
+/// .parquet it says how to convert.
+std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column);
+bool is_data_file(const std::string& file);
+
+/// The row as an object. DataError names file and row: bad JSON, no object, bytes that are not UTF-8.
+chat::DictPtr parse_row(const SourceRow& row);
+
+/// "file:12", as messages begin.
+std::string where(const SourceRow& row);
+
+}  // namespace tessera::data

@@ -1,0 +1,80 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "data/epoch_sampler.h"
+#include "data/sft_dataset.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+std::vector<SftRow> take_rows(const SftDataset& dataset, const std::vector<std::int64_t>& numbers,
+                              std::int64_t pad_id) {
+  std::vector<SftRow> rows;
+  for (const auto number : numbers) {
+    if (number == kPaddingRow)
+      rows.push_back({{static_cast<std::int32_t>(pad_id)}, {-100}, {1}});
+    else
+      rows.push_back(dataset.row(number));
+  }
+  return rows;
+}
+
+// One row: labels of a document's first token count for nothing, since the token before is another document's.
+SftRow one_behind_the_other(const std::vector<SftRow>& rows) {
+  SftRow out;
+  for (const auto& row : rows) {
+    std::size_t begin = out.labels.size();
+    out.input_ids.insert(out.input_ids.end(), row.input_ids.begin(), row.input_ids.end());
+    out.labels.insert(out.labels.end(), row.labels.begin(), row.labels.end());
+    for (const auto length : row.document_lengths) {
+      if (length > 0) out.labels[begin] = -100;
+      begin += static_cast<std::size_t>(length);
+      out.document_lengths.push_back(length);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+SftBatch collate_sft(const SftDataset& dataset, const std::vector<std::int64_t>& numbers,
+                     const SftCollateOptions& options) {
+  TESSERA_CHECK(!numbers.empty() && options.pad_to_multiple_of > 0, "a batch has rows, padding a positive multiple");
+  auto rows = take_rows(dataset, numbers, options.pad_id);
+  const bool padding_free = options.padding_free || dataset.separate_documents();
+  if (padding_free) rows = {one_behind_the_other(rows)};
+  std::int64_t longest = 1;
+  for (const auto& row : rows) longest = std::max(longest, static_cast<std::int64_t>(row.input_ids.size()));
+  const auto multiple = options.pad_to_multiple_of;
+  const std::int64_t s = (longest + multiple - 1) / multiple * multiple, b = static_cast<std::int64_t>(rows.size());
+  SftBatch out;
+  out.input_ids = at::full({b, s}, options.pad_id, at::kLong);
+  out.labels = at::full({b, s}, -100, at::kLong);
+  out.position_ids = at::zeros({b, s}, at::kLong);
+  if (!padding_free) out.attention_mask = at::zeros({b, s}, at::kLong);
+  auto* ids = out.input_ids.mutable_data_ptr<std::int64_t>();
+  auto* labels = out.labels.mutable_data_ptr<std::int64_t>();
+  auto* positions = out.position_ids.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < b; ++i) {
+    const auto& row = rows[static_cast<std::size_t>(i)];
+    std::copy(row.input_ids.begin(), row.input_ids.end(), ids + i * s);
+    std::copy(row.labels.begin(), row.labels.end(), labels + i * s);
+    std::int64_t at = i * s;
+    const auto size = static_cast<std::int64_t>(row.input_ids.size());
+    if (padding_free) {
+      for (const auto length : row.document_lengths)
+        for (std::int32_t position = 0; position < length; ++position) positions[at++] = position;
+    } else {
+      for (std::int64_t position = 0; position < s; ++position) positions[at++] = position;
+      std::fill_n(out.attention_mask.mutable_data_ptr<std::int64_t>() + i * s, size, 1);
+    }
+    out.label_count +=
+        std::count_if(labels + i * s + 1, labels + (i + 1) * s, [](auto label) { return label != -100; });
+  }
+  return out;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,40 @@
+#include "data/sft_dataset.h"
+
+#include <algorithm>
+
+#include "data/row_cache.h"
+
+namespace tessera::data {
+
+SftDataset::SftDataset(std::shared_ptr<const RowCache> rows, bool separate_documents)
+    : rows_(std::move(rows)), separate_documents_(separate_documents) {}
+
+std::int64_t SftDataset::size() const {
+  return rows_->size();
+}
+
+SftRow SftDataset::row(std::int64_t i) const {
+  return rows_->copy(i);
+}
+
+std::int64_t SftDataset::length(std::int64_t i) const {
+  return rows_->row_length(i);
+}
+
+std::int64_t SftDataset::total_tokens() const {
+  return rows_->total_tokens();
+}
+
+std::int64_t SftDataset::label_count(std::int64_t i) const {
+  const auto row = rows_->row(i);
+  std::int64_t count = 0;
+  const std::int32_t* label = row.labels;
+  for (std::int32_t d = 0; d < row.documents; ++d) {
+    const std::int32_t length = row.document_lengths[d];
+    if (length > 0) count += std::count_if(label + 1, label + length, [](auto value) { return value != -100; });
+    label += length;
+  }
+  return count;
+}
+
+}  // namespace tessera::data

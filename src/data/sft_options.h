@@ -1,0 +1,39 @@
+#pragma once
+// What supervised fine-tuning does with its data. Names and defaults are those of the SFT script and of TRL's
+// SFTConfig.
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera::data {
+
+enum class PackingStrategy {
+  kBfd,       // best-fit decreasing; documents longer than max_length are cut; no attention across documents
+  kBfdSplit,  // the same, but what is cut off becomes documents of its own
+  kWrapped,   // all tokens in a row, cut into pieces of max_length; attention crosses documents
+};
+
+struct SftDataOptions {
+  std::string dataset_name;           // a file, or a folder with files for each split
+  std::string splits = "train,test";  // the first is trained on, the second evaluated on
+  std::string dataset_text_field = "text";
+  std::string chat_template;                 // Jinja source; empty: the tokenizer's
+  bool add_special_tokens = false;           // what the tokenizer's post-processor adds around plain text
+  bool append_concat_token = false;          // eos behind every row that does not end with it (chats, too)
+  std::optional<bool> completion_only_loss;  // unset: yes for rows with a prompt and a completion
+  bool assistant_only_loss = false;          // needs {% generation %} in the chat template
+  std::int64_t max_length = 512;             // tokens; 0: no limit (not with packing)
+  bool packing = false;
+  PackingStrategy packing_strategy = PackingStrategy::kBfd;
+  std::optional<bool> eval_packing;  // unset: as packing
+  int dataset_num_proc = 0;          // threads that tokenise; 0: as many as the machine has, at most 16
+  std::string cache_folder;          // for tokenised rows; empty: tessera/datasets below the user's cache folder
+};
+
+struct SftCollateOptions {
+  std::int64_t pad_id = 0;
+  std::int64_t pad_to_multiple_of = 1;
+  bool padding_free = false;  // rows one behind the other instead of padded; packing by bfd implies it
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,221 @@
+#include "data/sft_tokenize.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "chat/chat_template.h"
+#include "chat/json.h"
+#include "chat/template_error.h"
+#include "data/chat_rows.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+using chat::Value;
+
+[[noreturn]] void fail(const SourceRow& row, const std::string& what) {
+  throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
+}
+
+std::map<std::string, Value> variables_of(const text::SpecialTokens& tokens) {
+  std::map<std::string, Value> out;
+  const auto add = [&](const char* name, const std::string& token) {
+    if (!token.empty()) out[name] = Value(token);
+  };
+  add("bos_token", tokens.bos);
+  add("eos_token", tokens.eos);
+  add("unk_token", tokens.unk);
+  add("sep_token", tokens.sep);
+  add("pad_token", tokens.pad);
+  add("cls_token", tokens.cls);
+  add("mask_token", tokens.mask);
+  return out;
+}
+
+const std::string& text_at(const chat::Dict& object, std::string_view key, const SourceRow& row) {
+  const Value* value = object.find(key);
+  if (value == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));
+  if (!value->is_text()) fail(row, fmt::format("key \"{}\" must be a text, found {}", key, chat::type_name(*value)));
+  return value->text();
+}
+
+}  // namespace
+
+const char* name_of(RowKind kind) {
+  switch (kind) {
+    case RowKind::kMessages:
+      return "messages";
+    case RowKind::kPromptCompletion:
+      return "prompt and completion";
+    case RowKind::kInstruction:
+      return "instruction and output";
+    case RowKind::kText:
+      return "text";
+  }
+  throw InternalError("no such kind of row");
+}
+
+RowKind kind_of_row(const chat::Dict& row, const std::string& text_field, const std::string& where) {
+  const auto has = [&](std::string_view key) { return row.find(key) != nullptr; };
+  if (has("prompt") && has("completion")) return RowKind::kPromptCompletion;
+  if (has("messages") || has("conversations")) return RowKind::kMessages;
+  if (has(text_field)) return RowKind::kText;
+  if (has("instruction") && has("output")) return RowKind::kInstruction;
+  std::vector<std::string> columns;
+  for (const auto& [key, value] : row.items())
+    if (key.is_text()) columns.push_back(key.text());
+  throw DataError(
+      fmt::format("{}: no column to learn from; expected messages or conversations, prompt and completion, instruction "
+                  "and output, or the text column '{}' (--dataset_text_field); found {}",
+                  where, text_field, columns.empty() ? "no columns" : fmt::format("{}", fmt::join(columns, ", "))));
+}
+
+struct SftTokenizer::Conversation {
+  Value messages;
+  const chat::Dict& object;  // the row: tools, chat_template_kwargs
+};
+
+SftTokenizer::SftTokenizer(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer,
+                           RowKind kind)
+    : options_(options), tokenizer_(std::move(tokenizer)), kind_(kind) {
+  if (options.assistant_only_loss && kind != RowKind::kMessages && kind != RowKind::kPromptCompletion)
+    throw ConfigError(
+        fmt::format("--assistant_only_loss needs conversations (messages), the rows have {}", name_of(kind)),
+        "assistant_only_loss");
+  if (options.completion_only_loss.value_or(false) && (kind == RowKind::kMessages || kind == RowKind::kText))
+    throw ConfigError(
+        fmt::format("--completion_only_loss needs rows with prompt and completion, the rows have {}", name_of(kind)),
+        "completion_only_loss");
+  eos_ = tokenizer_->special_tokens().eos;
+  special_tokens_ = variables_of(tokenizer_->special_tokens());
+  const std::string source = options.chat_template.empty() ? tokenizer_->chat_template() : options.chat_template;
+  if (source.empty()) return;
+  try {
+    template_ = std::make_unique<const chat::Template>(source);
+  } catch (const chat::TemplateError& e) {
+    throw DataError(fmt::format("the chat template cannot be used: {}", e.what()));
+  }
+}
+
+SftRow SftTokenizer::tokenize(const SourceRow& row) const {
+  const auto object = parse_row(row);
+  switch (kind_) {
+    case RowKind::kMessages:
+      return tokenize_messages(*object, row);
+    case RowKind::kPromptCompletion: {
+      for (const char* key : {"prompt", "completion"})
+        if (object->find(std::string_view(key)) == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));
+      return tokenize_pair(*object->find(std::string_view("prompt")), *object->find(std::string_view("completion")),
+                           *object, row);
+    }
+    case RowKind::kInstruction:
+      return tokenize_instruction(*object, row);
+    case RowKind::kText:
+      return finish(encode(with_eos(text_at(*object, options_.dataset_text_field, row))), 0, row);
+  }
+  throw InternalError("no such kind of row");
+}
+
+std::string SftTokenizer::with_eos(std::string text) const {
+  return eos_.empty() || text.ends_with(eos_) ? std::move(text) : std::move(text) + eos_;
+}
+
+SftTokenizer::Tokens SftTokenizer::encode(const std::string& text) const {
+  return {tokenizer_->encode(text, options_.add_special_tokens).ids, {}};
+}
+
+SftTokenizer::Tokens SftTokenizer::render(const Conversation& chat, const SourceRow& row, bool with_mask,
+                                          bool add_generation_prompt) const {
+  if (!template_)
+    throw ConfigError(
+        "the data are conversations, but the tokenizer has no chat template; choose one with --chat_template_format "
+        "chatml or zephyr",
+        "chat_template_format");
+  auto variables = special_tokens_;
+  if (const Value* more = chat.object.find(std::string_view("chat_template_kwargs")); more && more->is<chat::DictPtr>())
+    for (const auto& [key, value] : (*more->get<chat::DictPtr>())->items())
+      if (key.is_text()) variables[key.text()] = value;
+  variables["messages"] = chat.messages;
+  variables["add_generation_prompt"] = add_generation_prompt;
+  chat::Rendered rendered;
+  try {
+    if (const Value* tools = chat.object.find(std::string_view("tools")))
+      variables["tools"] = tools->is_text() ? chat::parse_json(tools->text()) : *tools;
+    rendered = chat::render_chat(*template_, std::move(variables));
+  } catch (const chat::TemplateError& e) {
+    const std::string place = e.kind == chat::ErrorKind::kRaised && e.at.line > 0
+                                  ? fmt::format(" (line {}, column {} of the template)", e.at.line, e.at.column)
+                                  : "";
+    fail(row, fmt::format("the chat template fails: {}{}", e.what(), place));
+  }
+  const text::Encoding encoding = tokenizer_->encode(rendered.text, false);
+  Tokens out{encoding.ids, {}};
+  if (with_mask) out.assistant = assistant_mask(encoding, rendered.generation_spans);
+  return out;
+}
+
+SftRow SftTokenizer::tokenize_messages(const chat::Dict& object, const SourceRow& row) const {
+  const Value messages = read_messages(object, row);
+  Tokens tokens = render({messages, object}, row, options_.assistant_only_loss, false);
+  return finish(std::move(tokens), 0, row);
+}
+
+SftRow SftTokenizer::tokenize_pair(const Value& prompt, const Value& completion, const chat::Dict& object,
+                                   const SourceRow& row) const {
+  Tokens before, all;
+  if (prompt.is_text() && completion.is_text()) {
+    before = encode(prompt.text());
+    all = encode(prompt.text() + with_eos(completion.text()));
+  } else {
+    const Value first = check_messages(prompt, "prompt", row), second = check_messages(completion, "completion", row);
+    auto messages = chat::iterate(first);
+    for (const auto& message : chat::iterate(second)) messages.push_back(message);
+    before = render({first, object}, row, false, true);
+    all = render({chat::make_list(std::move(messages)), object}, row, options_.assistant_only_loss, false);
+  }
+  // The completion begins where the tokens part, which need not be behind the prompt: tokens merge across the border.
+  const auto shorter = static_cast<std::ptrdiff_t>(std::min(before.ids.size(), all.ids.size()));
+  const auto parted = std::mismatch(before.ids.begin(), before.ids.begin() + shorter, all.ids.begin()).first;
+  return finish(std::move(all), static_cast<std::size_t>(parted - before.ids.begin()), row);
+}
+
+SftRow SftTokenizer::tokenize_instruction(const chat::Dict& object, const SourceRow& row) const {
+  const std::string& instruction = text_at(object, "instruction", row);
+  const std::string& output = text_at(object, "output", row);
+  const Value* given = object.find(std::string_view("input"));
+  const std::string input = given != nullptr && given->is_text() ? given->text() : "";
+  if (!template_) {
+    const std::string prompt = fmt::format("### Instruction:\n{}\n\n{}### Response:\n", instruction,
+                                           input.empty() ? "" : fmt::format("### Input:\n{}\n\n", input));
+    return tokenize_pair(Value(prompt), Value(output), object, row);
+  }
+  return tokenize_pair(make_messages("user", input.empty() ? instruction : instruction + "\n\n" + input),
+                       make_messages("assistant", output), object, row);
+}
+
+SftRow SftTokenizer::finish(Tokens tokens, std::size_t prompt_size, const SourceRow& row) const {
+  const bool masked = !tokens.assistant.empty();
+  if (options_.assistant_only_loss &&
+      (!masked || std::find(tokens.assistant.begin(), tokens.assistant.end(), true) == tokens.assistant.end()))
+    fail(row,
+         "--assistant_only_loss, but this conversation has no token of the assistant; the chat template must put the "
+         "assistant's text between {% generation %} and {% endgeneration %}");
+  if (!options_.completion_only_loss.value_or(true)) prompt_size = 0;
+  const std::int32_t eos = tokenizer_->eos_id();
+  if (options_.append_concat_token && eos >= 0 && (tokens.ids.empty() || tokens.ids.back() != eos)) {
+    tokens.ids.push_back(eos);
+    if (masked) tokens.assistant.push_back(tokens.assistant.back());
+  }
+  SftRow out;
+  out.input_ids = std::move(tokens.ids);
+  out.labels = out.input_ids;
+  for (std::size_t i = 0; i < out.labels.size(); ++i)
+    if (i < prompt_size || (masked && !tokens.assistant[i])) out.labels[i] = -100;
+  out.document_lengths = {static_cast<std::int32_t>(out.input_ids.size())};
+  return out;
+}
+
+}  // namespace tessera::data
