@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/gguf.h"
 #include "base/nearest.h"
 #include "chat/json.h"
 #include "chat/template_error.h"
@@ -99,10 +100,40 @@ const std::string& TokenizerTemplates::choose(const std::string& name, bool with
                   folder);
 }
 
+namespace {
+
+// tokenizer.chat_template, tokenizer.chat_template.NAME, and the texts of the *_token_id keys.
+TokenizerTemplates read_gguf_templates(const std::string& file) {
+  const auto header = read_gguf_header(file);
+  TokenizerTemplates out;
+  out.folder = file;
+  const std::string key = "tokenizer.chat_template";
+  for (const auto& [name, value] : header.metadata) {
+    const auto* text = std::get_if<std::string>(&value);
+    if (text == nullptr || !name.starts_with(key)) continue;
+    if (name == key) out.templates["default"] = *text;
+    if (name.starts_with(key + ".")) out.templates[name.substr(key.size() + 1)] = *text;
+  }
+  const auto* tokens = header.texts("tokenizer.ggml.tokens");
+  constexpr std::pair<const char*, const char*> kIds[] = {{"bos", "bos_token"},     {"eos", "eos_token"},
+                                                          {"unknown", "unk_token"}, {"padding", "pad_token"},
+                                                          {"cls", "cls_token"},     {"mask", "mask_token"}};
+  for (const auto& [stored, name] : kIds) {
+    const auto id = header.integer(fmt::format("tokenizer.ggml.{}_token_id", stored)).value_or(-1);
+    if (tokens != nullptr && id >= 0 && id < static_cast<std::int64_t>(tokens->size()))
+      out.special_tokens[name] = (*tokens)[static_cast<std::size_t>(id)];
+  }
+  return out;
+}
+
+}  // namespace
+
 TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   fs::path folder(folder_or_file);
   if (!fs::exists(folder))
     throw DataError(fmt::format("{}: no such file or folder (expected a tokenizer)", folder_or_file), folder_or_file);
+  const bool has_config = fs::exists(folder / "tokenizer_config.json") || fs::exists(folder / "tokenizer.json");
+  if (const auto gguf = has_config ? std::nullopt : find_gguf(folder_or_file)) return read_gguf_templates(*gguf);
   if (!fs::is_directory(folder)) folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
   TokenizerTemplates out;
   out.folder = folder.string();

@@ -21,7 +21,7 @@ struct TokenizerTemplates {
 
 /// Reads tokenizer_config.json ("chat_template": a text, or a list of {"name", "template"}), chat_template.jinja (which
 /// wins), additional_chat_templates/*.jinja, chat_template.json, and special_tokens_map.json of a folder, or of the
-/// folder that the named file lies in. DataError names the file.
+/// folder that the named file lies in; or the keys of a GGUF file. DataError names the file.
 TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file);
 
 }  // namespace tessera::chat

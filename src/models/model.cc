@@ -5,6 +5,7 @@
 #include "base/nearest.h"
 #include "io/tensor_source.h"
 #include "models/config_reader.h"
+#include "models/gguf_model.h"
 #include "models/t5_model.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -25,7 +26,7 @@ void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out) {
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
                                    std::optional<at::ScalarType> dtype) {
   const std::string file = folder + "/config.json";
-  const auto json = read_json(file);
+  const auto json = read_model_config(folder);
   const auto type = ConfigReader(json, file).get<std::string>("model_type", "");
   static const std::vector<std::string> kTypes = {"mt5", "t5", "umt5"};
   if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {

@@ -1,5 +1,6 @@
 #include "tasks/assemble.h"
 
+#include "models/gguf_model.h"
 #include "peft/targets.h"
 
 namespace tessera::tasks {
@@ -25,7 +26,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     if (p.requires_grad()) a.trainable += p.numel();
   }
   fsdp::FsdpOptions fsdp = options.fsdp;
-  if (!fsdp.source) fsdp.source = io::open_weights(options.model_folder);
+  if (!fsdp.source) fsdp.source = models::open_model_weights(options.model_folder);
   if (!fsdp.source_name) {
     fsdp.source_name = [source = fsdp.source](const std::string& name) { return models::source_name(*source, name); };
   }

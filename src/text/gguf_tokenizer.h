@@ -9,6 +9,10 @@
 
 #include "text/tokenizer.h"
 
+namespace tessera {
+struct GgufHeader;
+}
+
 namespace tessera::text {
 
 struct GgufVocabulary {
@@ -30,6 +34,9 @@ struct GgufVocabulary {
   std::map<std::string, std::string>
       chat_templates;  // tokenizer.chat_template is "default", tokenizer.chat_template.X is "X"
 };
+
+/// What the keys say. DataError when the file holds no tokenizer.
+GgufVocabulary gguf_vocabulary(const GgufHeader& header);
 
 /// DataError names the key at fault: an unknown model or pre, ids outside the vocabulary, lists of different lengths, a
 /// token that is not UTF-8.

@@ -2,8 +2,10 @@
 
 #include <filesystem>
 
+#include "base/gguf.h"
 #include "tessera/base/error.h"
 #include "text/convert.h"
+#include "text/gguf_tokenizer.h"
 #include "text/load.h"
 
 namespace tessera::text {
@@ -42,14 +44,19 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_fil
   const fs::path path(folder_or_file);
   if (!fs::exists(path))
     throw DataError(fmt::format("{}: no such file or folder (expected a tokenizer)", folder_or_file), folder_or_file);
+  const auto from_gguf = [](const std::string& file) {
+    return make_gguf_tokenizer(gguf_vocabulary(read_gguf_header(file)));
+  };
+  if (path.extension() == ".gguf") return from_gguf(folder_or_file);
   if (!fs::is_directory(path)) return make_tokenizer(load(path));
   for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"})
     if (fs::exists(path / name)) return make_tokenizer(load(path / name));
   if (fs::exists(path / "vocab.json") && fs::exists(path / "merges.txt"))
     return make_tokenizer(load(path / "vocab.json"));
   if (fs::exists(path / "vocab.txt")) return make_tokenizer(load(path / "vocab.txt"));
+  if (const auto gguf = find_gguf(folder_or_file)) return from_gguf(*gguf);
   throw DataError(fmt::format("{}: no tokenizer in this folder; looked for tokenizer.json, spiece.model, "
-                              "tokenizer.model, vocab.json with merges.txt, vocab.txt",
+                              "tokenizer.model, vocab.json with merges.txt, vocab.txt, a .gguf file",
                               folder_or_file),
                   folder_or_file);
 }

@@ -1,0 +1,227 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "io/gguf.h"
+#include "models/gguf_model.h"
+#include "models/gguf_names.h"
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+
+using nlohmann::json;
+
+/// A key of the file, without the architecture before it, and config.json's.
+struct Key {
+  const char* stored;
+  const char* name;
+};
+
+const std::vector<Key> kLlamaKeys = {{"context_length", "max_position_embeddings"},
+                                     {"block_count", "num_hidden_layers"},
+                                     {"feed_forward_length", "intermediate_size"},
+                                     {"embedding_length", "hidden_size"},
+                                     {"rope.freq_base", "rope_theta"},
+                                     {"attention.head_count", "num_attention_heads"},
+                                     {"attention.head_count_kv", "num_key_value_heads"},
+                                     {"attention.layer_norm_rms_epsilon", "rms_norm_eps"}};
+const std::vector<Key> kGpt2Keys = {{"block_count", "n_layer"},
+                                    {"context_length", "n_positions"},
+                                    {"context_length", "n_ctx"},
+                                    {"embedding_length", "n_embd"},
+                                    {"feed_forward_length", "n_inner"},
+                                    {"attention.head_count", "n_head"},
+                                    {"attention.layer_norm_epsilon", "layer_norm_epsilon"}};
+const std::vector<Key> kBloomKeys = {{"block_count", "n_layer"},
+                                     {"embedding_length", "hidden_size"},
+                                     {"attention.head_count", "n_head"},
+                                     {"attention.layer_norm_epsilon", "layer_norm_epsilon"}};
+const std::vector<Key> kFalconKeys = {{"context_length", "max_position_embeddings"},
+                                      {"block_count", "num_hidden_layers"},
+                                      {"embedding_length", "hidden_size"},
+                                      {"feed_forward_length", "ffn_hidden_size"},
+                                      {"rope.freq_base", "rope_theta"},
+                                      {"attention.head_count", "num_attention_heads"},
+                                      {"attention.head_count_kv", "num_kv_heads"},
+                                      {"attention.layer_norm_epsilon", "layer_norm_epsilon"}};
+const std::vector<Key> kNeoxKeys = {{"context_length", "max_position_embeddings"},
+                                    {"block_count", "num_hidden_layers"},
+                                    {"feed_forward_length", "intermediate_size"},
+                                    {"embedding_length", "hidden_size"},
+                                    {"rope.freq_base", "rotary_emb_base"},
+                                    {"attention.head_count", "num_attention_heads"},
+                                    {"attention.layer_norm_epsilon", "layer_norm_eps"},
+                                    {"use_parallel_residual", "use_parallel_residual"}};
+
+const std::vector<Key>& keys_of(const std::string& family) {
+  if (family == "gpt2") return kGpt2Keys;
+  if (family == "bloom") return kBloomKeys;
+  if (family == "falcon") return kFalconKeys;
+  if (family == "gptneox") return kNeoxKeys;
+  return kLlamaKeys;
+}
+
+json to_json(const GgufValue& value) {
+  return std::visit([](const auto& v) { return json(v); }, value);
+}
+
+class Config {
+ public:
+  explicit Config(const io::GgufFile& file)
+      : file_(file), family_(gguf_family(file)), architecture_(*file.header().text("general.architecture")) {}
+
+  json build() {
+    out_["model_type"] = family_ == "gptneox" ? "gpt_neox" : family_;
+    out_["torch_dtype"] = "float32";
+    for (const auto& k : keys_of(family_)) copy(k.stored, k.name);
+    add_vocabulary();
+    const bool always_tied = family_ == "falcon" || family_ == "bloom";
+    out_["tie_word_embeddings"] = always_tied || !file_.find("output.weight");
+    if (family_ == "llama" || family_ == "mistral" || family_ == "mixtral") add_llama();
+    if (family_ == "mixtral")
+      copy("expert_count", "num_local_experts"), copy("expert_used_count", "num_experts_per_tok");
+    if (family_ == "qwen3") copy("attention.key_length", "head_dim");
+    if (family_ == "gemma" || family_ == "gemma2") add_gemma();
+    if (family_ == "phi3") add_phi3();
+    if (family_ == "falcon") add_falcon();
+    if (family_ == "gptneox") add_neox();
+    add_rope_scaling();
+    return std::move(out_);
+  }
+
+ private:
+  std::string key(const char* name) const { return architecture_ + "." + name; }
+
+  void copy(const char* stored, const char* name) {
+    const auto found = file_.header().metadata.find(key(stored));
+    if (found == file_.header().metadata.end()) return;
+    auto value = to_json(found->second);
+    if (value.is_array())
+      throw DataError(fmt::format("{}: key '{}' differs from layer to layer, which is not supported",
+                                  file_.header().path, key(stored)),
+                      file_.header().path);
+    out_[name] = std::move(value);
+  }
+
+  std::int64_t integer(const char* stored) const {
+    const auto value = file_.header().integer(key(stored));
+    if (!value || *value < 1)
+      throw DataError(fmt::format("{}: key '{}' must be a positive integer", file_.header().path, key(stored)),
+                      file_.header().path);
+    return *value;
+  }
+
+  void add_vocabulary() {
+    const auto* table = file_.find("token_embd.weight");
+    if (table && table->shape.size() == 2)
+      out_["vocab_size"] = table->shape[0];
+    else if (const auto* tokens = file_.header().texts("tokenizer.ggml.tokens"))
+      out_["vocab_size"] = tokens->size();
+    for (const auto& [stored, name] : {Key{"bos", "bos_token_id"}, Key{"eos", "eos_token_id"},
+                                       Key{"padding", "pad_token_id"}, Key{"unknown", "unk_token_id"}})
+      if (const auto id = file_.header().integer(fmt::format("tokenizer.ggml.{}_token_id", stored))) out_[name] = *id;
+  }
+
+  void add_llama() {
+    copy("rope.dimension_count", "head_dim");
+    if (!out_.contains("head_dim")) copy("attention.key_length", "head_dim");
+    copy("attention.sliding_window", "sliding_window");
+  }
+
+  void add_gemma() {
+    out_["hidden_activation"] = "gelu_pytorch_tanh";
+    copy("attention.key_length", "head_dim");
+    if (family_ != "gemma2") return;
+    copy("attention.sliding_window", "sliding_window");
+    copy("attn_logit_softcapping", "attn_logit_softcapping");
+    copy("final_logit_softcapping", "final_logit_softcapping");
+    // Not in the file: the 27 B model alone (46 layers) divides by the square root of its hidden size per head.
+    const bool largest = integer("block_count") == 46;
+    if (largest)
+      out_["query_pre_attn_scalar"] = integer("embedding_length") / integer("attention.head_count");
+    else
+      copy("attention.key_length", "query_pre_attn_scalar");
+  }
+
+  void add_phi3() {
+    copy("attention.sliding_window", "sliding_window");
+    copy("rope.scaling.original_context_length", "original_max_position_embeddings");
+    if (!file_.find("rope_factors_long.weight") || !file_.find("rope_factors_short.weight")) return;
+    out_["rope_scaling"] = {{"type", "longrope"}, {"rope_type", "longrope"}};
+    for (const char* which : {"long", "short"})
+      out_["rope_scaling"][which + std::string("_factor")] = values(fmt::format("rope_factors_{}.weight", which));
+  }
+
+  void add_falcon() {
+    const auto kv = out_.value("num_kv_heads", std::int64_t{1});
+    const bool two_norms = file_.find("blk.0.attn_norm_2.weight");
+    out_["new_decoder_architecture"] = two_norms;
+    out_["multi_query"] = kv == 1;
+    out_["parallel_attn"] = true;
+    out_["bias"] = file_.find("blk.0.attn_qkv.bias") != nullptr;
+    out_["alibi"] = false;
+  }
+
+  void add_neox() {
+    const auto size = integer("embedding_length") / integer("attention.head_count");
+    const auto rotated = file_.header().integer(key("rope.dimension_count")).value_or(size);
+    out_["rotary_pct"] = static_cast<double>(rotated) / static_cast<double>(size);
+    out_["attention_bias"] = file_.find("blk.0.attn_qkv.bias") != nullptr;
+  }
+
+  std::vector<double> values(const std::string& tensor) const {
+    const auto t = io::read_tensor(file_, tensor).to(at::kDouble).reshape(-1).contiguous();
+    return {t.const_data_ptr<double>(), t.const_data_ptr<double>() + t.numel()};
+  }
+
+  void add_rope_scaling() {
+    const auto type = file_.header().text(key("rope.scaling.type")).value_or("none");
+    if (type == "linear" || type == "yarn") {
+      out_["rope_scaling"] = {{"type", type}, {"rope_type", type}};
+      if (const auto factor = file_.header().number(key("rope.scaling.factor")))
+        out_["rope_scaling"]["factor"] = *factor;
+      if (const auto length = file_.header().integer(key("rope.scaling.original_context_length")))
+        out_["rope_scaling"]["original_max_position_embeddings"] = *length;
+    }
+    if (file_.find("rope_freqs.weight")) add_llama3_scaling();
+  }
+
+  /// Llama 3.1 files hold the divisors of the frequencies, not what they were made from. The published models agree in
+  /// all but the factor; whether the divisors are theirs is checked.
+  void add_llama3_scaling() {
+    const auto found = values("rope_freqs.weight");
+    double factor = 1;
+    for (double v : found) factor = std::max(factor, v);
+    const double base = out_.value("rope_theta", 10000.0), context = 8192, low = 1, high = 4;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const double turns = context * std::pow(base, -static_cast<double>(i) / static_cast<double>(found.size())) /
+                           (2 * 3.14159265358979323846);
+      const double smooth = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+      const double expected = 1 / ((1 - smooth) / factor + smooth);
+      if (std::abs(expected - found[i]) > 1e-3 * expected)
+        throw DataError(fmt::format("{}: rope_freqs.weight[{}] is {}; the scaling of Llama 3.1 with factor {} has {}",
+                                    file_.header().path, i, found[i], factor, expected),
+                        file_.header().path);
+    }
+    if (factor == 1) return;
+    out_["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", factor},
+                            {"low_freq_factor", low},
+                            {"high_freq_factor", high},
+                            {"original_max_position_embeddings", 8192}};
+  }
+
+  const io::GgufFile& file_;
+  std::string family_, architecture_;
+  json out_ = json::object();
+};
+
+}  // namespace
+
+json gguf_config(const io::GgufFile& file) {
+  return Config(file).build();
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,146 @@
+#include "models/gguf_model.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "io/tensor_source.h"
+#include "models/gguf_layout.h"
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+
+using nlohmann::json;
+
+const char* const kFamilies[] = {"llama", "mixtral", "qwen2", "qwen3",  "gemma",  "gemma2",
+                                 "phi3",  "gpt2",    "bloom", "falcon", "gptneox"};
+
+std::string data(const std::string& name) {
+  return std::string(TESSERA_TEST_DATA) + "/gguf/" + name;
+}
+
+/// config.json's keys of the model that the file was made from: the safetensors header's metadata.
+json original_config(const std::string& family) {
+  const auto bytes = read_file(data(family + ".safetensors"));
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  return json::parse(json::parse(bytes.substr(8, length))["__metadata__"]["config"].get<std::string>());
+}
+
+TEST(GgufModel, GivesTheOriginalWeightsUnderTheirNames) {
+  for (const std::string family : kFamilies) {
+    const auto weights = open_model_weights(data(family + ".gguf"));
+    const auto original = io::open_safetensors(data(family + ".safetensors"));
+    std::size_t compared = 0;
+    for (const auto& info : original->tensors()) {
+      if (info.name == "logits") continue;
+      ASSERT_TRUE(weights->find(info.name)) << family << ' ' << info.name;
+      const auto got = io::read_tensor(*weights, info.name), want = io::read_tensor(*original, info.name);
+      ASSERT_EQ(got.sizes(), want.sizes()) << family << ' ' << info.name;
+      EXPECT_TRUE(at::allclose(got.to(at::kFloat), want.to(at::kFloat), 1e-3, 1e-3)) << family << ' ' << info.name;
+      const bool shifted = family.starts_with("gemma") && info.name.ends_with("norm.weight");
+      EXPECT_TRUE(shifted || at::equal(got.to(at::kFloat), want.to(at::kFloat))) << family << ' ' << info.name;
+      ++compared;
+    }
+    EXPECT_EQ(compared, weights->tensors().size()) << family;
+  }
+}
+
+TEST(GgufModel, ReadsAnyRangeOfARearrangedTensor) {
+  for (const std::string family : kFamilies) {
+    const auto weights = open_model_weights(data(family + ".gguf"));
+    for (const auto& info : weights->tensors()) {
+      const auto whole = io::read_tensor(*weights, info.name).view(-1).to(at::kFloat);
+      for (std::int64_t begin : {std::int64_t{0}, std::int64_t{1}, info.numel() / 3, info.numel() - 1}) {
+        const auto count = std::min<std::int64_t>(37, info.numel() - begin);
+        const auto part = at::empty({count}, at::kFloat);
+        weights->read(info.name, begin, part);
+        EXPECT_TRUE(at::equal(part, whole.narrow(0, begin, count))) << family << ' ' << info.name << ' ' << begin;
+      }
+      EXPECT_THROW(weights->read(info.name, info.numel(), at::empty({1})), DataError);
+    }
+  }
+}
+
+TEST(GgufModel, GivesTheOriginalConfiguration) {
+  for (const std::string family : kFamilies) {
+    const auto got = read_model_config(data(family + ".gguf")), want = original_config(family);
+    EXPECT_EQ(got["model_type"], want["model_type"]);
+    for (const auto& [key, value] : got.items()) {
+      const bool of_file = key.ends_with("_token_id") || key == "torch_dtype" || key == "n_ctx" || key == "n_inner" ||
+                           key == "head_dim" || key == "ffn_hidden_size";
+      if (of_file || !want.contains(key)) continue;
+      if (value.is_number_float())
+        EXPECT_NEAR(value.get<double>() / want[key].get<double>(), 1, 1e-6) << family << ' ' << key;
+      else
+        EXPECT_EQ(value, want[key]) << family << ' ' << key;
+    }
+    if (family == "falcon" || family == "bloom" || family == "gpt2") continue;  // other names for some keys
+    for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                            "intermediate_size", "vocab_size", "num_local_experts"}) {
+      EXPECT_EQ(got.contains(key), want.contains(key)) << family << ' ' << key;
+    }
+  }
+}
+
+TEST(GgufModel, IsFoundInAFolderWithoutConfiguration) {
+  namespace fs = std::filesystem;
+  const auto folder = fs::path(testing::TempDir()) / "gguf_model_test";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  EXPECT_EQ(gguf_file_of(folder.string()), std::nullopt);
+  fs::copy(data("llama.gguf"), folder / "a.gguf");
+  EXPECT_EQ(gguf_file_of(folder.string()), (folder / "a.gguf").string());
+  EXPECT_EQ(read_model_config(folder.string())["model_type"], "llama");
+  EXPECT_TRUE(open_model_weights(folder.string())->find("model.norm.weight"));
+  fs::copy(data("llama.gguf"), folder / "b.gguf");
+  EXPECT_THROW(gguf_file_of(folder.string()), DataError);
+  std::ofstream(folder / "config.json") << "{}";
+  EXPECT_EQ(gguf_file_of(folder.string()), std::nullopt);
+}
+
+TEST(GgufModel, NamesUnknownArchitecturesAndTensors) {
+  const auto path = (std::filesystem::path(testing::TempDir()) / "gguf_unknown.gguf").string();
+  const auto patched = [&](const std::string& from, const std::string& to) {
+    auto bytes = read_file(data("qwen2.gguf"));
+    for (auto at = bytes.find(from); at != std::string::npos; at = bytes.find(from, at + 1))
+      bytes.replace(at, from.size(), to);
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
+  };
+  try {
+    read_model_config(patched("qwen2", "qwen9"));
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("architecture 'qwen9' is not known (did you mean 'qwen"), std::string::npos)
+        << e.what();
+    EXPECT_NE(std::string(e.what()).find("falcon"), std::string::npos) << e.what();
+  }
+  try {
+    open_model_weights(patched("attn_norm", "attn_nerm"));
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("'blk.0.attn_nerm.weight': not a tensor of architecture 'qwen2'"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(GgufLayout, RowMapsAreInversesOfTheConversion) {
+  // rows h*size + half*.. of [heads, 2, size/2] lie as [heads, size/2, 2]
+  const auto rotary = rotary_rows(8, 2);
+  const std::int64_t want[] = {0, 2, 1, 3, 4, 6, 5, 7};
+  for (std::int64_t r = 0; r < 8; ++r) EXPECT_EQ(rotary(r), want[r]);
+  // two key/value heads of two queries each, one row a head: q0 q1 k0 v0 q2 q3 k1 v1 from q0 q1 q2 q3 k0 k1 v0 v1
+  const auto grouped = grouped_rows(8, {4, 2});
+  const std::int64_t falcon[] = {0, 1, 4, 6, 2, 3, 5, 7};
+  for (std::int64_t r = 0; r < 8; ++r) EXPECT_EQ(grouped(r), falcon[r]);
+}
+
+}  // namespace
+}  // namespace tessera::models
