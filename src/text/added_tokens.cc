@@ -40,7 +40,9 @@ void AddedTokenList::add(AddedToken token) {
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer) : tokens_(std::move(tokens)) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const auto& token = tokens_[i];
-    by_id_[token.id] = i;
+    const auto id = static_cast<std::size_t>(token.id);
+    if (id >= by_id_.size()) by_id_.resize(id + 1, -1);
+    by_id_[id] = static_cast<std::int32_t>(i);
     by_content_[token.content] = i;
     auto spelling = align(token.content);
     if (token.normalized && normalizer) normalizer->normalize(spelling, 0);
@@ -141,12 +143,13 @@ const AddedToken* AddedTokens::find(std::string_view content) const {
 }
 
 const AddedToken* AddedTokens::find(std::int32_t id) const {
-  auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : &tokens_[it->second];
+  const auto index = static_cast<std::size_t>(id);
+  return id < 0 || index >= by_id_.size() || by_id_[index] < 0 ? nullptr
+                                                               : &tokens_[static_cast<std::size_t>(by_id_[index])];
 }
 
 std::int32_t AddedTokens::max_id() const {
-  return by_id_.empty() ? -1 : by_id_.rbegin()->first;
+  return static_cast<std::int32_t>(by_id_.size()) - 1;
 }
 
 }  // namespace tessera::text

@@ -70,7 +70,7 @@ class AddedTokens {
   void cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns, std::vector<Piece>& out) const;
 
   std::vector<AddedToken> tokens_;
-  std::map<std::int32_t, std::size_t> by_id_;
+  std::vector<std::int32_t> by_id_;  // index in tokens_, -1: none; as long as the highest id asks for
   std::map<std::string, std::size_t, std::less<>> by_content_;
   Patterns raw_, normalized_;
 };

@@ -34,12 +34,6 @@ class Bpe final : public Model {
   }
 
   void tokenize(std::string_view piece, std::vector<ModelToken>& out) const override {
-    if (o_.ignore_merges) {
-      if (const auto id = o_.vocabulary.find(piece); id >= 0) {
-        out.push_back({id, 0, piece.size()});
-        return;
-      }
-    }
     std::size_t begin = 0;
     if (cuts_at_spaces_) {
       for (auto at = piece.find(kSpace, 1); at != std::string_view::npos; at = piece.find(kSpace, at + kSpace.size())) {
@@ -87,7 +81,7 @@ class Bpe final : public Model {
   void find_cuts() {
     const bool covers =
         unk_id_ >= 0 || (!byte_ids_.empty() && *std::min_element(byte_ids_.begin(), byte_ids_.end()) >= 0);
-    cuts_at_spaces_ = plain_ && covers && o_.vocabulary.find(kSpace) >= 0;
+    cuts_at_spaces_ = plain_ && covers && !o_.ignore_merges && o_.vocabulary.find(kSpace) >= 0;
     for (const auto& [left, right] : o_.merges) {
       if (left == o_.unk_token || left.starts_with("<0x") || right.starts_with("<0x")) cuts_at_spaces_ = false;
       const auto joined = std::string(left).append(right);
@@ -118,7 +112,11 @@ class Bpe final : public Model {
     if (!cached || !WordCache::find(cache_, text, hash, out)) {
       thread_local std::vector<Symbol> symbols;
       symbols.clear();
-      start(text, symbols);
+      const auto whole = o_.ignore_merges ? o_.vocabulary.find(text) : -1;
+      if (whole >= 0)
+        symbols.push_back({whole, static_cast<std::uint32_t>(text.size())});
+      else
+        start(text, symbols);
       merge_symbols(merges_, symbols);
       std::size_t at = 0;
       for (const auto& s : symbols) {

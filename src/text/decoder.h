@@ -18,7 +18,8 @@ using DecoderPtr = std::shared_ptr<const Decoder>;
 DecoderPtr make_metaspace_decoder(char32_t replacement, bool drop_first);
 /// `pattern`: a PCRE2 expression.
 DecoderPtr make_replace_decoder(const std::string& pattern, const std::string& content, const std::string& where);
-DecoderPtr make_fuse_decoder();  // all tokens become one
+DecoderPtr make_literal_replace_decoder(const std::string& text, const std::string& content);  // `text` not empty
+DecoderPtr make_fuse_decoder();                                                                // all tokens become one
 /// Removes up to `start` of the signs at each token's start, `stop` at its end.
 DecoderPtr make_strip_decoder(char32_t sign, std::size_t start, std::size_t stop);
 DecoderPtr make_byte_fallback_decoder();  // runs of <0xAB> -> text; one U+FFFD for each byte of a run that is not UTF-8

@@ -12,6 +12,9 @@ DecoderPtr json_decoder(const JsonPlace& json) {
     return make_metaspace_decoder(json.has("replacement") ? json.at("replacement").code_point() : 0x2581,
                                   scheme != "never");
   }
+  if (const auto text = json.has("pattern") ? json.at("pattern").string_or("String", "") : "";
+      type == "Replace" && !text.empty())
+    return make_literal_replace_decoder(text, json.at("content").string());
   if (type == "Replace")
     return make_replace_decoder(json_pattern(json.at("pattern")), json.at("content").string(), json.where());
   if (type == "Fuse") return make_fuse_decoder();

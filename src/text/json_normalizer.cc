@@ -41,6 +41,17 @@ std::string json_pattern(const JsonPlace& json) {
   return json.at("Regex").string();
 }
 
+namespace {
+
+NormalizerPtr replace(const JsonPlace& json) {
+  const auto content = json.at("content").string();
+  const auto from = to_utf32(json.at("pattern").string_or("String", "")), to = to_utf32(content);
+  if (from.size() == 1 && to.size() == 1) return make_replace_sign(from[0], to[0]);
+  return make_replace(json_pattern(json.at("pattern")), content, json.where());
+}
+
+}  // namespace
+
 NormalizerPtr json_normalizer(const JsonPlace& json) {
   const auto type = json.at("type").string();
   if (type == "Sequence") return make_sequence(json_sequence<NormalizerPtr>(json, "normalizers", json_normalizer));
@@ -56,8 +67,7 @@ NormalizerPtr json_normalizer(const JsonPlace& json) {
   if (type == "ByteLevel") return make_byte_level_normalizer();
   if (type == "BertNormalizer") return make_bert_normalizer(bert_options(json));
   if (type == "Prepend") return make_prepend(json.at("prepend").string());
-  if (type == "Replace")
-    return make_replace(json_pattern(json.at("pattern")), json.at("content").string(), json.where());
+  if (type == "Replace") return replace(json);
   json.fail(fmt::format(
       "unknown type \"{}\"; known are Sequence, Precompiled, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, "
       "Prepend, Replace, Nmt, ByteLevel, BertNormalizer",

@@ -40,6 +40,7 @@ struct BertNormalizerOptions {
   bool lowercase = true;
 };
 NormalizerPtr make_bert_normalizer(const BertNormalizerOptions& options);
+NormalizerPtr make_replace_sign(char32_t from, char32_t to);
 NormalizerPtr make_sequence(std::vector<NormalizerPtr> parts);
 
 }  // namespace tessera::text

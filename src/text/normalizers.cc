@@ -93,8 +93,23 @@ class Replace final : public Normalizer {
   std::u32string content_;
 };
 
+class ReplaceSign final : public Normalizer {
+ public:
+  ReplaceSign(char32_t from, char32_t to) : from_(from), to_(to) {}
+  void normalize(AlignedText& text, std::int32_t) const override {
+    for (auto& a : text)
+      if (a.c == from_) a.c = to_;
+  }
+
+ private:
+  char32_t from_, to_;
+};
+
 }  // namespace
 
+NormalizerPtr make_replace_sign(char32_t from, char32_t to) {
+  return std::make_unique<ReplaceSign>(from, to);
+}
 NormalizerPtr make_lowercase() {
   return std::make_unique<Lowercase>();
 }

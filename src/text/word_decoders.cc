@@ -56,6 +56,17 @@ class WordPieceDecoder final : public Decoder {
   bool cleanup_;
 };
 
+class LiteralReplace final : public Decoder {
+ public:
+  LiteralReplace(const std::string& text, const std::string& content) : text_(text), content_(content) {}
+  void decode(std::vector<std::string>& tokens) const override {
+    for (auto& token : tokens) replace_all(token, text_, content_);
+  }
+
+ private:
+  std::string text_, content_;
+};
+
 class BpeDecoder final : public Decoder {
  public:
   explicit BpeDecoder(const std::string& suffix) : suffix_(suffix) {}
@@ -95,6 +106,9 @@ class Ctc final : public Decoder {
 
 DecoderPtr make_word_piece_decoder(const std::string& prefix, bool cleanup) {
   return std::make_unique<WordPieceDecoder>(prefix, cleanup);
+}
+DecoderPtr make_literal_replace_decoder(const std::string& text, const std::string& content) {
+  return std::make_unique<LiteralReplace>(text, content);
 }
 DecoderPtr make_bpe_decoder(const std::string& suffix) {
   return std::make_unique<BpeDecoder>(suffix);
