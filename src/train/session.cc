@@ -225,6 +225,7 @@ void Session::evaluate() {
         "metric_for_best_model '" + arguments_.metric_for_best_model + "' is not measured; there are " + names,
         "metric_for_best_model");
   }
+  trainer_.schedule().observe(found->second);
   const bool improved = update_best(found->second);
   if (improved && arguments_.save_strategy == Interval::kBest) save_checkpoint();
 }

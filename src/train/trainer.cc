@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "tessera/base/error.h"
-#include "tessera/optim/schedule.h"
 
 namespace tessera::train {
 namespace {
@@ -51,6 +50,10 @@ Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedData
                      : static_cast<std::int64_t>(
                            std::ceil(options_.num_train_epochs * static_cast<double>(steps_per_epoch_) - 1e-9));
   epochs_ = ceil_div(total_steps_, steps_per_epoch_);
+  schedule_ = optim::make_schedule(options_.lr_scheduler_type, {.lr = options_.learning_rate,
+                                                                .warmup_steps = warmup_steps(),
+                                                                .total_steps = total_steps_,
+                                                                .kwargs_json = options_.lr_scheduler_kwargs});
   model_.set_gradient_divisor(1.0);  // the loss is already divided by the tokens of all ranks
 }
 
@@ -105,8 +108,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   report.interrupted = sums[1] > 0;
   if (!std::isfinite(report.loss)) check_finite(losses, epoch, first_batch);
   if (options_.max_grad_norm > 0) report.grad_norm = model_.clip_grad_norm(options_.max_grad_norm);
-  report.learning_rate =
-      options_.learning_rate * optim::schedule(options_.lr_scheduler_type, done_, warmup_steps(), total_steps_);
+  report.learning_rate = schedule_->lr(done_);
   optimizer_.set_lr(report.learning_rate);
   optimizer_.step();
   optimizer_.zero_grad();

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/optim/schedule.h"
 
 namespace tessera::train {
 
@@ -19,6 +21,7 @@ struct TrainerOptions {
   std::int64_t gradient_accumulation_steps = 1;
   double learning_rate = 1e-3;
   std::string lr_scheduler_type = "linear";
+  std::string lr_scheduler_kwargs;  // JSON object; "": none
   std::int64_t warmup_steps = 0;
   double warmup_ratio = 0.0;   // used when warmup_steps is 0: ceil(ratio * steps)
   double max_grad_norm = 0.0;  // 0: no clipping
@@ -76,6 +79,7 @@ class Trainer {
   std::int64_t warmup_steps() const;
 
   std::int64_t done() const { return done_; }
+  optim::Schedule& schedule() { return *schedule_; }
   /// Continues as if so many steps had been taken.
   void start_at(std::int64_t steps) { done_ = steps; }
 
@@ -92,6 +96,7 @@ class Trainer {
   Trainable& task_;
   fsdp::FullyShardedDataParallel& model_;
   optim::Optimizer& optimizer_;
+  std::unique_ptr<optim::Schedule> schedule_;
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0;
 };
 

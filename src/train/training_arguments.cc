@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/factory.h"
 
 namespace tessera::train {
 namespace {
@@ -182,6 +183,7 @@ TrainerOptions TrainingArguments::trainer_options() const {
   t.gradient_accumulation_steps = gradient_accumulation_steps;
   t.learning_rate = learning_rate;
   t.lr_scheduler_type = lr_scheduler_type;
+  t.lr_scheduler_kwargs = lr_scheduler_kwargs;
   t.warmup_steps = warmup_steps >= 1 ? static_cast<std::int64_t>(warmup_steps) : 0;
   t.warmup_ratio = warmup_steps > 0 && warmup_steps < 1 ? warmup_steps : warmup_ratio;
   t.max_grad_norm = max_grad_norm;
@@ -191,6 +193,23 @@ TrainerOptions TrainingArguments::trainer_options() const {
 std::int64_t TrainingArguments::every(double value, std::int64_t total_steps) {
   if (value < 1) value = std::ceil(value * static_cast<double>(total_steps));
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(value));
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments,
+                                                 const fsdp::FullyShardedDataParallel& model) {
+  auto slices = fsdp::parameter_slices(model);
+  for (auto& slice : slices) {
+    const bool vector = slice.shape.size() < 2 && !slice.name.ends_with("lora_magnitude_vector");
+    if (!optim::decays_by_name(slice.name) || vector) slice.weight_decay = 0.0;
+  }
+  return optim::make_optimizer(arguments.optim,
+                               {.lr = arguments.learning_rate,
+                                .weight_decay = arguments.weight_decay,
+                                .adam_beta1 = arguments.adam_beta1,
+                                .adam_beta2 = arguments.adam_beta2,
+                                .adam_epsilon = arguments.adam_epsilon,
+                                .optim_args = arguments.optim_args},
+                               model.parameters(), std::move(slices), model.shard_group());
 }
 
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments) {

@@ -1,6 +1,7 @@
 #pragma once
 // The Trainer's settings under transformers' names (TrainingArguments, 4.x and 5.x spellings), shared by tasks.
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,11 @@ struct TrainingArguments {
 
 /// Adds the flags, with the values of `arguments` as their defaults.
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments);
+
+/// The optimizer that the arguments name, over this rank's slices. Biases and vectors (the weights of norms) are not
+/// decayed, as Trainer does it.
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments,
+                                                 const fsdp::FullyShardedDataParallel& model);
 
 /// After parsing: contradictions and values out of range (ConfigError). Notes say what was accepted without effect.
 void check_training_arguments(TrainingArguments& arguments, const config::OptionTable& table,
