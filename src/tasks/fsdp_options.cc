@@ -62,8 +62,6 @@ void refuse_missing(const config::FsdpConfig& config) {
 
 fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
   refuse_missing(config.fsdp);
-  if (config.mixed_precision == config::MixedPrecision::kFp16)
-    throw ConfigError("mixed_precision fp16: the tasks do not scale their loss yet; use bf16 or no", "mixed_precision");
   fsdp::FsdpOptions options;
   options.strategy = strategy_of(config);
   options.wrap = wrap_of(config.fsdp);
@@ -81,6 +79,17 @@ fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
       break;
   }
   return options;
+}
+
+config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16) {
+  using config::MixedPrecision;
+  config::AccelerateConfig launch = config::from_environment();
+  if (bf16.value_or(false) && fp16.value_or(false)) throw ConfigError("--bf16 and --fp16 exclude each other", "bf16");
+  if (bf16 == false && launch.mixed_precision == MixedPrecision::kBf16) launch.mixed_precision = MixedPrecision::kNo;
+  if (fp16 == false && launch.mixed_precision == MixedPrecision::kFp16) launch.mixed_precision = MixedPrecision::kNo;
+  if (bf16.value_or(false)) launch.mixed_precision = MixedPrecision::kBf16;
+  if (fp16.value_or(false)) launch.mixed_precision = MixedPrecision::kFp16;
+  return launch;
 }
 
 std::vector<std::pair<std::string, fsdp::GatherForm>> gather_forms() {

@@ -1,5 +1,6 @@
 #pragma once
 // accelerate's settings as the sharding runtime takes them.
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,9 @@ namespace tessera::tasks {
 
 /// `wrap` stays unset for TRANSFORMER_BASED_WRAP without class names (the model's no-split classes are meant).
 fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config);
+
+/// The launcher's settings with the task's own --bf16 and --fp16, which are stronger where they are given.
+config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16);
 
 std::vector<std::pair<std::string, fsdp::GatherForm>> gather_forms();
 

@@ -67,9 +67,7 @@ AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& fol
     lora.base_model_name_or_path = o.model_name_or_path;
     a.lora = lora;
   }
-  config::AccelerateConfig launch = config::from_environment();
-  if (o.bf16) launch.mixed_precision = *o.bf16 ? config::MixedPrecision::kBf16 : config::MixedPrecision::kNo;
-  a.fsdp = fsdp_options(launch);
+  a.fsdp = fsdp_options(launch_settings(o.bf16, o.fp16));
   a.fsdp.gather = o.gather;
   return a;
 }

@@ -74,7 +74,7 @@ void add_training(config::OptionTable& table, Seq2SeqOptions& o) {
   table.add(&t.warmup_ratio, {"--warmup_ratio"}, "the same as a part of all steps", group);
   table.add(&o.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&o.bf16, {"--bf16"}, "compute in bfloat16 (overrides the launcher's mixed_precision)", group);
-  table.add(&o.fp16, {"--fp16"}, "compute in float16", group);
+  table.add(&o.fp16, {"--fp16"}, "compute in float16 with a gradient scaler", group);
   table.add(&o.device, {"--device"}, "where to run", group).choices({"auto", "cpu", "cuda"});
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
 }
@@ -112,9 +112,6 @@ void check(Seq2SeqOptions& o) {
   if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
   require(o.validation_split >= 0 && o.validation_split < 1,
           "validation_split must be in [0, 1), or a percentage below 100", "validation_split");
-  require(!o.fp16.value_or(false),
-          "--fp16 is not available on CPUs yet (the matrix units have no fp16 form here); use --bf16 or float32",
-          "fp16");
   require(o.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
   require(o.use_peft_lora || o.adapter_name_or_path.empty(),
           "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights are",
@@ -135,6 +132,8 @@ std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args
     return std::nullopt;
   }
   check(options);
+  options.trainer.scale_loss =
+      launch_settings(options.bf16, options.fp16).mixed_precision == config::MixedPrecision::kFp16;
   return options;
 }
 

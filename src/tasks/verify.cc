@@ -61,7 +61,12 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
     return 0;
   }
   auto group = comm::connect();
-  options.fsdp = fsdp_options(config::from_environment());
+  const auto launch = config::from_environment();
+  if (launch.mixed_precision == config::MixedPrecision::kFp16) {
+    throw ConfigError("verify compares without a gradient scaler: set mixed_precision to no or bf16",
+                      "mixed_precision");
+  }
+  options.fsdp = fsdp_options(launch);
   options.fsdp.gather = gather;
   if (group->size() > 1) options.sharded = true;
   std::ostringstream quiet;

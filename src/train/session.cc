@@ -119,6 +119,8 @@ void Session::resume() {
   state_.log_history = read.log_history;
   state_.evaluations_without_improvement = read.evaluations_without_improvement;
   state_.loss_sum = read.loss_sum;
+  trainer_.schedule().load_state(read.schedule);
+  if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
   resumed_at_ = saved_at_ = read.global_step;
   trainer_.start_at(read.global_step);
   bar_.start_at(read.global_step);
@@ -268,6 +270,11 @@ void Session::save_checkpoint() {
   }
   if (state_.best_metric && state_.best_global_step == state_.global_step) {
     state_.best_model_checkpoint = fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
+  }
+  state_.schedule = trainer_.schedule().state();
+  if (const auto* scaler = trainer_.scaler()) {
+    state_.loss_scale = scaler->scale();
+    state_.steps_at_loss_scale = scaler->growth_tracker();
   }
   if (group.rank() == 0) {
     write_file_atomically(folder + "/trainer_state.json", state_.to_json());

@@ -54,6 +54,7 @@ Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedData
                                                                 .warmup_steps = warmup_steps(),
                                                                 .total_steps = total_steps_,
                                                                 .kwargs_json = options_.lr_scheduler_kwargs});
+  if (options_.scale_loss) scaler_ = std::make_unique<optim::GradScaler>();
   model_.set_gradient_divisor(1.0);  // the loss is already divided by the tokens of all ranks
 }
 
@@ -83,6 +84,19 @@ void Trainer::check_finite(const std::vector<double>& losses, std::int64_t epoch
                   done_ + 1, where));
 }
 
+double Trainer::update() {
+  if (scaler_) scaler_->unscale(optimizer_, model_.group());
+  const double norm = options_.max_grad_norm > 0 ? model_.clip_grad_norm(options_.max_grad_norm) : 0;
+  if (scaler_) {
+    scaler_->step(optimizer_, model_.group());
+    scaler_->update();
+  } else {
+    optimizer_.step();
+  }
+  optimizer_.zero_grad();
+  return norm;
+}
+
 StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
                          const TrainerCallbacks& callbacks) {
   const auto start = Clock::now();
@@ -96,7 +110,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
     std::optional<fsdp::NoSync> no_sync;
     if (b + 1 < batches) no_sync.emplace(model_);
     at::Tensor loss = task_.loss(epoch, first_batch + b, tokens);
-    loss.backward();
+    (scaler_ ? scaler_->scale(loss) : loss).backward();
     losses.push_back(loss.item<double>());
     local_loss += losses.back();
   }
@@ -107,11 +121,9 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   report.loss = sums[0];
   report.interrupted = sums[1] > 0;
   if (!std::isfinite(report.loss)) check_finite(losses, epoch, first_batch);
-  if (options_.max_grad_norm > 0) report.grad_norm = model_.clip_grad_norm(options_.max_grad_norm);
   report.learning_rate = schedule_->lr(done_);
   optimizer_.set_lr(report.learning_rate);
-  optimizer_.step();
-  optimizer_.zero_grad();
+  report.grad_norm = update();
   report.step = ++done_;
   report.epoch = static_cast<double>(done_) / static_cast<double>(steps_per_epoch_);
   report.seconds = seconds_since(start);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/optim/grad_scaler.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/schedule.h"
 
@@ -25,6 +26,7 @@ struct TrainerOptions {
   std::int64_t warmup_steps = 0;
   double warmup_ratio = 0.0;   // used when warmup_steps is 0: ceil(ratio * steps)
   double max_grad_norm = 0.0;  // 0: no clipping
+  bool scale_loss = false;     // for fp16: with a gradient scaler; a step that overflows changes nothing
 };
 
 /// What is trained. Batches are global: rank r computes its part of each.
@@ -80,6 +82,8 @@ class Trainer {
 
   std::int64_t done() const { return done_; }
   optim::Schedule& schedule() { return *schedule_; }
+  /// Null unless the loss is scaled.
+  optim::GradScaler* scaler() { return scaler_.get(); }
   /// Continues as if so many steps had been taken.
   void start_at(std::int64_t steps) { done_ = steps; }
 
@@ -89,6 +93,8 @@ class Trainer {
  private:
   StepReport step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
                   const TrainerCallbacks& callbacks);
+  /// Collective. Clips, and steps unless scaled gradients overflowed; returns the norm before clipping.
+  double update();
   /// Collective: throws on every rank when the loss of one is not finite.
   void check_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch);
 
@@ -97,6 +103,7 @@ class Trainer {
   fsdp::FullyShardedDataParallel& model_;
   optim::Optimizer& optimizer_;
   std::unique_ptr<optim::Schedule> schedule_;
+  std::unique_ptr<optim::GradScaler> scaler_;
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0;
 };
 

@@ -51,7 +51,12 @@ std::string TrainerState::to_json() const {
       {"stateful_callbacks",
        {{"TrainerControl", {{"args", control}, {"attributes", Json::object()}}},
         {kStopper, {{"attributes", {{"early_stopping_patience_counter", evaluations_without_improvement}}}}},
-        {kRun, {{"attributes", {{"loss_sum", loss_sum}}}}}}},
+        {kRun,
+         {{"attributes",
+           {{"loss_sum", loss_sum},
+            {"loss_scale", loss_scale},
+            {"steps_at_loss_scale", steps_at_loss_scale},
+            {"schedule", schedule}}}}}}},
       {"total_flos", total_flos},
       {"train_batch_size", train_batch_size},
       {"trial_name", nullptr},
@@ -82,6 +87,9 @@ TrainerState TrainerState::read(const std::string& file) {
     };
     s.evaluations_without_improvement = attribute(kStopper, "early_stopping_patience_counter", std::int64_t{0});
     s.loss_sum = attribute(kRun, "loss_sum", 0.0);
+    s.loss_scale = attribute(kRun, "loss_scale", 0.0);
+    s.steps_at_loss_scale = attribute(kRun, "steps_at_loss_scale", std::int64_t{0});
+    s.schedule = attribute(kRun, "schedule", std::string("{}"));
   } catch (const Json::exception& e) {
     throw CheckpointError(
         "'" + file + "' is not a trainer_state.json (" + e.what() + "); resume from another checkpoint", file);

@@ -19,6 +19,9 @@ struct TrainerState {
   nlohmann::json log_history = nlohmann::json::array();
   std::int64_t evaluations_without_improvement = 0;  // of early stopping
   double loss_sum = 0;                               // of all steps, for train_loss
+  double loss_scale = 0;                             // of the gradient scaler; 0: none
+  std::int64_t steps_at_loss_scale = 0;
+  std::string schedule = "{}";  // optim::Schedule::state()
 
   /// json.dumps(indent=2, sort_keys=True) and a newline.
   std::string to_json() const;

@@ -230,7 +230,6 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
   require(a.warmup_steps >= 0 && a.warmup_ratio >= 0 && a.warmup_ratio <= 1,
           "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
   require(a.max_grad_norm >= 0, "max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
-  require(!(a.bf16.value_or(false) && a.fp16.value_or(false)), "--bf16 and --fp16 exclude each other", "bf16");
   require(a.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
   check_intervals(a);
   for (const auto& flag : kWithoutEffect) {

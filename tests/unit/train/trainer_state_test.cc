@@ -21,6 +21,9 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   s.num_input_tokens_seen = 1000;
   s.evaluations_without_improvement = 2;
   s.loss_sum = 3.5;
+  s.loss_scale = 1024;
+  s.steps_at_loss_scale = 7;
+  s.schedule = "{\"best\":1.0}";
   s.log_history.push_back({{"loss", 0.5}, {"step", 8}});
   const std::string file = testing::TempDir() + "trainer_state_" + std::to_string(getpid()) + ".json";
   write_file_atomically(file, s.to_json());
