@@ -1,4 +1,5 @@
-"""The measurements of bench/micro/tokenizer_bench.cc with the Python package `tokenizers`, on one thread:
+"""The measurements of bench/micro/tokenizer_bench.cc with the Python package `tokenizers`, on one thread (seconds of
+the processor):
 
     python bench/peers/tokenizers_bench.py TEXT_FILE TOKENIZER...
 
@@ -27,11 +28,11 @@ def open_tokenizer(path):
 
 
 def best_seconds(run):
-    best, start, passes = 1e9, time.perf_counter(), 0
-    while passes < 3 or time.perf_counter() - start < 2:
-        begin = time.perf_counter()
+    best, start, passes = 1e9, time.process_time(), 0
+    while passes < 3 or time.process_time() - start < 2:
+        begin = time.process_time()
         result = run()
-        best = min(best, time.perf_counter() - begin)
+        best = min(best, time.process_time() - begin)
         passes += 1
     return best, result
 
@@ -43,9 +44,9 @@ def main():
     if rows[-1] == "":
         rows.pop()
     for path in sys.argv[2:]:
-        begin = time.perf_counter()
+        begin = time.process_time()
         tokenizer = open_tokenizer(path)
-        load = time.perf_counter() - begin
+        load = time.process_time() - begin
         one, encodings = best_seconds(lambda: [tokenizer.encode(row) for row in rows])
         batch, encodings = best_seconds(lambda: tokenizer.encode_batch(rows))
         ids = [e.ids for e in encodings]

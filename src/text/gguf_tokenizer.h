@@ -16,7 +16,7 @@ struct GgufHeader;
 namespace tessera::text {
 
 struct GgufVocabulary {
-  std::string file;  // for messages, and where save() copies nothing from
+  std::string file;  // named by messages
 
   std::string model;  // tokenizer.ggml.model: llama, gpt2, bert, t5
   std::string pre;    // tokenizer.ggml.pre: names the expression that cuts words; "" and "default": GPT-2's

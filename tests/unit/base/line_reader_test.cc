@@ -1,0 +1,47 @@
+#include "base/line_reader.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+TEST(LineReader, GivesLinesAsTheyArrive) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto say = [&](const std::string& text) {
+    ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  };
+  int waits = 0;
+  LineReader lines(ends[0], [&] { ++waits; });
+  std::string_view line;
+  say("one\r\n\ntw");
+  ASSERT_TRUE(lines.next(line));
+  EXPECT_EQ(line, "one");
+  EXPECT_EQ(waits, 1);
+  ASSERT_TRUE(lines.next(line));
+  EXPECT_EQ(line, "");
+  EXPECT_EQ(waits, 1);
+  say("o\nthe end");
+  ASSERT_TRUE(lines.next(line));
+  EXPECT_EQ(line, "two");
+  EXPECT_EQ(lines.number(), 3);
+  ::close(ends[1]);
+  ASSERT_TRUE(lines.next(line));
+  EXPECT_EQ(line, "the end");
+  EXPECT_FALSE(lines.next(line));
+  ::close(ends[0]);
+}
+
+TEST(LineReader, AnInputThatCannotBeReadIsAnError) {
+  LineReader lines(-1, [] {});
+  std::string_view line;
+  EXPECT_THROW(lines.next(line), DataError);
+}
+
+}  // namespace
+}  // namespace tessera
