@@ -59,8 +59,12 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_vie
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
   for (std::size_t at = 0; at < utf8.size();) {
-    const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(utf8.data()), utf8.size(), at, PCRE2_NO_UTF_CHECK,
-                                  data.get(), nullptr);
+    const auto match = [&](std::uint32_t options) {
+      return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(utf8.data()), utf8.size(), at, PCRE2_NO_UTF_CHECK | options,
+                         data.get(), nullptr);
+    };
+    int found = match(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);  // slower, but its stack is on the heap
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0)
       throw DataError(fmt::format("{}: matching its regular expression failed (PCRE2 error {})", impl_->where, found));
