@@ -18,7 +18,7 @@ using EarlyStopping = GenerationConfig::EarlyStopping;
 constexpr float kOut = -1.0e9f;  // what transformers adds to a candidate that may not win
 
 struct Beam {
-  std::vector<std::int64_t> ids;  // with the start token
+  std::vector<std::int64_t> ids;  // with the start token or the prompt
   float score = 0;                // running: sum of log probabilities; finished: divided by the length penalty
   bool finished = false;          // ended by itself, not only kept because nothing better is there
   std::int64_t parent = 0;        // row of the step before, in this source
@@ -35,10 +35,11 @@ std::vector<Beam> best(std::vector<Beam> beams, std::int64_t count) {
 // _beam_search).
 class Search {
  public:
-  Search(const GenerationConfig& config, std::int64_t max_length) : config_(config), max_length_(max_length) {
+  Search(const GenerationConfig& config, std::vector<std::int64_t> prompt, std::int64_t max_length)
+      : config_(config), max_length_(max_length), prompt_length_(static_cast<std::int64_t>(prompt.size())) {
     for (std::int64_t b = 0; b < config.num_beams; ++b) {
-      running_.push_back({{config.decoder_start_token_id}, b == 0 ? 0.0f : kOut, false, b, false});
-      finished_.push_back({{config.decoder_start_token_id}, kOut, false, b, false});
+      running_.push_back({prompt, b == 0 ? 0.0f : kOut, false, b, false});
+      finished_.push_back({prompt, kOut, false, b, false});
     }
   }
 
@@ -98,7 +99,7 @@ class Search {
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       auto beam = std::move(candidates[i]);
       beam.finished = beam.ends && i < static_cast<std::size_t>(config_.num_beams);
-      beam.score /= penalty(static_cast<std::int64_t>(beam.ids.size()) - 1);
+      beam.score /= penalty(static_cast<std::int64_t>(beam.ids.size()) - prompt_length_);
       if (closed) beam.score += kOut;
       if (!can_improve_) beam.score += kOut;
       if (!beam.finished) beam.score += kOut;
@@ -110,7 +111,7 @@ class Search {
   void check_heuristic() {
     const auto length = static_cast<std::int64_t>(running_[0].ids.size());
     const bool hopeful = config_.early_stopping == EarlyStopping::kNever && config_.length_penalty > 0;
-    const float reachable = running_[0].score / penalty(hopeful ? max_length_ - 1 : length - 1);
+    const float reachable = running_[0].score / penalty((hopeful ? max_length_ : length) - prompt_length_);
     const float worst = std::min_element(finished_.begin(), finished_.end(), [](const Beam& a, const Beam& b) {
                           return a.score < b.score;
                         })->score;
@@ -119,7 +120,7 @@ class Search {
   }
 
   GenerationConfig config_;
-  std::int64_t max_length_;
+  std::int64_t max_length_, prompt_length_;
   std::vector<Beam> running_, finished_;
   bool can_improve_ = true, all_end_ = false;
 };
@@ -179,14 +180,21 @@ GenerationOutput collected(const std::vector<Search>& searches, const Generation
 
 }  // namespace
 
-GenerationOutput beam_search(std::int64_t batch, std::int64_t max_length, const GenerationConfig& config,
+GenerationOutput beam_search(const at::Tensor& prompts, std::int64_t max_length, const GenerationConfig& config,
                              const NextLogits& next) {
-  std::vector<Search> searches(static_cast<std::size_t>(batch), Search(config, max_length));
+  const std::int64_t batch = prompts.size(0), prompt_length = prompts.size(1);
+  const auto ids = prompts.contiguous();
+  const auto* p = ids.const_data_ptr<std::int64_t>();
+  std::vector<Search> searches;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    searches.emplace_back(config, std::vector<std::int64_t>(p + b * prompt_length, p + (b + 1) * prompt_length),
+                          max_length);
+  }
   at::Tensor parents;
   do {
-    const auto ids = running_ids(searches);
-    auto log_probs = at::log_softmax(next(ids.narrow(1, ids.size(1) - 1, 1), parents), -1).contiguous();
-    process_scores(log_probs, ids, config);
+    const auto tokens = running_ids(searches);
+    auto log_probs = at::log_softmax(next(tokens.narrow(1, tokens.size(1) - 1, 1), parents), -1).contiguous();
+    process_scores(log_probs, {tokens, prompt_length, max_length}, config);
     const std::int64_t classes = log_probs.size(1);
     for (std::int64_t s = 0; s < batch; ++s) {
       searches[s].advance(log_probs.const_data_ptr<float>() + s * config.num_beams * classes, classes);

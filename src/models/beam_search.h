@@ -9,7 +9,8 @@ namespace tessera::models {
 /// (undefined: the rows as they are). R = batch * beams.
 using NextLogits = std::function<at::Tensor(const at::Tensor& tokens, const at::Tensor& parents)>;
 
-GenerationOutput beam_search(std::int64_t batch, std::int64_t max_length, const GenerationConfig& config,
+/// prompts: [batch, P] int64, what every beam starts with.
+GenerationOutput beam_search(const at::Tensor& prompts, std::int64_t max_length, const GenerationConfig& config,
                              const NextLogits& next);
 
 }  // namespace tessera::models

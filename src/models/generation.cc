@@ -1,10 +1,13 @@
 #include "models/generation.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "models/beam_search.h"
 #include "models/logits_processors.h"
@@ -29,57 +32,149 @@ void check(const GenerationConfig& c) {
   const auto refuse = [](const char* key, const std::string& why) {
     throw ConfigError(std::string("generation: ") + key + " " + why, key);
   };
+  const auto in_unit = [](double v) { return v >= 0 && v <= 1; };
   if (c.num_beams < 1) refuse("num_beams", "must be at least 1");
-  if (c.num_return_sequences < 1 || c.num_return_sequences > c.num_beams) {
+  if (c.do_sample && c.num_beams > 1) refuse("num_beams", "must be 1 with do_sample");
+  if (c.num_return_sequences < 1 || (!c.do_sample && c.num_return_sequences > c.num_beams)) {
     refuse("num_return_sequences", "must lie between 1 and num_beams (" + std::to_string(c.num_beams) + ")");
   }
   if (c.max_new_tokens < 0 || (c.max_new_tokens == 0 && c.max_length < 2))
     refuse("max_length", "leaves no token to generate");
   if (c.repetition_penalty <= 0) refuse("repetition_penalty", "must be positive");
+  if (!c.do_sample) return;
+  if (!(c.temperature > 0)) refuse("temperature", "must be positive; use do_sample false for greedy search");
+  if (c.top_k < 0) refuse("top_k", "must not be negative (0: all tokens)");
+  if (!in_unit(c.top_p)) refuse("top_p", "must lie between 0 and 1");
+  if (!in_unit(c.min_p.value_or(0))) refuse("min_p", "must lie between 0 and 1");
+  if (c.min_tokens_to_keep < 1) refuse("min_tokens_to_keep", "must be at least 1");
+  if (!(c.typical_p > 0)) refuse("typical_p", "must be positive");
+  if (!in_unit(c.epsilon_cutoff)) refuse("epsilon_cutoff", "must lie between 0 and 1");
+  if (!in_unit(c.eta_cutoff)) refuse("eta_cutoff", "must lie between 0 and 1");
 }
 
-GenerationOutput greedy(std::int64_t batch, std::int64_t max_length, const GenerationConfig& config,
-                        const NextLogits& next, bool want_scores) {
+/// One token for each row of scores [R, V], by its probability. Rank and thread do not matter: the draw depends on the
+/// seed, the step and the row.
+at::Tensor draw(const at::Tensor& scores, std::uint64_t seed, std::int64_t step) {
+  const std::int64_t rows = scores.size(0), n = scores.size(1);
+  const auto key = tensor::named_key(seed, "generate step " + std::to_string(step));
+  auto tokens = at::empty({rows, 1}, at::TensorOptions().dtype(at::kLong));
+  const float* data = scores.const_data_ptr<float>();
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* row = data + r * n;
+    const double top = *std::max_element(row, row + n);
+    double total = 0;
+    for (std::int64_t i = 0; i < n; ++i) total += std::exp(row[i] - top);
+    const double threshold = total * (tensor::random_bits(key, static_cast<std::uint32_t>(r)) + 0.5) * 0x1p-32;
+    std::int64_t token = 0;
+    double sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (std::isinf(row[i])) continue;
+      token = i;
+      if ((sum += std::exp(row[i] - top)) > threshold) break;
+    }
+    tokens.mutable_data_ptr<std::int64_t>()[r] = token;
+  }
+  return tokens;
+}
+
+/// Greedy search and sampling from prompts [R, P].
+GenerationOutput one_token_each(const at::Tensor& prompts, std::int64_t max_length, const GenerationConfig& config,
+                                const NextLogits& next, bool want_scores, const TokenCallback& on_tokens) {
   GenerationOutput out;
-  out.sequences = at::full({batch, 1}, config.decoder_start_token_id, at::TensorOptions().dtype(at::kLong));
-  std::vector<bool> done(static_cast<std::size_t>(batch), false);
+  out.sequences = prompts;
+  const std::int64_t rows = prompts.size(0), prompt_length = prompts.size(1);
+  std::vector<bool> done(static_cast<std::size_t>(rows), false);
   while (out.sequences.size(1) < max_length && std::find(done.begin(), done.end(), false) != done.end()) {
-    auto scores = next(out.sequences.narrow(1, out.sequences.size(1) - 1, 1), {}).clone();
-    process_scores(scores, out.sequences, config);
-    auto tokens = at::argmax(scores, -1, /*keepdim=*/true);
+    const std::int64_t length = out.sequences.size(1);
+    auto scores = next(out.sequences.narrow(1, length - 1, 1), {}).clone();
+    process_scores(scores, {out.sequences, prompt_length, max_length}, config);
+    if (config.do_sample) warp_scores(scores, config);
+    auto tokens =
+        config.do_sample ? draw(scores, config.seed, length - prompt_length) : at::argmax(scores, -1, /*keepdim=*/true);
     auto* p = tokens.mutable_data_ptr<std::int64_t>();
-    for (std::int64_t r = 0; r < batch; ++r) {
+    for (std::int64_t r = 0; r < rows; ++r) {
       if (done[r]) p[r] = config.pad_token_id;
       const auto& eos = config.eos_token_ids;
       done[r] = done[r] || std::find(eos.begin(), eos.end(), p[r]) != eos.end();
     }
     out.sequences = at::cat({out.sequences, tokens}, 1);
     if (want_scores) out.scores.push_back(std::move(scores));
+    if (on_tokens) on_tokens(tokens.flatten());
   }
   return out;
+}
+
+/// The indices 0 0 .. 1 1 ..., `each` times every row.
+at::Tensor repeated_rows(std::int64_t rows, std::int64_t each) {
+  return at::arange(rows, at::TensorOptions().dtype(at::kLong)).repeat_interleave(each);
+}
+
+NextLogits continue_source(Model& model, const at::Tensor& input_ids, const at::Tensor& mask) {
+  return [&model, input_ids, mask, cache = model.make_cache()](const at::Tensor& tokens, const at::Tensor& parents) {
+    if (parents.defined()) cache->reorder(parents);
+    ModelInput in;
+    in.input_ids = input_ids;
+    in.attention_mask = mask;
+    in.decoder_input_ids = tokens.contiguous();
+    in.cache = cache;
+    return model(in).logits.select(1, -1).to(at::kFloat).contiguous();
+  };
+}
+
+/// The prompts are read once each, however many rows continue them.
+NextLogits continue_prompts(Model& model, const at::Tensor& prompts, const at::Tensor& mask, std::int64_t each) {
+  return [&model, prompts, mask, each, cache = model.make_cache(), first = true](const at::Tensor& tokens,
+                                                                                 const at::Tensor& parents) mutable {
+    ModelInput in;
+    in.cache = cache;
+    if (!first) {
+      if (parents.defined()) cache->reorder(parents);
+      in.input_ids = tokens.contiguous();
+      return model(in).logits.select(1, -1).to(at::kFloat).contiguous();
+    }
+    first = false;
+    in.input_ids = prompts;
+    in.attention_mask = mask;
+    const auto logits = model(in).logits.select(1, -1).to(at::kFloat);
+    if (each == 1) return logits.contiguous();
+    const auto rows = repeated_rows(prompts.size(0), each);
+    cache->reorder(rows);
+    return logits.index_select(0, rows);
+  };
+}
+
+void check_left_padding(const at::Tensor& mask) {
+  if (mask.defined() && mask.select(1, mask.size(1) - 1).eq(0).any().item<bool>())
+    throw DataError("prompts must be padded on the left: the last column of attention_mask has a 0");
 }
 
 }  // namespace
 
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
-                          const GenerationConfig& config, bool want_scores) {
+                          const GenerationConfig& config, bool want_scores, const TokenCallback& on_tokens) {
   check(config);
   const EvalMode eval(model);
   const at::NoGradGuard no_grad;
-  const auto cache = model.make_cache();
+  const bool causal = model.kind() == ModelKind::kCausal;
+  if (!causal && model.kind() != ModelKind::kSeq2Seq)
+    throw ConfigError("generation: this model does not generate text", "model_type");
   const std::int64_t batch = input_ids.size(0);
-  const NextLogits next = [&](const at::Tensor& tokens, const at::Tensor& parents) {
-    if (parents.defined()) cache->reorder(parents);
-    ModelInput in;
-    in.input_ids = input_ids;
-    in.attention_mask = attention_mask;
-    in.decoder_input_ids = tokens.contiguous();
-    in.cache = cache;
-    return model(in).logits.select(1, -1).to(at::kFloat).contiguous();
-  };
-  const std::int64_t max_length = config.max_new_tokens > 0 ? 1 + config.max_new_tokens : config.max_length;
-  return config.num_beams > 1 ? beam_search(batch, max_length, config, next)
-                              : greedy(batch, max_length, config, next, want_scores);
+  if (causal) check_left_padding(attention_mask);
+  auto prompts =
+      causal ? input_ids : at::full({batch, 1}, config.decoder_start_token_id, at::TensorOptions().dtype(at::kLong));
+  const std::int64_t each = config.do_sample ? config.num_return_sequences : config.num_beams;
+  const auto next = causal ? continue_prompts(model, input_ids, attention_mask, each)
+                           : continue_source(model, input_ids, attention_mask);
+  const std::int64_t max_length =
+      config.max_new_tokens > 0 ? prompts.size(1) + config.max_new_tokens : config.max_length;
+  if (max_length <= prompts.size(1)) {
+    throw ConfigError("generation: max_length " + std::to_string(max_length) + " leaves no room after a prompt of " +
+                          std::to_string(prompts.size(1)) + " tokens; set max_new_tokens",
+                      "max_length");
+  }
+  if (config.num_beams > 1) return beam_search(prompts, max_length, config, next);
+  if (each > 1) prompts = prompts.index_select(0, repeated_rows(batch, each));
+  return one_token_each(prompts, max_length, config, next, want_scores, on_tokens);
 }
 
 }  // namespace tessera::models

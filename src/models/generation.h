@@ -1,10 +1,12 @@
 #pragma once
-// Greedy and beam search (transformers' generate() without sampling), with a key/value cache. Works on a sharded model
+// Greedy search, sampling and beam search (transformers' generate()), with a key/value cache. Works on a sharded model
 // too: it only calls the model. Collective there: every rank must decode the same number of steps, so pass the same
-// batch on every rank.
+// batch and seed on every rank.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -13,7 +15,7 @@ namespace tessera::models {
 
 struct GenerationConfig {
   std::int64_t max_new_tokens = 0;  // 0: from max_length
-  std::int64_t max_length = 20;     // with the start token; unused when max_new_tokens is given
+  std::int64_t max_length = 20;     // with the start token or the prompt; unused when max_new_tokens is given
   std::int64_t min_new_tokens = 0, min_length = 0;
   std::int64_t num_beams = 1, num_return_sequences = 1;
   double length_penalty = 1.0, repetition_penalty = 1.0;
@@ -21,20 +23,44 @@ struct GenerationConfig {
   enum class EarlyStopping { kFalse, kTrue, kNever } early_stopping = EarlyStopping::kFalse;
   std::vector<std::int64_t> eos_token_ids = {1};
   std::int64_t pad_token_id = 0, decoder_start_token_id = 0;
+
+  std::vector<std::vector<std::int64_t>> bad_words_ids;  // sequences that may not be completed
+  std::vector<std::int64_t> suppress_tokens, begin_suppress_tokens;
+  std::optional<std::int64_t> forced_bos_token_id, forced_eos_token_id;
+  /// (start, factor): from `start` new tokens on, the end token's score grows by |score| * (factor^n - 1).
+  std::optional<std::pair<std::int64_t, double>> exponential_decay_length_penalty;
+  bool renormalize_logits = false;
+
+  bool do_sample = false;  // the rest applies only then
+  double temperature = 1.0;
+  std::int64_t top_k = 50;  // 0: all
+  double top_p = 1.0, typical_p = 1.0;
+  std::optional<double> min_p;
+  double epsilon_cutoff = 0, eta_cutoff = 0;
+  std::int64_t min_tokens_to_keep = 1;  // of each filter
+  std::uint64_t seed = 0;  // decides every drawn token, with the step and the row
 };
 
 /// Token ids from the model's config, then generation_config.json of the folder where there is one. ConfigError for
-/// options that would sample (do_sample) or that are not known here and change the result.
+/// options that are not known here and change the result.
 GenerationConfig read_generation_config(const std::string& folder, const ModelConfig& model);
 
+/// The same from one JSON object of generate()'s arguments (file: for messages); keys that it lacks stay as they are.
+void read_generation_json(const nlohmann::json& json, const std::string& file, GenerationConfig& config);
+
 struct GenerationOutput {
-  at::Tensor sequences;            // [B * num_return_sequences, L] int64, padded
+  at::Tensor sequences;            // [B * num_return_sequences, L] int64, padded; causal models: with the prompt
   at::Tensor sequences_scores;     // [B * num_return_sequences] float32, beam search only
-  std::vector<at::Tensor> scores;  // processed scores of each step, [rows, V]; greedy only, when asked for
+  std::vector<at::Tensor> scores;  // processed scores of each step, [rows, V]; not of beam search; only when asked for
 };
 
-/// input_ids, attention_mask: [B, S]. Runs in eval mode and without grad, and puts the mode back.
+/// Called after every step of greedy search or sampling with the new tokens [rows] (padding for rows that have ended).
+using TokenCallback = std::function<void(const at::Tensor& tokens)>;
+
+/// input_ids, attention_mask: [B, S]; the mask may be undefined. Causal models continue the prompts, which are padded
+/// on the left (DataError otherwise). Runs in eval mode and without grad, and puts the mode back.
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
-                          const GenerationConfig& config, bool want_scores = false);
+                          const GenerationConfig& config, bool want_scores = false,
+                          const TokenCallback& on_tokens = {});
 
 }  // namespace tessera::models

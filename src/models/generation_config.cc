@@ -20,18 +20,44 @@ EarlyStopping early_stopping_of(const ConfigReader& in, const nlohmann::json& js
 
 // Options of other decoding methods; a value other than "off" would change the result.
 void refuse_unknown_methods(const ConfigReader& in, const nlohmann::json& json) {
-  if (in.get<bool>("do_sample", false)) {
-    throw ConfigError(in.file() + ": do_sample is not supported; greedy and beam search are", "do_sample");
-  }
-  for (const char* key : {"bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id",
-                          "forced_eos_token_id", "exponential_decay_length_penalty", "sequence_bias", "penalty_alpha",
-                          "constraints", "force_words_ids", "encoder_no_repeat_ngram_size"}) {
+  for (const char* key : {"sequence_bias", "penalty_alpha", "constraints", "force_words_ids",
+                          "encoder_no_repeat_ngram_size", "watermarking_config", "dola_layers"}) {
     if (in.has(key) && json[key] != 0) throw ConfigError(in.file() + ": '" + key + "' is not supported", key);
   }
-  for (const char* key : {"num_beam_groups", "diversity_penalty", "encoder_repetition_penalty"}) {
+  for (const char* key : {"num_beam_groups", "diversity_penalty", "encoder_repetition_penalty", "guidance_scale"}) {
     const double off = std::string_view(key) == "diversity_penalty" ? 0.0 : 1.0;
     if (in.get<double>(key, off) != off) throw ConfigError(in.file() + ": '" + key + "' is not supported", key);
   }
+}
+
+void read_end_tokens(const ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
+  if (!in.has("eos_token_id")) return;
+  c.eos_token_ids = json["eos_token_id"].is_array() ? in.get<std::vector<std::int64_t>>("eos_token_id", {})
+                                                    : std::vector<std::int64_t>{in.token("eos_token_id", 1)};
+}
+
+void read_filters(const ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
+  c.do_sample = in.get<bool>("do_sample", c.do_sample);
+  c.temperature = in.get<double>("temperature", c.temperature);
+  c.top_k = in.get<std::int64_t>("top_k", c.top_k);
+  c.top_p = in.get<double>("top_p", c.top_p);
+  if (in.has("min_p")) c.min_p = in.get<double>("min_p", 0.0);
+  c.typical_p = in.get<double>("typical_p", c.typical_p);
+  c.epsilon_cutoff = in.get<double>("epsilon_cutoff", c.epsilon_cutoff);
+  c.eta_cutoff = in.get<double>("eta_cutoff", c.eta_cutoff);
+  c.bad_words_ids = in.get<std::vector<std::vector<std::int64_t>>>("bad_words_ids", c.bad_words_ids);
+  c.suppress_tokens = in.get<std::vector<std::int64_t>>("suppress_tokens", c.suppress_tokens);
+  c.begin_suppress_tokens = in.get<std::vector<std::int64_t>>("begin_suppress_tokens", c.begin_suppress_tokens);
+  if (in.has("forced_bos_token_id")) c.forced_bos_token_id = in.token("forced_bos_token_id", 0);
+  if (in.has("forced_eos_token_id")) c.forced_eos_token_id = in.token("forced_eos_token_id", 0);
+  c.renormalize_logits = in.get<bool>("renormalize_logits", c.renormalize_logits);
+  if (!in.has("exponential_decay_length_penalty")) return;
+  const auto& decay = json["exponential_decay_length_penalty"];
+  if (!decay.is_array() || decay.size() != 2 || !decay[0].is_number() || !decay[1].is_number()) {
+    throw ConfigError(in.file() + ": exponential_decay_length_penalty is [start, factor], found " + decay.dump(),
+                      "exponential_decay_length_penalty");
+  }
+  c.exponential_decay_length_penalty = {decay[0].get<std::int64_t>(), decay[1].get<double>()};
 }
 
 }  // namespace
@@ -41,28 +67,34 @@ GenerationConfig read_generation_config(const std::string& folder, const ModelCo
   c.eos_token_ids = {model.eos_token_id};
   c.pad_token_id = model.pad_token_id;
   c.decoder_start_token_id = model.decoder_start_token_id;
+  const auto model_file = folder + "/config.json";
+  if (std::filesystem::exists(model_file)) {
+    const auto json = read_json(model_file);
+    read_end_tokens(ConfigReader(json, model_file), json, c);
+  }
   const auto file = folder + "/generation_config.json";
   if (!std::filesystem::exists(file)) return c;
-  const auto json = read_json(file);
+  read_generation_json(read_json(file), file, c);
+  return c;
+}
+
+void read_generation_json(const nlohmann::json& json, const std::string& file, GenerationConfig& c) {
   const ConfigReader in(json, file);
   refuse_unknown_methods(in, json);
-  c.max_new_tokens = in.get<std::int64_t>("max_new_tokens", 0);
+  read_filters(in, json, c);
+  c.max_new_tokens = in.get<std::int64_t>("max_new_tokens", c.max_new_tokens);
   c.max_length = in.positive("max_length", c.max_length);
-  c.min_new_tokens = in.get<std::int64_t>("min_new_tokens", 0);
-  c.min_length = in.get<std::int64_t>("min_length", 0);
-  c.num_beams = in.positive("num_beams", 1);
-  c.num_return_sequences = in.positive("num_return_sequences", 1);
-  c.length_penalty = in.get<double>("length_penalty", 1.0);
-  c.repetition_penalty = in.get<double>("repetition_penalty", 1.0);
-  c.no_repeat_ngram_size = in.get<std::int64_t>("no_repeat_ngram_size", 0);
-  c.early_stopping = early_stopping_of(in, json);
+  c.min_new_tokens = in.get<std::int64_t>("min_new_tokens", c.min_new_tokens);
+  c.min_length = in.get<std::int64_t>("min_length", c.min_length);
+  c.num_beams = in.positive("num_beams", c.num_beams);
+  c.num_return_sequences = in.positive("num_return_sequences", c.num_return_sequences);
+  c.length_penalty = in.get<double>("length_penalty", c.length_penalty);
+  c.repetition_penalty = in.get<double>("repetition_penalty", c.repetition_penalty);
+  c.no_repeat_ngram_size = in.get<std::int64_t>("no_repeat_ngram_size", c.no_repeat_ngram_size);
+  if (in.has("early_stopping")) c.early_stopping = early_stopping_of(in, json);
   c.pad_token_id = in.token("pad_token_id", c.pad_token_id);
   c.decoder_start_token_id = in.token("decoder_start_token_id", c.decoder_start_token_id);
-  if (in.has("eos_token_id")) {
-    c.eos_token_ids = json["eos_token_id"].is_array() ? in.get<std::vector<std::int64_t>>("eos_token_id", {})
-                                                      : std::vector<std::int64_t>{in.token("eos_token_id", 1)};
-  }
-  return c;
+  read_end_tokens(in, json, c);
 }
 
 }  // namespace tessera::models

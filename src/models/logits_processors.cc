@@ -1,6 +1,9 @@
 #include "models/logits_processors.h"
 
+#include <ATen/ops/log_softmax.h>
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -8,6 +11,8 @@ namespace tessera::models {
 namespace {
 
 constexpr float kRemoved = -std::numeric_limits<float>::infinity();
+
+using Ids = std::vector<std::int64_t>;
 
 // Keskar et al. 2019; every token that occurred is penalised once.
 void penalise_repetition(float* row, const std::int64_t* ids, std::int64_t length, float penalty) {
@@ -24,25 +29,61 @@ void remove_repeated_ngrams(float* row, const std::int64_t* ids, std::int64_t le
   }
 }
 
+bool is_end(std::int64_t token, const GenerationConfig& config) {
+  return std::find(config.eos_token_ids.begin(), config.eos_token_ids.end(), token) != config.eos_token_ids.end();
+}
+
+void remove_bad_words(float* row, const std::int64_t* ids, std::int64_t length, const GenerationConfig& config) {
+  for (const auto& word : config.bad_words_ids) {
+    const auto n = static_cast<std::int64_t>(word.size());
+    if (n == 0 || n > length || (n == 1 && is_end(word[0], config))) continue;
+    if (std::equal(word.begin(), word.end() - 1, ids + length - (n - 1))) row[word.back()] = kRemoved;
+  }
+}
+
+void force(float* row, std::int64_t classes, std::int64_t token) {
+  std::fill(row, row + classes, kRemoved);
+  row[token] = 0;
+}
+
+void decay_length(float* row, std::int64_t length, std::int64_t prompt_length, const GenerationConfig& config) {
+  const auto [start, factor] = *config.exponential_decay_length_penalty;
+  const std::int64_t over = length - (start + prompt_length);
+  if (over <= 0) return;
+  const auto growth = static_cast<float>(std::pow(factor, static_cast<double>(over)) - 1.0);
+  for (auto eos : config.eos_token_ids) row[eos] += std::abs(row[eos]) * growth;
+}
+
+void suppress(float* row, const Ids& tokens) {
+  for (auto token : tokens) row[token] = kRemoved;
+}
+
+void process_row(float* row, std::int64_t classes, const std::int64_t* ids, const Progress& progress,
+                 const GenerationConfig& config) {
+  const std::int64_t length = progress.ids.size(1), prompt = progress.prompt_length;
+  if (config.repetition_penalty != 1.0)
+    penalise_repetition(row, ids, length, static_cast<float>(config.repetition_penalty));
+  if (config.no_repeat_ngram_size > 0) remove_repeated_ngrams(row, ids, length, config.no_repeat_ngram_size);
+  remove_bad_words(row, ids, length, config);
+  if (length < config.min_length || length - prompt < config.min_new_tokens) suppress(row, config.eos_token_ids);
+  if (config.forced_bos_token_id && length == 1) force(row, classes, *config.forced_bos_token_id);
+  if (config.forced_eos_token_id && length == progress.max_length - 1) force(row, classes, *config.forced_eos_token_id);
+  if (config.exponential_decay_length_penalty) decay_length(row, length, prompt, config);
+  suppress(row, config.suppress_tokens);
+  const std::int64_t begin = prompt > 1 || !config.forced_bos_token_id ? prompt : prompt + 1;
+  if (length == begin) suppress(row, config.begin_suppress_tokens);
+}
+
 }  // namespace
 
-void process_scores(at::Tensor scores, const at::Tensor& ids, const GenerationConfig& config) {
-  const std::int64_t rows = scores.size(0), classes = scores.size(1), length = ids.size(1);
+void process_scores(at::Tensor scores, const Progress& progress, const GenerationConfig& config) {
+  const std::int64_t rows = scores.size(0), classes = scores.size(1), length = progress.ids.size(1);
   auto* data = scores.mutable_data_ptr<float>();
-  const auto kept = ids.contiguous();
+  const auto kept = progress.ids.contiguous();
   const auto* tokens = kept.const_data_ptr<std::int64_t>();
-  const bool too_short = length < config.min_length || length - 1 < config.min_new_tokens;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    float* row = data + r * classes;
-    const auto* row_ids = tokens + r * length;
-    if (config.repetition_penalty != 1.0) {
-      penalise_repetition(row, row_ids, length, static_cast<float>(config.repetition_penalty));
-    }
-    if (config.no_repeat_ngram_size > 0) remove_repeated_ngrams(row, row_ids, length, config.no_repeat_ngram_size);
-    for (auto eos : config.eos_token_ids) {
-      if (too_short) row[eos] = kRemoved;
-    }
-  }
+  for (std::int64_t r = 0; r < rows; ++r)
+    process_row(data + r * classes, classes, tokens + r * length, progress, config);
+  if (config.renormalize_logits && !config.do_sample) scores.copy_(at::log_softmax(scores, -1));
 }
 
 }  // namespace tessera::models

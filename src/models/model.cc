@@ -2,13 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/nearest.h"
-#include "io/tensor_source.h"
 #include "models/config_reader.h"
+#include "models/families.h"
 #include "models/gguf_model.h"
-#include "models/t5_model.h"
-#include "tessera/base/error.h"
-#include "tessera/nn/init.h"
 
 namespace tessera::models {
 
@@ -21,6 +17,7 @@ void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&o.loss, &o.logits, &o.predictions, &o.encoder_output});
   for (auto& t : o.encoder_hidden) out.push_back(&t);
   for (auto& t : o.decoder_hidden) out.push_back(&t);
+  for (auto& t : o.hidden) out.push_back(&t);
 }
 
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
@@ -28,28 +25,12 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
   const std::string file = folder + "/config.json";
   const auto json = read_model_config(folder);
   const auto type = ConfigReader(json, file).get<std::string>("model_type", "");
-  static const std::vector<std::string> kTypes = {"mt5", "t5", "umt5"};
-  if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {
-    throw ConfigError(file + ": model_type '" + type + "' is not a known sequence-to-sequence family (mt5, t5, umt5)" +
-                          did_you_mean(type, kTypes),
-                      "model_type");
-  }
-  const auto t5 = parse_t5_config(json, file);
-  if (config) {
-    *config = {type,
-               folder,
-               {t5.class_prefix + "Block"},
-               {"q", "v"},
-               t5.vocab_size,
-               t5.pad_token_id,
-               t5.eos_token_id,
-               t5.decoder_start_token_id,
-               "SEQ_2_SEQ_LM",
-               t5.stored_dtype,
-               ModelKind::kSeq2Seq,
-               0};
-  }
-  return std::make_shared<T5ForConditionalGeneration>(t5, dtype.value_or(at::kFloat));
+  ModelConfig found;
+  found.model_type = type;
+  found.folder = folder;
+  auto model = find_family(type, file).build({json, file, dtype.value_or(at::kFloat)}, found);
+  if (config) *config = std::move(found);
+  return model;
 }
 
 }  // namespace tessera::models

@@ -40,7 +40,8 @@ struct ModelInput {
   at::Tensor encoder_output;  // [B, S, D], undefined: computed from input_ids
   /// Decoding step by step: decoder_input_ids [R, T] are the tokens after those of earlier calls with this cache; R = B
   /// * k, k rows for each source one after another. The first call runs the encoder, later ones need no input_ids.
-  /// Without grad only.
+  /// Without grad only. Causal models: input_ids [R, T] are the tokens after those of earlier calls, attention_mask
+  /// leaves out padding; positions count visible tokens. Logits are those of the last token, [R, 1, V].
   std::shared_ptr<Cache> cache;
   /// The loss is sum / loss_normalizer; 0: the number of labels != -100 in this batch (the mean).
   double loss_normalizer = 0;
@@ -54,6 +55,7 @@ struct ModelOutput {
       predictions;  // [B, T] int64 argmax of the logits; defined when labels are given and the model is in eval mode
   at::Tensor encoder_output;  // [B, S, D], zeros where the mask is 0; undefined in training unless want_hidden
   std::vector<at::Tensor> encoder_hidden, decoder_hidden;  // input of each block, last one after the final norm
+  std::vector<at::Tensor> hidden;  // the same of a model with one stack, [B, S, D]; zeros at padding
 };
 void collect_tensors(ModelInput& in, std::vector<at::Tensor*>& out);
 void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out);
@@ -75,6 +77,7 @@ struct ModelConfig {
 
 class Model : public nn::Block<ModelInput, ModelOutput> {
  public:
+  virtual ModelKind kind() const = 0;
   virtual std::shared_ptr<Cache> make_cache() const = 0;
   /// The family's initial values (transformers' _init_weights) for one parameter; `key` decides every number.
   virtual void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const = 0;

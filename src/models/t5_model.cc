@@ -144,12 +144,14 @@ void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tens
   const auto labels = in.labels.flatten();
   const double scale = config_.tied ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
   const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
+  nn::CrossEntropyOptions options{.scale = scale, .normalizer = normalizer(in), .weight_gradient = slot};
   if (is_training()) {
     const auto chosen = labels.ne(-100).nonzero().flatten();
-    out.loss = nn::linear_cross_entropy(hidden.index_select(0, chosen), weight, labels.index_select(0, chosen), scale,
-                                        normalizer(in), nullptr, slot);
+    out.loss =
+        nn::linear_cross_entropy(hidden.index_select(0, chosen), weight, labels.index_select(0, chosen), options);
   } else {
-    out.loss = nn::linear_cross_entropy(hidden, weight, labels, scale, normalizer(in), &out.predictions, slot);
+    options.predictions = &out.predictions;
+    out.loss = nn::linear_cross_entropy(hidden, weight, labels, options);
     out.predictions = out.predictions.view_as(in.labels);
   }
 }

@@ -14,6 +14,7 @@ class T5ForConditionalGeneration : public Model {
  public:
   T5ForConditionalGeneration(const T5Config& config, at::ScalarType dtype);
   std::string class_name() const override { return config_.class_prefix + "ForConditionalGeneration"; }
+  ModelKind kind() const override { return ModelKind::kSeq2Seq; }
   std::shared_ptr<Cache> make_cache() const override;
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
 

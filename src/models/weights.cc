@@ -19,10 +19,24 @@ std::vector<std::string> tied_names(const std::string& parameter) {
   return {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
 }
 
-// In published files, and without effect: copies of a tied table; a bias table that early T5 files carried by mistake.
+// In published files, and without effect: copies of a tied table; a bias table that early T5 files carried by mistake;
+// rotary frequencies and causal masks, which were buffers once.
 bool is_ignorable(const std::string& name, bool has_head) {
-  return name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight" ||
-         (name == "lm_head.weight" && !has_head) || name.ends_with("EncDecAttention.relative_attention_bias.weight");
+  static const char* const kSuffixes[] = {"EncDecAttention.relative_attention_bias.weight",
+                                          "rotary_emb.inv_freq",
+                                          ".attn.bias",
+                                          ".attn.masked_bias",
+                                          ".attention.bias",
+                                          ".attention.masked_bias"};
+  if (name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight") return true;
+  if ((name == "lm_head.weight" || name == "embed_out.weight") && !has_head) return true;
+  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes), [&](const char* s) { return name.ends_with(s); });
+}
+
+// Files of a base model alone ("h.0.ln_1.weight") lack the first part of the name ("transformer.").
+std::string without_prefix(const std::string& parameter) {
+  const auto dot = parameter.find('.');
+  return dot == std::string::npos ? std::string() : parameter.substr(dot + 1);
 }
 
 std::string shape_text(at::IntArrayRef shape) {
@@ -49,7 +63,8 @@ std::string source_name(const io::TensorSource& source, const std::string& param
   for (const auto& name : tied_names(parameter)) {
     if (source.find(name)) return name;
   }
-  return {};
+  const auto bare = without_prefix(parameter);
+  return !bare.empty() && source.find(bare) ? bare : std::string();
 }
 
 void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
@@ -58,7 +73,7 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
   bool has_head = false;
   for (auto& item : model.named_parameters()) {
     if (is_adapter(item.key())) continue;
-    has_head = has_head || item.key() == "lm_head.weight";
+    has_head = has_head || item.key() == "lm_head.weight" || item.key() == "embed_out.weight";
     const auto name = source_name(source, item.key());
     if (name.empty()) {
       missing.push_back(item.key());

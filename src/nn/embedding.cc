@@ -7,16 +7,19 @@
 
 namespace tessera::nn {
 
-Embedding::Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, at::ScalarType dtype) {
+Embedding::Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, at::ScalarType dtype,
+                     std::int64_t padding_idx)
+    : padding_idx_(padding_idx) {
   weight = register_parameter("weight", make_parameter({num_embeddings, embedding_dim}, dtype));
 }
 
 std::string Embedding::extra_repr() const {
-  return std::to_string(weight.size(0)) + ", " + std::to_string(weight.size(1));
+  return std::to_string(weight.size(0)) + ", " + std::to_string(weight.size(1)) +
+         (padding_idx_ < 0 ? "" : ", padding_idx=" + std::to_string(padding_idx_));
 }
 
 at::Tensor Embedding::forward_impl(at::Tensor x) {
-  return x.is_floating_point() ? at::linear(x, weight) : lookup(weight, x);
+  return x.is_floating_point() ? at::linear(x, weight) : lookup(weight, x, {}, padding_idx_);
 }
 
 }  // namespace tessera::nn

@@ -35,8 +35,8 @@ void reset_parameters(torch::nn::Module& module, std::uint64_t seed) {
       if (auto* linear = dynamic_cast<Linear*>(&m)) {
         const double bound = 1.0 / std::sqrt(static_cast<double>(linear->in_features()));
         tensor::fill_uniform(values, key, -bound, bound);
-      } else if (dynamic_cast<RmsNorm*>(&m)) {
-        values.fill_(1);
+      } else if (dynamic_cast<RmsNorm*>(&m) || dynamic_cast<LayerNorm*>(&m)) {
+        values.fill_(item.key() == "weight" ? 1 : 0);
       } else {
         tensor::fill_normal(values, key, 0.0, 1.0);
       }

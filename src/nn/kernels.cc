@@ -1,41 +1,12 @@
 #include "nn/kernels.h"
 
-#include <bit>
 #include <cmath>
 #include <limits>
 
-// ifunc resolvers run before a sanitizer's runtime is ready, so sanitized builds use the baseline.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define TESSERA_CLONES
-#endif
-#endif
-#ifndef TESSERA_CLONES
-#define TESSERA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#endif
-#else
-#define TESSERA_CLONES
-#endif
+#include "nn/simd.h"
 
 namespace tessera::nn::kernels {
 namespace {
-
-// exp for x <= ~88, relative error below 2e-7: 2^k times a degree-6 polynomial on [-ln2/2, ln2/2] (Cephes' constants).
-inline float fast_exp(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  const float k = static_cast<float>(static_cast<std::int32_t>(x * 1.44269504f + (x < 0 ? -0.5f : 0.5f)));
-  float r = x - k * 0.693359375f;
-  r = r + k * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  return p * std::bit_cast<float>((static_cast<std::int32_t>(k) + 127) << 23);
-}
 
 inline float keep(const Mask& m, std::uint32_t index) {
   return tensor::random_bits(m.key, index) >= m.threshold ? m.scale : 0.0f;
@@ -150,6 +121,21 @@ TESSERA_CLONES float log_sum_exp(const float* x, std::int64_t n) {
 TESSERA_CLONES void scaled_softmax(float* x, float lse, float scale, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) x[i] = scale * fast_exp(x[i] - lse);
+}
+
+TESSERA_CLONES void softcap(float* x, float cap, std::int64_t n) {
+  const float inverse = 1.0f / cap;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = cap * fast_tanh(x[i] * inverse);
+}
+
+TESSERA_CLONES void softcap_backward(const float* y, float* g, float cap, std::int64_t n) {
+  const float inverse = 1.0f / cap;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float t = y[i] * inverse;
+    g[i] *= 1.0f - t * t;
+  }
 }
 
 std::int64_t argmax(const float* x, std::int64_t n) {

@@ -38,6 +38,9 @@ void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t 
 float log_sum_exp(const float* x, std::int64_t n);
 /// x = scale * exp(x - lse), in place.
 void scaled_softmax(float* x, float lse, float scale, std::int64_t n);
+/// x = cap * tanh(x / cap), in place; and the gradient, g *= 1 - (y / cap)^2 for the capped y.
+void softcap(float* x, float cap, std::int64_t n);
+void softcap_backward(const float* y, float* g, float cap, std::int64_t n);
 std::int64_t argmax(const float* x, std::int64_t n);
 
 }  // namespace tessera::nn::kernels

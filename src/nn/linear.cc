@@ -11,13 +11,23 @@
 
 namespace tessera::nn {
 
-Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias, at::ScalarType dtype)
-    : in_features_(in_features), out_features_(out_features) {
-  weight = register_parameter("weight", make_parameter({out_features, in_features}, dtype));
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias, at::ScalarType dtype,
+               WeightLayout layout)
+    : in_features_(in_features), out_features_(out_features), layout_(layout) {
+  const bool out_in = layout == WeightLayout::kOutIn;
+  weight = register_parameter(
+      "weight", make_parameter({out_in ? out_features : in_features, out_in ? in_features : out_features}, dtype));
   if (with_bias) bias = register_parameter("bias", make_parameter({out_features}, dtype));
 }
 
+std::string Linear::class_name() const {
+  if (adapter_) return "lora.Linear";
+  return layout_ == WeightLayout::kInOut ? "Conv1D" : "Linear";
+}
+
 std::string Linear::extra_repr() const {
+  if (layout_ == WeightLayout::kInOut)
+    return "nf=" + std::to_string(out_features_) + ", nx=" + std::to_string(in_features_);
   return "in_features=" + std::to_string(in_features_) + ", out_features=" + std::to_string(out_features_) +
          ", bias=" + (bias.defined() ? "True" : "False");
 }
@@ -50,14 +60,14 @@ void Linear::remove_adapter() {
 }
 
 at::Tensor Linear::forward_impl(at::Tensor x) {
-  return adapter_ ? adapted(x) : at::linear(x, weight, bias);
+  return adapter_ ? adapted(x) : at::linear(x, matrix(), bias);
 }
 
 at::Tensor Linear::adapted(const at::Tensor& x) {
   const double p = is_training() ? adapter_->dropout : 0.0;
   auto &a = *adapter_->a, &b = *adapter_->b;
-  if (!a.hooked() && !b.hooked()) return lora_linear(x, weight, bias, a.weight, b.weight, adapter_->scaling, p);
-  const auto base = at::linear(x, weight, bias);
+  if (!a.hooked() && !b.hooked()) return lora_linear(x, matrix(), bias, a.weight, b.weight, adapter_->scaling, p);
+  const auto base = at::linear(x, matrix(), bias);
   const auto update = b(a(dropout(x.to(a.weight.scalar_type()), p)));
   return (base + update * adapter_->scaling).to(base.scalar_type());
 }

@@ -24,7 +24,8 @@ constexpr std::int64_t kLogitsBytes = 16 << 20;  // of one piece
 struct Piece {
   const at::Tensor& logits;    // [rows, classes]; becomes the gradient of the unscaled loss when `backward`
   const std::int64_t* labels;  // of these rows
-  float scale, factor;         // of the logits, and of the gradient
+  float scale, softcap;        // of the logits
+  float factor;                // of the gradient
   bool backward;
 };
 
@@ -34,6 +35,7 @@ void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
   for_rows(piece.logits.size(0), n, [&](std::int64_t first, std::int64_t last) {
     ReadRow in(piece.logits, n);
     WriteRow out(piece.logits, n);
+    std::vector<float> capped;
     for (std::int64_t r = first; r < last; ++r) {
       const float* given = in.at(r * n);
       float* row = out.at(r * n);
@@ -41,6 +43,7 @@ void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
       if (piece.scale != 1.0f) {
         for (std::int64_t i = 0; i < n; ++i) row[i] *= piece.scale;
       }
+      if (piece.softcap > 0) kernels::softcap(row, piece.softcap, n);
       if (best) best[r] = kernels::argmax(row, n);
       if (piece.labels[r] < 0) {
         losses[r] = 0;
@@ -51,8 +54,10 @@ void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
       const float lse = kernels::log_sum_exp(row, n);
       losses[r] = lse - row[piece.labels[r]];
       if (!piece.backward) continue;
+      if (piece.softcap > 0) capped.assign(row, row + n);
       kernels::scaled_softmax(row, lse, piece.factor, n);
       row[piece.labels[r]] -= piece.factor;
+      if (piece.softcap > 0) kernels::softcap_backward(capped.data(), row, piece.softcap, n);
       out.store();
     }
   });
@@ -61,24 +66,24 @@ void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const at::Tensor& labels, double scale, double normalizer, at::Tensor* predictions,
-                            bool want_gradients, const GradientSlot& slot) {
+                            const at::Tensor& labels, const CrossEntropyOptions& options, bool want_gradients) {
     const std::int64_t rows = hidden.size(0), classes = weight.size(0);
     const std::int64_t step =
-        std::clamp<std::int64_t>(kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())), 1, rows);
+        std::max<std::int64_t>(1, kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())));
     const bool hidden_grad = want_gradients && hidden.requires_grad();
     const bool weight_grad = want_gradients && weight.requires_grad();
     at::Tensor gh, gw;
     if (hidden_grad) gh = at::empty_like(hidden);
     std::vector<float> losses(rows);
+    auto* predictions = options.predictions;
     if (predictions) *predictions = at::empty({rows}, labels.options());
     const auto* label = labels.const_data_ptr<std::int64_t>();
     for (std::int64_t begin = 0; begin < rows; begin += step) {
       const std::int64_t count = std::min(step, rows - begin);
       const auto h = hidden.narrow(0, begin, count);
       const auto logits = at::mm(h, weight.t());
-      rows_loss({logits, label + begin, static_cast<float>(scale), static_cast<float>(scale / normalizer),
-                 hidden_grad || weight_grad},
+      rows_loss({logits, label + begin, static_cast<float>(options.scale), static_cast<float>(options.softcap),
+                 static_cast<float>(options.scale / options.normalizer), hidden_grad || weight_grad},
                 losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
       if (hidden_grad) gh.narrow(0, begin, count).copy_(at::mm(logits, weight));
       if (weight_grad && !gw.defined()) {
@@ -91,8 +96,10 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     for (float loss : losses) total += loss;
     ctx->saved_data["gh"] = gh;
     ctx->saved_data["gw"] = gw;
-    if (slot && gw.defined()) ctx->saved_data["slot"] = c10::IValue::make_capsule(slot);
-    return at::scalar_tensor(total / normalizer, hidden.options());
+    if (options.weight_gradient && gw.defined())
+      ctx->saved_data["slot"] = c10::IValue::make_capsule(options.weight_gradient);
+    return at::scalar_tensor(total / options.normalizer,
+                             hidden.options().dtype(options.loss_dtype.value_or(hidden.scalar_type())));
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -109,18 +116,17 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     if (held != ctx->saved_data.end()) {
       c10::static_intrusive_pointer_cast<SharedGradient>(held->second.toCapsule())->value = std::exchange(gw, {});
     }
-    return {gh, gw, {}, {}, {}, {}, {}, {}};
+    return {gh, gw, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double scale, double normalizer, at::Tensor* predictions,
-                                const GradientSlot& weight_gradient) {
+                                const CrossEntropyOptions& options) {
   TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
-  return LinearCrossEntropy::apply(hidden.contiguous(), weight, labels.contiguous(), scale, normalizer, predictions,
-                                   at::GradMode::is_enabled(), weight_gradient);
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight, labels.contiguous(), options,
+                                   at::GradMode::is_enabled());
 }
 
 }  // namespace tessera::nn

@@ -18,8 +18,9 @@ using torch::autograd::variable_list;
 class Lookup : public torch::autograd::Function<Lookup> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& ids,
-                            const GradientSlot& slot) {
+                            const GradientSlot& slot, std::int64_t padding_idx) {
     ctx->save_for_backward({ids});
+    ctx->saved_data["padding_idx"] = padding_idx;
     if (slot) ctx->saved_data["slot"] = c10::IValue::make_capsule(slot);
     ctx->saved_data["num"] = table.size(0);
     return at::index_select(table, 0, ids);
@@ -32,8 +33,10 @@ class Lookup : public torch::autograd::Function<Lookup> {
       table = std::exchange(c10::static_intrusive_pointer_cast<SharedGradient>(held->second.toCapsule())->value, {});
     }
     if (!table.defined()) table = at::zeros({ctx->saved_data["num"].toInt(), grads[0].size(1)}, grads[0].options());
-    table.index_add_(0, ids, grads[0]);
-    return {table, at::Tensor(), at::Tensor()};
+    const auto padding = ids.eq(ctx->saved_data["padding_idx"].toInt());
+    const bool any_padding = padding.any().item<bool>();
+    table.index_add_(0, ids, any_padding ? grads[0].masked_fill(padding.unsqueeze(1), 0) : grads[0]);
+    return {table, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -50,12 +53,12 @@ void check_ids(const at::Tensor& ids, std::int64_t num) {
 
 }  // namespace
 
-at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot) {
+at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot, std::int64_t padding_idx) {
   const auto flat = ids.reshape({-1}).to(at::kLong).contiguous();
   check_ids(flat, table.size(0));
   auto sizes = ids.sizes().vec();
   sizes.push_back(table.size(1));
-  return Lookup::apply(table, flat, slot).view(sizes);
+  return Lookup::apply(table, flat, slot, padding_idx).view(sizes);
 }
 
 }  // namespace tessera::nn

@@ -2,6 +2,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <cstdint>
+
 namespace tessera::nn {
 
 /// Where the backward of a tied output head leaves the table's gradient for the lookup of the same pass, whose backward
@@ -12,7 +14,9 @@ struct SharedGradient : torch::CustomClassHolder {
 using GradientSlot = c10::intrusive_ptr<SharedGradient>;
 
 /// Rows of table [num, dim]: ids [...] int64 -> [..., dim]. Backward adds rows into one table, zeroed or taken from the
-/// slot, in the order of the ids, so its bits depend on nothing else. DataError names an id outside the table.
-at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot = {});
+/// slot, in the order of the ids, so its bits depend on nothing else; lookups of `padding_idx` (negative: none) leave
+/// no gradient, as in torch.nn.Embedding. DataError names an id outside the table.
+at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot = {},
+                  std::int64_t padding_idx = -1);
 
 }  // namespace tessera::nn

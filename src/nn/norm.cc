@@ -1,5 +1,7 @@
 #include "tessera/nn/norm.h"
 
+#include <ATen/ops/layer_norm.h>
+
 #include <utility>
 
 #include "nn/rms_norm.h"
@@ -7,19 +9,41 @@
 
 namespace tessera::nn {
 
-RmsNorm::RmsNorm(std::int64_t dim, double eps, std::string class_name, at::ScalarType dtype)
-    : eps_(eps), class_name_(std::move(class_name)) {
+namespace {
+
+std::string shape_and_eps(std::int64_t dim, double eps) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", eps);
+  return "(" + std::to_string(dim) + ",), eps=" + text;
+}
+
+}  // namespace
+
+RmsNorm::RmsNorm(std::int64_t dim, double eps, std::string class_name, at::ScalarType dtype, double offset)
+    : eps_(eps), class_name_(std::move(class_name)), offset_(offset) {
   weight = register_parameter("weight", make_parameter({dim}, dtype));
 }
 
 std::string RmsNorm::extra_repr() const {
-  char eps[32];
-  std::snprintf(eps, sizeof eps, "%g", eps_);
-  return "(" + std::to_string(weight.size(0)) + ",), eps=" + eps;
+  return shape_and_eps(weight.size(0), eps_);
 }
 
 at::Tensor RmsNorm::forward_impl(at::Tensor x) {
-  return rms_norm(x, weight, eps_);
+  return rms_norm(x, weight, eps_, offset_);
+}
+
+LayerNorm::LayerNorm(std::int64_t dim, double eps, at::ScalarType dtype, bool affine) : dim_(dim), eps_(eps) {
+  if (!affine) return;
+  weight = register_parameter("weight", make_parameter({dim}, dtype));
+  bias = register_parameter("bias", make_parameter({dim}, dtype));
+}
+
+std::string LayerNorm::extra_repr() const {
+  return shape_and_eps(dim_, eps_) + ", elementwise_affine=" + (weight.defined() ? "True" : "False");
+}
+
+at::Tensor LayerNorm::forward_impl(at::Tensor x) {
+  return at::layer_norm(x, {dim_}, weight, bias, eps_);
 }
 
 }  // namespace tessera::nn

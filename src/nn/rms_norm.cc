@@ -1,5 +1,6 @@
 #include "nn/rms_norm.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
@@ -15,17 +16,24 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// The weight as float32, plus offset.
+at::Tensor shifted(const at::Tensor& weight, double offset) {
+  const auto w = weight.detach().to(at::kFloat).contiguous();
+  return offset == 0.0 ? w : w + offset;
+}
+
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& weight, double eps) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& weight, double eps,
+                            double offset) {
     const auto x = x_in.contiguous();
     const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
     const auto y = at::empty(x.sizes(), x.options().dtype(narrow ? weight.scalar_type() : at::result_type(x, weight)));
     const std::int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
     const auto rstd = at::empty({rows}, x.options().dtype(at::kFloat));
     float* stat = rstd.mutable_data_ptr<float>();
-    ReadRow weights(weight, n);
-    const float* w = weights.at(0);
+    const auto scale = shifted(weight, offset);
+    const float* w = scale.const_data_ptr<float>();
     for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
       ReadRow in(x, n);
       WriteRow out(y, n);
@@ -35,6 +43,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
       }
     });
     ctx->save_for_backward({x, weight, rstd});
+    ctx->saved_data["offset"] = offset;
     return y;
   }
 
@@ -47,8 +56,8 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     at::Tensor gx, gw;
     if (ctx->needs_input_grad(0)) gx = at::empty_like(x);
     if (ctx->needs_input_grad(1)) gw = at::zeros({n}, x.options().dtype(at::kFloat));
-    ReadRow weights(weight, n);
-    const float* w = weights.at(0);
+    const auto scale = shifted(weight, ctx->saved_data["offset"].toDouble());
+    const float* w = scale.const_data_ptr<float>();
     // Threads would have to add into one weight gradient, so its rows are walked by one.
     const auto body = [&](std::int64_t first, std::int64_t last) {
       ReadRow g(gy, n), in(x, n);
@@ -65,14 +74,14 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     } else {
       for_rows(rows, n, body);
     }
-    return {gx, gw, at::Tensor()};
+    return {gx, gw, at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return RmsNormFunction::apply(x, weight, eps);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
+  return RmsNormFunction::apply(x, weight, eps, offset);
 }
 
 }  // namespace tessera::nn

@@ -28,6 +28,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 
 /// The model of the folder: in units with --sharded (gradients are summed over ranks, not averaged), else plain
 /// modules.

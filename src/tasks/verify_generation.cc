@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <set>
 
 #include "base/file.h"
 #include "io/tensor_source.h"
@@ -19,34 +20,31 @@ namespace {
 using models::GenerationConfig;
 using nlohmann::json;
 
-void apply(GenerationConfig& config, const std::string& key, const json& value) {
-  if (key == "max_new_tokens")
-    config.max_new_tokens = value;
-  else if (key == "max_length")
-    config.max_length = value;
-  else if (key == "min_new_tokens")
-    config.min_new_tokens = value;
-  else if (key == "min_length")
-    config.min_length = value;
-  else if (key == "num_beams")
-    config.num_beams = value;
-  else if (key == "num_return_sequences")
-    config.num_return_sequences = value;
-  else if (key == "length_penalty")
-    config.length_penalty = value;
-  else if (key == "repetition_penalty")
-    config.repetition_penalty = value;
-  else if (key == "no_repeat_ngram_size")
-    config.no_repeat_ngram_size = value;
-  else if (key == "early_stopping") {
-    using Early = GenerationConfig::EarlyStopping;
-    config.early_stopping = value.is_boolean() ? (value.get<bool>() ? Early::kTrue : Early::kFalse) : Early::kNever;
-  } else if (key == "eos_token_id") {
-    config.eos_token_ids = value.is_array() ? value.get<std::vector<std::int64_t>>()
-                                            : std::vector<std::int64_t>{value.get<std::int64_t>()};
-  } else if (key != "do_sample" || value.get<bool>()) {
-    throw DataError("expect.json: generate() argument '" + key + "' is not known to tessera verify");
+void apply(const json& arguments, GenerationConfig& config) {
+  static const std::set<std::string> kKnown = {"max_new_tokens",
+                                               "max_length",
+                                               "min_new_tokens",
+                                               "min_length",
+                                               "num_beams",
+                                               "length_penalty",
+                                               "repetition_penalty",
+                                               "no_repeat_ngram_size",
+                                               "early_stopping",
+                                               "eos_token_id",
+                                               "bad_words_ids",
+                                               "suppress_tokens",
+                                               "pad_token_id",
+                                               "begin_suppress_tokens",
+                                               "forced_bos_token_id",
+                                               "forced_eos_token_id",
+                                               "do_sample",
+                                               "num_return_sequences",
+                                               "exponential_decay_length_penalty"};
+  for (const auto& [key, value] : arguments.items()) {
+    if (!kKnown.contains(key) || (key == "do_sample" && value.get<bool>()))
+      throw DataError("expect.json: generate() argument '" + key + "' is not known to tessera verify");
   }
+  models::read_generation_json(arguments, "expect.json", config);
 }
 
 /// Shorter rows of the reference are padded at the end, as generate() pads them.
@@ -75,12 +73,16 @@ bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Commu
   std::int64_t number = 0;
   for (const json& run : expect.at("runs")) {
     GenerationConfig generation = models::read_generation_config(options.folder, loaded.config);
-    for (const auto& [key, value] : run.at("kwargs").items()) apply(generation, key, value);
+    apply(run.at("kwargs"), generation);
     const std::string scores_key = fmt::format("scores.{}", number);
     const bool scores = io->find(scores_key) != nullptr;
     const auto result = models::generate(*loaded.model, input_ids, mask, generation, scores);
     table.add(fmt::format("sequences run {}", number), result.sequences, sequences_of(run, generation.pad_token_id),
               0.0);
+    if (run.contains("sequences_scores")) {
+      table.add(fmt::format("sequences_scores run {}", number), result.sequences_scores,
+                at::tensor(run["sequences_scores"].get<std::vector<double>>(), at::kFloat), 1e-5);
+    }
     if (scores && !result.scores.empty()) {
       const at::Tensor expected = io::read_tensor(*io, scores_key), actual = at::stack(result.scores, 1);
       const at::Tensor finite = expected.isfinite();  // excluded tokens are -inf on both sides

@@ -34,6 +34,9 @@ TEST_P(VerifyModels, EqualTheReferenceOnOneTwoAndThreeRanks) {
 INSTANTIATE_TEST_SUITE_P(Goldens, VerifyModels,
                          testing::Values("A_models/t5_v1_0", "A_models/t5_v1_0/bin", "A_models/t5_v1_0/fp16",
                                          "A_models/t5_v1_1", "A_models/t5_long", "A_models/mt5", "A_models/generate_t5",
+                                         "A_models/llama_gqa_rope3", "A_models/gemma2", "A_models/mixtral",
+                                         "A_models/gpt2", "A_models/opt_postnorm_proj", "A_models/falcon_new",
+                                         "A_models/generate_llama", "A_models/logits_processors",
                                          "B_train/t5_full", "B_train/t5_lora_qv"));
 
 TEST(Verify, EveryGatherFormGivesTheReference) {

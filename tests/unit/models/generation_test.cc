@@ -14,30 +14,31 @@
 namespace tessera::models {
 namespace {
 
-const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/generate_t5";
+const std::string kGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/";
+const std::string kFolder = kGoldens + "generate_t5";
 
-GenerationConfig with(GenerationConfig c, const nlohmann::json& options) {
-  c.max_new_tokens = options.value("max_new_tokens", c.max_new_tokens);
-  c.min_new_tokens = options.value("min_new_tokens", c.min_new_tokens);
-  c.num_beams = options.value("num_beams", c.num_beams);
-  c.num_return_sequences = options.value("num_return_sequences", c.num_return_sequences);
-  c.length_penalty = options.value("length_penalty", c.length_penalty);
-  c.repetition_penalty = options.value("repetition_penalty", c.repetition_penalty);
-  c.no_repeat_ngram_size = options.value("no_repeat_ngram_size", c.no_repeat_ngram_size);
-  if (options.value("early_stopping", false)) c.early_stopping = GenerationConfig::EarlyStopping::kTrue;
-  return c;
+struct Run {
+  std::string folder;
+  int number;
+};
+
+void PrintTo(const Run& run, std::ostream* out) {
+  *out << run.folder << " run " << run.number;
 }
 
-class Generation : public testing::TestWithParam<int> {};
+class Generation : public testing::TestWithParam<Run> {};
 
 TEST_P(Generation, EqualsTransformers) {
+  const auto folder = kGoldens + GetParam().folder;
   ModelConfig config;
-  auto model = build_model(kFolder, &config);
-  load_weights(*model, *io::open_weights(kFolder));
-  const auto run = nlohmann::json::parse(std::ifstream(kFolder + "/expect.json"))["runs"][GetParam()];
-  const auto io = io::open_safetensors(kFolder + "/io.safetensors");
-  const auto out = generate(*model, io::read_tensor(*io, "input_ids"), io::read_tensor(*io, "attention_mask"),
-                            with(read_generation_config(kFolder, config), run["kwargs"]), true);
+  auto model = build_model(folder, &config);
+  load_weights(*model, *io::open_weights(folder));
+  const auto run = nlohmann::json::parse(std::ifstream(folder + "/expect.json"))["runs"][GetParam().number];
+  const auto io = io::open_safetensors(folder + "/io.safetensors");
+  auto settings = read_generation_config(folder, config);
+  read_generation_json(run["kwargs"], "expect.json", settings);
+  const auto out =
+      generate(*model, io::read_tensor(*io, "input_ids"), io::read_tensor(*io, "attention_mask"), settings, true);
   const auto expected = run["sequences"].get<std::vector<std::vector<std::int64_t>>>();
   ASSERT_EQ(out.sequences.size(0), static_cast<std::int64_t>(expected.size()));
   for (std::size_t r = 0; r < expected.size(); ++r) {
@@ -49,7 +50,7 @@ TEST_P(Generation, EqualsTransformers) {
     test::expect_close(out.sequences_scores, torch::tensor(run["sequences_scores"].get<std::vector<float>>()), 1e-5,
                        "scores");
   }
-  const auto name = "scores." + std::to_string(GetParam());
+  const auto name = "scores." + std::to_string(GetParam().number);
   if (io->find(name)) {
     auto ours = torch::stack(out.scores, 1), theirs = io::read_tensor(*io, name);
     ASSERT_TRUE(torch::equal(ours.isinf(), theirs.isinf()));
@@ -58,7 +59,61 @@ TEST_P(Generation, EqualsTransformers) {
   EXPECT_TRUE(model->is_training());
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, Generation, testing::Range(0, 5));
+std::vector<Run> runs() {
+  std::vector<Run> out;
+  for (int i = 0; i < 5; ++i) out.push_back({"generate_t5", i});
+  for (int i = 0; i < 4; ++i) out.push_back({"generate_llama", i});
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, Generation, testing::ValuesIn(runs()));
+
+class CausalGeneration : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto folder = kGoldens + "generate_llama";
+    ModelConfig config;
+    model_ = build_model(folder, &config);
+    load_weights(*model_, *io::open_weights(folder));
+    settings_ = read_generation_config(folder, config);
+    settings_.max_new_tokens = 6;
+    prompt_ = torch::tensor({{5, 9, 11}, {0, 7, 8}}, torch::kLong);
+    mask_ = torch::tensor({{1, 1, 1}, {0, 1, 1}}, torch::kLong);
+  }
+  std::shared_ptr<Model> model_;
+  GenerationConfig settings_;
+  at::Tensor prompt_, mask_;
+};
+
+TEST_F(CausalGeneration, SamplingIsRepeatableAndFollowsTheSeed) {
+  settings_.do_sample = true;
+  settings_.num_return_sequences = 3;
+  settings_.seed = 4;
+  const auto a = generate(*model_, prompt_, mask_, settings_).sequences;
+  EXPECT_EQ(a.size(0), 6);
+  EXPECT_TRUE(torch::equal(a, generate(*model_, prompt_, mask_, settings_).sequences));
+  settings_.seed = 5;
+  const auto b = generate(*model_, prompt_, mask_, settings_).sequences;
+  EXPECT_FALSE(a.sizes() == b.sizes() && torch::equal(a, b));
+}
+
+TEST_F(CausalGeneration, SamplingFromOneTokenIsGreedy) {
+  const auto greedy = generate(*model_, prompt_, mask_, settings_).sequences;
+  settings_.do_sample = true;
+  settings_.top_k = 1;
+  EXPECT_TRUE(torch::equal(greedy, generate(*model_, prompt_, mask_, settings_).sequences));
+}
+
+TEST_F(CausalGeneration, StreamsTheTokensThatItReturns) {
+  std::vector<at::Tensor> steps;
+  const auto out =
+      generate(*model_, prompt_, mask_, settings_, false, [&](const at::Tensor& t) { steps.push_back(t.clone()); });
+  EXPECT_TRUE(torch::equal(torch::stack(steps, 1), out.sequences.narrow(1, 3, out.sequences.size(1) - 3)));
+}
+
+TEST_F(CausalGeneration, PromptsPaddedOnTheRightAreRefused) {
+  EXPECT_THROW(generate(*model_, prompt_, mask_.flip(1), settings_), DataError);
+}
 
 TEST(GenerationOptions, MoreSequencesThanBeamsIsRefused) {
   auto model = build_model(kFolder, nullptr);

@@ -248,7 +248,7 @@ TEST(LinearCrossEntropyOp, EqualsCompositeAndIgnoresNegativeLabels) {
   const auto labels = torch::tensor({3, -100, 0, 16, 5});
   expect_same(
       {normal({5, 8}), normal({17, 8})},
-      [&](const Inputs& i) { return linear_cross_entropy(i[0], i[1], labels, 0.5, 4.0); },
+      [&](const Inputs& i) { return linear_cross_entropy(i[0], i[1], labels, {.scale = 0.5, .normalizer = 4.0}); },
       [&](const Inputs& i) {
         namespace F = torch::nn::functional;
         return F::cross_entropy(torch::linear(i[0], i[1]) * 0.5, labels,
@@ -263,7 +263,7 @@ TEST(LinearCrossEntropyOp, ManyPiecesGiveTheSameAsOneAndPredict) {
   const auto hidden = normal({300, 8}), weight = normal({32128, 8});  // 38 MB of logits
   const auto labels = torch::randint(0, 32128, {300});
   at::Tensor predictions;
-  const auto loss = linear_cross_entropy(hidden, weight, labels, 1.0, 300.0, &predictions);
+  const auto loss = linear_cross_entropy(hidden, weight, labels, {.normalizer = 300.0, .predictions = &predictions});
   const auto logits = torch::linear(hidden, weight);
   EXPECT_NEAR(loss.item<double>(), torch::nn::functional::cross_entropy(logits, labels).item<double>(), 1e-4);
   EXPECT_TRUE(torch::equal(predictions, logits.argmax(-1)));

@@ -1,0 +1,99 @@
+// BLOOM and Falcon: fused projections by key/value head, linear biases (Falcon's early and small models) or rotary.
+#include "models/decoder_families.h"
+#include "models/decoder_parse.h"
+
+namespace tessera::models {
+namespace {
+
+DecoderConfig bloom_like(const ConfigReader& in, const std::string& prefix, const std::string& layer) {
+  DecoderConfig c;
+  c.model_type = in.get<std::string>("model_type", "");
+  c.classes = {prefix + "ForCausalLM", prefix + "Model", layer, prefix + "Attention", prefix + "MLP", "LayerNorm"};
+  c.norm = NormKind::kLayer;
+  c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-5);
+  c.qkv = QkvLayout::kGrouped;
+  c.mlp = MlpKind::kPlain;
+  c.residual_dropout = in.get<double>("hidden_dropout", 0.0);
+  c.attention_dropout = in.get<double>("attention_dropout", 0.0);
+  c.names.base = "transformer";
+  c.names.embedding = "word_embeddings";
+  c.names.layers = "h";
+  c.names.final_norm = "ln_f";
+  c.names.attention = "self_attention";
+  c.names.qkv = "query_key_value";
+  c.names.o = "dense";
+  c.names.up = "dense_h_to_4h";
+  c.names.down = "dense_4h_to_h";
+  c.tied = in.get<bool>("tie_word_embeddings", true);
+  c.pad_token_id = -1;
+  c.lora_targets = {"query_key_value"};
+  return c;
+}
+
+// Which norms a Falcon layer has, and how its residual runs.
+void parse_falcon_form(const ConfigReader& in, bool is_new, DecoderConfig& c) {
+  const bool parallel = in.get<bool>("parallel_attn", true);
+  const auto norms = in.get<std::int64_t>("num_ln_in_parallel_attn", is_new ? 2 : 1);
+  if ((is_new && !parallel) || (!is_new && parallel && norms == 2)) {
+    throw ConfigError(in.file() +
+                          ": new_decoder_architecture, parallel_attn and num_ln_in_parallel_attn do not go "
+                          "together like this (transformers' Falcon fails on it, too)",
+                      "num_ln_in_parallel_attn");
+  }
+  c.residual = parallel ? ResidualKind::kParallel : ResidualKind::kSequential;
+  c.one_dropout_for_both = parallel;
+  if (!parallel) return;
+  c.names.attention_norm = norms == 2 ? "ln_attn" : "input_layernorm";
+  c.names.mlp_norm = norms == 2 ? "ln_mlp" : "";
+}
+
+}  // namespace
+
+DecoderConfig parse_bloom(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  auto c = bloom_like(in, "Bloom", "BloomBlock");
+  c.vocab_size = in.positive("vocab_size", 250880);
+  c.hidden_size = in.positive("n_embed", in.positive("hidden_size", 64));
+  c.num_layers = in.positive("num_hidden_layers", in.positive("n_layer", 2));
+  c.num_heads = in.positive("n_head", 8);
+  parse_heads(in, c);
+  c.intermediate_size = 4 * c.hidden_size;
+  c.activation = nn::Activation::kGeluTanh;
+  c.position = PositionKind::kLinearBias;
+  c.qkv_bias = c.o_bias = c.mlp_bias = true;
+  c.residual_after_norm = in.get<bool>("apply_residual_connection_post_layernorm", false);
+  c.names.embedding_norm = "word_embeddings_layernorm";
+  finish(in, c);
+  return c;
+}
+
+DecoderConfig parse_falcon(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  auto c = bloom_like(in, "Falcon", "FalconDecoderLayer");
+  c.vocab_size = in.positive("vocab_size", 65024);
+  c.hidden_size = in.positive("n_embed", in.positive("hidden_size", 4544));
+  c.num_layers = in.positive("num_hidden_layers", 32);
+  c.num_heads = in.positive("num_attention_heads", 71);
+  const bool is_new = in.get<bool>("new_decoder_architecture", false);
+  const bool multi_query = in.get<bool>("multi_query", true);
+  c.num_kv_heads = is_new || !multi_query ? in.positive("num_kv_heads", c.num_heads) : 1;
+  if (!is_new && !multi_query) c.num_kv_heads = c.num_heads;
+  parse_heads(in, c);
+  c.intermediate_size = in.positive("ffn_hidden_size", 4 * c.hidden_size);
+  c.activation = parse_activation(in, "activation", "gelu");
+  c.max_positions = in.positive("max_position_embeddings", 2048);
+  c.qkv_bias = c.o_bias = c.mlp_bias = in.get<bool>("bias", false);
+  if (in.get<bool>("alibi", false)) {
+    c.position = PositionKind::kLinearBias;
+    c.linear_bias_is_scaled = c.linear_bias_in_bfloat16 = true;
+  } else {
+    c.rotary = parse_rotary(json, in, c.head_dim, c.max_positions);
+    c.attention_dropout = 0;  // upstream applies it with linear biases only
+  }
+  parse_falcon_form(in, is_new, c);
+  c.bos_token_id = c.eos_token_id = 11;
+  finish(in, c);
+  return c;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,188 @@
+#include "models/causal_lm.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <cmath>
+
+#include "models/decoder_cache.h"
+#include "nn/container.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::models {
+namespace {
+
+// Places of the keys for linear biases: within their sequence, or among the visible tokens of their row.
+at::Tensor key_places(const DecoderBatch& batch, const at::Tensor& attention_mask) {
+  if (batch.packed.visible.defined()) {
+    const auto mask = attention_mask.ne(0).to(at::kLong);
+    return ((mask.cumsum(1) - 1) * mask).flatten().to(at::kFloat);
+  }
+  const auto& rows = *batch.packed.rows;
+  auto out = at::empty({batch.positions.size(0)}, at::TensorOptions().dtype(at::kFloat));
+  float* p = out.mutable_data_ptr<float>();
+  for (std::int64_t s = 0; s < rows.count(); ++s) {
+    for (std::int64_t i = 0; i < rows.length[s]; ++i) p[rows.begin[s] + i] = static_cast<float>(i);
+  }
+  return out;
+}
+
+// The module below `root` that a path such as "model.decoder" names; containers are made for its parts.
+std::shared_ptr<torch::nn::Module> make_path(torch::nn::Module& root, const std::string& path,
+                                             const std::string& class_name) {
+  const auto dot = path.find('.');
+  auto module = std::make_shared<nn::Container>(class_name);
+  root.register_module(path.substr(0, dot), std::static_pointer_cast<torch::nn::Module>(module));
+  return dot == std::string::npos ? module : make_path(*module, path.substr(dot + 1), class_name);
+}
+
+}  // namespace
+
+at::Tensor linear_bias_slopes(std::int64_t heads) {
+  const auto power = [](std::int64_t count) {
+    return static_cast<float>(std::exp2(-std::exp2(-(std::log2(static_cast<double>(count)) - 3))));
+  };
+  std::int64_t closest = 1;
+  while (2 * closest <= heads) closest *= 2;
+  std::vector<float> slopes;
+  for (std::int64_t i = 1; i <= closest; ++i) slopes.push_back(std::pow(power(closest), static_cast<float>(i)));
+  for (std::int64_t i = 0; i < heads - closest; ++i)
+    slopes.push_back(std::pow(power(2 * closest), static_cast<float>(2 * i + 1)));
+  return at::tensor(slopes, at::TensorOptions().dtype(at::kFloat));
+}
+
+CausalLm::CausalLm(DecoderConfig config, at::ScalarType dtype) : config_(std::move(config)), rotary_(config_.rotary) {
+  if (config_.position == PositionKind::kLinearBias) slopes_ = linear_bias_slopes(config_.num_heads);
+  build_base(*make_path(*this, config_.names.base, config_.classes.base), dtype);
+  if (!config_.tied) {
+    lm_head_ = register_module(
+        config_.names.head,
+        std::make_shared<nn::Linear>(config_.embedding_size, config_.vocab_size, config_.head_bias, dtype));
+  } else if (config_.head_bias) {
+    auto holder = std::make_shared<nn::Container>("Linear");
+    head_bias_ = holder->register_parameter("bias", nn::make_parameter({config_.vocab_size}, dtype));
+    register_module(config_.names.head, std::move(holder));
+  }
+}
+
+void CausalLm::build_base(torch::nn::Module& base, at::ScalarType dtype) {
+  const auto& c = config_;
+  embedding_ = base.register_module(
+      c.names.embedding, std::make_shared<nn::Embedding>(c.vocab_size, c.embedding_size, dtype, c.padding_idx));
+  if (c.position == PositionKind::kLearned) {
+    positions_ = base.register_module(
+        c.names.positions, std::make_shared<nn::Embedding>(c.position_rows + c.position_offset, c.hidden_size, dtype));
+  }
+  if (!c.names.embedding_norm.empty())
+    embedding_norm_ = base.register_module(c.names.embedding_norm, make_norm(c, c.hidden_size, dtype));
+  if (!c.names.project_in.empty()) {
+    project_in_ = base.register_module(c.names.project_in,
+                                       std::make_shared<nn::Linear>(c.embedding_size, c.hidden_size, false, dtype));
+    project_out_ = base.register_module(c.names.project_out,
+                                        std::make_shared<nn::Linear>(c.hidden_size, c.embedding_size, false, dtype));
+  }
+  dropout_ = std::make_shared<nn::Dropout>(c.embedding_dropout);
+  if (c.embedding_dropout > 0) base.register_module("drop", dropout_);
+  auto list = std::make_shared<nn::Container>("ModuleList");
+  for (std::int64_t i = 0; i < c.num_layers; ++i)
+    layers_.push_back(list->register_module(std::to_string(i), std::make_shared<DecoderLayer>(c, i, dtype)));
+  base.register_module(c.names.layers, list);
+  if (c.final_norm) final_norm_ = base.register_module(c.names.final_norm, make_norm(c, c.hidden_size, dtype));
+}
+
+std::shared_ptr<Cache> CausalLm::make_cache() const {
+  return std::make_shared<DecoderCache>(config_.num_layers);
+}
+
+at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot) {
+  auto x = embedding_->hooked() ? (*embedding_)(ids) : nn::lookup(embedding_->weight, ids, slot, config_.padding_idx);
+  if (config_.embedding_scale != 1.0) x = x * config_.embedding_scale;
+  if (project_in_) x = (*project_in_)(x);
+  if (positions_) {
+    check_positions(positions);
+    x = x + (*positions_)(positions + config_.position_offset);
+  }
+  if (embedding_norm_) x = (*embedding_norm_)(x);
+  return (*dropout_)(x);
+}
+
+void CausalLm::check_positions(const at::Tensor& positions) const {
+  const auto last = positions.numel() == 0 ? 0 : positions.max().item<std::int64_t>();
+  if (last >= config_.position_rows) {
+    throw DataError("a row reaches position " + std::to_string(last) + ", but this model has learned " +
+                    std::to_string(config_.position_rows) + " positions only; shorten the rows");
+  }
+}
+
+void CausalLm::place(DecoderLayout& layout, const at::Tensor& positions) {
+  if (config_.position == PositionKind::kRotary) layout.rotary = rotary_.table(positions);
+}
+
+DecoderLayout CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask) {
+  DecoderLayout layout;
+  layout.rows = layout.key_rows = batch.packed.rows;
+  layout.visible = batch.packed.visible;
+  if (slopes_.defined()) {
+    layout.slopes = slopes_;
+    layout.key_position = key_places(batch, attention_mask);
+  }
+  place(layout, batch.positions);
+  return layout;
+}
+
+CausalLm::Pass CausalLm::run(at::Tensor hidden, DecoderLayout& layout, std::vector<KeyValueCache>* caches,
+                             bool want_hidden) {
+  Pass pass;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (want_hidden) pass.states.push_back(hidden);
+    auto out = (*layers_[i])({hidden, &layout, caches ? &(*caches)[i] : nullptr});
+    hidden = out.hidden;
+    if (out.router_logits.defined()) pass.router_logits.push_back(out.router_logits);
+  }
+  if (final_norm_) hidden = (*final_norm_)(hidden);
+  if (project_out_) hidden = (*project_out_)(hidden);
+  if (want_hidden) pass.states.push_back(hidden);
+  pass.hidden = hidden;
+  return pass;
+}
+
+ModelOutput CausalLm::step(const ModelInput& in) {
+  auto& cache = dynamic_cast<DecoderCache&>(*in.cache);
+  auto step = cache.begin(in.input_ids, in.attention_mask);
+  if (slopes_.defined()) {
+    step.layout.slopes = slopes_;
+    step.layout.key_position = at::arange(cache.capacity(), at::TensorOptions().dtype(at::kFloat))
+                                   .repeat({step.layout.cache_rows / cache.capacity()});
+  }
+  place(step.layout, step.positions);
+  const auto ids = in.input_ids.flatten().index_select(0, step.tokens);
+  const auto pass = run(embed(ids, step.positions, {}), step.layout, &cache.layers(), false);
+  std::vector<std::int64_t> last;
+  for (std::int64_t r = 0; r < step.layout.rows->count(); ++r)
+    last.push_back(step.layout.rows->begin[r] + step.layout.rows->length[r] - 1);
+  ModelOutput out;
+  out.logits = logits(pass.hidden.index_select(0, at::tensor(last, at::TensorOptions().dtype(at::kLong)))).unsqueeze(1);
+  return out;
+}
+
+ModelOutput CausalLm::forward_impl(ModelInput in) {
+  if (in.cache) return step(in);
+  const auto batch = make_decoder_batch(in, config_.positions_count_visible);
+  auto layout = layout_of(batch, in.attention_mask);
+  const bool shares = config_.tied && loss_is_fused(in);
+  const auto slot = shares ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
+  const auto pass = run(embed(batch.packed.pack(in.input_ids), batch.positions, slot), layout, nullptr, in.want_hidden);
+  ModelOutput out;
+  for (const auto& state : pass.states) out.hidden.push_back(batch.packed.unpack(state));
+  if (in.labels.defined()) {
+    loss(in, batch, pass, slot, out);
+  } else if (in.want_logits) {
+    out.logits = batch.packed.unpack(logits(pass.hidden));
+  }
+  return out;
+}
+
+}  // namespace tessera::models

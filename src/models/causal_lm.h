@@ -1,0 +1,60 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/decoder_batch.h"
+#include "models/decoder_layers.h"
+#include "models/model.h"
+#include "nn/lookup.h"
+#include "tessera/nn/embedding.h"
+
+namespace tessera::models {
+
+/// A decoder with a language-modelling head: any family that a DecoderConfig describes, with transformers' module and
+/// parameter names. Works on the visible tokens of all rows at once. With a cache it returns the logits of each row's
+/// last token only, [R, 1, V].
+class CausalLm : public Model {
+ public:
+  CausalLm(DecoderConfig config, at::ScalarType dtype);
+  std::string class_name() const override { return config_.classes.causal; }
+  ModelKind kind() const override { return ModelKind::kCausal; }
+  std::shared_ptr<Cache> make_cache() const override;
+  void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
+
+ protected:
+  ModelOutput forward_impl(ModelInput in) override;
+
+ private:
+  struct Pass {  // what the layers leave behind
+    at::Tensor hidden;
+    std::vector<at::Tensor> states, router_logits;
+  };
+  void build_base(torch::nn::Module& base, at::ScalarType dtype);
+  at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot);
+  Pass run(at::Tensor hidden, DecoderLayout& layout, std::vector<KeyValueCache>* caches, bool want_hidden);
+  void check_positions(const at::Tensor& positions) const;
+  void place(DecoderLayout& layout, const at::Tensor& positions);
+  DecoderLayout layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask);
+  ModelOutput step(const ModelInput& in);
+  nn::Layer& head();
+  bool loss_is_fused(const ModelInput& in);
+  at::Tensor logits(const at::Tensor& hidden);
+  void loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
+            ModelOutput& out);
+
+  DecoderConfig config_;
+  RotaryCache rotary_;
+  at::Tensor slopes_;     // [H] float32, linear biases only
+  at::Tensor head_bias_;  // [V], of a tied head with a bias
+  std::shared_ptr<nn::Embedding> embedding_, positions_;
+  std::shared_ptr<nn::Linear> project_in_, project_out_, lm_head_;  // lm_head_: null when tied
+  std::shared_ptr<nn::Layer> embedding_norm_, final_norm_;
+  std::shared_ptr<nn::Dropout> dropout_;
+  std::vector<std::shared_ptr<DecoderLayer>> layers_;
+};
+
+/// Slopes of attention with linear biases (Press et al. 2022) for this many heads, [H] float32.
+at::Tensor linear_bias_slopes(std::int64_t heads);
+
+}  // namespace tessera::models

@@ -1,0 +1,80 @@
+// The output side of CausalLm: logits, loss, initial values.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/tanh.h>
+
+#include <cmath>
+
+#include "models/causal_lm.h"
+#include "models/mixture_of_experts.h"
+#include "nn/linear_cross_entropy.h"
+
+namespace tessera::models {
+
+nn::Layer& CausalLm::head() {
+  return lm_head_ ? static_cast<nn::Layer&>(*lm_head_) : static_cast<nn::Layer&>(*embedding_);
+}
+
+at::Tensor CausalLm::logits(const at::Tensor& hidden) {
+  auto out = head()(hidden);
+  if (head_bias_.defined()) out = out + head_bias_;
+  if (config_.logit_scale != 1.0) out = out * config_.logit_scale;
+  if (config_.logit_softcap > 0) out = at::tanh(out / config_.logit_softcap) * config_.logit_softcap;
+  return out;
+}
+
+// The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
+// product.
+bool CausalLm::loss_is_fused(const ModelInput& in) {
+  return in.labels.defined() && !in.want_logits && !head().hooked() && !(lm_head_ && lm_head_->adapter()) &&
+         !config_.head_bias;
+}
+
+void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
+                    ModelOutput& out) {
+  const auto counts = batch.labels.ne(-100);
+  const double normalizer = in.loss_normalizer > 0 ? in.loss_normalizer : counts.sum().item<double>();
+  at::Tensor predictions;
+  if (loss_is_fused(in)) {
+    nn::CrossEntropyOptions options;
+    options.scale = config_.logit_scale;
+    options.softcap = config_.logit_softcap;
+    options.normalizer = normalizer;
+    options.weight_gradient = slot;
+    options.loss_dtype = at::kFloat;
+    if (!is_training()) options.predictions = &predictions;
+    const auto& weight = lm_head_ ? lm_head_->weight : embedding_->weight;
+    const auto chosen = is_training() ? counts.nonzero().flatten() : at::Tensor();
+    const auto rows = [&](const at::Tensor& t) { return chosen.defined() ? t.index_select(0, chosen) : t; };
+    out.loss = nn::linear_cross_entropy(rows(pass.hidden), weight, rows(batch.labels), options);
+  } else {
+    const auto flat = logits(pass.hidden);
+    out.loss = at::cross_entropy_loss(flat.to(at::kFloat), batch.labels, {}, at::Reduction::Sum, -100) / normalizer;
+    if (!is_training()) predictions = at::argmax(flat.detach(), -1);
+    if (in.want_logits) out.logits = batch.packed.unpack(flat);
+  }
+  if (predictions.defined()) out.predictions = batch.packed.unpack(predictions.unsqueeze(1)).squeeze(2);
+  if (config_.experts.auxiliary_loss && config_.experts.auxiliary_coefficient != 0) {
+    const auto balance = load_balancing_loss(pass.router_logits, config_.experts, batch.packed.visible);
+    out.loss = out.loss + balance.to(at::kFloat) * config_.experts.auxiliary_coefficient;
+  }
+}
+
+// transformers' default _init_weights: normal matrices, zero biases, norms that do nothing.
+void CausalLm::init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const {
+  if (values.dim() == 1) {
+    const bool norm = name.ends_with("weight");
+    values.fill_(norm && config_.norm != NormKind::kRmsOffset ? 1 : 0);
+    return;
+  }
+  const bool ends_branch =
+      name.ends_with("." + config_.names.o + ".weight") || name.ends_with("." + config_.names.down + ".weight");
+  const double std = ends_branch && config_.output_initializer_range > 0 ? config_.output_initializer_range
+                                                                         : config_.initializer_range;
+  tensor::fill_normal(values, key, 0.0, std);
+  if (config_.padding_idx >= 0 && name == config_.names.base + "." + config_.names.embedding + ".weight")
+    values.select(0, config_.padding_idx).zero_();
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,97 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_copy.h>
+
+#include "models/decoder_layers.h"
+#include "nn/causal_attention.h"
+
+namespace tessera::models {
+
+void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out) {
+  out.push_back(&in.hidden);
+}
+
+DecoderAttention::DecoderAttention(const DecoderConfig& c, std::int64_t layer, at::ScalarType dtype)
+    : class_name_(c.classes.attention),
+      layout_(c.qkv),
+      rotates_(c.position == PositionKind::kRotary && (c.rotary_layers.empty() || c.rotary_layers[layer])),
+      kv_heads_(c.num_kv_heads),
+      groups_(c.num_heads / c.num_kv_heads),
+      head_dim_(c.head_dim),
+      window_(c.attention_window[layer]),
+      scale_(c.attention_scale[layer]),
+      softcap_(c.attention_softcap),
+      dropout_(c.attention_dropout),
+      bias_is_scaled_(c.linear_bias_is_scaled),
+      bias_in_bfloat16_(c.linear_bias_in_bfloat16),
+      blind_query_sees_past_(c.blind_query_sees_past) {
+  const std::int64_t queries = c.num_heads * head_dim_, keys = kv_heads_ * head_dim_;
+  const auto projection = [&](const std::string& name, std::int64_t in, std::int64_t out, bool bias) {
+    return register_module(name, make_projection(c, in, out, bias, dtype));
+  };
+  if (layout_ == QkvLayout::kSeparate) {
+    q_ = projection(c.names.q, c.hidden_size, queries, c.qkv_bias);
+    k_ = projection(c.names.k, c.hidden_size, keys, c.qkv_bias);
+    v_ = projection(c.names.v, c.hidden_size, keys, c.qkv_bias);
+  } else {
+    qkv_ = projection(c.names.qkv, c.hidden_size, queries + 2 * keys, c.qkv_bias);
+  }
+  o_ = projection(c.names.o, queries, c.hidden_size, c.o_bias);
+  if (c.qk_norm == QkNorm::kHead) {
+    q_norm_ = register_module("q_norm", make_norm(c, head_dim_, dtype));
+    k_norm_ = register_module("k_norm", make_norm(c, head_dim_, dtype));
+  }
+}
+
+DecoderAttention::Heads DecoderAttention::project(const at::Tensor& hidden) {
+  const std::int64_t tokens = hidden.size(0), d = head_dim_;
+  if (layout_ == QkvLayout::kSeparate) {
+    return {(*q_)(hidden).view({tokens, kv_heads_, groups_, d}), (*k_)(hidden).view({tokens, kv_heads_, d}),
+            (*v_)(hidden).view({tokens, kv_heads_, d})};
+  }
+  const auto all = (*qkv_)(hidden);
+  if (layout_ == QkvLayout::kConcatenated) {
+    const std::int64_t keys = kv_heads_ * d;
+    const auto parts = all.split_with_sizes({keys * groups_, keys, keys}, 1);
+    return {parts[0].view({tokens, kv_heads_, groups_, d}), parts[1].view({tokens, kv_heads_, d}),
+            parts[2].view({tokens, kv_heads_, d})};
+  }
+  const auto parts = all.view({tokens, kv_heads_, groups_ + 2, d}).split_with_sizes({groups_, 1, 1}, 2);
+  return {parts[0], parts[1].squeeze(2), parts[2].squeeze(2)};
+}
+
+void DecoderAttention::append(KeyValueCache& cache, Heads& heads, const DecoderLayout& layout) const {
+  const auto put = [&](at::Tensor& store, at::Tensor& fresh) {
+    if (!store.defined()) store = at::empty({layout.cache_rows, kv_heads_ * head_dim_}, fresh.options());
+    store.index_copy_(0, layout.cache_index, fresh.reshape({fresh.size(0), -1}));
+    fresh = store.view({-1, kv_heads_, head_dim_});
+  };
+  put(cache.keys, heads.k);
+  put(cache.values, heads.v);
+}
+
+at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
+  const auto& layout = *in.layout;
+  auto heads = project(in.hidden);
+  if (q_norm_) {
+    heads.q = (*q_norm_)(heads.q);
+    heads.k = (*k_norm_)(heads.k);
+  }
+  if (rotates_) std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, layout.rotary);
+  if (in.cache) append(*in.cache, heads, layout);
+  nn::CausalAttentionOptions options;
+  options.scale = scale_;
+  options.window = window_;
+  options.softcap = softcap_;
+  options.dropout = is_training() ? dropout_ : 0.0;
+  options.key_visible = layout.visible;
+  options.slopes = layout.slopes;
+  options.bias_scale = bias_is_scaled_ ? scale_ : 1.0;
+  options.bias_in_bfloat16 = bias_in_bfloat16_;
+  options.blind_query_sees_past = blind_query_sees_past_;
+  options.key_position = layout.key_position;
+  options.query_rows = layout.rows;
+  options.key_rows = layout.key_rows;
+  return (*o_)(nn::causal_attention(heads.q, heads.k, heads.v, options));
+}
+
+}  // namespace tessera::models

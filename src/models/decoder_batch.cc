@@ -1,0 +1,90 @@
+#include "models/decoder_batch.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+
+void check_shape(const at::Tensor& t, const at::Tensor& ids, const char* name) {
+  if (t.defined() && t.sizes() != ids.sizes()) {
+    throw DataError(std::string(name) + " must have the shape of input_ids [" + std::to_string(ids.size(0)) + ", " +
+                    std::to_string(ids.size(1)) + "]");
+  }
+}
+
+at::Tensor shifted(const at::Tensor& labels) {
+  auto out = at::full_like(labels, -100);
+  const std::int64_t length = labels.size(1);
+  if (length > 1) out.narrow(1, 0, length - 1).copy_(labels.narrow(1, 1, length - 1));
+  return out;
+}
+
+// Documents of packed rows: a position that does not follow its predecessor by one starts a new one.
+nn::SequenceRows documents(const at::Tensor& position_ids) {
+  const auto ids = position_ids.contiguous();
+  const auto* p = ids.const_data_ptr<std::int64_t>();
+  const std::int64_t batch = ids.size(0), length = ids.size(1);
+  nn::SequenceRows rows;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      const std::int64_t at = b * length + i;
+      if (i == 0 || p[at] != p[at - 1] + 1) {
+        rows.begin.push_back(at);
+        rows.length.push_back(0);
+      }
+      ++rows.length.back();
+    }
+  }
+  return rows;
+}
+
+// Whether a label would be predicted at a position that packing removes.
+bool loses_labels(const at::Tensor& labels, const PackedBatch& packed) {
+  if (!labels.defined() || !packed.index.defined()) return false;
+  const auto counts = labels.ne(-100);
+  return counts.sum().item<std::int64_t>() != packed.pack(counts).sum().item<std::int64_t>();
+}
+
+PackedBatch with_padding(const at::Tensor& mask) {
+  PackedBatch out = pack_batch({}, mask.size(0), mask.size(1));
+  out.visible = mask.ne(0).to(at::kByte).flatten();
+  return out;
+}
+
+at::Tensor default_positions(const ModelInput& in, bool count_visible) {
+  const std::int64_t batch = in.input_ids.size(0), length = in.input_ids.size(1);
+  if (count_visible && in.attention_mask.defined()) {
+    const auto mask = in.attention_mask.ne(0).to(at::kLong);
+    return mask.cumsum(1) * mask - 1;
+  }
+  return at::arange(length, at::TensorOptions().dtype(at::kLong)).unsqueeze(0).expand({batch, length});
+}
+
+}  // namespace
+
+DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible) {
+  if (!in.input_ids.defined() || in.input_ids.dim() != 2)
+    throw DataError("a causal model needs input_ids of shape [rows, length]");
+  check_shape(in.attention_mask, in.input_ids, "attention_mask");
+  check_shape(in.position_ids, in.input_ids, "position_ids");
+  check_shape(in.labels, in.input_ids, "labels");
+  DecoderBatch out;
+  out.packed = pack_batch(in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
+  auto labels = in.labels.defined() ? shifted(in.labels) : at::Tensor();
+  if (loses_labels(labels, out.packed)) out.packed = with_padding(in.attention_mask);
+  if (in.position_ids.defined() && !in.attention_mask.defined())
+    out.packed.rows = std::make_shared<nn::SequenceRows>(documents(in.position_ids));
+  const auto positions = in.position_ids.defined() ? in.position_ids : default_positions(in, count_visible);
+  out.positions = out.packed.pack(positions).contiguous();
+  if (labels.defined()) out.labels = out.packed.pack(labels);
+  return out;
+}
+
+}  // namespace tessera::models

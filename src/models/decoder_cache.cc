@@ -1,0 +1,86 @@
+#include "models/decoder_cache.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+
+at::Tensor index_of(const std::vector<std::int64_t>& values) {
+  return at::tensor(values, at::TensorOptions().dtype(at::kLong));
+}
+
+}  // namespace
+
+void DecoderCache::reorder(const at::Tensor& rows) {
+  const auto order = rows.contiguous();
+  const auto* p = order.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < order.numel(); ++i) lengths.push_back(lengths_.at(p[i]));
+  const auto moved = [&](at::Tensor& t) {
+    if (t.defined())
+      t = t.view({static_cast<std::int64_t>(lengths_.size()), capacity_, -1}).index_select(0, order).flatten(0, 1);
+  };
+  for (auto& layer : layers_) {
+    moved(layer.keys);
+    moved(layer.values);
+  }
+  lengths_ = std::move(lengths);
+}
+
+void DecoderCache::grow(std::int64_t need) {
+  if (need <= capacity_) return;
+  const std::int64_t grown = std::max<std::int64_t>(32, 2 * need);
+  const auto rows = static_cast<std::int64_t>(lengths_.size()), kept = capacity_;
+  const auto larger = [&](at::Tensor& t) {
+    if (!t.defined()) return;
+    auto fresh = at::empty({rows, grown, t.size(1)}, t.options());
+    fresh.narrow(1, 0, kept).copy_(t.view({rows, kept, -1}));
+    t = fresh.flatten(0, 1);
+  };
+  for (auto& layer : layers_) {
+    larger(layer.keys);
+    larger(layer.values);
+  }
+  capacity_ = grown;
+}
+
+DecoderCache::Step DecoderCache::begin(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
+  const std::int64_t rows = input_ids.size(0), fresh = input_ids.size(1);
+  if (lengths_.empty()) lengths_.assign(static_cast<std::size_t>(rows), 0);
+  TESSERA_CHECK(static_cast<std::int64_t>(lengths_.size()) == rows, "the number of rows may not change while decoding");
+  grow(*std::max_element(lengths_.begin(), lengths_.end()) + fresh);
+  at::Tensor mask;
+  if (attention_mask.defined()) mask = attention_mask.ne(0).contiguous();
+  const bool* visible = mask.defined() ? mask.const_data_ptr<bool>() : nullptr;
+  std::vector<std::int64_t> tokens, positions, index;
+  auto queries = std::make_shared<nn::SequenceRows>(), keys = std::make_shared<nn::SequenceRows>();
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto first = static_cast<std::int64_t>(tokens.size());
+    for (std::int64_t i = r * fresh; i < (r + 1) * fresh; ++i) {
+      if (visible && !visible[i]) continue;
+      tokens.push_back(i);
+      index.push_back(r * capacity_ + lengths_[r]);
+      positions.push_back(lengths_[r]++);
+    }
+    const auto added = static_cast<std::int64_t>(tokens.size()) - first;
+    if (added == 0) throw DataError("row " + std::to_string(r) + " of the prompts has no visible token");
+    queries->begin.push_back(first);
+    queries->length.push_back(added);
+    keys->begin.push_back(r * capacity_);
+    keys->length.push_back(lengths_[r]);
+  }
+  Step step{index_of(tokens), index_of(positions), {}};
+  step.layout.rows = std::move(queries);
+  step.layout.key_rows = std::move(keys);
+  step.layout.cache_index = index_of(index);
+  step.layout.cache_rows = rows * capacity_;
+  return step;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,35 @@
+#pragma once
+#include <vector>
+
+#include "models/decoder_layers.h"
+#include "models/model.h"
+
+namespace tessera::models {
+
+/// Keys and values of every layer. Rows may hold different numbers of tokens: padding is never cached.
+class DecoderCache : public Cache {
+ public:
+  explicit DecoderCache(std::int64_t layers) : layers_(static_cast<std::size_t>(layers)) {}
+
+  /// Also takes another number of rows than the last call had (a prompt is read once and continued several times).
+  void reorder(const at::Tensor& rows) override;
+
+  struct Step {
+    at::Tensor tokens;     // [tokens] int64, places of the new visible tokens in the flattened [R * T] ids
+    at::Tensor positions;  // [tokens] int64
+    DecoderLayout layout;  // rows, key_rows, cache_index, cache_rows
+  };
+  /// Makes room for the visible tokens of input_ids [R, T]; attention_mask [R, T] or undefined.
+  Step begin(const at::Tensor& input_ids, const at::Tensor& attention_mask);
+
+  std::vector<KeyValueCache>& layers() { return layers_; }
+  std::int64_t capacity() const { return capacity_; }
+
+ private:
+  void grow(std::int64_t need);
+  std::vector<KeyValueCache> layers_;
+  std::vector<std::int64_t> lengths_;  // of each row
+  std::int64_t capacity_ = 0;          // rows of a layer's tensors for each row of the batch
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,128 @@
+#pragma once
+// The parts of a decoder that is described by data. Legend: T tokens of all rows together (no padding), D hidden size.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/decoder_config.h"
+#include "nn/rotary.h"
+#include "nn/sequence_rows.h"
+#include "tessera/nn/block.h"
+#include "tessera/nn/dropout.h"
+#include "tessera/nn/linear.h"
+#include "tessera/nn/norm.h"
+
+namespace tessera::models {
+
+/// Keys and values of the tokens decoded so far, [rows * capacity, KV * head_dim]; for one layer.
+struct KeyValueCache {
+  at::Tensor keys, values;
+};
+
+/// How the tokens of a pass are laid out; the same for every layer.
+struct DecoderLayout {
+  std::shared_ptr<const nn::SequenceRows> rows;      // of the queries
+  std::shared_ptr<const nn::SequenceRows> key_rows;  // of the keys: the same, or those of the caches
+  at::Tensor visible;                                // [T] uint8, undefined: every token is
+  nn::RotaryTable rotary;                            // rotary positions only
+  at::Tensor slopes, key_position;                   // linear biases only: [H], [keys]
+  at::Tensor cache_index;                            // [T] int64, the rows of the caches that this pass fills
+  std::int64_t cache_rows = 0;                       // that a cache must have
+};
+
+struct AttentionInput {
+  at::Tensor hidden;  // T D
+  const DecoderLayout* layout = nullptr;
+  KeyValueCache* cache = nullptr;
+};
+void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out);
+
+class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
+ public:
+  DecoderAttention(const DecoderConfig& config, std::int64_t layer, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(AttentionInput in) override;
+
+ private:
+  struct Heads {
+    at::Tensor q, k, v;  // [T, KV, G, D], [T, KV, D] twice
+  };
+  Heads project(const at::Tensor& hidden);
+  void append(KeyValueCache& cache, Heads& heads, const DecoderLayout& layout) const;
+
+  std::string class_name_;
+  QkvLayout layout_;
+  bool rotates_;
+  std::int64_t kv_heads_, groups_, head_dim_, window_;
+  double scale_, softcap_, dropout_;
+  bool bias_is_scaled_, bias_in_bfloat16_, blind_query_sees_past_;
+  std::shared_ptr<nn::Linear> q_, k_, v_, qkv_, o_;
+  std::shared_ptr<nn::Layer> q_norm_, k_norm_;
+};
+
+/// Plain and gated feed-forward layers. The projections are registered in `host`.
+class DecoderMlp : public nn::Layer {
+ public:
+  /// host: where the projections stand in the module tree, this module when null.
+  DecoderMlp(const DecoderConfig& config, torch::nn::Module* host, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override;
+
+ private:
+  std::string class_name_;
+  nn::Activation activation_;
+  std::shared_ptr<nn::Linear> gate_, up_, down_;  // gate_ of kGatedFused gives both halves
+  bool fused_;
+};
+
+/// What the experts' router decided, for the load-balancing loss.
+struct MlpOutput {
+  at::Tensor hidden;         // T D
+  at::Tensor router_logits;  // T E, undefined without experts
+};
+void collect_tensors(MlpOutput& o, std::vector<at::Tensor*>& out);
+
+struct DecoderLayerInput {
+  at::Tensor hidden;  // T D
+  const DecoderLayout* layout = nullptr;
+  KeyValueCache* cache = nullptr;
+};
+void collect_tensors(DecoderLayerInput& in, std::vector<at::Tensor*>& out);
+
+class MixtureOfExperts;
+
+class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
+ public:
+  DecoderLayer(const DecoderConfig& config, std::int64_t layer, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  MlpOutput forward_impl(DecoderLayerInput in) override;
+
+ private:
+  MlpOutput mlp(const at::Tensor& x);
+  MlpOutput sequential(const DecoderLayerInput& in);
+  MlpOutput parallel(const DecoderLayerInput& in);
+  MlpOutput norm_after(const DecoderLayerInput& in);
+
+  std::string class_name_;
+  ResidualKind residual_;
+  bool residual_after_norm_, one_dropout_;
+  std::shared_ptr<DecoderAttention> attention_;
+  std::shared_ptr<DecoderMlp> mlp_;
+  std::shared_ptr<MixtureOfExperts> experts_;
+  std::shared_ptr<nn::Layer> attention_norm_, mlp_norm_, after_attention_, after_mlp_;
+  std::shared_ptr<nn::Dropout> dropout_;
+};
+
+/// The norm that the family uses, over `dim` elements.
+std::shared_ptr<nn::Layer> make_norm(const DecoderConfig& config, std::int64_t dim, at::ScalarType dtype);
+/// A projection of the family (GPT-2 stores them transposed).
+std::shared_ptr<nn::Linear> make_projection(const DecoderConfig& config, std::int64_t in, std::int64_t out, bool bias,
+                                            at::ScalarType dtype);
+
+}  // namespace tessera::models

@@ -1,0 +1,73 @@
+#include "models/decoder_parse.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/nearest.h"
+
+namespace tessera::models {
+
+nn::Activation parse_activation(const ConfigReader& in, const std::string& key, const std::string& fallback) {
+  using nn::Activation;
+  static const std::vector<std::pair<std::string, Activation>> kKnown = {{"relu", Activation::kRelu},
+                                                                         {"gelu", Activation::kGelu},
+                                                                         {"gelu_python", Activation::kGelu},
+                                                                         {"gelu_new", Activation::kGeluTanh},
+                                                                         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                                                         {"gelu_python_tanh", Activation::kGeluTanh},
+                                                                         {"gelu_fast", Activation::kGeluTanh},
+                                                                         {"gelu_accurate", Activation::kGeluTanh},
+                                                                         {"silu", Activation::kSilu},
+                                                                         {"swish", Activation::kSilu},
+                                                                         {"quick_gelu", Activation::kQuickGelu},
+                                                                         {"relu2", Activation::kReluSquared},
+                                                                         {"tanh", Activation::kTanh},
+                                                                         {"sigmoid", Activation::kSigmoid},
+                                                                         {"linear", Activation::kIdentity}};
+  const auto name = in.get<std::string>(key, fallback);
+  std::vector<std::string> names;
+  std::string listed;
+  for (const auto& [known, activation] : kKnown) {
+    if (known == name) return activation;
+    names.push_back(known);
+    listed += (listed.empty() ? "" : ", ") + known;
+  }
+  throw ConfigError(
+      in.file() + ": " + key + " '" + name + "' is not supported (" + listed + ")" + did_you_mean(name, names), key);
+}
+
+void parse_heads(const ConfigReader& in, DecoderConfig& c) {
+  const auto refuse = [&](const char* key, const std::string& why) { throw ConfigError(in.file() + ": " + why, key); };
+  c.num_heads = in.positive("num_attention_heads", c.num_heads);
+  c.num_kv_heads = in.positive("num_key_value_heads", c.num_kv_heads > 0 ? c.num_kv_heads : c.num_heads);
+  if (c.num_heads % c.num_kv_heads != 0) {
+    refuse("num_key_value_heads", "num_attention_heads (" + std::to_string(c.num_heads) +
+                                      ") is not a multiple of num_key_value_heads (" + std::to_string(c.num_kv_heads) +
+                                      ")");
+  }
+  if (!in.has("head_dim") && c.head_dim == 0 && c.hidden_size % c.num_heads != 0) {
+    refuse("num_attention_heads", "hidden_size (" + std::to_string(c.hidden_size) +
+                                      ") is not a multiple of num_attention_heads (" + std::to_string(c.num_heads) +
+                                      ")");
+  }
+  c.head_dim = in.positive("head_dim", c.head_dim > 0 ? c.head_dim : c.hidden_size / c.num_heads);
+}
+
+void finish(const ConfigReader& in, DecoderConfig& c) {
+  if (c.embedding_size == 0) c.embedding_size = c.hidden_size;
+  const auto layers = static_cast<std::size_t>(c.num_layers);
+  if (c.attention_scale.empty()) c.attention_scale.assign(layers, std::pow(static_cast<double>(c.head_dim), -0.5));
+  if (c.attention_window.empty()) c.attention_window.assign(layers, 0);
+  c.bos_token_id = in.token("bos_token_id", c.bos_token_id);
+  c.eos_token_id = in.token("eos_token_id", c.eos_token_id);
+  c.pad_token_id = in.token("pad_token_id", c.pad_token_id >= 0 ? c.pad_token_id : c.eos_token_id);
+  if (c.padding_idx >= c.vocab_size) {
+    throw ConfigError(in.file() + ": pad_token_id " + std::to_string(c.padding_idx) +
+                          " lies outside of the vocabulary of " + std::to_string(c.vocab_size),
+                      "pad_token_id");
+  }
+  c.initializer_range = in.get<double>("initializer_range", c.initializer_range);
+  c.stored_dtype = stored_dtype(in);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,45 @@
+#pragma once
+// What the families' config.json files have in common.
+#include <string>
+
+#include "models/config_reader.h"
+#include "models/decoder_config.h"
+
+namespace tessera::models {
+
+/// An activation by transformers' name. ConfigError names the key, the value and the known names.
+nn::Activation parse_activation(const ConfigReader& in, const std::string& key, const std::string& fallback);
+
+/// Sets num_heads, num_kv_heads and head_dim from the usual keys. ConfigError when they do not divide.
+void parse_heads(const ConfigReader& in, DecoderConfig& config);
+
+/// Fills in what is the same for every layer where the family said nothing (scale 1 / sqrt(head_dim), no window), and
+/// ids of special tokens. Call last.
+void finish(const ConfigReader& in, DecoderConfig& config);
+
+/// Windows by "layer_types" ("full_attention", "sliding_attention"), or `sliding(i)` without the key.
+template <class Sliding>
+void parse_layer_types(const ConfigReader& in, std::int64_t window, DecoderConfig& config, const Sliding& sliding) {
+  const auto types = in.get<std::vector<std::string>>("layer_types", {});
+  if (!types.empty() && static_cast<std::int64_t>(types.size()) != config.num_layers) {
+    throw ConfigError(in.file() + ": layer_types names " + std::to_string(types.size()) +
+                          " layers, num_hidden_layers is " + std::to_string(config.num_layers),
+                      "layer_types");
+  }
+  for (std::int64_t i = 0; i < config.num_layers; ++i) {
+    if (!types.empty() && types[i] != "full_attention" && types[i] != "sliding_attention") {
+      throw ConfigError(in.file() + ": layer_types '" + types[i] + "' is not full_attention or sliding_attention",
+                        "layer_types");
+    }
+    const bool slides = types.empty() ? sliding(i) : types[i] == "sliding_attention";
+    config.attention_window.push_back(slides ? window : 0);
+  }
+}
+
+/// ConfigError when the key has another value than the one that this program computes with.
+template <class T>
+void require(const ConfigReader& in, const std::string& key, const T& expected, const std::string& why) {
+  if (in.get<T>(key, expected) != expected) throw ConfigError(in.file() + ": '" + key + "' " + why, key);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,70 @@
+// Gemma and Gemma 2.
+#include <cmath>
+
+#include "models/decoder_families.h"
+#include "models/decoder_parse.h"
+#include "models/llama_like.h"
+
+namespace tessera::models {
+namespace {
+
+LlamaDefaults gemma_defaults(const std::string& prefix) {
+  return {.class_prefix = prefix,
+          .vocab_size = 256000,
+          .hidden_size = 3072,
+          .intermediate_size = 24576,
+          .num_layers = 28,
+          .num_heads = 16,
+          .num_kv_heads = 16,
+          .head_dim = 256,
+          .max_positions = 8192,
+          .pad_token_id = 0,
+          .bos_token_id = 2,
+          .eos_token_id = 1,
+          .activation = "gelu_pytorch_tanh",
+          .tied = true};
+}
+
+void set_gemma(const ConfigReader& in, DecoderConfig& c) {
+  c.norm = NormKind::kRmsOffset;
+  c.embedding_scale = std::sqrt(static_cast<double>(c.hidden_size));
+  c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
+}
+
+}  // namespace
+
+DecoderConfig parse_gemma(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  auto c = llama_like(json, in, gemma_defaults("Gemma"));
+  set_gemma(in, c);
+  finish(in, c);
+  return c;
+}
+
+DecoderConfig parse_gemma2(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  auto defaults = gemma_defaults("Gemma2");
+  defaults.hidden_size = 2304;
+  defaults.intermediate_size = 9216;
+  defaults.num_layers = 26;
+  defaults.num_heads = 8;
+  defaults.num_kv_heads = 4;
+  auto c = llama_like(json, in, defaults);
+  set_gemma(in, c);
+  c.activation = parse_activation(in, "hidden_activation", "gelu_pytorch_tanh");
+  c.names.after_attention = "post_attention_layernorm";
+  c.names.mlp_norm = "pre_feedforward_layernorm";
+  c.names.after_mlp = "post_feedforward_layernorm";
+  const double scalar = in.get<double>("query_pre_attn_scalar", 256.0);
+  c.attention_scale.assign(static_cast<std::size_t>(c.num_layers), std::pow(scalar, -0.5));
+  const auto cap = [&](const char* key, double fallback) {
+    return json.contains(key) ? in.get<double>(key, 0.0) : fallback;  // null: none
+  };
+  c.attention_softcap = cap("attn_logit_softcapping", 50.0);
+  c.logit_softcap = cap("final_logit_softcapping", 30.0);
+  parse_layer_types(in, window_of(json, in, 4096), c, [](std::int64_t i) { return i % 2 == 0; });
+  finish(in, c);
+  return c;
+}
+
+}  // namespace tessera::models

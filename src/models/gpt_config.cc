@@ -1,0 +1,143 @@
+// GPT-2, GPT-J and GPT-NeoX.
+#include <cmath>
+
+#include "models/decoder_families.h"
+#include "models/decoder_parse.h"
+
+namespace tessera::models {
+namespace {
+
+struct GptDefaults {
+  std::int64_t vocab_size, positions, hidden_size, layers, heads;
+  double dropout;
+};
+
+// The keys of GPT-2 and GPT-J, under either of the names that transformers' attribute_map knows.
+DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d) {
+  DecoderConfig c;
+  c.model_type = in.get<std::string>("model_type", "");
+  c.vocab_size = in.positive("vocab_size", d.vocab_size);
+  c.max_positions = in.positive("max_position_embeddings", in.positive("n_positions", d.positions));
+  c.hidden_size = in.positive("hidden_size", in.positive("n_embd", d.hidden_size));
+  c.num_layers = in.positive("num_hidden_layers", in.positive("n_layer", d.layers));
+  c.num_heads = in.positive("n_head", d.heads);
+  parse_heads(in, c);
+  c.intermediate_size = in.positive("n_inner", 4 * c.hidden_size);
+  c.norm = NormKind::kLayer;
+  c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-5);
+  c.mlp = MlpKind::kPlain;
+  c.mlp_bias = true;
+  c.activation = parse_activation(in, "activation_function", "gelu_new");
+  c.embedding_dropout = in.get<double>("embd_pdrop", d.dropout);
+  c.residual_dropout = in.get<double>("resid_pdrop", d.dropout);
+  c.attention_dropout = in.get<double>("attn_pdrop", d.dropout);
+  c.names.base = "transformer";
+  c.names.embedding = "wte";
+  c.names.layers = "h";
+  c.names.final_norm = "ln_f";
+  c.names.attention = "attn";
+  c.names.attention_norm = "ln_1";
+  c.bos_token_id = c.eos_token_id = 50256;
+  c.pad_token_id = -1;
+  return c;
+}
+
+}  // namespace
+
+DecoderConfig parse_gpt2(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  auto c = gpt_like(in, {50257, 1024, 768, 12, 12, 0.1});
+  require(in, "add_cross_attention", false, "is not supported: GPT-2 here is a decoder alone");
+  c.classes = {"GPT2LMHeadModel", "GPT2Model", "GPT2Block", "GPT2Attention", "GPT2MLP", "LayerNorm"};
+  c.position = PositionKind::kLearned;
+  c.position_rows = c.max_positions;
+  c.names.positions = "wpe";
+  c.names.mlp_norm = "ln_2";
+  c.names.qkv = "c_attn";
+  c.names.o = "c_proj";
+  c.names.up = "c_fc";
+  c.names.down = "c_proj";
+  c.qkv = QkvLayout::kConcatenated;
+  c.qkv_bias = c.o_bias = true;
+  c.transposed_weights = true;
+  c.blind_query_sees_past = true;
+  const double scale = in.get<bool>("scale_attn_weights", true) ? std::pow(static_cast<double>(c.head_dim), -0.5) : 1.0;
+  const bool by_layer = in.get<bool>("scale_attn_by_inverse_layer_idx", false);
+  for (std::int64_t i = 0; i < c.num_layers; ++i)
+    c.attention_scale.push_back(by_layer ? scale / static_cast<double>(i + 1) : scale);
+  c.tied = in.get<bool>("tie_word_embeddings", true);
+  c.lora_targets = {"c_attn"};
+  finish(in, c);
+  c.output_initializer_range = c.initializer_range / std::sqrt(2.0 * static_cast<double>(c.num_layers));
+  return c;
+}
+
+DecoderConfig parse_gptj(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  auto c = gpt_like(in, {50400, 2048, 4096, 28, 16, 0.0});
+  c.classes = {"GPTJForCausalLM", "GPTJModel", "GPTJBlock", "GPTJAttention", "GPTJMLP", "LayerNorm"};
+  if (json.contains("rotary_dim") && json["rotary_dim"].is_null())
+    throw ConfigError(file + ": rotary_dim null is not supported; name how many elements of a head turn", "rotary_dim");
+  c.rotary.dims = in.positive("rotary_dim", 64);
+  if (c.rotary.dims > c.head_dim || c.rotary.dims % 2 != 0) {
+    throw ConfigError(file + ": rotary_dim " + std::to_string(c.rotary.dims) +
+                          " must be even and at most the size of a head, " + std::to_string(c.head_dim),
+                      "rotary_dim");
+  }
+  c.rotary.pairs = nn::RotaryPairs::kNeighbours;
+  c.rotary.max_positions = c.max_positions;
+  c.residual = ResidualKind::kParallel;
+  c.names.mlp_norm = "";
+  c.names.o = "out_proj";
+  c.names.up = "fc_in";
+  c.names.down = "fc_out";
+  c.head_bias = true;
+  c.tied = in.get<bool>("tie_word_embeddings", false);
+  c.lora_targets = {"q_proj", "v_proj"};
+  finish(in, c);
+  return c;
+}
+
+DecoderConfig parse_gpt_neox(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  DecoderConfig c;
+  c.model_type = in.get<std::string>("model_type", "");
+  c.classes = {"GPTNeoXForCausalLM", "GPTNeoXModel", "GPTNeoXLayer", "GPTNeoXAttention", "GPTNeoXMLP", "LayerNorm"};
+  c.vocab_size = in.positive("vocab_size", 50432);
+  c.hidden_size = in.positive("hidden_size", 6144);
+  c.num_layers = in.positive("num_hidden_layers", 44);
+  c.intermediate_size = in.positive("intermediate_size", 24576);
+  c.max_positions = in.positive("max_position_embeddings", 2048);
+  c.num_heads = 64;
+  parse_heads(in, c);
+  c.norm = NormKind::kLayer;
+  c.norm_eps = in.get<double>("layer_norm_eps", 1e-5);
+  const double part = in.get<double>("rotary_pct", 0.25);
+  c.rotary = parse_rotary(json, in, static_cast<std::int64_t>(static_cast<double>(c.head_dim) * part), c.max_positions);
+  c.rotary.theta = in.get<double>("rotary_emb_base", in.get<double>("rope_theta", 10000.0));
+  c.residual = in.get<bool>("use_parallel_residual", true) ? ResidualKind::kParallel : ResidualKind::kSequential;
+  c.qkv = QkvLayout::kGrouped;
+  c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", true);
+  c.mlp = MlpKind::kPlain;
+  c.mlp_bias = true;
+  c.activation = parse_activation(in, "hidden_act", "gelu");
+  c.embedding_dropout = c.residual_dropout = in.get<double>("hidden_dropout", 0.0);
+  c.attention_dropout = in.get<double>("attention_dropout", 0.0);
+  c.names.base = "gpt_neox";
+  c.names.embedding = "embed_in";
+  c.names.final_norm = "final_layer_norm";
+  c.names.head = "embed_out";
+  c.names.attention = "attention";
+  c.names.qkv = "query_key_value";
+  c.names.o = "dense";
+  c.names.up = "dense_h_to_4h";
+  c.names.down = "dense_4h_to_h";
+  c.tied = in.get<bool>("tie_word_embeddings", false);
+  c.bos_token_id = 0;
+  c.pad_token_id = -1;
+  c.lora_targets = {"query_key_value"};
+  finish(in, c);
+  return c;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,31 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/config_reader.h"
+#include "models/decoder_config.h"
+
+namespace tessera::models {
+
+/// Defaults of transformers' config classes, for keys that config.json leaves out.
+struct LlamaDefaults {
+  std::string class_prefix;
+  std::int64_t vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008;
+  std::int64_t num_layers = 32, num_heads = 32;
+  std::int64_t num_kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;      // 0: hidden_size / heads
+  std::int64_t max_positions = 2048;
+  double norm_eps = 1e-6;
+  std::int64_t pad_token_id = -1, bos_token_id = 1, eos_token_id = 2;
+  std::string activation = "silu";
+  bool tied = false;
+  bool partial_rotary = false;  // the family honours partial_rotary_factor
+};
+
+/// The keys that Llama, Mistral, Mixtral, Qwen, Gemma and Phi3 share. Call finish() after the rest is set.
+DecoderConfig llama_like(const nlohmann::json& json, const ConfigReader& in, const LlamaDefaults& defaults);
+
+/// "sliding_window"; null: none (0).
+std::int64_t window_of(const nlohmann::json& json, const ConfigReader& in, std::int64_t fallback);
+
+}  // namespace tessera::models

@@ -1,0 +1,32 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/decoder_layers.h"
+
+namespace tessera::models {
+
+/// A sparse mixture of gated feed-forward experts (Mixtral): each token goes to its `per_token` likeliest experts,
+/// whose results are weighed by the router's probabilities, normalised over those chosen.
+class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
+ public:
+  MixtureOfExperts(const DecoderConfig& config, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  MlpOutput forward_impl(at::Tensor x) override;
+
+ private:
+  std::string class_name_;
+  std::int64_t per_token_;
+  std::shared_ptr<nn::Linear> gate_;
+  std::vector<std::shared_ptr<DecoderMlp>> experts_;
+};
+
+/// The load-balancing loss of Fedus et al. 2021 (Switch Transformers), equations 4 to 6, over all layers' tokens.
+/// router_logits: each [T, E]; visible: [T] uint8, undefined: every token counts.
+at::Tensor load_balancing_loss(const std::vector<at::Tensor>& router_logits, const ExpertSettings& settings,
+                               const at::Tensor& visible);
+
+}  // namespace tessera::models

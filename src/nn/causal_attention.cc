@@ -1,0 +1,269 @@
+#include "nn/causal_attention.h"
+
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "nn/kernels.h"
+#include "nn/rows.h"
+#include "nn/score_kernels.h"
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Shapes: KV heads of keys, G query heads for each, H = KV * G, D head size; of one block: B queries, N keys.
+
+constexpr std::int64_t kScores = 1 << 18;  // of one block
+
+/// Queries [begin, begin + count) of a sequence and the keys [lo, hi) that any of them sees.
+struct QueryBlock {
+  std::int64_t query_row, key_row;  // of query `begin` and key `lo` in the tensors
+  std::int64_t count, keys;
+  std::int64_t place;       // of query `begin` among the keys from `lo` on
+  std::int64_t mask_index;  // of the block's first probability in the dropout mask
+  std::int64_t lo, total_keys;
+};
+
+template <class Body>
+void for_blocks(const CausalAttentionOptions& o, std::int64_t heads, std::int64_t sequence, std::int64_t mask_index,
+                const Body& body) {
+  const std::int64_t m = o.query_rows->length[sequence], n = o.key_rows->length[sequence];
+  const std::int64_t step = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, heads * n), 16, 512);
+  for (std::int64_t begin = 0; begin < m; begin += step) {
+    const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
+    std::int64_t lo = 0, hi = n;  // a query that sees nothing reads every key
+    if (!o.key_visible.defined()) {
+      hi = place + count;
+      if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1);
+    }
+    body(QueryBlock{o.query_rows->begin[sequence] + begin, o.key_rows->begin[sequence] + lo, count, hi - lo, place - lo,
+                    mask_index, lo, n});
+    mask_index += heads * count * (hi - lo);
+  }
+}
+
+struct Saved : torch::CustomClassHolder {
+  CausalAttentionOptions options;
+  kernels::Mask mask;
+};
+
+class Scores {
+ public:
+  Scores(const CausalAttentionOptions& o, const QueryBlock& block) : options_(o), block_(block) {
+    row_.n = block.keys;
+    row_.scale = static_cast<float>(o.scale);
+    row_.softcap = static_cast<float>(o.softcap);
+    row_.blind_sees_past = o.blind_query_sees_past;
+    if (o.slopes.defined()) {
+      slopes_ = o.slopes.const_data_ptr<float>();
+      row_.bias_scale = static_cast<float>(o.bias_scale);
+      row_.bias_in_bfloat16 = o.bias_in_bfloat16;
+      row_.key_position = o.key_position.const_data_ptr<float>() + block.key_row;
+    }
+    if (o.key_visible.defined()) row_.visible = o.key_visible.const_data_ptr<std::uint8_t>() + block.key_row;
+  }
+
+  /// Row r of the block's [H * B, N] scores.
+  kernels::ScoreRow row(std::int64_t r) const {
+    auto row = row_;
+    const std::int64_t place = block_.place + r % block_.count;
+    row.last = place + 1;
+    row.first = options_.window > 0 ? std::max<std::int64_t>(0, place - options_.window + 1) : 0;
+    if (slopes_) row.slope = slopes_[r / block_.count];
+    return row;
+  }
+  /// Where row r's log-sum lies in the [query tokens, H] tensor.
+  std::int64_t lse_index(std::int64_t r, std::int64_t heads) const {
+    return (block_.query_row + r % block_.count) * heads + r / block_.count;
+  }
+
+ private:
+  const CausalAttentionOptions& options_;
+  const QueryBlock& block_;
+  kernels::ScoreRow row_;
+  const float* slopes_ = nullptr;
+};
+
+bool drops(const kernels::Mask& mask) {
+  return mask.threshold != 0 || mask.scale != 1.0f;
+}
+
+/// [B, KV, G, D] rows of the block as [KV, G * B, D], copied.
+at::Tensor gathered(const at::Tensor& x, const QueryBlock& b) {
+  const std::int64_t kv = x.size(1), g = x.size(2), d = x.size(3);
+  auto out = at::empty({kv, g * b.count, d}, x.options());
+  out.view({kv, g, b.count, d}).copy_(x.narrow(0, b.query_row, b.count).permute({1, 2, 0, 3}));
+  return out;
+}
+
+void scatter(const at::Tensor& block, const at::Tensor& x, const QueryBlock& b) {
+  const std::int64_t kv = x.size(1), g = x.size(2), d = x.size(3);
+  x.narrow(0, b.query_row, b.count).permute({1, 2, 0, 3}).copy_(block.view({kv, g, b.count, d}));
+}
+
+/// The block's keys or values [KV, N, D], in place.
+at::Tensor keys_of(const at::Tensor& x, const QueryBlock& b) {
+  return x.narrow(0, b.key_row, b.keys).transpose(0, 1);
+}
+
+/// mask(p) over [H * B, N], or p itself.
+at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const kernels::Mask& mask) {
+  if (!drops(mask)) return p;
+  const auto out = at::empty_like(p);
+  for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    ReadRow in(p, b.keys);
+    WriteRow result(out, b.keys);
+    for (std::int64_t r = first; r < last; ++r) {
+      kernels::dropout(in.at(r * b.keys), result.at(r * b.keys), b.keys,
+                       static_cast<std::uint32_t>(b.mask_index + r * b.keys), mask);
+      result.store();
+    }
+  });
+  return out;
+}
+
+/// Products become probabilities in place; log-sums are written (forward) or read (backward).
+void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const QueryBlock& b, std::int64_t heads,
+                   float* lse, bool again) {
+  const Scores scores(o, b);
+  for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    ReadRow in(s, b.keys);
+    WriteRow out(s, b.keys);
+    for (std::int64_t r = first; r < last; ++r) {
+      const float* given = in.at(r * b.keys);
+      float* row = out.at(r * b.keys);
+      if (row != given) std::copy(given, given + b.keys, row);
+      float& sum = lse[scores.lse_index(r, heads)];
+      if (again) {
+        kernels::score_probabilities(row, sum, scores.row(r));
+      } else {
+        sum = kernels::score_softmax(row, scores.row(r));
+      }
+      out.store();
+    }
+  });
+}
+
+/// dp becomes the gradient of the products, in place.
+void score_gradient(const at::Tensor& p, const at::Tensor& products, const at::Tensor& dp,
+                    const CausalAttentionOptions& o, const QueryBlock& b, const kernels::Mask& mask) {
+  const Scores scores(o, b);
+  for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    ReadRow rp(p, b.keys), rs(products, b.keys), in(dp, b.keys);
+    WriteRow out(dp, b.keys);
+    for (std::int64_t r = first; r < last; ++r) {
+      const float* given = in.at(r * b.keys);
+      float* row = out.at(r * b.keys);
+      if (drops(mask)) {
+        kernels::dropout(given, row, b.keys, static_cast<std::uint32_t>(b.mask_index + r * b.keys), mask);
+      } else if (row != given) {
+        std::copy(given, given + b.keys, row);
+      }
+      kernels::score_backward(rp.at(r * b.keys), rs.at(r * b.keys), row, scores.row(r));
+      out.store();
+    }
+  });
+}
+
+/// Adds the blocks' gradients of one sequence's keys (or values), and writes them out.
+class KeyGradient {
+ public:
+  KeyGradient(const at::Tensor& out, std::int64_t begin, std::int64_t length) : rows_(out.narrow(0, begin, length)) {}
+  void add(const at::Tensor& block, const QueryBlock& b) {  // [KV, N, D]
+    if (b.keys == b.total_keys && b.count > 0 && !sum_.defined() && last(b)) {
+      rows_.transpose(0, 1).copy_(block);
+      written_ = true;
+      return;
+    }
+    if (!sum_.defined())
+      sum_ = at::zeros({rows_.size(1), rows_.size(0), rows_.size(2)}, rows_.options().dtype(at::kFloat));
+    sum_.narrow(1, b.lo, b.keys).add_(block);
+  }
+  void write() {
+    if (!written_) rows_.transpose(0, 1).copy_(sum_);
+  }
+
+ private:
+  static bool last(const QueryBlock& b) { return b.place == 0 && b.count == b.total_keys; }
+  at::Tensor rows_, sum_;
+  bool written_ = false;
+};
+
+class CausalAttention : public torch::autograd::Function<CausalAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const CausalAttentionOptions& o) {
+    auto saved = c10::make_intrusive<Saved>();
+    saved->options = o;
+    saved->mask = kernels::make_mask(o.dropout, o.dropout > 0 ? tensor::next_key() : tensor::RandomKey{});
+    const std::int64_t heads = q.size(1) * q.size(2);
+    const auto out = at::empty({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options());
+    const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
+    float* sums = lse.mutable_data_ptr<float>();
+    std::int64_t mask_index = 0;
+    for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+      for_blocks(o, heads, s, mask_index, [&](const QueryBlock& b) {
+        const auto p = at::bmm(gathered(q, b), keys_of(k, b).transpose(1, 2));
+        probabilities(p, o, b, heads, sums, /*again=*/false);
+        scatter(at::bmm(dropped(p, b, saved->mask), keys_of(v, b)), out, b);
+        mask_index = b.mask_index + heads * b.count * b.keys;
+      });
+    }
+    ctx->save_for_backward({q, k, v, lse});
+    ctx->saved_data["options"] = c10::IValue::make_capsule(saved);
+    return out.view({q.size(0), -1});
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &q = saved[0], &k = saved[1], &v = saved[2];
+    float* sums = saved[3].mutable_data_ptr<float>();
+    const auto state = c10::static_intrusive_pointer_cast<Saved>(ctx->saved_data["options"].toCapsule());
+    const auto& o = state->options;
+    const std::int64_t heads = q.size(1) * q.size(2);
+    const auto g = grads[0].contiguous().view({q.size(0), q.size(1), q.size(2), v.size(2)});
+    // Every row is written: sequences cover the queries, and with a cache there is no backward.
+    const auto gq = at::empty(q.sizes(), q.options()), gk = at::empty(k.sizes(), k.options()),
+               gv = at::empty(v.sizes(), v.options());
+    std::int64_t mask_index = 0;
+    for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+      KeyGradient keys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
+          values(gv, o.key_rows->begin[s], o.key_rows->length[s]);
+      for_blocks(o, heads, s, mask_index, [&](const QueryBlock& b) {
+        const auto qb = gathered(q, b), gb = gathered(g, b);
+        const auto p = at::bmm(qb, keys_of(k, b).transpose(1, 2));
+        const auto products = o.softcap > 0 ? p.clone() : at::Tensor();
+        probabilities(p, o, b, heads, sums, /*again=*/true);
+        values.add(at::bmm(dropped(p, b, state->mask).transpose(1, 2), gb), b);
+        const auto ds = at::bmm(gb, keys_of(v, b).transpose(1, 2));
+        score_gradient(p, products, ds, o, b, state->mask);
+        scatter(at::bmm(ds, keys_of(k, b)), gq, b);
+        keys.add(at::bmm(ds.transpose(1, 2), qb), b);
+        mask_index = b.mask_index + heads * b.count * b.keys;
+      });
+      keys.write();
+      values.write();
+    }
+    return {gq, gk, gv, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const CausalAttentionOptions& options) {
+  TESSERA_CHECK(q.dim() == 4 && k.dim() == 3 && v.dim() == 3,
+                "causal_attention takes q [T, KV, G, D], k, v [T, KV, D]");
+  TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
+  return CausalAttention::apply(q, k, v, options);
+}
+
+}  // namespace tessera::nn

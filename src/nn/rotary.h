@@ -1,0 +1,22 @@
+#pragma once
+// Rotary position embedding (Su et al. 2021).
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+
+namespace tessera::nn {
+
+/// Which elements of a head turn together: (i, i + R / 2) as in Llama and GPT-NeoX, or (2 i, 2 i + 1) as in GPT-J.
+enum class RotaryPairs { kHalves, kNeighbours };
+
+struct RotaryTable {
+  at::Tensor cos, sin;   // [positions, R / 2] float32
+  at::Tensor positions;  // [T] int64, rows of the table
+  RotaryPairs pairs = RotaryPairs::kHalves;
+};
+
+/// Turns the first R elements of every head; the others are copied. q, k: [T, ..., D] with last stride 1; the results
+/// are contiguous. Nothing is kept for backward but the table.
+std::pair<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& k, const RotaryTable& table);
+
+}  // namespace tessera::nn

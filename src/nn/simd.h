@@ -1,0 +1,53 @@
+#pragma once
+// What the row kernels share: compilation for several vector widths, and an exponential that vectorises.
+#include <bit>
+#include <cstdint>
+
+// ifunc resolvers run before a sanitizer's runtime is ready, so sanitized builds use the baseline.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define TESSERA_CLONES
+#endif
+#endif
+#ifndef TESSERA_CLONES
+#define TESSERA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#endif
+#else
+#define TESSERA_CLONES
+#endif
+
+namespace tessera::nn::kernels {
+
+// exp for x <= ~88, relative error below 2e-7: 2^k times a degree-6 polynomial on [-ln2/2, ln2/2] (Cephes' constants).
+inline float fast_exp(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  const float k = static_cast<float>(static_cast<std::int32_t>(x * 1.44269504f + (x < 0 ? -0.5f : 0.5f)));
+  float r = x - k * 0.693359375f;
+  r = r + k * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * std::bit_cast<float>((static_cast<std::int32_t>(k) + 127) << 23);
+}
+
+// Relative error below 3e-7 (Cephes' polynomial where the exponential would cancel).
+inline float fast_tanh(float x) {
+  const float a = x < 0 ? -x : x;
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float small = p * z * x + x;
+  const float e = fast_exp(2.0f * (a < 20.0f ? a : 20.0f));
+  const float large = 1.0f - 2.0f / (e + 1.0f);
+  return a < 0.625f ? small : (x < 0 ? -large : large);
+}
+
+}  // namespace tessera::nn::kernels

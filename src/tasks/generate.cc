@@ -1,0 +1,163 @@
+#include "tasks/generate.h"
+
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "tasks/assemble.h"
+#include "tasks/fsdp_options.h"
+#include "tasks/model_folder.h"
+#include "tessera/base/error.h"
+#include "text/tokenizer.h"
+
+namespace tessera::tasks {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+struct Batch {
+  at::Tensor ids, mask;  // [B, S] int64, padded on the left
+};
+
+Batch padded(const std::vector<Ids>& rows, std::int64_t pad) {
+  std::size_t longest = 1;
+  for (const auto& row : rows) longest = std::max(longest, row.size());
+  const auto batch = static_cast<std::int64_t>(rows.size()), length = static_cast<std::int64_t>(longest);
+  const auto options = at::TensorOptions().dtype(at::kLong);
+  Batch out{at::full({batch, length}, pad, options), at::full({batch, length}, 0, options)};
+  for (std::int64_t r = 0; r < batch; ++r) {
+    const auto& row = rows[static_cast<std::size_t>(r)];
+    const auto first = length - static_cast<std::int64_t>(row.size());
+    auto* ids = out.ids.mutable_data_ptr<std::int64_t>() + r * length + first;
+    std::copy(row.begin(), row.end(), ids);
+    out.mask.select(0, r).narrow(0, first, length - first).fill_(1);
+  }
+  return out;
+}
+
+/// Prints a growing text, character by character that is complete.
+class Stream {
+ public:
+  Stream(std::ostream& out, const text::Tokenizer& tokenizer, const GenerateOptions& options)
+      : out_(out), tokenizer_(tokenizer), skip_special_(options.skip_special_tokens) {}
+
+  void add(const at::Tensor& tokens) {
+    ids_.push_back(static_cast<std::int32_t>(tokens.contiguous().const_data_ptr<std::int64_t>()[0]));
+    const auto text = tokenizer_.decode(ids_, skip_special_);
+    if (text.ends_with("\xEF\xBF\xBD") || text.size() <= printed_) return;  // half a character
+    out_ << text.substr(printed_) << std::flush;
+    printed_ = text.size();
+  }
+
+ private:
+  std::ostream& out_;
+  const text::Tokenizer& tokenizer_;
+  bool skip_special_;
+  Ids ids_;
+  std::size_t printed_ = 0;
+};
+
+/// What row r of the sequences says after its first `skip` tokens, up to the end token.
+std::string text_of(const at::Tensor& sequences, std::int64_t r, std::int64_t skip,
+                    const models::GenerationConfig& settings, const text::Tokenizer& tokenizer, bool skip_special) {
+  const auto row = sequences.select(0, r).contiguous();
+  const auto* p = row.const_data_ptr<std::int64_t>();
+  Ids ids;
+  for (std::int64_t i = skip; i < row.numel(); ++i) {
+    ids.push_back(static_cast<std::int32_t>(p[i]));
+    const auto& eos = settings.eos_token_ids;
+    if (std::find(eos.begin(), eos.end(), p[i]) != eos.end()) break;
+  }
+  return tokenizer.decode(ids, skip_special);
+}
+
+class Generator {
+ public:
+  Generator(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out)
+      : options_(options), group_(std::move(group)), out_(out) {
+    const auto folder = find_model_folder(options.model);
+    tokenizer_folder_ = options.tokenizer.empty() ? folder : options.tokenizer;
+    tokenizer_ = text::open_tokenizer(tokenizer_folder_);
+    auto fsdp = fsdp_options(config::from_environment());
+    fsdp.gather = options.gather;
+    loaded_ = assemble({.model_folder = folder, .adapter_folder = options.adapter, .fsdp = std::move(fsdp)}, group_);
+    settings_ = models::read_generation_config(folder, loaded_.config);
+    models::read_generation_json(options.settings, "command line", settings_);
+    settings_.seed = static_cast<std::uint64_t>(options.seed);
+  }
+
+  void run() {
+    const auto prompts = read_prompts(options_, tokenizer_folder_);
+    const auto step = static_cast<std::size_t>(options_.batch_size);
+    for (std::size_t begin = 0; begin < prompts.size(); begin += step) {
+      const auto end = std::min(prompts.size(), begin + step);
+      answer(
+          {prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
+    }
+  }
+
+ private:
+  bool single() const { return options_.input_file.empty(); }
+
+  void answer(const std::vector<Prompt>& prompts) {
+    std::vector<Ids> rows;
+    for (const auto& prompt : prompts) {
+      auto ids = tokenizer_->encode(prompt.text, prompt.add_special_tokens).ids;
+      if (ids.empty()) throw DataError("a prompt has no token: \"" + prompt.text + "\"");
+      rows.push_back(std::move(ids));
+    }
+    const auto batch = padded(rows, settings_.pad_token_id);
+    const bool streams = single() && options_.stream && settings_.num_beams == 1 && settings_.num_return_sequences == 1;
+    Stream stream(out_, *tokenizer_, options_);
+    models::TokenCallback on_tokens;
+    if (streams) on_tokens = [&](const at::Tensor& tokens) { stream.add(tokens); };
+    const auto result = models::generate(*loaded_.model, batch.ids, batch.mask, settings_, false, on_tokens);
+    if (streams) {
+      out_ << "\n" << std::flush;
+    } else {
+      print(prompts, result.sequences, loaded_.config.kind == models::ModelKind::kCausal ? batch.ids.size(1) : 1);
+    }
+  }
+
+  void print(const std::vector<Prompt>& prompts, const at::Tensor& sequences, std::int64_t skip) {
+    const auto each = sequences.size(0) / static_cast<std::int64_t>(prompts.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      nlohmann::json texts = nlohmann::json::array();
+      for (std::int64_t k = 0; k < each; ++k) {
+        texts.push_back(text_of(sequences, static_cast<std::int64_t>(i) * each + k, skip, settings_, *tokenizer_,
+                                options_.skip_special_tokens));
+      }
+      if (single()) {
+        for (const auto& text : texts) out_ << text.get<std::string>() << "\n";
+      } else {
+        const nlohmann::json row = {{"prompt", prompts[i].text}, {"generated", texts}};
+        out_ << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+      }
+    }
+    out_ << std::flush;
+  }
+
+  const GenerateOptions& options_;
+  std::shared_ptr<comm::Communicator> group_;
+  std::ostream& out_;
+  std::string tokenizer_folder_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  Assembled loaded_;
+  models::GenerationConfig settings_;
+};
+
+}  // namespace
+
+int generate(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
+  const auto options = parse_generate(args, out);
+  if (!options) return 0;
+  auto group = comm::connect();
+  std::ostream quiet(nullptr);
+  Generator(*options, group, group->rank() == 0 ? out : quiet).run();
+  group->barrier();
+  return 0;
+}
+
+}  // namespace tessera::tasks

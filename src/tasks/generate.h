@@ -1,0 +1,45 @@
+#pragma once
+// `tessera generate`: continues prompts or answers conversations with a model folder, with or without an adapter, on
+// one process or sharded over several.
+#include <cstdint>
+#include <iosfwd>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/generation.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::tasks {
+
+struct GenerateOptions {
+  std::string model, tokenizer, adapter;
+  std::optional<std::string> prompt, message;  // one text to continue; one user message to answer
+  std::string system_prompt;                   // before `message`
+  std::string input_file;                      // rows of prompts or messages, JSONL; "-": stdin
+  std::string chat_template;                   // file or name; empty: the tokenizer's
+  std::int64_t batch_size = 8;
+  bool stream = true, skip_special_tokens = true;
+  /// Changes to the folder's generation_config.json: what was given on the command line.
+  nlohmann::json settings;
+  std::int64_t seed = 0;
+  fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+};
+
+/// nullopt: help was asked for and printed. ConfigError for contradictions.
+std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& args, std::ostream& out);
+
+/// A text that the model continues.
+struct Prompt {
+  std::string text;
+  bool add_special_tokens = true;  // false: the template wrote them
+};
+/// From the command line or the file, chats through the template. DataError names row and key.
+std::vector<Prompt> read_prompts(const GenerateOptions& options, const std::string& tokenizer_folder);
+
+/// With one --prompt or --message prints the text as it comes; else a JSON object a row: {"prompt", "generated":
+/// [...]}.
+int generate(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
+
+}  // namespace tessera::tasks

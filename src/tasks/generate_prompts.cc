@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "chat/chat_template.h"
+#include "chat/json.h"
+#include "chat/tokenizer_template.h"
+#include "tasks/generate.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+using nlohmann::json;
+
+/// Conversations -> text; the template is looked for when the first conversation comes.
+class Renderer {
+ public:
+  Renderer(const GenerateOptions& options, std::string folder) : options_(options), folder_(std::move(folder)) {}
+
+  std::string render(const json& row, const std::string& where) {
+    if (!template_) open();
+    auto variables = tokens_.special_tokens;
+    const auto value = chat::parse_json(row.dump());
+    for (const auto& [key, item] : (*value.get<chat::DictPtr>())->items()) variables[key.text()] = item;
+    if (!row.contains("add_generation_prompt")) variables["add_generation_prompt"] = chat::Value(true);
+    try {
+      return chat::render_chat(*template_, std::move(variables)).text;
+    } catch (const chat::TemplateError& e) {
+      throw DataError(where + e.what(), options_.input_file);
+    }
+  }
+
+ private:
+  void open() {
+    tokens_ = chat::read_tokenizer_templates(folder_);
+    std::string source;
+    if (options_.chat_template.empty()) {
+      source = tokens_.choose("", false);
+    } else {
+      const char* builtin = chat::builtin_template(options_.chat_template);
+      source = builtin ? builtin : read_file(options_.chat_template);
+    }
+    try {
+      template_.emplace(source);
+    } catch (const chat::TemplateError& e) {
+      throw DataError("chat template: " + std::string(e.what()), options_.chat_template);
+    }
+  }
+
+  const GenerateOptions& options_;
+  std::string folder_;
+  chat::TokenizerTemplates tokens_;
+  std::optional<chat::Template> template_;
+};
+
+Prompt prompt_of(const json& row, const std::string& where, Renderer& renderer) {
+  if (row.is_string()) return {row.get<std::string>(), true};
+  if (row.is_object() && row.contains("messages")) return {renderer.render(row, where), false};
+  for (const char* key : {"prompt", "text"}) {
+    if (!row.is_object() || !row.contains(key)) continue;
+    if (row[key].is_string()) return {row[key].get<std::string>(), true};
+    if (row[key].is_array()) {  // a conversation whose last turn is missing
+      json chat = row;
+      chat["messages"] = row[key];
+      chat.erase(key);
+      return {renderer.render(chat, where), false};
+    }
+    throw DataError(where + "key \"" + key + "\" must be a text or a list of messages, found " + row[key].type_name());
+  }
+  throw DataError(where + "expected a text, or an object with \"prompt\", \"text\" or \"messages\", found " +
+                  std::string(row.type_name()));
+}
+
+std::vector<Prompt> read_rows(std::istream& in, const std::string& name, Renderer& renderer) {
+  std::vector<Prompt> prompts;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const auto where = fmt::format("{}:{}: ", name, number);
+    const auto row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (row.is_discarded()) throw DataError(where + "not JSON", name, number);
+    prompts.push_back(prompt_of(row, where, renderer));
+  }
+  if (prompts.empty()) throw DataError(name + " holds no prompt", name);
+  return prompts;
+}
+
+}  // namespace
+
+std::vector<Prompt> read_prompts(const GenerateOptions& options, const std::string& tokenizer_folder) {
+  Renderer renderer(options, tokenizer_folder);
+  if (options.prompt) return {{*options.prompt, true}};
+  if (options.message) {
+    json messages = json::array();
+    if (!options.system_prompt.empty()) messages.push_back({{"role", "system"}, {"content", options.system_prompt}});
+    messages.push_back({{"role", "user"}, {"content", *options.message}});
+    return {prompt_of({{"messages", messages}}, "--message: ", renderer)};
+  }
+  if (options.input_file == "-") return read_rows(std::cin, "standard input", renderer);
+  std::ifstream in(options.input_file);
+  if (!in) throw DataError("cannot read " + options.input_file, options.input_file);
+  return read_rows(in, options.input_file, renderer);
+}
+
+}  // namespace tessera::tasks

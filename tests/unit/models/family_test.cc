@@ -1,0 +1,93 @@
+// Which config.json files are understood, and what is said about others.
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "io/tensor_source.h"
+#include "models/model.h"
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/";
+
+class Config : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (fs::temp_directory_path() / ("tessera_family_" + std::to_string(::getpid()))).string();
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::shared_ptr<Model> build(const nlohmann::json& json, ModelConfig* config = nullptr) {
+    std::ofstream(folder_ + "/config.json") << json.dump();
+    return build_model(folder_, config);
+  }
+
+  std::string failure(const nlohmann::json& json) {
+    try {
+      build(json);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "no error";
+  }
+
+  static nlohmann::json of(const std::string& golden) {
+    return nlohmann::json::parse(std::ifstream(kGoldens + golden + "/config.json"));
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Config, AnUnknownTypeListsTheKnownAndTheNearest) {
+  const auto text = failure({{"model_type", "llamma"}});
+  EXPECT_NE(text.find("gpt_neox"), std::string::npos) << text;
+  EXPECT_NE(text.find("did you mean 'llama'"), std::string::npos) << text;
+}
+
+TEST_F(Config, TheDecoderFamilyIsDescribed) {
+  ModelConfig config;
+  build(of("gpt2"), &config);
+  EXPECT_EQ(config.kind, ModelKind::kCausal);
+  EXPECT_EQ(config.no_split_classes, std::vector<std::string>{"GPT2Block"});
+  EXPECT_EQ(config.default_lora_targets, std::vector<std::string>{"c_attn"});
+  EXPECT_EQ(config.task_type, "CAUSAL_LM");
+  EXPECT_EQ(config.max_positions, 48);
+}
+
+TEST_F(Config, WhatCannotBeComputedIsRefused) {
+  auto json = of("llama_gqa_rope3");
+  json["rope_scaling"]["rope_type"] = "llama4";
+  EXPECT_NE(failure(json).find("llama3"), std::string::npos) << failure(json);
+  json = of("llama_gqa_rope3");
+  json["num_key_value_heads"] = 3;
+  EXPECT_NE(failure(json).find("not a multiple"), std::string::npos) << failure(json);
+  json = of("llama_gqa_rope3");
+  json["hidden_act"] = "sillu";
+  EXPECT_NE(failure(json).find("silu"), std::string::npos) << failure(json);
+  json = of("gemma2");
+  json["layer_types"] = {"full_attention"};
+  EXPECT_NE(failure(json).find("layer_types"), std::string::npos) << failure(json);
+}
+
+// Published GPT-2 files hold the base model alone: names without "transformer.", and the causal masks.
+TEST_F(Config, WeightsOfABaseModelLoad) {
+  const auto source = io::open_weights(kGoldens + "gpt2");
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {{"h.0.attn.bias", at::ones({1})}};
+  const std::string prefix = "transformer.";
+  for (const auto& info : source->tensors())
+    tensors.emplace_back(info.name.substr(prefix.size()), io::read_tensor(*source, info.name));
+  io::write_safetensors(folder_ + "/model.safetensors", tensors);
+  auto model = build(of("gpt2"));
+  EXPECT_NO_THROW(load_weights(*model, *io::open_weights(folder_)));
+}
+
+}  // namespace
+}  // namespace tessera::models
