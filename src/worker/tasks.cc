@@ -1,5 +1,6 @@
 #include "worker/tasks.h"
 
+#include "tasks/generate.h"
 #include "tasks/init_model.h"
 #include "tasks/seq2seq.h"
 #include "tasks/verify.h"
@@ -9,6 +10,7 @@ namespace tessera::worker {
 const std::vector<Task>& tasks() {
   static const std::vector<Task> table = {
       {"seq2seq", tasks::seq2seq},
+      {"generate", tasks::generate},
       {"verify", tasks::verify},
       {"init-model", tasks::init_model},
   };
