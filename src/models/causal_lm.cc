@@ -117,11 +117,12 @@ void CausalLm::check_positions(const at::Tensor& positions) const {
   }
 }
 
-void CausalLm::place(DecoderLayout& layout, const at::Tensor& positions) {
-  if (config_.position == PositionKind::kRotary) layout.rotary = rotary_.table(positions);
+void CausalLm::place(DecoderLayout& layout, const at::Tensor& positions, std::int64_t length,
+                     const nn::SequenceRows* documents) {
+  if (config_.position == PositionKind::kRotary) layout.rotary = rotary_.table(positions, length, documents);
 }
 
-DecoderLayout CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask) {
+std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask) {
   DecoderLayout layout;
   layout.rows = layout.key_rows = batch.packed.rows;
   layout.visible = batch.packed.visible;
@@ -129,16 +130,16 @@ DecoderLayout CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& a
     layout.slopes = slopes_;
     layout.key_position = key_places(batch, attention_mask);
   }
-  place(layout, batch.positions);
-  return layout;
+  place(layout, batch.positions, batch.length, batch.documents ? batch.packed.rows.get() : nullptr);
+  return std::make_shared<const DecoderLayout>(std::move(layout));
 }
 
-CausalLm::Pass CausalLm::run(at::Tensor hidden, DecoderLayout& layout, std::vector<KeyValueCache>* caches,
-                             bool want_hidden) {
+CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout,
+                             std::vector<KeyValueCache>* caches, bool want_hidden) {
   Pass pass;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (want_hidden) pass.states.push_back(hidden);
-    auto out = (*layers_[i])({hidden, &layout, caches ? &(*caches)[i] : nullptr});
+    auto out = (*layers_[i])({hidden, layout, caches ? &(*caches)[i] : nullptr});
     hidden = out.hidden;
     if (out.router_logits.defined()) pass.router_logits.push_back(out.router_logits);
   }
@@ -157,9 +158,10 @@ ModelOutput CausalLm::step(const ModelInput& in) {
     step.layout.key_position = at::arange(cache.capacity(), at::TensorOptions().dtype(at::kFloat))
                                    .repeat({step.layout.cache_rows / cache.capacity()});
   }
-  place(step.layout, step.positions);
+  place(step.layout, step.positions, step.positions.max().item<std::int64_t>() + 1, nullptr);
   const auto ids = in.input_ids.flatten().index_select(0, step.tokens);
-  const auto pass = run(embed(ids, step.positions, {}), step.layout, &cache.layers(), false);
+  const auto pass =
+      run(embed(ids, step.positions, {}), std::make_shared<const DecoderLayout>(step.layout), &cache.layers(), false);
   std::vector<std::int64_t> last;
   for (std::int64_t r = 0; r < step.layout.rows->count(); ++r)
     last.push_back(step.layout.rows->begin[r] + step.layout.rows->length[r] - 1);
@@ -171,7 +173,7 @@ ModelOutput CausalLm::step(const ModelInput& in) {
 ModelOutput CausalLm::forward_impl(ModelInput in) {
   if (in.cache) return step(in);
   const auto batch = make_decoder_batch(in, config_.positions_count_visible);
-  auto layout = layout_of(batch, in.attention_mask);
+  const auto layout = layout_of(batch, in.attention_mask);
   const bool shares = config_.tied && loss_is_fused(in);
   const auto slot = shares ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
   const auto pass = run(embed(batch.packed.pack(in.input_ids), batch.positions, slot), layout, nullptr, in.want_hidden);

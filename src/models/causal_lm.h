@@ -32,10 +32,12 @@ class CausalLm : public Model {
   };
   void build_base(torch::nn::Module& base, at::ScalarType dtype);
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot);
-  Pass run(at::Tensor hidden, DecoderLayout& layout, std::vector<KeyValueCache>* caches, bool want_hidden);
+  Pass run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout, std::vector<KeyValueCache>* caches,
+           bool want_hidden);
   void check_positions(const at::Tensor& positions) const;
-  void place(DecoderLayout& layout, const at::Tensor& positions);
-  DecoderLayout layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask);
+  void place(DecoderLayout& layout, const at::Tensor& positions, std::int64_t length,
+             const nn::SequenceRows* documents);
+  std::shared_ptr<const DecoderLayout> layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask);
   ModelOutput step(const ModelInput& in);
   nn::Layer& head();
   bool loss_is_fused(const ModelInput& in);

@@ -79,10 +79,11 @@ DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible) {
   out.packed = pack_batch(in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   auto labels = in.labels.defined() ? shifted(in.labels) : at::Tensor();
   if (loses_labels(labels, out.packed)) out.packed = with_padding(in.attention_mask);
-  if (in.position_ids.defined() && !in.attention_mask.defined())
-    out.packed.rows = std::make_shared<nn::SequenceRows>(documents(in.position_ids));
+  out.documents = in.position_ids.defined() && !in.attention_mask.defined();
+  if (out.documents) out.packed.rows = std::make_shared<nn::SequenceRows>(documents(in.position_ids));
   const auto positions = in.position_ids.defined() ? in.position_ids : default_positions(in, count_visible);
   out.positions = out.packed.pack(positions).contiguous();
+  out.length = positions.numel() == 0 ? 1 : positions.max().item<std::int64_t>() + 1;
   if (labels.defined()) out.labels = out.packed.pack(labels);
   return out;
 }

@@ -6,8 +6,10 @@
 namespace tessera::models {
 
 struct DecoderBatch {
-  PackedBatch packed;    // padding, taken out where nobody can see the difference
-  at::Tensor positions;  // [tokens] int64, for rotary and learned positions
+  PackedBatch packed;       // padding, taken out where nobody can see the difference
+  at::Tensor positions;     // [tokens] int64, for rotary and learned positions
+  std::int64_t length = 0;  // positions are below it, those of padding too
+  bool documents = false;   // the packed rows are documents, told apart by their positions
   at::Tensor labels;  // [tokens] int64, the label that each token predicts (shifted by one); undefined without labels
 };
 

@@ -31,8 +31,8 @@ struct DecoderLayout {
 };
 
 struct AttentionInput {
-  at::Tensor hidden;  // T D
-  const DecoderLayout* layout = nullptr;
+  at::Tensor hidden;                            // T D
+  std::shared_ptr<const DecoderLayout> layout;  // lives as long as backward may recompute
   KeyValueCache* cache = nullptr;
 };
 void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out);
@@ -87,8 +87,8 @@ struct MlpOutput {
 void collect_tensors(MlpOutput& o, std::vector<at::Tensor*>& out);
 
 struct DecoderLayerInput {
-  at::Tensor hidden;  // T D
-  const DecoderLayout* layout = nullptr;
+  at::Tensor hidden;                            // T D
+  std::shared_ptr<const DecoderLayout> layout;  // lives as long as backward may recompute
   KeyValueCache* cache = nullptr;
 };
 void collect_tensors(DecoderLayerInput& in, std::vector<at::Tensor*>& out);

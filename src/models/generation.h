@@ -38,7 +38,7 @@ struct GenerationConfig {
   std::optional<double> min_p;
   double epsilon_cutoff = 0, eta_cutoff = 0;
   std::int64_t min_tokens_to_keep = 1;  // of each filter
-  std::uint64_t seed = 0;  // decides every drawn token, with the step and the row
+  std::uint64_t seed = 0;               // decides every drawn token, with the step and the row
 };
 
 /// Token ids from the model's config, then generation_config.json of the folder where there is one. ConfigError for

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/tensor.h>
@@ -173,24 +174,39 @@ at::Tensor rotary_frequencies(const RotarySettings& r, std::int64_t length) {
   return at::reciprocal(wavelength_base(r.theta, r.dims));
 }
 
-bool RotaryCache::depends_on_length() const {
-  return settings_.scaling == RopeScaling::kDynamic || settings_.scaling == RopeScaling::kLongRope;
+void RotaryCache::make(std::int64_t rows, std::int64_t length) {
+  const auto angles = [&](std::int64_t frequencies_for) {
+    return at::arange(rows, at::TensorOptions().dtype(at::kFloat)).unsqueeze(1) *
+           rotary_frequencies(settings_, frequencies_for).unsqueeze(0);
+  };
+  auto all = angles(length);
+  if (settings_.scaling == RopeScaling::kLongRope) all = at::cat({angles(0), angles(settings_.original_positions + 1)});
+  cos_ = all.cos() * settings_.table_factor;
+  sin_ = all.sin() * settings_.table_factor;
+  rows_ = rows;
 }
 
-nn::RotaryTable RotaryCache::table(const at::Tensor& positions) {
-  const std::int64_t length = positions.numel() == 0 ? 1 : positions.max().item<std::int64_t>() + 1;
-  std::int64_t kind = 0;  // what the frequencies depend on
-  if (settings_.scaling == RopeScaling::kDynamic) kind = std::max(length, settings_.max_positions);
-  if (settings_.scaling == RopeScaling::kLongRope) kind = length > settings_.original_positions ? 1 : 0;
-  if (!cos_.defined() || cos_.size(0) < length || kind != made_for_) {
-    const std::int64_t rows = std::max<std::int64_t>(128, depends_on_length() ? length : 2 * length);
-    const auto angles = at::arange(rows, at::TensorOptions().dtype(at::kFloat)).unsqueeze(1) *
-                        rotary_frequencies(settings_, length).unsqueeze(0);
-    cos_ = angles.cos() * settings_.table_factor;
-    sin_ = angles.sin() * settings_.table_factor;
-    made_for_ = kind;
+at::Tensor RotaryCache::long_rope_rows(const at::Tensor& positions, std::int64_t length,
+                                       const nn::SequenceRows* documents) const {
+  if (!documents) return length > settings_.original_positions ? positions + rows_ : positions;
+  auto out = positions.clone();
+  for (std::int64_t d = 0; d < documents->count(); ++d) {
+    auto part = out.narrow(0, documents->begin[d], documents->length[d]);
+    if (part.max().item<std::int64_t>() >= settings_.original_positions) part.add_(rows_);
   }
-  return {cos_, sin_, positions, settings_.pairs};
+  return out;
+}
+
+nn::RotaryTable RotaryCache::table(const at::Tensor& positions, std::int64_t length,
+                                   const nn::SequenceRows* documents) {
+  const bool dynamic = settings_.scaling == RopeScaling::kDynamic;
+  const std::int64_t wanted = dynamic ? std::max(length, settings_.max_positions) : 0;
+  if (rows_ < length || wanted != made_for_) {
+    make(std::max<std::int64_t>(128, dynamic ? length : 2 * length), length);
+    made_for_ = wanted;
+  }
+  const bool longrope = settings_.scaling == RopeScaling::kLongRope;
+  return {cos_, sin_, longrope ? long_rope_rows(positions, length, documents) : positions, settings_.pairs};
 }
 
 }  // namespace tessera::models

@@ -7,6 +7,7 @@
 
 #include "models/config_reader.h"
 #include "nn/rotary.h"
+#include "nn/sequence_rows.h"
 
 namespace tessera::models {
 
@@ -38,14 +39,16 @@ at::Tensor rotary_frequencies(const RotarySettings& settings, std::int64_t lengt
 class RotaryCache {
  public:
   explicit RotaryCache(RotarySettings settings) : settings_(std::move(settings)) {}
-  /// positions: [T] int64.
-  nn::RotaryTable table(const at::Tensor& positions);
+  /// positions: [T] int64, below `length`, the longest row with its padding, which dynamic scaling and LongRoPE go by.
+  /// With documents (rows of a packed batch) LongRoPE goes by the length of each.
+  nn::RotaryTable table(const at::Tensor& positions, std::int64_t length, const nn::SequenceRows* documents = nullptr);
 
  private:
-  bool depends_on_length() const;
+  void make(std::int64_t rows, std::int64_t length);
+  at::Tensor long_rope_rows(const at::Tensor& positions, std::int64_t length, const nn::SequenceRows* documents) const;
   RotarySettings settings_;
-  std::int64_t made_for_ = 0;  // length that the frequencies were made for
-  at::Tensor cos_, sin_;
+  std::int64_t rows_ = 0, made_for_ = 0;  // positions in the table; length that the frequencies were made for
+  at::Tensor cos_, sin_;                  // LongRoPE: `rows_` with short factors, then as many with long ones
 };
 
 }  // namespace tessera::models

@@ -30,10 +30,10 @@ struct T5Layout {
 };
 
 struct T5AttentionInput {
-  at::Tensor hidden;          // T D
-  at::Tensor encoder_hidden;  // T D, cross-attention only; undefined when the cache holds its keys
-  at::Tensor position_bias;   // H M N, undefined: computed where the module has a table
-  const T5Layout* layout = nullptr;
+  at::Tensor hidden;                       // T D
+  at::Tensor encoder_hidden;               // T D, cross-attention only; undefined when the cache holds its keys
+  at::Tensor position_bias;                // H M N, undefined: computed where the module has a table
+  std::shared_ptr<const T5Layout> layout;  // lives as long as backward may recompute
   T5KeyValueCache* cache = nullptr;
 };
 struct T5AttentionOutput {

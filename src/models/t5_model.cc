@@ -114,8 +114,8 @@ T5ForConditionalGeneration::Embedded T5ForConditionalGeneration::embed(const at:
 T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const ModelInput& in, const PackedBatch& batch,
                                                                        const at::Tensor& embedded, ModelOutput& out) {
   if (in.encoder_output.defined()) return {batch, batch.pack(in.encoder_output)};
-  T5Layout layout{batch.rows, nullptr, batch.visible, {}, 0};
-  const auto encoded = (*encoder_)({embedded, {}, &layout, nullptr, in.want_hidden});
+  const auto layout = std::make_shared<const T5Layout>(T5Layout{batch.rows, nullptr, batch.visible, {}, 0});
+  const auto encoded = (*encoder_)({embedded, {}, layout, nullptr, in.want_hidden});
   if (in.want_hidden || !is_training()) out.encoder_output = batch.unpack(encoded.hidden);
   for (const auto& state : encoded.states) out.encoder_hidden.push_back(batch.unpack(state));
   return {batch, encoded.hidden};
@@ -125,8 +125,9 @@ at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::
                                               ModelOutput& out) {
   const std::int64_t batch = encoded.batch.batch, length = embedded.size(0) / batch;
   const auto rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length));
-  T5Layout layout{rows, encoded.batch.rows, {}, encoded.batch.visible, 0};
-  const auto decoded = (*decoder_)({embedded, encoded.hidden, &layout, nullptr, in.want_hidden});
+  const auto layout =
+      std::make_shared<const T5Layout>(T5Layout{rows, encoded.batch.rows, {}, encoded.batch.visible, 0});
+  const auto decoded = (*decoder_)({embedded, encoded.hidden, layout, nullptr, in.want_hidden});
   for (const auto& state : decoded.states) out.decoder_hidden.push_back(state.view({batch, length, -1}));
   return decoded.hidden;
 }
@@ -197,8 +198,8 @@ ModelOutput T5ForConditionalGeneration::step(ModelInput in) {
   }
   TESSERA_CHECK(rows == cache.rows, "the number of rows may not change while decoding");
   cache.layout.rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(rows, length, length));
-  const auto decoded = (*decoder_)(
-      {(*shared_)(in.decoder_input_ids.flatten()), cache.encoder_hidden, &cache.layout, &cache.blocks, false});
+  const auto decoded = (*decoder_)({(*shared_)(in.decoder_input_ids.flatten()), cache.encoder_hidden,
+                                    std::make_shared<const T5Layout>(cache.layout), &cache.blocks, false});
   cache.layout.past += length;
   out.logits = logits(decoded.hidden).view({rows, length, -1});
   return out;

@@ -13,7 +13,7 @@ struct T5BlockCache {
 
 struct T5BlockInput {
   at::Tensor hidden, encoder_hidden, position_bias;  // as in T5AttentionInput
-  const T5Layout* layout = nullptr;
+  std::shared_ptr<const T5Layout> layout;
   T5BlockCache* cache = nullptr;
 };
 struct T5BlockOutput {
@@ -40,7 +40,7 @@ class T5Block : public nn::Block<T5BlockInput, T5BlockOutput> {
 struct T5StackInput {
   at::Tensor embedded;        // T D, rows of the token table
   at::Tensor encoder_hidden;  // T D, decoder only
-  const T5Layout* layout = nullptr;
+  std::shared_ptr<const T5Layout> layout;
   std::vector<T5BlockCache>* caches = nullptr;  // one for each block, decoder only
   bool want_hidden = false;
 };
