@@ -71,7 +71,7 @@ class DecoderGolden : public testing::TestWithParam<Case> {
 
   std::string folder_;
   std::shared_ptr<Model> model_;
-  std::unique_ptr<io::TensorSource> io_;
+  std::shared_ptr<io::TensorSource> io_;
   ModelInput in_;
 };
 
