@@ -139,6 +139,7 @@ Value arithmetic(Runtime& runtime, std::string_view operation, const Value& a, c
     return integer_arithmetic(operation, *x, *y);
   }
   const auto u = a.number(), v = b.number();
+  if ((x && u && std::isinf(*u)) || (y && v && std::isinf(*v))) value_error("int too large to convert to float");
   if (u && v) return float_arithmetic(operation, *u, *v);
   if (operation == "+") return add(runtime, a, b);
   if (operation == "*") return multiply(runtime, a, b);

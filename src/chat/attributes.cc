@@ -52,6 +52,11 @@ Value refused(const Value& object, std::string_view name) {
       true});
 }
 
+// __class__ and the like, which every Python object has.
+bool is_internal(std::string_view name) {
+  return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
+}
+
 std::optional<Value> number_attribute(const Value& object, std::string_view name) {
   if (name == "real") return object.is<double>() ? object : Value(*object.integer());
   if (name == "imag") return object.is<double>() ? Value(0.0) : Value(std::int64_t{0});
@@ -164,9 +169,10 @@ std::optional<Value> find_attribute(const Value& object, std::string_view name) 
 
 Value get_attribute(const Value& object, std::string_view name) {
   require_defined(object);
-  if (is_mutating(object, name) || name.starts_with("__")) return refused(object, name);
+  if (is_mutating(object, name)) return refused(object, name);
   if (auto found = find_attribute(object, name)) return *found;
   if (auto found = find_item(object, Value(name))) return *found;
+  if (is_internal(name)) return refused(object, name);
   return missing(object, Value(name));
 }
 
@@ -174,7 +180,7 @@ Value get_item(const Value& object, const Value& key) {
   require_defined(object);
   if (auto found = find_item(object, key)) return *found;
   if (key.is_text()) {
-    if (is_mutating(object, key.text()) || key.text().starts_with("__")) return refused(object, key.text());
+    if (is_mutating(object, key.text()) || is_internal(key.text())) return refused(object, key.text());
     if (auto found = find_attribute(object, key.text())) return *found;
   }
   return missing(object, key);
@@ -196,8 +202,8 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
     const auto first = range->start + steps.begin * range->step, stride = range->step * steps.step;
     return Range{first, first + steps.count * stride, stride};
   }
-  return make_undefined(
-      fmt::format("{} has no element slice({}, {}, {})", described(object), repr(start), repr(stop), repr(step)));
+  type_error(object.is<DictPtr>() ? "unhashable type: 'slice'"
+                                  : fmt::format("'{}' object is not subscriptable", type_name(object)));
 }
 
 }  // namespace tessera::chat

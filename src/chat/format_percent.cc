@@ -40,7 +40,7 @@ class PercentFormat {
       convert();
       runtime_.spend(16);
     }
-    const bool mapping = arguments_.is<DictPtr>() || arguments_.is<ListPtr>();
+    const bool mapping = arguments_.is<DictPtr>() || arguments_.is<ListPtr>() || arguments_.is<Range>();
     if (next_ < values_.size() && !named_ && !mapping)
       type_error("not all arguments converted during string formatting");
     return std::move(out_);

@@ -179,7 +179,10 @@ void Lexer::read_data() {
 
 void Lexer::read_comment(std::size_t begin) {
   std::size_t end = source_.find("#}", at_);
-  if (end == std::string::npos) fail_at(begin, "Missing end of comment tag");
+  if (end == std::string::npos) {
+    if (at_ < source_.size()) fail_at(begin, "Missing end of comment tag");
+    return;  // jinja2 forgives a comment that opens at the very end
+  }
   const Sign sign = end > at_ ? sign_at(end - 1) : Sign::kNone;
   at_ = end + 2;
   if (sign == Sign::kMinus)
@@ -211,7 +214,8 @@ void Lexer::read_raw(std::size_t begin, std::size_t body) {
     line_starting_ = source_[at_ - 1] == '\n';
     return;
   }
-  fail_at(begin, "Missing end of raw directive");
+  if (body < source_.size()) fail_at(begin, "Missing end of raw directive");
+  at_ = body;
 }
 
 void Lexer::read_tag(bool variable) {

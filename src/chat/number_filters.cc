@@ -37,7 +37,10 @@ Value to_int(Runtime&, const Value& input, Arguments arguments) {
 Value to_float(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_float", std::move(arguments), {"default"});
   require_defined(input);
-  if (const auto number = input.number()) return *number;
+  if (const auto number = input.number()) {
+    if (std::isinf(*number) && input.integer()) value_error("int too large to convert to float");
+    return *number;
+  }
   if (input.is_text())
     if (const auto number = parse_float(input.text())) return *number;
   return bound.get(0, 0.0);

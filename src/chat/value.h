@@ -32,63 +32,22 @@ struct Undefined {
   std::string message;    // what using it says
   bool security = false;  // the sandbox refused an attribute
 };
-struct List {
-  std::vector<Value> items;
-  int depth = 1;
-};
-struct Tuple : List {
-  bool group = false;  // of |groupby: also has the attributes grouper and list
-};
 struct Range {
   std::int64_t start = 0, stop = 0, step = 1;
   std::int64_t size() const;
 };
-/// Insertion order. Keys are compared as Python does (1 == 1.0 == True).
-class Dict {
- public:
-  const Value* find(const Value& key) const;
-  const Value* find(std::string_view key) const;
-  void set(const Value& key, Value value);
-  const std::vector<std::pair<Value, Value>>& items() const { return items_; }
-  std::size_t size() const { return items_.size(); }
-  int depth = 1;
+struct List;
+struct Tuple;
+class Dict;
+struct Iterator;
+struct Namespace;
+class Object;
 
- private:
-  std::vector<std::pair<Value, Value>> items_;
-  std::unordered_map<std::string, std::size_t> index_;
-};
 /// What d.keys(), d.values() and d.items() give.
 struct View {
   enum Kind { kKeys, kValues, kItems } kind;
   std::shared_ptr<const Dict> dict;
 };
-/// A generator: can be walked once.
-struct Iterator {
-  std::vector<Value> items;
-  std::size_t next = 0;
-  int depth = 1;
-};
-struct Namespace {
-  Dict attributes;
-};
-
-struct Arguments {
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
-};
-
-/// Functions, methods, macros, `loop`, and the objects of cycler() and joiner().
-class Object {
- public:
-  virtual ~Object() = default;
-  virtual std::string type_name() const = 0;  // as in "'X' object is not callable"
-  virtual std::string repr() const = 0;
-  virtual bool callable() const { return true; }
-  virtual Value call(Runtime& runtime, Arguments arguments);
-  virtual std::optional<Value> attribute(std::string_view) const;
-  int depth = 1;
-};
-
 using TextPtr = std::shared_ptr<const Text>;
 using UndefinedPtr = std::shared_ptr<const Undefined>;
 using ListPtr = std::shared_ptr<const List>;
@@ -140,6 +99,54 @@ class Value {
 
  private:
   Data data_;
+};
+
+struct List {
+  std::vector<Value> items;
+  int depth = 1;
+};
+struct Tuple : List {
+  bool group = false;  // of |groupby: also has the attributes grouper and list
+};
+/// Insertion order. Keys are compared as Python does (1 == 1.0 == True).
+class Dict {
+ public:
+  const Value* find(const Value& key) const;
+  const Value* find(std::string_view key) const;
+  void set(const Value& key, Value value);
+  const std::vector<std::pair<Value, Value>>& items() const { return items_; }
+  std::size_t size() const { return items_.size(); }
+  int depth = 1;
+
+ private:
+  std::vector<std::pair<Value, Value>> items_;
+  std::unordered_map<std::string, std::size_t> index_;
+};
+/// A generator: can be walked once.
+struct Iterator {
+  std::vector<Value> items;
+  std::size_t next = 0;
+  int depth = 1;
+};
+struct Namespace {
+  Dict attributes;
+};
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+/// Functions, methods, macros, `loop`, and the objects of cycler() and joiner().
+class Object {
+ public:
+  virtual ~Object() = default;
+  virtual std::string type_name() const = 0;  // as in "'X' object is not callable"
+  virtual std::string repr() const = 0;
+  virtual bool callable() const { return true; }
+  virtual Value call(Runtime& runtime, Arguments arguments);
+  virtual std::optional<Value> attribute(std::string_view) const;
+  int depth = 1;
 };
 
 /// Containers; a limit error when they would nest too deep.

@@ -1,0 +1,120 @@
+// Templates that fail, and templates that would not end.
+#include <gtest/gtest.h>
+
+#include "chat/chat_template.h"
+#include "chat/json.h"
+#include "chat/template.h"
+
+namespace tessera::chat {
+namespace {
+
+std::string render(const std::string& source, const std::map<std::string, Value>& variables = {},
+                   const RenderLimits& limits = {}) {
+  return Template(source).render(variables, limits).text;
+}
+
+TemplateError failure(const std::string& source, const std::map<std::string, Value>& variables = {}) {
+  try {
+    const std::string text = render(source, variables);
+    ADD_FAILURE() << "rendered: " << text;
+  } catch (const TemplateError& e) {
+    return e;
+  }
+  return {ErrorKind::kValue, ""};
+}
+
+TEST(TemplateErrors, NameLineAndColumnInCodePoints) {
+  const auto error = failure("line one\n\xc3\xa9\xc3\xa9 {{ a.b.c }}", {{"a", make_dict({})}});
+  EXPECT_EQ(error.kind, ErrorKind::kUndefined);
+  EXPECT_EQ(error.message, "'dict object' has no attribute 'b'");
+  EXPECT_EQ(error.at.line, 2);
+  EXPECT_EQ(error.at.column, 11);
+  EXPECT_STREQ(error.what(), "'dict object' has no attribute 'b' (line 2, column 11 of the template)");
+}
+
+TEST(TemplateErrors, SyntaxErrorsPointAtTheTag) {
+  const auto error = failure("a\n{% for x in y %}\n{% endif %}");
+  EXPECT_EQ(error.kind, ErrorKind::kSyntax);
+  EXPECT_EQ(error.at.line, 3);
+  EXPECT_EQ(error.message,
+            "Encountered unknown tag 'endif'. Jinja was looking for the following tags: 'endfor' or 'else'. The "
+            "innermost block that needs to be closed is 'for'.");
+}
+
+TEST(TemplateErrors, RaiseExceptionSaysOnlyWhatTheAuthorWrote) {
+  const auto error = failure("\n{{ raise_exception('roles must alternate') }}");
+  EXPECT_EQ(error.kind, ErrorKind::kRaised);
+  EXPECT_STREQ(error.what(), "roles must alternate");
+  EXPECT_EQ(error.at.line, 2);
+}
+
+TEST(TemplateErrors, TheSandboxRefusesToChangeValues) {
+  EXPECT_EQ(failure("{{ [1].append(2) }}").kind, ErrorKind::kSecurity);
+  EXPECT_EQ(failure("{{ 'a'.__class__.__mro__ }}").kind, ErrorKind::kSecurity);
+}
+
+TEST(TemplateErrors, UnknownFiltersMatterOnlyWhereTheyAreReachedInsideOfIf) {
+  EXPECT_EQ(render("{% if false %}{{ 1|nope }}{% endif %}{{ 1|nope if false else 2 }}"), "2");
+  EXPECT_EQ(failure("{% for x in [] %}{{ 1|nope }}{% endfor %}").kind, ErrorKind::kSyntax);
+}
+
+TEST(TemplateLimits, EndlessAndHugeTemplatesEnd) {
+  const char* hostile[] = {
+      "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+      "{% for a in range(99999) %}{% for b in range(99999) %}{{ a * b }}{% endfor %}{% endfor %}",
+      "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+      "{{ 'a' * 99999999999 }}",
+      "{{ [0] * 9999999999 }}",
+      "{{ 9 ** 99999999 }}",
+      "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}",
+      "{{ '%999999999d' % 1 }}",
+      "{{ 'x'|center(9999999999) }}",
+      "{{ 'a'.ljust(9999999999) }}",
+      "{{ range(99999)|batch(1, 0)|list|length }}{{ [1]|batch(9999999999, 0)|list }}",
+      "{{ [1]|slice(9999999999)|list }}",
+      "{{ lipsum(9999999999) }}",
+  };
+  for (const char* source : hostile) {
+    SCOPED_TRACE(source);
+    EXPECT_THROW(render(source, {}, {.work = 5'000'000}), TemplateError);
+  }
+}
+
+TEST(TemplateLimits, DeepNestingIsRefusedNotFatal) {
+  std::string parentheses(100000, '('), sum = "{{ 1", tags, brackets = "[";
+  for (int i = 0; i < 100000; ++i) {
+    sum += " + 1";
+    tags += "{% if x %}";
+    brackets += "[";
+  }
+  EXPECT_EQ(failure("{{ " + parentheses).kind, ErrorKind::kLimit);
+  EXPECT_EQ(failure(sum + " }}").kind, ErrorKind::kLimit);
+  EXPECT_EQ(failure(tags).kind, ErrorKind::kLimit);
+  EXPECT_EQ(failure("{{ " + brackets).kind, ErrorKind::kLimit);
+  EXPECT_THROW(parse_json(brackets), TemplateError);
+}
+
+TEST(TemplateLimits, NamespacesThatHoldThemselvesArePrintedOrRefused) {
+  EXPECT_EQ(failure("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}").kind, ErrorKind::kLimit);
+}
+
+TEST(RenderChat, ContinuesTheFinalMessage) {
+  const Template chatml(builtin_template("chatml"));
+  const Value messages = parse_json(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "so"}])");
+  const auto out = render_chat(chatml, {{"messages", messages}, {"continue_final_message", true}});
+  EXPECT_EQ(out.text, "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nso");
+  EXPECT_THROW(
+      render_chat(chatml, {{"messages", messages}, {"continue_final_message", true}, {"add_generation_prompt", true}}),
+      TemplateError);
+}
+
+TEST(RenderChat, BuiltinZephyrEndsTurnsWithEos) {
+  const Template zephyr(builtin_template("zephyr"));
+  const Value messages = parse_json(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])");
+  EXPECT_EQ(render_chat(zephyr, {{"messages", messages}, {"eos_token", "</s>"}, {"add_generation_prompt", true}}).text,
+            "<|user|>\nq</s>\n<|assistant|>\na</s>\n<|assistant|>\n");
+  EXPECT_EQ(builtin_template("none"), nullptr);
+}
+
+}  // namespace
+}  // namespace tessera::chat

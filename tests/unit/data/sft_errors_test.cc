@@ -1,0 +1,182 @@
+// Data that cannot be used: the message names file, row and key.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "chat/chat_template.h"
+#include "data/sft_dataset.h"
+#include "tessera/base/error.h"
+#include "text/tokenizer.h"
+
+namespace tessera::data {
+namespace {
+
+class SftData : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    text::TokenizerChanges changes;
+    changes.special.eos = "<|im_end|>";
+    tokenizer_ = text::open_tokenizer(std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/chatml/tokenizer.json")
+                     ->with(changes);
+    options_.dataset_name = folder_;
+    options_.cache_folder = folder_ + "/cache";
+    options_.chat_template = chat::builtin_template("chatml");
+    options_.dataset_num_proc = 2;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) {
+    const auto path = std::filesystem::path(folder_) / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  SftSplits load() { return load_sft_data(options_, tokenizer_, notes_); }
+  std::string failure() {
+    try {
+      load();
+    } catch (const DataError& e) {
+      return e.what();
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "no error";
+  }
+  void expect_failure(const std::string& part) {
+    const std::string message = failure();
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+
+  std::string folder_ = testing::TempDir() + "sft_data";
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  SftDataOptions options_;
+  std::vector<std::string> notes_;
+};
+
+constexpr const char* kGood = R"({"messages": [{"role": "user", "content": "hi"}]})"
+                              "\n";
+
+TEST_F(SftData, MalformedChatRowsNameFileRowAndKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"messages": 3})", "train.jsonl:2: key \"messages\" must be a list of messages, found int"},
+      {R"({"messages": []})", "train.jsonl:2: key \"messages\" is an empty list"},
+      {R"({"messages": ["hi"]})", "train.jsonl:2: key \"messages[0]\" must be an object"},
+      {R"({"messages": [{"content": "x"}]})", "train.jsonl:2: key \"messages[0].role\" is missing"},
+      {R"({"messages": [{"role": "user"}]})", "train.jsonl:2: key \"messages[0].content\" is missing"},
+      {R"({"messages": [{"role": "user", "content": 5}]})", "key \"messages[0].content\" must be a text or a list"},
+      {R"({"text": "x"})", "train.jsonl:2: key \"messages\" is missing (the first row has messages"},
+      {R"({"messages": )", "train.jsonl:2: not JSON at byte"},
+      {R"([1])", "train.jsonl:2: expected a JSON object, found list"},
+  };
+  for (const auto& [row, message] : cases) {
+    SCOPED_TRACE(row);
+    write("train.jsonl", std::string(kGood) + row + "\n" + kGood);
+    expect_failure(message);
+  }
+}
+
+TEST_F(SftData, TemplateFailuresNameTheRowAndThePlace) {
+  options_.chat_template =
+      "{% for m in messages %}\n{% if m.role == 'critic' %}{{ raise_exception('no critics') }}{% endif %}x{% endfor %}";
+  write("train.jsonl", std::string(kGood) + R"({"messages": [{"role": "critic", "content": "hi"}]})");
+  expect_failure("train.jsonl:2: the chat template fails: no critics (line 2, column");
+}
+
+TEST_F(SftData, EmptyMixedAndMissingSplitsAreRefused) {
+  expect_failure("no file for the split 'train'");
+  write("train.jsonl", "\n\n");
+  expect_failure("the split 'train' has no rows");
+  write("train.csv", "text\nabc\n");
+  expect_failure("split 'train' mixes files of several kinds (.csv, .jsonl)");
+  options_.splits = "train,,test";
+  expect_failure("--splits: expected names");
+  options_.splits = "train,train";
+  expect_failure("is named twice");
+}
+
+TEST_F(SftData, UnknownColumnsAreListed) {
+  write("train.jsonl", R"({"question": "x", "answer": "y"})");
+  expect_failure("found question, answer");
+}
+
+TEST_F(SftData, ParquetSaysHowToConvert) {
+  write("train.parquet", "PAR1");
+  expect_failure("convert it once");
+}
+
+TEST_F(SftData, OverlongRowsAreCutWithANote) {
+  options_.max_length = 6;
+  write("train.jsonl", R"({"text": "one two three four five six seven eight nine"})");
+  const auto splits = load();
+  EXPECT_EQ(splits.train->length(0), 6);
+  ASSERT_GE(notes_.size(), 2U);
+  EXPECT_NE(notes_[1].find("longer than --max_length 6"), std::string::npos) << notes_[1];
+  EXPECT_EQ(splits.eval, nullptr);
+}
+
+TEST_F(SftData, RowsWithNothingToLearnAreLeftOutOrRefused) {
+  options_.max_length = 4;
+  write("train.jsonl", R"({"prompt": "one two three four five six seven", "completion": "x"})");
+  expect_failure("no row of the split 'train' has a token to learn");
+}
+
+TEST_F(SftData, IncompatibleOptionsAreRefused) {
+  write("train.jsonl", R"({"text": "abc"})");
+  options_.assistant_only_loss = true;
+  expect_failure("--assistant_only_loss needs conversations");
+  options_.assistant_only_loss = false;
+  options_.packing = true;
+  options_.max_length = 0;
+  expect_failure("packing needs --max_length");
+}
+
+TEST_F(SftData, AllFormatsAndPlacesGiveTheSameRows) {
+  write("a/train.jsonl", "{\"text\": \"first, row\"}\n{\"text\": \"second\"}\n");
+  write("b/data/train-00000-of-00002.json", R"([{"text": "first, row"}])");
+  write("b/data/train-00001-of-00002.json", R"({"data": [{"text": "second"}]})");
+  write("c/train/part.csv", "id,text\n1,\"first, row\"\n2,second\n");
+  write("d/only.txt", "first, row\n\nsecond\n");
+  options_.dataset_name = folder_ + "/a";
+  const auto expected = load().train;
+  for (const char* folder : {"b", "c", "d"}) {
+    SCOPED_TRACE(folder);
+    options_.dataset_name = folder_ + "/" + folder;
+    const auto other = load().train;
+    ASSERT_EQ(other->size(), 2);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(other->row(i).input_ids, expected->row(i).input_ids);
+  }
+}
+
+TEST_F(SftData, TheCacheIsUsedUntilTheDataChange) {
+  write("train.jsonl", R"({"text": "abc"})");
+  EXPECT_EQ(load().train->size(), 1);
+  const auto rows = [&] {
+    std::int64_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/cache"))
+      count += entry.path().extension() == ".rows" ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(rows(), 1);
+  EXPECT_EQ(load().train->size(), 1);
+  EXPECT_EQ(rows(), 1);
+  write("train.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"d\"}\n");
+  EXPECT_EQ(load().train->size(), 2);
+  options_.append_concat_token = true;
+  load();
+  EXPECT_EQ(rows(), 3);
+}
+
+TEST_F(SftData, InstructionsBecomeChatsWhereThereIsATemplate) {
+  write("train.jsonl", R"({"instruction": "Add.", "input": "1 2", "output": "3"})");
+  const auto row = load().train->row(0);
+  EXPECT_EQ(tokenizer_->decode(row.input_ids),
+            "<|im_start|>user\nAdd.\n\n1 2<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n");
+  EXPECT_EQ(row.labels.front(), -100);
+  EXPECT_NE(row.labels.back(), -100);
+}
+
+}  // namespace
+}  // namespace tessera::data
