@@ -37,6 +37,7 @@ class HookedModule : public torch::nn::Module {
   using torch::nn::Module::Module;
   /// Recompute this module's activations in backward instead of keeping them; the hooks' work is not repeated. Both
   /// kinds of upstream (use_reentrant true and false) are this one: it works with frozen inputs as the second does.
+  /// The module must live until backward, and so must what pointers in its input struct point to (use a shared_ptr).
   void set_checkpointing(bool on) noexcept { checkpointing_ = on; }
   bool checkpointing() const noexcept { return checkpointing_; }
   void set_hooks(ForwardHooks* hooks) noexcept { hooks_ = hooks; }
