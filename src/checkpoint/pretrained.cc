@@ -2,10 +2,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "peft/adapter_files.h"
+#include "peft/slots.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -37,8 +40,12 @@ class RankZero {
   std::string failure_;
 };
 
+using Visit = std::function<void(const std::string& parameter, const at::Tensor& tensor)>;
+
+/// `visit_tensors` calls its argument for every parameter that has a name in the file.
 void save(fsdp::FullyShardedDataParallel& model, const std::string& folder, const std::string& file,
-          const NameInFile& name_in_file, const std::function<void()>& write_beside) {
+          const NameInFile& name_in_file, const std::function<void(const Visit&)>& visit_tensors,
+          const std::function<void()>& write_beside) {
   RankZero zero(model.group());
   std::unique_ptr<io::SafetensorsWriter> writer;
   zero.run([&] {
@@ -50,14 +57,18 @@ void save(fsdp::FullyShardedDataParallel& model, const std::string& folder, cons
     }
     writer = std::make_unique<io::SafetensorsWriter>(folder + "/" + file, std::move(infos));
   });
-  model.visit_full([&](const std::string& parameter,
-                       const at::Tensor& tensor) { zero.run([&] { writer->write(name_in_file(parameter), tensor); }); },
-                   [&](const std::string& parameter) { return !name_in_file(parameter).empty(); });
+  visit_tensors([&](const std::string& parameter, const at::Tensor& tensor) {
+    zero.run([&] { writer->write(name_in_file(parameter), tensor); });
+  });
   zero.run([&] {
     writer->commit();
     write_beside();
   });
   zero.finish(folder);
+}
+
+std::string base_name(const std::string& parameter) {
+  return peft::is_adapter_parameter(parameter) ? std::string() : parameter;
 }
 
 }  // namespace
@@ -75,12 +86,30 @@ void copy_model_files(const std::string& from, const std::string& to) {
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder) {
   save(
       model, folder, "model.safetensors", [](const std::string& parameter) { return parameter; },
-      [&] { copy_model_files(base_folder, folder); });
+      [&](const Visit& visit) { model.visit_full(visit); }, [&] { copy_model_files(base_folder, folder); });
 }
 
-void save_adapter(fsdp::FullyShardedDataParallel& model, const peft::LoraConfig& config, const std::string& folder) {
-  save(model, folder, "adapter_model.safetensors", peft::adapter_file_name,
-       [&] { write_file_atomically(folder + "/adapter_config.json", peft::adapter_config_json(config)); });
+void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
+                  const std::string& folder) {
+  std::map<std::string, std::string> names;
+  for (auto& entry : peft::adapter_entries(module, config)) names[entry.parameter] = entry.file_name;
+  const auto name_in_file = [&](const std::string& parameter) {
+    const auto it = names.find(parameter);
+    return it == names.end() ? std::string() : it->second;
+  };
+  save(
+      model, folder, "adapter_model.safetensors", name_in_file,
+      [&](const Visit& visit) {
+        model.visit_full(visit, [&](const std::string& name) { return names.contains(name); });
+      },
+      [&] { write_file_atomically(folder + "/adapter_config.json", peft::adapter_config_json(config)); });
+}
+
+void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const std::string& base_folder,
+                 const std::string& folder) {
+  save(
+      model, folder, "model.safetensors", base_name, [&](const Visit& visit) { visit_merged(model, module, visit); },
+      [&] { copy_model_files(base_folder, folder); });
 }
 
 }  // namespace tessera::checkpoint

@@ -1,8 +1,8 @@
 #pragma once
 // Folders that transformers and peft load as they are, written from sharded modules one unit at a time: peak memory is
 // one unit, the file is written under a temporary name and renamed, and a failed save leaves what was there before.
+#include <functional>
 #include <string>
-#include <vector>
 
 #include "peft/lora.h"
 #include "tessera/fsdp/fully_shard.h"
@@ -14,8 +14,22 @@ namespace tessera::checkpoint {
 /// rank.
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder);
 
-/// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors.
-void save_adapter(fsdp::FullyShardedDataParallel& model, const peft::LoraConfig& config, const std::string& folder);
+/// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors, as PEFT writes them.
+/// `module`: the one that `model` shards. config: LoraReport's.
+void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
+                  const std::string& folder);
+
+/// Collective. Calls visit(name, tensor) on every rank for every parameter that is not an adapter's, whole and with its
+/// adapter merged in (float32 sums, the weight's dtype), one unit at a time; besides, each rank holds the adapters.
+void visit_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module,
+                  const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
+
+/// Collective; rank 0 writes. As save_pretrained(), with the adapters merged into the weights. The model keeps them.
+void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const std::string& base_folder,
+                 const std::string& folder);
+
+/// Collective. DoRA magnitudes of a model sharded before its weights were known: norms of W + scaling B A.
+void initialise_magnitudes(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module);
 
 /// Copies config.json, generation_config.json and tokenizer files that exist in `from`.
 void copy_model_files(const std::string& from, const std::string& to);

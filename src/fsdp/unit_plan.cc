@@ -14,7 +14,8 @@ class Planner {
 
   void visit(const std::string& name, torch::nn::Module& module, int unit) {
     auto* hooked = dynamic_cast<nn::HookedModule*>(&module);
-    if (hooked && (plan_.units.empty() || policy_(name, *hooked)) && !seen_modules_.contains(&module)) {
+    const bool wanted = hooked && (plan_.units.empty() || (hooked->may_be_unit() && policy_(name, *hooked)));
+    if (wanted && !seen_modules_.contains(&module)) {
       plan_.units.push_back({name, hooked, unit});
       unit = static_cast<int>(plan_.units.size()) - 1;
       seen_modules_[&module] = unit;

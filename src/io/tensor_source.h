@@ -57,6 +57,9 @@ std::shared_ptr<TensorSource> open_safetensors(const std::string& file);
 /// memory.
 std::shared_ptr<TensorSource> memory_source(std::vector<std::pair<std::string, at::Tensor>> tensors);
 
+/// The tensors of all sources; of equal names the first source's.
+std::shared_ptr<TensorSource> joined_source(std::vector<std::shared_ptr<const TensorSource>> sources);
+
 /// The whole tensor, in its stored dtype.
 at::Tensor read_tensor(const TensorSource& source, const std::string& name);
 

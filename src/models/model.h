@@ -72,7 +72,8 @@ struct ModelConfig {
   std::string task_type;                     // PEFT's: "SEQ_2_SEQ_LM", "CAUSAL_LM", "SEQ_CLS"
   at::ScalarType stored_dtype = at::kFloat;  // "dtype"/"torch_dtype"
   ModelKind kind = ModelKind::kSeq2Seq;
-  std::int64_t max_positions = 0;  // longest row that the position table carries; 0: any
+  std::int64_t max_positions = 0;            // longest row that the position table carries; 0: any
+  std::string output_embedding = "lm_head";  // module name of the output head, tied or not
 };
 
 class Model : public nn::Block<ModelInput, ModelOutput> {

@@ -107,7 +107,8 @@ T5ForConditionalGeneration::Embedded T5ForConditionalGeneration::embed(const at:
                                                                        const nn::GradientSlot& slot) {
   const std::int64_t sources = source_ids.defined() ? source_ids.numel() : 0, targets = target_ids.numel();
   const auto ids = sources > 0 ? at::cat({source_ids.flatten(), target_ids.flatten()}) : target_ids.flatten();
-  const auto rows = shared_->hooked() ? (*shared_)(ids) : nn::lookup(shared_->weight, ids, slot);
+  const bool plain = !shared_->hooked() && !shared_->adapter();
+  const auto rows = plain ? nn::lookup(shared_->weight, ids, slot) : (*shared_)(ids);
   return {sources > 0 ? rows.narrow(0, 0, sources) : at::Tensor(), rows.narrow(0, sources, targets)};
 }
 

@@ -1,5 +1,6 @@
 #include "nn/lora_linear.h"
 
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
@@ -7,6 +8,7 @@
 
 #include <optional>
 
+#include "nn/dora.h"
 #include "nn/dropout_ops.h"
 
 namespace tessera::nn {
@@ -31,59 +33,143 @@ void add_product(const at::Tensor& y, const at::Tensor& left, const at::Tensor& 
   }
 }
 
+/// The base product and the adapter's, [N, out], and u = dropout(x) A^T [N, R]. N tokens, R rank.
+struct Products {
+  at::Tensor y, u;
+};
+
+Products products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
+                  const kernels::Mask& mask) {
+  Products out;
+  out.y = at::linear(x, weight, bias);
+  out.u = at::mm(masked(x.to(low.a.scalar_type()), mask), low.a.t());
+  add_product(out.y, out.u, low.b.t(), low.scaling);
+  return out;
+}
+
+void store(AutogradContext* ctx, const LowRank& low, tensor::RandomKey key) {
+  ctx->saved_data["scaling"] = low.scaling;
+  ctx->saved_data["p"] = low.dropout;
+  ctx->saved_data["key"] = static_cast<std::int64_t>(std::uint64_t{key.b} << 32 | key.a);
+}
+
+kernels::Mask restore(AutogradContext* ctx) {
+  const auto packed = static_cast<std::uint64_t>(ctx->saved_data["key"].toInt());
+  return kernels::make_mask(ctx->saved_data["p"].toDouble(),
+                            {static_cast<std::uint32_t>(packed), static_cast<std::uint32_t>(packed >> 32)});
+}
+
+/// Gradients of x, W, A and B; g: [N, out], of the sum of both products. Undefined where not needed (inputs 0 to 3).
+struct ProductGradients {
+  at::Tensor x, weight, a, b;
+};
+
+ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g, const at::Tensor& x,
+                                      const at::Tensor& weight, const LowRank& low, const at::Tensor& u) {
+  const auto mask = restore(ctx);
+  const auto& a = low.a;
+  const auto ga_in = g.to(a.scalar_type());
+  ProductGradients out;
+  const auto gu = at::mm(ga_in, low.b).mul_(low.scaling);  // [N, R]
+  if (ctx->needs_input_grad(3)) out.b = at::mm(ga_in.t(), u).mul_(low.scaling);
+  if (ctx->needs_input_grad(2)) out.a = at::mm(gu.t(), masked(x.to(a.scalar_type()), mask));
+  if (ctx->needs_input_grad(1)) out.weight = at::mm(g.t(), x);
+  if (!ctx->needs_input_grad(0)) return out;
+  out.x = at::mm(g, weight);
+  if (mask.threshold == 0) {
+    add_product(out.x, gu, a, 1.0);
+  } else {
+    accumulate_masked(at::mm(gu, a).to(out.x.scalar_type()), out.x, mask);
+  }
+  return out;
+}
+
 class LoraLinear : public torch::autograd::Function<LoraLinear> {
  public:
-  // N tokens, R rank: x [N, in], u = dropout(x) A^T [N, R].
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& a,
                             const at::Tensor& b, const std::optional<at::Tensor>& bias, double scaling, double p) {
     const auto key = p > 0 ? tensor::next_key() : tensor::RandomKey{};
-    const auto y = at::linear(x, weight, bias.value_or(at::Tensor()));
-    const auto u = at::mm(masked(x.to(a.scalar_type()), kernels::make_mask(p, key)), a.t());
-    add_product(y, u, b.t(), scaling);
+    const LowRank low{a, b, scaling, p};
+    const auto [y, u] = products(x, weight, bias.value_or(at::Tensor()), low, kernels::make_mask(p, key));
     ctx->save_for_backward({x, weight, a, b, u});
-    ctx->saved_data["scaling"] = scaling;
-    ctx->saved_data["p"] = p;
     ctx->saved_data["bias"] = bias.has_value();
-    ctx->saved_data["key"] = static_cast<std::int64_t>(std::uint64_t{key.b} << 32 | key.a);
+    store(ctx, low, key);
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto &x = saved[0], &weight = saved[1], &a = saved[2], &b = saved[3], &u = saved[4];
-    const double scaling = ctx->saved_data["scaling"].toDouble();
-    const auto packed = static_cast<std::uint64_t>(ctx->saved_data["key"].toInt());
-    const auto mask = kernels::make_mask(ctx->saved_data["p"].toDouble(), {static_cast<std::uint32_t>(packed),
-                                                                           static_cast<std::uint32_t>(packed >> 32)});
-    const auto g = grads[0].contiguous(), ga_in = g.to(a.scalar_type());
-    at::Tensor gx, gw, gbias, ga, gb;
-    const auto gu = at::mm(ga_in, b).mul_(scaling);  // [N, R]
-    if (ctx->needs_input_grad(3)) gb = at::mm(ga_in.t(), u).mul_(scaling);
-    if (ctx->needs_input_grad(2)) ga = at::mm(gu.t(), masked(x.to(a.scalar_type()), mask));
-    if (ctx->needs_input_grad(1)) gw = at::mm(g.t(), x);
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(4)) gbias = g.sum(0);
-    if (ctx->needs_input_grad(0)) {
-      gx = at::mm(g, weight);
-      if (mask.threshold == 0) {
-        add_product(gx, gu, a, 1.0);
-      } else {
-        accumulate_masked(at::mm(gu, a).to(gx.scalar_type()), gx, mask);
-      }
-    }
-    return {gx, gw, ga, gb, gbias, at::Tensor(), at::Tensor()};
+    const auto g = grads[0].contiguous();
+    const LowRank low{saved[2], saved[3], ctx->saved_data["scaling"].toDouble(), 0};
+    const auto [gx, gw, ga, gb] = backward_of_products(ctx, g, saved[0], saved[1], low, saved[4]);
+    const bool wants_bias = ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(4);
+    return {gx, gw, ga, gb, wants_bias ? g.sum(0) : at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
+// With c = magnitude / norms: y = c z + bias, z the sum of both products. z is kept for the magnitude's gradient.
+class DoraLinear : public torch::autograd::Function<DoraLinear> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& a,
+                            const at::Tensor& b, const at::Tensor& magnitude, const at::Tensor& norms,
+                            const std::optional<at::Tensor>& bias, double scaling, double p) {
+    const auto key = p > 0 ? tensor::next_key() : tensor::RandomKey{};
+    const LowRank low{a, b, scaling, p};
+    const auto [z, u] = products(x, weight, {}, low, kernels::make_mask(p, key));
+    const auto c = (magnitude / norms).to(z.scalar_type());
+    ctx->save_for_backward({x, weight, a, b, u, z, c, norms});
+    ctx->saved_data["bias"] = bias.has_value();
+    ctx->saved_data["magnitude_dtype"] = static_cast<std::int64_t>(magnitude.scalar_type());
+    store(ctx, low, key);
+    return bias ? at::addcmul(*bias, z, c) : z * c;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto g = grads[0].contiguous();
+    const auto &z = saved[5], &c = saved[6], &norms = saved[7];
+    const LowRank low{saved[2], saved[3], ctx->saved_data["scaling"].toDouble(), 0};
+    const auto [gx, gw, ga, gb] = backward_of_products(ctx, g * c, saved[0], saved[1], low, saved[4]);
+    const bool wants_bias = ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(6);
+    at::Tensor gm;
+    if (ctx->needs_input_grad(4)) {
+      gm = ((g * z).sum(0, false, at::kFloat) / norms)
+               .to(static_cast<at::ScalarType>(ctx->saved_data["magnitude_dtype"].toInt()));
+    }
+    return {gx, gw, ga, gb, gm, at::Tensor(), wants_bias ? g.sum(0) : at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+std::optional<at::Tensor> optional(const at::Tensor& t) {
+  return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt;
+}
+
+/// Calls f(x as [N, in]) and gives the result x's leading sizes.
+template <class F>
+at::Tensor over_rows(const at::Tensor& x, const F& f) {
+  if (x.dim() == 2) return f(x.contiguous());
+  auto sizes = x.sizes().vec();
+  const auto y = f(x.reshape({-1, sizes.back()}));
+  sizes.back() = y.size(1);
+  return y.view(sizes);
+}
+
 }  // namespace
 
-at::Tensor lora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& a,
-                       const at::Tensor& b, double scaling, double dropout) {
-  const auto shift = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-  if (x.dim() == 2) return LoraLinear::apply(x.contiguous(), weight, a, b, shift, scaling, dropout);
-  auto sizes = x.sizes().vec();
-  const auto y = LoraLinear::apply(x.reshape({-1, sizes.back()}), weight, a, b, shift, scaling, dropout);
-  sizes.back() = weight.size(0);
-  return y.view(sizes);
+at::Tensor lora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low) {
+  return over_rows(x, [&](const at::Tensor& rows) {
+    return LoraLinear::apply(rows, weight, low.a, low.b, optional(bias), low.scaling, low.dropout);
+  });
+}
+
+at::Tensor dora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
+                       const at::Tensor& magnitude, const at::Tensor& squares) {
+  const auto a = low.a.detach(), w = weight.detach();
+  const auto wa = at::mm(w, a.to(w.scalar_type()).t());
+  const auto norms = adapted_norms(squares, wa, a, low.b.detach(), low.scaling);
+  return over_rows(x, [&](const at::Tensor& rows) {
+    return DoraLinear::apply(rows, weight, low.a, low.b, magnitude, norms, optional(bias), low.scaling, low.dropout);
+  });
 }
 
 }  // namespace tessera::nn

@@ -34,14 +34,10 @@ std::vector<std::pair<std::string, T>> pattern_of(const models::ConfigReader& in
 
 // Keys whose presence with another value than this would change the computation.
 const json& unsupported_defaults() {
-  static const json kDefaults = {{"fan_in_fan_out", false},
-                                 {"lora_bias", false},
-                                 {"layer_replication", nullptr},
-                                 {"use_qalora", false},
-                                 {"target_parameters", nullptr},
-                                 {"alora_invocation_tokens", nullptr},
-                                 {"trainable_token_indices", nullptr},
-                                 {"use_bdlora", nullptr}};
+  static const json kDefaults = {
+      {"lora_bias", false},           {"layer_replication", nullptr},       {"use_qalora", false},
+      {"target_parameters", nullptr}, {"alora_invocation_tokens", nullptr}, {"trainable_token_indices", nullptr},
+      {"use_bdlora", nullptr}};
   return kDefaults;
 }
 
@@ -55,6 +51,7 @@ bool is_known(const std::string& key) {
                                                   "ensure_weight_tying",
                                                   "eva_config",
                                                   "exclude_modules",
+                                                  "fan_in_fan_out",
                                                   "inference_mode",
                                                   "init_lora_weights",
                                                   "kasa_config",
@@ -119,7 +116,12 @@ LoraConfig read_adapter_config(const std::string& folder, std::vector<std::strin
   } else {
     c.target_modules = list_of<std::string>(in, document, "target_modules");
   }
-  c.exclude_modules = list_of<std::string>(in, document, "exclude_modules");
+  if (in.has("exclude_modules") && document["exclude_modules"].is_string()) {
+    c.exclude_regex = in.get<std::string>("exclude_modules", "");
+  } else {
+    c.exclude_modules = list_of<std::string>(in, document, "exclude_modules");
+  }
+  c.fan_in_fan_out = in.get<bool>("fan_in_fan_out", false);
   c.modules_to_save = list_of<std::string>(in, document, "modules_to_save");
   c.layers_to_transform = list_of<std::int64_t>(in, document, "layers_to_transform");
   c.layers_pattern = list_of<std::string>(in, document, "layers_pattern");
@@ -144,34 +146,35 @@ std::string adapter_config_json(const LoraConfig& c) {
                     : c.init_lora_weights == "false" ? json(false)
                                                      : json(c.init_lora_weights);
   const auto text_or_null = [](const std::string& text) { return text.empty() ? json(nullptr) : json(text); };
-  const json document = {{"alpha_pattern", alpha},
-                         {"auto_mapping", nullptr},
-                         {"base_model_name_or_path", text_or_null(c.base_model_name_or_path)},
-                         {"bias", c.bias},
-                         {"eva_config", nullptr},
-                         {"exclude_modules", list_or_null(c.exclude_modules)},
-                         {"fan_in_fan_out", false},
-                         {"inference_mode", true},
-                         {"init_lora_weights", init},
-                         {"layer_replication", nullptr},
-                         {"layers_pattern", list_or_null(c.layers_pattern)},
-                         {"layers_to_transform", list_or_null(c.layers_to_transform)},
-                         {"loftq_config", json::object()},
-                         {"lora_alpha", number(c.lora_alpha)},
-                         {"lora_bias", false},
-                         {"lora_dropout", c.lora_dropout},
-                         {"megatron_config", nullptr},
-                         {"megatron_core", "megatron.core"},
-                         {"modules_to_save", list_or_null(c.modules_to_save)},
-                         {"peft_type", "LORA"},
-                         {"peft_version", "0.21.2"},
-                         {"r", c.r},
-                         {"rank_pattern", rank},
-                         {"revision", nullptr},
-                         {"target_modules", c.target_regex.empty() ? json(c.target_modules) : json(c.target_regex)},
-                         {"task_type", text_or_null(c.task_type)},
-                         {"use_dora", c.use_dora},
-                         {"use_rslora", c.use_rslora}};
+  const json document = {
+      {"alpha_pattern", alpha},
+      {"auto_mapping", nullptr},
+      {"base_model_name_or_path", text_or_null(c.base_model_name_or_path)},
+      {"bias", c.bias},
+      {"eva_config", nullptr},
+      {"exclude_modules", c.exclude_regex.empty() ? list_or_null(c.exclude_modules) : json(c.exclude_regex)},
+      {"fan_in_fan_out", c.fan_in_fan_out},
+      {"inference_mode", true},
+      {"init_lora_weights", init},
+      {"layer_replication", nullptr},
+      {"layers_pattern", list_or_null(c.layers_pattern)},
+      {"layers_to_transform", list_or_null(c.layers_to_transform)},
+      {"loftq_config", json::object()},
+      {"lora_alpha", number(c.lora_alpha)},
+      {"lora_bias", false},
+      {"lora_dropout", c.lora_dropout},
+      {"megatron_config", nullptr},
+      {"megatron_core", "megatron.core"},
+      {"modules_to_save", list_or_null(c.modules_to_save)},
+      {"peft_type", "LORA"},
+      {"peft_version", "0.21.2"},
+      {"r", c.r},
+      {"rank_pattern", rank},
+      {"revision", nullptr},
+      {"target_modules", c.target_regex.empty() ? json(c.target_modules) : json(c.target_regex)},
+      {"task_type", text_or_null(c.task_type)},
+      {"use_dora", c.use_dora},
+      {"use_rslora", c.use_rslora}};
   return document.dump(2);
 }
 

@@ -1,55 +1,135 @@
-// Names and values in adapter_model.safetensors.
-#include <filesystem>
+#include "peft/adapter_files.h"
 
-#include "io/tensor_source.h"
-#include "peft/lora.h"
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "peft/slots.h"
+#include "peft/targets.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::peft {
+namespace {
 
-std::string adapter_file_name(const std::string& parameter_name) {
-  const std::string slot = ".default.weight";
-  if (parameter_name.find(".lora_") != std::string::npos && parameter_name.ends_with(slot)) {
-    return "base_model.model." + parameter_name.substr(0, parameter_name.size() - slot.size()) + ".weight";
-  }
-  return {};
+const std::string kPrefix = "base_model.model.";
+
+std::string leaf(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
 }
 
-void load_adapter(nn::HookedModule& model, const std::string& folder) {
-  std::string file = folder + "/adapter_model.safetensors";
-  if (!std::filesystem::exists(file)) file = folder + "/adapter_model.bin";
-  if (!std::filesystem::exists(file)) {
-    throw DataError(folder + " holds neither adapter_model.safetensors nor adapter_model.bin", folder);
+std::string without_suffix(const std::string& name, const std::string& suffix) {
+  return name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name;
+}
+
+/// PEFT keeps the base weights of targets with these names; other families' embeddings it does not.
+bool base_is_kept(const std::string& module, const LoraConfig& config) {
+  const auto name = leaf(module);
+  if (name != "embed_tokens" && name != "lm_head") return false;
+  if (!config.target_regex.empty()) return true;
+  const auto& targets = config.target_modules;
+  return std::any_of(targets.begin(), targets.end(),
+                     [](const auto& t) { return t == "embed_tokens" || t == "lm_head"; });
+}
+
+std::string adapter_name(const std::string& parameter) {
+  auto name = without_suffix(parameter, ".default");  // of an embedding
+  const std::string slot = ".default.weight";
+  if (!name.ends_with(slot)) return name;
+  name.resize(name.size() - slot.size());
+  return name.ends_with(".lora_magnitude_vector") ? name : name + ".weight";
+}
+
+/// Spellings of a name that readers of PEFT's files accept.
+std::vector<std::string> spellings(const AdapterEntry& entry) {
+  const std::string plain = kPrefix + entry.parameter;
+  const auto dot = plain.rfind('.');
+  const std::string module = plain.substr(0, dot), parameter = plain.substr(dot);
+  return {entry.file_name, plain, module + ".base_layer" + parameter, module + ".modules_to_save" + parameter,
+          module + ".modules_to_save.default" + parameter};
+}
+
+/// Copies of frozen originals that PEFT adds when every bias is kept.
+bool is_redundant(const std::string& name) {
+  return name.find(".original_module.") != std::string::npos || name.find(".modules_to_save.") != std::string::npos;
+}
+
+std::string find_file(const std::string& folder) {
+  for (const char* name : {"/adapter_model.safetensors", "/adapter_model.bin"}) {
+    if (std::filesystem::exists(folder + name)) return folder + name;
   }
-  const auto source = io::open_weights(file);
-  std::size_t used = 0;
-  for (auto& item : model.named_parameters()) {
-    const auto name = adapter_file_name(item.key());
-    if (name.empty()) continue;
-    const auto* info = source->find(name);
-    if (!info) throw DataError(file + " lacks the tensor '" + name + "'", file);
-    auto values = item.value().detach();
-    if (values.sizes() != at::IntArrayRef(info->shape)) {
-      throw DataError(
-          "tensor '" + name + "' in " + file + " has another shape than the adapter; r or target_modules differ", file);
+  throw DataError(folder + " holds neither adapter_model.safetensors nor adapter_model.bin", folder);
+}
+
+}  // namespace
+
+std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const LoraConfig& config) {
+  std::set<std::string> adapted;
+  for (const auto& slot : adapted_slots(model)) adapted.insert(slot.name);
+  std::vector<AdapterEntry> entries;
+  for (const auto& item : model.named_parameters()) {
+    const auto& name = item.key();
+    const auto dot = name.rfind('.');
+    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+    const bool is_adapted = adapted.contains(module);
+    const std::string base = is_adapted ? kPrefix + module + ".base_layer" + name.substr(dot) : kPrefix + name;
+    if (is_adapter_parameter(name)) {
+      entries.push_back({name, kPrefix + adapter_name(name)});
+    } else if (is_saved(name, config)) {
+      entries.push_back({name, kPrefix + name});
+    } else if (has_suffix(name, "bias") && (config.bias == "all" || (config.bias == "lora_only" && is_adapted))) {
+      entries.push_back({name, base});
+    } else if (is_adapted && base_is_kept(module, config)) {
+      entries.push_back({name, base});
     }
-    nn::allocate(values);
-    source->read(name, 0, values.view({-1}));
-    ++used;
   }
-  if (used == source->tensors().size()) return;
-  for (const auto& info : source->tensors()) {
-    if (info.name.find(".lora_") == std::string::npos) {
-      throw DataError("tensor '" + info.name + "' in " + file +
-                          " is not part of a plain LoRA adapter (modules_to_save or a "
-                          "trained bias); it is not supported",
+  return entries;
+}
+
+AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const LoraConfig& config) {
+  const std::string file = find_file(folder);
+  source_ = io::open_weights(file);
+  std::set<std::string> used;
+  const auto parameters = model.named_parameters();
+  for (const auto& entry : adapter_entries(model, config)) {
+    const auto names = spellings(entry);
+    const auto name = std::find_if(names.begin(), names.end(), [&](const auto& n) { return source_->find(n); });
+    if (name == names.end()) {
+      // A base weight that PEFT may or may not have kept; a model that was adapted before has it.
+      if (!is_adapter_parameter(entry.parameter) && !parameters[entry.parameter].requires_grad()) continue;
+      throw DataError(file + " lacks the tensor '" + entry.file_name + "'", file);
+    }
+    if (parameters[entry.parameter].sizes() != at::IntArrayRef(source_->find(*name)->shape)) {
+      throw DataError("tensor '" + *name + "' in " + file +
+                          " has another shape than the model's; r, target_modules or the base model differ",
                       file);
     }
+    names_[entry.parameter] = *name;
+    used.insert(*name);
   }
-  throw DataError(file + " holds " + std::to_string(source->tensors().size()) + " tensors, the model's adapters take " +
-                      std::to_string(used) + "; target_modules differ",
-                  file);
+  for (const auto& info : source_->tensors()) {
+    if (used.contains(info.name) || is_redundant(info.name)) continue;
+    throw DataError(file + " holds the tensor '" + info.name +
+                        "', which is no part of the adapter that adapter_config.json describes for this model; "
+                        "target_modules, modules_to_save or the base model differ",
+                    file);
+  }
+}
+
+std::string AdapterFile::source_name(const std::string& parameter) const {
+  const auto it = names_.find(parameter);
+  return it == names_.end() ? std::string() : it->second;
+}
+
+void load_adapter(nn::HookedModule& model, const LoraConfig& config, const std::string& folder) {
+  const AdapterFile file(folder, model, config);
+  for (auto& item : model.named_parameters()) {
+    const auto name = file.source_name(item.key());
+    if (name.empty()) continue;
+    auto values = item.value().detach();
+    nn::allocate(values);
+    file.source()->read(name, 0, values.view({-1}));
+  }
 }
 
 }  // namespace tessera::peft

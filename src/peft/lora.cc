@@ -1,33 +1,20 @@
 #include "peft/lora.h"
 
-#include <ATen/ops/mm.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/grouped.h"
 #include "base/nearest.h"
+#include "peft/slots.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
-#include "tensor/storage.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
-#include "tessera/nn/linear.h"
 
 namespace tessera::peft {
 namespace {
-
-using LinearByName = std::vector<std::pair<std::string, nn::Linear*>>;
-
-LinearByName linears(nn::HookedModule& model) {
-  LinearByName out;
-  for (auto& item : model.named_modules("", /*include_self=*/false)) {
-    const bool inside_adapter = item.key().find(".lora_") != std::string::npos;
-    auto* linear = dynamic_cast<nn::Linear*>(item.value().get());
-    if (linear && !inside_adapter) out.emplace_back(item.key(), linear);
-  }
-  return out;
-}
 
 void check_supported(const LoraConfig& c) {
   const auto refuse = [](const std::string& key, const std::string& why) {
@@ -35,52 +22,141 @@ void check_supported(const LoraConfig& c) {
   };
   if (c.r <= 0) refuse("r", "must be positive, found " + std::to_string(c.r));
   if (c.lora_dropout < 0 || c.lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
-  if (c.use_dora) refuse("use_dora", "is not supported yet: set it to false");
-  if (!c.modules_to_save.empty()) refuse("modules_to_save", "is not supported yet: leave it empty");
   if (c.bias != "none" && c.bias != "all" && c.bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
   if (c.init_lora_weights != "true" && c.init_lora_weights != "false" && c.init_lora_weights != "gaussian") {
-    refuse("init_lora_weights", "is one of true, false, gaussian; found '" + c.init_lora_weights + "'");
+    refuse("init_lora_weights", "is one of true, false, gaussian; found '" + c.init_lora_weights +
+                                    "' (initialisations that change the base weights are not supported)");
   }
+  if (!c.target_regex.empty() && !c.layers_to_transform.empty())
+    refuse("layers_to_transform", "goes with a list of target_modules, not with a regular expression or all-linear");
+  if (!c.layers_pattern.empty() && c.layers_to_transform.empty()) refuse("layers_pattern", "needs layers_to_transform");
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+[[noreturn]] void refuse_targets(const std::vector<Slot>& all, const LoraConfig& config) {
+  std::vector<std::string> leaves;
+  for (const auto& slot : all) {
+    const auto leaf = slot.name.substr(slot.name.rfind('.') + 1);
+    if (std::find(leaves.begin(), leaves.end(), leaf) == leaves.end()) leaves.push_back(leaf);
+  }
+  const auto wanted = config.target_regex.empty() ? joined(config.target_modules) : config.target_regex;
+  throw ConfigError("target_modules: '" + wanted + "' matches no module that takes an adapter; this model has " +
+                        joined(leaves) +
+                        (config.target_modules.empty() ? "" : did_you_mean(config.target_modules[0], leaves)),
+                    "target_modules");
+}
+
+// all-linear: every Linear but the output head, and not the embeddings.
+bool is_plain_linear(const Slot& slot, const models::ModelConfig& family, const LoraConfig& config) {
+  if (!slot.linear || slot.name == family.output_embedding) return false;
+  const bool classifier = slot.name == "score" || slot.name == "classifier";
+  return !(classifier && config.task_type == "SEQ_CLS");
 }
 
 // Each matched module, or an error that helps to name the right ones.
-LinearByName chosen(nn::HookedModule& model, const LoraConfig& config) {
-  LinearByName out;
-  std::vector<std::string> leaves;
-  for (const auto& [name, linear] : linears(model)) {
-    const auto leaf = name.substr(name.rfind('.') + 1);
-    if (std::find(leaves.begin(), leaves.end(), leaf) == leaves.end()) leaves.push_back(leaf);
-    const bool all = wants_all_linear(config);
-    auto rest = config;
-    if (all) rest.target_modules = {name}, rest.target_regex.clear();
-    if (all && name == "lm_head") continue;
-    if (is_target(name, rest)) out.emplace_back(name, linear);
+std::vector<Slot> chosen(const nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& config) {
+  const auto all = slots(model);
+  auto every_linear = config;
+  every_linear.target_modules.clear();
+  every_linear.target_regex = ".*";
+  std::vector<Slot> out;
+  for (const auto& slot : all) {
+    const bool match = wants_all_linear(config)
+                           ? is_plain_linear(slot, family, config) && is_target(slot.name, every_linear)
+                           : is_target(slot.name, config);
+    if (match) out.push_back(slot);
   }
-  if (out.empty()) {
-    std::string known, wanted = config.target_regex;
-    for (const auto& leaf : leaves) known += (known.empty() ? "" : ", ") + leaf;
-    for (const auto& target : config.target_modules) wanted += (wanted.empty() ? "" : ", ") + target;
-    throw ConfigError("target_modules: '" + wanted + "' matches no linear module; this model has " + known +
-                          (config.target_modules.empty() ? "" : did_you_mean(config.target_modules[0], leaves)),
-                      "target_modules");
-  }
+  if (out.empty()) refuse_targets(all, config);
   return out;
 }
 
-void initialise(const std::string& name, const nn::Linear& linear, const LoraConfig& config, std::uint64_t seed) {
-  const auto& adapter = *linear.adapter();
-  auto a = adapter.a->weight.detach(), b = adapter.b->weight.detach();
+// Uniform with the bound of torch.nn.Linear: Kaiming's with a = sqrt(5).
+void fill_like_linear(const at::Tensor& w, tensor::RandomKey key) {
+  const double bound = 1.0 / std::sqrt(static_cast<double>(w.size(1)));
+  tensor::fill_uniform(w, key, -bound, bound);
+}
+
+void initialise(const Slot& slot, const LoraConfig& config, std::uint64_t seed) {
+  auto a = slot.a().detach(), b = slot.b().detach();
   nn::allocate(a);
   nn::allocate(b);
-  const auto key_a = tensor::named_key(seed, name + ".lora_A"), key_b = tensor::named_key(seed, name + ".lora_B");
-  const auto bound = [](const at::Tensor& w) { return 1.0 / std::sqrt(static_cast<double>(w.size(1))); };
-  if (config.init_lora_weights == "gaussian") {
-    tensor::fill_normal(a, key_a, 0.0, 1.0 / static_cast<double>(a.size(0)));
+  const auto key_a = tensor::named_key(seed, slot.name + ".lora_A"),
+             key_b = tensor::named_key(seed, slot.name + ".lora_B");
+  if (slot.embedding) {
+    a.zero_();
+    if (config.init_lora_weights == "false") tensor::fill_normal(a, key_a, 0.0, 1.0);
+    tensor::fill_normal(b, key_b, 0.0, 1.0);
   } else {
-    tensor::fill_uniform(a, key_a, -bound(a), bound(a));  // Kaiming uniform with a = sqrt(5)
+    if (config.init_lora_weights == "gaussian") {
+      tensor::fill_normal(a, key_a, 0.0, 1.0 / static_cast<double>(a.size(0)));
+    } else {
+      fill_like_linear(a, key_a);
+    }
+    b.zero_();
+    if (config.init_lora_weights == "false") fill_like_linear(b, key_b);
   }
-  b.zero_();
-  if (config.init_lora_weights == "false") tensor::fill_uniform(b, key_b, -bound(b), bound(b));
+  if (!slot.magnitude().defined()) return;
+  auto magnitude = slot.magnitude().detach();
+  nn::allocate(magnitude);
+  magnitude.fill_(1);  // until the weights are there
+}
+
+void attach(const Slot& slot, const LoraConfig& config) {
+  const auto rank = rank_of(slot.name, config);
+  if (rank <= 0) {
+    throw ConfigError("rank_pattern: the rank of '" + slot.name + "' must be positive, found " + std::to_string(rank),
+                      "rank_pattern");
+  }
+  const nn::AdapterShape shape{.rank = rank,
+                               .scaling = config.scaling(rank, alpha_of(slot.name, config)),
+                               .dropout = config.lora_dropout,
+                               .magnitude = config.use_dora};
+  if (slot.linear) slot.linear->attach_adapter(shape);
+  if (slot.embedding) slot.embedding->attach_adapter(shape);
+}
+
+// Modules that train in place; nested ones are part of the first.
+std::vector<std::string> modules_to_save(const nn::HookedModule& model, const LoraConfig& config) {
+  std::vector<std::string> found, missing;
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    const bool inside = !found.empty() && item.key().starts_with(found.back() + ".");
+    if (!inside && !is_adapter_parameter(item.key()) && is_saved(item.key(), config)) found.push_back(item.key());
+  }
+  for (const auto& key : config.modules_to_save) {
+    const bool optional = config.task_type == "SEQ_CLS" && (key == "classifier" || key == "score");
+    if (!optional && std::none_of(found.begin(), found.end(), [&](const auto& name) { return name.ends_with(key); }))
+      missing.push_back(key);
+  }
+  if (!missing.empty()) {
+    throw ConfigError("modules_to_save: no module's name ends with '" + missing[0] +
+                          "' (a head that is tied to the embedding is no module of its own)",
+                      "modules_to_save");
+  }
+  return found;
+}
+
+LoraConfig resolved(LoraConfig config, const models::ModelConfig& family) {
+  config = with_default_targets(std::move(config), family);
+  if (config.task_type.empty()) config.task_type = family.task_type;
+  if (config.task_type != "SEQ_CLS") return config;
+  for (const char* head : {"classifier", "score"}) {  // PEFT always trains the head of a classifier
+    auto& saved = config.modules_to_save;
+    if (std::find(saved.begin(), saved.end(), head) == saved.end()) saved.emplace_back(head);
+  }
+  return config;
+}
+
+void count(const nn::HookedModule& model, LoraReport& report) {
+  for (const auto& item : model.named_parameters()) {
+    const auto numel = item.value().numel();
+    report.total += is_saved(item.key(), report.config) ? 2 * numel : numel;
+    if (item.value().requires_grad()) report.trainable += numel;
+  }
 }
 
 }  // namespace
@@ -97,34 +173,29 @@ std::string LoraReport::trainable_line() const {
 LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& given,
                       std::uint64_t seed) {
   check_supported(given);
-  const auto config = with_default_targets(given, family);
-  const auto targets = chosen(model, config);
-  for (auto& p : model.parameters()) p.set_requires_grad(false);
   LoraReport report;
-  for (const auto& [name, linear] : targets) {
-    const auto rank = rank_of(name, config);
-    linear->attach_adapter(rank, config.scaling(rank, alpha_of(name, config)), config.lora_dropout);
-    initialise(name, *linear, config, seed);
-    if (config.bias == "lora_only" && linear->bias.defined()) linear->bias.set_requires_grad(true);
-    report.adapted.push_back(name);
+  auto& config = report.config;
+  config = resolved(given, family);
+  const auto targets = chosen(model, family, config);
+  for (auto& p : model.parameters()) p.set_requires_grad(false);
+  for (const auto& slot : targets) {
+    attach(slot, config);
+    initialise(slot, config, seed);
+    if (config.bias == "lora_only" && slot.bias().defined()) slot.bias().set_requires_grad(true);
+    report.adapted.push_back(slot.name);
   }
+  report.saved = modules_to_save(model, config);
   for (auto& item : model.named_parameters()) {
-    if (config.bias == "all" && has_suffix(item.key(), "bias")) item.value().set_requires_grad(true);
-    report.total += item.value().numel();
-    if (item.value().requires_grad()) report.trainable += item.value().numel();
+    const bool bias = config.bias == "all" && has_suffix(item.key(), "bias");
+    if (bias || (is_saved(item.key(), config) && !is_adapter_parameter(item.key())))
+      item.value().set_requires_grad(true);
   }
+  if (wants_all_linear(config)) {  // written as the list of what was found, as PEFT does
+    config.target_regex.clear();
+    config.target_modules = report.adapted;
+  }
+  count(model, report);
   return report;
-}
-
-void merge_lora(nn::HookedModule& model) {
-  for (const auto& [name, linear] : linears(model)) {
-    if (!linear->adapter()) continue;
-    const auto& adapter = *linear->adapter();
-    auto weight = linear->weight.detach();
-    const auto update = at::mm(adapter.b->weight.detach().to(at::kFloat), adapter.a->weight.detach().to(at::kFloat));
-    weight.copy_(weight.to(at::kFloat).add_(update, adapter.scaling));
-    linear->remove_adapter();
-  }
 }
 
 }  // namespace tessera::peft

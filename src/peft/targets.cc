@@ -82,8 +82,20 @@ LoraConfig with_default_targets(LoraConfig config, const models::ModelConfig& fa
   return config;
 }
 
+// PEFT saves a module whose name ends with a key, also in the middle of a word ("head" finds "lm_head").
+bool is_saved(const std::string& name, const LoraConfig& config) {
+  for (const auto& key : config.modules_to_save) {
+    for (std::size_t at = name.find(key); at != std::string::npos; at = name.find(key, at + 1)) {
+      const auto end = at + key.size();
+      if (end == name.size() || name[end] == '.') return true;
+    }
+  }
+  return false;
+}
+
 bool is_target(const std::string& name, const LoraConfig& config) {
-  if (in_suffixes(name, config.exclude_modules) || in_suffixes(name, config.modules_to_save)) return false;
+  if (in_suffixes(name, config.exclude_modules) || is_saved(name, config)) return false;
+  if (!config.exclude_regex.empty() && matches(name, config.exclude_regex, "exclude_modules")) return false;
   if (!config.target_regex.empty()) return matches(name, config.target_regex, "target_modules");
   const auto& names = config.target_modules;
   if (std::find(names.begin(), names.end(), name) != names.end()) return true;

@@ -13,6 +13,9 @@ bool wants_all_linear(const LoraConfig& config);
 /// The config with the family's defaults filled in when it names no target.
 LoraConfig with_default_targets(LoraConfig config, const models::ModelConfig& family);
 
+/// True for the name of a parameter or module inside one of modules_to_save.
+bool is_saved(const std::string& name, const LoraConfig& config);
+
 /// True for the full name of a module that the config targets. ConfigError for a bad regular expression.
 bool is_target(const std::string& name, const LoraConfig& config);
 

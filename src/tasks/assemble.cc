@@ -1,9 +1,23 @@
 #include "tasks/assemble.h"
 
+#include "checkpoint/pretrained.h"
 #include "models/gguf_model.h"
-#include "peft/targets.h"
+#include "peft/adapter_files.h"
 
 namespace tessera::tasks {
+namespace {
+
+/// Values that the adapter's file keeps come from there, all others from the base model.
+void read_adapter_first(fsdp::FsdpOptions& fsdp, const peft::AdapterFile& file) {
+  fsdp.source = io::joined_source({file.source(), fsdp.source});
+  fsdp.source_name = [file, base = std::move(fsdp.source_name)](const std::string& name) {
+    const auto kept = file.source_name(name);
+    return kept.empty() ? base(name) : kept;
+  };
+}
+
+}  // namespace
+
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
   a.model = models::build_model(options.model_folder, &a.config);
@@ -13,13 +27,8 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     a.lora = options.lora;
   }
   if (a.lora) {
-    a.lora = peft::with_default_targets(*a.lora, a.config);
     a.adapters = peft::apply_lora(*a.model, a.config, *a.lora, options.seed);
-    if (peft::wants_all_linear(*a.lora)) {  // written as the list of what was found, as PEFT does
-      a.lora->target_regex.clear();
-      a.lora->target_modules = a.adapters->adapted;
-    }
-    if (!options.adapter_folder.empty()) peft::load_adapter(*a.model, options.adapter_folder);
+    a.lora = a.adapters->config;
   }
   for (const auto& p : a.model->parameters()) {
     a.parameters += p.numel();
@@ -30,8 +39,11 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (!fsdp.source_name) {
     fsdp.source_name = [source = fsdp.source](const std::string& name) { return models::source_name(*source, name); };
   }
+  if (!options.adapter_folder.empty()) read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.lora});
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
+  if (a.lora && a.lora->use_dora && options.adapter_folder.empty())
+    checkpoint::initialise_magnitudes(*a.sharded, *a.model);
   return a;
 }
 

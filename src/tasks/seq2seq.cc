@@ -185,7 +185,7 @@ class Job {
 
   void save() {
     if (model_.lora) {
-      checkpoint::save_adapter(*model_.sharded, *model_.lora, o_.output_dir);
+      checkpoint::save_adapter(*model_.sharded, *model_.model, *model_.lora, o_.output_dir);
     } else {
       checkpoint::save_pretrained(*model_.sharded, folder_, o_.output_dir);
     }

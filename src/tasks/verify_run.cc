@@ -8,13 +8,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <regex>
+#include <set>
 
 #include "base/file.h"
+#include "checkpoint/pretrained.h"
 #include "io/tensor_source.h"
+#include "peft/adapter_files.h"
 #include "tasks/assemble.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
-#include "tessera/optim/schedule.h"
 #include "tessera/optim/optimizer.h"
 #include "train/trainer.h"
 
@@ -24,37 +27,78 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+/// Which parameters the optimizer decays.
+enum class DecayGroups { kAll, kTrainer };
+
 /// What a run folder says.
 struct Run {
   fs::path folder, base;
   json expect;
   std::int64_t steps = 0, warmup = 0;
-  double lr = 0, weight_decay = 0, clip = 0;
+  double weight_decay = 0, clip = 0;
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  std::string schedule = "linear";
+  DecayGroups decay = DecayGroups::kAll;
   bool peft = false;
 };
 
+void read_settings(Run& run, const json& settings) {
+  // Sizes of the batches, which are given as they are.
+  static const std::set<std::string> kIgnored = {"batch", "seq", "tgt"};
+  for (const auto& [key, value] : settings.items()) {
+    if (key == "steps") {
+      run.steps = value;
+    } else if (key == "warmup" || key == "warmup_steps") {
+      run.warmup = value;
+    } else if (key == "lr") {
+      run.lr = value;
+    } else if (key == "weight_decay") {
+      run.weight_decay = value;
+    } else if (key == "clip" || key == "max_grad_norm") {
+      run.clip = value.is_null() ? 0.0 : value.get<double>();
+    } else if (key == "betas") {
+      run.beta1 = value.at(0), run.beta2 = value.at(1);
+    } else if (key == "eps") {
+      run.eps = value;
+    } else if (key == "schedule" || key == "scheduler" || key == "lr_scheduler_type") {
+      run.schedule = value;
+    } else if (!kIgnored.contains(key)) {
+      throw ConfigError(
+          "expect.json: settings." + key + " = " + value.dump() + " is not known; this run is not replayed",
+          "settings." + key);
+    }
+  }
+}
+
 Run read_run(const std::string& folder) {
   Run run{.folder = folder, .base = {}, .expect = json::parse(read_file(folder + "/expect.json"))};
-  const json& settings = run.expect.at("settings");
   run.base = fs::path(folder).lexically_normal() / ".." / run.expect.at("base").get<std::string>();
   if (!fs::is_directory(run.base)) {
     throw DataError("the start weights '" + run.base.string() + "' that expect.json names (\"base\") are missing",
                     folder);
   }
-  run.steps = settings.at("steps");
-  run.warmup = settings.value("warmup", 0);
-  run.lr = settings.at("lr");
-  run.weight_decay = settings.value("weight_decay", 0.0);
-  run.clip = settings.value("clip", 0.0);
+  read_settings(run, run.expect.at("settings"));
   run.peft = fs::exists(run.folder / "adapter_init");
+  const json how = run.expect.value("how", json());
+  if (how == "trainer_groups") {
+    run.decay = DecayGroups::kTrainer;
+  } else if (!how.is_null() && !how.is_object()) {
+    throw ConfigError("expect.json: how = " + how.dump() + " is not known; this run is not replayed", "how");
+  }
   return run;
 }
 
 /// How the loss of a global batch is formed: over all its tokens, or the mean of the ranks' own means.
 enum class LossMean { kTokens, kRanks };
 
+/// Labels that have a loss: causal models predict none but the first.
+double loss_labels(const at::Tensor& labels, models::ModelKind kind) {
+  const auto counted = kind == models::ModelKind::kCausal ? labels.slice(1, 1) : labels;
+  return counted.ne(-100).sum().item<double>();
+}
+
 models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, const comm::Communicator& group,
-                            LossMean mean) {
+                            LossMean mean, models::ModelKind kind) {
   const std::string prefix = fmt::format("step{}.", step);
   const RowShare rows = row_share(io::read_tensor(batches, prefix + "input_ids").size(0), group);
   const auto read = [&](const std::string& name) {
@@ -64,30 +108,56 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
   models::ModelInput in;
   in.input_ids = read("input_ids");
   in.attention_mask = read("attention_mask");
+  in.token_type_ids = read("token_type_ids");
+  in.position_ids = read("position_ids");
   in.labels = read("labels");
   in.loss_normalizer = mean == LossMean::kTokens
-                           ? rows.copies * io::read_tensor(batches, prefix + "labels").ne(-100).sum().item<double>()
-                           : group.size() * in.labels.ne(-100).sum().item<double>();
+                           ? rows.copies * loss_labels(io::read_tensor(batches, prefix + "labels"), kind)
+                           : group.size() * loss_labels(in.labels, kind);
   return in;
 }
 
-std::map<std::string, at::Tensor> trainable_tensors(fsdp::FullyShardedDataParallel& model, bool peft) {
+/// Trainer's groups: biases and members of norms are not decayed.
+bool is_decayed(const std::string& name) {
+  static const std::regex kNames(R"(bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)|(?:^|\.)ln_[a-z0-9]+\.)",
+                                 std::regex::icase);
+  return !std::regex_search(name, kNames);
+}
+
+optim::AdamW make_optimizer(const Run& run, fsdp::FullyShardedDataParallel& model) {
+  optim::AdamWOptions options{
+      .lr = run.lr, .beta1 = run.beta1, .beta2 = run.beta2, .eps = run.eps, .weight_decay = run.weight_decay};
+  auto parameters = model.parameters();
+  if (run.decay == DecayGroups::kTrainer) {
+    options.no_decay.resize(parameters.size());
+    for (const auto& view : model.shards()) {
+      if (view.parameter < 0 || is_decayed(view.name)) continue;
+      options.no_decay[static_cast<std::size_t>(view.parameter)].emplace_back(
+          view.parameter_offset, view.parameter_offset + view.local.numel());
+    }
+  }
+  return optim::AdamW(std::move(parameters), std::move(options));
+}
+
+/// What the reference's file of final values holds, by its names: the adapter, or every trained parameter.
+std::map<std::string, at::Tensor> final_tensors(const Assembled& a) {
+  std::map<std::string, std::string> names;
+  if (a.lora) {
+    for (auto& entry : peft::adapter_entries(*a.model, *a.lora)) names[entry.parameter] = entry.file_name;
+  } else {
+    for (const auto& view : a.sharded->shards()) names[view.name] = view.name;
+  }
   std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, bool> trainable;
-  for (const auto& view : model.shards()) trainable[view.name] = view.trainable;
-  const auto wanted = [&](const std::string& name) { return trainable.at(name); };
-  model.visit_full([&](const std::string& name,
-                       const at::Tensor& t) { tensors[peft ? peft::adapter_file_name(name) : name] = t.clone(); },
-                   wanted);
+  a.sharded->visit_full([&](const std::string& name, const at::Tensor& t) { tensors[names.at(name)] = t.clone(); },
+                        [&](const std::string& name) { return names.contains(name); });
   return tensors;
 }
 
-void compare_final(Comparison& table, const Run& run, fsdp::FullyShardedDataParallel& model,
-                   optim::Optimizer& optimizer) {
+void compare_final(Comparison& table, const Run& run, const Assembled& a, const optim::Optimizer& optimizer) {
   const double limit = run.lr * static_cast<double>(run.steps);
   const auto reference = io::open_safetensors(
       (run.folder / (run.peft ? "adapter_final/adapter_model.safetensors" : "final.safetensors")).string());
-  const auto tensors = trainable_tensors(model, run.peft);
+  const auto tensors = final_tensors(a);
   for (const auto& info : reference->tensors()) {
     const auto it = tensors.find(info.name);
     if (it == tensors.end()) {
@@ -99,27 +169,74 @@ void compare_final(Comparison& table, const Run& run, fsdp::FullyShardedDataPara
   const fs::path optimizer_file = run.folder / "final_optimizer.safetensors";
   if (!fs::exists(optimizer_file)) return;
   const auto state = io::open_safetensors(optimizer_file.string());
-  optim::visit_full_state(
-      optimizer, *model.shard_group(), [&](const std::string& name, const std::string& kind, const at::Tensor& t) {
-        const std::string key = name + "." + kind;
-        if (state->find(key)) table.add("optimizer " + key, t, io::read_tensor(*state, key), 1e-3);
-      });
+  for (const auto& [kind, shards] : optimizer.state()) {
+    a.sharded->visit_full_of(shards, [&, kind = kind](const std::string& name, const at::Tensor& t) {
+      const std::string key = name + "." + kind;
+      if (state->find(key)) table.add("optimizer " + key, t, io::read_tensor(*state, key), 1e-3);
+    });
+  }
+}
+
+/// The weights with the trained adapter folded in, as transformers loads them.
+void compare_merged(Comparison& table, const Run& run, const Assembled& a) {
+  const fs::path folder = run.folder / "merged";
+  if (!fs::exists(folder)) return;
+  const auto reference = io::open_weights(folder.string());
+  std::set<std::string> seen;
+  checkpoint::visit_merged(*a.sharded, *a.model, [&](const std::string& name, const at::Tensor& t) {
+    if (!reference->find(name)) return table.fail("merged " + name, "is not in the reference");
+    seen.insert(name);
+    table.add_weights("merged " + name, t, io::read_tensor(*reference, name), 1e-4, 1e-2);
+  });
+  for (const auto& info : reference->tensors())
+    if (!seen.contains(info.name)) table.fail("merged " + info.name, "is not among the model's weights");
+}
+
+/// PEFT's name of a trained parameter -> ours.
+std::string plain_name(std::string name) {
+  if (name.starts_with("base_model.model.")) name = name.substr(std::string("base_model.model.").size());
+  for (const std::string part : {".base_layer", ".modules_to_save.default"}) {
+    if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
+  }
+  return name;
+}
+
+/// The same parameters train, and as many are counted.
+void compare_trainable(Comparison& table, const Run& run, const Assembled& a) {
+  if (!run.peft || !run.expect.contains("trainable_names")) return;
+  std::set<std::string> ours;
+  for (const auto& view : a.sharded->shards())
+    if (view.trainable) ours.insert(view.name);
+  std::set<std::string> theirs;
+  for (const auto& name : run.expect.at("trainable_names")) theirs.insert(plain_name(name));
+  for (const auto& name : theirs)
+    if (!ours.contains(name)) table.fail("trainable " + name, "does not train here");
+  for (const auto& name : ours)
+    if (!theirs.contains(name)) table.fail("trainable " + name, "does not train in the reference");
+  const auto count = [](std::int64_t n) { return static_cast<double>(n); };
+  table.add("trainable parameters", count(a.adapters->trainable), run.expect.at("trainable").get<double>(), 0);
+  table.add("trainable all", count(a.adapters->total), run.expect.at("all").get<double>(), 0);
 }
 
 void compare_first_gradients(Comparison& table, const Run& run, fsdp::FullyShardedDataParallel& model) {
   const fs::path file = run.folder / "step0_grads.safetensors";
   if (!fs::exists(file)) return;
   const auto reference = io::open_safetensors(file.string());
-  const std::string prefix = run.peft ? "grad.base_model.model." : "grad.";
+  std::map<std::string, std::string> names;  // ours -> theirs
+  for (const auto& info : reference->tensors())
+    if (info.name.starts_with("grad.")) names[plain_name(info.name.substr(5))] = info.name;
   model.visit_full_grads([&](const std::string& name, const at::Tensor& g) {
-    if (!reference->find(prefix + name)) return;
-    const at::Tensor expected = io::read_tensor(*reference, prefix + name);
+    const auto it = names.find(name);
+    if (it == names.end()) return;
+    const at::Tensor expected = io::read_tensor(*reference, it->second);
     if (expected.abs().max().item<double>() > 0) table.add("step0_gradient " + name, g, expected, 1e-4);
+    names.erase(it);
   });
+  for (const auto& [name, theirs] : names) table.fail("step0_gradient " + name, "was not computed");
 }
 
 /// Logits of batch 0 with the trained adapter, in eval mode.
-void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches, models::Model& model,
+void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches, const Assembled& a,
                           const comm::Communicator& group) {
   const fs::path file = run.folder / "final_logits.safetensors";
   const std::string name = "logits_adapter_final_batch0";
@@ -127,11 +244,18 @@ void compare_final_logits(Comparison& table, const Run& run, const io::TensorSou
   const auto reference = io::open_safetensors(file.string());
   if (!reference->find(name)) return;
   const c10::AutoGradMode no_grad(false);
-  model.eval();
+  a.model->eval();
   const at::Tensor expected = io::read_tensor(*reference, name);
   const RowShare rows = row_share(expected.size(0), group);
-  table.add("final_logits", model(batch_of(batches, 0, group, LossMean::kTokens)).logits,
-            expected.slice(0, rows.begin, rows.end), 1e-4);
+  const auto in = batch_of(batches, 0, group, LossMean::kTokens, a.config.kind);
+  at::Tensor logits = (*a.model)(in).logits, theirs = expected.slice(0, rows.begin, rows.end);
+  // Positions that padding hides mean nothing, but the decoder's of an encoder-decoder model are not hidden.
+  if (logits.dim() == 3 && in.attention_mask.defined() && a.config.kind != models::ModelKind::kSeq2Seq) {
+    const auto visible = in.attention_mask.unsqueeze(-1);
+    logits = logits * visible;
+    theirs = theirs * visible;
+  }
+  table.add("final_logits", logits, theirs, 1e-4);
 }
 
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,
@@ -142,22 +266,22 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
                          group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
-  optim::AdamW optimizer(model.parameters(), fsdp::parameter_slices(model),
-                         {.lr = run.lr, .weight_decay = run.weight_decay});
+  optim::AdamW optimizer = make_optimizer(run, model);
   const auto batches = io::open_safetensors((run.base / "batches.safetensors").string());
   const json& expected = run.expect.at(rows_key);
   const bool final_state = mean == LossMean::kTokens;  // the folder's final weights belong to these rows
   Comparison table;
+  compare_trainable(table, run, a);
   a.model->train();
   for (std::int64_t step = 0; step < run.steps; ++step) {
-    models::ModelInput in = batch_of(*batches, step, *group, mean);
+    models::ModelInput in = batch_of(*batches, step, *group, mean, a.config.kind);
     in.want_logits = false;
     const at::Tensor loss = (*a.model)(in).loss;
     loss.backward();
     const double value = train::sum_over_ranks(*group, loss.item<double>());
     if (step == 0 && final_state) compare_first_gradients(table, run, model);
     const double norm = model.clip_grad_norm(run.clip > 0 ? run.clip : std::numeric_limits<double>::infinity());
-    const double lr = run.lr * optim::schedule("linear", step, run.warmup, run.steps);
+    const double lr = run.lr * optim::schedule(run.schedule, step, run.warmup, run.steps);
     const auto at = static_cast<std::size_t>(step);
     const double loss_tolerance =
         step < 5 ? 1e-5 : 1e-5 + 9e-5 * static_cast<double>(step - 4) / static_cast<double>(run.steps);
@@ -169,8 +293,9 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
     optimizer.zero_grad();
   }
   if (final_state) {
-    compare_final(table, run, model, optimizer);
-    compare_final_logits(table, run, *batches, *a.model, *group);
+    compare_final(table, run, a, optimizer);
+    if (run.peft) compare_merged(table, run, a);
+    compare_final_logits(table, run, *batches, a, *group);
   }
   table.merge(*group);
   out << fmt::format("{} ({}, {} steps, {} rank{}, {})\n", run.folder.lexically_normal().filename().string(),

@@ -46,6 +46,8 @@ class HookedModule : public torch::nn::Module {
   virtual std::string class_name() const = 0;
   /// What PyTorch prints between the parentheses of a leaf, for example "in_features=8, out_features=4, bias=False".
   virtual std::string extra_repr() const { return {}; }
+  /// False where another module reads this one's parameters outside of its call: no wrap policy makes it a unit.
+  virtual bool may_be_unit() const { return true; }
 
  protected:
   /// A call with these inputs takes part in a graph.

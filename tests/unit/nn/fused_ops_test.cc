@@ -114,7 +114,7 @@ TEST(LoraLinearOp, EqualsCompositeWithEveryGradient) {
   torch::manual_seed(1);
   const Inputs inputs{normal({9, 16}), normal({12, 16}), normal({12}), normal({4, 16}), normal({12, 4})};
   expect_same(
-      inputs, [](const Inputs& i) { return lora_linear(i[0], i[1], i[2], i[3], i[4], 1.7, 0.0); },
+      inputs, [](const Inputs& i) { return lora_linear(i[0], i[1], i[2], {i[3], i[4], 1.7, 0.0}); },
       [](const Inputs& i) {
         return torch::linear(i[0], i[1], i[2]) + torch::linear(torch::linear(i[0], i[3]), i[4]) * 1.7;
       },
@@ -127,7 +127,7 @@ TEST(LoraLinearOp, DropoutUsesOneMaskBothWays) {
   const auto run = [&](double p) {
     tensor::manual_seed(4);
     auto leaf = x.clone().set_requires_grad(true);
-    const auto y = lora_linear(leaf, w, {}, a, b, 1.0, p);  // = dropout(x)
+    const auto y = lora_linear(leaf, w, {}, {a, b, 1.0, p});  // = dropout(x)
     y.sum().backward();
     return std::pair{y.detach(), leaf.grad()};
   };
@@ -144,7 +144,7 @@ TEST(LinearModule, HookedAdapterModulesGiveTheSameAsTheFusedPath) {
     int calls = 0;
   } hooks;
   Linear linear(8, 6);
-  linear.attach_adapter(2, 0.5, 0.25);
+  linear.attach_adapter({.rank = 2, .scaling = 0.5, .dropout = 0.25});
   reset_parameters(linear, 1);
   const auto x = torch::ones({3, 8});
   tensor::manual_seed(2);

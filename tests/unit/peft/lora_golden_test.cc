@@ -3,7 +3,9 @@
 #include <torch/torch.h>
 
 #include "io/tensor_source.h"
+#include "peft/adapter_files.h"
 #include "peft/lora.h"
+#include "peft/merge.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
 
@@ -40,7 +42,7 @@ models::ModelInput batch(int step) {
 
 TEST(LoraGolden, FirstGradientsEqualPefts) {
   auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_init"));
-  load_adapter(*t5.model, kFolder + "t5_lora_qv/adapter_init");
+  load_adapter(*t5.model, t5.report.config, kFolder + "t5_lora_qv/adapter_init");
   EXPECT_EQ(t5.report.trainable, 5376);
   EXPECT_EQ(t5.report.total, 34336);
   auto in = batch(0);
@@ -66,7 +68,7 @@ TEST(LoraGolden, FirstGradientsEqualPefts) {
 
 TEST(LoraGolden, MergedWeightsAndLogitsEqualPefts) {
   auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_final"));
-  load_adapter(*t5.model, kFolder + "t5_lora_qv/adapter_final");
+  load_adapter(*t5.model, t5.report.config, kFolder + "t5_lora_qv/adapter_final");
   t5.model->eval();
   const auto logits = io::read_tensor(*io::open_safetensors(kFolder + "t5_lora_qv/final_logits.safetensors"),
                                       "logits_adapter_final_batch0");

@@ -1,0 +1,42 @@
+#pragma once
+// adapter_model.safetensors (or .bin): which tensors it holds, under which names, and how they are read.
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/tensor_source.h"
+#include "peft/lora.h"
+
+namespace tessera::peft {
+
+/// A parameter of the model that an adapter file keeps.
+struct AdapterEntry {
+  std::string parameter;  // in the module tree
+  std::string file_name;  // as PEFT writes it
+};
+
+/// What PEFT's save_pretrained writes for this model, in registration order: the adapters; biases that the config
+/// trains; modules_to_save; and where "embed_tokens" or "lm_head" are targets, their base weights.
+std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const LoraConfig& config);
+
+/// An adapter folder beside the model that apply_lora() prepared from its config.
+class AdapterFile {
+ public:
+  /// DataError: neither file is there; a tensor is missing, has another shape, or is not one of this model's.
+  AdapterFile(const std::string& folder, const nn::HookedModule& model, const LoraConfig& config);
+  const std::shared_ptr<io::TensorSource>& source() const { return source_; }
+  /// Name of the parameter's tensor in source(); empty: not kept there. Names with and without ".base_layer" are
+  /// understood.
+  std::string source_name(const std::string& parameter) const;
+
+ private:
+  std::shared_ptr<io::TensorSource> source_;
+  std::map<std::string, std::string> names_;  // parameter -> name in source_
+};
+
+/// All values of the folder's file into an unsharded model.
+void load_adapter(nn::HookedModule& model, const LoraConfig& config, const std::string& folder);
+
+}  // namespace tessera::peft
