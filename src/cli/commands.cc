@@ -62,6 +62,7 @@ const std::vector<Command>& commands() {
       {"seq2seq", "fine-tune an encoder-decoder model on pairs of texts, fully sharded", nullptr},
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
+      {"merge", "fold an adapter into the weights of its model", nullptr},
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
       {"render", "show what a chat template makes of conversations", render_command},

@@ -176,12 +176,14 @@ LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family
   LoraReport report;
   auto& config = report.config;
   config = resolved(given, family);
+  config.fan_in_fan_out = false;  // known from the modules
   const auto targets = chosen(model, family, config);
   for (auto& p : model.parameters()) p.set_requires_grad(false);
   for (const auto& slot : targets) {
     attach(slot, config);
     initialise(slot, config, seed);
     if (config.bias == "lora_only" && slot.bias().defined()) slot.bias().set_requires_grad(true);
+    config.fan_in_fan_out = config.fan_in_fan_out || (slot.linear && slot.transposed());
     report.adapted.push_back(slot.name);
   }
   report.saved = modules_to_save(model, config);

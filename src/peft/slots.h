@@ -23,7 +23,7 @@ struct Slot {
   at::Tensor weight() const { return linear ? linear->weight : embedding->weight; }
   at::Tensor bias() const { return linear ? linear->bias : at::Tensor(); }
   /// The weight lies as [in, out], not as [out, in].
-  bool transposed() const { return embedding != nullptr; }
+  bool transposed() const { return embedding || linear->weight_layout() == nn::WeightLayout::kInOut; }
   std::string name_of_a() const { return name + (linear ? ".lora_A.default.weight" : ".lora_embedding_A.default"); }
   std::string name_of_b() const { return name + (linear ? ".lora_B.default.weight" : ".lora_embedding_B.default"); }
   std::string name_of_magnitude() const { return name + ".lora_magnitude_vector.default.weight"; }

@@ -20,7 +20,7 @@ void read_adapter_first(fsdp::FsdpOptions& fsdp, const peft::AdapterFile& file) 
 
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
-  a.model = models::build_model(options.model_folder, &a.config);
+  a.model = models::build_model(options.model_folder, &a.config, options.dtype);
   if (!options.adapter_folder.empty()) {
     a.lora = peft::read_adapter_config(options.adapter_folder);
   } else {

@@ -17,7 +17,8 @@ struct AssembleOptions {
   std::optional<peft::LoraConfig> lora = {};
   std::string adapter_folder = {};  // start from this adapter (lora is then read from it)
   std::uint64_t seed = 42;
-  fsdp::FsdpOptions fsdp = {};  // source and an unset wrap policy are filled in
+  std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
+  fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in
 };
 
 struct Assembled {

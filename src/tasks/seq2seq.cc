@@ -54,6 +54,8 @@ AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& fol
     lora.lora_alpha = o.lora_alpha;
     lora.lora_dropout = o.lora_dropout;
     lora.use_rslora = o.use_rslora;
+    lora.use_dora = o.use_dora;
+    lora.modules_to_save = o.lora_modules_to_save;
     lora.bias = o.lora_bias;
     lora.init_lora_weights = o.init_lora_weights;
     const bool regex = o.lora_target_modules.size() == 1 &&
@@ -115,7 +117,10 @@ class Job {
 
  private:
   void describe() {
-    out_ << peft::LoraReport{{}, model_.trainable, model_.parameters}.trainable_line() << "\n";
+    peft::LoraReport report;
+    report.trainable = model_.trainable;
+    report.total = model_.parameters;
+    out_ << model_.adapters.value_or(report).trainable_line() << "\n";
     if (o_.print_model) out_ << model_.sharded->to_string() << "\n";
     for (const auto& note : data_.notes) out_ << note << "\n";
   }

@@ -24,7 +24,9 @@ struct Seq2SeqOptions {
   double lora_alpha = 32, lora_dropout = 0.1;
   std::vector<std::string> lora_target_modules;  // empty: the family's
   bool use_rslora = false;
+  bool use_dora = false;
   std::string lora_bias = "none", init_lora_weights = "true";
+  std::vector<std::string> lora_modules_to_save;
   // data
   std::string dataset_path;
   data::ReadOptions columns;

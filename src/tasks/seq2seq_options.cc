@@ -22,6 +22,9 @@ void add_model(config::OptionTable& table, Seq2SeqOptions& o) {
   table.add(&o.lora_target_modules, {"--lora_target_modules"},
             "name suffixes, one regular expression, or all-linear; empty: the family's", group);
   table.add(&o.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group);
+  table.add(&o.use_dora, {"--use_dora"}, "also train the magnitudes of the adapted weights (DoRA)", group);
+  table.add(&o.lora_modules_to_save, {"--lora_modules_to_save"},
+            "modules that train in full and are kept beside the adapters", group);
   table.add(&o.lora_bias, {"--lora_bias"}, "which biases train", group).choices({"none", "all", "lora_only"});
   table.add(&o.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group)
       .choices({"true", "gaussian", "false"});

@@ -27,6 +27,7 @@ Verifier verifier_for(const std::string& folder) {
   if (!fs::exists(expect)) return verify_outputs;
   const auto text = nlohmann::json::parse(read_file(expect.string()), nullptr, false);
   if (text.is_discarded()) throw DataError("'" + expect.string() + "' is not JSON", expect.string());
+  if (text.contains("log_history")) return verify_trainer;
   if (text.contains("base") && text.contains("settings")) return verify_run;
   if (text.contains("runs")) return verify_generation;
   if (text.contains("bad_words")) return verify_processors;

@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <regex>
 #include <set>
 
 #include "base/file.h"
@@ -16,6 +15,7 @@
 #include "io/tensor_source.h"
 #include "peft/adapter_files.h"
 #include "tasks/assemble.h"
+#include "tasks/replay.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
@@ -26,9 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-/// Which parameters the optimizer decays.
-enum class DecayGroups { kAll, kTrainer };
 
 /// What a run folder says.
 struct Run {
@@ -91,12 +88,6 @@ Run read_run(const std::string& folder) {
 /// How the loss of a global batch is formed: over all its tokens, or the mean of the ranks' own means.
 enum class LossMean { kTokens, kRanks };
 
-/// Labels that have a loss: causal models predict none but the first.
-double loss_labels(const at::Tensor& labels, models::ModelKind kind) {
-  const auto counted = kind == models::ModelKind::kCausal ? labels.slice(1, 1) : labels;
-  return counted.ne(-100).sum().item<double>();
-}
-
 models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, const comm::Communicator& group,
                             LossMean mean, models::ModelKind kind) {
   const std::string prefix = fmt::format("step{}.", step);
@@ -115,28 +106,6 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
                            ? rows.copies * loss_labels(io::read_tensor(batches, prefix + "labels"), kind)
                            : group.size() * loss_labels(in.labels, kind);
   return in;
-}
-
-/// Trainer's groups: biases and members of norms are not decayed.
-bool is_decayed(const std::string& name) {
-  static const std::regex kNames(R"(bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)|(?:^|\.)ln_[a-z0-9]+\.)",
-                                 std::regex::icase);
-  return !std::regex_search(name, kNames);
-}
-
-optim::AdamW make_optimizer(const Run& run, fsdp::FullyShardedDataParallel& model) {
-  optim::AdamWOptions options{
-      .lr = run.lr, .beta1 = run.beta1, .beta2 = run.beta2, .eps = run.eps, .weight_decay = run.weight_decay};
-  auto parameters = model.parameters();
-  if (run.decay == DecayGroups::kTrainer) {
-    options.no_decay.resize(parameters.size());
-    for (const auto& view : model.shards()) {
-      if (view.parameter < 0 || is_decayed(view.name)) continue;
-      options.no_decay[static_cast<std::size_t>(view.parameter)].emplace_back(
-          view.parameter_offset, view.parameter_offset + view.local.numel());
-    }
-  }
-  return optim::AdamW(std::move(parameters), std::move(options));
 }
 
 /// What the reference's file of final values holds, by its names: the adapter, or every trained parameter.
@@ -266,7 +235,9 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
                          group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
-  optim::AdamW optimizer = make_optimizer(run, model);
+  optim::AdamW optimizer = make_adamw(
+      model, {.lr = run.lr, .beta1 = run.beta1, .beta2 = run.beta2, .eps = run.eps, .weight_decay = run.weight_decay},
+      run.decay);
   const auto batches = io::open_safetensors((run.base / "batches.safetensors").string());
   const json& expected = run.expect.at(rows_key);
   const bool final_state = mean == LossMean::kTokens;  // the folder's final weights belong to these rows

@@ -2,6 +2,7 @@
 
 #include "tasks/generate.h"
 #include "tasks/init_model.h"
+#include "tasks/merge.h"
 #include "tasks/seq2seq.h"
 #include "tasks/verify.h"
 
@@ -12,6 +13,7 @@ const std::vector<Task>& tasks() {
       {"seq2seq", tasks::seq2seq},
       {"generate", tasks::generate},
       {"verify", tasks::verify},
+      {"merge", tasks::merge},
       {"init-model", tasks::init_model},
   };
   return table;
