@@ -1,30 +1,26 @@
 #include "tasks/replay.h"
 
-#include <regex>
-
 namespace tessera::tasks {
 namespace {
 
 /// Trainer.get_decay_parameter_names: by the parameter's name, and no member of a LayerNorm whatever its name is.
-bool is_decayed(const std::string& name) {
-  static const std::regex kNames(R"(bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)|(?:^|\.)ln_[a-z0-9]+\.)",
-                                 std::regex::icase);
-  return !std::regex_search(name, kNames);
+bool is_decayed(const std::string& name, nn::HookedModule& model) {
+  if (!optim::decays_by_name(name)) return false;
+  const auto modules = model.named_modules();
+  const auto* module = modules.find(name.substr(0, name.rfind('.')));
+  const auto* hooked = module ? dynamic_cast<const nn::HookedModule*>(module->get()) : nullptr;
+  return !hooked || hooked->class_name() != "LayerNorm";
 }
 
 }  // namespace
 
-optim::AdamW make_adamw(fsdp::FullyShardedDataParallel& model, optim::AdamWOptions options, DecayGroups groups) {
-  auto parameters = model.parameters();
-  if (groups == DecayGroups::kTrainer) {
-    options.no_decay.resize(parameters.size());
-    for (const auto& view : model.shards()) {
-      if (view.parameter < 0 || is_decayed(view.name)) continue;
-      options.no_decay[static_cast<std::size_t>(view.parameter)].emplace_back(
-          view.parameter_offset, view.parameter_offset + view.local.numel());
-    }
+std::unique_ptr<optim::Optimizer> make_optimizer(const Assembled& a, const std::string& name,
+                                                 const optim::OptimizerOptions& options, DecayGroups groups) {
+  auto slices = fsdp::parameter_slices(*a.sharded);
+  for (auto& slice : slices) {
+    if (groups == DecayGroups::kTrainer && !is_decayed(slice.name, *a.model)) slice.weight_decay = 0.0;
   }
-  return optim::AdamW(std::move(parameters), std::move(options));
+  return optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
 }
 
 double loss_labels(const at::Tensor& labels, models::ModelKind kind) {

@@ -1,15 +1,19 @@
 #pragma once
 // What replayed training runs share: Trainer's optimizer, and how the labels of a loss are counted.
-#include "models/model.h"
-#include "tessera/fsdp/fully_shard.h"
-#include "tessera/optim/optimizer.h"
+#include <memory>
+#include <string>
+
+#include "tasks/assemble.h"
+#include "tessera/optim/factory.h"
 
 namespace tessera::tasks {
 
 /// Which parameters the optimizer decays: all, or Trainer's choice (no biases, no norms).
 enum class DecayGroups { kAll, kTrainer };
 
-optim::AdamW make_adamw(fsdp::FullyShardedDataParallel& model, optim::AdamWOptions options, DecayGroups groups);
+/// name: as in optim::make_optimizer().
+std::unique_ptr<optim::Optimizer> make_optimizer(const Assembled& a, const std::string& name,
+                                                 const optim::OptimizerOptions& options, DecayGroups groups);
 
 /// Labels that have a loss: a causal model does not predict the first of a row.
 double loss_labels(const at::Tensor& labels, models::ModelKind kind);

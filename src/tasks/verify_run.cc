@@ -18,7 +18,7 @@
 #include "tasks/replay.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
-#include "tessera/optim/optimizer.h"
+#include "tessera/optim/schedule.h"
 #include "train/trainer.h"
 
 namespace tessera::tasks {
@@ -32,9 +32,9 @@ struct Run {
   fs::path folder, base;
   json expect;
   std::int64_t steps = 0, warmup = 0;
-  double weight_decay = 0, clip = 0;
-  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  std::string schedule = "linear";
+  double clip = 0;
+  std::string optimizer = "adamw_torch", schedule = "linear", schedule_kwargs;
+  optim::OptimizerOptions options;
   DecayGroups decay = DecayGroups::kAll;
   bool peft = false;
 };
@@ -48,17 +48,23 @@ void read_settings(Run& run, const json& settings) {
     } else if (key == "warmup" || key == "warmup_steps") {
       run.warmup = value;
     } else if (key == "lr") {
-      run.lr = value;
+      run.options.lr = value;
     } else if (key == "weight_decay") {
-      run.weight_decay = value;
+      run.options.weight_decay = value;
     } else if (key == "clip" || key == "max_grad_norm") {
       run.clip = value.is_null() ? 0.0 : value.get<double>();
     } else if (key == "betas") {
-      run.beta1 = value.at(0), run.beta2 = value.at(1);
+      run.options.adam_beta1 = value.at(0), run.options.adam_beta2 = value.at(1);
     } else if (key == "eps") {
-      run.eps = value;
+      run.options.adam_epsilon = value;
     } else if (key == "schedule" || key == "scheduler" || key == "lr_scheduler_type") {
       run.schedule = value;
+    } else if (key == "schedule_kwargs" || key == "lr_scheduler_kwargs") {
+      run.schedule_kwargs = value.dump();
+    } else if (key == "optim" || key == "optimizer") {
+      run.optimizer = value;
+    } else if (key == "optim_args") {
+      run.options.optim_args = value;
     } else if (!kIgnored.contains(key)) {
       throw ConfigError(
           "expect.json: settings." + key + " = " + value.dump() + " is not known; this run is not replayed",
@@ -122,8 +128,8 @@ std::map<std::string, at::Tensor> final_tensors(const Assembled& a) {
   return tensors;
 }
 
-void compare_final(Comparison& table, const Run& run, const Assembled& a, const optim::Optimizer& optimizer) {
-  const double limit = run.lr * static_cast<double>(run.steps);
+void compare_final(Comparison& table, const Run& run, const Assembled& a, optim::Optimizer& optimizer) {
+  const double limit = run.options.lr * static_cast<double>(run.steps);
   const auto reference = io::open_safetensors(
       (run.folder / (run.peft ? "adapter_final/adapter_model.safetensors" : "final.safetensors")).string());
   const auto tensors = final_tensors(a);
@@ -138,12 +144,11 @@ void compare_final(Comparison& table, const Run& run, const Assembled& a, const 
   const fs::path optimizer_file = run.folder / "final_optimizer.safetensors";
   if (!fs::exists(optimizer_file)) return;
   const auto state = io::open_safetensors(optimizer_file.string());
-  for (const auto& [kind, shards] : optimizer.state()) {
-    a.sharded->visit_full_of(shards, [&, kind = kind](const std::string& name, const at::Tensor& t) {
-      const std::string key = name + "." + kind;
-      if (state->find(key)) table.add("optimizer " + key, t, io::read_tensor(*state, key), 1e-3);
-    });
-  }
+  optim::visit_full_state(optimizer, *a.sharded->shard_group(),
+                          [&](const std::string& name, const std::string& kind, const at::Tensor& t) {
+                            const std::string key = name + "." + kind;
+                            if (state->find(key)) table.add("optimizer " + key, t, io::read_tensor(*state, key), 1e-3);
+                          });
 }
 
 /// The weights with the trained adapter folded in, as transformers loads them.
@@ -235,9 +240,10 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
                          group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
-  optim::AdamW optimizer = make_adamw(
-      model, {.lr = run.lr, .beta1 = run.beta1, .beta2 = run.beta2, .eps = run.eps, .weight_decay = run.weight_decay},
-      run.decay);
+  const auto optimizer = make_optimizer(a, run.optimizer, run.options, run.decay);
+  const auto schedule = optim::make_schedule(
+      run.schedule,
+      {.lr = run.options.lr, .warmup_steps = run.warmup, .total_steps = run.steps, .kwargs_json = run.schedule_kwargs});
   const auto batches = io::open_safetensors((run.base / "batches.safetensors").string());
   const json& expected = run.expect.at(rows_key);
   const bool final_state = mean == LossMean::kTokens;  // the folder's final weights belong to these rows
@@ -252,19 +258,19 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
     const double value = train::sum_over_ranks(*group, loss.item<double>());
     if (step == 0 && final_state) compare_first_gradients(table, run, model);
     const double norm = model.clip_grad_norm(run.clip > 0 ? run.clip : std::numeric_limits<double>::infinity());
-    const double lr = run.lr * optim::schedule(run.schedule, step, run.warmup, run.steps);
+    const double lr = schedule->lr(step);
     const auto at = static_cast<std::size_t>(step);
     const double loss_tolerance =
         step < 5 ? 1e-5 : 1e-5 + 9e-5 * static_cast<double>(step - 4) / static_cast<double>(run.steps);
     table.add(fmt::format("loss step {}", step), value, expected.at("loss").at(at).get<double>(), loss_tolerance);
     table.add(fmt::format("grad_norm step {}", step), norm, expected.at("grad_norm").at(at).get<double>(), 1e-4);
     table.add(fmt::format("lr step {}", step), lr, expected.at("lr").at(at).get<double>(), 1e-12);
-    optimizer.set_lr(lr);
-    optimizer.step();
-    optimizer.zero_grad();
+    optimizer->set_lr(lr);
+    optimizer->step();
+    optimizer->zero_grad();
   }
   if (final_state) {
-    compare_final(table, run, a, optimizer);
+    compare_final(table, run, a, *optimizer);
     if (run.peft) compare_merged(table, run, a);
     compare_final_logits(table, run, *batches, a, *group);
   }

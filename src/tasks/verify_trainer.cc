@@ -13,6 +13,7 @@
 #include "tasks/replay.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
+#include "tessera/optim/schedule.h"
 #include "train/trainer.h"
 
 namespace tessera::tasks {
@@ -139,23 +140,25 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
   const auto base = fs::path(options.folder).lexically_normal() / ".." / expect.at("base").get<std::string>();
   Assembled a = assemble({.model_folder = base.string(), .fsdp = options.fsdp}, group);
   a.sharded->set_gradient_divisor(1.0);
-  optim::AdamW optimizer =
-      make_adamw(*a.sharded, {.lr = run.lr, .weight_decay = run.weight_decay}, DecayGroups::kTrainer);
+  const auto optimizer =
+      make_optimizer(a, "adamw_torch", {.lr = run.lr, .weight_decay = run.weight_decay}, DecayGroups::kTrainer);
+  const auto schedule =
+      optim::make_schedule(run.schedule, {.lr = run.lr, .warmup_steps = run.warmup, .total_steps = run.max_steps});
   a.model->train();
   Comparison table;
   for (std::int64_t step = 0; step < run.max_steps; ++step) {
     const double loss = step_loss(run, step, a, *group);
     const double norm = a.sharded->clip_grad_norm(run.clip);
-    optimizer.set_lr(run.lr * optim::schedule(run.schedule, step, run.warmup, run.max_steps));
+    optimizer->set_lr(schedule->lr(step));
     for (const auto& row : run.log) {
       if (row.at("step") != step + 1 || !row.contains("loss")) continue;
       const double logged = row.at("loss");  // rounded to four places
       table.add(fmt::format("loss step {}", step), loss, logged, 5e-5 / logged + 1e-5);
       table.add(fmt::format("grad_norm step {}", step), norm, row.at("grad_norm").get<double>(), 1e-4);
-      table.add(fmt::format("lr step {}", step), optimizer.lr(), row.at("learning_rate").get<double>(), 1e-12);
+      table.add(fmt::format("lr step {}", step), optimizer->lr(), row.at("learning_rate").get<double>(), 1e-12);
     }
-    optimizer.step();
-    optimizer.zero_grad();
+    optimizer->step();
+    optimizer->zero_grad();
   }
   compare_final(table, run, options.folder, a);
   table.merge(*group);

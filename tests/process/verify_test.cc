@@ -37,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(Goldens, VerifyModels,
                                          "A_models/llama_gqa_rope3", "A_models/gemma2", "A_models/mixtral",
                                          "A_models/gpt2", "A_models/opt_postnorm_proj", "A_models/falcon_new",
                                          "A_models/generate_llama", "A_models/logits_processors",
-                                         "B_train/t5_full", "B_train/t5_lora_qv"));
+                                         "B_train/t5_full", "B_train/t5_lora_qv", "B_train/t5u_dora_save_head",
+                                         "B_train/t5_layers_patterns", "B_train/t5_regex_exclude"));
 
 TEST(Verify, EveryGatherFormGivesTheReference) {
   for (const char* form : {"copy", "shared", "mapped"}) {

@@ -64,8 +64,8 @@ TEST(DoraLinearModule, FrozenNormsAreKeptAndTrainableOnesAreNot) {
       linear.weight.mul_(2);
     }
     const auto& l = *linear.adapter();
-    const auto fresh = peft_dora(x, linear.weight.detach(), {}, l.a->weight.detach(), l.b->weight.detach(),
-                                 l.magnitude.detach(), 0.5);
+    const auto fresh =
+        peft_dora(x, linear.weight.detach(), {}, l.a->weight.detach(), l.b->weight.detach(), l.magnitude.detach(), 0.5);
     EXPECT_EQ(torch::allclose(linear(x).detach(), fresh, 1e-4), !frozen);
   }
 }

@@ -1,0 +1,81 @@
+#include "models/bert_config.h"
+
+#include "models/config_reader.h"
+
+namespace tessera::models {
+namespace {
+
+nn::Activation activation_of(const ConfigReader& in) {
+  const auto name = in.get<std::string>("hidden_act", "gelu");
+  if (name == "gelu") return nn::Activation::kGelu;
+  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") return nn::Activation::kGeluTanh;
+  if (name == "relu") return nn::Activation::kRelu;
+  if (name == "silu" || name == "swish") return nn::Activation::kSilu;
+  throw ConfigError(in.file() + ": hidden_act '" + name + "' is not supported (gelu, gelu_new, relu, silu)",
+                    "hidden_act");
+}
+
+BertHead head_of(const ConfigReader& in, const std::string& prefix) {
+  const auto names = in.get<std::vector<std::string>>("architectures", {});
+  const auto name = names.empty() ? prefix + "ForMaskedLM" : names.front();
+  if (name.ends_with("ForSequenceClassification")) return BertHead::kSequenceClassification;
+  if (name.ends_with("ForMaskedLM") || name.ends_with("ForPreTraining")) return BertHead::kMaskedLm;
+  throw ConfigError(in.file() + ": architecture '" + name + "' is not built; known are " + prefix +
+                        "ForSequenceClassification and " + prefix + "ForMaskedLM",
+                    "architectures");
+}
+
+ProblemType problem_of(const ConfigReader& in) {
+  const auto name = in.get<std::string>("problem_type", "");
+  if (name.empty()) return ProblemType::kByLabels;
+  if (name == "regression") return ProblemType::kRegression;
+  if (name == "single_label_classification") return ProblemType::kSingleLabel;
+  if (name == "multi_label_classification") return ProblemType::kMultiLabel;
+  throw ConfigError(in.file() + ": problem_type '" + name +
+                        "' is none of regression, single_label_classification, multi_label_classification",
+                    "problem_type");
+}
+
+void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
+  throw ConfigError(in.file() + ": '" + key + "' " + why, key);
+}
+
+}  // namespace
+
+BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file) {
+  const ConfigReader in(json, file);
+  const auto type = in.get<std::string>("model_type", "bert");
+  BertConfig c;
+  c.roberta = type != "bert";
+  c.class_prefix = type == "bert" ? "Bert" : type == "roberta" ? "Roberta" : "XLMRoberta";
+  c.base_name = c.roberta ? "roberta" : "bert";
+  c.head = head_of(in, c.class_prefix);
+  c.vocab_size = in.positive("vocab_size", c.roberta ? 50265 : 30522);
+  c.hidden_size = in.positive("hidden_size", 768);
+  c.num_layers = in.positive("num_hidden_layers", 12);
+  c.num_heads = in.positive("num_attention_heads", 12);
+  c.intermediate_size = in.positive("intermediate_size", 3072);
+  c.max_positions = in.positive("max_position_embeddings", 512);
+  c.type_vocab_size = in.positive("type_vocab_size", 2);
+  c.pad_token_id = in.token("pad_token_id", c.roberta ? 1 : 0);
+  c.hidden_dropout = in.get<double>("hidden_dropout_prob", 0.1);
+  c.attention_dropout = in.get<double>("attention_probs_dropout_prob", 0.1);
+  c.classifier_dropout = in.get<double>("classifier_dropout", c.hidden_dropout);
+  c.norm_eps = in.get<double>("layer_norm_eps", 1e-12);
+  c.initializer_range = in.get<double>("initializer_range", 0.02);
+  c.activation = activation_of(in);
+  const auto labels = json.find("id2label");
+  const bool listed = labels != json.end() && labels->is_object();
+  c.num_labels = in.positive("num_labels", listed ? static_cast<std::int64_t>(labels->size()) : 2);
+  c.problem = problem_of(in);
+  c.tied = in.get<bool>("tie_word_embeddings", true);
+  c.stored_dtype = stored_dtype(in);
+  if (in.get<std::string>("position_embedding_type", "absolute") != "absolute")
+    refuse(in, "position_embedding_type", "other than absolute is not supported");
+  if (in.get<bool>("is_decoder", false)) refuse(in, "is_decoder", "is not supported: only encoders are built");
+  if (c.hidden_size % c.num_heads != 0) refuse(in, "num_attention_heads", "must divide hidden_size");
+  if (c.longest_row() <= 0) refuse(in, "max_position_embeddings", "leaves no position beside those of padding");
+  return c;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,41 @@
+#pragma once
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "nn/activation.h"
+
+namespace tessera::models {
+
+enum class BertHead { kSequenceClassification, kMaskedLm };
+/// How a classifier's loss reads its labels; kByLabels: a single number is a regression, integers are classes, others
+/// are independent labels.
+enum class ProblemType { kByLabels, kRegression, kSingleLabel, kMultiLabel };
+
+/// What config.json says of a BERT, RoBERTa or XLM-RoBERTa (names and defaults: transformers' BertConfig).
+struct BertConfig {
+  bool roberta = false;              // position ids count from padding_idx; the heads differ
+  std::string class_prefix = "Bert";  // BertLayer, RobertaLayer, XLMRobertaLayer
+  std::string base_name = "bert";     // first part of parameter names
+  BertHead head = BertHead::kMaskedLm;
+  std::int64_t vocab_size = 30522, hidden_size = 768, num_layers = 12, num_heads = 12, intermediate_size = 3072;
+  std::int64_t max_positions = 512, type_vocab_size = 2, pad_token_id = 0;
+  double hidden_dropout = 0.1, attention_dropout = 0.1, classifier_dropout = 0.1;
+  double norm_eps = 1e-12, initializer_range = 0.02;
+  nn::Activation activation = nn::Activation::kGelu;
+  std::int64_t num_labels = 2;
+  ProblemType problem = ProblemType::kByLabels;
+  bool tied = true;  // the masked-LM head's matrix is the word table
+  at::ScalarType stored_dtype = at::kFloat;
+
+  /// The longest row: RoBERTa's first positions are padding_idx + 1.
+  std::int64_t longest_row() const { return roberta ? max_positions - pad_token_id - 1 : max_positions; }
+};
+
+/// ConfigError names the key and the file for a wrong value, a position_embedding_type other than absolute, and an
+/// architecture whose head is not built.
+BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file);
+
+}  // namespace tessera::models

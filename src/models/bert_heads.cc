@@ -1,0 +1,134 @@
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/tensor.h>
+
+#include "models/bert_model.h"
+#include "nn/container.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::models {
+namespace {
+
+double normalizer(const ModelInput& in) {
+  return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
+}
+
+/// dropout, dense, tanh, dropout, out_proj.
+class RobertaClassificationHead : public nn::Layer {
+ public:
+  RobertaClassificationHead(const BertConfig& c, at::ScalarType dtype) : class_name_(c.class_prefix + "ClassificationHead") {
+    dense_ = register_module("dense", std::make_shared<nn::Linear>(c.hidden_size, c.hidden_size, true, dtype));
+    dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.classifier_dropout));
+    out_proj_ = register_module("out_proj", std::make_shared<nn::Linear>(c.hidden_size, c.num_labels, true, dtype));
+  }
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override {
+    return (*out_proj_)((*dropout_)((*dense_)((*dropout_)(x)).tanh()));
+  }
+
+ private:
+  std::string class_name_;
+  std::shared_ptr<nn::Linear> dense_, out_proj_;
+  std::shared_ptr<nn::Dropout> dropout_;
+};
+
+}  // namespace
+
+BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config, at::ScalarType dtype)
+    : BertModel(config, dtype) {
+  if (config.roberta) {
+    classifier_ = register_module("classifier", std::make_shared<RobertaClassificationHead>(config, dtype));
+    return;
+  }
+  dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.classifier_dropout));
+  classifier_ = register_module("classifier",
+                                std::make_shared<nn::Linear>(config.hidden_size, config.num_labels, true, dtype));
+}
+
+at::Tensor BertForSequenceClassification::loss(const at::Tensor& logits, const at::Tensor& labels,
+                                               double normalizer) const {
+  auto problem = config_.problem;
+  if (problem == ProblemType::kByLabels) {
+    problem = config_.num_labels == 1                ? ProblemType::kRegression
+              : labels.scalar_type() == at::kLong ? ProblemType::kSingleLabel
+                                                     : ProblemType::kMultiLabel;
+  }
+  const auto scores = logits.to(at::kFloat);
+  at::Tensor sum;
+  if (problem == ProblemType::kSingleLabel) {
+    sum = at::cross_entropy_loss(scores, labels.flatten(), {}, at::Reduction::Sum, -100);
+  } else if (labels.numel() != scores.numel()) {
+    throw DataError("the classifier has " + std::to_string(config_.num_labels) + " outputs a row, the labels are " +
+                    std::to_string(labels.numel()) + " numbers for " + std::to_string(scores.size(0)) + " rows");
+  } else if (problem == ProblemType::kRegression) {
+    sum = at::mse_loss(scores, labels.view_as(scores).to(at::kFloat), at::Reduction::Sum);
+  } else {
+    sum = at::binary_cross_entropy_with_logits(scores, labels.view_as(scores).to(at::kFloat), {}, {},
+                                               at::Reduction::Sum);
+  }
+  return (sum / normalizer).to(logits.scalar_type());
+}
+
+void BertForSequenceClassification::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
+                                               ModelOutput& out) {
+  auto first = hidden.index_select(0, at::tensor(batch.rows->begin, at::TensorOptions().dtype(at::kLong)));
+  if (backbone_->pooler()) first = (*dropout_)((*backbone_->pooler())(first));
+  const auto logits = (*classifier_)(first);
+  if (in.labels.defined()) {
+    out.loss = loss(logits, in.labels, normalizer(in));
+    if (!is_training()) out.predictions = at::argmax(logits.detach(), -1);
+  }
+  if (in.want_logits) out.logits = logits;
+}
+
+// The tied head has a bias but no matrix of its own.
+BertForMaskedLm::BertForMaskedLm(const BertConfig& config, at::ScalarType dtype) : BertModel(config, dtype) {
+  auto head = std::make_shared<nn::Container>(config.class_prefix + "LMPredictionHead");
+  auto transform = config.roberta ? head : std::make_shared<nn::Container>("BertPredictionHeadTransform");
+  bias_ = head->register_parameter("bias", nn::make_parameter({config.vocab_size}, dtype));
+  dense_ = transform->register_module(
+      "dense", std::make_shared<nn::Linear>(config.hidden_size, config.hidden_size, true, dtype));
+  norm_ = transform->register_module(config.roberta ? "layer_norm" : "LayerNorm",
+                                     std::make_shared<nn::LayerNorm>(config.hidden_size, config.norm_eps, dtype));
+  if (!config.tied) {
+    decoder_ = head->register_module(
+        "decoder", std::make_shared<nn::Linear>(config.hidden_size, config.vocab_size, false, dtype));
+  }
+  if (config.roberta) {
+    register_module("lm_head", head);
+    return;
+  }
+  head->register_module("transform", transform);
+  register_module("cls", std::make_shared<nn::Container>("BertOnlyMLMHead"))->register_module("predictions", head);
+}
+
+at::Tensor BertForMaskedLm::logits(const at::Tensor& hidden) {
+  const auto activation = config_.roberta ? nn::Activation::kGelu : config_.activation;
+  const auto x = (*norm_)(nn::activate((*dense_)(hidden), activation));
+  return (decoder_ ? (*decoder_)(x) : backbone_->embeddings()({{}, {}, {}, x})) + bias_;
+}
+
+void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
+                                 ModelOutput& out) {
+  const auto labels = in.labels.defined() ? batch.pack(in.labels) : at::Tensor();
+  const bool all = in.want_logits || !labels.defined() || !is_training();
+  const auto chosen = all ? at::Tensor() : labels.ne(-100).nonzero().flatten();
+  const auto scores = logits(all ? hidden : hidden.index_select(0, chosen));
+  if (labels.defined()) {
+    const auto wanted = all ? labels : labels.index_select(0, chosen);
+    const auto sum = at::cross_entropy_loss(scores.to(at::kFloat), wanted, {}, at::Reduction::Sum, -100);
+    out.loss = (sum / normalizer(in)).to(scores.scalar_type());
+    if (!is_training()) {
+      const auto best = at::argmax(scores.detach(), -1, /*keepdim=*/true);
+      out.predictions = batch.unpack(best).squeeze(-1);
+    }
+  }
+  if (in.want_logits) out.logits = batch.unpack(scores);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,136 @@
+#pragma once
+// The parts of a BERT encoder (Devlin et al. 2019), post-norm. Legend: T visible tokens of all rows together, D
+// hidden_size, H heads.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/bert_config.h"
+#include "nn/sequence_rows.h"
+#include "tessera/nn/block.h"
+#include "tessera/nn/dropout.h"
+#include "tessera/nn/embedding.h"
+#include "tessera/nn/linear.h"
+#include "tessera/nn/norm.h"
+
+namespace tessera::models {
+
+/// How the tokens of a pass are laid out; the same for every layer.
+struct BertLayout {
+  std::shared_ptr<const nn::SequenceRows> rows;
+  at::Tensor visible;  // T uint8, undefined: every token is
+};
+
+struct BertEmbeddingsInput {
+  at::Tensor ids, positions, types;  // T int64
+  /// [rows, D]: instead of embedding, the product with the word table (the tied masked-LM head). It goes through this
+  /// call so that embeddings which are a unit are gathered for both uses.
+  at::Tensor head_input;
+};
+void collect_tensors(BertEmbeddingsInput& in, std::vector<at::Tensor*>& out);
+
+class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
+ public:
+  BertEmbeddings(const BertConfig& config, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(BertEmbeddingsInput in) override;  // T D, or [rows, vocab_size]
+
+ private:
+  std::string class_name_;
+  std::shared_ptr<nn::Embedding> word_, position_, token_type_;
+  std::shared_ptr<nn::LayerNorm> norm_;
+  std::shared_ptr<nn::Dropout> dropout_;
+};
+
+struct BertLayerInput {
+  at::Tensor hidden;  // T D
+  const BertLayout* layout = nullptr;
+};
+void collect_tensors(BertLayerInput& in, std::vector<at::Tensor*>& out);
+using BertLayerBlock = nn::Block<BertLayerInput, at::Tensor>;
+
+class BertSelfAttention : public BertLayerBlock {
+ public:
+  BertSelfAttention(const BertConfig& config, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(BertLayerInput in) override;
+
+ private:
+  std::string class_name_;
+  std::int64_t num_heads_;
+  double dropout_, scale_;
+  std::shared_ptr<nn::Linear> query_, key_, value_;
+};
+
+struct BertOutputInput {
+  at::Tensor hidden;    // T D or T I
+  at::Tensor residual;  // T D
+};
+void collect_tensors(BertOutputInput& in, std::vector<at::Tensor*>& out);
+
+/// norm(residual + dropout(dense(hidden))): BertSelfOutput and BertOutput.
+class BertOutput : public nn::Block<BertOutputInput, at::Tensor> {
+ public:
+  BertOutput(const BertConfig& config, std::int64_t in_features, std::string class_name, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(BertOutputInput in) override;
+
+ private:
+  std::string class_name_;
+  std::shared_ptr<nn::Linear> dense_;
+  std::shared_ptr<nn::LayerNorm> norm_;
+  std::shared_ptr<nn::Dropout> dropout_;
+};
+
+class BertAttention : public BertLayerBlock {
+ public:
+  BertAttention(const BertConfig& config, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(BertLayerInput in) override;
+
+ private:
+  std::string class_name_;
+  std::shared_ptr<BertSelfAttention> self_;
+  std::shared_ptr<BertOutput> output_;
+};
+
+/// activation(dense(x)), without a norm: BertIntermediate and, with tanh, BertPooler.
+class BertDense : public nn::Layer {
+ public:
+  BertDense(std::int64_t in_features, std::int64_t out_features, nn::Activation activation, std::string class_name,
+            at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override;
+
+ private:
+  std::string class_name_;
+  nn::Activation activation_;
+  std::shared_ptr<nn::Linear> dense_;
+};
+
+class BertLayer : public BertLayerBlock {
+ public:
+  BertLayer(const BertConfig& config, at::ScalarType dtype);
+  std::string class_name() const override { return class_name_; }
+
+ protected:
+  at::Tensor forward_impl(BertLayerInput in) override;
+
+ private:
+  std::string class_name_;
+  std::shared_ptr<BertAttention> attention_;
+  std::shared_ptr<BertDense> intermediate_;
+  std::shared_ptr<BertOutput> output_;
+};
+
+}  // namespace tessera::models

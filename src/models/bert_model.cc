@@ -1,0 +1,109 @@
+#include "models/bert_model.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "nn/container.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::models {
+namespace {
+
+/// [B, S] int64: 0, 1, 2, ... in each row, or what RoBERTa derives from the ids: padding_idx + 1, ... where a token is.
+at::Tensor default_positions(const BertConfig& config, const at::Tensor& ids) {
+  if (!config.roberta) return at::arange(ids.size(1), at::kLong).expand_as(ids);
+  const auto token = ids.ne(config.pad_token_id).to(at::kLong);
+  return token.cumsum(1) * token + config.pad_token_id;
+}
+
+/// The head looks at the first place of each row, so it must be there: rows with padding on the left keep it.
+PackedBatch packed(const ModelInput& in) {
+  const std::int64_t batch = in.input_ids.size(0), length = in.input_ids.size(1);
+  if (!in.attention_mask.defined() || in.attention_mask.select(1, 0).ne(0).all().item<bool>())
+    return pack_batch(in.attention_mask, batch, length);
+  auto out = pack_batch({}, batch, length);
+  out.visible = in.attention_mask.ne(0).to(at::kByte).flatten().contiguous();
+  return out;
+}
+
+void check(const BertConfig& config, const ModelInput& in) {
+  if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
+    throw DataError("a batch for " + config.base_name + " needs input_ids [rows, length]");
+  if (in.input_ids.size(1) > config.longest_row()) {
+    throw DataError("a row of " + std::to_string(in.input_ids.size(1)) + " tokens is longer than the model's " +
+                    std::to_string(config.longest_row()) + " positions; cut the rows (--max_length)");
+  }
+}
+
+}  // namespace
+
+BertBackbone::BertBackbone(const BertConfig& c, at::ScalarType dtype) : torch::nn::Module(c.class_prefix + "Model") {
+  embeddings_ = register_module("embeddings", std::make_shared<BertEmbeddings>(c, dtype));
+  auto encoder = register_module("encoder", std::make_shared<nn::Container>(c.class_prefix + "Encoder"));
+  auto list = std::make_shared<nn::Container>("ModuleList");
+  for (std::int64_t i = 0; i < c.num_layers; ++i)
+    layers_.push_back(list->register_module(std::to_string(i), std::make_shared<BertLayer>(c, dtype)));
+  encoder->register_module("layer", list);
+  if (c.roberta || c.head != BertHead::kSequenceClassification) return;
+  pooler_ = register_module("pooler", std::make_shared<BertDense>(c.hidden_size, c.hidden_size, nn::Activation::kTanh,
+                                                                  c.class_prefix + "Pooler", dtype));
+}
+
+at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const BertLayout& layout,
+                                std::vector<at::Tensor>* states) {
+  auto hidden = (*embeddings_)(tokens);
+  for (auto& layer : layers_) {
+    if (states) states->push_back(hidden);
+    hidden = (*layer)({hidden, &layout});
+  }
+  if (states) states->push_back(hidden);
+  return hidden;
+}
+
+BertModel::BertModel(const BertConfig& config, at::ScalarType dtype) : config_(config) {
+  backbone_ = register_module(config.base_name, std::make_shared<BertBackbone>(config, dtype));
+}
+
+ModelKind BertModel::kind() const {
+  return config_.head == BertHead::kMaskedLm ? ModelKind::kMaskedLm : ModelKind::kSequenceClassification;
+}
+
+std::shared_ptr<Cache> BertModel::make_cache() const {
+  throw ConfigError(class_name() + " is an encoder: it does not generate text", "model_type");
+}
+
+void BertModel::init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const {
+  if (name.ends_with("bias")) {
+    values.zero_();
+  } else if (name.ends_with("LayerNorm.weight") || name.ends_with("layer_norm.weight")) {
+    values.fill_(1);
+  } else {
+    tensor::fill_normal(values, key, 0.0, config_.initializer_range);
+    if (name.ends_with("word_embeddings.weight")) values.select(0, config_.pad_token_id).zero_();
+  }
+}
+
+ModelOutput BertModel::forward_impl(ModelInput in) {
+  check(config_, in);
+  const auto batch = packed(in);
+  const auto pack = [&](const at::Tensor& given, const at::Tensor& fallback) {
+    return batch.pack(given.defined() ? given : fallback);
+  };
+  const BertEmbeddingsInput tokens{batch.pack(in.input_ids), pack(in.position_ids, default_positions(config_, in.input_ids)),
+                                   pack(in.token_type_ids, at::zeros_like(in.input_ids)), {}};
+  const BertLayout layout{batch.rows, batch.visible};
+  ModelOutput out;
+  std::vector<at::Tensor> states;
+  const auto hidden = backbone_->encode(tokens, layout, in.want_hidden ? &states : nullptr);
+  for (const auto& state : states) out.hidden.push_back(batch.unpack(state));
+  apply_head(in, batch, hidden, out);
+  return out;
+}
+
+std::shared_ptr<Model> make_bert(const BertConfig& config, at::ScalarType dtype) {
+  if (config.head == BertHead::kMaskedLm) return std::make_shared<BertForMaskedLm>(config, dtype);
+  return std::make_shared<BertForSequenceClassification>(config, dtype);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,81 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/bert_layers.h"
+#include "models/model.h"
+#include "models/padding.h"
+
+namespace tessera::models {
+
+/// "bert" or "roberta": embeddings, layers and, for BERT's classifier, the pooler.
+class BertBackbone : public torch::nn::Module {
+ public:
+  BertBackbone(const BertConfig& config, at::ScalarType dtype);
+  BertEmbeddings& embeddings() { return *embeddings_; }
+  BertDense* pooler() { return pooler_.get(); }
+  /// T D after the last layer; the inputs of the layers and the result are appended to *states unless null.
+  at::Tensor encode(const BertEmbeddingsInput& tokens, const BertLayout& layout, std::vector<at::Tensor>* states);
+
+ private:
+  std::shared_ptr<BertEmbeddings> embeddings_;
+  std::vector<std::shared_ptr<BertLayer>> layers_;
+  std::shared_ptr<BertDense> pooler_;
+};
+
+/// BERT, RoBERTa and XLM-RoBERTa (Devlin et al. 2019, Liu et al. 2019) with transformers' module and parameter names.
+class BertModel : public Model {
+ public:
+  BertModel(const BertConfig& config, at::ScalarType dtype);
+  ModelKind kind() const override;
+  /// ConfigError: encoders do not generate.
+  std::shared_ptr<Cache> make_cache() const override;
+  void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
+
+ protected:
+  ModelOutput forward_impl(ModelInput in) override;
+  /// Fills in loss, logits and predictions. hidden: T D.
+  virtual void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
+                          ModelOutput& out) = 0;
+
+  BertConfig config_;
+  std::shared_ptr<BertBackbone> backbone_;
+};
+
+class BertForSequenceClassification : public BertModel {
+ public:
+  BertForSequenceClassification(const BertConfig& config, at::ScalarType dtype);
+  std::string class_name() const override { return config_.class_prefix + "ForSequenceClassification"; }
+
+ protected:
+  /// in.labels: [B] classes; or [B] or [B, num_labels] numbers (regression, independent labels).
+  void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden, ModelOutput& out) override;
+
+ private:
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels, double normalizer) const;
+  std::shared_ptr<nn::Dropout> dropout_;
+  std::shared_ptr<nn::Layer> classifier_;  // a Linear, or RoBERTa's two
+};
+
+class BertForMaskedLm : public BertModel {
+ public:
+  BertForMaskedLm(const BertConfig& config, at::ScalarType dtype);
+  std::string class_name() const override { return config_.class_prefix + "ForMaskedLM"; }
+
+ protected:
+  /// in.labels: [B, S]. Without want_logits only the labelled tokens go through the head.
+  void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden, ModelOutput& out) override;
+
+ private:
+  at::Tensor logits(const at::Tensor& hidden);
+  std::shared_ptr<nn::Linear> dense_;
+  std::shared_ptr<nn::LayerNorm> norm_;
+  std::shared_ptr<nn::Linear> decoder_;  // null when tied
+  at::Tensor bias_;                      // [vocab_size], of the tied head
+};
+
+/// The model with the head that the config names.
+std::shared_ptr<Model> make_bert(const BertConfig& config, at::ScalarType dtype);
+
+}  // namespace tessera::models

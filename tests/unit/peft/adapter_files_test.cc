@@ -1,0 +1,149 @@
+// What adapter files hold, how they are read, and what adapters a config asks for.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "io/tensor_source.h"
+#include "peft/adapter_files.h"
+#include "peft/lora.h"
+#include "peft/merge.h"
+#include "peft/slots.h"
+#include "support/compare.h"
+#include "tessera/base/error.h"
+
+namespace tessera::peft {
+namespace {
+
+const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/";
+
+struct Loaded {
+  std::shared_ptr<models::Model> model;
+  models::ModelConfig family;
+  LoraReport report;
+};
+
+Loaded load(const LoraConfig& config, const std::string& base = "base_t5u") {
+  Loaded out;
+  out.model = models::build_model(kFolder + base, &out.family);
+  models::load_weights(*out.model, *io::open_weights(kFolder + base));
+  out.report = apply_lora(*out.model, out.family, config, 7);
+  return out;
+}
+
+std::string failure(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(AdapterEntries, AreTheTensorsThatPeftWrites) {
+  for (const char* run : {"t5u_dora_save_head", "t5_layers_patterns", "t5_regex_exclude"}) {
+    const std::string folder = kFolder + run + "/adapter_init";
+    const auto t5 =
+        load(read_adapter_config(folder), run == std::string("t5u_dora_save_head") ? "base_t5u" : "base_t5");
+    const auto theirs = io::open_weights(folder + "/adapter_model.safetensors");
+    const auto entries = adapter_entries(*t5.model, t5.report.config);
+    EXPECT_EQ(entries.size(), theirs->tensors().size()) << run;
+    for (const auto& e : entries) EXPECT_TRUE(theirs->find(e.file_name)) << e.file_name;
+  }
+}
+
+TEST(InitialiseMagnitudes, EqualPefts) {
+  const std::string folder = kFolder + "t5u_dora_save_head/adapter_init";
+  auto t5 = load(read_adapter_config(folder));
+  load_adapter(*t5.model, t5.report.config, folder);
+  std::map<std::string, at::Tensor> stored;
+  for (const auto& slot : adapted_slots(*t5.model)) {
+    stored[slot.name] = slot.magnitude().detach().clone();
+    slot.magnitude().detach().fill_(1);
+  }
+  initialise_magnitudes(*t5.model);
+  for (const auto& slot : adapted_slots(*t5.model))
+    test::expect_close(slot.magnitude(), stored.at(slot.name), 1e-6, slot.name);
+}
+
+TEST(MergeLora, WithMagnitudesAndASavedHeadEqualsPefts) {
+  const std::string folder = kFolder + "t5u_dora_save_head/adapter_final";
+  auto t5 = load(read_adapter_config(folder));
+  load_adapter(*t5.model, t5.report.config, folder);
+  merge_lora(*t5.model);
+  const auto merged = io::open_weights(kFolder + "t5u_dora_save_head/merged");
+  for (const auto& item : t5.model->named_parameters())
+    test::expect_close(item.value(), io::read_tensor(*merged, item.key()), 2e-6, item.key());
+}
+
+TEST(ModulesToSave, TrainInPlaceAndCountAsPeftCounts) {
+  LoraConfig config;
+  config.modules_to_save = {"lm_head"};
+  const auto t5 = load(config);
+  EXPECT_EQ(t5.report.saved, std::vector<std::string>{"lm_head"});
+  std::int64_t trained = 0, all = 0;
+  for (const auto& p : t5.model->named_parameters()) {
+    all += p.value().numel();
+    if (!is_adapter_parameter(p.key())) {
+      EXPECT_EQ(p.value().requires_grad(), p.key() == "lm_head.weight") << p.key();
+    }
+    if (p.value().requires_grad()) trained += p.value().numel();
+  }
+  EXPECT_EQ(t5.report.trainable, trained);
+  EXPECT_EQ(t5.report.total, all + 96 * 24);  // the frozen original
+}
+
+TEST(ModulesToSave, ThatMatchNothingAreAnError) {
+  LoraConfig config;
+  config.modules_to_save = {"lm_head"};
+  EXPECT_NE(failure([&] { load(config, "base_t5"); }).find("no module's name ends with 'lm_head'"), std::string::npos);
+}
+
+TEST(EmbeddingAdapters, AreZeroAtFirstAndKeepTheBaseWeightAsPeftDoes) {
+  LoraConfig config;
+  config.target_modules = {"shared", "q"};
+  const auto t5 = load(config);
+  const auto entries = adapter_entries(*t5.model, t5.report.config);
+  const auto has = [&](const std::string& name) {
+    return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.file_name == name; });
+  };
+  EXPECT_TRUE(has("base_model.model.shared.lora_embedding_A"));
+  EXPECT_TRUE(has("base_model.model.shared.lora_embedding_B"));
+  EXPECT_FALSE(has("base_model.model.shared.base_layer.weight"));  // only of embed_tokens and lm_head
+  for (const auto& slot : adapted_slots(*t5.model)) {
+    if (slot.embedding) {
+      EXPECT_EQ(slot.a().abs().max().item<float>(), 0.0f);
+    }
+  }
+}
+
+TEST(AdapterFile, RefusesTheAdapterOfAnotherConfig) {
+  auto config = read_adapter_config(kFolder + "t5u_dora_save_head/adapter_init");
+  config.modules_to_save.clear();
+  auto t5 = load(config);
+  const auto folder = kFolder + "t5u_dora_save_head/adapter_init";
+  EXPECT_NE(failure([&] { load_adapter(*t5.model, config, folder); }).find("'base_model.model.lm_head.weight'"),
+            std::string::npos);
+  config.r = 5;
+  config.modules_to_save = {"lm_head"};
+  auto other = load(config);
+  EXPECT_NE(failure([&] { load_adapter(*other.model, config, folder); }).find("another shape"), std::string::npos);
+}
+
+TEST(LoraConfig, SettingsThatContradictEachOtherAreRefusedByName) {
+  LoraConfig config;
+  config.target_regex = ".*q";
+  config.layers_to_transform = {1};
+  EXPECT_NE(failure([&] { load(config); }).find("layers_to_transform"), std::string::npos);
+  config = {};
+  config.layers_pattern = {"block"};
+  EXPECT_NE(failure([&] { load(config); }).find("layers_pattern"), std::string::npos);
+  config = {};
+  config.init_lora_weights = "pissa";
+  EXPECT_NE(failure([&] { load(config); }).find("found 'pissa'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::peft
