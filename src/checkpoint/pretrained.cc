@@ -4,6 +4,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/file.h"
 #include "io/tensor_source.h"
@@ -15,7 +17,7 @@ namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using NameInFile = std::function<std::string(const std::string& parameter)>;  // "": not saved
+using NamesInFile = std::function<std::vector<std::string>(const std::string& parameter)>;  // none: not saved
 
 /// Runs a step on rank 0, keeping its failure for later: the collectives in between must be finished by every rank.
 class RankZero {
@@ -44,7 +46,7 @@ using Visit = std::function<void(const std::string& parameter, const at::Tensor&
 
 /// `visit_tensors` calls its argument for every parameter that has a name in the file.
 void save(fsdp::FullyShardedDataParallel& model, const std::string& folder, const std::string& file,
-          const NameInFile& name_in_file, const std::function<void(const Visit&)>& visit_tensors,
+          const NamesInFile& names_in_file, const std::function<void(const Visit&)>& visit_tensors,
           const std::function<void()>& write_beside) {
   RankZero zero(model.group());
   std::unique_ptr<io::SafetensorsWriter> writer;
@@ -52,13 +54,15 @@ void save(fsdp::FullyShardedDataParallel& model, const std::string& folder, cons
     ensure_writable_folder(folder);
     std::vector<io::TensorInfo> infos;
     for (const auto& view : model.shards()) {
-      const std::string name = name_in_file(view.name);
-      if (!name.empty()) infos.push_back({.name = name, .dtype = view.dtype, .shape = view.shape, .file = file});
+      for (const auto& name : names_in_file(view.name))
+        infos.push_back({.name = name, .dtype = view.dtype, .shape = view.shape, .file = file});
     }
     writer = std::make_unique<io::SafetensorsWriter>(folder + "/" + file, std::move(infos));
   });
   visit_tensors([&](const std::string& parameter, const at::Tensor& tensor) {
-    zero.run([&] { writer->write(name_in_file(parameter), tensor); });
+    zero.run([&] {
+      for (const auto& name : names_in_file(parameter)) writer->write(name, tensor);
+    });
   });
   zero.run([&] {
     writer->commit();
@@ -67,8 +71,15 @@ void save(fsdp::FullyShardedDataParallel& model, const std::string& folder, cons
   zero.finish(folder);
 }
 
-std::string base_name(const std::string& parameter) {
-  return peft::is_adapter_parameter(parameter) ? std::string() : parameter;
+void write_untied_config(const std::string& file) {
+  auto config = nlohmann::ordered_json::parse(read_file(file));
+  config["tie_word_embeddings"] = false;
+  write_file_atomically(file, config.dump(2) + "\n");
+}
+
+std::vector<std::string> base_name(const std::string& parameter) {
+  if (peft::is_adapter_parameter(parameter)) return {};
+  return {parameter};
 }
 
 }  // namespace
@@ -85,20 +96,20 @@ void copy_model_files(const std::string& from, const std::string& to) {
 
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder) {
   save(
-      model, folder, "model.safetensors", [](const std::string& parameter) { return parameter; },
+      model, folder, "model.safetensors", [](const std::string& parameter) { return std::vector{parameter}; },
       [&](const Visit& visit) { model.visit_full(visit); }, [&] { copy_model_files(base_folder, folder); });
 }
 
 void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
                   const std::string& folder) {
-  std::map<std::string, std::string> names;
-  for (auto& entry : peft::adapter_entries(module, config)) names[entry.parameter] = entry.file_name;
-  const auto name_in_file = [&](const std::string& parameter) {
+  std::map<std::string, std::vector<std::string>> names;
+  for (auto& entry : peft::adapter_entries(module, config)) names[entry.parameter].push_back(entry.file_name);
+  const auto names_in_file = [&](const std::string& parameter) {
     const auto it = names.find(parameter);
-    return it == names.end() ? std::string() : it->second;
+    return it == names.end() ? std::vector<std::string>() : it->second;
   };
   save(
-      model, folder, "adapter_model.safetensors", name_in_file,
+      model, folder, "adapter_model.safetensors", names_in_file,
       [&](const Visit& visit) {
         model.visit_full(visit, [&](const std::string& name) { return names.contains(name); });
       },
@@ -106,10 +117,13 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule&
 }
 
 void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const std::string& base_folder,
-                 const std::string& folder) {
+                 const std::string& folder, Head head) {
   save(
       model, folder, "model.safetensors", base_name, [&](const Visit& visit) { visit_merged(model, module, visit); },
-      [&] { copy_model_files(base_folder, folder); });
+      [&] {
+        copy_model_files(base_folder, folder);
+        if (head == Head::kUntied) write_untied_config(folder + "/config.json");
+      });
 }
 
 }  // namespace tessera::checkpoint

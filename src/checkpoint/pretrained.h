@@ -24,9 +24,12 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule&
 void visit_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module,
                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
 
+/// kUntied: the head was given a matrix of its own (peft::LoraReport::untied), which config.json then says.
+enum class Head { kAsInBase, kUntied };
+
 /// Collective; rank 0 writes. As save_pretrained(), with the adapters merged into the weights. The model keeps them.
 void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const std::string& base_folder,
-                 const std::string& folder);
+                 const std::string& folder, Head head = Head::kAsInBase);
 
 /// Collective. DoRA magnitudes of a model sharded before its weights were known: norms of W + scaling B A.
 void initialise_magnitudes(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module);

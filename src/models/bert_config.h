@@ -16,7 +16,7 @@ enum class ProblemType { kByLabels, kRegression, kSingleLabel, kMultiLabel };
 
 /// What config.json says of a BERT, RoBERTa or XLM-RoBERTa (names and defaults: transformers' BertConfig).
 struct BertConfig {
-  bool roberta = false;              // position ids count from padding_idx; the heads differ
+  bool roberta = false;               // position ids count from padding_idx; the heads differ
   std::string class_prefix = "Bert";  // BertLayer, RobertaLayer, XLMRobertaLayer
   std::string base_name = "bert";     // first part of parameter names
   BertHead head = BertHead::kMaskedLm;

@@ -19,7 +19,8 @@ double normalizer(const ModelInput& in) {
 /// dropout, dense, tanh, dropout, out_proj.
 class RobertaClassificationHead : public nn::Layer {
  public:
-  RobertaClassificationHead(const BertConfig& c, at::ScalarType dtype) : class_name_(c.class_prefix + "ClassificationHead") {
+  RobertaClassificationHead(const BertConfig& c, at::ScalarType dtype)
+      : class_name_(c.class_prefix + "ClassificationHead") {
     dense_ = register_module("dense", std::make_shared<nn::Linear>(c.hidden_size, c.hidden_size, true, dtype));
     dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.classifier_dropout));
     out_proj_ = register_module("out_proj", std::make_shared<nn::Linear>(c.hidden_size, c.num_labels, true, dtype));
@@ -27,9 +28,7 @@ class RobertaClassificationHead : public nn::Layer {
   std::string class_name() const override { return class_name_; }
 
  protected:
-  at::Tensor forward_impl(at::Tensor x) override {
-    return (*out_proj_)((*dropout_)((*dense_)((*dropout_)(x)).tanh()));
-  }
+  at::Tensor forward_impl(at::Tensor x) override { return (*out_proj_)((*dropout_)((*dense_)((*dropout_)(x)).tanh())); }
 
  private:
   std::string class_name_;
@@ -46,17 +45,17 @@ BertForSequenceClassification::BertForSequenceClassification(const BertConfig& c
     return;
   }
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.classifier_dropout));
-  classifier_ = register_module("classifier",
-                                std::make_shared<nn::Linear>(config.hidden_size, config.num_labels, true, dtype));
+  classifier_ =
+      register_module("classifier", std::make_shared<nn::Linear>(config.hidden_size, config.num_labels, true, dtype));
 }
 
 at::Tensor BertForSequenceClassification::loss(const at::Tensor& logits, const at::Tensor& labels,
                                                double normalizer) const {
   auto problem = config_.problem;
   if (problem == ProblemType::kByLabels) {
-    problem = config_.num_labels == 1                ? ProblemType::kRegression
+    problem = config_.num_labels == 1             ? ProblemType::kRegression
               : labels.scalar_type() == at::kLong ? ProblemType::kSingleLabel
-                                                     : ProblemType::kMultiLabel;
+                                                  : ProblemType::kMultiLabel;
   }
   const auto scores = logits.to(at::kFloat);
   at::Tensor sum;
@@ -68,8 +67,8 @@ at::Tensor BertForSequenceClassification::loss(const at::Tensor& logits, const a
   } else if (problem == ProblemType::kRegression) {
     sum = at::mse_loss(scores, labels.view_as(scores).to(at::kFloat), at::Reduction::Sum);
   } else {
-    sum = at::binary_cross_entropy_with_logits(scores, labels.view_as(scores).to(at::kFloat), {}, {},
-                                               at::Reduction::Sum);
+    sum =
+        at::binary_cross_entropy_with_logits(scores, labels.view_as(scores).to(at::kFloat), {}, {}, at::Reduction::Sum);
   }
   return (sum / normalizer).to(logits.scalar_type());
 }
@@ -96,8 +95,8 @@ BertForMaskedLm::BertForMaskedLm(const BertConfig& config, at::ScalarType dtype)
   norm_ = transform->register_module(config.roberta ? "layer_norm" : "LayerNorm",
                                      std::make_shared<nn::LayerNorm>(config.hidden_size, config.norm_eps, dtype));
   if (!config.tied) {
-    decoder_ = head->register_module(
-        "decoder", std::make_shared<nn::Linear>(config.hidden_size, config.vocab_size, false, dtype));
+    decoder_ = head->register_module("decoder",
+                                     std::make_shared<nn::Linear>(config.hidden_size, config.vocab_size, false, dtype));
   }
   if (config.roberta) {
     register_module("lm_head", head);

@@ -20,8 +20,9 @@ BertEmbeddings::BertEmbeddings(const BertConfig& c, at::ScalarType dtype) : clas
   word_ = register_module("word_embeddings",
                           std::make_shared<nn::Embedding>(c.vocab_size, c.hidden_size, dtype, c.pad_token_id));
   // RoBERTa's padding has a position of its own, that of padding_idx.
-  position_ = register_module("position_embeddings", std::make_shared<nn::Embedding>(c.max_positions, c.hidden_size,
-                                                                                     dtype, c.roberta ? c.pad_token_id : -1));
+  position_ = register_module(
+      "position_embeddings",
+      std::make_shared<nn::Embedding>(c.max_positions, c.hidden_size, dtype, c.roberta ? c.pad_token_id : -1));
   token_type_ = register_module("token_type_embeddings",
                                 std::make_shared<nn::Embedding>(c.type_vocab_size, c.hidden_size, dtype));
   norm_ = register_module("LayerNorm", std::make_shared<nn::LayerNorm>(c.hidden_size, c.norm_eps, dtype));
@@ -70,8 +71,8 @@ at::Tensor BertOutput::forward_impl(BertOutputInput in) {
 
 BertAttention::BertAttention(const BertConfig& c, at::ScalarType dtype) : class_name_(c.class_prefix + "Attention") {
   self_ = register_module("self", std::make_shared<BertSelfAttention>(c, dtype));
-  output_ = register_module(
-      "output", std::make_shared<BertOutput>(c, c.hidden_size, c.class_prefix + "SelfOutput", dtype));
+  output_ =
+      register_module("output", std::make_shared<BertOutput>(c, c.hidden_size, c.class_prefix + "SelfOutput", dtype));
 }
 
 at::Tensor BertAttention::forward_impl(BertLayerInput in) {
@@ -91,11 +92,11 @@ at::Tensor BertDense::forward_impl(at::Tensor x) {
 
 BertLayer::BertLayer(const BertConfig& c, at::ScalarType dtype) : class_name_(c.class_prefix + "Layer") {
   attention_ = register_module("attention", std::make_shared<BertAttention>(c, dtype));
-  intermediate_ = register_module(
-      "intermediate", std::make_shared<BertDense>(c.hidden_size, c.intermediate_size, c.activation,
-                                                  c.class_prefix + "Intermediate", dtype));
-  output_ = register_module(
-      "output", std::make_shared<BertOutput>(c, c.intermediate_size, c.class_prefix + "Output", dtype));
+  intermediate_ =
+      register_module("intermediate", std::make_shared<BertDense>(c.hidden_size, c.intermediate_size, c.activation,
+                                                                  c.class_prefix + "Intermediate", dtype));
+  output_ =
+      register_module("output", std::make_shared<BertOutput>(c, c.intermediate_size, c.class_prefix + "Output", dtype));
 }
 
 at::Tensor BertLayer::forward_impl(BertLayerInput in) {

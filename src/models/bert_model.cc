@@ -90,8 +90,10 @@ ModelOutput BertModel::forward_impl(ModelInput in) {
   const auto pack = [&](const at::Tensor& given, const at::Tensor& fallback) {
     return batch.pack(given.defined() ? given : fallback);
   };
-  const BertEmbeddingsInput tokens{batch.pack(in.input_ids), pack(in.position_ids, default_positions(config_, in.input_ids)),
-                                   pack(in.token_type_ids, at::zeros_like(in.input_ids)), {}};
+  const BertEmbeddingsInput tokens{batch.pack(in.input_ids),
+                                   pack(in.position_ids, default_positions(config_, in.input_ids)),
+                                   pack(in.token_type_ids, at::zeros_like(in.input_ids)),
+                                   {}};
   const BertLayout layout{batch.rows, batch.visible};
   ModelOutput out;
   std::vector<at::Tensor> states;

@@ -93,12 +93,20 @@ void CausalLm::build_base(torch::nn::Module& base, at::ScalarType dtype) {
   if (c.final_norm) final_norm_ = base.register_module(c.names.final_norm, make_norm(c, c.hidden_size, dtype));
 }
 
+bool CausalLm::untie_head() {
+  if (lm_head_ || head_bias_.defined()) return false;
+  lm_head_ = register_module(config_.names.head, make_untied_head(embedding_->weight));
+  config_.tied = false;
+  return true;
+}
+
 std::shared_ptr<Cache> CausalLm::make_cache() const {
   return std::make_shared<DecoderCache>(config_.num_layers);
 }
 
 at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot) {
-  auto x = embedding_->hooked() ? (*embedding_)(ids) : nn::lookup(embedding_->weight, ids, slot, config_.padding_idx);
+  const bool plain = !embedding_->hooked() && !embedding_->adapter();
+  auto x = plain ? nn::lookup(embedding_->weight, ids, slot, config_.padding_idx) : (*embedding_)(ids);
   if (config_.embedding_scale != 1.0) x = x * config_.embedding_scale;
   if (project_in_) x = (*project_in_)(x);
   if (positions_) {

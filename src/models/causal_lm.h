@@ -21,6 +21,7 @@ class CausalLm : public Model {
   ModelKind kind() const override { return ModelKind::kCausal; }
   std::shared_ptr<Cache> make_cache() const override;
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
+  bool untie_head() override;
 
  protected:
   ModelOutput forward_impl(ModelInput in) override;

@@ -1,6 +1,7 @@
 #include "models/families.h"
 
 #include "base/nearest.h"
+#include "models/bert_model.h"
 #include "models/causal_lm.h"
 #include "models/decoder_families.h"
 #include "models/t5_model.h"
@@ -34,15 +35,32 @@ std::shared_ptr<Model> build_decoder(const FamilyInput& in, ModelConfig& out) {
   out.eos_token_id = c.eos_token_id;
   out.decoder_start_token_id = c.bos_token_id;
   out.task_type = "CAUSAL_LM";
+  out.output_embedding = c.names.head;
   out.stored_dtype = c.stored_dtype;
   out.max_positions = c.position == PositionKind::kLearned ? c.position_rows : 0;
   return std::make_shared<CausalLm>(std::move(c), in.dtype);
+}
+
+std::shared_ptr<Model> build_bert(const FamilyInput& in, ModelConfig& out) {
+  const auto c = parse_bert_config(in.json, in.file);
+  const bool classifies = c.head == BertHead::kSequenceClassification;
+  out.kind = classifies ? ModelKind::kSequenceClassification : ModelKind::kMaskedLm;
+  out.no_split_classes = {c.class_prefix + "Layer", c.class_prefix + "Embeddings", c.class_prefix + "SelfOutput"};
+  out.default_lora_targets = {"query", "value"};
+  out.vocab_size = c.vocab_size;
+  out.pad_token_id = c.pad_token_id;
+  out.task_type = classifies ? "SEQ_CLS" : "";
+  out.output_embedding = c.roberta ? "lm_head.decoder" : "cls.predictions.decoder";
+  out.stored_dtype = c.stored_dtype;
+  out.max_positions = c.longest_row();
+  return make_bert(c, in.dtype);
 }
 
 }  // namespace
 
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = {
+      {"bert", build_bert},
       {"bloom", build_decoder<parse_bloom>},
       {"falcon", build_decoder<parse_falcon>},
       {"gemma", build_decoder<parse_gemma>},
@@ -58,9 +76,11 @@ const std::vector<Family>& families() {
       {"phi3", build_decoder<parse_phi3>},
       {"qwen2", build_decoder<parse_qwen2>},
       {"qwen3", build_decoder<parse_qwen3>},
+      {"roberta", build_bert},
       {"smollm3", build_decoder<parse_smollm3>},
       {"t5", build_t5},
       {"umt5", build_t5},
+      {"xlm-roberta", build_bert},
   };
   return kFamilies;
 }

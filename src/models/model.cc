@@ -5,6 +5,8 @@
 #include "models/config_reader.h"
 #include "models/families.h"
 #include "models/gguf_model.h"
+#include "tensor/storage.h"
+#include "tessera/nn/init.h"
 
 namespace tessera::models {
 
@@ -18,6 +20,14 @@ void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out) {
   for (auto& t : o.encoder_hidden) out.push_back(&t);
   for (auto& t : o.decoder_hidden) out.push_back(&t);
   for (auto& t : o.hidden) out.push_back(&t);
+}
+
+std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table) {
+  auto head = std::make_shared<nn::Linear>(table.size(1), table.size(0), false, table.scalar_type());
+  if (tensor::is_detached(table)) return head;
+  nn::allocate(head->weight);
+  head->weight.detach().copy_(table.detach());
+  return head;
 }
 
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,

@@ -8,6 +8,7 @@
 
 #include "tensor/rng.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/linear.h"
 
 namespace tessera::io {
 class TensorSource;
@@ -82,7 +83,13 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
   virtual std::shared_ptr<Cache> make_cache() const = 0;
   /// The family's initial values (transformers' _init_weights) for one parameter; `key` decides every number.
   virtual void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const = 0;
+  /// Gives a tied output head a matrix of its own, ModelConfig::output_embedding, with the embedding's values (which
+  /// source_name() finds under the embedding's name). False: nothing was changed.
+  virtual bool untie_head() { return false; }
 };
+
+/// A head [num, dim] without bias that starts as the table: a copy of it if it has memory, else without memory too.
+std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table);
 
 /// Builds the modules without memory for the parameters (tensor::make_detached, float32 unless dtype is given).
 /// ConfigError for an unknown model_type: lists the known ones and the nearest.

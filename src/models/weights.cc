@@ -15,8 +15,16 @@ bool is_adapter(const std::string& name) {
 
 // Names under which files keep a table that several modules share.
 std::vector<std::string> tied_names(const std::string& parameter) {
-  if (parameter != "shared.weight") return {};
-  return {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+  if (parameter == "shared.weight") return {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+  if (parameter == "lm_head.weight" || parameter == "embed_out.weight")  // of a head that was untied here
+    return {"model.embed_tokens.weight",          "transformer.wte.weight",   "model.decoder.embed_tokens.weight",
+            "transformer.word_embeddings.weight", "gpt_neox.embed_in.weight", "shared.weight"};
+  // What the first BERT files called them.
+  for (const auto& [now, then] :
+       {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"}, {".LayerNorm.bias", ".LayerNorm.beta"}}) {
+    if (parameter.ends_with(now)) return {parameter.substr(0, parameter.size() - std::string(now).size()) + then};
+  }
+  return {};
 }
 
 // In published files, and without effect: copies of a tied table; a bias table that early T5 files carried by mistake;
@@ -27,7 +35,12 @@ bool is_ignorable(const std::string& name, bool has_head) {
                                           ".attn.bias",
                                           ".attn.masked_bias",
                                           ".attention.bias",
-                                          ".attention.masked_bias"};
+                                          ".attention.masked_bias",
+                                          "embeddings.position_ids",
+                                          "cls.predictions.decoder.weight",
+                                          "cls.predictions.decoder.bias",
+                                          "lm_head.decoder.weight",
+                                          "lm_head.decoder.bias"};
   if (name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight") return true;
   if ((name == "lm_head.weight" || name == "embed_out.weight") && !has_head) return true;
   return std::any_of(std::begin(kSuffixes), std::end(kSuffixes), [&](const char* s) { return name.ends_with(s); });

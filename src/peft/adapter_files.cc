@@ -54,6 +54,30 @@ bool is_redundant(const std::string& name) {
   return name.find(".original_module.") != std::string::npos || name.find(".modules_to_save.") != std::string::npos;
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Kept names that are no module here: heads that are tied to the kept table.
+void add_tied_heads(const nn::HookedModule& model, const LoraConfig& config, std::vector<AdapterEntry>& entries) {
+  if (config.kept_embeddings.empty()) return;
+  const auto parameters = model.named_parameters();
+  const auto table = std::find_if(config.kept_embeddings.begin(), config.kept_embeddings.end(),
+                                  [&](const auto& name) { return parameters.contains(name + ".weight"); });
+  if (table == config.kept_embeddings.end()) return;
+  for (const auto& name : config.kept_embeddings) {
+    if (!parameters.contains(name + ".weight")) entries.push_back({*table + ".weight", kPrefix + name + ".weight"});
+  }
+}
+
+/// The parameter of the model that a tensor of the file is for, whether or not the config says so.
+std::string plain_parameter(std::string name) {
+  if (name.starts_with(kPrefix)) name = name.substr(kPrefix.size());
+  const std::string part = ".base_layer";
+  if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
+  return name;
+}
+
 std::string find_file(const std::string& folder) {
   for (const char* name : {"/adapter_model.safetensors", "/adapter_model.bin"}) {
     if (std::filesystem::exists(folder + name)) return folder + name;
@@ -79,10 +103,11 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const L
       entries.push_back({name, kPrefix + name});
     } else if (has_suffix(name, "bias") && (config.bias == "all" || (config.bias == "lora_only" && is_adapted))) {
       entries.push_back({name, base});
-    } else if (is_adapted && base_is_kept(module, config)) {
+    } else if ((is_adapted && base_is_kept(module, config)) || contains(config.kept_embeddings, module)) {
       entries.push_back({name, base});
     }
   }
+  add_tied_heads(model, config, entries);
   return entries;
 }
 
@@ -109,6 +134,17 @@ AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& mode
   }
   for (const auto& info : source_->tensors()) {
     if (used.contains(info.name) || is_redundant(info.name)) continue;
+    const auto base = plain_parameter(info.name);
+    if (base == "lm_head.weight" && !parameters.contains(base)) continue;  // a tied head's copy of the embedding
+    const bool embedding = base.ends_with("embed_tokens.weight") || base.ends_with("lm_head.weight");
+    if (embedding && parameters.contains(base)) {
+      if (parameters[base].sizes() != at::IntArrayRef(info.shape)) {
+        throw DataError(
+            file + " holds '" + info.name + "' for another vocabulary than the base model's; resize the model", file);
+      }
+      names_[base] = info.name;
+      continue;
+    }
     throw DataError(file + " holds the tensor '" + info.name +
                         "', which is no part of the adapter that adapter_config.json describes for this model; "
                         "target_modules, modules_to_save or the base model differ",

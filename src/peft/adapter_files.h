@@ -18,13 +18,15 @@ struct AdapterEntry {
 };
 
 /// What PEFT's save_pretrained writes for this model, in registration order: the adapters; biases that the config
-/// trains; modules_to_save; and where "embed_tokens" or "lm_head" are targets, their base weights.
+/// trains; modules_to_save; kept_embeddings; and where "embed_tokens" or "lm_head" are targets, their base weights. A
+/// parameter may stand there twice, under different names.
 std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const LoraConfig& config);
 
 /// An adapter folder beside the model that apply_lora() prepared from its config.
 class AdapterFile {
  public:
-  /// DataError: neither file is there; a tensor is missing, has another shape, or is not one of this model's.
+  /// DataError: neither file is there; a tensor is missing, has another shape, or is not one of this model's. Base
+  /// weights in the file (embeddings of a resized vocabulary) are used.
   AdapterFile(const std::string& folder, const nn::HookedModule& model, const LoraConfig& config);
   const std::shared_ptr<io::TensorSource>& source() const { return source_; }
   /// Name of the parameter's tensor in source(); empty: not kept there. Names with and without ".base_layer" are

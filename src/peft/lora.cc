@@ -151,10 +151,25 @@ LoraConfig resolved(LoraConfig config, const models::ModelConfig& family) {
   return config;
 }
 
-void count(const nn::HookedModule& model, LoraReport& report) {
+// A tied head trains apart from the embedding when it, or the embedding alone, is to be saved.
+bool untie_if_needed(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& config) {
+  auto* whole = dynamic_cast<models::Model*>(&model);
+  bool wanted = is_saved(family.output_embedding, config) ||
+                (config.target_regex.empty() && is_target(family.output_embedding, config));
+  for (const auto& slot : slots(model)) {
+    const bool table = slot.embedding && slot.weight().size(0) == family.vocab_size;
+    wanted = wanted || (table && is_saved(slot.name, config));
+  }
+  return wanted && whole && whole->untie_head();
+}
+
+// PEFT has no parameter for the tied head of the base model, only for its trained copy.
+void count(const nn::HookedModule& model, const std::string& untied, LoraReport& report) {
   for (const auto& item : model.named_parameters()) {
     const auto numel = item.value().numel();
-    report.total += is_saved(item.key(), report.config) ? 2 * numel : numel;
+    const std::int64_t copies =
+        (is_saved(item.key(), report.config) ? 1 : 0) + (item.key() == untied + ".weight" ? 0 : 1);
+    report.total += copies * numel;
     if (item.value().requires_grad()) report.trainable += numel;
   }
 }
@@ -177,6 +192,7 @@ LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family
   auto& config = report.config;
   config = resolved(given, family);
   config.fan_in_fan_out = false;  // known from the modules
+  report.untied = untie_if_needed(model, family, config);
   const auto targets = chosen(model, family, config);
   for (auto& p : model.parameters()) p.set_requires_grad(false);
   for (const auto& slot : targets) {
@@ -196,7 +212,7 @@ LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family
     config.target_regex.clear();
     config.target_modules = report.adapted;
   }
-  count(model, report);
+  count(model, report.untied ? family.output_embedding : "", report);
   return report;
 }
 

@@ -30,6 +30,9 @@ struct LoraConfig {
   std::vector<std::string> exclude_modules;  // suffixes
   std::string exclude_regex;                 // full match
   std::vector<std::string> modules_to_save;  // ends of module names
+  /// Modules whose frozen weights the adapter file keeps: the embeddings of a resized vocabulary. A tied head's name is
+  /// written with the embedding's values.
+  std::vector<std::string> kept_embeddings;
   std::vector<std::int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;  // names of the list that holds the layers; empty: any
   std::vector<std::pair<std::string, std::int64_t>> rank_pattern;
@@ -46,6 +49,7 @@ struct LoraReport {
   std::vector<std::string> adapted;  // module names
   std::vector<std::string> saved;    // those of modules_to_save
   LoraConfig config;                 // as given, with everything resolved that depends on the model
+  bool untied = false;               // the output head got a matrix of its own
   std::int64_t trainable = 0;
   std::int64_t total = 0;              // with a frozen copy of each of modules_to_save, as PEFT counts
   std::string trainable_line() const;  // "trainable params: 884,736 || all params: 223,788,288 || trainable%: 0.3953"

@@ -44,7 +44,7 @@ void Comparison::add(const std::string& name, double actual, double expected, do
 }
 
 void Comparison::add_weights(const std::string& name, const at::Tensor& actual, const at::Tensor& expected,
-                             double tolerance, double limit) {
+                             double tolerance, double limit, const at::Tensor& noise) {
   if (!actual.defined()) return fail(name, "was not computed");
   if (actual.sizes() != expected.sizes()) {
     return fail(name, "has shape " + shape_text(actual) + ", the reference " + shape_text(expected));
@@ -52,6 +52,7 @@ void Comparison::add_weights(const std::string& name, const at::Tensor& actual, 
   at::Tensor difference = (actual.to(at::kDouble) - expected.to(at::kDouble)).abs().flatten();
   const double worst = largest(difference);
   if (!(worst <= limit)) return rows_.push_back({name, worst, limit, {}});
+  if (noise.defined()) difference = difference.masked_fill(noise.flatten(), 0);
   const auto allowed = difference.numel() / 1000;  // 0.1% of the elements
   difference = std::get<0>(difference.sort());
   rows_.push_back({name, difference[difference.numel() - 1 - allowed].item<double>(), tolerance, {}});

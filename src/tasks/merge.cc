@@ -35,7 +35,8 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
   const auto json = models::read_json(folder + "/config.json");
   const auto dtype = models::stored_dtype(models::ConfigReader(json, folder + "/config.json"));
   Assembled a = assemble({.model_folder = folder, .adapter_folder = adapter, .dtype = dtype, .fsdp = fsdp}, group);
-  checkpoint::save_merged(*a.sharded, *a.model, folder, output);
+  checkpoint::save_merged(*a.sharded, *a.model, folder, output,
+                          a.adapters->untied ? checkpoint::Head::kUntied : checkpoint::Head::kAsInBase);
   if (group->rank() == 0) {
     out << a.config.model_type << " with " << a.adapters->adapted.size() << " merged adapters saved in " << output
         << "\n";

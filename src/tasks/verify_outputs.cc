@@ -78,6 +78,11 @@ void compare_states(Comparison& table, const io::TensorSource& io, const RowShar
     compare("dec_hidden." + std::to_string(i), out.decoder_hidden[i], {});
 }
 
+/// Logits stand beside the tokens of the mask.
+bool has_hidden_places(models::ModelKind kind) {
+  return kind == models::ModelKind::kCausal || kind == models::ModelKind::kMaskedLm;
+}
+
 /// How many labels a loss is the mean of; causal models never predict the first of a row.
 double counted_labels(const at::Tensor& labels, models::ModelKind kind) {
   const at::Tensor counted = kind == models::ModelKind::kCausal ? labels.slice(1, 1) : labels;
@@ -148,6 +153,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     in.attention_mask = optional_rows(*io, "attention_mask", rows);
     in.decoder_input_ids = optional_rows(*io, "decoder_input_ids", rows);
     in.position_ids = optional_rows(*io, "position_ids", rows);
+    in.token_type_ids = optional_rows(*io, "token_type_ids", rows);
     in.labels = optional_rows(*io, "labels", rows);
     in.want_hidden = true;
     if (in.labels.defined())
@@ -162,8 +168,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     }
     if (io->find("logits")) {
       compare_visible(table, "logits", result.logits.detach(), optional_rows(*io, "logits", rows),
-                      loaded.config.kind == models::ModelKind::kCausal ? in.attention_mask : at::Tensor(),
-                      logits_tolerance);
+                      has_hidden_places(loaded.config.kind) ? in.attention_mask : at::Tensor(), logits_tolerance);
     }
     compare_states(table, *io, rows, result, in.attention_mask, logits_tolerance);
     if (io->find("loss") && result.loss.defined()) {

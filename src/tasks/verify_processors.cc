@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <cstdlib>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 
 #include "base/file.h"

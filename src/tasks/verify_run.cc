@@ -33,8 +33,8 @@ struct Run {
   json expect;
   std::int64_t steps = 0, warmup = 0;
   double clip = 0;
-  std::string optimizer = "adamw_torch", schedule = "linear", schedule_kwargs;
-  optim::OptimizerOptions options;
+  std::string optimizer = "adamw_torch", schedule = "linear", schedule_kwargs = {};
+  optim::OptimizerOptions options = {};
   DecayGroups decay = DecayGroups::kAll;
   bool peft = false;
 };
@@ -128,17 +128,56 @@ std::map<std::string, at::Tensor> final_tensors(const Assembled& a) {
   return tensors;
 }
 
+/// PEFT's name of a trained parameter -> ours.
+std::string plain_name(std::string name) {
+  if (name.starts_with("base_model.model.")) name = name.substr(std::string("base_model.model.").size());
+  for (const std::string part : {".base_layer", ".modules_to_save.default"}) {
+    if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
+  }
+  return name;
+}
+
+/// Elements whose gradient is nothing but rounding, by our parameter names: attention's key biases, for example, which
+/// no softmax depends on. Known from the first gradients, or from the optimizer's second moments.
+std::map<std::string, at::Tensor> noisy_elements(const Run& run) {
+  std::map<std::string, at::Tensor> sizes;
+  const auto read = [&](const fs::path& file, const std::string& prefix, const std::string& suffix) {
+    if (!fs::exists(file)) return;
+    const auto source = io::open_safetensors(file.string());
+    for (const auto& info : source->tensors()) {
+      if (!info.name.starts_with(prefix) || !info.name.ends_with(suffix)) continue;
+      const auto name = info.name.substr(prefix.size(), info.name.size() - prefix.size() - suffix.size());
+      const auto t = io::read_tensor(*source, info.name);
+      sizes[plain_name(name)] = suffix.empty() ? t.abs() : t.sqrt();
+    }
+  };
+  read(run.folder / "step0_grads.safetensors", "grad.", "");
+  read(run.folder / "final_optimizer.safetensors", "", ".exp_avg_sq");
+  double scale = 0;
+  for (const auto& [name, t] : sizes) scale = std::max(scale, t.max().item<double>());
+  for (auto& [name, t] : sizes) t = t.gt(0).logical_and(t.lt(1e-6 * scale));
+  return sizes;
+}
+
+/// The elements of one tensor, by its name in the file; undefined where nothing is known.
+at::Tensor noise_of(const std::map<std::string, at::Tensor>& noise, const std::string& file_name) {
+  const auto it = noise.find(plain_name(file_name));
+  return it == noise.end() ? at::Tensor() : it->second;
+}
+
 void compare_final(Comparison& table, const Run& run, const Assembled& a, optim::Optimizer& optimizer) {
   const double limit = run.options.lr * static_cast<double>(run.steps);
   const auto reference = io::open_safetensors(
       (run.folder / (run.peft ? "adapter_final/adapter_model.safetensors" : "final.safetensors")).string());
   const auto tensors = final_tensors(a);
+  const auto noise = noisy_elements(run);
   for (const auto& info : reference->tensors()) {
     const auto it = tensors.find(info.name);
     if (it == tensors.end()) {
       table.fail("weights " + info.name, "is not among the trained parameters");
     } else {
-      table.add_weights("weights " + info.name, it->second, io::read_tensor(*reference, info.name), 2e-5, limit);
+      table.add_weights("weights " + info.name, it->second, io::read_tensor(*reference, info.name), 2e-5, limit,
+                        noise_of(noise, info.name));
     }
   }
   const fs::path optimizer_file = run.folder / "final_optimizer.safetensors";
@@ -156,23 +195,15 @@ void compare_merged(Comparison& table, const Run& run, const Assembled& a) {
   const fs::path folder = run.folder / "merged";
   if (!fs::exists(folder)) return;
   const auto reference = io::open_weights(folder.string());
+  const auto noise = noisy_elements(run);
   std::set<std::string> seen;
   checkpoint::visit_merged(*a.sharded, *a.model, [&](const std::string& name, const at::Tensor& t) {
     if (!reference->find(name)) return table.fail("merged " + name, "is not in the reference");
     seen.insert(name);
-    table.add_weights("merged " + name, t, io::read_tensor(*reference, name), 1e-4, 1e-2);
+    table.add_weights("merged " + name, t, io::read_tensor(*reference, name), 1e-4, 1e-2, noise_of(noise, name));
   });
   for (const auto& info : reference->tensors())
     if (!seen.contains(info.name)) table.fail("merged " + info.name, "is not among the model's weights");
-}
-
-/// PEFT's name of a trained parameter -> ours.
-std::string plain_name(std::string name) {
-  if (name.starts_with("base_model.model.")) name = name.substr(std::string("base_model.model.").size());
-  for (const std::string part : {".base_layer", ".modules_to_save.default"}) {
-    if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
-  }
-  return name;
 }
 
 /// The same parameters train, and as many are counted.
