@@ -45,8 +45,8 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
 };
 
 struct BertLayerInput {
-  at::Tensor hidden;  // T D
-  const BertLayout* layout = nullptr;
+  at::Tensor hidden;                         // T D
+  std::shared_ptr<const BertLayout> layout;  // outlives the forward, for recomputation
 };
 void collect_tensors(BertLayerInput& in, std::vector<at::Tensor*>& out);
 using BertLayerBlock = nn::Block<BertLayerInput, at::Tensor>;

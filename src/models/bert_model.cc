@@ -50,12 +50,12 @@ BertBackbone::BertBackbone(const BertConfig& c, at::ScalarType dtype) : torch::n
                                                                   c.class_prefix + "Pooler", dtype));
 }
 
-at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const BertLayout& layout,
+at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
                                 std::vector<at::Tensor>* states) {
   auto hidden = (*embeddings_)(tokens);
   for (auto& layer : layers_) {
     if (states) states->push_back(hidden);
-    hidden = (*layer)({hidden, &layout});
+    hidden = (*layer)({hidden, layout});
   }
   if (states) states->push_back(hidden);
   return hidden;
@@ -94,7 +94,7 @@ ModelOutput BertModel::forward_impl(ModelInput in) {
                                    pack(in.position_ids, default_positions(config_, in.input_ids)),
                                    pack(in.token_type_ids, at::zeros_like(in.input_ids)),
                                    {}};
-  const BertLayout layout{batch.rows, batch.visible};
+  const auto layout = std::make_shared<const BertLayout>(BertLayout{batch.rows, batch.visible});
   ModelOutput out;
   std::vector<at::Tensor> states;
   const auto hidden = backbone_->encode(tokens, layout, in.want_hidden ? &states : nullptr);

@@ -16,7 +16,8 @@ class BertBackbone : public torch::nn::Module {
   BertEmbeddings& embeddings() { return *embeddings_; }
   BertDense* pooler() { return pooler_.get(); }
   /// T D after the last layer; the inputs of the layers and the result are appended to *states unless null.
-  at::Tensor encode(const BertEmbeddingsInput& tokens, const BertLayout& layout, std::vector<at::Tensor>* states);
+  at::Tensor encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
+                    std::vector<at::Tensor>* states);
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
