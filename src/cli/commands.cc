@@ -59,6 +59,7 @@ int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"launch", "start a task or a program on several ranks", launch_command},
+      {"sft", "fine-tune a causal language model on chats or texts, fully sharded", nullptr},
       {"seq2seq", "fine-tune an encoder-decoder model on pairs of texts, fully sharded", nullptr},
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},

@@ -1,5 +1,6 @@
 #include "models/model.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "models/config_reader.h"
@@ -31,9 +32,10 @@ std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table) {
 }
 
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
-                                   std::optional<at::ScalarType> dtype) {
+                                   std::optional<at::ScalarType> dtype, std::int64_t min_vocab_size) {
   const std::string file = folder + "/config.json";
-  const auto json = read_model_config(folder);
+  auto json = read_model_config(folder);
+  if (min_vocab_size > 0) json["vocab_size"] = std::max(min_vocab_size, json.value("vocab_size", std::int64_t{0}));
   const auto type = ConfigReader(json, file).get<std::string>("model_type", "");
   ModelConfig found;
   found.model_type = type;

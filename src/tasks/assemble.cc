@@ -1,6 +1,9 @@
 #include "tasks/assemble.h"
 
+#include <map>
+
 #include "checkpoint/pretrained.h"
+#include "io/resized_source.h"
 #include "models/gguf_model.h"
 #include "peft/adapter_files.h"
 
@@ -16,11 +19,22 @@ void read_adapter_first(fsdp::FsdpOptions& fsdp, const peft::AdapterFile& file) 
   };
 }
 
+/// The weights with more rows where the model's tables have more than the file's.
+void grow_tables(fsdp::FsdpOptions& fsdp, const models::Model& model, std::int64_t rows) {
+  std::map<std::string, std::int64_t> grown;
+  for (const auto& item : model.named_parameters()) {
+    const std::string stored = fsdp.source_name(item.key());
+    const io::TensorInfo* info = stored.empty() ? nullptr : fsdp.source->find(stored);
+    if (info && !info->shape.empty() && item.value().size(0) == rows && info->shape[0] < rows) grown[stored] = rows;
+  }
+  fsdp.source = io::resized_source(fsdp.source, std::move(grown));
+}
+
 }  // namespace
 
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
-  a.model = models::build_model(options.model_folder, &a.config, options.dtype);
+  a.model = models::build_model(options.model_folder, &a.config, options.dtype, options.min_vocab_size);
   if (!options.adapter_folder.empty()) {
     a.lora = peft::read_adapter_config(options.adapter_folder);
   } else {
@@ -39,6 +53,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (!fsdp.source_name) {
     fsdp.source_name = [source = fsdp.source](const std::string& name) { return models::source_name(*source, name); };
   }
+  if (options.min_vocab_size > 0) grow_tables(fsdp, *a.model, a.config.vocab_size);
   if (!options.adapter_folder.empty()) read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.lora});
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));

@@ -19,6 +19,7 @@
 #include "report/progress.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
+#include "tasks/lora_targets.h"
 #include "tasks/model_folder.h"
 #include "tasks/seq2seq_data.h"
 #include "tensor/rng.h"
@@ -58,13 +59,7 @@ AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& fol
     lora.modules_to_save = o.lora_modules_to_save;
     lora.bias = o.lora_bias;
     lora.init_lora_weights = o.init_lora_weights;
-    const bool regex = o.lora_target_modules.size() == 1 &&
-                       o.lora_target_modules[0].find_first_of("*+?()[]|^$\\") != std::string::npos;
-    if (regex) {
-      lora.target_regex = o.lora_target_modules[0];
-    } else {
-      lora.target_modules = o.lora_target_modules;
-    }
+    set_targets(lora, o.lora_target_modules);
     lora.task_type = "SEQ_2_SEQ_LM";
     lora.base_model_name_or_path = o.model_name_or_path;
     a.lora = lora;

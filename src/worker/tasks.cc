@@ -4,17 +4,15 @@
 #include "tasks/init_model.h"
 #include "tasks/merge.h"
 #include "tasks/seq2seq.h"
+#include "tasks/sft.h"
 #include "tasks/verify.h"
 
 namespace tessera::worker {
 
 const std::vector<Task>& tasks() {
   static const std::vector<Task> table = {
-      {"seq2seq", tasks::seq2seq},
-      {"generate", tasks::generate},
-      {"verify", tasks::verify},
-      {"merge", tasks::merge},
-      {"init-model", tasks::init_model},
+      {"sft", tasks::sft},       {"seq2seq", tasks::seq2seq}, {"generate", tasks::generate},
+      {"verify", tasks::verify}, {"merge", tasks::merge},     {"init-model", tasks::init_model},
   };
   return table;
 }

@@ -41,6 +41,7 @@ class HookedModule : public torch::nn::Module {
   void set_checkpointing(bool on) noexcept { checkpointing_ = on; }
   bool checkpointing() const noexcept { return checkpointing_; }
   void set_hooks(ForwardHooks* hooks) noexcept { hooks_ = hooks; }
+  ForwardHooks* hooks() const noexcept { return hooks_; }
   bool hooked() const noexcept { return hooks_ != nullptr; }
   /// The class name that wrap policies and the printed model use, for example "T5Block".
   virtual std::string class_name() const = 0;

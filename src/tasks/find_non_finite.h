@@ -1,0 +1,13 @@
+#pragma once
+#include <functional>
+#include <string>
+
+#include "tessera/nn/block.h"
+
+namespace tessera::tasks {
+
+/// Calls `forward` while every module's outputs are watched; the name of the first module in the order of execution
+/// whose output holds a NaN or an infinity, or empty. Units that are attached to modules go on working.
+std::string find_non_finite(nn::HookedModule& root, const std::function<void()>& forward);
+
+}  // namespace tessera::tasks

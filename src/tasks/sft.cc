@@ -1,0 +1,226 @@
+#include "tasks/sft.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <sstream>
+
+#include "base/file.h"
+#include "checkpoint/pretrained.h"
+#include "report/memory.h"
+#include "tasks/assemble.h"
+#include "tasks/fsdp_options.h"
+#include "tasks/lora_targets.h"
+#include "tasks/model_folder.h"
+#include "tasks/training_tokenizer.h"
+#include "tasks/sft_training.h"
+#include "tensor/rng.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/embedding.h"
+#include "train/interruption.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+peft::LoraConfig lora_config(const SftOptions& o) {
+  peft::LoraConfig lora;
+  lora.r = o.lora_r;
+  lora.lora_alpha = o.lora_alpha;
+  lora.lora_dropout = o.lora_dropout;
+  lora.use_rslora = o.use_rslora;
+  lora.use_dora = o.use_dora;
+  lora.bias = o.lora_bias;
+  lora.init_lora_weights = o.init_lora_weights;
+  lora.modules_to_save = o.lora_modules_to_save;
+  set_targets(lora, o.lora_target_modules);
+  lora.task_type = "CAUSAL_LM";
+  lora.base_model_name_or_path = o.model_name_or_path;
+  return lora;
+}
+
+AssembleOptions assemble_options(const SftOptions& o, const std::string& folder) {
+  AssembleOptions a;
+  a.model_folder = folder;
+  a.adapter_folder = o.adapter_name_or_path;
+  a.seed = static_cast<std::uint64_t>(o.training.seed);
+  if (o.use_peft_lora && o.adapter_name_or_path.empty()) a.lora = lora_config(o);
+  config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
+  launch.fsdp.activation_checkpointing = launch.fsdp.activation_checkpointing || o.training.gradient_checkpointing;
+  a.fsdp = fsdp_options(launch);
+  a.fsdp.gather = o.gather;
+  return a;
+}
+
+/// A result that is already there is not overwritten by accident.
+void prepare_output(const SftOptions& o) {
+  const std::string& folder = o.training.output_dir;
+  const std::string result = folder + (o.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
+  const bool may_exist = o.training.overwrite_output_dir || !o.training.resume_from_checkpoint.empty();
+  if (o.save_model && !may_exist && fs::exists(result)) {
+    throw CheckpointError("'" + result + "' exists already. Give another --output_dir, --overwrite_output_dir to " +
+                              "replace it, or --resume_from_checkpoint true to go on.",
+                          result);
+  }
+  ensure_writable_folder(folder);
+}
+
+/// Forward, the inputs' gradients and the trained weights' gradients of every matrix, 2 operations each; a table that
+/// is only looked up costs nothing.
+double flops_per_token(models::Model& model) {
+  double matrices = 0, trained = 0, tables = 0;
+  bool has_head = false;
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().dim() < 2) continue;
+    const auto numel = static_cast<double>(item.value().numel());
+    matrices += numel;
+    if (item.value().requires_grad()) trained += numel;
+    has_head = has_head || item.key().starts_with("lm_head") || item.key().starts_with("embed_out");
+  }
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* table = dynamic_cast<nn::Embedding*>(module.get())) tables += static_cast<double>(table->weight.numel());
+  }
+  return 4 * (matrices - (has_head ? tables : 0)) + 2 * trained;
+}
+
+void write_vocab_size(const std::string& file, std::int64_t rows) {
+  Json config = Json::parse(read_file(file));
+  config["vocab_size"] = rows;
+  write_file_atomically(file, config.dump(2) + "\n");
+}
+
+/// The whole job on one rank. `out` is rank 0's standard output, nothing elsewhere.
+class Job {
+ public:
+  Job(const SftOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out, std::ostream& err)
+      : o_(options),
+        group_(std::move(group)),
+        out_(out),
+        err_(err),
+        notes_(o_.notes),
+        folder_(find_model_folder(o_.model_name_or_path)),
+        tokenizer_path_(o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path) {}
+
+  /// False when it was interrupted.
+  bool run() {
+    const auto seed = static_cast<std::uint64_t>(o_.training.seed);
+    tensor::manual_seed(seed, static_cast<std::uint64_t>(group_->rank()));
+    load_data();
+    AssembleOptions options = assemble_options(o_, folder_);
+    options.min_vocab_size = tokenizer_.min_vocab_size;
+    model_ = assemble(options, group_);
+    if (model_.config.kind != models::ModelKind::kCausal) {
+      throw ConfigError("'" + folder_ + "' holds a " + model_.config.model_type +
+                            ", not a causal language model; tessera seq2seq trains encoder-decoder models",
+                        "model_name_or_path");
+    }
+    check_tokenizer();
+    describe();
+    const bool finished = train();
+    if (finished && o_.save_model) save(o_.training.output_dir);
+    report_memory();
+    return finished;
+  }
+
+ private:
+  void load_data() {
+    tokenizer_ = open_training_tokenizer(o_, tokenizer_path_);
+    std::vector<std::string> notes;
+    splits_ = data::load_sft_data(o_.data, tokenizer_.tokenizer, notes);
+    for (auto& note : notes) notes_.push_back(std::move(note));
+    collate_.pad_id = tokenizer_.tokenizer->pad_id();
+    collate_.pad_to_multiple_of = o_.pad_to_multiple_of;
+    collate_.padding_free = o_.padding_free;
+    if (!splits_.eval && o_.training.eval_strategy != train::Interval::kNo) {
+      throw ConfigError("--eval_strategy asks for evaluations, but --splits '" + o_.data.splits +
+                            "' names no second split; add one, or use --eval_strategy no",
+                        "eval_strategy");
+    }
+  }
+
+  void check_tokenizer() {
+    const auto tokens = tokenizer_.tokenizer->vocab_size();
+    if (tokens <= model_.config.vocab_size) return;
+    throw DataError(
+        fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together",
+                    tokenizer_path_, tokens, model_.config.vocab_size),
+        tokenizer_path_);
+  }
+
+  void describe() {
+    out_ << peft::LoraReport{{}, model_.trainable, model_.parameters}.trainable_line() << "\n";
+    if (o_.print_model) out_ << model_.sharded->to_string() << "\n";
+    for (const auto& note : notes_) out_ << note << "\n";
+  }
+
+  bool train() {
+    SftTrainable task(*model_.model, *splits_.train, collate_, o_.training, *group_);
+    const auto optimizer = train::make_optimizer(o_.training, *model_.sharded);
+    train::TrainerOptions options = o_.training.trainer_options();
+    options.scale_loss = o_.scale_loss;
+    train::Trainer trainer(options, task, *model_.sharded, *optimizer);
+    train::SessionTask session_task;
+    session_task.num_examples = splits_.train->size();
+    session_task.trainable_parameters = model_.trainable;
+    session_task.flops_per_token = flops_per_token(*model_.model);
+    session_task.save_model = [this](const std::string& folder) { save(folder); };
+    session_task.evaluate = [this](const report::BarStyle& bars) {
+      return evaluate(*model_.model, *splits_.eval, collate_, o_.training, *group_, bars, err_);
+    };
+    return train::Session(o_.training, session_task, trainer, *model_.sharded, *optimizer, out_, err_).run();
+  }
+
+  void save(const std::string& folder) {
+    if (model_.lora) {
+      checkpoint::save_adapter(*model_.sharded, *model_.model, *model_.lora, folder);
+    } else {
+      checkpoint::save_pretrained(*model_.sharded, folder_, folder);
+    }
+    if (group_->rank() == 0) {
+      tokenizer_.tokenizer->save(folder);
+      if (!model_.lora && tokenizer_.min_vocab_size > 0) write_vocab_size(folder + "/config.json", model_.config.vocab_size);
+    }
+    if (folder == o_.training.output_dir) {
+      out_ << fmt::format("{} saved in {}\n", model_.lora ? "adapter" : "model", folder) << std::flush;
+    }
+  }
+
+  void report_memory() {
+    const report::ProcessMemory m = report::process_memory();
+    const Json mine = {{"peak_resident_mib", m.peak_resident_bytes >> 20},
+                       {"proportional_mib", m.proportional_bytes >> 20}};
+    Json ranks = Json::array();
+    for (const auto& bytes : group_->all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
+    out_ << "memory per rank (MiB): " << ranks.dump() << "\n" << std::flush;
+  }
+
+  const SftOptions& o_;
+  std::shared_ptr<comm::Communicator> group_;
+  std::ostream& out_;
+  std::ostream& err_;
+  std::vector<std::string> notes_;
+  std::string folder_, tokenizer_path_;
+  TrainingTokenizer tokenizer_;
+  data::SftSplits splits_;
+  data::SftCollateOptions collate_;
+  Assembled model_;
+};
+
+}  // namespace
+
+int sft(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+  const auto options = parse_sft(args, out);
+  if (!options) return 0;
+  prepare_output(*options);
+  auto group = comm::connect();
+  std::ostringstream nowhere;
+  const bool finished = Job(*options, group, group->rank() == 0 ? out : nowhere, err).run();
+  group->barrier();
+  return finished ? 0 : 128 + std::max(train::Interruption::signal(), 2);
+}
+
+}  // namespace tessera::tasks

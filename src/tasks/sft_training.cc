@@ -1,0 +1,124 @@
+#include "tasks/sft_training.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "tasks/find_non_finite.h"
+
+namespace tessera::tasks {
+namespace {
+
+data::SamplerOptions sampler(const data::SftDataset& rows, const train::TrainingArguments& a,
+                             const comm::Communicator& group, bool all_ranks) {
+  const int world = group.size();
+  return {.rows = rows.size(),
+          .per_device_batch = a.per_device_train_batch_size * (all_ranks ? world : 1),
+          .rank = all_ranks ? 0 : group.rank(),
+          .world_size = all_ranks ? 1 : world,
+          .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
+          .shuffle = true,
+          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kWrap};
+}
+
+/// Labels that the model would have chosen. predictions: [B, S], of the token behind each place.
+double count_right(const data::SftBatch& batch, const at::Tensor& predictions) {
+  if (!predictions.defined()) return 0;
+  const std::int64_t length = batch.labels.size(1);
+  const at::Tensor expected = batch.labels.narrow(1, 1, length - 1), chosen = predictions.narrow(1, 0, length - 1);
+  at::Tensor right = expected.eq(chosen).logical_and(expected.ne(-100));
+  if (batch.position_ids.defined() && !batch.attention_mask.defined()) {  // not from one document into the next
+    right = right.logical_and(batch.position_ids.narrow(1, 1, length - 1).ne(0));
+  }
+  return right.sum().item<double>();
+}
+
+}  // namespace
+
+models::ModelInput model_input(const data::SftBatch& batch, double normalizer) {
+  models::ModelInput in;
+  in.input_ids = batch.input_ids;
+  in.attention_mask = batch.attention_mask;
+  in.position_ids = batch.position_ids;
+  in.labels = batch.labels;
+  in.loss_normalizer = normalizer;
+  in.want_logits = false;
+  return in;
+}
+
+SftTrainable::SftTrainable(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
+                           const train::TrainingArguments& arguments, const comm::Communicator& group)
+    : model_(model),
+      rows_(rows),
+      collate_(collate),
+      mine_(sampler(rows, arguments, group, false)),
+      all_(sampler(rows, arguments, group, true)) {}
+
+std::vector<std::int64_t> SftTrainable::rows_of(data::EpochSampler& sampler, std::int64_t epoch, std::int64_t batch) {
+  const auto at = sampler.position();
+  if (at.epoch != epoch || at.batch != batch) sampler.seek({epoch, batch});
+  return sampler.next();
+}
+
+double SftTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
+  std::int64_t tokens = 0;
+  for (const auto row : rows_of(all_, epoch, batch)) tokens += rows_.label_count(row);
+  return static_cast<double>(tokens);
+}
+
+std::int64_t SftTrainable::input_tokens(std::int64_t epoch, std::int64_t batch) {
+  std::int64_t tokens = 0;
+  for (const auto row : rows_of(all_, epoch, batch)) tokens += rows_.length(row);
+  return tokens;
+}
+
+at::Tensor SftTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
+  return model_(model_input(data::collate_sft(rows_, rows_of(mine_, epoch, batch), collate_), normalizer)).loss;
+}
+
+std::string SftTrainable::find_non_finite(std::int64_t epoch, std::int64_t batch) {
+  return tasks::find_non_finite(model_, [&] { (void)loss(epoch, batch, 1.0); });
+}
+
+train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
+                        const train::TrainingArguments& arguments, comm::Communicator& group,
+                        const report::BarStyle& bars, std::ostream& err) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool training = model.is_training();
+  model.eval();
+  const at::NoGradGuard no_grad;
+  data::EpochSampler sampler({.rows = rows.size(),
+                              .per_device_batch = arguments.per_device_eval_batch_size,
+                              .rank = group.rank(),
+                              .world_size = group.size(),
+                              .shuffle = false,
+                              .last_batch = data::LastBatch::kPad});
+  report::ProgressBar bar(err, bars, sampler.batches_per_epoch(), "eval");
+  double loss = 0, tokens = 0, right = 0;
+  for (std::int64_t b = 0; b < sampler.batches_per_epoch(); ++b) {
+    const data::SftBatch batch = data::collate_sft(rows, sampler.next(), collate);
+    const models::ModelOutput out = model(model_input(batch, 1.0));
+    bar.update();
+    if (batch.label_count == 0) continue;  // padding rows: only to gather units in step with the others
+    loss += out.loss.item<double>();
+    tokens += static_cast<double>(batch.label_count);
+    right += count_right(batch, out.predictions);
+  }
+  bar.close();
+  model.train(training);
+  const auto sums = train::sum_over_ranks(group, {loss, tokens, right});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double mean = sums[0] / std::max(1.0, sums[1]);
+  const auto batches = static_cast<double>(sampler.batches_per_epoch());
+  return {{"eval_loss", mean},
+          {"eval_perplexity", std::exp(mean)},
+          {"eval_mean_token_accuracy", sums[2] / std::max(1.0, sums[1])},
+          {"eval_num_tokens", sums[1]},
+          {"eval_runtime", std::round(seconds * 1e4) / 1e4},
+          {"eval_samples_per_second", std::round(static_cast<double>(rows.size()) / seconds * 1e3) / 1e3},
+          {"eval_steps_per_second", std::round(batches / seconds * 1e3) / 1e3}};
+}
+
+}  // namespace tessera::tasks

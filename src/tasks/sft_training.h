@@ -1,0 +1,44 @@
+#pragma once
+// The rows of a fine-tuning job as batches: what the Trainer and the evaluation draw from.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/epoch_sampler.h"
+#include "data/sft_dataset.h"
+#include "models/model.h"
+#include "train/session.h"
+#include "train/trainer.h"
+
+namespace tessera::tasks {
+
+/// The training job as the Trainer sees it.
+class SftTrainable final : public train::Trainable {
+ public:
+  SftTrainable(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
+               const train::TrainingArguments& arguments, const comm::Communicator& group);
+  std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
+  double loss_tokens(std::int64_t epoch, std::int64_t batch) override;
+  at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
+  void set_training(bool training) override { model_.train(training); }
+  std::int64_t input_tokens(std::int64_t epoch, std::int64_t batch) override;
+  std::string find_non_finite(std::int64_t epoch, std::int64_t batch) override;
+
+ private:
+  std::vector<std::int64_t> rows_of(data::EpochSampler& sampler, std::int64_t epoch, std::int64_t batch);
+
+  models::Model& model_;
+  const data::SftDataset& rows_;
+  data::SftCollateOptions collate_;
+  data::EpochSampler mine_, all_;  // this rank's rows; every rank's
+};
+
+/// The model's input for a batch; the loss is the sum over its labels / normalizer.
+models::ModelInput model_input(const data::SftBatch& batch, double normalizer);
+
+/// Collective: mean loss over the tokens of all rows, and what goes with it, by the Trainer's names.
+train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
+                        const train::TrainingArguments& arguments, comm::Communicator& group,
+                        const report::BarStyle& bars, std::ostream& err);
+
+}  // namespace tessera::tasks

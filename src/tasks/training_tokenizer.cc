@@ -1,0 +1,47 @@
+#include "tasks/training_tokenizer.h"
+
+#include "chat/chat_template.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+text::TokenizerChanges changes_for(const std::string& format) {
+  text::TokenizerChanges changes;
+  if (format == "chatml") {
+    changes.special = {.bos = "<s>",
+                       .eos = "<|im_end|>",
+                       .pad = "<pad>",
+                       .additional = {"<|im_start|>user", "<|im_start|>assistant", "<|im_start|>system"}};
+  } else if (format == "zephyr") {
+    changes.special = {
+        .bos = "<s>", .eos = "</s>", .pad = "<pad>", .additional = {"<|user|>", "<|assistant|>", "<|system|>"}};
+  }
+  if (const char* source = chat::builtin_template(format)) changes.chat_template = source;
+  return changes;
+}
+
+}  // namespace
+
+TrainingTokenizer open_training_tokenizer(const SftOptions& options, const std::string& path) {
+  TrainingTokenizer result{text::open_tokenizer(path)};
+  const std::int64_t before = result.tokenizer->vocab_size();
+  text::TokenizerChanges changes = changes_for(options.chat_template_format);
+  if (!options.eos_token.empty()) changes.special.eos = options.eos_token;
+  if (!options.pad_token.empty()) changes.special.pad = options.pad_token;
+  const auto& own = result.tokenizer->special_tokens();
+  if (changes.special.pad.empty() && own.pad.empty()) {
+    changes.special.pad = changes.special.eos.empty() ? own.eos : changes.special.eos;
+    if (changes.special.pad.empty()) {
+      throw ConfigError(
+          "the tokenizer '" + path + "' has neither a padding nor an eos token; name one with --pad_token",
+          "pad_token");
+    }
+  }
+  result.tokenizer = result.tokenizer->with(changes);
+  const std::int64_t after = result.tokenizer->vocab_size();
+  if (after > before) result.min_vocab_size = (after + 7) / 8 * 8;
+  return result;
+}
+
+}  // namespace tessera::tasks

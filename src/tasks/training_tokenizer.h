@@ -1,0 +1,22 @@
+#pragma once
+// The tokenizer of a fine-tuning job: the model's, with the special tokens and the template of --chat_template_format.
+#include <memory>
+#include <string>
+
+#include "tasks/sft.h"
+#include "text/tokenizer.h"
+
+namespace tessera::tasks {
+
+struct TrainingTokenizer {
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  /// Rows that the model's token tables need: the number of tokens rounded up to a multiple of 8 when tokens were
+  /// added; 0: the tables stay as they are.
+  std::int64_t min_vocab_size = 0;
+};
+
+/// As the SFT script: chatml and zephyr bring eos, bos, pad and role tokens; without a padding token eos takes its
+/// place. ConfigError when there is neither.
+TrainingTokenizer open_training_tokenizer(const SftOptions& options, const std::string& path);
+
+}  // namespace tessera::tasks

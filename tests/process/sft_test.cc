@@ -1,0 +1,218 @@
+// Supervised fine-tuning on two processes: what is written, going on from a checkpoint, and what goes wrong.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "io/tensor_source.h"
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Finished;
+
+const std::string kData = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Sft : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "sft_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kData, folder_ + "/model"}).exit_code, 0);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Finished train(int ranks, const std::string& out, std::vector<std::string> flags) {
+    std::vector<std::string> command = {TESSERA_BINARY,        "launch", "--cpu", "--num_processes",
+                                        std::to_string(ranks), "sft"};
+    const std::vector<std::string> defaults = {"--model_name_or_path",
+                                               folder_ + "/model",
+                                               "--dataset_name",
+                                               kData,
+                                               "--dataset_cache_dir",
+                                               folder_ + "/cache",
+                                               "--output_dir",
+                                               folder_ + "/" + out,
+                                               "--max_seq_length",
+                                               "128",
+                                               "--logging_steps",
+                                               "1",
+                                               "--print_model",
+                                               "false",
+                                               "--disable_tqdm",
+                                               "--seed",
+                                               "7"};
+    command.insert(command.end(), defaults.begin(), defaults.end());
+    command.insert(command.end(), flags.begin(), flags.end());
+    return test::run(command);
+  }
+
+  json rows(const std::string& out) {
+    json result = json::array();
+    std::ifstream in(folder_ + "/" + out + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) result.push_back(json::parse(line));
+    return result;
+  }
+  std::vector<double> losses(const std::string& out) {
+    std::vector<double> result;
+    for (const auto& row : rows(out))
+      if (row.contains("train_loss_exact")) result.push_back(row["train_loss_exact"]);
+    return result;
+  }
+  at::Tensor weights(const std::string& file, const std::string& name) {
+    return io::read_tensor(*io::open_safetensors(folder_ + "/" + file), name);
+  }
+
+  std::string folder_;
+};
+
+const std::vector<std::string> kLora = {"--use_peft_lora",       "True",      "--lora_r", "4",
+                                        "--lora_target_modules", "all-linear"};
+
+std::vector<std::string> with(std::vector<std::string> flags, const std::vector<std::string>& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+TEST_F(Sft, TheDocumentsFlagsTrainAndLeaveAnAdapterThatPeftReads) {
+  const Finished r = train(2, "out",
+                           with(kLora, {"--add_special_tokens",
+                                        "False",
+                                        "--append_concat_token",
+                                        "False",
+                                        "--splits",
+                                        "train,test",
+                                        "--num_train_epochs",
+                                        "1",
+                                        "--log_level",
+                                        "info",
+                                        "--logging_strategy",
+                                        "steps",
+                                        "--eval_strategy",
+                                        "epoch",
+                                        "--save_strategy",
+                                        "epoch",
+                                        "--packing",
+                                        "True",
+                                        "--learning_rate",
+                                        "1e-2",
+                                        "--lr_scheduler_type",
+                                        "cosine",
+                                        "--weight_decay",
+                                        "1e-4",
+                                        "--warmup_ratio",
+                                        "0.0",
+                                        "--max_grad_norm",
+                                        "1.0",
+                                        "--per_device_train_batch_size",
+                                        "2",
+                                        "--gradient_accumulation_steps",
+                                        "2",
+                                        "--gradient_checkpointing",
+                                        "True",
+                                        "--use_reentrant",
+                                        "False",
+                                        "--dataset_text_field",
+                                        "content",
+                                        "--use_flash_attn",
+                                        "True",
+                                        "--use_4bit_quantization",
+                                        "False"}));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "***** Running training *****")) << r.out;
+  EXPECT_TRUE(contains(r.out, "'eval_loss': ")) << r.out;
+  EXPECT_TRUE(contains(r.out, "'train_runtime': "));
+  const auto all = losses("out");
+  ASSERT_GE(all.size(), 4u);
+  EXPECT_LT(all.back(), all.front());
+  for (const char* name : {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json", "trainer_state.json"})
+    EXPECT_TRUE(fs::exists(folder_ + "/out/" + name)) << name;
+  const auto adapter = io::open_safetensors(folder_ + "/out/adapter_model.safetensors");
+  EXPECT_NE(adapter->find("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"), nullptr);
+  const auto state = json::parse(read_file(folder_ + "/out/trainer_state.json"));
+  EXPECT_EQ(state["global_step"], static_cast<std::int64_t>(all.size()));
+  EXPECT_TRUE(fs::exists(folder_ + "/out/checkpoint-" + std::to_string(all.size()) + "/trainer_state.json"));
+}
+
+TEST_F(Sft, OneTwoAndThreeRanksHaveTheSameLosses) {
+  const std::vector<std::string> flags = {"--max_steps",     "4",  "--learning_rate", "5e-3",
+                                          "--save_strategy", "no", "--packing"};
+  for (const auto& [ranks, batch] : std::vector<std::pair<int, std::string>>{{1, "6"}, {2, "3"}, {3, "2"}}) {
+    const Finished r = train(ranks, "out" + std::to_string(ranks),
+                             with(flags, {"--per_device_train_batch_size", batch, "--max_seq_length", "64"}));
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  }
+  const auto one = losses("out1"), two = losses("out2"), three = losses("out3");
+  ASSERT_EQ(one.size(), 4u);
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(two[i], one[i], 1e-5);
+    EXPECT_NEAR(three[i], one[i], 1e-5);
+  }
+}
+
+TEST_F(Sft, ARunThatWasStoppedGoesOnBitEqual) {
+  const auto flags = with(kLora, {"--max_steps", "6", "--save_steps", "3", "--learning_rate", "1e-2"});
+  ASSERT_EQ(train(2, "whole", flags).exit_code, 0);
+  ASSERT_EQ(train(2, "parts", flags).exit_code, 0);
+  fs::remove_all(folder_ + "/parts/checkpoint-6");
+  fs::remove(folder_ + "/parts/adapter_model.safetensors");
+  const Finished r = train(2, "parts", with(flags, {"--resume_from_checkpoint", "true"}));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "Continuing from global step 3")) << r.out;
+  const std::string name = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight";
+  EXPECT_TRUE(weights("whole/adapter_model.safetensors", name).equal(weights("parts/adapter_model.safetensors", name)));
+  const Finished one = train(1, "parts",
+                             with(flags, {"--resume_from_checkpoint", folder_ + "/parts/checkpoint-3",
+                                          "--per_device_train_batch_size", "16"}));
+  EXPECT_EQ(one.exit_code, 0) << one.err;  // at another number of ranks
+}
+
+TEST_F(Sft, TheBestCheckpointIsLoadedAtTheEndAndOldOnesAreRemoved) {
+  const Finished r = train(2, "out",
+                           {"--max_steps", "4", "--eval_strategy", "steps", "--eval_steps", "1", "--save_steps", "1",
+                            "--load_best_model_at_end", "--save_total_limit", "2", "--learning_rate", "5e-3"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "Loading best model from ")) << r.out;
+  std::int64_t checkpoints = 0;
+  for (const auto& entry : fs::directory_iterator(folder_ + "/out"))
+    checkpoints += entry.path().filename().string().starts_with("checkpoint-") ? 1 : 0;
+  EXPECT_EQ(checkpoints, 2);
+}
+
+TEST_F(Sft, ChatmlAddsTokensAndRowsToTheTables) {
+  const Finished r = train(2, "out", {"--max_steps", "2", "--chat_template_format", "chatml", "--save_strategy", "no"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto table = weights("out/model.safetensors", "model.embed_tokens.weight");
+  EXPECT_EQ(table.size(0), 264);  // 259 tokens and 5 new ones
+  EXPECT_EQ(json::parse(read_file(folder_ + "/out/config.json"))["vocab_size"], 264);
+}
+
+TEST_F(Sft, BadInputIsNamed) {
+  const auto expect = [&](const std::vector<std::string>& flags, const std::string& part) {
+    const Finished r = train(1, "bad", flags);
+    EXPECT_NE(r.exit_code, 0) << part;
+    EXPECT_TRUE(contains(r.err, part)) << part << "\n" << r.err;
+  };
+  expect({"--push_to_hub"}, "--push_to_hub is not available yet");
+  expect({"--use_4bit_quantization", "True"}, "QLoRA");
+  expect({"--packin", "True"}, "--packing");
+  expect({"--eval_strategy", "epoch", "--splits", "train"}, "eval_strategy");
+  expect({"--load_best_model_at_end"}, "eval_strategy");
+  expect(with(kLora, {"--lora_target_modules", "query"}), "q_proj");
+  expect({"--resume_from_checkpoint", "true"}, "no complete checkpoint");
+  expect({"--max_steps", "3", "--learning_rate", "1e30", "--max_grad_norm", "0", "--save_strategy", "no"},
+         "not finite");
+}
+
+}  // namespace
+}  // namespace tessera
