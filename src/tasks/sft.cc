@@ -152,7 +152,10 @@ class Job {
   }
 
   void describe() {
-    out_ << peft::LoraReport{{}, model_.trainable, model_.parameters}.trainable_line() << "\n";
+    peft::LoraReport report;
+    report.trainable = model_.trainable;
+    report.total = model_.parameters;
+    out_ << model_.adapters.value_or(report).trainable_line() << "\n";
     if (o_.print_model) out_ << model_.sharded->to_string() << "\n";
     for (const auto& note : notes_) out_ << note << "\n";
   }

@@ -217,7 +217,7 @@ void Session::evaluate() {
   Json row;
   for (const auto& [name, value] : metrics) row[name] = value;
   row["epoch"] = state_.epoch;
-  log(row, {});
+  log(row, Json::object());
   const auto found = std::find_if(metrics.begin(), metrics.end(),
                                   [&](const auto& m) { return m.first == arguments_.metric_for_best_model; });
   if (found == metrics.end()) {
@@ -314,7 +314,7 @@ void Session::summarise(double seconds) {
     row["train_tokens_per_second"] = rounded(rate, 1);
     if (gemm_rate_ > 0) row["model_flops_utilization"] = rounded(rate * task_.flops_per_token / gemm_rate_, 4);
   }
-  log(std::move(row), {});
+  log(std::move(row), Json::object());
   if (model_.group().rank() == 0) {
     write_file_atomically(arguments_.output_dir + "/trainer_state.json", state_.to_json());
   }
