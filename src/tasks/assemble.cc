@@ -1,5 +1,6 @@
 #include "tasks/assemble.h"
 
+#include <algorithm>
 #include <map>
 
 #include "checkpoint/pretrained.h"
@@ -19,15 +20,20 @@ void read_adapter_first(fsdp::FsdpOptions& fsdp, const peft::AdapterFile& file) 
   };
 }
 
-/// The weights with more rows where the model's tables have more than the file's.
-void grow_tables(fsdp::FsdpOptions& fsdp, const models::Model& model, std::int64_t rows) {
+/// The weights with more rows where the model's tables have more than the file's. Returns the modules that grew.
+std::vector<std::string> grow_tables(fsdp::FsdpOptions& fsdp, const models::Model& model, std::int64_t rows) {
   std::map<std::string, std::int64_t> grown;
+  std::vector<std::string> modules;
   for (const auto& item : model.named_parameters()) {
     const std::string stored = fsdp.source_name(item.key());
     const io::TensorInfo* info = stored.empty() ? nullptr : fsdp.source->find(stored);
-    if (info && !info->shape.empty() && item.value().size(0) == rows && info->shape[0] < rows) grown[stored] = rows;
+    if (info && !info->shape.empty() && item.value().size(0) == rows && info->shape[0] < rows) {
+      grown[stored] = rows;
+      modules.push_back(item.key().substr(0, item.key().rfind('.')));
+    }
   }
   fsdp.source = io::resized_source(fsdp.source, std::move(grown));
+  return modules;
 }
 
 }  // namespace
@@ -53,7 +59,14 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (!fsdp.source_name) {
     fsdp.source_name = [source = fsdp.source](const std::string& name) { return models::source_name(*source, name); };
   }
-  if (options.min_vocab_size > 0) grow_tables(fsdp, *a.model, a.config.vocab_size);
+  if (options.min_vocab_size > 0) {
+    auto grown = grow_tables(fsdp, *a.model, a.config.vocab_size);
+    if (a.lora && !grown.empty()) {  // an adapter for new tokens is of no use without their rows
+      const bool has_head = std::find(grown.begin(), grown.end(), a.config.output_embedding) != grown.end();
+      if (!has_head) grown.push_back(a.config.output_embedding);
+      a.lora->kept_embeddings = std::move(grown);
+    }
+  }
   if (!options.adapter_folder.empty()) read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.lora});
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));

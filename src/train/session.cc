@@ -1,10 +1,12 @@
 #include "train/session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <ostream>
 
@@ -32,6 +34,23 @@ double rounded(double value, int digits) {
   return std::round(value * scale) / scale;
 }
 
+/// Where transformers puts a run's TensorBoard files: output_dir/runs/Nov21_09-30-00_host.
+std::string tensorboard_folder(const TrainingArguments& arguments) {
+  if (!arguments.logging_dir.empty()) return arguments.logging_dir;
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char time[32] = {}, host[256] = {};
+  std::strftime(time, sizeof(time), "%b%d_%H-%M-%S", &local);
+  ::gethostname(host, sizeof(host) - 1);
+  return arguments.output_dir + "/runs/" + time + "_" + host;
+}
+
+bool wants_tensorboard(const TrainingArguments& arguments) {
+  return std::any_of(arguments.report_to.begin(), arguments.report_to.end(),
+                     [](const std::string& name) { return name == "tensorboard" || name == "all"; });
+}
+
 }  // namespace
 
 Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& trainer,
@@ -53,6 +72,9 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
   state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
   state_.save_steps = every(arguments_.save_steps);
   state_.train_batch_size = arguments_.per_device_train_batch_size;
+  if (model_.group().rank() == 0 && wants_tensorboard(arguments_)) {
+    tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
+  }
 }
 
 bool Session::run() {
@@ -201,6 +223,12 @@ void Session::log(Json row, const Json& extra) {
   state_.log_history.push_back(nlohmann::json::parse(with_step.dump()));
   with_step.update(extra);
   metrics_.write(with_step);
+  if (tensorboard_) {
+    for (const auto& [key, value] : row.items()) {
+      const std::string tag = key.starts_with("eval_") ? "eval/" + key.substr(5) : "train/" + key;
+      if (value.is_number()) tensorboard_->scalar(tag, value.get<double>(), state_.global_step);
+    }
+  }
   if (row.contains("epoch")) row["epoch"] = rounded(row["epoch"].get<double>(), 2);
   bar_.clear();
   out_ << python_text(row) << "\n" << std::flush;

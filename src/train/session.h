@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "report/metrics.h"
 #include "report/progress.h"
+#include "report/tensorboard.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
 #include "train/training_arguments.h"
@@ -61,6 +63,7 @@ class Session {
   report::BarStyle bars_;
   report::ProgressBar bar_;
   report::MetricsFile metrics_;
+  std::unique_ptr<report::TensorBoardWriter> tensorboard_;  // null: not asked for
   TrainerState state_;
   struct Window {  // since the last log row
     double loss = 0, seconds = 0;

@@ -197,6 +197,12 @@ TEST_F(Sft, ChatmlAddsTokensAndRowsToTheTables) {
   EXPECT_EQ(json::parse(read_file(folder_ + "/out/config.json"))["vocab_size"], 264);
 }
 
+TEST_F(Sft, AnAdapterForNewTokensBringsTheirRows) {
+  const Finished r = train(2, "out", with(kLora, {"--max_steps", "1", "--chat_template_format", "chatml"}));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(weights("out/adapter_model.safetensors", "base_model.model.model.embed_tokens.weight").size(0), 264);
+}
+
 TEST_F(Sft, BadInputIsNamed) {
   const auto expect = [&](const std::vector<std::string>& flags, const std::string& part) {
     const Finished r = train(1, "bad", flags);
