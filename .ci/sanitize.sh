@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-rooms=${*:-base tensor config comm io text data launch}
+rooms=${*:-base tensor config comm launch}
 
 targets=()
 for room in $rooms; do

@@ -31,8 +31,8 @@ std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table) {
   return head;
 }
 
-std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
-                                   std::optional<at::ScalarType> dtype, std::int64_t min_vocab_size) {
+std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, std::optional<at::ScalarType> dtype,
+                                   std::int64_t min_vocab_size) {
   const std::string file = folder + "/config.json";
   auto json = read_model_config(folder);
   if (min_vocab_size > 0) json["vocab_size"] = std::max(min_vocab_size, json.value("vocab_size", std::int64_t{0}));

@@ -95,8 +95,7 @@ std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table);
 /// ConfigError for an unknown model_type: lists the known ones and the nearest. min_vocab_size: the
 /// token tables have at least so many rows.
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
-                                   std::optional<at::ScalarType> dtype = std::nullopt,
-                                   std::int64_t min_vocab_size = 0);
+                                   std::optional<at::ScalarType> dtype = std::nullopt, std::int64_t min_vocab_size = 0);
 
 /// Name of a parameter in a weight file: its own, that of a tensor tied to it (files of different ages keep different
 /// ones), or with PEFT's ".base_layer". Empty: the file has none of them.

@@ -14,8 +14,8 @@
 #include "tasks/fsdp_options.h"
 #include "tasks/lora_targets.h"
 #include "tasks/model_folder.h"
-#include "tasks/training_tokenizer.h"
 #include "tasks/sft_training.h"
+#include "tasks/training_tokenizer.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"
@@ -185,7 +185,8 @@ class Job {
     }
     if (group_->rank() == 0) {
       tokenizer_.tokenizer->save(folder);
-      if (!model_.lora && tokenizer_.min_vocab_size > 0) write_vocab_size(folder + "/config.json", model_.config.vocab_size);
+      if (!model_.lora && tokenizer_.min_vocab_size > 0)
+        write_vocab_size(folder + "/config.json", model_.config.vocab_size);
     }
     if (folder == o_.training.output_dir) {
       out_ << fmt::format("{} saved in {}\n", model_.lora ? "adapter" : "model", folder) << std::flush;
