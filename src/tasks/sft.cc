@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "checkpoint/pretrained.h"
+#include "models/gguf_model.h"
 #include "report/memory.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
@@ -87,10 +88,11 @@ double flops_per_token(models::Model& model) {
   return 4 * (matrices - (has_head ? tables : 0)) + 2 * trained;
 }
 
-void write_vocab_size(const std::string& file, std::int64_t rows) {
-  Json config = Json::parse(read_file(file));
+/// config.json of a saved model: the base model's (that of a GGUF file, too), with the tables' real size.
+void write_model_config(const std::string& base, std::int64_t rows, const std::string& folder) {
+  nlohmann::json config = models::read_model_config(base);
   config["vocab_size"] = rows;
-  write_file_atomically(file, config.dump(2) + "\n");
+  write_file_atomically(folder + "/config.json", config.dump(2) + "\n");
 }
 
 /// The whole job on one rank. `out` is rank 0's standard output, nothing elsewhere.
@@ -185,8 +187,7 @@ class Job {
     }
     if (group_->rank() == 0) {
       tokenizer_.tokenizer->save(folder);
-      if (!model_.lora && tokenizer_.min_vocab_size > 0)
-        write_vocab_size(folder + "/config.json", model_.config.vocab_size);
+      if (!model_.lora) write_model_config(folder_, model_.config.vocab_size, folder);
     }
     if (folder == o_.training.output_dir) {
       out_ << fmt::format("{} saved in {}\n", model_.lora ? "adapter" : "model", folder) << std::flush;
