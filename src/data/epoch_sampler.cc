@@ -53,8 +53,9 @@ std::vector<std::int64_t> EpochSampler::next() {
 void EpochSampler::seek(SamplerPosition position) {
   TESSERA_CHECK(position.epoch >= 0 && position.batch >= 0 && position.batch < batches_,
                 "no such position in the epoch");
+  const bool same_epoch = position.epoch == position_.epoch;  // then the order stands
   position_ = position;
-  start_epoch();
+  if (!same_epoch) start_epoch();
 }
 
 }  // namespace tessera::data

@@ -13,13 +13,11 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "checkpoint/pretrained.h"
-#include "report/memory.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
-#include "tasks/lora_targets.h"
+#include "tasks/job.h"
 #include "tasks/model_folder.h"
 #include "tasks/seq2seq_data.h"
 #include "tensor/rng.h"
@@ -38,7 +36,8 @@ double unix_seconds() {
 
 /// A result that is already there is not overwritten by accident.
 void prepare_output(const Seq2SeqOptions& o) {
-  const std::string result = o.output_dir + (o.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
+  const std::string result =
+      o.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
   if (o.save_model && !o.overwrite_output_dir && fs::exists(result)) {
     throw CheckpointError(
         "'" + result + "' exists already. Give another --output_dir, or --overwrite_output_dir to replace it.", result);
@@ -47,23 +46,11 @@ void prepare_output(const Seq2SeqOptions& o) {
 }
 
 AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& folder) {
-  AssembleOptions a{
-      .model_folder = folder, .adapter_folder = o.adapter_name_or_path, .seed = static_cast<std::uint64_t>(o.seed)};
-  if (o.use_peft_lora && o.adapter_name_or_path.empty()) {
-    peft::LoraConfig lora;
-    lora.r = o.lora_r;
-    lora.lora_alpha = o.lora_alpha;
-    lora.lora_dropout = o.lora_dropout;
-    lora.use_rslora = o.use_rslora;
-    lora.use_dora = o.use_dora;
-    lora.modules_to_save = o.lora_modules_to_save;
-    lora.bias = o.lora_bias;
-    lora.init_lora_weights = o.init_lora_weights;
-    set_targets(lora, o.lora_target_modules);
-    lora.task_type = "SEQ_2_SEQ_LM";
-    lora.base_model_name_or_path = o.model_name_or_path;
-    a.lora = lora;
-  }
+  AssembleOptions a;
+  a.model_folder = folder;
+  a.adapter_folder = o.adapter.adapter_name_or_path;
+  a.seed = static_cast<std::uint64_t>(o.seed);
+  a.lora = lora_config(o.adapter, "SEQ_2_SEQ_LM", o.model_name_or_path);
   a.fsdp = fsdp_options(launch_settings(o.bf16, o.fp16));
   a.fsdp.gather = o.gather;
   return a;
@@ -107,16 +94,12 @@ class Job {
     describe();
     train();
     if (o_.save_model) save();
-    report_memory();
+    metrics_.write({{"memory", tasks::report_memory(*group_, out_)}});
   }
 
  private:
   void describe() {
-    peft::LoraReport report;
-    report.trainable = model_.trainable;
-    report.total = model_.parameters;
-    out_ << model_.adapters.value_or(report).trainable_line() << "\n";
-    if (o_.print_model) out_ << model_.sharded->to_string() << "\n";
+    tasks::describe(model_, o_.print_model, out_);
     for (const auto& note : data_.notes) out_ << note << "\n";
   }
 
@@ -184,22 +167,8 @@ class Job {
   }
 
   void save() {
-    if (model_.lora) {
-      checkpoint::save_adapter(*model_.sharded, *model_.model, *model_.lora, o_.output_dir);
-    } else {
-      checkpoint::save_pretrained(*model_.sharded, folder_, o_.output_dir);
-    }
-    out_ << fmt::format("{} saved in {}\n", model_.lora ? "adapter" : "model", o_.output_dir) << std::flush;
-  }
-
-  void report_memory() {
-    const report::ProcessMemory m = report::process_memory();
-    const Json mine = {{"peak_resident_mib", m.peak_resident_bytes >> 20},
-                       {"proportional_mib", m.proportional_bytes >> 20}};
-    Json ranks = Json::array();
-    for (const auto& bytes : group_->all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
-    metrics_.write({{"memory", ranks}});
-    out_ << "memory per rank (MiB): " << ranks.dump() << "\n" << std::flush;
+    save_trained(model_, folder_, o_.output_dir);
+    out_ << saved_line(model_, o_.output_dir) << std::flush;
   }
 
   const Seq2SeqOptions& o_;

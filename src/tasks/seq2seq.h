@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/text_pair.h"
+#include "tasks/lora_flags.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "train/trainer.h"
 
@@ -17,16 +18,7 @@ struct Seq2SeqOptions {
   // model
   std::string model_name_or_path = "t5-base";
   std::string tokenizer_name_or_path;  // empty: the model's folder
-  std::string adapter_name_or_path;    // start from this adapter
-  // adapters
-  bool use_peft_lora = true;
-  std::int64_t lora_r = 8;
-  double lora_alpha = 32, lora_dropout = 0.1;
-  std::vector<std::string> lora_target_modules;  // empty: the family's
-  bool use_rslora = false;
-  bool use_dora = false;
-  std::string lora_bias = "none", init_lora_weights = "true";
-  std::vector<std::string> lora_modules_to_save;
+  LoraFlags adapter;
   // data
   std::string dataset_path;
   data::ReadOptions columns;

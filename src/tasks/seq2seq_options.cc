@@ -14,20 +14,7 @@ void add_model(config::OptionTable& table, Seq2SeqOptions& o) {
             group);
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
-  table.add(&o.adapter_name_or_path, {"--adapter_name_or_path"}, "continue from this adapter", group);
-  table.add(&o.use_peft_lora, {"--use_peft_lora"}, "train LoRA adapters; false: all weights", group);
-  table.add(&o.lora_r, {"--lora_r"}, "rank", group);
-  table.add(&o.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group);
-  table.add(&o.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group);
-  table.add(&o.lora_target_modules, {"--lora_target_modules"},
-            "name suffixes, one regular expression, or all-linear; empty: the family's", group);
-  table.add(&o.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group);
-  table.add(&o.use_dora, {"--use_dora"}, "also train the magnitudes of the adapted weights (DoRA)", group);
-  table.add(&o.lora_modules_to_save, {"--lora_modules_to_save"},
-            "modules that train in full and are kept beside the adapters", group);
-  table.add(&o.lora_bias, {"--lora_bias"}, "which biases train", group).choices({"none", "all", "lora_only"});
-  table.add(&o.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group)
-      .choices({"true", "gaussian", "false"});
+  add_lora_flags(table, o.adapter, group);
 }
 
 void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
@@ -105,8 +92,7 @@ void check(Seq2SeqOptions& o) {
   require(o.max_length >= 2, "max_length must leave room for a token and </s>: at least 2", "max_length");
   require(!o.max_target_length || *o.max_target_length >= 1, "max_target_length must be at least 1",
           "max_target_length");
-  require(o.lora_r >= 1 || !o.use_peft_lora, "lora_r must be at least 1", "lora_r");
-  require(o.lora_dropout >= 0 && o.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
+  check_lora_flags(o.adapter);
   require(o.trainer.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
   require(o.trainer.num_train_epochs > 0 || o.trainer.max_steps > 0, "num_train_epochs must be positive",
           "num_train_epochs");
@@ -116,9 +102,6 @@ void check(Seq2SeqOptions& o) {
   require(o.validation_split >= 0 && o.validation_split < 1,
           "validation_split must be in [0, 1), or a percentage below 100", "validation_split");
   require(o.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
-  require(o.use_peft_lora || o.adapter_name_or_path.empty(),
-          "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights are",
-          "adapter_name_or_path");
 }
 
 }  // namespace

@@ -8,12 +8,10 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "checkpoint/pretrained.h"
 #include "models/gguf_model.h"
-#include "report/memory.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
-#include "tasks/lora_targets.h"
+#include "tasks/job.h"
 #include "tasks/model_folder.h"
 #include "tasks/sft_training.h"
 #include "tasks/training_tokenizer.h"
@@ -28,28 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-peft::LoraConfig lora_config(const SftOptions& o) {
-  peft::LoraConfig lora;
-  lora.r = o.lora_r;
-  lora.lora_alpha = o.lora_alpha;
-  lora.lora_dropout = o.lora_dropout;
-  lora.use_rslora = o.use_rslora;
-  lora.use_dora = o.use_dora;
-  lora.bias = o.lora_bias;
-  lora.init_lora_weights = o.init_lora_weights;
-  lora.modules_to_save = o.lora_modules_to_save;
-  set_targets(lora, o.lora_target_modules);
-  lora.task_type = "CAUSAL_LM";
-  lora.base_model_name_or_path = o.model_name_or_path;
-  return lora;
-}
-
 AssembleOptions assemble_options(const SftOptions& o, const std::string& folder) {
   AssembleOptions a;
   a.model_folder = folder;
-  a.adapter_folder = o.adapter_name_or_path;
+  a.adapter_folder = o.adapter.adapter_name_or_path;
   a.seed = static_cast<std::uint64_t>(o.training.seed);
-  if (o.use_peft_lora && o.adapter_name_or_path.empty()) a.lora = lora_config(o);
+  a.lora = lora_config(o.adapter, "CAUSAL_LM", o.model_name_or_path);
   config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
   launch.fsdp.activation_checkpointing = launch.fsdp.activation_checkpointing || o.training.gradient_checkpointing;
   a.fsdp = fsdp_options(launch);
@@ -60,7 +42,7 @@ AssembleOptions assemble_options(const SftOptions& o, const std::string& folder)
 /// A result that is already there is not overwritten by accident.
 void prepare_output(const SftOptions& o) {
   const std::string& folder = o.training.output_dir;
-  const std::string result = folder + (o.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
+  const std::string result = folder + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
   const bool may_exist = o.training.overwrite_output_dir || !o.training.resume_from_checkpoint.empty();
   if (o.save_model && !may_exist && fs::exists(result)) {
     throw CheckpointError("'" + result + "' exists already. Give another --output_dir, --overwrite_output_dir to " +
@@ -124,7 +106,7 @@ class Job {
     describe();
     const bool finished = train();
     if (finished && o_.save_model) save(o_.training.output_dir);
-    report_memory();
+    tasks::report_memory(*group_, out_);
     return finished;
   }
 
@@ -154,11 +136,7 @@ class Job {
   }
 
   void describe() {
-    peft::LoraReport report;
-    report.trainable = model_.trainable;
-    report.total = model_.parameters;
-    out_ << model_.adapters.value_or(report).trainable_line() << "\n";
-    if (o_.print_model) out_ << model_.sharded->to_string() << "\n";
+    tasks::describe(model_, o_.print_model, out_);
     for (const auto& note : notes_) out_ << note << "\n";
   }
 
@@ -180,27 +158,14 @@ class Job {
   }
 
   void save(const std::string& folder) {
-    if (model_.lora) {
-      checkpoint::save_adapter(*model_.sharded, *model_.model, *model_.lora, folder);
-    } else {
-      checkpoint::save_pretrained(*model_.sharded, folder_, folder);
-    }
+    save_trained(model_, folder_, folder);
     if (group_->rank() == 0) {
       tokenizer_.tokenizer->save(folder);
       if (!model_.lora) write_model_config(folder_, model_.config.vocab_size, folder);
     }
     if (folder == o_.training.output_dir) {
-      out_ << fmt::format("{} saved in {}\n", model_.lora ? "adapter" : "model", folder) << std::flush;
+      out_ << saved_line(model_, folder) << std::flush;
     }
-  }
-
-  void report_memory() {
-    const report::ProcessMemory m = report::process_memory();
-    const Json mine = {{"peak_resident_mib", m.peak_resident_bytes >> 20},
-                       {"proportional_mib", m.proportional_bytes >> 20}};
-    Json ranks = Json::array();
-    for (const auto& bytes : group_->all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
-    out_ << "memory per rank (MiB): " << ranks.dump() << "\n" << std::flush;
   }
 
   const SftOptions& o_;

@@ -8,25 +8,20 @@
 #include <vector>
 
 #include "data/sft_dataset.h"
+#include "tasks/lora_flags.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "train/training_arguments.h"
 
 namespace tessera::tasks {
 
+/// The script's defaults.
+LoraFlags sft_lora_flags();
+
 struct SftOptions {
   // model
   std::string model_name_or_path;
   std::string tokenizer_name_or_path;  // empty: the model's folder
-  std::string adapter_name_or_path;    // start from this adapter
-  // adapters
-  bool use_peft_lora = false;
-  std::int64_t lora_r = 64;
-  double lora_alpha = 16, lora_dropout = 0.1;
-  std::vector<std::string> lora_target_modules = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                  "down_proj", "up_proj", "gate_proj"};
-  std::vector<std::string> lora_modules_to_save;
-  bool use_rslora = false, use_dora = false;
-  std::string lora_bias = "none", init_lora_weights = "true";
+  LoraFlags adapter = sft_lora_flags();
   // data
   data::SftDataOptions data;
   std::string chat_template_format =

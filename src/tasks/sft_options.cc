@@ -36,24 +36,6 @@ void add_model(config::OptionTable& table, SftOptions& o) {
   for (const auto& [name, why] : kIgnored) table.add_without_effect({name}, why);
 }
 
-void add_adapter(config::OptionTable& table, SftOptions& o) {
-  const char* group = "Adapters";
-  table.add(&o.use_peft_lora, {"--use_peft_lora", "--use_peft"}, "train LoRA adapters; false: all weights", group);
-  table.add(&o.adapter_name_or_path, {"--adapter_name_or_path"}, "go on with this adapter", group);
-  table.add(&o.lora_r, {"--lora_r"}, "rank", group);
-  table.add(&o.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group);
-  table.add(&o.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group);
-  table.add(&o.lora_target_modules, {"--lora_target_modules"}, "name suffixes, one regular expression, or all-linear",
-            group);
-  table.add(&o.lora_modules_to_save, {"--lora_modules_to_save", "--modules_to_save"},
-            "modules that are trained whole and saved with the adapter", group);
-  table.add(&o.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group);
-  table.add(&o.use_dora, {"--use_dora"}, "weight-decomposed adapters", group);
-  table.add(&o.lora_bias, {"--lora_bias"}, "which biases train", group).choices({"none", "all", "lora_only"});
-  table.add(&o.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group)
-      .choices({"true", "gaussian", "false"});
-}
-
 void add_data(config::OptionTable& table, SftOptions& o) {
   const char* group = "Data";
   data::SftDataOptions& d = o.data;
@@ -103,23 +85,28 @@ void check(SftOptions& o) {
           "4-bit and 8-bit quantisation (QLoRA) are not available yet; leave out --use_4bit_quantization and "
           "--use_8bit_quantization, or use --bf16 to halve the frozen weights",
           "use_4bit_quantization");
-  require(o.lora_r >= 1 || !o.use_peft_lora, "lora_r must be at least 1", "lora_r");
-  require(o.lora_dropout >= 0 && o.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
-  require(o.use_peft_lora || o.adapter_name_or_path.empty(),
-          "--adapter_name_or_path needs --use_peft_lora true: an adapter is trained, or all weights are",
-          "adapter_name_or_path");
-  require(o.use_peft_lora || (!o.use_dora && o.lora_modules_to_save.empty()),
+  check_lora_flags(o.adapter);
+  require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
           "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
 }
 
 }  // namespace
+
+LoraFlags sft_lora_flags() {
+  LoraFlags flags;
+  flags.use_peft_lora = false;
+  flags.lora_r = 64;
+  flags.lora_alpha = 16;
+  flags.lora_target_modules = {"q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj"};
+  return flags;
+}
 
 std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::ostream& out) {
   SftOptions o;
   o.training.output_dir = "tessera_sft";
   config::OptionTable table("tessera sft", "fine-tunes a causal language model on chats or texts, fully sharded");
   add_model(table, o);
-  add_adapter(table, o);
+  add_lora_flags(table, o.adapter, "Adapters");
   add_data(table, o);
   train::add_training_arguments(table, o.training);
   const char* group = "Output";

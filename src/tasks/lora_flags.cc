@@ -1,0 +1,66 @@
+#include "tasks/lora_flags.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+void set_targets(peft::LoraConfig& lora, const std::vector<std::string>& words) {
+  const bool regex = words.size() == 1 && words[0].find_first_of("*+?()[]|^$\\") != std::string::npos;
+  if (regex) {
+    lora.target_regex = words[0];
+  } else {
+    lora.target_modules = words;
+  }
+}
+
+void require(bool condition, const std::string& message, const std::string& key) {
+  if (!condition) throw ConfigError(message, key);
+}
+
+}  // namespace
+
+void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string& group) {
+  table.add(&f.use_peft_lora, {"--use_peft_lora", "--use_peft"}, "train LoRA adapters; false: all weights", group);
+  table.add(&f.adapter_name_or_path, {"--adapter_name_or_path"}, "continue from this adapter", group);
+  table.add(&f.lora_r, {"--lora_r"}, "rank", group);
+  table.add(&f.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group);
+  table.add(&f.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group);
+  table.add(&f.lora_target_modules, {"--lora_target_modules"},
+            "name suffixes, one regular expression, or all-linear; empty: the family's", group);
+  table.add(&f.lora_modules_to_save, {"--lora_modules_to_save", "--modules_to_save"},
+            "modules that train whole and are saved with the adapter", group);
+  table.add(&f.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group);
+  table.add(&f.use_dora, {"--use_dora"}, "also train the magnitudes of the adapted weights (DoRA)", group);
+  table.add(&f.lora_bias, {"--lora_bias"}, "which biases train", group).choices({"none", "all", "lora_only"});
+  table.add(&f.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group)
+      .choices({"true", "gaussian", "false"});
+}
+
+void check_lora_flags(const LoraFlags& f) {
+  require(f.lora_r >= 1 || !f.use_peft_lora, "lora_r must be at least 1", "lora_r");
+  require(f.lora_dropout >= 0 && f.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
+  require(f.use_peft_lora || f.adapter_name_or_path.empty(),
+          "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights are",
+          "adapter_name_or_path");
+}
+
+std::optional<peft::LoraConfig> lora_config(const LoraFlags& f, const std::string& task_type,
+                                            const std::string& base_model) {
+  if (!f.use_peft_lora || !f.adapter_name_or_path.empty()) return std::nullopt;
+  peft::LoraConfig lora;
+  lora.r = f.lora_r;
+  lora.lora_alpha = f.lora_alpha;
+  lora.lora_dropout = f.lora_dropout;
+  lora.use_rslora = f.use_rslora;
+  lora.use_dora = f.use_dora;
+  lora.bias = f.lora_bias;
+  lora.init_lora_weights = f.init_lora_weights;
+  lora.modules_to_save = f.lora_modules_to_save;
+  set_targets(lora, f.lora_target_modules);
+  lora.task_type = task_type;
+  lora.base_model_name_or_path = base_model;
+  return lora;
+}
+
+}  // namespace tessera::tasks

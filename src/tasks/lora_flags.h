@@ -1,0 +1,32 @@
+#pragma once
+// The flags of adapters that the training tasks share, and the LoraConfig they mean.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/options.h"
+#include "peft/lora.h"
+
+namespace tessera::tasks {
+
+struct LoraFlags {
+  std::string adapter_name_or_path;  // start from this adapter
+  bool use_peft_lora = true;
+  std::int64_t lora_r = 8;
+  double lora_alpha = 32, lora_dropout = 0.1;
+  std::vector<std::string> lora_target_modules;  // name suffixes, all-linear, or one regular expression
+  bool use_rslora = false, use_dora = false;
+  std::string lora_bias = "none", init_lora_weights = "true";
+  std::vector<std::string> lora_modules_to_save;
+};
+
+/// With the values of `flags` as the defaults.
+void add_lora_flags(config::OptionTable& table, LoraFlags& flags, const std::string& group);
+/// ConfigError for values out of range and contradictions.
+void check_lora_flags(const LoraFlags& flags);
+/// A new adapter's configuration; none when all weights are trained or an adapter is gone on with.
+std::optional<peft::LoraConfig> lora_config(const LoraFlags& flags, const std::string& task_type,
+                                            const std::string& base_model);
+
+}  // namespace tessera::tasks
