@@ -31,7 +31,7 @@ bool is_validation(const fs::path& file) {
   return std::find(kValidation.begin(), kValidation.end(), split_name(file)) != kValidation.end();
 }
 
-std::vector<fs::path> data_files(const fs::path& folder) {
+std::vector<fs::path> table_files(const fs::path& folder) {
   std::vector<fs::path> out;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const auto& path = entry.path();
@@ -62,7 +62,7 @@ fs::path partner(const fs::path& train) {
 }
 
 Found find_in_folder(const fs::path& folder) {
-  const auto files = data_files(folder);
+  const auto files = table_files(folder);
   std::vector<fs::path> train, validation;
   for (const auto& file : files) {
     if (split_name(file) == "train") train.push_back(file);

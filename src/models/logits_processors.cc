@@ -10,8 +10,6 @@
 namespace tessera::models {
 namespace {
 
-constexpr float kRemoved = -std::numeric_limits<float>::infinity();
-
 using Ids = std::vector<std::int64_t>;
 
 // Keskar et al. 2019; every token that occurred is penalised once.

@@ -1,9 +1,14 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <limits>
+
 #include "models/generation.h"
 
 namespace tessera::models {
+
+/// The score of a token that must not be chosen.
+inline constexpr float kRemoved = -std::numeric_limits<float>::infinity();
 
 /// How far a search is.
 struct Progress {

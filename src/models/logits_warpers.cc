@@ -12,8 +12,6 @@
 namespace tessera::models {
 namespace {
 
-constexpr float kRemoved = -std::numeric_limits<float>::infinity();
-
 std::vector<float> softmax(const float* row, std::int64_t n) {
   const float top = *std::max_element(row, row + n);
   std::vector<float> p(static_cast<std::size_t>(n));

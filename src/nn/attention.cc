@@ -92,7 +92,7 @@ at::Tensor dropped(const Slice& slice, const kernels::Mask& mask) {
   return out;
 }
 
-struct Saved : torch::CustomClassHolder {
+struct SavedAttention : torch::CustomClassHolder {
   AttentionOptions options;
   kernels::Mask mask;
 };
@@ -102,7 +102,7 @@ class Attention : public torch::autograd::Function<Attention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const std::optional<at::Tensor>& given_bias, const AttentionOptions& options) {
     const auto bias = given_bias.value_or(at::Tensor());
-    auto saved = c10::make_intrusive<Saved>();
+    auto saved = c10::make_intrusive<SavedAttention>();
     saved->options = options;
     saved->mask = kernels::make_mask(options.dropout, options.dropout > 0 ? tensor::next_key() : tensor::RandomKey{});
     const auto bias32 = bias.defined() ? bias.to(at::kFloat).contiguous() : bias;
@@ -127,7 +127,7 @@ class Attention : public torch::autograd::Function<Attention> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2], &kept = saved[3];
-    const auto state = c10::static_intrusive_pointer_cast<Saved>(ctx->saved_data["options"].toCapsule());
+    const auto state = c10::static_intrusive_pointer_cast<SavedAttention>(ctx->saved_data["options"].toCapsule());
     const auto& o = state->options;
     const auto g = grads[0].contiguous();
     const auto gq = at::zeros_like(q), gk = at::zeros_like(k), gv = at::zeros_like(v);

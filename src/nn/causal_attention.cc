@@ -50,7 +50,7 @@ void for_blocks(const CausalAttentionOptions& o, std::int64_t heads, std::int64_
   }
 }
 
-struct Saved : torch::CustomClassHolder {
+struct SavedCausalAttention : torch::CustomClassHolder {
   CausalAttentionOptions options;
   kernels::Mask mask;
 };
@@ -201,7 +201,7 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const CausalAttentionOptions& o) {
-    auto saved = c10::make_intrusive<Saved>();
+    auto saved = c10::make_intrusive<SavedCausalAttention>();
     saved->options = o;
     saved->mask = kernels::make_mask(o.dropout, o.dropout > 0 ? tensor::next_key() : tensor::RandomKey{});
     const std::int64_t heads = q.size(1) * q.size(2);
@@ -226,7 +226,7 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     const auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2];
     float* sums = saved[3].mutable_data_ptr<float>();
-    const auto state = c10::static_intrusive_pointer_cast<Saved>(ctx->saved_data["options"].toCapsule());
+    const auto state = c10::static_intrusive_pointer_cast<SavedCausalAttention>(ctx->saved_data["options"].toCapsule());
     const auto& o = state->options;
     const std::int64_t heads = q.size(1) * q.size(2);
     const auto g = grads[0].contiguous().view({q.size(0), q.size(1), q.size(2), v.size(2)});

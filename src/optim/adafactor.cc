@@ -12,12 +12,9 @@
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
-namespace {
-
-constexpr std::int64_t kChunk = 1 << 16;  // sums run over fixed chunks, so threads do not change them
 
 /// Where a slice lies in its matrix: [batch * rows, cols], the last two dimensions of the parameter.
-struct Place {
+struct MatrixSlice {
   std::int64_t batch = 1, rows = 1, cols = 1;
   std::int64_t begin = 0, end = 0;  // elements of the flattened parameter
   std::int64_t first_row() const { return begin / cols; }
@@ -28,9 +25,13 @@ struct Place {
   }
 };
 
+namespace {
+
+constexpr std::int64_t kChunk = 1 << 16;  // sums run over fixed chunks, so threads do not change them
+
 /// rows[r] += sum of g^2 over a row's columns, columns[b, c] += over the rows of batch b.
 template <class T>
-void add_squares(const Place& at, const T* g, double* rows, double* columns) {
+void add_squares(const MatrixSlice& at, const T* g, double* rows, double* columns) {
   const auto square = [&](std::int64_t r, std::int64_t c) {
     const auto x = static_cast<double>(g[r * at.cols + c - at.begin]);
     return x * x;
@@ -70,7 +71,7 @@ double sum_chunks(std::int64_t n, const F& term) {
 }  // namespace
 
 struct Adafactor::Factored {
-  Place place;
+  MatrixSlice place;
   bool matrix = false;
   std::int64_t numel = 0;         // of the whole parameter
   at::Tensor row, col;            // matrix: 1-D, whole
@@ -205,7 +206,7 @@ namespace {
 
 /// Calls f(k, u) for elements [from, to) of the slice, u: the gradient over the root of its second moment.
 template <class T, class A, class F>
-void for_each_update(const Place& at, std::int64_t from, std::int64_t to, const T* g, const double* row_scale,
+void for_each_update(const MatrixSlice& at, std::int64_t from, std::int64_t to, const T* g, const double* row_scale,
                      const A* col, const A* variance, double floor, const F& f) {
   const auto low = static_cast<A>(floor);
   for (auto k = from; k < to;) {

@@ -14,10 +14,6 @@ void set_targets(peft::LoraConfig& lora, const std::vector<std::string>& words) 
   }
 }
 
-void require(bool condition, const std::string& message, const std::string& key) {
-  if (!condition) throw ConfigError(message, key);
-}
-
 }  // namespace
 
 void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string& group) {
@@ -38,11 +34,11 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
 }
 
 void check_lora_flags(const LoraFlags& f) {
-  require(f.lora_r >= 1 || !f.use_peft_lora, "lora_r must be at least 1", "lora_r");
-  require(f.lora_dropout >= 0 && f.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
-  require(f.use_peft_lora || f.adapter_name_or_path.empty(),
-          "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights are",
-          "adapter_name_or_path");
+  require_option(f.lora_r >= 1 || !f.use_peft_lora, "lora_r must be at least 1", "lora_r");
+  require_option(f.lora_dropout >= 0 && f.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
+  require_option(f.use_peft_lora || f.adapter_name_or_path.empty(),
+                 "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights are",
+                 "adapter_name_or_path");
 }
 
 std::optional<peft::LoraConfig> lora_config(const LoraFlags& f, const std::string& task_type,

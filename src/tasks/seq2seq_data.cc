@@ -9,7 +9,8 @@
 namespace tessera::tasks {
 namespace {
 
-data::SamplerOptions sampler(const Seq2SeqData& data, const Seq2SeqOptions& options, int rank, int world_size) {
+data::SamplerOptions training_sampler(const Seq2SeqData& data, const Seq2SeqOptions& options, int rank,
+                                      int world_size) {
   return {.rows = static_cast<std::int64_t>(data.train.rows.size()),
           .per_device_batch = options.per_device_train_batch_size,
           .rank = rank,
@@ -79,8 +80,8 @@ Seq2SeqTrainable::Seq2SeqTrainable(models::Model& model, const Seq2SeqData& data
                                    int rank, int world_size)
     : model_(model),
       data_(data),
-      mine_(sampler(data, options, rank, world_size)),
-      all_(all_ranks(sampler(data, options, rank, world_size))) {}
+      mine_(training_sampler(data, options, rank, world_size)),
+      all_(all_ranks(training_sampler(data, options, rank, world_size))) {}
 
 double Seq2SeqTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
   all_.seek({epoch, batch});

@@ -23,7 +23,8 @@ std::string text_at(const at::Tensor& ids, const at::Tensor& labels, std::int64_
   return begin == std::string::npos ? std::string() : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-data::SamplerOptions sampler(const Seq2SeqData& data, const Seq2SeqOptions& options, int rank, int world_size) {
+data::SamplerOptions evaluation_sampler(const Seq2SeqData& data, const Seq2SeqOptions& options, int rank,
+                                        int world_size) {
   return {.rows = static_cast<std::int64_t>(data.validation.rows.size()),
           .per_device_batch = options.per_device_eval_batch_size,
           .rank = rank,
@@ -36,7 +37,7 @@ data::SamplerOptions sampler(const Seq2SeqData& data, const Seq2SeqOptions& opti
 }  // namespace
 
 std::int64_t evaluation_batches(const Seq2SeqData& data, const Seq2SeqOptions& options, int world_size) {
-  const auto all = data::EpochSampler(sampler(data, options, 0, world_size)).batches_per_epoch();
+  const auto all = data::EpochSampler(evaluation_sampler(data, options, 0, world_size)).batches_per_epoch();
   return options.max_eval_steps > 0 ? std::min(all, options.max_eval_steps) : all;
 }
 
@@ -45,7 +46,7 @@ Evaluation evaluate(models::Model& model, const Seq2SeqData& data, const Seq2Seq
   const auto start = std::chrono::steady_clock::now();
   const c10::AutoGradMode no_grad(false);
   model.eval();
-  data::EpochSampler rows(sampler(data, options, group.rank(), group.size()));
+  data::EpochSampler rows(evaluation_sampler(data, options, group.rank(), group.size()));
   const auto batches = evaluation_batches(data, options, group.size());
   double loss_sum = 0, tokens = 0;
   nlohmann::json mine = nlohmann::json::array();  // [row, prediction, label]

@@ -82,26 +82,22 @@ void add_output(config::OptionTable& table, Seq2SeqOptions& o) {
   table.add(&o.print_model, {"--print_model"}, "print the sharded model before training", group);
 }
 
-void require(bool condition, const std::string& message, const std::string& key) {
-  if (!condition) throw ConfigError(message, key);
-}
-
 void check(Seq2SeqOptions& o) {
-  require(o.per_device_train_batch_size > 0 && o.per_device_eval_batch_size > 0, "batch sizes must be at least 1",
-          "per_device_train_batch_size");
-  require(o.max_length >= 2, "max_length must leave room for a token and </s>: at least 2", "max_length");
-  require(!o.max_target_length || *o.max_target_length >= 1, "max_target_length must be at least 1",
-          "max_target_length");
+  require_option(o.per_device_train_batch_size > 0 && o.per_device_eval_batch_size > 0,
+                 "batch sizes must be at least 1", "per_device_train_batch_size");
+  require_option(o.max_length >= 2, "max_length must leave room for a token and </s>: at least 2", "max_length");
+  require_option(!o.max_target_length || *o.max_target_length >= 1, "max_target_length must be at least 1",
+                 "max_target_length");
   check_lora_flags(o.adapter);
-  require(o.trainer.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
-  require(o.trainer.num_train_epochs > 0 || o.trainer.max_steps > 0, "num_train_epochs must be positive",
-          "num_train_epochs");
-  require(o.trainer.warmup_steps >= 0 && o.trainer.warmup_ratio >= 0 && o.trainer.warmup_ratio <= 1,
-          "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
+  require_option(o.trainer.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
+  require_option(o.trainer.num_train_epochs > 0 || o.trainer.max_steps > 0, "num_train_epochs must be positive",
+                 "num_train_epochs");
+  require_option(o.trainer.warmup_steps >= 0 && o.trainer.warmup_ratio >= 0 && o.trainer.warmup_ratio <= 1,
+                 "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
   if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
-  require(o.validation_split >= 0 && o.validation_split < 1,
-          "validation_split must be in [0, 1), or a percentage below 100", "validation_split");
-  require(o.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
+  require_option(o.validation_split >= 0 && o.validation_split < 1,
+                 "validation_split must be in [0, 1), or a percentage below 100", "validation_split");
+  require_option(o.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
 }
 
 }  // namespace

@@ -72,22 +72,19 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   table.add(&d.cache_folder, {"--dataset_cache_dir"}, "of tokenised rows; empty: in the user's cache", group);
 }
 
-void require(bool condition, const std::string& message, const std::string& key) {
-  if (!condition) throw ConfigError(message, key);
-}
-
 void check(SftOptions& o) {
-  require(!o.push_to_hub,
-          "--push_to_hub is not available yet: nothing is uploaded. Leave it out; the adapter or model in --output_dir "
-          "can be uploaded as it is",
-          "push_to_hub");
-  require(!o.use_4bit_quantization && !o.use_8bit_quantization,
-          "4-bit and 8-bit quantisation (QLoRA) are not available yet; leave out --use_4bit_quantization and "
-          "--use_8bit_quantization, or use --bf16 to halve the frozen weights",
-          "use_4bit_quantization");
+  require_option(
+      !o.push_to_hub,
+      "--push_to_hub is not available yet: nothing is uploaded. Leave it out; the adapter or model in --output_dir "
+      "can be uploaded as it is",
+      "push_to_hub");
+  require_option(!o.use_4bit_quantization && !o.use_8bit_quantization,
+                 "4-bit and 8-bit quantisation (QLoRA) are not available yet; leave out --use_4bit_quantization and "
+                 "--use_8bit_quantization, or use --bf16 to halve the frozen weights",
+                 "use_4bit_quantization");
   check_lora_flags(o.adapter);
-  require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
-          "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
+  require_option(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
+                 "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
 }
 
 }  // namespace

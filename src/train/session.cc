@@ -16,6 +16,7 @@
 #include "checkpoint/training_state.h"
 #include "tessera/base/error.h"
 #include "train/interruption.h"
+#include "train/seconds.h"
 #include "train/throughput.h"
 
 namespace tessera::train {
@@ -23,11 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double rounded(double value, int digits) {
   const double scale = std::pow(10.0, digits);

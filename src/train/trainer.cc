@@ -9,15 +9,10 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "train/seconds.h"
 
 namespace tessera::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;

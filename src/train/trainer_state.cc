@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 // Entries of stateful_callbacks: transformers leaves those that it does not know alone.
 constexpr const char* kStopper = "EarlyStoppingCallback";
@@ -27,15 +27,15 @@ std::string number_text(double value) {
 
 std::string TrainerState::to_json() const {
   const bool has_best = best_metric.has_value();
-  const Json control = {{"should_epoch_stop", false},
-                        {"should_evaluate", false},
-                        {"should_log", false},
-                        {"should_save", true},
-                        {"should_training_stop", global_step >= max_steps}};
-  const Json json = {
-      {"best_global_step", has_best ? Json(best_global_step) : Json()},
-      {"best_metric", has_best ? Json(*best_metric) : Json()},
-      {"best_model_checkpoint", best_model_checkpoint.empty() ? Json() : Json(best_model_checkpoint)},
+  const SortedJson control = {{"should_epoch_stop", false},
+                              {"should_evaluate", false},
+                              {"should_log", false},
+                              {"should_save", true},
+                              {"should_training_stop", global_step >= max_steps}};
+  const SortedJson json = {
+      {"best_global_step", has_best ? SortedJson(best_global_step) : SortedJson()},
+      {"best_metric", has_best ? SortedJson(*best_metric) : SortedJson()},
+      {"best_model_checkpoint", best_model_checkpoint.empty() ? SortedJson() : SortedJson(best_model_checkpoint)},
       {"epoch", epoch},
       {"eval_steps", eval_steps},
       {"global_step", global_step},
@@ -49,7 +49,7 @@ std::string TrainerState::to_json() const {
       {"num_train_epochs", num_train_epochs},
       {"save_steps", save_steps},
       {"stateful_callbacks",
-       {{"TrainerControl", {{"args", control}, {"attributes", Json::object()}}},
+       {{"TrainerControl", {{"args", control}, {"attributes", SortedJson::object()}}},
         {kStopper, {{"attributes", {{"early_stopping_patience_counter", evaluations_without_improvement}}}}},
         {kRun,
          {{"attributes",
@@ -65,7 +65,7 @@ std::string TrainerState::to_json() const {
 }
 
 TrainerState TrainerState::read(const std::string& file) {
-  const Json json = Json::parse(read_file(file), nullptr, false);
+  const SortedJson json = SortedJson::parse(read_file(file), nullptr, false);
   if (json.is_discarded()) throw CheckpointError("'" + file + "' is not JSON; resume from another checkpoint", file);
   TrainerState s;
   try {
@@ -82,7 +82,7 @@ TrainerState TrainerState::read(const std::string& file) {
       if (!json.at("best_model_checkpoint").is_null()) s.best_model_checkpoint = json["best_model_checkpoint"];
     }
     const auto attribute = [&](const char* callback, const char* name, auto fallback) {
-      const Json::json_pointer path(fmt::format("/stateful_callbacks/{}/attributes/{}", callback, name));
+      const SortedJson::json_pointer path(fmt::format("/stateful_callbacks/{}/attributes/{}", callback, name));
       return json.value(path, fallback);
     };
     s.evaluations_without_improvement = attribute(kStopper, "early_stopping_patience_counter", std::int64_t{0});
@@ -90,7 +90,7 @@ TrainerState TrainerState::read(const std::string& file) {
     s.loss_scale = attribute(kRun, "loss_scale", 0.0);
     s.steps_at_loss_scale = attribute(kRun, "steps_at_loss_scale", std::int64_t{0});
     s.schedule = attribute(kRun, "schedule", std::string("{}"));
-  } catch (const Json::exception& e) {
+  } catch (const SortedJson::exception& e) {
     throw CheckpointError(
         "'" + file + "' is not a trainer_state.json (" + e.what() + "); resume from another checkpoint", file);
   }

@@ -143,32 +143,29 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.disable_tqdm, {"--disable_tqdm"}, "no progress bars", group);
 }
 
-void require(bool condition, const std::string& message, const std::string& key) {
-  if (!condition) throw ConfigError(message, key);
-}
-
 void check_intervals(TrainingArguments& a) {
-  require(a.logging_steps > 0 || a.logging_strategy != Interval::kSteps, "logging_steps must be positive",
-          "logging_steps");
-  require(a.save_steps > 0 || a.save_strategy != Interval::kSteps, "save_steps must be positive", "save_steps");
+  require_option(a.logging_steps > 0 || a.logging_strategy != Interval::kSteps, "logging_steps must be positive",
+                 "logging_steps");
+  require_option(a.save_steps > 0 || a.save_strategy != Interval::kSteps, "save_steps must be positive", "save_steps");
   if (!a.eval_steps) a.eval_steps = a.logging_steps;
-  require(*a.eval_steps > 0 || a.eval_strategy != Interval::kSteps, "eval_steps must be positive", "eval_steps");
+  require_option(*a.eval_steps > 0 || a.eval_strategy != Interval::kSteps, "eval_steps must be positive", "eval_steps");
   if (a.do_eval && *a.do_eval && a.eval_strategy == Interval::kNo) a.eval_strategy = Interval::kEpoch;
   const bool needs_evaluation =
       a.load_best_model_at_end || a.early_stopping_patience > 0 || a.save_strategy == Interval::kBest;
-  require(
+  require_option(
       !needs_evaluation || a.eval_strategy != Interval::kNo,
       "load_best_model_at_end, early_stopping_patience and save_strategy best need an --eval_strategy (steps, epoch)",
       "eval_strategy");
   if (a.load_best_model_at_end && a.save_strategy != Interval::kBest) {
-    require(a.save_strategy == a.eval_strategy,
-            "load_best_model_at_end needs --save_strategy and --eval_strategy to be the same, or --save_strategy best",
-            "load_best_model_at_end");
-    require(a.save_strategy != Interval::kSteps || std::fmod(a.save_steps, *a.eval_steps) == 0,
-            "load_best_model_at_end needs --save_steps to be a multiple of --eval_steps", "save_steps");
+    require_option(
+        a.save_strategy == a.eval_strategy,
+        "load_best_model_at_end needs --save_strategy and --eval_strategy to be the same, or --save_strategy best",
+        "load_best_model_at_end");
+    require_option(a.save_strategy != Interval::kSteps || std::fmod(a.save_steps, *a.eval_steps) == 0,
+                   "load_best_model_at_end needs --save_steps to be a multiple of --eval_steps", "save_steps");
   }
-  require(!(a.load_best_model_at_end && a.save_only_model),
-          "load_best_model_at_end needs whole checkpoints; leave out --save_only_model", "save_only_model");
+  require_option(!(a.load_best_model_at_end && a.save_only_model),
+                 "load_best_model_at_end needs whole checkpoints; leave out --save_only_model", "save_only_model");
   if (a.metric_for_best_model.empty()) a.metric_for_best_model = "loss";
   if (!a.metric_for_best_model.starts_with("eval_")) a.metric_for_best_model.insert(0, "eval_");
   if (!a.greater_is_better) a.greater_is_better = !a.metric_for_best_model.ends_with("loss");
@@ -221,18 +218,18 @@ void add_training_arguments(config::OptionTable& table, TrainingArguments& argum
 }
 
 void check_training_arguments(TrainingArguments& a, const config::OptionTable& table, std::vector<std::string>& notes) {
-  require(a.per_device_train_batch_size > 0 && a.per_device_eval_batch_size > 0, "batch sizes must be at least 1",
-          "per_device_train_batch_size");
-  require(a.gradient_accumulation_steps > 0, "gradient_accumulation_steps must be at least 1",
-          "gradient_accumulation_steps");
-  require(a.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
-  require(a.num_train_epochs > 0 || a.max_steps > 0, "num_train_epochs must be positive", "num_train_epochs");
-  require(a.warmup_steps >= 0 && a.warmup_ratio >= 0 && a.warmup_ratio <= 1,
-          "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
-  require(a.max_grad_norm >= 0, "max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
-  require(a.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
-  require(a.neftune_noise_alpha == 0, "--neftune_noise_alpha is not available yet; leave it out",
-          "neftune_noise_alpha");
+  require_option(a.per_device_train_batch_size > 0 && a.per_device_eval_batch_size > 0,
+                 "batch sizes must be at least 1", "per_device_train_batch_size");
+  require_option(a.gradient_accumulation_steps > 0, "gradient_accumulation_steps must be at least 1",
+                 "gradient_accumulation_steps");
+  require_option(a.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
+  require_option(a.num_train_epochs > 0 || a.max_steps > 0, "num_train_epochs must be positive", "num_train_epochs");
+  require_option(a.warmup_steps >= 0 && a.warmup_ratio >= 0 && a.warmup_ratio <= 1,
+                 "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
+  require_option(a.max_grad_norm >= 0, "max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
+  require_option(a.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
+  require_option(a.neftune_noise_alpha == 0, "--neftune_noise_alpha is not available yet; leave it out",
+                 "neftune_noise_alpha");
   check_intervals(a);
   for (const auto& flag : kWithoutEffect) {
     if (table.given(flag.name)) notes.push_back(std::string(flag.name) + " has no effect: " + flag.why);

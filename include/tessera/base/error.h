@@ -19,6 +19,11 @@ class ConfigError : public Error {
   std::string key;
 };
 
+/// Throws ConfigError(message, key) unless `condition`.
+inline void require_option(bool condition, const std::string& message, const std::string& key) {
+  if (!condition) throw ConfigError(message, key);
+}
+
 /// A data, weight or tokenizer file. `line` is 1-based, 0 where the file has no lines.
 class DataError : public Error {
  public:
