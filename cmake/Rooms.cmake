@@ -3,23 +3,46 @@
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
 # fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
 # Every room but base, config, text, chat, launch and cli links libtorch (and, through it, needs no more than ATen's slim headers).
-# Most of such a source's compile time is libtorch's headers: eight sources share one reading of them. Highway's sources read
-# themselves again for each instruction set, and stay alone.
-function(tessera_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+# tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include eight of the sources each, by their paths below ROOT
+# (an include folder). Most of a source's compile time is libtorch's headers; so eight share one reading of them. CMake's own
+# unity builds write absolute paths, which keeps ccache from knowing the same sources in another checkout. Highway's sources
+# read themselves again for each instruction set, and stay alone.
+function(tessera_batches out name root)
+  set(result)
+  set(batch)
+  set(count 0)
   foreach(source ${ARGN})
     file(STRINGS ${source} highway REGEX "hwy/foreach_target.h" LIMIT_COUNT 1)
     if(highway)
-      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      list(APPEND result ${source})
+      continue()
+    endif()
+    file(RELATIVE_PATH path ${root} ${source})
+    string(APPEND batch "#include \"${path}\"\n")
+    math(EXPR count "${count} + 1")
+    math(EXPR full "${count} % 8")
+    if(full EQUAL 0)
+      list(APPEND result "${PROJECT_BINARY_DIR}/batches/${name}_${count}.cc")
+      file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/batches/${name}_${count}.cc" CONTENT "${batch}" @ONLY)
+      set(batch)
     endif()
   endforeach()
+  if(batch)
+    list(APPEND result "${PROJECT_BINARY_DIR}/batches/${name}_rest.cc")
+    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/batches/${name}_rest.cc" CONTENT "${batch}" @ONLY)
+  endif()
+  set(${out} ${result} PARENT_SCOPE)
 endfunction()
 
 function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  set(rooms_without_torch "^(base|config|text|chat|launch|cli)$")
   if(sources)
+    if(NOT name MATCHES "${rooms_without_torch}")
+      tessera_batches(sources ${name} "${PROJECT_SOURCE_DIR}/src" ${sources})
+    endif()
     add_library(tessera_${name} STATIC ${sources})
     set(scope PUBLIC)
   else()
@@ -30,8 +53,7 @@ function(tessera_room name)
   list(TRANSFORM ROOM_DEPENDS PREPEND "tessera_")
   target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt-header-only spdlog::spdlog
                         nlohmann_json::nlohmann_json Threads::Threads)
-  if(NOT name MATCHES "^(base|config|text|chat|launch|cli)$")
+  if(NOT name MATCHES "${rooms_without_torch}")
     target_link_libraries(tessera_${name} ${scope} tessera::libtorch)
-    tessera_unity(tessera_${name} ${sources})
   endif()
 endfunction()

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string data(const std::string& name) {
+std::string torch_data(const std::string& name) {
   return std::string(TESSERA_TEST_DATA) + "/torch_bin/" + name;
 }
 
@@ -32,7 +32,8 @@ std::string message(F f) {
 }
 
 TEST(TorchFile, HoldsTheSameTensorsAsSafetensors) {
-  const auto bin = open_weights(data("state_dict.bin")), plain = open_weights(data("state_dict.safetensors"));
+  const auto bin = open_weights(torch_data("state_dict.bin")),
+             plain = open_weights(torch_data("state_dict.safetensors"));
   ASSERT_EQ(bin->tensors().size(), plain->tensors().size());
   for (const auto& info : plain->tensors()) {
     ASSERT_NE(bin->find(info.name), nullptr) << info.name;
@@ -44,7 +45,7 @@ TEST(TorchFile, HoldsTheSameTensorsAsSafetensors) {
 }
 
 TEST(TorchFile, ReadsRangesOfViews) {
-  const auto bin = open_weights(data("state_dict.bin"));
+  const auto bin = open_weights(torch_data("state_dict.bin"));
   for (const char* name : {"transposed", "slice", "expanded", "shared.b"}) {
     const auto whole = read_tensor(*bin, name).view({-1});
     for (std::int64_t begin = 0; begin < whole.numel(); ++begin) {
@@ -56,7 +57,7 @@ TEST(TorchFile, ReadsRangesOfViews) {
 }
 
 TEST(TorchFile, MapsWhatIsContiguous) {
-  const auto bin = open_weights(data("state_dict.bin"));
+  const auto bin = open_weights(torch_data("state_dict.bin"));
   const auto mapped = bin->map("linear.weight");
   ASSERT_TRUE(mapped.has_value());
   const auto t = read_tensor(*bin, "linear.weight");
@@ -65,7 +66,7 @@ TEST(TorchFile, MapsWhatIsContiguous) {
 }
 
 TEST(TorchFile, RefusesGlobalsByNameAndRunsNothing) {
-  const auto text = message([] { open_weights(data("evil.bin")); });
+  const auto text = message([] { open_weights(torch_data("evil.bin")); });
   EXPECT_NE(text.find("evil.bin"), std::string::npos) << text;
   EXPECT_NE(text.find("posix.system"), std::string::npos) << text;
   EXPECT_NE(text.find("nothing was run"), std::string::npos) << text;
@@ -73,10 +74,11 @@ TEST(TorchFile, RefusesGlobalsByNameAndRunsNothing) {
 }
 
 TEST(TorchFile, RefusesWhatIsNotAStateDict) {
-  EXPECT_NE(message([] { open_weights(data("list.bin")); }).find("expected a dict"), std::string::npos);
-  EXPECT_NE(message([] { open_weights(data("nested.bin")); }).find("no tensors at the top level"), std::string::npos);
-  EXPECT_NE(message([] { open_weights(data("legacy.bin")); }).find("since version 1.6"), std::string::npos);
-  EXPECT_NE(message([] { open_weights(data("compressed.bin")); }).find("is compressed"), std::string::npos);
+  EXPECT_NE(message([] { open_weights(torch_data("list.bin")); }).find("expected a dict"), std::string::npos);
+  EXPECT_NE(message([] { open_weights(torch_data("nested.bin")); }).find("no tensors at the top level"),
+            std::string::npos);
+  EXPECT_NE(message([] { open_weights(torch_data("legacy.bin")); }).find("since version 1.6"), std::string::npos);
+  EXPECT_NE(message([] { open_weights(torch_data("compressed.bin")); }).find("is compressed"), std::string::npos);
 }
 
 class DamagedTorchFile : public testing::Test {
@@ -94,19 +96,19 @@ class DamagedTorchFile : public testing::Test {
 };
 
 TEST_F(DamagedTorchFile, EveryPrefixIsAnError) {
-  const auto good = read_file(data("one.bin"));
+  const auto good = read_file(torch_data("one.bin"));
   for (std::size_t n = 0; n < good.size(); n += 5)
     EXPECT_NE(message([&] { open_weights(write(good.substr(0, n))); }), "accepted") << n;
 }
 
 TEST_F(DamagedTorchFile, AChangedPickleFailsItsChecksum) {
-  auto bytes = read_file(data("one.bin"));
+  auto bytes = read_file(torch_data("one.bin"));
   bytes[bytes.find("FloatStorage")] = 'f';
   EXPECT_NE(message([&] { open_weights(write(bytes)); }).find("checksum of entry 'one/data.pkl'"), std::string::npos);
 }
 
 TEST_F(DamagedTorchFile, ShardedIndexNamesWhatIsMissing) {
-  fs::copy_file(data("one.bin"), folder_ / "pytorch_model-00001-of-00001.bin");
+  fs::copy_file(torch_data("one.bin"), folder_ / "pytorch_model-00001-of-00001.bin");
   std::ofstream(folder_ / "pytorch_model.bin.index.json")
       << R"({"weight_map":{"w":"pytorch_model-00001-of-00001.bin"}})";
   EXPECT_EQ(open_weights(folder_.string())->tensors().size(), 1u);

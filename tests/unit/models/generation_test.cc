@@ -14,8 +14,8 @@
 namespace tessera::models {
 namespace {
 
-const std::string kGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/";
-const std::string kFolder = kGoldens + "generate_t5";
+const std::string kGenerationGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/";
+const std::string kGenerationFolder = kGenerationGoldens + "generate_t5";
 
 struct Run {
   std::string folder;
@@ -29,7 +29,7 @@ void PrintTo(const Run& run, std::ostream* out) {
 class Generation : public testing::TestWithParam<Run> {};
 
 TEST_P(Generation, EqualsTransformers) {
-  const auto folder = kGoldens + GetParam().folder;
+  const auto folder = kGenerationGoldens + GetParam().folder;
   ModelConfig config;
   auto model = build_model(folder, &config);
   load_weights(*model, *io::open_weights(folder));
@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Runs, Generation, testing::ValuesIn(runs()));
 class CausalGeneration : public testing::Test {
  protected:
   void SetUp() override {
-    const auto folder = kGoldens + "generate_llama";
+    const auto folder = kGenerationGoldens + "generate_llama";
     ModelConfig config;
     model_ = build_model(folder, &config);
     load_weights(*model_, *io::open_weights(folder));
@@ -116,7 +116,7 @@ TEST_F(CausalGeneration, PromptsPaddedOnTheRightAreRefused) {
 }
 
 TEST(GenerationOptions, MoreSequencesThanBeamsIsRefused) {
-  auto model = build_model(kFolder, nullptr);
+  auto model = build_model(kGenerationFolder, nullptr);
   GenerationConfig config;
   config.num_return_sequences = 2;
   EXPECT_THROW(generate(*model, torch::ones({1, 3}, torch::kLong), {}, config), ConfigError);

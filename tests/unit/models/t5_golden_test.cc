@@ -12,16 +12,16 @@ namespace tessera::models {
 namespace {
 
 namespace fs = std::filesystem;
-const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/";
+const std::string kT5Folder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/";
 
-struct Case {
+struct T5Case {
   std::string model, file;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> out;
+std::vector<T5Case> t5_cases() {
+  std::vector<T5Case> out;
   for (const char* model : {"t5_v1_0", "t5_v1_1", "t5_long", "mt5"}) {
-    for (const auto& entry : fs::directory_iterator(kFolder + model)) {
+    for (const auto& entry : fs::directory_iterator(kT5Folder + model)) {
       const auto name = entry.path().filename().string();
       if (name.starts_with("io") && name.ends_with(".safetensors")) out.push_back({model, name});
     }
@@ -29,7 +29,7 @@ std::vector<Case> cases() {
   return out;
 }
 
-class T5Golden : public testing::TestWithParam<Case> {};
+class T5Golden : public testing::TestWithParam<T5Case> {};
 
 at::Tensor optional_tensor(const io::TensorSource& io, const std::string& name) {
   return io.find(name) ? io::read_tensor(io, name) : at::Tensor();
@@ -37,10 +37,10 @@ at::Tensor optional_tensor(const io::TensorSource& io, const std::string& name) 
 
 TEST_P(T5Golden, MatchesTransformers) {
   ModelConfig config;
-  auto model = build_model(kFolder + GetParam().model, &config);
-  load_weights(*model, *io::open_weights(kFolder + GetParam().model));
+  auto model = build_model(kT5Folder + GetParam().model, &config);
+  load_weights(*model, *io::open_weights(kT5Folder + GetParam().model));
   model->eval();
-  const auto io = io::open_safetensors(kFolder + GetParam().model + "/" + GetParam().file);
+  const auto io = io::open_safetensors(kT5Folder + GetParam().model + "/" + GetParam().file);
   ModelInput in;
   in.input_ids = io::read_tensor(*io, "input_ids");
   in.attention_mask = optional_tensor(*io, "attention_mask");
@@ -70,10 +70,10 @@ TEST_P(T5Golden, MatchesTransformers) {
 }
 
 TEST_P(T5Golden, FusedLossHasTheSameValueAndGradients) {
-  auto model = build_model(kFolder + GetParam().model, nullptr);
-  load_weights(*model, *io::open_weights(kFolder + GetParam().model));
+  auto model = build_model(kT5Folder + GetParam().model, nullptr);
+  load_weights(*model, *io::open_weights(kT5Folder + GetParam().model));
   model->train();  // dropout is 0 in these models
-  const auto io = io::open_safetensors(kFolder + GetParam().model + "/" + GetParam().file);
+  const auto io = io::open_safetensors(kT5Folder + GetParam().model + "/" + GetParam().file);
   ModelInput in;
   in.input_ids = io::read_tensor(*io, "input_ids");
   in.attention_mask = optional_tensor(*io, "attention_mask");
@@ -89,7 +89,7 @@ TEST_P(T5Golden, FusedLossHasTheSameValueAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, T5Golden, testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Files, T5Golden, testing::ValuesIn(t5_cases()), [](const auto& info) {
   return info.param.model + "_" + fs::path(info.param.file).stem().string();
 });
 

@@ -13,30 +13,10 @@
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/init.h"
 #include "tessera/nn/linear.h"
+#include "unit/nn/same_gradients.h"
 
 namespace tessera::nn {
 namespace {
-
-using Inputs = std::vector<at::Tensor>;
-
-// Gradients of both functions for the same inputs and the same output gradient.
-template <class Fused, class Composite>
-void expect_same(const Inputs& inputs, const Fused& fused, const Composite& composite, double tolerance) {
-  const auto run = [&](const auto& f) {
-    Inputs leaves;
-    for (const auto& t : inputs) leaves.push_back(t.detach().clone().set_requires_grad(true));
-    const auto y = f(leaves);
-    torch::manual_seed(3);
-    y.backward(torch::randn(y.sizes()).to(y.scalar_type()));
-    Inputs out{y.detach()};
-    for (const auto& leaf : leaves) out.push_back(leaf.grad());
-    return out;
-  };
-  const auto a = run(fused), b = run(composite);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    test::expect_close(a[i], b[i], tolerance, i == 0 ? "value" : "gradient of input " + std::to_string(i - 1));
-  }
-}
 
 at::Tensor normal(at::IntArrayRef sizes) {
   return torch::randn(sizes);

@@ -10,7 +10,7 @@
 namespace tessera::optim {
 namespace {
 
-std::string message_of(const std::string& name, const std::string& kwargs, double lr = 1) {
+std::string schedule_error(const std::string& name, const std::string& kwargs, double lr = 1) {
   try {
     make_schedule(name, {.lr = lr, .warmup_steps = 2, .total_steps = 10, .kwargs_json = kwargs});
   } catch (const ConfigError& e) {
@@ -20,22 +20,22 @@ std::string message_of(const std::string& name, const std::string& kwargs, doubl
 }
 
 TEST(Schedule, NamesTheNearest) {
-  EXPECT_NE(message_of("lineal", "").find("did you mean 'linear'"), std::string::npos);
+  EXPECT_NE(schedule_error("lineal", "").find("did you mean 'linear'"), std::string::npos);
   EXPECT_THROW(schedule("lineal", 0, 0, 1), ConfigError);
 }
 
 TEST(Schedule, ChecksItsKeys) {
-  EXPECT_NE(message_of("cosine", R"({"num_cycle": 1})").find("did you mean 'num_cycles'"), std::string::npos);
-  EXPECT_NE(message_of("cosine", R"({"num_cycles": "two"})").find("expected a number"), std::string::npos);
-  EXPECT_NE(message_of("cosine", "num_cycles=2").find("JSON object"), std::string::npos);
-  EXPECT_NE(message_of("cosine_with_min_lr", "").find("neither"), std::string::npos);
-  EXPECT_NE(message_of("cosine_with_min_lr", R"({"min_lr": 1e-5, "min_lr_rate": 0.1})").find("both"),
+  EXPECT_NE(schedule_error("cosine", R"({"num_cycle": 1})").find("did you mean 'num_cycles'"), std::string::npos);
+  EXPECT_NE(schedule_error("cosine", R"({"num_cycles": "two"})").find("expected a number"), std::string::npos);
+  EXPECT_NE(schedule_error("cosine", "num_cycles=2").find("JSON object"), std::string::npos);
+  EXPECT_NE(schedule_error("cosine_with_min_lr", "").find("neither"), std::string::npos);
+  EXPECT_NE(schedule_error("cosine_with_min_lr", R"({"min_lr": 1e-5, "min_lr_rate": 0.1})").find("both"),
             std::string::npos);
-  EXPECT_NE(message_of("warmup_stable_decay", "").find("num_decay_steps"), std::string::npos);
-  EXPECT_NE(message_of("warmup_stable_decay", R"({"num_decay_steps": 2, "decay_type": "log"})").find("'1-sqrt'"),
+  EXPECT_NE(schedule_error("warmup_stable_decay", "").find("num_decay_steps"), std::string::npos);
+  EXPECT_NE(schedule_error("warmup_stable_decay", R"({"num_decay_steps": 2, "decay_type": "log"})").find("'1-sqrt'"),
             std::string::npos);
-  EXPECT_NE(message_of("polynomial", "", 1e-9).find("lr_end below"), std::string::npos);
-  EXPECT_NE(message_of("linear", R"({"power": 1})").find("it takes none"), std::string::npos);
+  EXPECT_NE(schedule_error("polynomial", "", 1e-9).find("lr_end below"), std::string::npos);
+  EXPECT_NE(schedule_error("linear", R"({"power": 1})").find("it takes none"), std::string::npos);
 }
 
 TEST(Schedule, CosineWithWarmupToMinLrBeginsAboveZero) {

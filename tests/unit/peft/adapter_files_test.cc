@@ -13,25 +13,10 @@
 #include "peft/slots.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
+#include "unit/peft/with_adapter.h"
 
 namespace tessera::peft {
 namespace {
-
-const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/";
-
-struct Loaded {
-  std::shared_ptr<models::Model> model;
-  models::ModelConfig family;
-  LoraReport report;
-};
-
-Loaded load(const LoraConfig& config, const std::string& base = "base_t5u") {
-  Loaded out;
-  out.model = models::build_model(kFolder + base, &out.family);
-  models::load_weights(*out.model, *io::open_weights(kFolder + base));
-  out.report = apply_lora(*out.model, out.family, config, 7);
-  return out;
-}
 
 std::string failure(const std::function<void()>& run) {
   try {
@@ -56,7 +41,7 @@ TEST(AdapterEntries, AreTheTensorsThatPeftWrites) {
 
 TEST(InitialiseMagnitudes, EqualPefts) {
   const std::string folder = kFolder + "t5u_dora_save_head/adapter_init";
-  auto t5 = load(read_adapter_config(folder));
+  auto t5 = load(read_adapter_config(folder), "base_t5u");
   load_adapter(*t5.model, t5.report.config, folder);
   std::map<std::string, at::Tensor> stored;
   for (const auto& slot : adapted_slots(*t5.model)) {
@@ -70,7 +55,7 @@ TEST(InitialiseMagnitudes, EqualPefts) {
 
 TEST(MergeLora, WithMagnitudesAndASavedHeadEqualsPefts) {
   const std::string folder = kFolder + "t5u_dora_save_head/adapter_final";
-  auto t5 = load(read_adapter_config(folder));
+  auto t5 = load(read_adapter_config(folder), "base_t5u");
   load_adapter(*t5.model, t5.report.config, folder);
   merge_lora(*t5.model);
   const auto merged = io::open_weights(kFolder + "t5u_dora_save_head/merged");
@@ -81,7 +66,7 @@ TEST(MergeLora, WithMagnitudesAndASavedHeadEqualsPefts) {
 TEST(ModulesToSave, TrainInPlaceAndCountAsPeftCounts) {
   LoraConfig config;
   config.modules_to_save = {"lm_head"};
-  const auto t5 = load(config);
+  const auto t5 = load(config, "base_t5u");
   EXPECT_EQ(t5.report.saved, std::vector<std::string>{"lm_head"});
   std::int64_t trained = 0, all = 0;
   for (const auto& p : t5.model->named_parameters()) {
@@ -104,7 +89,7 @@ TEST(ModulesToSave, ThatMatchNothingAreAnError) {
 TEST(EmbeddingAdapters, AreZeroAtFirstAndKeepTheBaseWeightAsPeftDoes) {
   LoraConfig config;
   config.target_modules = {"shared", "q"};
-  const auto t5 = load(config);
+  const auto t5 = load(config, "base_t5u");
   const auto entries = adapter_entries(*t5.model, t5.report.config);
   const auto has = [&](const std::string& name) {
     return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.file_name == name; });
@@ -123,12 +108,12 @@ TEST(AdapterFile, RefusesTheAdapterOfAnotherConfig) {
   const auto folder = kFolder + "t5u_dora_save_head/adapter_init";
   auto config = read_adapter_config(folder);
   config.target_modules = {"q"};
-  auto t5 = load(config);
+  auto t5 = load(config, "base_t5u");
   EXPECT_NE(failure([&] { load_adapter(*t5.model, config, folder); }).find("no part of the adapter"),
             std::string::npos);
   config = read_adapter_config(folder);
   config.r = 5;
-  auto other = load(config);
+  auto other = load(config, "base_t5u");
   EXPECT_NE(failure([&] { load_adapter(*other.model, config, folder); }).find("another shape"), std::string::npos);
 }
 
@@ -136,7 +121,7 @@ TEST(AdapterFile, EmbeddingsThatItKeepsComeFromIt) {
   const auto folder = kFolder + "t5u_dora_save_head/adapter_final";
   auto config = read_adapter_config(folder);
   config.modules_to_save.clear();  // as after resizing the vocabulary: kept, not trained
-  auto t5 = load(config);
+  auto t5 = load(config, "base_t5u");
   load_adapter(*t5.model, config, folder);
   const auto kept =
       io::read_tensor(*io::open_weights(folder + "/adapter_model.safetensors"), "base_model.model.lm_head.weight");
@@ -152,13 +137,13 @@ TEST(LoraConfig, SettingsThatContradictEachOtherAreRefusedByName) {
   LoraConfig config;
   config.target_regex = ".*q";
   config.layers_to_transform = {1};
-  EXPECT_NE(failure([&] { load(config); }).find("layers_to_transform"), std::string::npos);
+  EXPECT_NE(failure([&] { load(config, "base_t5u"); }).find("layers_to_transform"), std::string::npos);
   config = {};
   config.layers_pattern = {"block"};
-  EXPECT_NE(failure([&] { load(config); }).find("layers_pattern"), std::string::npos);
+  EXPECT_NE(failure([&] { load(config, "base_t5u"); }).find("layers_pattern"), std::string::npos);
   config = {};
   config.init_lora_weights = "pissa";
-  EXPECT_NE(failure([&] { load(config); }).find("found 'pissa'"), std::string::npos);
+  EXPECT_NE(failure([&] { load(config, "base_t5u"); }).find("found 'pissa'"), std::string::npos);
 }
 
 }  // namespace

@@ -8,25 +8,10 @@
 #include "peft/merge.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
+#include "unit/peft/with_adapter.h"
 
 namespace tessera::peft {
 namespace {
-
-const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/";
-
-struct Loaded {
-  std::shared_ptr<models::Model> model;
-  models::ModelConfig family;
-  LoraReport report;
-};
-
-Loaded load(const LoraConfig& config) {
-  Loaded out;
-  out.model = models::build_model(kFolder + "base_t5", &out.family);
-  models::load_weights(*out.model, *io::open_weights(kFolder + "base_t5"));
-  out.report = apply_lora(*out.model, out.family, config, 7);
-  return out;
-}
 
 models::ModelInput batch(int step) {
   const auto source = io::open_safetensors(kFolder + "base_t5/batches.safetensors");
@@ -41,7 +26,7 @@ models::ModelInput batch(int step) {
 }
 
 TEST(LoraGolden, FirstGradientsEqualPefts) {
-  auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_init"));
+  auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_init"), "base_t5");
   load_adapter(*t5.model, t5.report.config, kFolder + "t5_lora_qv/adapter_init");
   EXPECT_EQ(t5.report.trainable, 5376);
   EXPECT_EQ(t5.report.total, 34336);
@@ -67,7 +52,7 @@ TEST(LoraGolden, FirstGradientsEqualPefts) {
 }
 
 TEST(LoraGolden, MergedWeightsAndLogitsEqualPefts) {
-  auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_final"));
+  auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_final"), "base_t5");
   load_adapter(*t5.model, t5.report.config, kFolder + "t5_lora_qv/adapter_final");
   t5.model->eval();
   const auto logits = io::read_tensor(*io::open_safetensors(kFolder + "t5_lora_qv/final_logits.safetensors"),
@@ -95,7 +80,7 @@ TEST(Lora, NewAdapterChangesNothingUntilItIsTrained) {
   LoraConfig config;
   auto plain = models::build_model(kFolder + "base_t5", nullptr);
   models::load_weights(*plain, *io::open_weights(kFolder + "base_t5"));
-  auto adapted = load(config);
+  auto adapted = load(config, "base_t5");
   EXPECT_EQ(adapted.report.adapted.size(), 12u);
   torch::NoGradGuard no_grad;
   test::expect_close((*adapted.model)(batch(0)).logits, (*plain)(batch(0)).logits, 1e-6, "logits");
@@ -104,15 +89,15 @@ TEST(Lora, NewAdapterChangesNothingUntilItIsTrained) {
 TEST(Lora, TargetsByRegexLayerAndPattern) {
   LoraConfig config;
   config.target_regex = ".*decoder.*EncDecAttention\\.[kv]";
-  EXPECT_EQ(load(config).report.adapted.size(), 4u);
+  EXPECT_EQ(load(config, "base_t5").report.adapted.size(), 4u);
   config.target_regex = "all-linear";
-  const auto all = load(config);
+  const auto all = load(config, "base_t5");
   EXPECT_EQ(all.report.adapted.size(), 32u);  // 2 x 6 encoder, 2 x 10 decoder; the head is tied
   config.target_regex.clear();
   config.target_modules = {"q", "wo"};
   config.layers_to_transform = {1};
   config.rank_pattern = {{"wo", 3}};
-  auto some = load(config);
+  auto some = load(config, "base_t5");
   EXPECT_EQ(some.report.adapted.size(), 5u);
   for (const auto& item : some.model->named_parameters()) {
     if (item.key().find("wo.lora_A") != std::string::npos) {
@@ -125,7 +110,7 @@ TEST(Lora, TargetThatMatchesNothingNamesWhatThereIs) {
   LoraConfig config;
   config.target_modules = {"q_proj"};
   try {
-    load(config);
+    load(config, "base_t5");
     FAIL() << "expected ConfigError";
   } catch (const ConfigError& e) {
     EXPECT_NE(std::string(e.what()).find("shared, q, k, v, o, relative_attention_bias, wi, wo"), std::string::npos)
