@@ -3,14 +3,11 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "comm/group_communicator.h"
-#include "comm/rank_environment.h"
-#include "comm/shm_host.h"
+#include "comm/connect_hosts.h"
+#include "tessera/base/error.h"
 
 namespace tessera::comm {
 namespace {
-
-constexpr int kMaxRanks = 250;  // descriptors in one message
 
 std::chrono::milliseconds operation_timeout(const RendezvousOptions& options) {
   const char* text = std::getenv("TESSERA_COMM_TIMEOUT_S");
@@ -24,19 +21,12 @@ std::chrono::milliseconds operation_timeout(const RendezvousOptions& options) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-void check_one_host(const RankEnvironment& environment) {
-  const int local = environment.local_world_size;
-  if (local >= 0 && local != environment.world_size) {
-    throw ConfigError(
-        fmt::format("{} of {} ranks are on this host (by {}'s variables): ranks on another host are not supported. "
-                    "Start all ranks on one host.",
-                    local, environment.world_size, environment.family),
-        "WORLD_SIZE");
-  }
-  if (environment.world_size > kMaxRanks) {
-    throw ConfigError(fmt::format("{} ranks on one host, at most {} are supported.", environment.world_size, kMaxRanks),
-                      "WORLD_SIZE");
-  }
+/// Whether all ranks are on this host as far as the launcher has told. Without a word about it they are, unless there
+/// is an address to meet at, where they will tell each other.
+bool on_one_host(const RankEnvironment& environment) {
+  if (environment.local_world_size >= 0) return environment.local_world_size == environment.world_size;
+  const char* address = std::getenv("MASTER_ADDR");
+  return address == nullptr || *address == 0;
 }
 
 }  // namespace
@@ -45,24 +35,25 @@ std::shared_ptr<Communicator> connect(const RendezvousOptions& options) {
   static std::atomic<int> connections{0};  // a process may connect more than once; all ranks do it equally often
   const RankEnvironment environment = read_rank_environment();
   const int size = environment.world_size;
-  if (options.backend != "auto" && options.backend != "solo" && options.backend != "shm") {
-    throw ConfigError(fmt::format("Unknown communication backend '{}': auto, solo or shm.", options.backend),
-                      "backend");
+  const std::string& backend = options.backend;
+  if (backend != "auto" && backend != "solo" && backend != "shm" && backend != "hosts") {
+    throw ConfigError(fmt::format("Unknown communication backend '{}': auto, solo, shm or hosts.", backend), "backend");
   }
-  if (options.backend == "solo" && size > 1) {
+  if (backend == "solo" && size > 1) {
     throw ConfigError(fmt::format("The backend 'solo' is a world of one, the environment says {} ranks.", size),
                       "backend");
   }
-  if (size == 1 && options.backend != "shm") return make_solo();
-  check_one_host(environment);
-  ShmRendezvous rendezvous{environment.rank, size, fmt::format("{}#{}", environment.job_key, connections++),
-                           options.init_timeout};
-  ShmWorld world = meet_on_this_host(rendezvous);
-  std::vector<int> members;
-  for (int r = 0; r < size; ++r) members.push_back(r);
-  return std::make_shared<GroupCommunicator>(std::make_unique<Group>(std::move(world.host), std::move(world.memory),
-                                                                     std::move(members), environment.rank,
-                                                                     operation_timeout(options)));
+  if (size == 1 && (backend == "auto" || backend == "solo")) return make_solo();
+  const HostsRendezvous rendezvous{environment, connections++, options.init_timeout, operation_timeout(options)};
+  const bool one_host = on_one_host(environment);
+  if (backend == "shm" && !one_host && environment.local_world_size >= 0) {
+    throw ConfigError(fmt::format("The backend 'shm' is for one host, and {} of {} ranks are on this one.",
+                                  environment.local_world_size, size),
+                      "backend");
+  }
+  if (backend == "hosts" || (backend == "auto" && !one_host)) return connect_hosts(rendezvous);
+  return connect_one_host(environment.rank, size, 0, fmt::format("{}#{}", environment.job_key, rendezvous.connection),
+                          rendezvous);
 }
 
 }  // namespace tessera::comm

@@ -12,12 +12,13 @@ namespace {
 
 constexpr int kSpins = 4000;  // some tens of microseconds, about what a futex round trip costs
 constexpr std::chrono::milliseconds kLivenessInterval{100};
+constexpr std::chrono::milliseconds kMeanwhileInterval{1}, kNoTime{0};
+
+}  // namespace
 
 bool agrees(const Announcement& a, const Announcement& b) {
   return a.op == b.op && a.dtype == b.dtype && a.detail == b.detail && a.numel == b.numel;
 }
-
-}  // namespace
 
 std::string describe(const Announcement& a) {
   std::string text = op_name(a.op);
@@ -111,7 +112,8 @@ void Group::await(Counter counter, std::uint64_t value, int peer) {
     ~Sleeping() { state.sleepers.store(0); }
     RankState& state;
   } sleeping(own);
-  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  const bool moves_data = counter == &RankState::pushed || counter == &RankState::consumed;
+  const auto deadline = std::chrono::steady_clock::now() + timeout_ + (moves_data ? data_grace_ : kNoTime);
   next_liveness_check_ = {};
   while (true) {
     const std::uint32_t bell = own.bell.load();
@@ -120,21 +122,20 @@ void Group::await(Counter counter, std::uint64_t value, int peer) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() < 0) fail_timeout(counter, value, peer);
-    futex_wait(own.bell, bell, std::min(kLivenessInterval, left + std::chrono::milliseconds(1)));
+    auto nap = std::min(kLivenessInterval, left + std::chrono::milliseconds(1));
+    if (meanwhile_ && meanwhile_()) nap = std::min(nap, kMeanwhileInterval);
+    futex_wait(own.bell, bell, nap);
   }
 }
 
 void Group::check_health(Counter counter, std::uint64_t value, int peer) {
   if (counter == &RankState::posted) check_agreement();
-  AbortRecord& abort = host_->abort_record();
-  if (abort.is_set() && !reached(counter, value, peer)) {
-    fail(abort.rank, fmt::format("{}: another rank has failed. {}", current_name(), abort.text));
-  }
+  if (host_->abort_record().is_set() && !reached(counter, value, peer)) fail_with_the_world();
   for (int r = 0; r < size(); ++r) {
     const RankState& state = control_.rank(r);
     if (r == rank_ || state.left.load() == 0 || (state.*counter).load() >= value) continue;
-    fail(members_[r], fmt::format("{}: rank {} has left the group after {} operations.", current_name(), members_[r],
-                                  state.posted.load()));
+    fail(name(r), fmt::format("{}: rank {} has left the group after {} operations.", current_name(), name(r),
+                              state.posted.load()));
   }
   const auto now = std::chrono::steady_clock::now();
   if (now < next_liveness_check_) return;
@@ -142,15 +143,25 @@ void Group::check_health(Counter counter, std::uint64_t value, int peer) {
   check_alive(counter, value);
 }
 
+void Group::fail_with_the_world() {
+  const AbortRecord& abort = host_->abort_record();
+  fail(abort.rank, fmt::format("{}: another rank has failed. {}", current_name(), abort.text));
+}
+
+void Group::check_world() {
+  if (host_->abort_record().is_set()) fail_with_the_world();
+  check_alive(&RankState::done, current_ + 1);
+}
+
 void Group::check_alive(Counter counter, std::uint64_t value) {
   for (int r = 0; r < size(); ++r) {
-    if (r == rank_ || !host_->has_ended(members_[r])) continue;
+    if (r == rank_ || !host_->has_ended(members_[static_cast<std::size_t>(r)])) continue;
     const RankState& state = control_.rank(r);
     if (state.left.load() != 0 || (state.*counter).load() >= value) continue;  // it had finished before it ended
-    fail(members_[r],
+    fail(name(r),
          fmt::format("{}: the process of rank {} has ended (it was killed or it crashed) after it had started {} "
                      "operations. Look at that rank's output.",
-                     current_name(), members_[r], state.posted.load()));
+                     current_name(), name(r), state.posted.load()));
   }
 }
 
@@ -159,11 +170,15 @@ void Group::check_agreement() {
     if (r == rank_ || control_.rank(r).posted.load() <= current_) continue;
     const Announcement& other = control_.announcement(current_, r);
     if (agrees(mine_, other)) continue;
-    fail(members_[r],
+    fail(name(r),
          fmt::format("Ranks disagree about operation {}: rank {} called {}, rank {} called {}. All ranks must make "
                      "the same calls in the same order.",
-                     current_, members_[rank_], describe(mine_), members_[r], describe(other)));
+                     current_, name(rank_), describe(mine_), name(r), describe(other)));
   }
+}
+
+int Group::name(int r) const {
+  return members_[static_cast<std::size_t>(r)] + host_->first_rank();
 }
 
 void Group::fail_timeout(Counter counter, std::uint64_t value, int peer) {
@@ -176,15 +191,15 @@ void Group::fail_timeout(Counter counter, std::uint64_t value, int peer) {
     const std::uint64_t posted = state.posted.load();
     if (!who.empty()) who += "; ";
     if (posted > current_) {
-      who += fmt::format("rank {} has started it and not finished its part", members_[r]);
+      who += fmt::format("rank {} has started it and not finished its part", name(r));
     } else if (posted == 0) {
-      who += fmt::format("rank {} has not started any operation", members_[r]);
+      who += fmt::format("rank {} has not started any operation", name(r));
     } else {
-      who += fmt::format("rank {} has not arrived, its last operation was number {} ({})", members_[r], posted - 1,
+      who += fmt::format("rank {} has not arrived, its last operation was number {} ({})", name(r), posted - 1,
                          describe(control_.announcement(posted - 1, r)));
     }
   }
-  fail(first < 0 ? -1 : members_[first],
+  fail(first < 0 ? -1 : name(first),
        fmt::format("{}: no progress for {} ms: {}. If a rank is only slow, raise the operation timeout "
                    "(TESSERA_COMM_TIMEOUT_S).",
                    current_name(), timeout_.count(), who));
@@ -192,7 +207,7 @@ void Group::fail_timeout(Counter counter, std::uint64_t value, int peer) {
 
 std::string Group::current_name() const {
   const char* what = posted_ > current_ ? "" : " (waiting for room)";
-  return fmt::format("rank {}: operation {}, {}{}", members_[rank_], current_, describe(mine_), what);
+  return fmt::format("rank {}: operation {}, {}{}", name(rank_), current_, describe(mine_), what);
 }
 
 void Group::fail(int world_rank, const std::string& message) {
@@ -207,7 +222,7 @@ void Group::check_usable() const {
 }
 
 void Group::reject(Op op, const std::string& message) const {
-  throw CommError(fmt::format("rank {}: {}: {}", members_[rank_], op_name(op), message), members_[rank_], op_name(op),
+  throw CommError(fmt::format("rank {}: {}: {}", name(rank_), op_name(op), message), name(rank_), op_name(op),
                   static_cast<std::int64_t>(posted_));
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 // One rank's end of a group: counters that say how far everyone is, sleeping until peers catch up, and what to say when
-// they do not. Ranks are numbered within the group here; messages and errors use the world's ranks.
+// they do not. Ranks are numbered within the group here, members within the host; messages and errors use the world's
+// ranks (name()).
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +31,16 @@ class Group {
   const std::shared_ptr<Host>& host_pointer() const { return host_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   const Control& control() const { return control_; }
+  /// What rank r of this group is called in the world.
+  int name(int r) const;
+
+  /// For ranks that also talk to other hosts. While this rank waits for its neighbours, `meanwhile` keeps the network
+  /// moving; it says whether there is more to move. A neighbour may be waiting for another host: `data_grace` is added
+  /// to the timeout for its data, so that whoever knows what is missing speaks first.
+  void serve_network(std::function<bool()> meanwhile, std::chrono::milliseconds data_grace) {
+    meanwhile_ = std::move(meanwhile);
+    data_grace_ = data_grace;
+  }
 
   /// Starts an operation, returns its sequence. The oldest one in the ring must be finished here.
   std::uint64_t post(const Announcement& announcement);
@@ -47,6 +59,11 @@ class Group {
 
   /// Gives up: from now on every operation here throws this error, and peers that wait learn of it.
   [[noreturn]] void fail(int world_rank, const std::string& message);
+  /// Throws where the world has failed or a neighbour that has not finished the current operation is dead.
+  void check_world();
+  /// "rank 2: operation 7, barrier"
+  std::string current_name() const;
+  std::uint64_t current() const { return current_; }
   /// Throws the error of an earlier failure.
   void check_usable() const;
   /// An argument that this rank must not pass; nothing has been started.
@@ -60,7 +77,7 @@ class Group {
   void check_agreement();
   void check_alive(Counter counter, std::uint64_t value);
   [[noreturn]] void fail_timeout(Counter counter, std::uint64_t value, int peer);
-  std::string current_name() const;
+  [[noreturn]] void fail_with_the_world();
 
   std::shared_ptr<Host> host_;
   std::shared_ptr<SharedRegion> memory_;
@@ -73,9 +90,13 @@ class Group {
   Announcement mine_;  // what this rank announced for the current operation
   std::chrono::steady_clock::time_point next_liveness_check_;
   std::unique_ptr<CommError> broken_;
+  std::function<bool()> meanwhile_;
+  std::chrono::milliseconds data_grace_{0};
 };
 
 /// "all_gather of 64 x Float"
 std::string describe(const Announcement& announcement);
+/// All but the sizes of objects, which each rank chooses.
+bool agrees(const Announcement& a, const Announcement& b);
 
 }  // namespace tessera::comm

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/arguments.h"
 #include "comm/group.h"
 #include "comm/rounds.h"
 
@@ -36,8 +37,12 @@ class GroupCommunicator : public Communicator, public std::enable_shared_from_th
   std::shared_ptr<Communicator> split(int color) override;
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;
 
+  /// Starts an operation whose part here is `run`, which peers need not wait for to read this rank's memory.
+  std::unique_ptr<Work> submit(const Announcement& announcement, std::function<void()> run);
   /// Runs started operations up to this one.
   void complete(std::uint64_t sequence);
+  /// The sizes that ranks announced for the operation that is running.
+  std::int64_t announced_bytes(int r) const;
   Group& group() { return *group_; }
 
   int reductions_in_flight = 0;  // reduce_shared: started and not waited for
@@ -49,13 +54,9 @@ class GroupCommunicator : public Communicator, public std::enable_shared_from_th
   };
   std::uint64_t start(const Announcement& announcement, std::function<void()> run);
   void start_and_complete(const Announcement& announcement, std::function<void()> run);
-  /// The sizes that ranks announced for the operation that is running.
-  std::int64_t announced_bytes(int r) const;
   /// Collective: memory that all ranks of `members` (a part of this group) address.
   std::shared_ptr<SharedRegion> share(std::int64_t size_bytes, const std::vector<int>& members);
-  void check_root(Op op, int root) const;
-  void check_vector(Op op, const char* name, const at::Tensor& t) const;
-  void check_sum(Op op, const at::Tensor& out, c10::ScalarType in, const ReduceOptions& options) const;
+  Arguments arguments() const { return {*group_, size()}; }
 
   std::unique_ptr<Group> group_;
   std::deque<Operation> started_;

@@ -26,12 +26,15 @@ class Host {
  public:
   virtual ~Host() = default;
   virtual std::string backend() const = 0;
-  virtual int world_rank() const = 0;
+  /// This rank among the ranks of this host, which are numbered from 0.
+  virtual int host_rank() const = 0;
+  /// What rank 0 of this host is called in the world, and so in messages and errors.
+  virtual int first_rank() const { return 0; }
   virtual AbortRecord& abort_record() const = 0;
   /// True when the world's ranks have a core each, so that a short busy wait takes time from nobody.
   virtual bool may_spin() const = 0;
-  /// True when the process of this rank has ended, in good order or not.
-  virtual bool has_ended(int world_rank) const = 0;
+  /// True when the process of this rank of the host has ended, in good order or not.
+  virtual bool has_ended(int host_rank) const = 0;
 
   /// Memory for a group, in two steps. The first member creates it and gives the others a ticket; what it needs to
   /// reach them is on its way when it returns. The others open the ticket. Zero-initialised. Throws CommError.

@@ -6,27 +6,12 @@
 #include "comm/group_communicator.h"
 
 namespace tessera::comm {
-namespace {
-
-const std::byte* bytes_of(const Bytes& object) {
-  return reinterpret_cast<const std::byte*>(object.data());
-}
-std::byte* bytes_of(Bytes& object) {
-  return reinterpret_cast<std::byte*>(object.data());
-}
-
-Announcement object_announcement(Op op, int detail, std::size_t bytes) {
-  return {op, -1, detail, 0, 0, static_cast<std::int64_t>(bytes)};
-}
-
-}  // namespace
-
 std::int64_t GroupCommunicator::announced_bytes(int r) const {
   return group_->control().announcement(running_, r).bytes;
 }
 
 std::vector<Bytes> GroupCommunicator::gather(const Bytes& object, int dst) {
-  check_root(Op::kGather, dst);
+  arguments().check_root(Op::kGather, dst);
   std::vector<Bytes> result(rank() == dst ? static_cast<std::size_t>(size()) : 0);
   start_and_complete(object_announcement(Op::kGather, dst, object.size()), [&] {
     std::vector<Flow> flows;
@@ -61,10 +46,7 @@ std::vector<Bytes> GroupCommunicator::all_gather_objects(const Bytes& object) {
 
 // The sizes first, then all objects end to end, of which each rank keeps its own.
 Bytes GroupCommunicator::scatter(const std::vector<Bytes>& objects, int src) {
-  check_root(Op::kScatter, src);
-  if (rank() == src && objects.size() != static_cast<std::size_t>(size())) {
-    group_->reject(Op::kScatter, fmt::format("needs one object for each of {} ranks, got {}", size(), objects.size()));
-  }
+  arguments().check_scatter(objects, rank(), src);
   Bytes result;
   start_and_complete(object_announcement(Op::kScatter, src, 0), [&] {
     std::vector<std::int64_t> ends(static_cast<std::size_t>(size()));
@@ -87,7 +69,7 @@ Bytes GroupCommunicator::scatter(const std::vector<Bytes>& objects, int src) {
 }
 
 Bytes GroupCommunicator::broadcast_object(const Bytes& object, int src) {
-  check_root(Op::kBroadcastObject, src);
+  arguments().check_root(Op::kBroadcastObject, src);
   Bytes result = rank() == src ? object : Bytes();
   start_and_complete(object_announcement(Op::kBroadcastObject, src, object.size()), [&] {
     const std::int64_t bytes = announced_bytes(src);
@@ -105,7 +87,7 @@ std::shared_ptr<SharedRegion> GroupCommunicator::share(std::int64_t size_bytes, 
   Bytes ticket;
   const int leader = members.front();
   try {
-    if (leader == host.world_rank()) region = host.create(size_bytes, members, ticket);
+    if (leader == host.host_rank()) region = host.create(size_bytes, members, ticket);
     const std::vector<Bytes> tickets = all_gather_objects(ticket);
     if (region == nullptr) {
       const auto& ranks = group_->members();
@@ -115,8 +97,8 @@ std::shared_ptr<SharedRegion> GroupCommunicator::share(std::int64_t size_bytes, 
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
-    group_->fail(host.world_rank(),
-                 fmt::format("rank {}: no shared memory of {} bytes: {}", host.world_rank(), size_bytes, error.what()));
+    const int self = group_->name(group_->rank());
+    group_->fail(self, fmt::format("rank {}: no shared memory of {} bytes: {}", self, size_bytes, error.what()));
   }
   return region;
 }

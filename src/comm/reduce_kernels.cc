@@ -50,20 +50,23 @@ T combine_one(T a, T x, ReduceOp op) {
 }
 
 template <class T>
-void combine_all(T* acc, std::span<const void* const> inputs, std::int64_t from, std::int64_t n, ReduceOp op) {
-  std::copy_n(static_cast<const T*>(inputs[0]) + from, n, acc);
-  for (const void* input : inputs.subspan(1)) {
+void combine_all(T* acc, std::span<const void* const> inputs, std::int64_t from, std::int64_t n,
+                 const Reduction& reduction) {
+  const ReduceOp op = reduction.op;
+  const bool continues = reduction.before != nullptr;
+  std::copy_n(static_cast<const T*>(continues ? reduction.before : inputs[0]) + from, n, acc);
+  for (const void* input : inputs.subspan(continues ? 0 : 1)) {
     const T* x = static_cast<const T*>(input) + from;
     for (std::int64_t i = 0; i < n; ++i) acc[i] = combine_one(acc[i], x[i], op);
   }
 }
 
 template <class T>
-void reduce_integers(void* out, std::span<const void* const> inputs, std::int64_t n, ReduceOp op) {
+void reduce_integers(void* out, std::span<const void* const> inputs, std::int64_t n, const Reduction& reduction) {
   T acc[kBlock];
   for (std::int64_t from = 0; from < n; from += kBlock) {
     const std::int64_t count = std::min(kBlock, n - from);
-    combine_all(acc, inputs, from, count, op);
+    combine_all(acc, inputs, from, count, reduction);
     std::copy_n(acc, count, static_cast<T*>(out) + from);
   }
 }
@@ -86,7 +89,7 @@ void reduce_doubles(void* out, c10::ScalarType out_type, std::span<const void* c
   double acc[kBlock];
   for (std::int64_t from = 0; from < n; from += kBlock) {
     const std::int64_t count = std::min(kBlock, n - from);
-    combine_all(acc, inputs, from, count, reduction.op);
+    combine_all(acc, inputs, from, count, reduction);
     store_doubles(out, out_type, from, acc, count, reduction);
   }
 }
@@ -99,6 +102,10 @@ void reduce_small_floats(void* out, c10::ScalarType out_type, std::span<const vo
   for (std::int64_t from = 0; from < n; from += kBlock) {
     const std::int64_t count = std::min(kBlock, n - from);
     Combine combine = Combine::kSet;
+    if (reduction.before != nullptr) {
+      std::copy_n(static_cast<const float*>(reduction.before) + from, count, acc);
+      combine = combine_of(reduction.op);
+    }
     for (const void* input : inputs) {
       combine_block(acc, static_cast<const std::byte*>(input) + from * in_size, format_of(in_type),
                     static_cast<std::size_t>(count), combine);
@@ -122,6 +129,10 @@ bool can_reduce(c10::ScalarType in, c10::ScalarType out) {
   return (is_float(in) && is_float(out)) || (is_integer(in) && in == out);
 }
 
+c10::ScalarType accumulation_type(c10::ScalarType t) {
+  return is_small_float(t) ? c10::ScalarType::Float : t;
+}
+
 void reduce_into(void* out, c10::ScalarType out_type, std::span<const void* const> inputs, c10::ScalarType in_type,
                  std::int64_t n, const Reduction& reduction) {
   if (n == 0) return;
@@ -130,15 +141,15 @@ void reduce_into(void* out, c10::ScalarType out_type, std::span<const void* cons
     case c10::ScalarType::Double:
       return reduce_doubles(out, out_type, inputs, n, reduction);
     case c10::ScalarType::Byte:
-      return reduce_integers<std::uint8_t>(out, inputs, n, reduction.op);
+      return reduce_integers<std::uint8_t>(out, inputs, n, reduction);
     case c10::ScalarType::Char:
-      return reduce_integers<std::int8_t>(out, inputs, n, reduction.op);
+      return reduce_integers<std::int8_t>(out, inputs, n, reduction);
     case c10::ScalarType::Short:
-      return reduce_integers<std::int16_t>(out, inputs, n, reduction.op);
+      return reduce_integers<std::int16_t>(out, inputs, n, reduction);
     case c10::ScalarType::Int:
-      return reduce_integers<std::int32_t>(out, inputs, n, reduction.op);
+      return reduce_integers<std::int32_t>(out, inputs, n, reduction);
     case c10::ScalarType::Long:
-      return reduce_integers<std::int64_t>(out, inputs, n, reduction.op);
+      return reduce_integers<std::int64_t>(out, inputs, n, reduction);
     default:
       TESSERA_CHECK(false, "a dtype that can_reduce() refuses");
   }

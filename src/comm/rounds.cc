@@ -48,6 +48,16 @@ void copy_stage(const std::byte* stage, std::int64_t offset, const Flow& flow) {
 
 }  // namespace
 
+std::vector<Slice> equal_slices(std::int64_t n, int size) {
+  std::vector<Slice> slices(static_cast<std::size_t>(size));
+  const std::int64_t step = ((n + size - 1) / size + 63) / 64 * 64;
+  for (std::int64_t r = 0; r < size; ++r) {
+    const std::int64_t begin = std::min(n, r * step);
+    slices[static_cast<std::size_t>(r)] = {begin, std::min(n, begin + step) - begin};
+  }
+  return slices;
+}
+
 Flow whole(std::int64_t length, std::byte* out) {
   return {length, out, 0, length};
 }
@@ -80,6 +90,7 @@ void reduce_slices(Group& group, Elements out, Elements in, std::span<const Slic
   const int rank = group.rank();
   const auto item = static_cast<std::int64_t>(c10::elementSize(in.type));
   const auto out_item = static_cast<std::int64_t>(c10::elementSize(out.type));
+  const auto sum_item = static_cast<std::int64_t>(c10::elementSize(accumulation_type(in.type)));
   const auto* source = static_cast<const std::byte*>(in.data);
   const Slice mine = slices[static_cast<std::size_t>(rank)];
   std::vector<const void*> inputs(static_cast<std::size_t>(size));
@@ -109,7 +120,9 @@ void reduce_slices(Group& group, Elements out, Elements in, std::span<const Slic
     inputs[static_cast<std::size_t>(rank)] = source + (mine.begin + k * step) * item;
     const std::int64_t count = std::min(step, mine.count - k * step);
     if (count <= 0) return;
-    reduce_into(static_cast<std::byte*>(out.data) + k * step * out_item, out.type, inputs, in.type, count, reduction);
+    Reduction part = reduction;
+    if (part.before != nullptr) part.before = static_cast<const std::byte*>(part.before) + k * step * sum_item;
+    reduce_into(static_cast<std::byte*>(out.data) + k * step * out_item, out.type, inputs, in.type, count, part);
   };
   run_rounds(group, divide_up(longest, step), fill, read);
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "comm/group.h"
 #include "comm/reduce_kernels.h"
@@ -33,12 +34,16 @@ struct Slice {
   std::int64_t count = 0;
 };
 
+/// [0, n) in one slice for each of `size` owners; borders are multiples of 64.
+std::vector<Slice> equal_slices(std::int64_t n, int size);
+
 struct Elements {
   void* data = nullptr;
   c10::ScalarType type = c10::ScalarType::Undefined;
 };
 
-/// out[0, count) = reduction over ranks of their `in` at this rank's slice. Slices: one for each rank, equal on all.
+/// out[0, count) = reduction over ranks of their `in` at this rank's slice, after what reduction.before has for that
+/// slice. Slices: one for each rank, equal on all.
 void reduce_slices(Group& group, Elements out, Elements in, std::span<const Slice> slices, const Reduction& reduction);
 
 /// data[0, n) = reduction over ranks, computed by every rank: for short vectors and for two ranks.

@@ -46,8 +46,10 @@ std::string socket_name(const std::string& key, int rank) {
   return fmt::format("tessera-{}-{:016x}-{}", getuid(), std::hash<std::string>()(key), rank);
 }
 
-[[noreturn]] void fail_rendezvous(int rank, int at_fault, const std::string& message) {
-  throw CommError(fmt::format("rank {}: connect: {}", rank, message), at_fault, "connect", 0);
+/// Ranks of this host, by number on it.
+[[noreturn]] void fail_rendezvous(const ShmRendezvous& rendezvous, int at_fault, const std::string& message) {
+  throw CommError(fmt::format("rank {}: connect: {}", rendezvous.rank + rendezvous.first_rank, message),
+                  at_fault + rendezvous.first_rank, "connect", 0);
 }
 
 class ShmHost : public Host {
@@ -55,11 +57,12 @@ class ShmHost : public Host {
   ShmHost(const ShmRendezvous& rendezvous, FdSocket socket) : rendezvous_(rendezvous), socket_(std::move(socket)) {}
 
   std::string backend() const override { return "shm"; }
-  int world_rank() const override { return rendezvous_.rank; }
+  int host_rank() const override { return rendezvous_.rank; }
+  int first_rank() const override { return rendezvous_.first_rank; }
   AbortRecord& abort_record() const override { return record().abort; }
   bool may_spin() const override { return rendezvous_.size <= record().cores; }
-  bool has_ended(int world_rank) const override {
-    pollfd ended{processes_[static_cast<std::size_t>(world_rank)].get(), POLLIN, 0};
+  bool has_ended(int host_rank) const override {
+    pollfd ended{processes_[static_cast<std::size_t>(host_rank)].get(), POLLIN, 0};
     return poll(&ended, 1, 0) > 0 && (ended.revents & POLLIN) != 0;
   }
 
@@ -117,7 +120,7 @@ class ShmHost : public Host {
       }
       auto message = socket_.receive(kRetry);
       if (!message) continue;
-      if (message->text == "size") fail_rendezvous(rendezvous_.rank, 0, "rank 0 has another world size");
+      if (message->text == "size") fail_rendezvous(rendezvous_, 0, "the first rank here has another world size");
       if (message->text != "world" || message->descriptors.size() != static_cast<std::size_t>(rendezvous_.size) + 1)
         continue;
       memory_ = map_memory(world_bytes(rendezvous_.size), message->descriptors[0].get());
@@ -126,18 +129,20 @@ class ShmHost : public Host {
       return;
     }
     fail_rendezvous(
-        rendezvous_.rank, 0,
-        fmt::format("no answer from rank 0 within {} ms. Are all {} ranks started on this host, with the same "
+        rendezvous_, 0,
+        fmt::format("no answer from rank {} within {} ms. Are all {} ranks started on this host, with the same "
                     "MASTER_PORT or TESSERA_JOB_ID?",
-                    rendezvous_.timeout.count(), rendezvous_.size));
+                    rendezvous_.first_rank, rendezvous_.timeout.count(), rendezvous_.size));
   }
 
   const std::shared_ptr<SharedRegion>& memory() const { return memory_; }
+  int cores() const { return record().cores; }
 
  private:
   WorldRecord& record() const {
     return *reinterpret_cast<WorldRecord*>(memory_->data() + Control::bytes(rendezvous_.size));
   }
+  int named(int rank) const { return rank + rendezvous_.first_rank; }
   std::string name_of(int rank) const { return socket_name(rendezvous_.job_key, rank); }
 
   static Descriptor own_process() {
@@ -157,9 +162,9 @@ class ShmHost : public Host {
     while (!socket_.send(name_of(to), text, descriptors)) {
       const bool ended = processes_[static_cast<std::size_t>(to)].get() >= 0 && has_ended(to);
       if (ended || Clock::now() > deadline) {
-        throw CommError(
-            fmt::format("rank {}: rank {} {}", rendezvous_.rank, to, ended ? "has ended" : "does not answer"), to,
-            "connect", 0);
+        throw CommError(fmt::format("rank {}: rank {} {}", named(rendezvous_.rank), named(to),
+                                    ended ? "has ended" : "does not answer"),
+                        named(to), "connect", 0);
       }
       usleep(1000);
     }
@@ -177,7 +182,7 @@ class ShmHost : public Host {
       if (std::sscanf(message->text.substr(0, words).c_str(), "hello %d %d", &rank, &size) != 2) continue;
       if (size != rendezvous_.size || rank < 1 || rank >= size) {
         socket_.send(name_of(rank), "size", {});
-        fail_rendezvous(0, rank,
+        fail_rendezvous(rendezvous_, rank,
                         fmt::format("rank {} came with world size {}, expected {}", rank, size, rendezvous_.size));
       }
       Descriptor& process = processes_[static_cast<std::size_t>(rank)];
@@ -195,10 +200,10 @@ class ShmHost : public Host {
     for (int r = 1; r < rendezvous_.size; ++r) {
       if (processes_[static_cast<std::size_t>(r)].get() >= 0) continue;
       if (first < 0) first = r;
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", named(r));
     }
     fail_rendezvous(
-        0, first,
+        rendezvous_, first,
         fmt::format("after {} ms these of {} ranks are missing: {}. Did they start, on this host, with the same "
                     "MASTER_PORT or TESSERA_JOB_ID?",
                     rendezvous_.timeout.count(), rendezvous_.size, missing));
@@ -225,10 +230,10 @@ FdSocket bind_socket(const ShmRendezvous& rendezvous) {
         continue;
       }
       fail_rendezvous(
-          rendezvous.rank, rendezvous.rank,
+          rendezvous, rendezvous.rank,
           fmt::format("another process is rank {} of this job already. Give each job its own MASTER_PORT or "
                       "TESSERA_JOB_ID, each process its own RANK.",
-                      rendezvous.rank));
+                      rendezvous.rank + rendezvous.first_rank));
     }
   }
 }
@@ -243,9 +248,9 @@ ShmWorld meet_on_this_host(const ShmRendezvous& rendezvous) {
     } else {
       host->join_world();
     }
-    return {host, host->memory()};
+    return {host, host->memory(), host->cores()};
   } catch (const std::system_error& error) {
-    fail_rendezvous(rendezvous.rank, rendezvous.rank, error.what());
+    fail_rendezvous(rendezvous, rendezvous.rank, error.what());
   }
 }
 

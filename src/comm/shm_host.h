@@ -10,7 +10,8 @@
 namespace tessera::comm {
 
 struct ShmRendezvous {
-  int rank = 0, size = 1;
+  int rank = 0, size = 1;  // among the processes of this host
+  int first_rank = 0;      // what rank 0 of this host is called in messages
   std::string job_key;
   std::chrono::milliseconds timeout{300'000};
 };
@@ -19,6 +20,7 @@ struct ShmRendezvous {
 struct ShmWorld {
   std::shared_ptr<Host> host;
   std::shared_ptr<SharedRegion> memory;  // of the world's group
+  int cores = 1;                         // that any of the ranks may run on
 };
 
 /// Collective. CommError after the timeout: says which ranks are missing.

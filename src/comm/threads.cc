@@ -39,7 +39,7 @@ class ThreadHost : public Host {
   ThreadHost(std::shared_ptr<World> world, int rank)
       : world_(std::move(world)), rank_(rank), may_spin_(has_core_each(world_->size)) {}
   std::string backend() const override { return world_->size == 1 ? "solo" : "threads"; }
-  int world_rank() const override { return rank_; }
+  int host_rank() const override { return rank_; }
   AbortRecord& abort_record() const override { return world_->abort; }
   bool may_spin() const override { return may_spin_; }
   bool has_ended(int) const override { return false; }

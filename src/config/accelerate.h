@@ -46,11 +46,11 @@ struct AccelerateConfig {
   int num_processes = 1;  // over all machines
 
   // Only a launch looks at these; from_environment() leaves the defaults.
-  int num_machines = 1;
+  int num_machines = 1;  // each with num_processes / num_machines ranks
   int machine_rank = 0;
   std::optional<std::string> gpu_ids;
   std::string main_process_ip = "127.0.0.1";
-  int main_process_port = 0;  // 0: a free one
+  int main_process_port = 0;  // 0: a free one, with several machines 29500
   bool enable_cpu_affinity = false;
 
   bool operator==(const AccelerateConfig&) const = default;

@@ -49,9 +49,10 @@ void add_machine_options(OptionTable& t, AccelerateInput& in) {
   t.add(&in.num_machines, {"--num_machines"}, "machines (default: 1)", g);
   t.add(&in.machine_rank, {"--machine_rank"}, "which of the machines this is (default: 0)", g);
   t.add(&in.main_process_ip, {"--main_process_ip"}, "address of machine 0", g);
-  t.add(&in.main_process_port, {"--main_process_port"}, "port of rank 0; 0: a free one (default: 0)", g);
-  t.add(&in.same_network, {"--same_network"}, "accepted: one machine needs no network", g);
-  t.add(&in.rdzv_backend, {"--rdzv_backend"}, "accepted: one machine needs no rendezvous", g);
+  t.add(&in.main_process_port, {"--main_process_port"},
+        "port of rank 0 (default: a free one; 29500 with several machines)", g);
+  t.add(&in.same_network, {"--same_network"}, "accepted: machines only need to reach each other", g);
+  t.add(&in.rdzv_backend, {"--rdzv_backend"}, "accepted: machines meet at main_process_ip", g);
   t.add(&in.use_cpu, {"--cpu", "--use_cpu"}, "run on the CPU even where there is a GPU", g);
   t.add(&in.gpu_ids, {"--gpu_ids"}, "GPUs to use, 'all' or as in 0,1", g);
   t.add(&in.enable_cpu_affinity, {"--enable_cpu_affinity"},

@@ -121,13 +121,24 @@ void resolve_machines(const AccelerateInput& in, const std::string& source, bool
          fmt::format("num_processes must be at least 1, {}; set it there or give --num_processes N",
                      in.num_processes ? fmt::format("found {}", out.num_processes) : "but it is not set"));
   }
-  if (out.num_machines != 1) {
-    fail(source, "num_machines",
-         fmt::format("num_machines is {}: several machines are not supported yet; set it to 1", out.num_machines));
+  if (out.num_machines < 1) {
+    fail(source, "num_machines", fmt::format("num_machines must be at least 1, found {}", out.num_machines));
   }
-  if (out.machine_rank != 0) {
+  if (out.machine_rank < 0 || out.machine_rank >= out.num_machines) {
     fail(source, "machine_rank",
-         fmt::format("machine_rank is {} but there is one machine; set it to 0", out.machine_rank));
+         fmt::format("machine_rank is {} and num_machines {}: machines are numbered from 0 to {}", out.machine_rank,
+                     out.num_machines, out.num_machines - 1));
+  }
+  if (out.num_processes % out.num_machines != 0) {
+    fail(source, "num_processes",
+         fmt::format("num_processes counts the ranks of all machines: {} cannot be shared equally by {} machines",
+                     out.num_processes, out.num_machines));
+  }
+  if (out.num_machines > 1 && in.main_process_ip.value_or("").empty()) {
+    fail(source, "main_process_ip",
+         fmt::format("num_machines is {} and main_process_ip is not set: set it to the address of the machine with "
+                     "machine_rank 0, and main_process_port to a port that is free there",
+                     out.num_machines));
   }
   out.main_process_port = in.main_process_port.value_or(0);
   if (out.main_process_port < 0 || out.main_process_port > 65535) {

@@ -1,5 +1,6 @@
 #pragma once
-// `tessera launch [accelerate's flags] TASK|PROGRAM args...`: one process for each rank on this machine.
+// `tessera launch [accelerate's flags] TASK|PROGRAM args...`: one process for each rank on this machine;
+// other machines run the same with another --machine_rank.
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,7 +50,12 @@ std::string launch_help(const Tasks& tasks);
 /// Returns the exit code: 0, that of the first failing rank, 128 + signal.
 int run_launch(const LaunchPlan& plan);
 
-/// torchrun's variables, accelerate's and OMP_NUM_THREADS for one rank.
-config::Environment rank_environment(const LaunchPlan& plan, int rank, int port, int restart);
+/// Ranks that this machine starts; the first of them is machine_rank times as many.
+inline int ranks_here(const config::AccelerateConfig& accelerate) {
+  return accelerate.num_processes / accelerate.num_machines;
+}
+
+/// torchrun's variables, accelerate's and OMP_NUM_THREADS for one rank of this machine (`local_rank` from 0).
+config::Environment rank_environment(const LaunchPlan& plan, int local_rank, int port, int restart);
 
 }  // namespace tessera::launch

@@ -29,7 +29,7 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
   t.add(&o.max_restarts, {"--max_restarts"}, "start all ranks again after a failure, up to so many times", supervision);
   t.add(&o.role, {"--role"}, "the ranks' ROLE_NAME", supervision);
   t.add(&o.monitor_interval, {"--monitor_interval"}, "accepted: failures are noticed at once", supervision);
-  t.add(&o.rdzv_conf, {"--rdzv_conf"}, "accepted: one machine needs no rendezvous", supervision);
+  t.add(&o.rdzv_conf, {"--rdzv_conf"}, "accepted: machines meet at main_process_ip", supervision);
   t.add(&o.no_python, {"--no_python"}, "accepted: programs are always started as they are", supervision);
   t.rest(&o.command, "TASK|PROGRAM ARGS...", "a task of tessera or a program, and its arguments");
 }
@@ -130,7 +130,14 @@ std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, cons
   read_settings(args, flags, plan);
   check_options(plan);
   find_command(tasks, plan);
-  const CoreRequest request{plan.accelerate.num_processes, plan.options.num_cpu_threads_per_process,
+  const config::AccelerateConfig& a = plan.accelerate;
+  if (a.num_machines > 1) {
+    const int here = ranks_here(a), first = a.machine_rank * here;
+    plan.notes.push_back(
+        fmt::format("machine {} of {}: ranks {} to {} of {} run here; the first machine shows the output",
+                    a.machine_rank, a.num_machines, first, first + here - 1, a.num_processes));
+  }
+  const CoreRequest request{ranks_here(plan.accelerate), plan.options.num_cpu_threads_per_process,
                             plan.accelerate.enable_cpu_affinity};
   plan.cores = plan_cores(request, usable_cpus());
   for (const std::string& warning : plan.cores.warnings) plan.warnings.push_back(warning);

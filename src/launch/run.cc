@@ -30,10 +30,17 @@ std::string run_id() {
   return fmt::format("tessera-{}", ::getpid());
 }
 
+/// Machines must agree on it without a word.
+int rendezvous_port(const config::AccelerateConfig& accelerate) {
+  constexpr int kTorchrunsPort = 29500;
+  if (accelerate.main_process_port != 0) return accelerate.main_process_port;
+  return accelerate.num_machines > 1 ? kTorchrunsPort : free_port();
+}
+
 std::vector<Command> commands_of(const LaunchPlan& plan, int restart) {
-  const int port = plan.accelerate.main_process_port != 0 ? plan.accelerate.main_process_port : free_port();
+  const int port = rendezvous_port(plan.accelerate);
   std::vector<Command> commands;
-  for (int rank = 0; rank < plan.accelerate.num_processes; ++rank) {
+  for (int rank = 0; rank < ranks_here(plan.accelerate); ++rank) {
     Command command;
     command.program = plan.program;
     command.args = plan.args;
@@ -45,7 +52,7 @@ std::vector<Command> commands_of(const LaunchPlan& plan, int restart) {
 }
 
 void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
-  const int others = plan.accelerate.num_processes - 1;
+  const int others = ranks_here(plan.accelerate) - 1;
   for (const std::string& line : outcome.last_lines) {
     log_error(fmt::format("[rank {}]: {}", outcome.failed_rank, line));
   }
@@ -56,16 +63,17 @@ void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
 
 }  // namespace
 
-config::Environment rank_environment(const LaunchPlan& plan, int rank, int port, int restart) {
+config::Environment rank_environment(const LaunchPlan& plan, int local_rank, int port, int restart) {
   config::Environment env = config::to_environment(plan.accelerate);
   const auto set = [&env](const char* name, const auto& value) { env.emplace_back(name, fmt::format("{}", value)); };
-  const int world = plan.accelerate.num_processes;
+  const int world = plan.accelerate.num_processes, local_world = ranks_here(plan.accelerate);
+  const int rank = plan.accelerate.machine_rank * local_world + local_rank;
   set("RANK", rank);
-  set("LOCAL_RANK", rank);
+  set("LOCAL_RANK", local_rank);
   set("WORLD_SIZE", world);
-  set("LOCAL_WORLD_SIZE", world);
-  set("GROUP_RANK", 0);
-  set("GROUP_WORLD_SIZE", 1);
+  set("LOCAL_WORLD_SIZE", local_world);
+  set("GROUP_RANK", plan.accelerate.machine_rank);
+  set("GROUP_WORLD_SIZE", plan.accelerate.num_machines);
   set("ROLE_RANK", rank);
   set("ROLE_WORLD_SIZE", world);
   set("ROLE_NAME", plan.options.role);
@@ -85,6 +93,7 @@ int run_launch(const LaunchPlan& plan) {
   options.output.tee_stdout = (plan.options.tee & 1) != 0;
   options.output.tee_stderr = (plan.options.tee & 2) != 0;
   options.output.log_dir = plan.options.log_dir;
+  options.first_rank = plan.accelerate.machine_rank * ranks_here(plan.accelerate);
   for (int restart = 0;; ++restart) {
     const Outcome outcome = supervise(commands_of(plan, restart), options, log_warning);
     if (outcome.failed_rank >= 0) report_failure(plan, outcome);

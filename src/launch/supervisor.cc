@@ -69,8 +69,8 @@ class Supervisor {
   void start_all(std::vector<Command>& commands) {
     for (std::size_t r = 0; r < commands.size(); ++r) {
       Rank& rank = ranks_.emplace_back();
-      rank.out = std::make_unique<RankStream>(static_cast<int>(r), STDOUT_FILENO, options_.output);
-      rank.err = std::make_unique<RankStream>(static_cast<int>(r), STDERR_FILENO, options_.output);
+      rank.out = std::make_unique<RankStream>(name_of(r), STDOUT_FILENO, options_.output);
+      rank.err = std::make_unique<RankStream>(name_of(r), STDERR_FILENO, options_.output);
       commands[r].stdout_fd = rank.out->child_fd();
       commands[r].stderr_fd = rank.err->child_fd();
       commands[r].announce_fd = keeper_.announce_fd();
@@ -97,6 +97,8 @@ class Supervisor {
   }
 
  private:
+  int name_of(std::size_t r) const { return options_.first_rank + static_cast<int>(r); }
+
   int alive() const {
     int count = 0;
     for (const Rank& rank : ranks_) count += rank.ended ? 0 : 1;
@@ -201,7 +203,7 @@ class Supervisor {
       out.exit_code = 128 + forwarded_;
     } else if (failed_ >= 0) {
       const Rank& rank = ranks_[static_cast<std::size_t>(failed_)];
-      out.failed_rank = failed_;
+      out.failed_rank = name_of(static_cast<std::size_t>(failed_));
       out.exit_code = rank.exit_code;
       out.last_lines = rank.err->last_lines();
     }

@@ -12,6 +12,7 @@ namespace tessera::launch {
 
 struct SupervisorOptions {
   OutputOptions output;
+  int first_rank = 0;  // what the first command's rank is called
   /// After SIGTERM to the other ranks of a failed one, and after a forwarded SIGINT, SIGTERM or SIGHUP (ranks may save
   /// their state first): then SIGKILL.
   std::chrono::milliseconds failure_grace{5'000}, signal_grace{30'000};
@@ -24,9 +25,9 @@ struct Outcome {
   std::vector<std::string> last_lines;  // of the failed rank's stderr, where the user has not seen them
 };
 
-/// commands[r] starts rank r (its stream descriptors are set here). Returns when every rank and what it started has
-/// ended. SIGINT, SIGTERM and SIGHUP are taken over for the duration; the second SIGINT ends the ranks at once. `say`
-/// gets notices. Single-threaded callers only (it forks).
+/// commands[r] starts rank first_rank + r (its stream descriptors are set here). Returns when every rank and what it
+/// started has ended. SIGINT, SIGTERM and SIGHUP are taken over for the duration; the second SIGINT ends the ranks at
+/// once. `say` gets notices. Single-threaded callers only (it forks).
 Outcome supervise(std::vector<Command> commands, const SupervisorOptions& options,
                   const std::function<void(const std::string&)>& say);
 

@@ -47,7 +47,7 @@ TEST(Cli, LaunchErrorsNameWhatIsWrong) {
       {{"launch"}, "nothing to launch: name a task ("},
       {{"launch", "no-such-program"}, "'no-such-program' is neither a task"},
       {{"launch", "train.py"}, "tessera launch ... python train.py"},
-      {{"launch", "--num_machines", "2", "sh"}, "several machines are not supported yet"},
+      {{"launch", "--num_machines", "2", "--num_processes", "2", "sh"}, "main_process_ip is not set"},
       {{"launch", "--num_procesess", "2", "sh"}, "did you mean '--num_processes'?"},
       {{"launch", "--num_processes", "1000", "--enable_cpu_affinity", "sh"},
        "1000 ranks with 1 threads each need 1000 cores"},

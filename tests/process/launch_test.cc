@@ -70,6 +70,17 @@ TEST(Launch, GivesRanksTorchrunsAndAcceleratesVariables) {
   EXPECT_TRUE(contains(r.out, "[rank 1]: 1/1/2/2/0 127.0.0.1:4711 T5Block true id\n")) << r.out;
 }
 
+TEST(Launch, StartsThisMachinesShareOfTheRanks) {
+  const Finished r = run_launch({"--num_processes", "6", "--num_machines", "3", "--machine_rank", "1",
+                                 "--main_process_ip", "10.1.2.3", "--tee", "1"},
+                                "echo $RANK/$LOCAL_RANK/$WORLD_SIZE/$LOCAL_WORLD_SIZE/$GROUP_RANK/$GROUP_WORLD_SIZE "
+                                "$MASTER_ADDR:$MASTER_PORT");
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "[rank 2]: 2/0/6/2/1/3 10.1.2.3:29500\n")) << r.out;
+  EXPECT_TRUE(contains(r.out, "[rank 3]: 3/1/6/2/1/3 10.1.2.3:29500\n")) << r.out;
+  EXPECT_TRUE(contains(r.err, "machine 1 of 3: ranks 2 to 3 of 6 run here")) << r.err;
+}
+
 TEST(Launch, PicksAFreePortThatAllRanksShare) {
   const Finished r = run_launch({"--num_processes", "2", "-t", "1"}, "echo port=$MASTER_PORT");
   const std::string line = r.out.substr(r.out.find("port="), r.out.find('\n') - r.out.find("port="));

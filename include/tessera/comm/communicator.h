@@ -48,7 +48,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
-  /// "solo", "threads", "shm": what the log calls it.
+  /// "solo", "threads", "shm" (one host), "hosts" (several): what the log calls it.
   virtual std::string backend() const = 0;
 
   /// out: [size() * in.numel()], 1-D, contiguous, same dtype as in. `in` may be slice rank() of `out`.
@@ -93,13 +93,15 @@ std::vector<std::shared_ptr<Communicator>> make_threads(int size,
 void run_threads(int size, const std::function<void(std::shared_ptr<Communicator>)>& body);
 
 struct RendezvousOptions {
-  std::string backend = "auto";  // auto | solo | shm; the resolved name is in backend()
+  std::string backend = "auto";  // auto | solo | shm | hosts; the resolved name is in backend()
   std::chrono::milliseconds init_timeout{300'000}, op_timeout{1'800'000};
 };
 
-/// Collective. Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun's names), else
-/// OMPI_COMM_WORLD_*, PMI_*, SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID. No such variable: a world of one. Never degrades:
-/// missing peers are a CommError after init_timeout, ranks on another host a ConfigError that says so.
+/// Collective. Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE (torchrun's names), else OMPI_COMM_WORLD_*, PMI_*,
+/// SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID. No such variable: a world of one. Ranks on several hosts meet at
+/// MASTER_ADDR:MASTER_PORT, where torchrun's agent or rank 0 listens. Never degrades: missing peers are a CommError
+/// after init_timeout, contradictory or missing variables a ConfigError. Where OMP_NUM_THREADS is not set, the ranks of
+/// a host share its cores: libtorch's threads are cores / ranks.
 std::shared_ptr<Communicator> connect(const RendezvousOptions& options = {});
 
 }  // namespace tessera::comm

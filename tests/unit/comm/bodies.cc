@@ -202,6 +202,10 @@ at::Tensor view(SharedRegion& region, std::int64_t offset, std::int64_t n, c10::
 void shared_memory_is_zero_and_seen_by_all(Comm c) {
   for (std::int64_t bytes : {0LL, 10LL, 5'000'000LL}) {
     auto region = c->map_shared(bytes);
+    if (c->backend() == "hosts") {  // hosts share no memory
+      REQUIRE(region == nullptr);
+      continue;
+    }
     REQUIRE(region->size_bytes() == bytes);
     REQUIRE(reinterpret_cast<std::uintptr_t>(region->data()) % 4096 == 0);
     at::Tensor all = view(*region, 0, bytes, at::kByte);
@@ -219,6 +223,7 @@ void shared_memory_is_zero_and_seen_by_all(Comm c) {
 void reduce_shared(Comm c) {
   const int size = c->size(), rank = c->rank();
   const std::int64_t n = 10'001;
+  if (c->backend() == "hosts") return;  // no shared memory: bad_arguments_... shows the error
   for (auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const std::int64_t slot = n * static_cast<std::int64_t>(c10::elementSize(type));
     auto region = c->map_shared(Communicator::kMaxReductionsInFlight * slot * size * size);
@@ -258,6 +263,8 @@ void subgroups(Comm c) {
   for (int r = c->rank() % 2; r < c->size(); r += 2) sum += r;
   REQUIRE((t == sum).all().item<bool>());
   auto region = group->map_shared(group->size());
+  if (!region) REQUIRE(group->backend() == "hosts");
+  if (!region) return c->barrier();
   region->data()[group->rank()] = static_cast<std::byte>(c->rank() + 1);
   group->barrier();
   for (int r = 0; r < group->size(); ++r) REQUIRE(static_cast<int>(region->data()[r]) == 2 * r + c->rank() % 2 + 1);

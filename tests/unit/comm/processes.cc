@@ -1,6 +1,8 @@
 #include "unit/comm/processes.h"
 
+#include <netinet/in.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,16 +13,49 @@
 
 namespace tessera::comm::testing {
 
+namespace {
+
+/// A port of this machine that nobody listens on now.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd, generic, size) != 0 || getsockname(fd, generic, &size) != 0) unexpected(__FILE__, __LINE__, "no port");
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+struct Place {
+  int host = 0, local_size = 1;
+};
+Place place_of(const Job& job, int rank) {
+  Place place{0, job.size};
+  for (std::size_t h = 0; h < job.hosts.size(); ++h) {
+    place = {static_cast<int>(h), job.hosts[h]};
+    if (rank < job.hosts[h]) break;
+    rank -= job.hosts[h];
+  }
+  return place;
+}
+
+}  // namespace
+
 std::vector<int> run_processes(const Job& job) {
-  static int port = 0;
-  ++port;
+  static int job_number = 0;
+  const int port = job.hosts.empty() ? ++job_number : free_port();
   std::vector<pid_t> children;
   const int started = job.started < 0 ? job.size : job.started;
   for (int rank = 0; rank < started; ++rank) {
+    const Place place = place_of(job, rank);
     std::vector<std::string> environment = {"TESSERA_TEST_BODY=" + job.body,
                                             "RANK=" + std::to_string(rank),
                                             "WORLD_SIZE=" + std::to_string(job.size),
-                                            "LOCAL_WORLD_SIZE=" + std::to_string(job.size),
+                                            "LOCAL_WORLD_SIZE=" + std::to_string(place.local_size),
+                                            "GROUP_RANK=" + std::to_string(place.host),
+                                            "MASTER_ADDR=127.0.0.1",
                                             "MASTER_PORT=" + std::to_string(port),
                                             "TESSERA_JOB_ID=test" + std::to_string(getpid()),
                                             "OMP_NUM_THREADS=1"};

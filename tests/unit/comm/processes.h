@@ -10,6 +10,7 @@ struct Job {
   int size = 2;
   std::vector<std::string> environment = {};  // "NAME=value"
   int started = -1;                           // ranks that are started; -1: all
+  std::vector<int> hosts = {};                // ranks on each of several hosts, which this machine plays; empty: one
 };
 /// Starts the ranks and returns their wait statuses.
 std::vector<int> run_processes(const Job& job);

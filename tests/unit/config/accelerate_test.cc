@@ -126,7 +126,10 @@ TEST(AccelerateFile, RefusesContradictionsAndWhatItCannotDo) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"distributed_type: FSDP\n", "num_processes must be at least 1, but it is not set"},
       {"num_processes: 0\n", "found 0"},
-      {one + "num_machines: 2\n", "several machines are not supported yet"},
+      {one + "num_machines: 2\n", "1 cannot be shared equally by 2 machines"},
+      {one + "num_machines: 0\n", "num_machines must be at least 1, found 0"},
+      {"num_processes: 4\nnum_machines: 2\n", "main_process_ip is not set"},
+      {"num_processes: 4\nnum_machines: 2\nmachine_rank: 2\nmain_process_ip: 10.0.0.1\n", "from 0 to 1"},
       {one + "machine_rank: 1\n", "machine_rank is 1"},
       {one + "distributed_type: DEEPSPEED\n", "distributed_type 'DEEPSPEED' is not supported"},
       {one + "deepspeed_config: {zero_stage: 3}\n", "c.yaml:2: deepspeed_config belongs to another engine"},

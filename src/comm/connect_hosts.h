@@ -1,0 +1,28 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "comm/rank_environment.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera::comm {
+
+struct HostsRendezvous {
+  RankEnvironment environment;
+  int connection = 0;  // counts the connect() calls of this process
+  std::chrono::milliseconds init_timeout, op_timeout;
+};
+
+/// Collective: ranks that may be on several hosts meet at MASTER_ADDR:MASTER_PORT (default port 29500; under SLURM the
+/// default address is the job's first node), learn who shares a host, and connect.
+std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous);
+
+/// The first node of SLURM's compact list: "gpu[03-05,9],x1" -> "gpu03".
+std::string first_node(const std::string& node_list);
+
+/// Collective: the ranks of one host. `first_rank`: what its rank 0 is called in the world.
+std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_rank, const std::string& job_key,
+                                               const HostsRendezvous& rendezvous);
+
+}  // namespace tessera::comm

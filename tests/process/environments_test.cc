@@ -1,0 +1,152 @@
+// A task that was not started by `tessera launch`: the variables that torchrun, mpirun and SLURM give to their
+// processes are all it needs.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Finished;
+using test::Subprocess;
+using test::Variables;
+
+/// What a launcher sets for one of two ranks on one host.
+struct Launcher {
+  const char* name;
+  Variables (*variables)(int rank);
+};
+
+std::string text(int number) {
+  return std::to_string(number);
+}
+
+// A port that tells this test's ranks from others; nobody listens on it.
+std::string port_of(int number) {
+  return text(20000 + ::getpid() % 20000 + number);
+}
+
+const Launcher kLaunchers[] = {
+    {"torchrun",
+     [](int rank) -> Variables {
+       return {{"RANK", text(rank)},
+               {"WORLD_SIZE", "2"},
+               {"LOCAL_RANK", text(rank)},
+               {"LOCAL_WORLD_SIZE", "2"},
+               {"GROUP_RANK", "0"},
+               {"GROUP_WORLD_SIZE", "1"},
+               {"ROLE_RANK", text(rank)},
+               {"ROLE_WORLD_SIZE", "2"},
+               {"MASTER_ADDR", "127.0.0.1"},
+               {"MASTER_PORT", port_of(0)},
+               {"OMP_NUM_THREADS", "1"},
+               {"TORCHELASTIC_RESTART_COUNT", "0"},
+               {"TORCHELASTIC_RUN_ID", "none"},
+               {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+     }},
+    {"OpenMpi",
+     [](int rank) -> Variables {
+       return {{"OMPI_COMM_WORLD_RANK", text(rank)},
+               {"OMPI_COMM_WORLD_SIZE", "2"},
+               {"OMPI_COMM_WORLD_LOCAL_RANK", text(rank)},
+               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+               {"OMPI_UNIVERSE_SIZE", "2"},
+               {"PMIX_RANK", text(rank)},
+               {"PMIX_NAMESPACE", port_of(1)}};
+     }},
+    {"Mpich",
+     [](int rank) -> Variables {
+       return {{"PMI_RANK", text(rank)},
+               {"PMI_SIZE", "2"},
+               {"MPI_LOCALRANKID", text(rank)},
+               {"MPI_LOCALNRANKS", "2"},
+               {"PMI_JOBID", port_of(2)}};
+     }},
+    {"Slurm",
+     [](int rank) -> Variables {
+       return {{"SLURM_PROCID", text(rank)}, {"SLURM_LOCALID", text(rank)}, {"SLURM_NTASKS", "2"},
+               {"SLURM_NODEID", "0"},        {"SLURM_NNODES", "1"},         {"SLURM_JOB_ID", port_of(3)},
+               {"SLURM_STEP_ID", "0"},       {"SLURM_TASKS_PER_NODE", "2"}};
+     }},
+};
+
+class Environments : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = testing::TempDir() + "environments_" + text(::getpid());
+    fs::create_directories(folder_);
+    const Finished r = test::run({TESSERA_BINARY, "init-model", kDemo + "model", folder_ + "/model"});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+
+  static std::vector<std::string> task(const std::string& output) {
+    return {"seq2seq",
+            "--model_name_or_path",
+            folder_ + "/model",
+            "--dataset_path",
+            kDemo + "data/Sentences_demo.txt",
+            "--output_dir",
+            folder_ + output,
+            "--max_steps",
+            "2",
+            "--logging_steps",
+            "1",
+            "--do_eval",
+            "false",
+            "--print_model",
+            "false",
+            "--disable_tqdm",
+            "--save_model",
+            "false"};
+  }
+
+  static std::vector<double> losses(const std::string& output) {
+    std::vector<double> found;
+    std::ifstream in(folder_ + output + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) {
+      const auto row = nlohmann::json::parse(line);
+      if (row.contains("step")) found.push_back(row["loss"]);
+    }
+    return found;
+  }
+
+  static inline const std::string kDemo = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
+  static inline std::string folder_;
+};
+
+TEST_F(Environments, TorchrunMpirunAndSlurmStartATaskAsOurLaunchDoes) {
+  std::vector<std::string> launched = {TESSERA_BINARY, "launch", "--cpu", "--num_processes", "2"};
+  for (const std::string& word : task("/launch")) launched.push_back(word);
+  const Finished r = test::run(launched);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto expected = losses("/launch");
+  ASSERT_EQ(expected.size(), 2u);
+  for (const Launcher& launcher : kLaunchers) {
+    const std::string output = std::string("/") + launcher.name;
+    std::vector<std::string> command = {TESSERA_BINARY};
+    for (const std::string& word : task(output)) command.push_back(word);
+    Subprocess zero(command, launcher.variables(0)), one(command, launcher.variables(1));
+    const Finished first = zero.finish(), second = one.finish();
+    EXPECT_EQ(first.exit_code, 0) << launcher.name << first.err;
+    EXPECT_EQ(second.exit_code, 0) << launcher.name << second.err;
+    EXPECT_NE(first.out.find("Ranks = 2 (shm)"), std::string::npos) << launcher.name << first.out;
+    EXPECT_EQ(losses(output), expected) << launcher.name;
+  }
+}
+
+TEST_F(Environments, HalfOfTheVariablesIsAnErrorThatNamesTheOther) {
+  std::vector<std::string> command = {TESSERA_BINARY};
+  for (const std::string& word : task("/half")) command.push_back(word);
+  const Finished r = test::run(command, {{"SLURM_PROCID", "0"}});
+  EXPECT_EQ(r.exit_code, 2) << r.err;
+  EXPECT_NE(r.err.find("SLURM_NTASKS"), std::string::npos) << r.err;
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,153 @@
+// One job on two machines: network namespaces where they may be made (root), else two launches on this machine.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using test::Finished;
+using test::Subprocess;
+
+/// Two machines with a cable between them.
+class Namespaces {
+ public:
+  Namespaces() {
+    made_ =
+        shell(fmt_names("ip netns add @a && ip netns add @b && "
+                        "ip -n @a link add tessera0 type veth peer name tessera0 netns @b && "
+                        "ip -n @a addr add 10.77.0.1/24 dev tessera0 && ip -n @b addr add 10.77.0.2/24 dev tessera0 && "
+                        "ip -n @a link set tessera0 up && ip -n @b link set tessera0 up && "
+                        "ip -n @a link set lo up && ip -n @b link set lo up && ip netns exec @a true"));
+  }
+  ~Namespaces() { shell(fmt_names("ip netns del @a; ip netns del @b")); }
+  Namespaces(const Namespaces&) = delete;
+  Namespaces& operator=(const Namespaces&) = delete;
+
+  bool made() const { return made_; }
+  std::vector<std::string> on(int machine, std::vector<std::string> command) const {
+    const std::string space = fmt_names(machine == 0 ? "@a" : "@b");
+    command.insert(command.begin(), {"/bin/sh", "-c", "exec ip netns exec " + space + " \"$@\"", "sh"});
+    return command;
+  }
+  void pull_the_cable() const { shell(fmt_names("ip -n @a link set tessera0 down")); }
+
+ private:
+  static bool shell(const std::string& script) {
+    return test::run({"/bin/sh", "-c", "PATH=$PATH:/usr/sbin:/sbin; " + script + " 2>/dev/null"}).exit_code == 0;
+  }
+  static std::string fmt_names(std::string text) {
+    const std::string name = "tessera_" + std::to_string(::getpid()) + "_";
+    for (std::size_t at = 0; (at = text.find('@', at)) != std::string::npos;) text.replace(at, 1, name);
+    return text;
+  }
+  bool made_ = false;
+};
+
+class Machines : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "machines_" + std::to_string(::getpid());
+    fs::create_directories(folder_);
+    const Finished r = test::run({TESSERA_BINARY, "init-model", kDemo + "model", folder_ + "/model"});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::vector<std::string> launch(const std::vector<std::string>& flags, const std::string& output,
+                                  const std::string& steps) const {
+    std::vector<std::string> command = {TESSERA_BINARY, "launch", "--cpu", "--num_processes", "4"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.insert(command.end(), {"seq2seq", "--model_name_or_path", folder_ + "/model", "--dataset_path",
+                                   kDemo + "data/Sentences_demo.txt", "--output_dir", folder_ + output, "--max_steps",
+                                   steps, "--logging_steps", "1", "--do_eval", "false", "--print_model", "false",
+                                   "--disable_tqdm", "--per_device_train_batch_size", "2"});
+    return command;
+  }
+  static std::vector<std::string> machine(int rank, const std::string& address, int port) {
+    return {"--num_machines",    "2",     "--machine_rank",      std::to_string(rank),
+            "--main_process_ip", address, "--main_process_port", std::to_string(port)};
+  }
+  static int port(int test) { return 20000 + ::getpid() % 10000 + test * 10000; }
+
+  std::vector<double> losses(const std::string& output) const {
+    std::vector<double> found;
+    std::ifstream in(folder_ + output + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) {
+      const auto row = nlohmann::json::parse(line);
+      if (row.contains("step")) found.push_back(row["loss"]);
+    }
+    return found;
+  }
+
+  void expect_the_losses_of_one_host(const std::string& output) {
+    const Finished r = test::run(launch({}, "/one", "3"));
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const auto expected = losses("/one");
+    ASSERT_EQ(expected.size(), 3u);
+    EXPECT_EQ(losses(output), expected);  // to the bit: sums are in rank order on any number of hosts
+  }
+
+  static inline const std::string kDemo = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
+  std::string folder_;
+};
+
+TEST_F(Machines, TwoLaunchesTrainAsOne) {
+  Subprocess zero(launch(machine(0, "127.0.0.1", port(0)), "/two", "3"));
+  Subprocess one(launch(machine(1, "127.0.0.1", port(0)), "/two", "3"));
+  const Finished first = zero.finish(120s), second = one.finish(120s);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(first.out.find("Ranks = 4 (hosts)"), std::string::npos) << first.out;
+  expect_the_losses_of_one_host("/two");
+  EXPECT_TRUE(fs::exists(folder_ + "/two/adapter_model.safetensors"));
+}
+
+TEST_F(Machines, NamespacesTrainAsOneHost) {
+  const Namespaces namespaces;
+  if (!namespaces.made()) GTEST_SKIP() << "network namespaces cannot be made here (needs root and iproute2)";
+  Subprocess zero(namespaces.on(0, launch(machine(0, "10.77.0.1", port(1)), "/two", "3")));
+  Subprocess one(namespaces.on(1, launch(machine(1, "10.77.0.1", port(1)), "/two", "3")));
+  const Finished first = zero.finish(120s), second = one.finish(120s);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  expect_the_losses_of_one_host("/two");
+}
+
+TEST_F(Machines, AHostThatIsGoneIsNoticedWithinSecondsAndNamed) {
+  const Namespaces namespaces;
+  if (!namespaces.made()) GTEST_SKIP() << "network namespaces cannot be made here (needs root and iproute2)";
+  Subprocess zero(namespaces.on(0, launch(machine(0, "10.77.0.1", port(2)), "/two", "100000")));
+  Subprocess one(namespaces.on(1, launch(machine(1, "10.77.0.1", port(2)), "/two", "100000")));
+  ASSERT_TRUE(zero.wait_for_output("Running training", 60s));
+  std::this_thread::sleep_for(1s);
+  namespaces.pull_the_cable();
+  const auto begin = std::chrono::steady_clock::now();
+  const Finished first = zero.finish(60s), second = one.finish(60s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  EXPECT_NE(first.exit_code, 0);
+  EXPECT_NE(second.exit_code, 0);
+  EXPECT_NE(first.err.find("the connection with the host of rank"), std::string::npos) << first.err;
+  EXPECT_NE(second.err.find("the connection with the host of rank"), std::string::npos) << second.err;
+}
+
+TEST_F(Machines, TheEndOfOneLaunchEndsTheOther) {
+  Subprocess zero(launch(machine(0, "127.0.0.1", port(3)), "/two", "100000"));
+  Subprocess one(launch(machine(1, "127.0.0.1", port(3)), "/two", "100000"));
+  ASSERT_TRUE(zero.wait_for_output("Running training", 60s));
+  one.signal(SIGKILL);
+  const Finished first = zero.finish(30s), second = one.finish(30s);
+  EXPECT_EQ(second.exit_code, 137);
+  EXPECT_NE(first.exit_code, 0);
+  EXPECT_NE(first.exit_code, 137) << "it did not notice";
+  EXPECT_NE(first.err.find("has ended (it was killed or it crashed)"), std::string::npos) << first.err;
+}
+
+}  // namespace
+}  // namespace tessera

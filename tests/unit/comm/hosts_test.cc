@@ -1,0 +1,101 @@
+// Ranks on several hosts, all played by this machine: the suite of every backend, the same bits as on one host, and
+// what happens when something goes wrong.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <numeric>
+
+#include "comm/connect_hosts.h"
+#include "comm/hosts.h"
+#include "tessera/base/error.h"
+#include "unit/comm/bodies.h"
+#include "unit/comm/processes.h"
+
+namespace tessera::comm::testing {
+namespace {
+
+class SeveralHosts : public ::testing::TestWithParam<std::vector<int>> {};
+
+// One rank each, several, and hosts of different sizes.
+TEST_P(SeveralHosts, DoTheWholeSuite) {
+  const std::vector<int> hosts = GetParam();
+  const int size = std::accumulate(hosts.begin(), hosts.end(), 0);
+  EXPECT_EQ(run_processes({.body = "Suite", .size = size, .hosts = hosts}), std::vector<int>(size, 0));
+}
+INSTANTIATE_TEST_SUITE_P(Comm, SeveralHosts,
+                         ::testing::Values(std::vector{1, 1}, std::vector{2, 2}, std::vector{3, 2},
+                                           std::vector{1, 2, 1}));
+
+class MismatchBetweenHosts : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(MismatchBetweenHosts, IsReportedByAllRanks) {
+  EXPECT_EQ(run_processes({.body = GetParam(), .size = 2, .hosts = {1, 1}}), std::vector<int>(2, 0));
+  EXPECT_EQ(run_processes({.body = GetParam(), .size = 4, .hosts = {2, 2}}), std::vector<int>(4, 0));
+}
+INSTANTIATE_TEST_SUITE_P(Comm, MismatchBetweenHosts,
+                         ::testing::Values("DifferentOperations", "DifferentSizes", "DifferentDtypes"));
+
+TEST(HostsFault, AKilledRankIsNoticedOnTheOtherHostWithinASecond) {
+  for (const auto& hosts : {std::vector{1, 1, 1}, std::vector{2, 1}}) {
+    const auto statuses = run_processes({.body = "KilledRank", .size = 3, .hosts = hosts});
+    EXPECT_EQ(statuses[0], 0);
+    EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+    EXPECT_EQ(statuses[2], 0);
+  }
+}
+
+TEST(HostsFault, ATimeoutNamesWhoIsMissingAndWhereItIs) {
+  EXPECT_EQ(
+      run_processes({.body = "MissingRank", .size = 2, .environment = {"TESSERA_COMM_TIMEOUT_S=0.5"}, .hosts = {1, 1}}),
+      std::vector<int>(2, 0));
+  EXPECT_EQ(
+      run_processes({.body = "MissingRank", .size = 4, .environment = {"TESSERA_COMM_TIMEOUT_S=0.5"}, .hosts = {2, 2}}),
+      std::vector<int>(4, 0));
+}
+
+TEST(HostsFault, ARankThatLeavesEarlyIsNamed) {
+  EXPECT_EQ(run_processes({.body = "RankLeavesEarly", .size = 2, .hosts = {1, 1}}), std::vector<int>(2, 0));
+}
+
+TEST(HostsFault, ARankThatHasFinishedIsNotTakenForDead) {
+  EXPECT_EQ(run_processes({.body = "SlowRankOutlivesTheOthers", .size = 3, .hosts = {2, 1}}), std::vector<int>(3, 0));
+}
+
+TEST(HostsFault, AThrowingProcessEndsTheOthers) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto statuses = run_processes({.body = "ThrowingRank", .size = 3, .hosts = {1, 2}});
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_NE(statuses[1], 0);
+  EXPECT_EQ(statuses[2], 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST(HostsFault, AMissingHostEndsTheRendezvous) {
+  const auto statuses =
+      run_processes({.body = "Suite", .size = 3, .environment = {"SHORT_INIT=1"}, .started = 2, .hosts = {2, 1}});
+  EXPECT_NE(statuses[0], 0);
+  EXPECT_NE(statuses[1], 0);
+}
+
+TEST(HostsOfWorld, FollowEachOther) {
+  const Hosts hosts = hosts_of_world({"a", "a", "a", "b", "c", "c"});
+  EXPECT_EQ(hosts.count(), 3);
+  EXPECT_EQ(hosts.lanes(), 1);
+  EXPECT_EQ(hosts.first(2), 4);
+  EXPECT_EQ(hosts.size(0), 3);
+  EXPECT_EQ(hosts.host_of(3), 1);
+  EXPECT_EQ(hosts.host_of(5), 2);
+  EXPECT_THROW(hosts_of_world({"a", "b", "a"}), ConfigError);
+}
+
+TEST(FirstNode, IsReadFromSlurmsList) {
+  EXPECT_EQ(first_node("node7"), "node7");
+  EXPECT_EQ(first_node("a1,b[2-3]"), "a1");
+  EXPECT_EQ(first_node("gpu[03-05,9],x1"), "gpu03");
+  EXPECT_EQ(first_node("n[7,9]-ib"), "n7-ib");
+  EXPECT_EQ(first_node(""), "");
+}
+
+}  // namespace
+}  // namespace tessera::comm::testing
