@@ -11,7 +11,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr useconds_t kAllHaveReadMicroseconds = 5'000;
+constexpr useconds_t kLookMicroseconds = 5'000;
 
 std::vector<std::uint8_t> to_value(const std::string& text) {
   return {text.begin(), text.end()};
@@ -20,7 +20,7 @@ std::vector<std::uint8_t> to_value(const std::string& text) {
 class TextExchange {
  public:
   explicit TextExchange(const Exchange& exchange)
-      : exchange_(exchange), deadline_(std::chrono::steady_clock::now() + exchange.timeout) {
+      : exchange_(exchange), deadline_(std::chrono::steady_clock::now() + patience(exchange)) {
     open_store();
   }
 
@@ -39,6 +39,11 @@ class TextExchange {
   }
 
  private:
+  /// Rank 0 keeps the store a little longer than the others ask it, so that they can say who is missing.
+  static std::chrono::milliseconds patience(const Exchange& e) {
+    const auto less = std::min<std::chrono::milliseconds>(e.timeout / 5, std::chrono::seconds(2));
+    return e.rank == 0 ? e.timeout : e.timeout - less;
+  }
   bool is_server() const { return exchange_.rank == 0 && !exchange_.store_is_there; }
   std::string key(int rank) const { return fmt::format("{}{}", exchange_.prefix, rank); }
   std::chrono::milliseconds left() const {
@@ -71,37 +76,41 @@ class TextExchange {
     }
   }
 
+  /// Looks again and again: the store's own waiting ends with a broken connection, and then nobody knows who is
+  /// missing.
   void wait_for(const std::vector<std::string>& keys) {
     try {
-      store_->wait(keys, left());
-    } catch (const std::exception& error) {
-      std::string missing;
-      int first = -1;
-      for (int r = 0; r < exchange_.size; ++r) {
-        if (has(keys[static_cast<std::size_t>(r)])) continue;
-        if (first < 0) first = r;
-        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+      while (!store_->check(keys)) {
+        if (std::chrono::steady_clock::now() > deadline_) fail_missing(keys);
+        ::usleep(kLookMicroseconds);
       }
+    } catch (const c10::Error&) {
       throw CommError(
-          fmt::format("rank {}: connect: after {} ms these of {} ranks are missing: {}. Did their hosts "
-                      "start, with the same MASTER_ADDR and MASTER_PORT ({})? {}",
-                      exchange_.rank, exchange_.timeout.count(), exchange_.size, missing.empty() ? "none" : missing,
-                      place(), missing.empty() ? first_line(error.what()) : ""),
-          first, "connect", 0);
+          fmt::format("rank {}: connect: the rendezvous at {} has ended: rank 0 or its launcher has failed. "
+                      "Look at its output.",
+                      exchange_.rank, place()),
+          0, "connect", 0);
     }
   }
 
-  bool has(const std::string& one) {
-    try {
-      return store_->check({one});
-    } catch (const std::exception&) {  // the store is gone
-      return false;
+  [[noreturn]] void fail_missing(const std::vector<std::string>& keys) {
+    std::string missing;
+    int first = -1;
+    for (int r = 0; r < exchange_.size; ++r) {
+      if (store_->check({keys[static_cast<std::size_t>(r)]})) continue;
+      if (first < 0) first = r;
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
+    throw CommError(
+        fmt::format("rank {}: connect: after {} ms these of {} ranks are missing: {}. Did their hosts start, "
+                    "with the same MASTER_ADDR and MASTER_PORT ({})?",
+                    exchange_.rank, exchange_.timeout.count(), exchange_.size, missing, place()),
+        first, "connect", 0);
   }
 
   void stay_until_all_have_read() {
     while (store_->add(exchange_.prefix + "read", 0) < exchange_.size && std::chrono::steady_clock::now() < deadline_) {
-      ::usleep(kAllHaveReadMicroseconds);
+      ::usleep(kLookMicroseconds);
     }
   }
 

@@ -152,6 +152,13 @@ void HostsCommunicator::spread(std::byte* data, std::int64_t bytes, int src) {
     if (from != host_ && piece.count > 0)
       wire_->wait_received(from, wire_->receive(from, data + piece.begin, piece.count));
   }
+  if (group().rank() == 0) {  // src has nothing to wait for but this: that the others do the same
+    for (int h = 0; h < hosts_.count(); ++h) {
+      if (from == host_ && h != host_) wire_->receive(h, nullptr, 0);
+    }
+    if (from != host_) wire_->send(from, nullptr, 0);
+    wire_->wait_all();
+  }
   if (from != host_) share_lanes(data, bytes);
 }
 
