@@ -16,9 +16,10 @@ using test::Finished;
 using test::Subprocess;
 using test::Variables;
 
-/// What a launcher sets for one of two ranks on one host.
+/// What a launcher sets for one of two ranks.
 struct Launcher {
   const char* name;
+  const char* backend;  // that the ranks find
   Variables (*variables)(int rank);
 };
 
@@ -32,7 +33,7 @@ std::string port_of(int number) {
 }
 
 const Launcher kLaunchers[] = {
-    {"torchrun",
+    {"torchrun", "shm",
      [](int rank) -> Variables {
        return {{"RANK", text(rank)},
                {"WORLD_SIZE", "2"},
@@ -49,7 +50,7 @@ const Launcher kLaunchers[] = {
                {"TORCHELASTIC_RUN_ID", "none"},
                {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
      }},
-    {"OpenMpi",
+    {"OpenMpi", "shm",
      [](int rank) -> Variables {
        return {{"OMPI_COMM_WORLD_RANK", text(rank)},
                {"OMPI_COMM_WORLD_SIZE", "2"},
@@ -59,7 +60,7 @@ const Launcher kLaunchers[] = {
                {"PMIX_RANK", text(rank)},
                {"PMIX_NAMESPACE", port_of(1)}};
      }},
-    {"Mpich",
+    {"Mpich", "shm",
      [](int rank) -> Variables {
        return {{"PMI_RANK", text(rank)},
                {"PMI_SIZE", "2"},
@@ -67,11 +68,23 @@ const Launcher kLaunchers[] = {
                {"MPI_LOCALNRANKS", "2"},
                {"PMI_JOBID", port_of(2)}};
      }},
-    {"Slurm",
+    {"Slurm", "shm",
      [](int rank) -> Variables {
        return {{"SLURM_PROCID", text(rank)}, {"SLURM_LOCALID", text(rank)}, {"SLURM_NTASKS", "2"},
                {"SLURM_NODEID", "0"},        {"SLURM_NNODES", "1"},         {"SLURM_JOB_ID", port_of(3)},
                {"SLURM_STEP_ID", "0"},       {"SLURM_TASKS_PER_NODE", "2"}};
+     }},
+    {"TorchrunOnTwoHosts", "hosts",
+     [](int rank) -> Variables {
+       return {{"RANK", text(rank)},         {"WORLD_SIZE", "2"},        {"LOCAL_RANK", "0"},
+               {"LOCAL_WORLD_SIZE", "1"},    {"GROUP_RANK", text(rank)}, {"GROUP_WORLD_SIZE", "2"},
+               {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port_of(4)}};
+     }},
+    {"SlurmOnTwoHosts", "hosts",
+     [](int rank) -> Variables {
+       return {{"SLURM_PROCID", text(rank)}, {"SLURM_LOCALID", "0"},      {"SLURM_NTASKS", "2"},
+               {"SLURM_NODEID", text(rank)}, {"SLURM_NNODES", "2"},       {"SLURM_JOB_ID", port_of(5)},
+               {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port_of(5)}, {"OMP_NUM_THREADS", "1"}};
      }},
 };
 
@@ -135,8 +148,42 @@ TEST_F(Environments, TorchrunMpirunAndSlurmStartATaskAsOurLaunchDoes) {
     const Finished first = zero.finish(), second = one.finish();
     EXPECT_EQ(first.exit_code, 0) << launcher.name << first.err;
     EXPECT_EQ(second.exit_code, 0) << launcher.name << second.err;
-    EXPECT_NE(first.out.find("Ranks = 2 (shm)"), std::string::npos) << launcher.name << first.out;
+    EXPECT_NE(first.out.find(std::string("Ranks = 2 (") + launcher.backend + ")"), std::string::npos)
+        << launcher.name << first.out;
     EXPECT_EQ(losses(output), expected) << launcher.name;
+  }
+}
+
+TEST_F(Environments, RanksOnOtherHostsNeedAnAddressToMeetAt) {
+  std::vector<std::string> command = {TESSERA_BINARY};
+  for (const std::string& word : task("/address")) command.push_back(word);
+  const Finished r = test::run(command, {{"OMPI_COMM_WORLD_RANK", "0"},
+                                         {"OMPI_COMM_WORLD_SIZE", "4"},
+                                         {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(r.exit_code, 2) << r.err;
+  EXPECT_NE(r.err.find("2 of 4 ranks are on this host"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("MASTER_ADDR"), std::string::npos) << r.err;
+}
+
+TEST_F(Environments, ARankThatHangsIsNamedWithTheOperation) {
+  std::vector<std::string> command = {TESSERA_BINARY};
+  for (const std::string& word : task("/hang")) command.push_back(word == "2" ? "100000" : word);
+  for (const Launcher& launcher : {kLaunchers[0], kLaunchers[4]}) {
+    auto variables = [&](int rank) {
+      Variables all = launcher.variables(rank);
+      all.emplace_back("TESSERA_COMM_TIMEOUT_S", "2");
+      all.emplace_back("TESSERA_JOB_ID", "hang");
+      return all;
+    };
+    Subprocess zero(command, variables(0)), one(command, variables(1));
+    ASSERT_TRUE(zero.wait_for_output("Running training"));
+    one.signal(SIGSTOP);
+    const Finished first = zero.finish(std::chrono::seconds(20));
+    one.signal(SIGKILL);
+    EXPECT_NE(first.exit_code, 0);
+    EXPECT_NE(first.err.find("rank 0: operation "), std::string::npos) << first.err;
+    EXPECT_NE(first.err.find(": rank 1 "), std::string::npos) << first.err;
   }
 }
 
