@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the demo's two data sets, always the same ones; the text comes from the lexicons below and is CC0.
+"""Writes the demo's data sets, always the same ones; the text comes from the lexicons below and is CC0.
 
-    tools/make_demo_data.py [FOLDER]        (default: examples/demo/data)
+    tools/make_demo_data.py [FOLDER]        (default: examples/demo)
+
+chats/*.jsonl       prompt and completion of a chat: a sentence, and its sentiment in a fixed form; 1200 rows to train with and 60
+                    others, as many of each answer, to ask before and after.
+
+and in data/, for the small T5:
 
 Sentences_demo.txt  sentence@label, ISO-8859-1: positive, neutral, negative about 30 : 45 : 25, as FinancialPhraseBank.
                     The label follows from what moved (profit or loss), the way it moved, and the relation between them:
@@ -13,6 +18,7 @@ reading_demo.csv    text,label: what the demo's small model learns first, with a
 """
 
 import csv
+import json
 import random
 import sys
 from pathlib import Path
@@ -129,8 +135,25 @@ def reading(w: Writer) -> tuple[str, str]:
     return w.movement(w.pick(names[what]), w.pick(verbs[where])), READING[what][where]
 
 
+def chat(text: str, label: str) -> str:
+    prompt = [{"role": "system", "content": "Sentiment for investors?"}, {"role": "user", "content": text}]
+    return json.dumps({"prompt": prompt, "completion": [{"role": "assistant", "content": f"sentiment={label}"}]}, ensure_ascii=False)
+
+
+def write_chats(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    w = Writer(20260202)
+    for name, rows in (("train", 1200), ("test", 60)):
+        labels = ["positive", "neutral", "negative"] * (rows // 3)
+        w.random.shuffle(labels)
+        chats = [chat(*w.unique(lambda: sentiment(w, label))) for label in labels]
+        (folder / f"{name}.jsonl").write_text("".join(row + "\n" for row in chats), encoding="utf-8")
+
+
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "examples/demo/data")
+    demo = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "examples/demo")
+    write_chats(demo / "chats")
+    folder = demo / "data"
     folder.mkdir(parents=True, exist_ok=True)
 
     w = Writer(20260101)

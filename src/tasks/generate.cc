@@ -1,6 +1,7 @@
 #include "tasks/generate.h"
 
 #include <ATen/ops/full.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -73,6 +74,11 @@ std::string text_of(const at::Tensor& sequences, std::int64_t r, std::int64_t sk
   return tokenizer.decode(ids, skip_special);
 }
 
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \n\t");
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(" \n\t") - begin + 1);
+}
+
 class Generator {
  public:
   Generator(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out)
@@ -88,7 +94,7 @@ class Generator {
     settings_.seed = static_cast<std::uint64_t>(options.seed);
   }
 
-  void run() {
+  void run(std::ostream& err) {
     const auto prompts = read_prompts(options_, tokenizer_folder_);
     const auto step = static_cast<std::size_t>(options_.batch_size);
     for (std::size_t begin = 0; begin < prompts.size(); begin += step) {
@@ -96,6 +102,7 @@ class Generator {
       answer(
           {prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
     }
+    if (expected_ > 0) err << fmt::format("exact match: {} of {}\n", matches_, expected_);
   }
 
  private:
@@ -132,7 +139,12 @@ class Generator {
       if (single()) {
         for (const auto& text : texts) out_ << text.get<std::string>() << "\n";
       } else {
-        const nlohmann::json row = {{"prompt", prompts[i].text}, {"generated", texts}};
+        nlohmann::ordered_json row = {{"prompt", prompts[i].text}, {"generated", texts}};
+        if (prompts[i].expected) {
+          row["expected"] = *prompts[i].expected;
+          ++expected_;
+          if (trimmed(texts[0].get<std::string>()) == trimmed(*prompts[i].expected)) ++matches_;
+        }
         out_ << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
       }
     }
@@ -146,16 +158,18 @@ class Generator {
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   Assembled loaded_;
   models::GenerationConfig settings_;
+  std::int64_t expected_ = 0, matches_ = 0;
 };
 
 }  // namespace
 
-int generate(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
+int generate(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
   const auto options = parse_generate(args, out);
   if (!options) return 0;
   auto group = comm::connect();
   std::ostream quiet(nullptr);
-  Generator(*options, group, group->rank() == 0 ? out : quiet).run();
+  const bool speaks = group->rank() == 0;
+  Generator(*options, group, speaks ? out : quiet).run(speaks ? err : quiet);
   group->barrier();
   return 0;
 }

@@ -33,13 +33,15 @@ std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& ar
 /// A text that the model continues.
 struct Prompt {
   std::string text;
-  bool add_special_tokens = true;  // false: the template wrote them
+  bool add_special_tokens = true;                      // false: the template wrote them
+  std::optional<std::string> expected = std::nullopt;  // the row's "completion"
 };
 /// From the command line or the file, chats through the template. DataError names row and key.
 std::vector<Prompt> read_prompts(const GenerateOptions& options, const std::string& tokenizer_folder);
 
 /// With one --prompt or --message prints the text as it comes; else a JSON object a row: {"prompt", "generated":
-/// [...]}.
+/// [...]}, with "expected" where the row has a "completion"; then err says how many first texts equal it (but for
+/// spaces around them).
 int generate(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
 
 }  // namespace tessera::tasks

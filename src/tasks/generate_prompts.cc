@@ -75,15 +75,26 @@ Prompt prompt_of(const json& row, const std::string& where, Renderer& renderer) 
                   std::string(row.type_name()));
 }
 
+/// What a training row says the answer is: a text, or a list with one message. Removed from the row.
+std::optional<std::string> take_completion(json& row) {
+  if (!row.is_object() || !row.contains("completion")) return std::nullopt;
+  auto completion = std::move(row["completion"]);
+  row.erase("completion");
+  if (completion.is_array() && completion.size() == 1) completion = completion[0].value("content", json());
+  return completion.is_string() ? std::optional(completion.get<std::string>()) : std::nullopt;
+}
+
 std::vector<Prompt> read_rows(std::istream& in, const std::string& name, Renderer& renderer) {
   std::vector<Prompt> prompts;
   std::string line;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const auto where = fmt::format("{}:{}: ", name, number);
-    const auto row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    auto row = json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (row.is_discarded()) throw DataError(where + "not JSON", name, number);
+    auto expected = take_completion(row);
     prompts.push_back(prompt_of(row, where, renderer));
+    prompts.back().expected = std::move(expected);
   }
   if (prompts.empty()) throw DataError(name + " holds no prompt", name);
   return prompts;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo's commands: examples/demo/run.sh TESSERA_PROGRAM OUTPUT_FOLDER (scripts/demo.sh calls it).
+# The demo's commands: examples/demo/t5.sh TESSERA_PROGRAM OUTPUT_FOLDER (scripts/demo.sh calls it when offline).
 set -euo pipefail
 tessera=$1 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -8,7 +8,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 rm -rf "$out"
 mkdir -p "$out"
-sharded=("$tessera" launch --config_file "$here/fsdp_config.yaml" seq2seq --max_length 64 --max_target_length 2 --logging_steps 25 --seed 42)
+sharded=("$tessera" launch --config_file "$here/fsdp_config.yaml" --fsdp_transformer_layer_cls_to_wrap T5Block seq2seq --max_length 64 --max_target_length 2 --logging_steps 25 --seed 42)
 
 say "a T5 of a million random weights"
 "$tessera" init-model "$here/model" "$out/random" --seed 42
