@@ -1,6 +1,7 @@
-// Speed of collectives between processes of this host, beside memcpy. Start one process per rank with the usual
+// Speed of collectives between processes, beside memcpy. Start one process per rank with the usual
 // variables:
 //   for r in 0 1; do RANK=$r WORLD_SIZE=2 MASTER_PORT=29500 OMP_NUM_THREADS=1 ./comm_bench [MiB ...] & done; wait
+// Two hosts, played by this one: also LOCAL_WORLD_SIZE=1 GROUP_RANK=$r MASTER_ADDR=127.0.0.1.
 // A line names the full buffer's size (world size x a rank's slice); the time is the best and the median over
 // repetitions of the slowest rank; GB/s is full buffer / median time.
 #include <ATen/ops/from_blob.h>
@@ -52,6 +53,7 @@ void measure_all(Communicator& c, std::int64_t full_bytes, at::ScalarType type, 
   measure(c, "reduce_scatter", label, bytes, [&] { c.reduce_scatter(slice, full, {.scale = 0.5})->wait(); });
   measure(c, "all_reduce", label, bytes, [&] { c.all_reduce(full, ReduceOp::kSum)->wait(); });
   auto region = c.map_shared(full_bytes * c.size());
+  if (!region) return;  // ranks on several hosts
   std::memset(region->data() + full_bytes * c.rank(), 0, static_cast<std::size_t>(full_bytes));
   std::vector<at::Tensor> inputs;
   for (int r = 0; r < c.size(); ++r) {

@@ -8,6 +8,7 @@
 //    work on different chunks at a time; lanes divide the vector.
 // Operations are queued and run as in GroupCommunicator, on the group of this host's ranks, whose announcements are
 // compared on each host; frames between hosts carry them, too (wire.h).
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,21 @@
 #include "comm/wire.h"
 
 namespace tessera::comm {
+
+/// Memory that one operation after the other uses: fresh pages would cost more than what is done with them.
+class Scratch {
+ public:
+  /// Not initialised; what was given before is void.
+  std::byte* at_least(std::int64_t bytes) {
+    if (bytes > size_) memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
+    size_ = std::max(size_, bytes);
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::int64_t size_ = 0;
+};
 
 class HostsCommunicator : public Communicator, public std::enable_shared_from_this<HostsCommunicator> {
  public:
@@ -90,7 +106,8 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   int host_;
   std::string name_;
   int splits_ = 0;
-  std::unique_ptr<Wire> wire_;  // null: this rank talks to its own host only
+  Scratch before_, after_, sums_, own_sum_;  // of chain() and reduce_scatter()
+  std::unique_ptr<Wire> wire_;               // null: this rank talks to its own host only
 };
 
 }  // namespace tessera::comm

@@ -1,7 +1,6 @@
 // Sums over hosts: see hosts_communicator.h.
 #include <algorithm>
 #include <array>
-#include <memory>
 
 #include "comm/hosts_communicator.h"
 
@@ -35,16 +34,13 @@ Slice intersection(const Slice& a, const Slice& b) {
 /// Memory of kChunksAhead chunks in turn.
 class ChunkRing {
  public:
-  ChunkRing(bool needed, std::int64_t longest, std::int64_t item)
-      : bytes_(std::min(longest, kChunk) * item),
-        memory_(
-            std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(needed ? kChunksAhead * bytes_ : 0))) {
-  }
-  std::byte* operator[](std::int64_t chunk) const { return memory_.get() + chunk % kChunksAhead * bytes_; }
+  ChunkRing(bool needed, Scratch& scratch, std::int64_t longest, std::int64_t item)
+      : bytes_(std::min(longest, kChunk) * item), memory_(needed ? scratch.at_least(kChunksAhead * bytes_) : nullptr) {}
+  std::byte* operator[](std::int64_t chunk) const { return memory_ + chunk % kChunksAhead * bytes_; }
 
  private:
   std::int64_t bytes_;
-  std::unique_ptr<std::byte[]> memory_;
+  std::byte* memory_;
 };
 
 }  // namespace
@@ -59,7 +55,7 @@ void HostsCommunicator::chain(Elements in, std::int64_t numel, Elements sums, co
   const auto item = static_cast<std::int64_t>(c10::elementSize(sum_type));
   const auto out_item = static_cast<std::int64_t>(c10::elementSize(sums.type));
   const bool receives = is_lane() && host_ > 0, sends = is_lane() && !is_last_host();
-  const ChunkRing before(receives, mine.count, item), after(sends, mine.count, item);
+  const ChunkRing before(receives, before_, mine.count, item), after(sends, after_, mine.count, item);
   std::array<std::uint64_t, kChunksAhead> received{}, sent{};
   std::int64_t asked = 0;
   const std::int64_t chunks = chunks_of(slices[0]), own_chunks = chunks_of(mine);  // lane 0 has the longest slice
@@ -133,22 +129,20 @@ std::unique_ptr<Work> HostsCommunicator::reduce_scatter(at::Tensor out, at::Tens
     const int last = hosts_.count() - 1;
     // On the last host the lane's slice of all sums; on others what of it belongs to this host.
     const Slice kept = is_last_host() ? mine : intersection(mine, part_of_host(host_));
-    const auto sums = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(kept.count * item));
+    std::byte* sums = sums_.at_least(kept.count * item);
     std::uint64_t awaited = 0;
     for (std::int64_t j = 0; is_lane() && !is_last_host() && j < chunks_of(mine); ++j) {
       const Slice part = intersection(chunk_of(mine, j), kept);
-      if (part.count > 0)
-        awaited = wire_->receive(last, sums.get() + (part.begin - kept.begin) * item, part.count * item);
+      if (part.count > 0) awaited = wire_->receive(last, sums + (part.begin - kept.begin) * item, part.count * item);
     }
-    chain(elements_of(in), in.numel(), {sums.get(), type}, {}, [&](std::int64_t begin, std::int64_t count) {
+    chain(elements_of(in), in.numel(), {sums, type}, {}, [&](std::int64_t begin, std::int64_t count) {
       for (int h = 0; h < last; ++h) {
         const Slice part = intersection({mine.begin + begin, count}, part_of_host(h));
-        if (part.count > 0) wire_->send(h, sums.get() + (part.begin - mine.begin) * item, part.count * item);
+        if (part.count > 0) wire_->send(h, sums + (part.begin - mine.begin) * item, part.count * item);
       }
     });
     if (is_lane() && !is_last_host()) wire_->wait_received(last, awaited);
-    deliver_sums(sums.get(), kept.begin, out, type, options);
-    wire_done();  // before `sums` goes
+    deliver_sums(sums, kept.begin, out, type, options);
   });
 }
 
@@ -159,7 +153,12 @@ void HostsCommunicator::deliver_sums(const std::byte* sums, std::int64_t kept_be
   const auto item = static_cast<std::int64_t>(c10::elementSize(type));
   const std::int64_t n = out.numel();
   const Slice host_part{hosts_.first(host_) * n, hosts_.size(host_) * n}, wanted{rank() * n, n};
-  const auto own_sum = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(n * item));
+  const Reduction finish{ReduceOp::kSum, options.scale, options.accumulate};
+  if (group().size() == 1) {
+    const void* there = sums + (wanted.begin - kept_begin) * item;
+    return reduce_into(out.data_ptr(), out.scalar_type(), {&there, 1}, type, n, finish);
+  }
+  std::byte* own_sum = own_sum_.at_least(n * item);
   std::vector<Flow> flows;
   const std::byte* own = sums;
   for (const Slice& slice : lane_slices(n * size(), hosts_.lanes(), group().size())) {
@@ -167,14 +166,13 @@ void HostsCommunicator::deliver_sums(const std::byte* sums, std::int64_t kept_be
     const bool takes = taken.count > 0;
     if (static_cast<int>(flows.size()) == group().rank() && there.count > 0)
       own = sums + (there.begin - kept_begin) * item;
-    flows.push_back({there.count * item, takes ? own_sum.get() + (taken.begin - wanted.begin) * item : nullptr,
+    flows.push_back({there.count * item, takes ? own_sum + (taken.begin - wanted.begin) * item : nullptr,
                      takes ? (taken.begin - there.begin) * item : 0,
                      takes ? (taken.begin - there.begin + taken.count) * item : 0});
   }
   stream(group(), own, flows);
-  const void* input = own_sum.get();
-  reduce_into(out.data_ptr(), out.scalar_type(), {&input, 1}, type, n,
-              {ReduceOp::kSum, options.scale, options.accumulate});
+  const void* input = own_sum;
+  reduce_into(out.data_ptr(), out.scalar_type(), {&input, 1}, type, n, finish);
 }
 
 }  // namespace tessera::comm
