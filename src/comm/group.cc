@@ -13,6 +13,7 @@ namespace {
 constexpr int kSpins = 4000;  // some tens of microseconds, about what a futex round trip costs
 constexpr std::chrono::milliseconds kLivenessInterval{100};
 constexpr std::chrono::milliseconds kMeanwhileInterval{1}, kNoTime{0};
+constexpr int kNamedRanks = 16;  // in larger groups messages are about those at fault alone
 
 }  // namespace
 
@@ -134,8 +135,8 @@ void Group::check_health(Counter counter, std::uint64_t value, int peer) {
   for (int r = 0; r < size(); ++r) {
     const RankState& state = control_.rank(r);
     if (r == rank_ || state.left.load() == 0 || (state.*counter).load() >= value) continue;
-    fail(name(r), fmt::format("{}: rank {} has left the group after {} operations.", current_name(), name(r),
-                              state.posted.load()));
+    fail(name(r), fmt::format("{}: rank {} has left the group after {} operations{}.", current_name(), name(r),
+                              state.posted.load(), activity_of(r)));
   }
   const auto now = std::chrono::steady_clock::now();
   if (now < next_liveness_check_) return;
@@ -171,9 +172,10 @@ void Group::check_agreement() {
     const Announcement& other = control_.announcement(current_, r);
     if (agrees(mine_, other)) continue;
     fail(name(r),
-         fmt::format("Ranks disagree about operation {}: rank {} called {}, rank {} called {}. All ranks must make "
+         fmt::format("Ranks disagree about operation {}: rank {} called {}{}, rank {} called {}{}. All ranks must make "
                      "the same calls in the same order.",
-                     current_, name(rank_), describe(mine_), name(r), describe(other)));
+                     current_, name(rank_), describe(mine_), activity_of(rank_), name(r), describe(other),
+                     activity_of(r)));
   }
 }
 
@@ -181,33 +183,42 @@ int Group::name(int r) const {
   return members_[static_cast<std::size_t>(r)] + host_->first_rank();
 }
 
+std::string Group::activity_of(int r) const {
+  const std::string what = control_.rank(r).activity.get();
+  return what.empty() ? what : " (in " + what + ")";
+}
+
+std::string Group::progress_of(int r) const {
+  const std::uint64_t posted = control_.rank(r).posted.load();
+  if (posted > current_) return fmt::format("rank {} has started it and not finished its part", name(r));
+  if (posted == 0) return fmt::format("rank {} has not started any operation", name(r));
+  return fmt::format("rank {} has not arrived, its last operation was number {} ({})", name(r), posted - 1,
+                     describe(control_.announcement(posted - 1, r)));
+}
+
 void Group::fail_timeout(Counter counter, std::uint64_t value, int peer) {
-  std::string who;
+  std::string who, others;
   int first = -1;
   for (int r = 0; r < size(); ++r) {
-    const RankState& state = control_.rank(r);
-    if (r == rank_ || (peer >= 0 && r != peer) || (state.*counter).load() >= value) continue;
-    if (first < 0) first = r;
-    const std::uint64_t posted = state.posted.load();
-    if (!who.empty()) who += "; ";
-    if (posted > current_) {
-      who += fmt::format("rank {} has started it and not finished its part", name(r));
-    } else if (posted == 0) {
-      who += fmt::format("rank {} has not started any operation", name(r));
-    } else {
-      who += fmt::format("rank {} has not arrived, its last operation was number {} ({})", name(r), posted - 1,
-                         describe(control_.announcement(posted - 1, r)));
+    if (r == rank_) continue;
+    if ((peer >= 0 && r != peer) || (control_.rank(r).*counter).load() >= value) {
+      const bool arrived = control_.rank(r).posted.load() > current_;
+      if (size() <= kNamedRanks)
+        others += "; " + (arrived ? fmt::format("rank {} has arrived", name(r)) : progress_of(r)) + activity_of(r);
+      continue;
     }
+    if (first < 0) first = r;
+    who += (who.empty() ? "" : "; ") + progress_of(r) + activity_of(r);
   }
   fail(first < 0 ? -1 : name(first),
-       fmt::format("{}: no progress for {} ms: {}. If a rank is only slow, raise the operation timeout "
+       fmt::format("{}: no progress for {} ms: {}{}. If a rank is only slow, raise the operation timeout "
                    "(TESSERA_COMM_TIMEOUT_S).",
-                   current_name(), timeout_.count(), who));
+                   current_name(), timeout_.count(), who, others));
 }
 
 std::string Group::current_name() const {
   const char* what = posted_ > current_ ? "" : " (waiting for room)";
-  return fmt::format("rank {}: operation {}, {}{}", name(rank_), current_, describe(mine_), what);
+  return fmt::format("rank {}: operation {}, {}{}{}", name(rank_), current_, describe(mine_), what, activity_of(rank_));
 }
 
 void Group::fail(int world_rank, const std::string& message) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/control.h"
@@ -57,6 +58,9 @@ class Group {
   /// Waits until the counter of `peer` (all peers if -1) has reached `value`.
   void await(Counter counter, std::uint64_t value, int peer = -1);
 
+  /// What messages here and at the peers say that this rank is doing.
+  void note_activity(std::string_view what) { control_.rank(rank_).activity.set(what); }
+
   /// Gives up: from now on every operation here throws this error, and peers that wait learn of it.
   [[noreturn]] void fail(int world_rank, const std::string& message);
   /// Throws where the world has failed or a neighbour that has not finished the current operation is dead.
@@ -78,6 +82,10 @@ class Group {
   void check_alive(Counter counter, std::uint64_t value);
   [[noreturn]] void fail_timeout(Counter counter, std::uint64_t value, int peer);
   [[noreturn]] void fail_with_the_world();
+  /// " (in ...)", by what the rank has noted; empty without a note.
+  std::string activity_of(int r) const;
+  /// How far a rank is with the current operation, as others see it.
+  std::string progress_of(int r) const;
 
   std::shared_ptr<Host> host_;
   std::shared_ptr<SharedRegion> memory_;

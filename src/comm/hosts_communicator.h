@@ -59,6 +59,8 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   Bytes scatter(const std::vector<Bytes>& objects, int src) override;
   Bytes broadcast_object(const Bytes& object, int src) override;
 
+  /// Peers on this host read it; other hosts hear it when this host speaks of a failure.
+  void note_activity(const std::string& what) override { local_->note_activity(what); }
   std::shared_ptr<Communicator> split(int color) override;
   /// Null: hosts share no memory.
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;

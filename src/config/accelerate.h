@@ -33,6 +33,8 @@ struct FsdpConfig {
   bool sync_module_states = true;
   bool activation_checkpointing = false;
   std::string ignored_modules;  // regex over module names, empty: none
+  std::string offload_folder;   // of memory-mapped files; empty: everything in memory. Ours
+  int shard_group_size = 0;     // ranks that share a copy under HYBRID_*; 0: those of a host. Ours, not accelerate's
 
   bool operator==(const FsdpConfig&) const = default;
 };

@@ -34,6 +34,8 @@ constexpr Variable kVariables[] = {
     {"FSDP_SYNC_MODULE_STATES", "fsdp_sync_module_states"},
     {"FSDP_ACTIVATION_CHECKPOINTING", "fsdp_activation_checkpointing"},
     {"FSDP_IGNORED_MODULES", "fsdp_ignored_modules"},
+    {"FSDP_SHARD_GROUP_SIZE", "fsdp_shard_group_size"},
+    {"FSDP_OFFLOAD_FOLDER", "fsdp_offload_folder"},
 };
 
 /// accelerate's own launcher always exports FSDP_SHARDING_STRATEGY=FULL_SHARD; reshard_after_forward is then what the
@@ -65,11 +67,11 @@ AccelerateInput to_input(const AccelerateConfig& config) {
   in.debug = config.debug;
   in.version = f.version;
   in.sharding_strategy = f.sharding_strategy;
-  const bool names_strategy = f.version == 1 || f.sharding_strategy == ShardingStrategy::kNoShard;
+  const bool is_full = f.sharding_strategy == ShardingStrategy::kFullShard;
   if (f.version == 1) {
     in.reshard_after_forward = name_of(f.sharding_strategy);
-  } else if (!names_strategy) {
-    in.reshard_after_forward = f.sharding_strategy == ShardingStrategy::kFullShard ? "true" : "false";
+  } else if (is_full || f.sharding_strategy == ShardingStrategy::kShardGradOp) {
+    in.reshard_after_forward = is_full ? "true" : "false";
   }
   in.offload_params = f.offload_params;
   in.auto_wrap_policy = f.auto_wrap_policy;
@@ -83,6 +85,8 @@ AccelerateInput to_input(const AccelerateConfig& config) {
   in.sync_module_states = f.sync_module_states;
   in.activation_checkpointing = f.activation_checkpointing;
   if (!f.ignored_modules.empty()) in.ignored_modules = f.ignored_modules;
+  if (!f.offload_folder.empty()) in.offload_folder = f.offload_folder;
+  if (f.shard_group_size != 0) in.shard_group_size = f.shard_group_size;
   return in;
 }
 

@@ -11,8 +11,8 @@ namespace tessera::config {
 namespace {
 
 /// Sections of other engines, which change the training: refused unless empty.
-const std::vector<std::string> kForeignSections = {"deepspeed_config", "megatron_lm_config", "parallelism_config",
-                                                   "fp8_config", "mpirun_config"};
+const std::vector<std::string> kForeignSections = {"deepspeed_config", "megatron_lm_config", "fp8_config",
+                                                   "mpirun_config"};
 /// Keys that mean nothing on these machines: a warning where they are set to something.
 const std::vector<std::string> kIgnoredKeys = {"command_file",  "commands",        "tpu_name", "tpu_zone",
                                                "tpu_env",       "tpu_use_cluster", "tpu_vm",   "tpu_use_sudo",
@@ -68,6 +68,8 @@ class Reader {
       if (!has_unindented_) unindented_line_ = entry.line;
       has_unindented_ = true;
       read_fsdp_key(entry);
+    } else if (entry.key == "parallelism_config") {
+      for (const Node::Entry& own : entry.value.entries) read_parallelism(own);
     } else if (contains(kForeignSections, entry.key)) {
       if (is_empty(entry.value)) return;
       throw ConfigError(
@@ -104,6 +106,24 @@ class Reader {
                                     entry.key, did_you_mean(key, known)));
   }
 
+  /// parallelism_config_dp_replicate_size and ..._dp_shard_size; every other dimension must be 1.
+  void read_parallelism(const Node::Entry& entry) {
+    const std::string prefix = "parallelism_config_";
+    const auto key = entry.key.starts_with(prefix) ? entry.key.substr(prefix.size()) : entry.key;
+    if (!key.ends_with("_size")) return;  // how a dimension that is not there would communicate
+    int size = 0;
+    bind(&size).set({entry.value.text});
+    const bool known = key == "dp_replicate_size" || key == "dp_shard_size";
+    if (size < 1 || (!known && size > 1)) {
+      throw ConfigError(fmt::format("{}{} {} is not supported: dp_replicate_size and dp_shard_size may be 1 or more, "
+                                    "other dimensions 1",
+                                    at_line(name_, entry.line), entry.key, entry.value.text),
+                        entry.key);
+    }
+    if (key == "dp_replicate_size") input_.dp_replicate_size = size;
+    if (key == "dp_shard_size") input_.dp_shard_size = size;
+  }
+
   void read_legacy_fp16(const Node::Entry& entry) {
     const auto on = parse_bool(entry.value.text);
     if (!on)
@@ -125,7 +145,7 @@ class Reader {
   }
 
   std::vector<std::string> top_level_keys() const {
-    std::vector<std::string> keys = {"fsdp_config", "fp16"};
+    std::vector<std::string> keys = {"fsdp_config", "parallelism_config", "fp16"};
     for (const std::string& flag : table_.names()) {
       if (!flag.starts_with("--fsdp_")) keys.push_back(flag.substr(2));
     }

@@ -23,7 +23,9 @@ struct AccelerateInput {
   std::optional<StateDictType> state_dict_type;
   std::optional<bool> offload_params, forward_prefetch, use_orig_params, cpu_ram_efficient_loading, sync_module_states,
       activation_checkpointing;
-  std::optional<std::string> ignored_modules;
+  std::optional<std::string> ignored_modules, offload_folder;
+  std::optional<int> shard_group_size;
+  int dp_replicate_size = 1, dp_shard_size = 1;  // of parallelism_config: how version 2 says hybrid sharding
 };
 
 /// Every key of the file as a flag of `table`, bound to `input`.

@@ -57,7 +57,7 @@ void add_machine_options(OptionTable& t, AccelerateInput& in) {
   t.add(&in.gpu_ids, {"--gpu_ids"}, "GPUs to use, 'all' or as in 0,1", g);
   t.add(&in.enable_cpu_affinity, {"--enable_cpu_affinity"},
         "insist on own cores for each rank (they are bound anyway where there are enough)", g);
-  t.add(&in.debug, {"--debug"}, "check collectives for mismatched sizes", g);
+  t.add(&in.debug, {"--debug"}, "compare on all ranks which units run, and name where they part", g);
   t.add_enum(&in.mixed_precision, mixed_precisions(), {"--mixed_precision"}, "compute precision (default: no)", g);
   t.add(&in.main_training_function, {"--main_training_function"}, "accepted: only TPU launches read it", g);
   t.add(&in.distributed_type, {"--distributed_type"}, "FSDP, NO, MULTI_CPU or MULTI_GPU (default without a file: FSDP)",
@@ -86,13 +86,19 @@ void add_fsdp_options(OptionTable& t, AccelerateInput& in) {
   t.add_enum(&in.state_dict_type, state_dict_types(), {"--fsdp_state_dict_type"},
              "form of checkpoints (default: FULL_STATE_DICT, version 2 SHARDED_STATE_DICT)", g);
   t.add(&in.offload_params, {"--fsdp_offload_params"}, "keep shards in host memory (default: false)", g);
+  t.add(&in.offload_folder, {"--fsdp_offload_folder"},
+        "folder on a disk for parameters and optimizer state, as memory-mapped files (default: none)", g);
   t.add(&in.use_orig_params, {"--fsdp_use_orig_params"}, "accepted: frozen and trainable always mix freely", g);
   t.add(&in.cpu_ram_efficient_loading, {"--fsdp_cpu_ram_efficient_loading"},
         "accepted: every rank always reads only its own bytes", g);
-  t.add(&in.sync_module_states, {"--fsdp_sync_module_states"}, "accepted: ranks always start equal", g);
+  t.add(&in.sync_module_states, {"--fsdp_sync_module_states"}, "what no file holds begins as on rank 0 (default: true)",
+        g);
   t.add(&in.activation_checkpointing, {"--fsdp_activation_checkpointing"},
         "recompute activations in backward (default: false)", g);
-  t.add(&in.ignored_modules, {"--fsdp_ignored_modules"}, "regex of module names that are not sharded", g);
+  t.add(&in.ignored_modules, {"--fsdp_ignored_modules"},
+        "regex of module names that stay whole on every rank, in their own precision", g);
+  t.add(&in.shard_group_size, {"--fsdp_shard_group_size"},
+        "ranks that share one copy of the model with HYBRID_SHARD (default: those of a host)", g);
 }
 
 }  // namespace

@@ -42,22 +42,54 @@ std::optional<ShardingStrategy> reshard_strategy(const AccelerateInput& in, int 
                    *in.reshard_after_forward));
 }
 
+/// Version 2 says with a boolean what the hybrid names say as well.
+bool agree(ShardingStrategy strategy, ShardingStrategy reshard, int version) {
+  if (strategy == reshard) return true;
+  return version == 2 &&
+         ((strategy == ShardingStrategy::kHybridShard && reshard == ShardingStrategy::kFullShard) ||
+          (strategy == ShardingStrategy::kHybridShardZero2 && reshard == ShardingStrategy::kShardGradOp));
+}
+
 ShardingStrategy resolve_strategy(const AccelerateInput& in, int version, const std::string& source) {
   const auto reshard = reshard_strategy(in, version, source);
-  if (in.sharding_strategy && reshard && *in.sharding_strategy != *reshard) {
+  if (in.sharding_strategy && reshard && !agree(*in.sharding_strategy, *reshard, version)) {
     fail(source, "fsdp_reshard_after_forward",
          fmt::format(
              "fsdp_sharding_strategy {} and fsdp_reshard_after_forward {} contradict each other; keep one of them",
              name_of(*in.sharding_strategy), *in.reshard_after_forward));
   }
-  const ShardingStrategy strategy = in.sharding_strategy.value_or(reshard.value_or(ShardingStrategy::kFullShard));
-  if (strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2) {
-    fail(source, "fsdp_sharding_strategy",
-         name_of(strategy) +
-             " is not supported yet; use FULL_SHARD or SHARD_GRAD_OP (this version runs on one machine, where "
-             "hybrid sharding shards over all ranks anyway)");
+  const auto strategy = in.sharding_strategy.value_or(reshard.value_or(ShardingStrategy::kFullShard));
+  if (in.dp_replicate_size == 1) return strategy;
+  if (in.dp_shard_size == 1) return ShardingStrategy::kNoShard;
+  const bool keeps = strategy == ShardingStrategy::kShardGradOp || strategy == ShardingStrategy::kHybridShardZero2;
+  return keeps ? ShardingStrategy::kHybridShardZero2 : ShardingStrategy::kHybridShard;
+}
+
+/// accelerate wants the product of the dimensions to be the number of processes.
+int group_of_parallelism(const AccelerateInput& in, const std::string& source) {
+  const int product = in.dp_replicate_size * in.dp_shard_size;
+  if (product > 1 && in.num_processes && *in.num_processes != product) {
+    fail(source, "parallelism_config",
+         fmt::format("parallelism_config: dp_replicate_size {} x dp_shard_size {} must be num_processes {}",
+                     in.dp_replicate_size, in.dp_shard_size, *in.num_processes));
   }
-  return strategy;
+  return in.dp_replicate_size > 1 && in.dp_shard_size > 1 ? in.dp_shard_size : 0;
+}
+
+int resolve_shard_group(const AccelerateInput& in, ShardingStrategy strategy, const std::string& source) {
+  if (!in.shard_group_size || *in.shard_group_size == 0) return group_of_parallelism(in, source);
+  const int size = *in.shard_group_size;
+  if (strategy != ShardingStrategy::kHybridShard && strategy != ShardingStrategy::kHybridShardZero2) {
+    fail(source, "fsdp_shard_group_size",
+         fmt::format("fsdp_shard_group_size {} contradicts fsdp_sharding_strategy {}; remove it, or use HYBRID_SHARD",
+                     size, name_of(strategy)));
+  }
+  const int ranks = in.num_processes.value_or(1);
+  if (size < 0 || (ranks > 0 && ranks % size != 0)) {
+    fail(source, "fsdp_shard_group_size",
+         fmt::format("fsdp_shard_group_size {} does not divide num_processes {}", size, ranks));
+  }
+  return size;
 }
 
 void resolve_wrapping(const AccelerateInput& in, const std::string& source, bool has_file, FsdpConfig& out,
@@ -99,6 +131,7 @@ FsdpConfig resolve_fsdp(const AccelerateInput& in, const std::string& source, bo
     fail(source, "fsdp_version", fmt::format("fsdp_version expects 1 or 2, found {}", out.version));
   }
   out.sharding_strategy = resolve_strategy(in, out.version, source);
+  out.shard_group_size = resolve_shard_group(in, out.sharding_strategy, source);
   resolve_wrapping(in, source, has_file, out, warnings);
   out.backward_prefetch = in.backward_prefetch.value_or(out.backward_prefetch);
   out.state_dict_type = in.state_dict_type.value_or(out.version == 2 ? StateDictType::kSharded : StateDictType::kFull);
@@ -109,6 +142,7 @@ FsdpConfig resolve_fsdp(const AccelerateInput& in, const std::string& source, bo
   out.sync_module_states = in.sync_module_states.value_or(true) || out.cpu_ram_efficient_loading;
   out.activation_checkpointing = in.activation_checkpointing.value_or(out.activation_checkpointing);
   out.ignored_modules = in.ignored_modules.value_or("");
+  out.offload_folder = in.offload_folder.value_or("");
   return out;
 }
 

@@ -44,8 +44,8 @@ struct GradientHook : torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
-BackwardTicket::BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, std::int64_t position)
-    : unit(std::move(unit)), pending(std::move(pending)), position(position) {
+BackwardTicket::BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending)
+    : unit(std::move(unit)), pending(std::move(pending)) {
   ++*this->pending;
 }
 

@@ -17,14 +17,14 @@ class Unit;
 using PendingCount = std::shared_ptr<std::int64_t>;
 
 struct BackwardTicket : torch::CustomClassHolder {
-  BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, std::int64_t position);
+  BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending);
   ~BackwardTicket() override;
   /// Counts this forward as done; only once.
   void redeem();
 
   std::weak_ptr<Unit> unit;
   PendingCount pending;
-  std::int64_t position;  // in the recorded order of forwards, -1: not recorded
+  std::int64_t position = -1;  // in the recorded order of forwards, once this one has ended; -1: not recorded
   bool redeemed = false;
 };
 using TicketPtr = c10::intrusive_ptr<BackwardTicket>;

@@ -1,10 +1,12 @@
 #include "fsdp/build_units.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 
 #include "fsdp/load_shards.h"
 #include "fsdp/precision.h"
 #include "io/tensor_source.h"
+#include "tensor/home.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
 
@@ -28,15 +30,16 @@ std::string why_not_mapped(const FsdpOptions& options, const ParameterSpec& spec
   return {};
 }
 
-ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options) {
+ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, bool ignored, int rank) {
   ParameterSpec spec;
   spec.name = p.name;
   spec.shape = p.tensor.sizes().vec();
   spec.stored = p.tensor.scalar_type();
-  spec.compute = compute_dtype(spec.stored, options.precision);
+  spec.compute = ignored ? spec.stored : compute_dtype(spec.stored, options.precision);
   spec.trainable = p.tensor.requires_grad();
   check_source_shape(options, spec);
-  if (name_in_source(options, spec.name).empty() && tensor::is_detached(p.tensor))
+  const bool received = options.sync_module_states && rank > 0;
+  if (name_in_source(options, spec.name).empty() && !received && tensor::is_detached(p.tensor))
     throw DataError("parameter '" + spec.name + "' has no value: it is not in the weight files" +
                     (options.source ? "" : " (none were given)") + " and was not initialised");
   const bool may_map = options.gather == GatherForm::kAuto || options.gather == GatherForm::kMapped;
@@ -49,14 +52,17 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options) {
   return spec;
 }
 
-std::vector<Draft> draft_units(const UnitPlan& plan, const FsdpOptions& options, int world_size) {
+std::vector<Draft> draft_units(const UnitPlan& plan, const FsdpOptions& options, const Mesh& mesh) {
   std::vector<Draft> drafts(plan.units.size());
-  for (const auto& p : plan.parameters)
-    drafts[static_cast<std::size_t>(p.unit)].parameters.push_back({make_spec(p, options), p.tensor, -1, 0});
+  for (const auto& p : plan.parameters) {
+    const auto unit = static_cast<std::size_t>(p.unit);
+    const bool ignored = plan.units[unit].module == nullptr;
+    drafts[unit].parameters.push_back({make_spec(p, options, ignored, mesh.world->rank()), p.tensor, -1, 0});
+  }
   for (auto& d : drafts) {
     std::vector<ParameterSpec> specs;
     for (const auto& p : d.parameters) specs.push_back(p.spec);
-    d.segments = make_segments(specs, world_size);
+    d.segments = make_segments(specs, mesh.shard->size());
     for (std::size_t s = 0; s < d.segments.size(); ++s) {
       for (const auto& e : d.segments[s].entries) {
         auto& p = d.parameters[static_cast<std::size_t>(e.parameter)];
@@ -68,13 +74,45 @@ std::vector<Draft> draft_units(const UnitPlan& plan, const FsdpOptions& options,
   return drafts;
 }
 
+/// Memory of a group that is a file.
+class FileRegion final : public comm::SharedRegion {
+ public:
+  FileRegion(std::shared_ptr<std::byte> memory, std::int64_t size_bytes)
+      : memory_(std::move(memory)), size_bytes_(size_bytes) {}
+  std::byte* data() const noexcept override { return memory_.get(); }
+  std::int64_t size_bytes() const noexcept override { return size_bytes_; }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  std::int64_t size_bytes_;
+};
+
+/// Collective. Rank 0 makes the file; it has no name any more when this returns.
+std::shared_ptr<comm::SharedRegion> map_file_region(tensor::DiskHome& home, comm::Communicator& group,
+                                                    std::int64_t bytes) {
+  std::string path;
+  if (group.rank() == 0) path = home.make_file(bytes);
+  path = group.broadcast_object(path, 0);
+  try {
+    auto region = std::make_shared<FileRegion>(home.map_file(path, bytes), bytes);
+    group.barrier();
+    if (group.rank() == 0) tensor::DiskHome::forget_file(path);
+    return region;
+  } catch (...) {
+    tensor::DiskHome::forget_file(path);
+    throw;
+  }
+}
+
 /// Null: gather by copy.
 std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, const std::vector<Draft>& drafts) {
   const auto form = runtime.options().gather;
   if (form == GatherForm::kCopy && !runtime.always_whole()) return nullptr;
   std::int64_t bytes = 64;  // even a model that is mapped altogether has a region
   for (const auto& d : drafts) bytes += shared_store_bytes(d.segments);
-  auto region = runtime.mesh().shard->map_shared(bytes);
+  auto& group = *runtime.mesh().shard;
+  auto region = group.map_shared(runtime.home() ? 1 : bytes);
+  if (region && runtime.home()) region = map_file_region(*runtime.home(), group, bytes);
   if (!region && form == GatherForm::kShared)
     throw ConfigError("gather form 'shared': the ranks of backend '" + runtime.mesh().shard->backend() +
                           "' share no memory; use 'auto' or 'copy'",
@@ -82,8 +120,13 @@ std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, const std::vect
   return region;
 }
 
+bool can_drop(const UnitParameter& p, const FsdpOptions& options) {
+  const auto mapped = options.source->map(name_in_source(options, p.spec.name));
+  return tensor::is_file_view(at::from_blob(mapped->data, p.spec.shape, at::TensorOptions().dtype(p.spec.compute)));
+}
+
 /// From here on the module's tensor has no memory of its own.
-void take_over(UnitParameter& p, const FsdpOptions& options) {
+void take_over(UnitParameter p, const FsdpOptions& options) {
   p.tensor.mutable_grad().reset();
   const auto dtype = p.spec.compute;
   p.tensor.set_data(tensor::make_detached(p.spec.shape, dtype, "parameter '" + p.spec.name + "' is sharded"));
@@ -96,7 +139,8 @@ std::vector<TrainableSegment> trainable_segments(const Unit& unit, const MixedPr
   std::vector<TrainableSegment> result;
   for (std::size_t i = 0; i < unit.segments().size(); ++i) {
     const auto& s = unit.segments()[i];
-    if (s.trainable) result.push_back({s, unit.store().shard(i), reduce_dtype(s, precision)});
+    if (s.trainable)
+      result.push_back({s, unit.store().shard(i), unit.ignored() ? s.compute : reduce_dtype(s, precision)});
   }
   return result;
 }
@@ -107,21 +151,25 @@ void build_units(Runtime& runtime, const UnitPlan& plan) {
   at::NoGradGuard no_grad;
   const auto& options = runtime.options();
   const auto& group = runtime.mesh().shard;
-  auto drafts = draft_units(plan, options, group->size());
+  auto drafts = draft_units(plan, options, runtime.mesh());
   const auto region = map_region(runtime, drafts);
   runtime.set_shared_memory(region != nullptr);
   std::int64_t offset = 0;
   std::vector<std::vector<TrainableSegment>> trainable;
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     auto& d = drafts[i];
-    auto store = region ? make_shared_store(d.segments, group->rank(), region, offset)
-                        : make_copy_store(d.segments, group, runtime.meter());
+    auto* home = runtime.home().get();
+    auto store = region ? make_shared_store(d.segments, group->rank(), region, offset, home)
+                        : make_copy_store(d.segments, group, runtime.meter(), home);
     offset += shared_store_bytes(d.segments);
+    for (auto& p : d.parameters)
+      if (p.spec.mapped && runtime.home()) p.droppable = can_drop(p, options);
     auto unit = std::make_shared<Unit>(runtime, static_cast<int>(i), plan.units[i].name, plan.units[i].module,
                                        std::move(d.parameters), std::move(d.segments), std::move(store));
-    load_slices(*unit, group->rank(), options);
+    load_slices(*unit, group->rank(), options, *runtime.mesh().world);
     unit->store().publish();
-    for (auto p : unit->parameters()) take_over(p, options);
+    if (home) unit->store().put_away(*home);
+    for (const auto& p : unit->parameters()) take_over(p, options);
     trainable.push_back(trainable_segments(*unit, options.precision));
     runtime.units().push_back(std::move(unit));
   }

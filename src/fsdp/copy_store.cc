@@ -10,13 +10,18 @@ namespace {
 
 class CopyStore final : public ParameterStore {
  public:
-  CopyStore(const std::vector<Segment>& segments, std::shared_ptr<comm::Communicator> group, GatherMeter& meter)
+  CopyStore(const std::vector<Segment>& segments, std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
+            tensor::Home* home)
       : segments_(segments), group_(std::move(group)), meter_(meter), wholes_(segments.size()), seen_(segments.size()) {
-    for (const auto& s : segments_)
-      shards_.push_back(at::zeros({s.slice_numel}, s.shard_dtype()).set_requires_grad(s.trainable));
+    for (const auto& s : segments_) shards_.push_back(allocate_shard(s, home).set_requires_grad(s.trainable));
   }
 
-  ~CopyStore() override { CopyStore::release(); }
+  ~CopyStore() override {
+    try {
+      CopyStore::release();
+    } catch (...) {  // a group that is broken has said so already
+    }
+  }
 
   void start_gather() override {
     at::NoGradGuard no_grad;
@@ -58,6 +63,12 @@ class CopyStore final : public ParameterStore {
 
   bool needs_publish() const override { return false; }
   void publish() override {}
+  void fetch(const tensor::Home& home) const override {
+    for (const auto& shard : shards_) home.fetch(shard.detach());
+  }
+  void put_away(const tensor::Home& home) const override {
+    for (const auto& shard : shards_) home.put_away(shard.detach());
+  }
 
   std::int64_t shard_bytes() const override {
     std::int64_t bytes = 0;
@@ -78,9 +89,15 @@ class CopyStore final : public ParameterStore {
 
 }  // namespace
 
+at::Tensor allocate_shard(const Segment& segment, tensor::Home* home) {
+  if (home) return home->allocate(segment.slice_numel, segment.shard_dtype());
+  return at::zeros({segment.slice_numel}, segment.shard_dtype());
+}
+
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,
-                                                std::shared_ptr<comm::Communicator> group, GatherMeter& meter) {
-  return std::make_unique<CopyStore>(segments, std::move(group), meter);
+                                                std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
+                                                tensor::Home* home) {
+  return std::make_unique<CopyStore>(segments, std::move(group), meter, home);
 }
 
 }  // namespace tessera::fsdp

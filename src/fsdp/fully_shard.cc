@@ -7,9 +7,11 @@
 #include "fsdp/build_units.h"
 #include "fsdp/full_tensors.h"
 #include "fsdp/grad_norm.h"
+#include "fsdp/load_shards.h"
 #include "fsdp/precision.h"
 #include "fsdp/print_model.h"
 #include "fsdp/runtime.h"
+#include "fsdp/same_plan.h"
 #include "fsdp/wrap_classes.h"
 #include "tessera/base/error.h"
 
@@ -78,11 +80,13 @@ class Model final : public FullyShardedDataParallel {
                     *runtime_->mesh().shard, visit);
   }
 
+  std::shared_ptr<tensor::Home> state_home() const override { return runtime_->home(); }
   MemoryStats memory() const override;
   CommStats comm_stats() const override { return runtime_->stats(); }
   std::string to_string() const override { return print_model(*runtime_); }
   comm::Communicator& group() const override { return *runtime_->mesh().world; }
   std::shared_ptr<comm::Communicator> shard_group() const override { return runtime_->mesh().shard; }
+  int replica() const override { return runtime_->mesh().replica; }
 
  private:
   struct Leaf {
@@ -166,6 +170,7 @@ void Model::visit_full(const VisitTensor& visit, const std::function<bool(const 
     }
     for (const auto& p : unit->parameters())
       if (p.spec.mapped) filtered(p.spec.name, p.tensor.detach());
+    if (runtime_->home()) unit->put_away();
   }
 }
 
@@ -176,16 +181,12 @@ MemoryStats Model::memory() const {
     for (const auto& p : unit->parameters())
       if (p.spec.mapped) m.mapped_bytes += static_cast<std::int64_t>(p.tensor.nbytes());
   }
+  if (runtime_->home()) m.offloaded_bytes = runtime_->home()->held_bytes();
   m.gathered_bytes = runtime_->meter().now;
   m.peak_gathered_bytes = runtime_->meter().peak;
   m.gradient_shard_bytes = runtime_->reducer().shard_bytes();
   m.gradient_buffer_bytes = runtime_->reducer().buffer_bytes();
   return m;
-}
-
-Mesh make_mesh(std::shared_ptr<comm::Communicator> group, ShardingStrategy strategy) {
-  if (strategy != ShardingStrategy::kNoShard) return {group, group, nullptr};
-  return {group, comm::make_solo(), group->size() > 1 ? group : nullptr};
 }
 
 void choose_checkpointing(nn::HookedModule& root, const UnitPlan& plan, const WrapPolicy& policy) {
@@ -197,7 +198,7 @@ void choose_checkpointing(nn::HookedModule& root, const UnitPlan& plan, const Wr
   nn::set_checkpointing(root, policy);  // off
   for (const auto& unit : plan.units)
     if (unit.parent == 0) unit.module->set_checkpointing(true);
-  if (plan.units.size() < 2)
+  if (std::none_of(plan.units.begin(), plan.units.end(), [](const auto& unit) { return unit.parent == 0; }))
     throw ConfigError(
         "activation checkpointing of the wrapped modules: the wrap policy chooses none; choose the model's blocks",
         "fsdp_activation_checkpointing");
@@ -231,11 +232,16 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   check_not_sharded(root);
   for (const auto& module : root.modules(/*include_self=*/false))
     if (const auto* hooked = dynamic_cast<const nn::HookedModule*>(module.get())) check_not_sharded(*hooked);
-  const auto plan = plan_units(root, options.wrap);
+  if (options.max_gathers_in_flight < 0)
+    throw ConfigError("fully_shard: max_gathers_in_flight must not be negative, found " +
+                      std::to_string(options.max_gathers_in_flight));
+  const auto plan = plan_units(root, options.wrap, options.ignored_modules);
   if (options.activation_checkpointing) choose_checkpointing(root, plan, options.activation_checkpointing);
-  auto mesh = make_mesh(std::move(group), options.strategy);
+  check_same_plan(plan, *group);
+  auto mesh = make_mesh(std::move(group), options.strategy, options.shard_group_size);
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
-  cast_buffers(root, runtime->options().precision);
+  if (runtime->options().sync_module_states) sync_buffers(root, *runtime->mesh().world);
+  cast_buffers(root, plan.ignored, runtime->options().precision);
   build_units(*runtime, plan);
   return std::make_unique<Model>(std::move(runtime), plan);
 }

@@ -43,9 +43,10 @@ struct GradientReducer::UnitState {
 
 struct GradientReducer::Flight {
   struct Part {
-    std::unique_ptr<comm::Work> work;
+    std::unique_ptr<comm::Work> work;  // inside the shard group
     at::Tensor out, buffer, leaf;
-    at::Tensor add_to;  // where `out` is temporary
+    at::Tensor target;  // where the gradient ends when `out` is temporary: still to be summed over replicas
+    bool accumulate = false;
   };
   std::vector<Part> parts;
 };
@@ -196,10 +197,11 @@ void GradientReducer::start(UnitState& u) {
     auto& part = flight.parts.emplace_back();
     comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = false};
     part.leaf = s.leaf;
-    part.out = reduction_target(s, u.shard_grads[i], how.accumulate);
-    if (mesh_.replicate && how.accumulate) {  // replicas must not be added up again with what is there
-      part.add_to = part.out;
-      part.out = at::empty_like(part.out);
+    part.out = reduction_target(s, u.shard_grads[i], part.accumulate);
+    how.accumulate = part.accumulate;
+    if (mesh_.replicate) {  // summed over replicas in the dtype of reductions, then added to what is there
+      part.target = part.out;
+      part.out = at::empty({s.layout.slice_numel}, s.reduce);
       how.accumulate = false;
     }
     if (region_) {
@@ -211,10 +213,6 @@ void GradientReducer::start(UnitState& u) {
     } else {
       part.buffer = u.buffers[i];
       part.work = mesh_.shard->reduce_scatter(part.out, u.buffers[i], how);
-    }
-    if (mesh_.replicate) {
-      part.work->wait_input_free();
-      part.work = mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum);
     }
     stats_.reduced_numel += s.layout.numel;
   }
@@ -233,11 +231,12 @@ void GradientReducer::complete_until(std::size_t count) {
       else
         part.work->wait();
       part.buffer = at::Tensor();
-      if (part.add_to.defined())
-        part.add_to.add_(part.out);
-      else
-        part.leaf.mutable_grad() = part.out;
-      part.out = part.add_to = at::Tensor();
+      if (part.target.defined()) {
+        mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();
+        part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
+      }
+      part.leaf.mutable_grad() = part.out;
+      part.out = part.target = at::Tensor();
     }
   }
 }

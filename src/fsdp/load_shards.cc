@@ -1,7 +1,9 @@
 #include "fsdp/load_shards.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "io/tensor_source.h"
@@ -17,6 +19,14 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   for (std::size_t i = 0; i < shape.size(); ++i) out << (i ? ", " : "") << shape[i];
   out << ']';
   return out.str();
+}
+
+/// The whole parameter, flat, as rank 0 has it; the others need not have any.
+at::Tensor value_of_rank_zero(const UnitParameter& p, comm::Communicator& world) {
+  at::Tensor value = world.rank() == 0 ? p.tensor.detach().contiguous().view(-1)
+                                       : at::empty({p.spec.numel()}, at::TensorOptions().dtype(p.spec.stored));
+  world.broadcast(value, 0)->wait_input_free();
+  return value;
 }
 
 }  // namespace
@@ -38,20 +48,37 @@ void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec) {
                     info.file);
 }
 
-void load_slices(const Unit& unit, int rank, const FsdpOptions& options) {
+void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::Communicator& world) {
   at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < unit.segments().size(); ++i) {
     const auto shard = unit.store().shard(i).detach();
-    for (const auto& piece : pieces_of_slice(unit.segments()[i], rank)) {
-      const auto& p = unit.parameters()[static_cast<std::size_t>(piece.parameter)];
-      auto out = shard.narrow(0, piece.in_slice, piece.numel);
+    const auto pieces = pieces_of_slice(unit.segments()[i], rank);
+    for (const auto& entry : unit.segments()[i].entries) {
+      const auto& p = unit.parameters()[static_cast<std::size_t>(entry.parameter)];
       const auto name = name_in_source(options, p.spec.name);
-      if (!name.empty()) {
-        options.source->read(name, piece.in_parameter, out);
-      } else {
-        out.copy_(p.tensor.detach().contiguous().view(-1).narrow(0, piece.in_parameter, piece.numel));
-      }
+      const bool synced = name.empty() && options.sync_module_states && world.size() > 1;
+      const at::Tensor value = synced ? value_of_rank_zero(p, world) : p.tensor.detach();
+      const auto piece = std::find_if(pieces.begin(), pieces.end(),
+                                      [&](const Piece& held) { return held.parameter == entry.parameter; });
+      if (piece == pieces.end()) continue;
+      auto out = shard.narrow(0, piece->in_slice, piece->numel);
+      if (!name.empty())
+        options.source->read(name, piece->in_parameter, out);
+      else
+        out.copy_(value.contiguous().view(-1).narrow(0, piece->in_parameter, piece->numel));
     }
+    shard.unsafeGetTensorImpl()->bump_version();  // a source writes behind autograd's back
+  }
+}
+
+void sync_buffers(torch::nn::Module& root, comm::Communicator& world) {
+  at::NoGradGuard no_grad;
+  if (world.size() == 1) return;
+  for (auto& buffer : root.buffers()) {
+    if (!buffer.defined() || buffer.numel() == 0) continue;
+    auto bytes = buffer.detach().contiguous().view(-1).view(at::kByte);
+    world.broadcast(bytes, 0)->wait();
+    buffer.copy_(bytes.view(buffer.scalar_type()).view(buffer.sizes()));
   }
 }
 

@@ -12,7 +12,11 @@ std::string name_in_source(const FsdpOptions& options, const std::string& parame
 /// DataError unless the source has the parameter with this shape.
 void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec);
 
-/// Fills this rank's slices from the source, or from the values that the module holds.
-void load_slices(const Unit& unit, int rank, const FsdpOptions& options);
+/// Fills the slices of `rank` in the shard group from the source, or from the values that the module holds: here, or on
+/// rank 0 of the world with sync_module_states. Then collective over the world.
+void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::Communicator& world);
+
+/// Collective. Buffers take the values of rank 0.
+void sync_buffers(torch::nn::Module& root, comm::Communicator& world);
 
 }  // namespace tessera::fsdp

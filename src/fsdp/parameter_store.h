@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fsdp/flat_layout.h"
+#include "tensor/home.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::fsdp {
@@ -40,6 +41,9 @@ class ParameterStore {
   virtual bool needs_publish() const = 0;
   /// Makes this rank's slices visible to its peers, who see them after the next fence.
   virtual void publish() = 0;
+  /// Offloaded memory of this unit is about to be used, or is not needed for a while.
+  virtual void fetch(const tensor::Home& home) const = 0;
+  virtual void put_away(const tensor::Home& home) const = 0;
 
   /// Bytes of slices and of private masters on this rank.
   virtual std::int64_t shard_bytes() const = 0;
@@ -51,15 +55,20 @@ class ParameterStore {
   std::vector<at::Tensor> shards_;
 };
 
+/// `home`: where private slices lie; null: in memory.
+at::Tensor allocate_shard(const Segment& segment, tensor::Home* home);
+
 /// Slices are private; gathering allocates the whole and all-gathers into it.
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,
-                                                std::shared_ptr<comm::Communicator> group, GatherMeter& meter);
+                                                std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
+                                                tensor::Home* home);
 
 /// Bytes that make_shared_store() needs of a region.
 std::int64_t shared_store_bytes(const std::vector<Segment>& segments);
 
 /// The whole lies in `memory`, which all ranks of the group address: gathering is no work.
 std::unique_ptr<ParameterStore> make_shared_store(const std::vector<Segment>& segments, int rank,
-                                                  std::shared_ptr<comm::SharedRegion> region, std::int64_t offset);
+                                                  std::shared_ptr<comm::SharedRegion> region, std::int64_t offset,
+                                                  tensor::Home* home);
 
 }  // namespace tessera::fsdp

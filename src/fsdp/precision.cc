@@ -17,12 +17,18 @@ at::ScalarType reduce_dtype(const Segment& segment, const MixedPrecision& precis
   return precision.reduce_dtype.value_or(segment.compute);
 }
 
-void cast_buffers(torch::nn::Module& root, const MixedPrecision& precision) {
+void cast_buffers(torch::nn::Module& root, const std::unordered_set<const torch::nn::Module*>& ignored,
+                  const MixedPrecision& precision) {
   if (!precision.buffer_dtype) return;
   at::NoGradGuard no_grad;
-  for (auto& buffer : root.named_buffers())
-    if (buffer.value().defined() && buffer.value().is_floating_point())
-      buffer.value().set_data(buffer.value().to(*precision.buffer_dtype));
+  const auto cast_own = [&](torch::nn::Module& module) {
+    if (ignored.contains(&module)) return;
+    for (auto& buffer : module.named_buffers(/*recurse=*/false))
+      if (buffer.value().defined() && buffer.value().is_floating_point())
+        buffer.value().set_data(buffer.value().to(*precision.buffer_dtype));
+  };
+  cast_own(root);  // which need not be held by a shared_ptr
+  for (const auto& module : root.modules(/*include_self=*/false)) cast_own(*module);
 }
 
 }  // namespace tessera::fsdp

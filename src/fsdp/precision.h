@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <unordered_set>
 #include <vector>
 
 #include "fsdp/flat_layout.h"
@@ -17,7 +18,8 @@ at::ScalarType compute_dtype(at::ScalarType stored, const MixedPrecision& precis
 /// The dtype in which gradients of a segment are summed.
 at::ScalarType reduce_dtype(const Segment& segment, const MixedPrecision& precision);
 
-/// Casts the floating buffers of the whole tree, once.
-void cast_buffers(torch::nn::Module& root, const MixedPrecision& precision);
+/// Casts the floating buffers of the tree, once; those of ignored modules stay.
+void cast_buffers(torch::nn::Module& root, const std::unordered_set<const torch::nn::Module*>& ignored,
+                  const MixedPrecision& precision);
 
 }  // namespace tessera::fsdp

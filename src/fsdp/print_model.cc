@@ -61,8 +61,15 @@ class Printer {
 
 std::string print_model(const Runtime& runtime) {
   UnitsByModule units;
-  for (const auto& unit : runtime.units()) units[unit->module()] = unit.get();
-  return Printer(units, runtime.mesh().shard->size()).print(*runtime.units().front()->module(), "");
+  std::string after;
+  const auto& mesh = runtime.mesh();
+  for (const auto& unit : runtime.units()) {
+    units[unit->module()] = unit.get();
+    if (unit->ignored()) after += "\nignored modules: " + describe_unit(*unit, mesh.shard->size());
+  }
+  if (mesh.replicate && mesh.shard->size() > 1)
+    after += fmt::format("\n{} copies, each sharded over {} ranks", mesh.replicate->size(), mesh.shard->size());
+  return Printer(units, mesh.shard->size()).print(*runtime.units().front()->module(), "") + after;
 }
 
 }  // namespace tessera::fsdp

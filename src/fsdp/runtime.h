@@ -8,6 +8,7 @@
 #include "fsdp/gradient_reducer.h"
 #include "fsdp/mesh.h"
 #include "fsdp/unit.h"
+#include "tensor/home.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::fsdp {
@@ -17,14 +18,21 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   Runtime(Mesh mesh, FsdpOptions options);
 
   void enter_forward();
-  void leave_forward() { --forward_depth_; }
-  /// The position of this forward in the recorded order, -1 inside a backward (recomputation).
+  void leave_forward();
+  /// A unit is about to be gathered and to compute; and, once it is gathered: starts the gather of the one that came
+  /// next in the last forward.
+  void begin_unit_forward(const Unit& unit);
+  void prefetch_after(const Unit& unit);
+  /// The position of this forward, which has ended, in the recorded order; -1 inside a backward (recomputation).
   std::int64_t record_forward(int unit);
 
   /// Called by whatever runs first in a backward: arranges for its end.
   void begin_backward();
-  /// Starts the gather of the unit whose forward came before the one at `position`.
+  /// Starts the gather of the unit whose forward ended before the one at `position`.
   void prefetch_before(std::int64_t position);
+  /// Says what this rank does from now on, and with check_order compares it with what the others do. Then collective;
+  /// Error where they part.
+  void announce(const char* what, const Unit& unit);
 
   /// Masters that were written since: into shared memory, and a fence. Collective when a rank has written.
   void publish();
@@ -42,12 +50,16 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   const CommStats& stats() const { return stats_; }
   std::vector<std::shared_ptr<Unit>>& units() { return units_; }
   const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
+  /// Null: nothing is offloaded.
+  const std::shared_ptr<tensor::DiskHome>& home() const { return home_; }
   void set_shared_memory(bool shared) { shared_memory_ = shared; }
 
  private:
   void end_backward();
   void recover_from_failed_backward();
   void check_same_gathers();
+  void note_activity(const std::string& what);
+  void prefetch(int unit);
 
   Mesh mesh_;
   FsdpOptions options_;
@@ -55,8 +67,11 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   GatherMeter meter_;
   GradientReducer reducer_;
   std::vector<std::shared_ptr<Unit>> units_;
-  std::vector<int> forward_order_;  // units, since the last backward
-  std::uint64_t gather_hash_ = 0;   // of the units gathered so far, in order
+  std::shared_ptr<tensor::DiskHome> home_;
+  std::vector<int> forward_order_;         // units by the end of their forwards, since the last backward
+  std::vector<int> visits_, last_visits_;  // units by the begin of their forwards: in this one of the root, the last
+  std::int64_t events_ = 0;                // announced in this step
+  std::uint64_t gather_hash_ = 0;          // of the units gathered so far, in order
   int forward_depth_ = 0;
   bool shared_memory_ = false;
   bool in_backward_ = false;

@@ -2,7 +2,6 @@
 // the region is the master; else masters are private, and publish() casts them into the region.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 
 #include "fsdp/parameter_store.h"
 
@@ -16,7 +15,7 @@ std::int64_t whole_bytes(const Segment& s) {
 class SharedStore final : public ParameterStore {
  public:
   SharedStore(const std::vector<Segment>& segments, int rank, std::shared_ptr<comm::SharedRegion> region,
-              std::int64_t offset)
+              std::int64_t offset, tensor::Home* home)
       : segments_(segments) {
     for (const auto& s : segments_) {
       auto* data = region->data() + offset;
@@ -26,7 +25,7 @@ class SharedStore final : public ParameterStore {
       auto* own = data + s.slice_numel * rank * static_cast<std::int64_t>(c10::elementSize(s.compute));
       slices_.push_back(at::from_blob(own, {s.slice_numel}, [region](void*) {}, at::TensorOptions().dtype(s.compute)));
       const bool in_place = s.shard_dtype() == s.compute;
-      shards_.push_back(in_place ? slices_.back() : at::zeros({s.slice_numel}, s.shard_dtype()));
+      shards_.push_back(in_place ? slices_.back() : allocate_shard(s, home));
       shards_.back().set_requires_grad(s.trainable);
       published_.push_back(shards_.back()._version());
     }
@@ -50,6 +49,16 @@ class SharedStore final : public ParameterStore {
       if (static_cast<std::uint32_t>(shards_[i]._version()) == published_[i]) continue;
       if (!shards_[i].is_same(slices_[i])) slices_[i].copy_(shards_[i]);
       published_[i] = shards_[i]._version();
+    }
+  }
+
+  void fetch(const tensor::Home& home) const override {
+    for (const auto& whole : wholes_) home.fetch(whole);
+  }
+  void put_away(const tensor::Home& home) const override {
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      home.put_away(wholes_[i]);
+      if (!shards_[i].is_same(slices_[i])) home.put_away(shards_[i].detach());
     }
   }
 
@@ -79,8 +88,9 @@ std::int64_t shared_store_bytes(const std::vector<Segment>& segments) {
 }
 
 std::unique_ptr<ParameterStore> make_shared_store(const std::vector<Segment>& segments, int rank,
-                                                  std::shared_ptr<comm::SharedRegion> region, std::int64_t offset) {
-  return std::make_unique<SharedStore>(segments, rank, std::move(region), offset);
+                                                  std::shared_ptr<comm::SharedRegion> region, std::int64_t offset,
+                                                  tensor::Home* home) {
+  return std::make_unique<SharedStore>(segments, rank, std::move(region), offset, home);
 }
 
 }  // namespace tessera::fsdp

@@ -14,10 +14,11 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
       module_(module),
       parameters_(std::move(parameters)),
       segments_(std::move(segments)),
-      store_(std::move(store)) {}
+      store_(std::move(store)),
+      pinned_(module == nullptr || runtime.always_whole()) {}
 
 Unit::~Unit() {
-  module_->set_hooks(nullptr);
+  if (module_) module_->set_hooks(nullptr);
   for (const auto& p : parameters_)
     if (p.spec.trainable) remove_gradient_hook(p.tensor);
   detach("' belonged to a FullyShardedDataParallel that was destroyed");
@@ -26,8 +27,8 @@ Unit::~Unit() {
 void Unit::activate() {
   detach("' is sharded; unshard its unit first");
   hook_gradients();
-  module_->set_hooks(this);
-  if (runtime_.always_whole()) gather();
+  if (module_) module_->set_hooks(this);
+  if (pinned_) gather();
 }
 
 void Unit::hook_gradients() {
@@ -65,13 +66,14 @@ void Unit::detach(const char* why) noexcept {
 
 void Unit::prefetch() {
   if (state_ != State::kSharded) return;
+  if (runtime_.home()) store_->fetch(*runtime_.home());
   store_->start_gather();
   state_ = State::kGathering;
   if (!segments_.empty() && !runtime_.always_whole()) runtime_.count_gather(*this);
 }
 
 void Unit::gather() {
-  if (state_ == State::kWhole && store_->stale()) release();
+  if (state_ != State::kSharded && store_->stale()) drop();
   prefetch();
   if (state_ != State::kGathering) return;
   store_->finish_gather();
@@ -79,11 +81,25 @@ void Unit::gather() {
   state_ = State::kWhole;
 }
 
+void Unit::refresh() {
+  if (pinned_ && store_->stale()) gather();
+}
+
 void Unit::release() {
-  if (state_ == State::kSharded || runtime_.always_whole()) return;
+  if (state_ != State::kSharded && !pinned_) drop();
+}
+
+void Unit::drop() {
   if (state_ == State::kWhole) detach("' is sharded; unshard its unit first");
   state_ = State::kSharded;
   store_->release();
+  if (runtime_.home()) put_away();
+}
+
+void Unit::put_away() const {
+  store_->put_away(*runtime_.home());
+  for (const auto& p : parameters_)
+    if (p.droppable) tensor::drop_file_pages(p.tensor);
 }
 
 void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
@@ -91,13 +107,14 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
   ++forwards_;
   tickets_.emplace_back();
   try {
+    runtime_.begin_unit_forward(*this);
     gather();
+    runtime_.prefetch_after(*this);
     const auto& precision = runtime_.options().precision;
     if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
     runtime_.reducer().expect(index_);
     if (at::GradMode::is_enabled()) {
-      tickets_.back() =
-          c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, runtime_.record_forward(index_));
+      tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_);
       attach_post_backward(inputs, tickets_.back());
     }
   } catch (...) {
@@ -109,10 +126,11 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
 void Unit::after_forward(const std::vector<at::Tensor*>& outputs) {
   const auto& precision = runtime_.options().precision;
   if (index_ == 0 && precision.output_dtype) cast_floating(outputs, *precision.output_dtype);
+  if (tickets_.back()) tickets_.back()->position = runtime_.record_forward(index_);
   const bool armed = tickets_.back() && attach_pre_backward(outputs, tickets_.back());
   // A forward inside a backward is a recomputation: its own backward follows at once.
   const bool soon = runtime_.in_backward() || index_ == 0;
-  leave_forward(armed && (soon || runtime_.options().strategy != ShardingStrategy::kFullShard));
+  leave_forward(armed && (soon || !reshards_after_forward(runtime_.options().strategy)));
 }
 
 void Unit::abort_forward() noexcept {
@@ -133,6 +151,7 @@ void Unit::leave_forward(bool keep) {
 void Unit::pre_backward(const BackwardTicket& ticket) {
   runtime_.begin_backward();
   in_backward_ = true;
+  runtime_.announce("backward of", *this);
   gather();
   if (runtime_.options().backward_prefetch == BackwardPrefetch::kPre) runtime_.prefetch_before(ticket.position);
 }

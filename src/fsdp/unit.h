@@ -25,6 +25,7 @@ struct UnitParameter {
   at::Tensor tensor;  // the module's own, detached while the unit is sharded
   int segment = -1;   // -1: mapped
   std::int64_t offset = 0;
+  bool droppable = false;  // offloaded, and a view of the weight file: pages come back from there
 };
 
 class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<Unit> {
@@ -45,12 +46,19 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void prefetch();  // starts the gather
   void gather();
   void release();
+  /// Offloaded: out of memory until it is read again.
+  void put_away() const;
+  /// Of a unit that is never released: gathers again what optimizers have written since.
+  void refresh();
   /// Hands the module's storages over and attaches hooks; after the shards are filled.
   void activate();
 
+  bool gathering() const { return state_ == State::kGathering; }
   int index() const { return index_; }
   const std::string& name() const { return name_; }
   nn::HookedModule* module() const { return module_; }
+  /// Holds the parameters of ignored modules: always gathered, in no forward's way.
+  bool ignored() const { return module_ == nullptr; }
   const std::vector<UnitParameter>& parameters() const { return parameters_; }
   const std::vector<Segment>& segments() const { return segments_; }
   ParameterStore& store() const { return *store_; }
@@ -58,6 +66,7 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
  private:
   enum class State { kSharded, kGathering, kWhole };
   void attach();
+  void drop();  // what release() does where it does something
   void detach(const char* why) noexcept;
   void hook_gradients();
   void leave_forward(bool keep);
@@ -70,6 +79,7 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   std::vector<Segment> segments_;
   std::unique_ptr<ParameterStore> store_;
   State state_ = State::kSharded;
+  bool pinned_;               // never released
   int forwards_ = 0;          // running now (a module may call itself)
   bool in_backward_ = false;  // between pre- and post-backward
   PendingCount pending_ = std::make_shared<std::int64_t>(0);

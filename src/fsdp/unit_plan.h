@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/fsdp/fully_shard.h"
@@ -16,17 +17,18 @@ struct PlannedParameter {
 };
 
 struct PlannedUnit {
-  std::string name;  // fully qualified; "" is the root
-  nn::HookedModule* module = nullptr;
+  std::string name;                    // fully qualified; "" is the root
+  nn::HookedModule* module = nullptr;  // null: the parameters of all ignored modules, which no forward gathers
   int parent = -1;
 };
 
 struct UnitPlan {
-  std::vector<PlannedUnit> units;            // pre-order: the root first, a unit before the units inside it
+  std::vector<PlannedUnit> units;            // pre-order: the root first, then what is ignored (if anything is)
   std::vector<PlannedParameter> parameters;  // registration order, each once
+  std::unordered_set<const torch::nn::Module*> ignored;  // modules, with all that are below them
 };
 
-/// ConfigError when a policy by class names names a class that the tree lacks.
-UnitPlan plan_units(nn::HookedModule& root, const WrapPolicy& policy);
+/// ConfigError when a policy by class names names a class that the tree lacks, or the filter matches nothing.
+UnitPlan plan_units(nn::HookedModule& root, const WrapPolicy& policy, const ModuleFilter& ignored = nullptr);
 
 }  // namespace tessera::fsdp

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <regex>
 #include <set>
 #include <unordered_set>
 
@@ -84,6 +85,16 @@ WrapPolicy wrap_size(std::int64_t min_num_params) {
 
 WrapPolicy wrap_peft(std::vector<std::string> class_names) {
   return WrapPeft{{std::move(class_names)}};
+}
+
+ModuleFilter named_like(const std::string& pattern) {
+  try {
+    return [expression = std::regex(pattern)](const std::string& name, const torch::nn::Module&) {
+      return std::regex_match(name, expression);
+    };
+  } catch (const std::regex_error& e) {
+    throw ConfigError("'" + pattern + "' is not a regular expression: " + e.what(), "fsdp_ignored_modules");
+  }
 }
 
 }  // namespace tessera::fsdp

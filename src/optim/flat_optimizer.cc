@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "optim/update.h"
+#include "tensor/home.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 
@@ -13,27 +14,48 @@ FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<Par
                              double weight_decay, std::vector<std::string> states)
     : Optimizer(std::move(parameters), std::move(slices), lr), weight_decay_(weight_decay), names_(std::move(states)) {
   TESSERA_CHECK(names_.size() <= kMaxStates, "a rule has at most three states");
+  initial_.assign(names_.size(), 0.0);
+}
+
+void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::Home> home) {
+  TESSERA_CHECK(states_.empty(), "keep_state_in() comes before the first step");
+  home_ = std::move(home);
+}
+
+void FlatOptimizer::allocate_states() {
+  if (!states_.empty()) return;
   states_.resize(names_.size());
-  for (std::size_t s = 0; s < names_.size(); ++s)
-    for (const auto& p : parameters_)
-      states_[s].push_back(names_[s].empty() ? at::Tensor() : at::zeros_like(p.detach()));
+  for (std::size_t s = 0; s < names_.size(); ++s) {
+    for (const auto& p : parameters_) {
+      auto& t = states_[s].emplace_back();
+      if (names_[s].empty()) continue;
+      t = home_ ? home_->allocate(p.numel(), p.scalar_type()).view_as(p) : at::zeros_like(p.detach());
+      if (initial_[s] != 0) t.fill_(initial_[s]);
+    }
+  }
 }
 
 FlatOptimizer::~FlatOptimizer() = default;
 
 void FlatOptimizer::fill_state(std::size_t state, double value) {
-  for (auto& t : states_[state]) t.fill_(value);
+  initial_[state] = value;
 }
 
 void FlatOptimizer::step() {
+  at::NoGradGuard no_grad;
   ++steps_;
+  allocate_states();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& p = parameters_[i];
     auto grad = p.grad();
     if (!grad.defined() || p.numel() == 0) continue;
     if (grad.scalar_type() != p.scalar_type() || !grad.is_contiguous()) grad = grad.to(p.scalar_type()).contiguous();
-    for (const auto& slice : slices_)
-      if (slice.numel > 0 && slice.parameter == static_cast<std::int64_t>(i)) update_slice(slice, p, grad);
+    for (const auto& slice : slices_) {
+      if (slice.numel == 0 || slice.parameter != static_cast<std::int64_t>(i)) continue;
+      if (home_) for_offloaded(slice, &tensor::Home::fetch);
+      update_slice(slice, p, grad);
+      if (home_) for_offloaded(slice, &tensor::Home::put_away);
+    }
     p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
   }
 }
@@ -55,7 +77,18 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
   });
 }
 
+void FlatOptimizer::for_offloaded(const ParameterSlice& slice, OffloadAction action) const {
+  const auto flat = static_cast<std::size_t>(slice.parameter);
+  const auto range = [&](const at::Tensor& t) {
+    return t.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
+  };
+  ((*home_).*action)(range(parameters_[flat]));
+  for (const auto& state : states_)
+    if (state[flat].defined()) ((*home_).*action)(range(state[flat]));
+}
+
 std::vector<StateSlice> FlatOptimizer::state() {
+  allocate_states();
   std::vector<StateSlice> result;
   for (std::size_t first = 0; first < slices_.size();) {
     auto last = first;  // the parts of one parameter stay together

@@ -16,12 +16,19 @@ fsdp::ShardingStrategy strategy_of(const config::AccelerateConfig& config) {
     case ShardingStrategy::kNoShard:
       return fsdp::ShardingStrategy::kNoShard;
     case ShardingStrategy::kHybridShard:
+      return fsdp::ShardingStrategy::kHybridShard;
     case ShardingStrategy::kHybridShardZero2:
-      break;
+      return fsdp::ShardingStrategy::kHybridShardZero2;
   }
-  throw ConfigError("sharding strategy " + config::name_of(config.fsdp.sharding_strategy) +
-                        " is not available yet; use FULL_SHARD or SHARD_GRAD_OP",
-                    "fsdp_sharding_strategy");
+  return fsdp::ShardingStrategy::kFullShard;
+}
+
+/// The pattern is matched as accelerate does it, against the names of the model or of the PeftModel around it.
+fsdp::ModuleFilter ignored_of(const std::string& pattern) {
+  if (pattern.empty()) return nullptr;
+  return [matches = fsdp::named_like(pattern)](const std::string& name, const torch::nn::Module& module) {
+    return !name.empty() && (matches(name, module) || matches("base_model.model." + name, module));
+  };
 }
 
 fsdp::WrapPolicy wrap_of(const config::FsdpConfig& config) {
@@ -49,23 +56,19 @@ fsdp::MixedPrecision precision_of(config::MixedPrecision precision) {
   return {.param_dtype = dtype, .reduce_dtype = dtype, .buffer_dtype = dtype, .output_dtype = at::kFloat};
 }
 
-/// What is understood but not built is refused: a run must never be silently less than its file says. (forward_prefetch
-/// is a hint without effect where gathers are no work; debug's checks of collectives are always on.)
-void refuse_missing(const config::FsdpConfig& config) {
-  if (!config.ignored_modules.empty()) {
-    throw ConfigError("fsdp_ignored_modules is not available yet; remove '" + config.ignored_modules + "'",
-                      "fsdp_ignored_modules");
-  }
-}
-
 }  // namespace
 
 fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
-  refuse_missing(config.fsdp);
   fsdp::FsdpOptions options;
   options.strategy = strategy_of(config);
+  if (config.use_fsdp) options.shard_group_size = config.fsdp.shard_group_size;
   options.wrap = wrap_of(config.fsdp);
+  options.ignored_modules = ignored_of(config.fsdp.ignored_modules);
   if (config.fsdp.activation_checkpointing) options.activation_checkpointing = fsdp::same_as_wrap();
+  options.sync_module_states = config.fsdp.sync_module_states;
+  options.forward_prefetch = config.fsdp.forward_prefetch;
+  options.check_order = config.debug;
+  options.offload_folder = config.fsdp.offload_folder;
   options.precision = precision_of(config.mixed_precision);
   switch (config.fsdp.backward_prefetch) {
     case config::BackwardPrefetch::kPre:

@@ -20,7 +20,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Assembled& a, const std::
   for (auto& slice : slices) {
     if (groups == DecayGroups::kTrainer && !is_decayed(slice.name, *a.model)) slice.weight_decay = 0.0;
   }
-  return optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
+  auto optimizer =
+      optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
+  optimizer->keep_state_in(a.sharded->state_home());
+  return optimizer;
 }
 
 double loss_labels(const at::Tensor& labels, models::ModelKind kind) {

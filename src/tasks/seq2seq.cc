@@ -111,6 +111,7 @@ class Job {
                             .beta2 = o_.adam_beta2,
                             .eps = o_.adam_epsilon,
                             .weight_decay = o_.weight_decay});
+    optimizer.keep_state_in(model_.sharded->state_home());
     train::Trainer trainer(o_.trainer, task, *model_.sharded, optimizer);
     print_banner(trainer);
     report::ProgressBar bar(err_, bars_, trainer.total_steps());

@@ -29,6 +29,7 @@ Verifier verifier_for(const std::string& folder) {
   if (text.is_discarded()) throw DataError("'" + expect.string() + "' is not JSON", expect.string());
   if (text.contains("log_history")) return verify_trainer;
   if (text.contains("base") && text.contains("settings")) return verify_run;
+  if (text.contains("runs") && text.contains("wrapping")) return verify_fsdp;
   if (text.contains("runs")) return verify_generation;
   if (text.contains("bad_words")) return verify_processors;
   return verify_outputs;

@@ -1,7 +1,8 @@
 #pragma once
 // `tessera verify DIR`: compares this implementation with reference tensors that lie beside a model (family A of the
 // goldens: io*.safetensors), with reference generations (expect.json with "runs"), or replays a training run (family B:
-// expect.json with "base" and "settings"; of transformers' Trainer: with "log_history").
+// expect.json with "base" and "settings"; of transformers' Trainer: with "log_history"; of torch FSDP: with
+// "wrapping").
 #include <iosfwd>
 #include <memory>
 #include <string>
@@ -27,6 +28,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
 /// Collective. Each compares one kind of folder; a title line and the table go to `out` (rank 0's).
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_fsdp(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);

@@ -199,14 +199,16 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
     const bool vector = slice.shape.size() < 2 && !slice.name.ends_with("lora_magnitude_vector");
     if (!optim::decays_by_name(slice.name) || vector) slice.weight_decay = 0.0;
   }
-  return optim::make_optimizer(arguments.optim,
-                               {.lr = arguments.learning_rate,
-                                .weight_decay = arguments.weight_decay,
-                                .adam_beta1 = arguments.adam_beta1,
-                                .adam_beta2 = arguments.adam_beta2,
-                                .adam_epsilon = arguments.adam_epsilon,
-                                .optim_args = arguments.optim_args},
-                               model.parameters(), std::move(slices), model.shard_group());
+  auto optimizer = optim::make_optimizer(arguments.optim,
+                                         {.lr = arguments.learning_rate,
+                                          .weight_decay = arguments.weight_decay,
+                                          .adam_beta1 = arguments.adam_beta1,
+                                          .adam_beta2 = arguments.adam_beta2,
+                                          .adam_epsilon = arguments.adam_epsilon,
+                                          .optim_args = arguments.optim_args},
+                                         model.parameters(), std::move(slices), model.shard_group());
+  optimizer->keep_state_in(model.state_home());
+  return optimizer;
 }
 
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments) {

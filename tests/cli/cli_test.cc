@@ -51,7 +51,7 @@ TEST(Cli, LaunchErrorsNameWhatIsWrong) {
       {{"launch", "--num_procesess", "2", "sh"}, "did you mean '--num_processes'?"},
       {{"launch", "--num_processes", "1000", "--enable_cpu_affinity", "sh"},
        "1000 ranks with 1 threads each need 1000 cores"},
-      {{"launch", "--fsdp_sharding_strategy", "HYBRID_SHARD", "sh"}, "HYBRID_SHARD is not supported yet"},
+      {{"launch", "--fsdp_sharding_strategy", "HYBRID_SHARD", "--fsdp_shard_group_size", "2", "sh"}, "does not divide"},
       {{"launch", "--log_dir", "/proc/nowhere", "sh"}, "cannot write '/proc/nowhere"},
   };
   for (const auto& [args, expected] : cases) {

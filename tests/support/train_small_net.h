@@ -12,6 +12,8 @@
 
 namespace tessera::testing {
 
+inline const fsdp::GatherForm kForms[] = {fsdp::GatherForm::kCopy, fsdp::GatherForm::kShared};
+
 struct Training {
   std::map<std::string, at::Tensor> weights;  // after the last step
   std::vector<double> norms;                  // gradient norm of each step, before clipping

@@ -77,6 +77,10 @@ class Communicator {
   /// Ranks with the same color form a group, ordered by their rank here. The result has its own sequence of operations.
   virtual std::shared_ptr<Communicator> split(int color) = 0;
 
+  /// Not collective. What this rank is doing, "forward of unit 'encoder'": peers' messages about a hang or a mismatch
+  /// say it. Kept where peers can read it, cut after some hundred characters.
+  virtual void note_activity(const std::string& /*what*/) {}
+
   /// Memory addressed by all ranks, or null where the ranks share none (then gathers copy).
   virtual std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) = 0;
 };

@@ -23,10 +23,14 @@
 namespace tessera::io {
 class TensorSource;
 }
+namespace tessera::tensor {
+class Home;
+}
 
 namespace tessera::fsdp {
 
-enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard };
+/// Hybrid: sharded inside a group of ranks, replicated across groups; with Zero2 units stay gathered until backward.
+enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard, kHybridShard, kHybridShardZero2 };
 enum class BackwardPrefetch { kNone, kPre, kPost };
 
 /// How a unit's parameters become readable. kAuto: mapped where a frozen parameter's file allows it, else shared where
@@ -58,18 +62,45 @@ WrapPolicy wrap_size(std::int64_t min_num_params);
 /// PEFT's policy: leaves with a trainable weight, and these classes.
 WrapPolicy wrap_peft(std::vector<std::string> class_names);
 
+/// Modules by their fully qualified name.
+using ModuleFilter = std::function<bool(const std::string& name, const torch::nn::Module& module)>;
+/// Regular expression (ECMAScript) that the whole name must match. ConfigError where it is malformed.
+ModuleFilter named_like(const std::string& pattern);
+
 struct FsdpOptions {
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
+  /// Ranks that share one copy under a hybrid strategy, neighbours by rank; the world is a multiple of it. 0: the ranks
+  /// of a host, of which every host must then have as many.
+  int shard_group_size = 0;
   WrapPolicy wrap = wrap_none();
   MixedPrecision precision = {};
   GatherForm gather = GatherForm::kAuto;
+  /// When backward starts to gather the unit it needs next (the one whose forward ended before): before or after it
+  /// computes the present one. Has something to overlap where gathers copy.
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  /// Forward starts to gather the next unit, by the order of the last forward, before it computes the present one.
+  bool forward_prefetch = false;
+  /// Gathers that are started ahead and not yet used: beyond, a prefetch is left out. (torch's limit_all_gathers is 2.)
+  int max_gathers_in_flight = 2;
   /// Modules whose activations backward computes again (inside their units: no gather more). Null: as the modules are
   /// set (nn::set_checkpointing). ConfigError for a class that matches nothing.
   WrapPolicy activation_checkpointing = nullptr;
+  /// These modules and all below them are left as they are: no units, no casts, their parameters whole on every rank
+  /// and readable at any time. What trains in them is trained like all else: gradients are averaged, masters and
+  /// optimizer state sharded; after an optimizer step the next forward of the root brings the new values. ConfigError
+  /// where a filter is given and matches nothing, or the root.
+  ModuleFilter ignored_modules = nullptr;
   /// Initial values: read by name, each rank only its ranges (mapped: none). Parameters that the source lacks, or all
   /// when it is null, take the values they hold now, which must be the same on every rank (not detached).
   std::shared_ptr<const io::TensorSource> source = nullptr;
+  /// What the source lacks, and all buffers, take rank 0's values instead; other ranks' parameters may have no memory.
+  bool sync_module_states = false;
+  /// Compares what every rank runs before each forward and backward of a unit (a collective each): an Error names the
+  /// ranks and the units where they part. accelerate's `debug`.
+  bool check_order = false;
+  /// A folder on a disk. Parameters, masters and (through state_home()) optimizer state lie in memory-mapped files
+  /// there, units leave memory when they are released. Empty: all stays in memory.
+  std::string offload_folder = {};
   /// Parameter name -> name in the source; identity if empty. An empty result means: not in the source.
   std::function<std::string(const std::string&)> source_name = nullptr;
 };
@@ -91,6 +122,7 @@ struct ShardView {
 struct MemoryStats {
   std::int64_t shard_bytes = 0, gathered_bytes = 0, peak_gathered_bytes = 0, gradient_shard_bytes = 0,
                gradient_buffer_bytes = 0, mapped_bytes = 0;
+  std::int64_t offloaded_bytes = 0;  // files that this rank holds mapped, optimizer state included
 };
 /// Collectives since construction: gathers count units (fences in the shared form too), reductions likewise.
 struct CommStats {
@@ -133,20 +165,28 @@ class FullyShardedDataParallel {
   virtual void visit_full_of(const std::vector<at::Tensor>& like_parameters,
                              const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
 
+  /// Where optimizer state shall lie (optim::Optimizer::keep_state_in()); null: in memory.
+  virtual std::shared_ptr<tensor::Home> state_home() const = 0;
+
   virtual MemoryStats memory() const = 0;
   virtual CommStats comm_stats() const = 0;
   /// The module tree as PyTorch prints it, with units, their shard sizes, dtypes and gather forms.
   virtual std::string to_string() const = 0;
   virtual comm::Communicator& group() const = 0;
-  /// The ranks that hold the slices of one copy of the model: alone under kNoShard. Optimizers sum statistics over it.
+  /// The ranks that hold the slices of one copy of the model: alone under kNoShard, a part under hybrid. Optimizers sum
+  /// statistics over it.
   virtual std::shared_ptr<comm::Communicator> shard_group() const = 0;
+  /// Which copy of the model this rank holds a part of, from 0; the copies are equal bit for bit, so that replica 0
+  /// alone need write a checkpoint. Always 0 unless the strategy is kNoShard or hybrid.
+  virtual int replica() const = 0;
 };
 
 /// The trainable parameters, as parameters() holds them on this rank: for optim::make_optimizer().
 std::vector<optim::ParameterSlice> parameter_slices(const FullyShardedDataParallel& model);
 
 /// Collective. The module must outlive the result and keep its structure. requires_grad decides what trains: set it
-/// before. ConfigError for a policy that matches nothing; DataError for missing or misshapen tensors of the source.
+/// before. ConfigError for a policy that matches nothing, and where ranks built different models (it names the first
+/// difference); DataError for missing or misshapen tensors of the source.
 std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, std::shared_ptr<comm::Communicator> group,
                                                       FsdpOptions options);
 

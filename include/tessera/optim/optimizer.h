@@ -15,6 +15,9 @@
 namespace tessera::comm {
 class Communicator;
 }
+namespace tessera::tensor {
+class Home;
+}
 
 namespace tessera::optim {
 
@@ -54,6 +57,10 @@ class Optimizer {
   /// In the order of the slices, the same on every rank (slices of which a rank holds nothing are listed, empty).
   virtual std::vector<StateSlice> state() = 0;
 
+  /// Before the first step or state(): state tensors as large as the parameters are kept there (null: in memory), and
+  /// both they and the parameters are put away as step() is done with them. Rules with small states ignore it.
+  virtual void keep_state_in(std::shared_ptr<tensor::Home> /*home*/) {}
+
   void set_lr(double lr) { lr_ = lr; }
   double lr() const { return lr_; }
   void zero_grad();
@@ -86,6 +93,7 @@ class FlatOptimizer : public Optimizer {
   ~FlatOptimizer() override;
   void step() override;
   std::vector<StateSlice> state() override;
+  void keep_state_in(std::shared_ptr<tensor::Home> home) override;
 
  protected:
   /// `states`: names of the state tensors, each like the parameters, zero at first.
@@ -97,10 +105,15 @@ class FlatOptimizer : public Optimizer {
   void fill_state(std::size_t state, double value);
 
  private:
+  void allocate_states();
   void update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
+  using OffloadAction = void (tensor::Home::*)(const at::Tensor&) const;
+  void for_offloaded(const ParameterSlice& slice, OffloadAction action) const;
   double weight_decay_;
   std::vector<std::string> names_;
-  std::vector<std::vector<at::Tensor>> states_;  // by name and flat parameter
+  std::vector<double> initial_;                  // by name
+  std::vector<std::vector<at::Tensor>> states_;  // by name and flat parameter; empty until they are needed
+  std::shared_ptr<tensor::Home> home_;
 };
 
 struct AdamWOptions {

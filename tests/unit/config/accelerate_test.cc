@@ -135,7 +135,8 @@ TEST(AccelerateFile, RefusesContradictionsAndWhatItCannotDo) {
       {one + "deepspeed_config: {zero_stage: 3}\n", "c.yaml:2: deepspeed_config belongs to another engine"},
       {one + "mixed_precision: fp8\n", "fp8 is not supported"},
       {one + "compute_environment: AMAZON_SAGEMAKER\n", "use LOCAL_MACHINE"},
-      {one + "fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n", "HYBRID_SHARD is not supported yet"},
+      {one + "fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD, fsdp_shard_group_size: 2}\n", "does not divide"},
+      {one + "fsdp_config: {fsdp_shard_group_size: 1}\n", "fsdp_shard_group_size 1 contradicts"},
       {one + "fsdp_config: {fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap: T5Block}\n",
        "contradicts fsdp_auto_wrap_policy SIZE_BASED_WRAP"},
       {one + "fsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_reshard_after_forward: NO_SHARD}\n",
@@ -146,6 +147,25 @@ TEST(AccelerateFile, RefusesContradictionsAndWhatItCannotDo) {
   };
   for (const auto& [yaml, expected] : cases)
     EXPECT_NE(error_of(yaml).find(expected), std::string::npos) << error_of(yaml);
+}
+
+TEST(AccelerateFile, ParallelismConfigSaysHybridSharding) {
+  const auto fsdp_of = [](const std::string& sizes, const std::string& reshard) {
+    return load_text("num_processes: 4\nfsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: " + reshard +
+                     "}\nparallelism_config: {" + sizes + "}\n")
+        .config.fsdp;
+  };
+  const std::string hybrid = "parallelism_config_dp_replicate_size: 2, parallelism_config_dp_shard_size: 2";
+  EXPECT_EQ(fsdp_of(hybrid, "true").sharding_strategy, ShardingStrategy::kHybridShard);
+  EXPECT_EQ(fsdp_of(hybrid, "false").sharding_strategy, ShardingStrategy::kHybridShardZero2);
+  EXPECT_EQ(fsdp_of(hybrid, "true").shard_group_size, 2);
+  EXPECT_EQ(fsdp_of("dp_replicate_size: 4", "true").sharding_strategy, ShardingStrategy::kNoShard);
+  EXPECT_EQ(fsdp_of("parallelism_config_dp_shard_size: 4, parallelism_config_tp_size: 1", "true").sharding_strategy,
+            ShardingStrategy::kFullShard);
+  const std::string four = "num_processes: 4\nparallelism_config: ";
+  EXPECT_NE(error_of(four + "{dp_replicate_size: 2, dp_shard_size: 3}\n").find("must be num_processes 4"),
+            std::string::npos);
+  EXPECT_NE(error_of(four + "{parallelism_config_tp_size: 2}\n").find("is not supported"), std::string::npos);
 }
 
 TEST(AccelerateFile, LegacyAndForeignKeysAreTakenAsTheyWereMeant) {
@@ -200,7 +220,10 @@ TEST(AccelerateEnvironment, CarriesTheConfigurationToTheRanks) {
   for (const char* fsdp :
        {"fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_state_dict_type: 3, fsdp_backward_prefetch: 1",
         "fsdp_version: 2, fsdp_reshard_after_forward: false", "fsdp_version: 2, fsdp_sharding_strategy: 3",
-        "fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 7, fsdp_offload_params: true",
+        "fsdp_sharding_strategy: HYBRID_SHARD_ZERO2, fsdp_shard_group_size: 2",
+        "fsdp_version: 2, fsdp_sharding_strategy: HYBRID_SHARD, fsdp_reshard_after_forward: true",
+        "fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 7, fsdp_offload_params: true, "
+        "fsdp_offload_folder: /a/b",
         "fsdp_auto_wrap_policy: 1, fsdp_transformer_layer_cls_to_wrap: 'BertLayer,BertEmbeddings', "
         "fsdp_ignored_modules: 'a.*: [b''c]', fsdp_activation_checkpointing: true"}) {
     const AccelerateConfig config =

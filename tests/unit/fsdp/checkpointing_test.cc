@@ -12,6 +12,7 @@ namespace {
 
 using testing::Affine;
 using testing::batch;
+using testing::kForms;
 using testing::loss_of;
 using testing::NetOptions;
 using testing::SmallNet;
@@ -19,8 +20,6 @@ using testing::train_alone;
 using testing::train_sharded;
 using testing::TrainOptions;
 using testing::worst_difference;
-
-const GatherForm kForms[] = {GatherForm::kCopy, GatherForm::kShared};
 
 /// Bytes that this thread allocates: now, and at most.
 class Allocations final : public c10::MemoryReportingInfoBase {

@@ -9,6 +9,7 @@ namespace tessera::fsdp {
 namespace {
 
 using testing::batch;
+using testing::kForms;
 using testing::loss_of;
 using testing::SmallNet;
 
@@ -30,10 +31,8 @@ void with_model(GatherForm form, const std::function<void(SmallNet&, FullySharde
   });
 }
 
-const GatherForm kStateForms[] = {GatherForm::kCopy, GatherForm::kShared};
-
 TEST(States, ReadingAShardedParameterNamesIt) {
-  for (auto form : kStateForms)
+  for (auto form : kForms)
     with_model(form, [](SmallNet& net, FullyShardedDataParallel&, int) {
       const auto message = message_of([&] { net.blocks[1]->up->weight.sum(); });
       EXPECT_NE(message.find("parameter 'block1.up.weight' is sharded; unshard its unit first"), std::string::npos)
@@ -43,7 +42,7 @@ TEST(States, ReadingAShardedParameterNamesIt) {
 }
 
 TEST(States, AFailingForwardLeavesNothingGatheredAndTheModelUsable) {
-  for (auto form : kStateForms)
+  for (auto form : kForms)
     with_model(form, [](SmallNet& net, FullyShardedDataParallel& sharded, int rank) {
       const auto before = loss_of(net(batch(rank, 0)), rank, 0).item<double>();
       net.blocks[1]->throws = true;
@@ -70,7 +69,7 @@ TEST(States, AFailingBackwardLeavesTheModelUsable) {
 }
 
 TEST(States, ForwardWithoutGradReleasesEverything) {
-  for (auto form : kStateForms)
+  for (auto form : kForms)
     with_model(form, [](SmallNet& net, FullyShardedDataParallel& sharded, int rank) {
       const auto with_grad = net(batch(rank, 0)).detach();
       at::NoGradGuard no_grad;
@@ -81,7 +80,7 @@ TEST(States, ForwardWithoutGradReleasesEverything) {
 }
 
 TEST(States, AnOutputThatTheLossDoesNotUseIsSwept) {
-  for (auto form : kStateForms)
+  for (auto form : kForms)
     with_model(form, [](SmallNet& net, FullyShardedDataParallel& sharded, int rank) {
       auto unused = net(batch(rank, 1));
       loss_of(net(batch(rank, 0)), rank, 0).backward();
@@ -128,7 +127,7 @@ TEST(States, ShardsCoverEveryParameterAndAliasTheLeaves) {
 }
 
 TEST(States, ValuesWrittenToShardsAreSeenAfterMarkUpdated) {
-  for (auto form : kStateForms)
+  for (auto form : kForms)
     with_model(form, [](SmallNet& net, FullyShardedDataParallel& sharded, int rank) {
       at::NoGradGuard no_grad;
       for (auto& s : sharded.shards())

@@ -9,6 +9,7 @@ namespace {
 
 using testing::adamw_options;
 using testing::batch;
+using testing::kForms;
 using testing::loss_of;
 using testing::NetOptions;
 using testing::SmallNet;
@@ -17,7 +18,6 @@ using testing::train_sharded;
 using testing::Training;
 using testing::TrainOptions;
 
-const GatherForm kForms[] = {GatherForm::kCopy, GatherForm::kShared};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(TrainingVariants, FrozenAndTrainableInOneUnit) {

@@ -1,0 +1,61 @@
+#pragma once
+// Where tensors that live for a whole run lie while nobody computes with them: in files on a disk, mapped into memory
+// (here), or in pinned memory of the host beside a GPU. Whoever owns such tensors says when they are needed.
+//
+//   home.fetch(state); ... read and write it ...; home.put_away(state);
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace tessera::tensor {
+
+class Home {
+ public:
+  virtual ~Home() = default;
+  /// 1-D, contiguous, zeros. Throws Error when there is no room for it.
+  virtual at::Tensor allocate(std::int64_t numel, at::ScalarType dtype) = 0;
+  /// It is going to be read or written: a hint to start bringing it, in pieces or whole.
+  virtual void fetch(const at::Tensor& t) const = 0;
+  /// Nobody needs it for a while: the memory behind it may serve others. Values stay, and reading it brings them back.
+  /// Tensors that lie elsewhere are left alone.
+  virtual void put_away(const at::Tensor& t) const = 0;
+  /// Of what was allocated and is still held.
+  virtual std::int64_t held_bytes() const = 0;
+};
+
+/// Memory-mapped files in a folder. They have no names, so nothing stays behind, however the process ends; their blocks
+/// are reserved at once, so that a full disk is an Error here and not a crash later.
+class DiskHome final : public Home {
+ public:
+  /// Error when the folder is missing, not writable, or in memory itself (tmpfs).
+  explicit DiskHome(const std::string& folder);
+  ~DiskHome() override;
+
+  at::Tensor allocate(std::int64_t numel, at::ScalarType dtype) override;
+  void fetch(const at::Tensor& t) const override;
+  void put_away(const at::Tensor& t) const override;
+  std::int64_t held_bytes() const override;
+
+  /// A file that several processes map: one makes it, all map it, then it loses its name.
+  std::string make_file(std::int64_t size_bytes);
+  std::shared_ptr<std::byte> map_file(const std::string& path, std::int64_t size_bytes);
+  static void forget_file(const std::string& path) noexcept;
+
+ private:
+  struct Ranges;
+  std::shared_ptr<std::byte> map(int descriptor, std::int64_t size_bytes);
+  void advise(const at::Tensor& t, int advice) const;
+  std::string folder_;
+  std::shared_ptr<Ranges> ranges_;  // of the mappings that exist
+};
+
+/// True for memory that is a view of a named file, so that dropping its pages loses nothing but what was written there
+/// since.
+bool is_file_view(const at::Tensor& t);
+/// Such pages leave this process's memory until they are read again.
+void drop_file_pages(const at::Tensor& t);
+
+}  // namespace tessera::tensor

@@ -1,0 +1,170 @@
+// Parameters and optimizer state in memory-mapped files: the same bits as in memory.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "io/tensor_source.h"
+#include "support/train_small_net.h"
+#include "tensor/home.h"
+#include "tessera/base/error.h"
+#include "tessera/optim/factory.h"
+
+namespace tessera::fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::batch;
+using testing::kForms;
+using testing::loss_of;
+using testing::SmallNet;
+
+/// A new folder beside the program: on a disk, as TMPDIR need not be.
+std::string disk_folder(const std::string& name) {
+  const auto folder = fs::path(TESSERA_BINARY).parent_path() / ("offload_test_" + name);
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder.string();
+}
+
+struct OffloadRun {
+  std::map<std::string, at::Tensor> weights;
+  std::vector<double> norms;
+  MemoryStats memory;
+};
+
+/// Two micro-batches a step, clipping, AdamW, some parameters frozen.
+std::vector<OffloadRun> train_accumulating(int world, FsdpOptions options, bool frozen) {
+  std::vector<OffloadRun> runs(static_cast<std::size_t>(world));
+  comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+    auto& run = runs[static_cast<std::size_t>(group->rank())];
+    SmallNet net;
+    if (frozen) {
+      for (auto& p : net.blocks[1]->parameters()) p.set_requires_grad(false);
+      net.stem->weight.set_requires_grad(false);
+    }
+    auto sharded = fully_shard(net, group, options);
+    optim::AdamW optimizer(sharded->parameters(), parameter_slices(*sharded), testing::adamw_options());
+    optimizer.keep_state_in(sharded->state_home());
+    for (int step = 0; step < 4; ++step) {
+      for (int micro = 0; micro < 2; ++micro) {
+        sharded->set_requires_gradient_sync(micro == 1);
+        loss_of(net(batch(group->rank(), 2 * step + micro)), group->rank(), step).backward();
+      }
+      run.norms.push_back(sharded->clip_grad_norm(0.05));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    run.memory = sharded->memory();
+    sharded->visit_full([&](const std::string& name, const at::Tensor& t) { run.weights[name] = t.clone(); });
+  });
+  return runs;
+}
+
+TEST(Offload, GivesTheSameBitsWithAccumulationClippingAndFrozenParameters) {
+  const auto folder = disk_folder("bits");
+  for (int world : {1, 2, 3})
+    for (auto form : kForms)
+      for (auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard})
+        for (bool low : {false, true}) {
+          FsdpOptions options{.strategy = strategy, .wrap = wrap_classes({"MlpBlock"}), .gather = form};
+          if (low) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+          const auto memory = train_accumulating(world, options, true);
+          options.offload_folder = folder;
+          const auto disk = train_accumulating(world, options, true);
+          for (int r = 0; r < world; ++r) {
+            const auto &a = memory[static_cast<std::size_t>(r)], &b = disk[static_cast<std::size_t>(r)];
+            EXPECT_EQ(a.norms, b.norms);
+            for (const auto& [name, t] : a.weights) EXPECT_TRUE(at::equal(t, b.weights.at(name))) << name;
+          }
+          EXPECT_TRUE(fs::is_empty(folder)) << "files have no names";
+        }
+}
+
+TEST(Offload, HoldsParametersAndTwoMomentsInFiles) {
+  const auto folder = disk_folder("bytes");
+  for (auto form : kForms) {
+    const auto runs =
+        train_accumulating(2, {.wrap = wrap_classes({"MlpBlock"}), .gather = form, .offload_folder = folder}, false);
+    const auto shard = runs[0].memory.shard_bytes;
+    // The shared region is one file for both ranks, which both map whole.
+    const auto parameters = form == GatherForm::kCopy ? shard : 2 * shard + 64;
+    EXPECT_EQ(runs[0].memory.offloaded_bytes, parameters + 2 * shard);
+  }
+}
+
+TEST(Offload, LeavesMappedWeightsInTheirFile) {
+  const auto folder = disk_folder("mapped");
+  SmallNet values;
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (auto& p : values.named_parameters()) tensors.emplace_back(p.key(), p.value().detach());
+  io::write_safetensors(folder + "/model.safetensors", tensors);
+  const std::shared_ptr<const io::TensorSource> file = io::open_safetensors(folder + "/model.safetensors");
+  const std::shared_ptr<const io::TensorSource> memory = io::memory_source(tensors);
+  std::vector<std::vector<OffloadRun>> runs;
+  for (const auto& source : {file, memory})
+    for (const auto& offload : {std::string(), folder})
+      runs.push_back(train_accumulating(
+          2, {.wrap = wrap_classes({"MlpBlock"}), .source = source, .offload_folder = offload}, true));
+  for (const auto& run : runs) {
+    EXPECT_GT(run[0].memory.mapped_bytes, 0);
+    for (const auto& [name, t] : runs[0][1].weights) EXPECT_TRUE(at::equal(t, run[1].weights.at(name))) << name;
+  }
+}
+
+TEST(Offload, OptimizersWithOtherStatesKeepTheirBits) {
+  const auto folder = disk_folder("optimizers");
+  for (const std::string name : {"adamw_torch", "lion_32bit", "adagrad", "sgd", "adafactor"}) {
+    std::vector<at::Tensor> results;
+    for (const auto& offload : {std::string(), folder}) {
+      comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+        SmallNet net;
+        auto sharded = fully_shard(net, group, {.offload_folder = offload});
+        auto optimizer = optim::make_optimizer(
+            name, {.lr = 1e-2, .optim_args = name == "adagrad" ? "initial_accumulator_value=0.5" : ""},
+            sharded->parameters(), parameter_slices(*sharded), group);
+        optimizer->keep_state_in(sharded->state_home());
+        for (int step = 0; step < 3; ++step) {
+          loss_of(net(batch(group->rank(), step)), group->rank(), step).backward();
+          optimizer->step();
+          optimizer->zero_grad();
+        }
+        sharded->visit_full([&](const std::string& parameter, const at::Tensor& t) {
+          if (group->rank() == 0 && parameter == "block1.up.weight") results.push_back(t.clone());
+        });
+      });
+    }
+    EXPECT_TRUE(at::equal(results.at(0), results.at(1))) << name;
+  }
+}
+
+TEST(DiskHome, RefusesFoldersThatSaveNothing) {
+  EXPECT_THROW(tensor::DiskHome("/nowhere/at/all"), Error);
+  EXPECT_THROW(tensor::DiskHome("/dev/shm"), Error);
+  tensor::DiskHome home(disk_folder("full"));
+  try {
+    home.allocate(std::int64_t{1} << 58, at::kByte);
+    FAIL() << "no disk is that large";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("cannot reserve 288230376151711744 bytes"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(home.held_bytes(), 0);
+}
+
+TEST(DiskHome, ValuesSurviveWithoutMemory) {
+  tensor::DiskHome home(disk_folder("values"));
+  auto t = home.allocate(100'000, at::kFloat);
+  EXPECT_EQ(home.held_bytes(), 400'000);
+  t.copy_(at::arange(100'000));
+  for (const auto& part : {t, t.narrow(0, 1000, 50'000), t.narrow(0, 3, 5)}) home.put_away(part);
+  const auto elsewhere = at::ones({10'000});
+  home.put_away(elsewhere);
+  EXPECT_TRUE(at::equal(elsewhere, at::ones({10'000})));
+  home.fetch(t);
+  EXPECT_TRUE(at::equal(t, at::arange(100'000).to(at::kFloat)));
+  EXPECT_FALSE(tensor::is_file_view(elsewhere));
+  t = at::Tensor();
+  EXPECT_EQ(home.held_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::fsdp
