@@ -54,10 +54,24 @@ std::vector<Checkpoint> list_checkpoints(const std::string& output_dir) {
   return folders(output_dir, kPrefix);
 }
 
-std::optional<Checkpoint> last_checkpoint(const std::string& output_dir) {
-  auto all = list_checkpoints(output_dir);
+std::string obstacle_to_resume(const std::string& checkpoint, comm::Communicator& group) {
+  std::string mine = find_damage(checkpoint, Depth::kChecksums, group.rank(), group.size());
+  if (mine.empty() && group.rank() == 0 && !has_training_state(training_state_folder(checkpoint)))
+    mine = "it holds no training state (written with --save_only_model)";
+  for (auto& found : group.all_gather_objects(mine))
+    if (!found.empty()) return found;
+  return {};
+}
+
+std::optional<Checkpoint> last_checkpoint(const std::string& output_dir, comm::Communicator& group,
+                                          std::vector<std::string>& skipped) {
+  for (const auto& torn : folders(output_dir, kPartialPrefix))
+    skipped.push_back("'" + torn.path + "' was not written to its end; it is left out");
+  const auto all = list_checkpoints(output_dir);
   for (auto c = all.rbegin(); c != all.rend(); ++c) {
-    if (has_training_state(training_state_folder(c->path))) return *c;
+    const std::string obstacle = obstacle_to_resume(c->path, group);
+    if (obstacle.empty()) return *c;
+    skipped.push_back("'" + c->path + "' is left out: " + obstacle);
   }
   return std::nullopt;
 }
@@ -70,8 +84,10 @@ void remove_partial_folders(const std::string& output_dir) {
   for (const auto& folder : folders(output_dir, kPartialPrefix)) fs::remove_all(folder.path);
 }
 
-std::string commit_checkpoint(const std::string& output_dir, std::int64_t step) {
+std::string commit_checkpoint(const std::string& output_dir, std::int64_t step, int world_size,
+                              const std::vector<FileRecord>& known) {
   const std::string partial = partial_folder(output_dir, step);
+  write_manifest(partial, step, world_size, known);
   const std::string path = output_dir + "/" + std::string(kPrefix) + std::to_string(step);
   for (const auto& entry : fs::recursive_directory_iterator(partial)) flush(entry.path().string());
   flush(partial);

@@ -1,11 +1,15 @@
 #pragma once
-// The folders checkpoint-N of an output folder. One is written under a hidden name and renamed when everything in it is
-// on disk, so what is called checkpoint-N is whole, and a run that is killed leaves at most a hidden folder that the
-// next save removes.
+// The folders checkpoint-N of an output folder. One is written under a hidden name, gets its manifest and is renamed
+// when everything in it is on disk; so what is called checkpoint-N is whole, and a run that is killed leaves at most a
+// hidden folder that the next save removes. What happens to a folder later (a copy that was cut, a bad disk) its
+// manifest shows.
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "checkpoint/manifest.h"
+#include "tessera/comm/communicator.h"
 
 namespace tessera::checkpoint {
 
@@ -17,8 +21,13 @@ struct Checkpoint {
 /// By step, oldest first.
 std::vector<Checkpoint> list_checkpoints(const std::string& output_dir);
 
-/// The newest one that has a complete training state.
-std::optional<Checkpoint> last_checkpoint(const std::string& output_dir);
+/// Collective. What keeps a run from going on from this folder, in words, the same on every rank; empty: nothing. Ranks
+/// share the reading of its files.
+std::string obstacle_to_resume(const std::string& checkpoint, comm::Communicator& group);
+
+/// Collective. The newest one from which a run can go on; `skipped` says why newer ones are not, and of torn saves.
+std::optional<Checkpoint> last_checkpoint(const std::string& output_dir, comm::Communicator& group,
+                                          std::vector<std::string>& skipped);
 
 /// Where checkpoint-<step> is written before it gets its name.
 std::string partial_folder(const std::string& output_dir, std::int64_t step);
@@ -26,9 +35,10 @@ std::string partial_folder(const std::string& output_dir, std::int64_t step);
 /// On one rank: removes what an interrupted save has left, for every step.
 void remove_partial_folders(const std::string& output_dir);
 
-/// On one rank, when all have written: flushes the folder and gives it its name (replacing an older one of that step).
-/// Returns the path. CheckpointError names the folder.
-std::string commit_checkpoint(const std::string& output_dir, std::int64_t step);
+/// On one rank, when all have written: writes the manifest (`known`: see write_manifest()), flushes the folder and
+/// gives it its name (replacing an older one of that step). Returns the path. CheckpointError names the folder.
+std::string commit_checkpoint(const std::string& output_dir, std::int64_t step, int world_size,
+                              const std::vector<FileRecord>& known = {});
 
 /// On one rank: removes the oldest above `limit`, but never `keep` (the best one) nor the newest.
 void rotate_checkpoints(const std::string& output_dir, std::int64_t limit, const std::string& keep);

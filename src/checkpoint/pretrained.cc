@@ -19,56 +19,42 @@ namespace {
 namespace fs = std::filesystem;
 using NamesInFile = std::function<std::vector<std::string>(const std::string& parameter)>;  // none: not saved
 
-/// Runs a step on rank 0, keeping its failure for later: the collectives in between must be finished by every rank.
-class RankZero {
- public:
-  explicit RankZero(comm::Communicator& group) : group_(group) {}
-  void run(const std::function<void()>& step) {
-    if (group_.rank() != 0 || !failure_.empty()) return;
-    try {
-      step();
-    } catch (const std::exception& e) {
-      failure_ = *e.what() ? e.what() : "unknown failure";
-    }
-  }
-  /// Collective: the failure becomes everybody's, so that no rank goes on alone.
-  void finish(const std::string& path) {
-    const std::string failure = group_.broadcast_object(failure_, 0);
-    if (!failure.empty()) throw CheckpointError(failure, path);
-  }
-
- private:
-  comm::Communicator& group_;
-  std::string failure_;
-};
-
 using Visit = std::function<void(const std::string& parameter, const at::Tensor& tensor)>;
 
 /// `visit_tensors` calls its argument for every parameter that has a name in the file.
 void save(fsdp::FullyShardedDataParallel& model, const std::string& folder, const std::string& file,
           const NamesInFile& names_in_file, const std::function<void(const Visit&)>& visit_tensors,
-          const std::function<void()>& write_beside) {
-  RankZero zero(model.group());
-  std::unique_ptr<io::SafetensorsWriter> writer;
-  zero.run([&] {
-    ensure_writable_folder(folder);
+          const std::function<void()>& write_beside, SaveQueue* later = nullptr) {
+  SaveQueue now;
+  SaveQueue& queue = later ? *later : now;
+  const bool writes = model.group().rank() == 0;
+  const auto writer = std::make_shared<std::unique_ptr<io::SafetensorsWriter>>();
+  if (writes) {
     std::vector<io::TensorInfo> infos;
     for (const auto& view : model.shards()) {
       for (const auto& name : names_in_file(view.name))
         infos.push_back({.name = name, .dtype = view.dtype, .shape = view.shape, .file = file});
     }
-    writer = std::make_unique<io::SafetensorsWriter>(folder + "/" + file, std::move(infos));
-  });
+    queue.push([=] {
+      ensure_writable_folder(folder);
+      *writer = std::make_unique<io::SafetensorsWriter>(folder + "/" + file, infos);
+    });
+  }
   visit_tensors([&](const std::string& parameter, const at::Tensor& tensor) {
-    zero.run([&] {
-      for (const auto& name : names_in_file(parameter)) writer->write(name, tensor);
+    const auto names = writes ? names_in_file(parameter) : std::vector<std::string>();
+    if (names.empty()) return;
+    queue.push([writer, names, kept = queue.keep(tensor)] {
+      for (const auto& name : names) (*writer)->write(name, kept);
     });
   });
-  zero.run([&] {
-    writer->commit();
-    write_beside();
-  });
-  zero.finish(folder);
+  if (writes) {
+    queue.push([writer, write_beside, &queue] {
+      const auto written = (*writer)->commit();
+      queue.record({written.path, written.bytes, written.crc32c});
+      write_beside();
+    });
+  }
+  if (!later) throw_failure_of_any(model.group(), queue.take_failure(), folder);
 }
 
 void write_untied_config(const std::string& file) {
@@ -94,14 +80,15 @@ void copy_model_files(const std::string& from, const std::string& to) {
   }
 }
 
-void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder) {
+void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder,
+                     SaveQueue* queue) {
   save(
       model, folder, "model.safetensors", [](const std::string& parameter) { return std::vector{parameter}; },
-      [&](const Visit& visit) { model.visit_full(visit); }, [&] { copy_model_files(base_folder, folder); });
+      [&](const Visit& visit) { model.visit_full(visit); }, [=] { copy_model_files(base_folder, folder); }, queue);
 }
 
 void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
-                  const std::string& folder) {
+                  const std::string& folder, SaveQueue* queue) {
   std::map<std::string, std::vector<std::string>> names;
   for (auto& entry : peft::adapter_entries(module, config)) names[entry.parameter].push_back(entry.file_name);
   const auto names_in_file = [&](const std::string& parameter) {
@@ -113,7 +100,7 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule&
       [&](const Visit& visit) {
         model.visit_full(visit, [&](const std::string& name) { return names.contains(name); });
       },
-      [&] { write_file_atomically(folder + "/adapter_config.json", peft::adapter_config_json(config)); });
+      [=] { write_file_atomically(folder + "/adapter_config.json", peft::adapter_config_json(config)); }, queue);
 }
 
 void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const std::string& base_folder,

@@ -1,9 +1,13 @@
 #pragma once
 // Folders that transformers and peft load as they are, written from sharded modules one unit at a time: peak memory is
 // one unit, the file is written under a temporary name and renamed, and a failed save leaves what was there before.
+//
+// With a `queue` rank 0 writes there, perhaps later and from copies, and a failure is found there; without one the file
+// is whole when the function returns, and a failure is thrown on every rank.
 #include <functional>
 #include <string>
 
+#include "checkpoint/save_queue.h"
 #include "peft/lora.h"
 #include "tessera/fsdp/fully_shard.h"
 
@@ -12,12 +16,13 @@ namespace tessera::checkpoint {
 /// Collective; rank 0 writes. `folder`/model.safetensors, and copies of the files beside the weights in `base_folder`
 /// (config.json, generation_config.json, tokenizer files). CheckpointError when the folder cannot be written, on every
 /// rank.
-void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder);
+void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder,
+                     SaveQueue* queue = nullptr);
 
 /// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors, as PEFT writes them.
 /// `module`: the one that `model` shards. config: LoraReport's.
 void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
-                  const std::string& folder);
+                  const std::string& folder, SaveQueue* queue = nullptr);
 
 /// Collective. Calls visit(name, tensor) on every rank for every parameter that is not an adapter's, whole and with its
 /// adapter merged in (float32 sums, the weight's dtype), one unit at a time; besides, each rank holds the adapters.

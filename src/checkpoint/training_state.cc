@@ -1,9 +1,11 @@
 #include "checkpoint/training_state.h"
 
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -15,11 +17,11 @@
 namespace tessera::checkpoint {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr const char* kParameters = "parameters";
+constexpr int kFormatVersion = 2;
 
 /// "exp_avg/encoder.block.0.layer.0.SelfAttention.q.weight@4096"
 std::string slice_name(const std::string& kind, const std::string& parameter, std::int64_t offset) {
@@ -43,7 +45,7 @@ class StoredSlices {
  public:
   StoredSlices(const std::string& folder, const Json& files) : folder_(folder) {
     for (const auto& file : files) {
-      const std::string path = folder + "/" + file.at("name").get<std::string>();
+      const std::string path = folder + "/" + file.get<std::string>();
       sources_.push_back(io::open_safetensors(path));
       for (const auto& info : sources_.back()->tensors()) {
         const auto at = info.name.rfind('@');
@@ -57,12 +59,21 @@ class StoredSlices {
     }
   }
 
-  /// Elements [begin, + out.numel()) of the parameter's flattened values of this kind.
-  void read(const std::string& kind, const std::string& parameter, std::int64_t begin, const at::Tensor& out) const {
+  /// Elements [begin, + out.numel()) of the parameter's flattened values of this kind, which has this shape as a whole.
+  void read(const std::string& kind, const std::string& parameter, const std::vector<std::int64_t>& shape,
+            std::int64_t begin, const at::Tensor& out) const {
     std::int64_t position = begin;
     const std::int64_t end = begin + out.numel();
     const auto found = slices_.find(kind + "/" + parameter);
     if (found != slices_.end()) {
+      const auto& last = found->second.back();
+      const std::int64_t stored = last.offset + last.numel, expected = c10::multiply_integers(shape);
+      if (stored > expected) {
+        throw CheckpointError(fmt::format("'{}' has {} elements of '{}' ({}), the model has {}; the folder belongs to "
+                                          "another model or another adapter",
+                                          folder_, stored, parameter, kind, expected),
+                              folder_);
+      }
       for (const auto& slice : found->second) {
         if (slice.offset > position) break;
         const std::int64_t stop = std::min(end, slice.offset + slice.numel);
@@ -94,7 +105,14 @@ class StoredSlices {
 Json read_state_file(const std::string& folder) {
   const std::string file = folder + "/state.json";
   const Json json = Json::parse(read_file(file), nullptr, false);
-  if (json.is_discarded() || !json.contains("files") || !json.contains("optimizer_steps") || !json.contains("random")) {
+  const auto format = json.is_object() && json.contains("format") ? json["format"] : Json();
+  if (format.is_number() && format != kFormatVersion) {
+    throw CheckpointError(fmt::format("'{}' has format version {}, this program reads version {}; resume with the "
+                                      "program that wrote it",
+                                      file, format.dump(), kFormatVersion),
+                          file);
+  }
+  if (!format.is_number() || !json.contains("files") || !json.contains("optimizer_steps") || !json.contains("random")) {
     throw CheckpointError("'" + file + "' is damaged; resume from an older checkpoint", file);
   }
   return json;
@@ -102,51 +120,74 @@ Json read_state_file(const std::string& folder) {
 
 void load_optimizer(optim::Optimizer& optimizer, const StoredSlices& stored, std::int64_t steps) {
   for (const auto& s : optimizer.state())
-    if (s.local.numel() > 0) stored.read(s.state, s.parameter, s.offset, s.local);
+    if (s.local.numel() > 0) stored.read(s.state, s.parameter, s.shape, s.offset, s.local);
   optimizer.set_steps(steps);
+}
+
+std::string file_of_rank(int rank, int world_size) {
+  return fmt::format("rank_{:05}_of_{:05}.safetensors", rank, world_size);
+}
+
+/// What is common, gathered: the random streams of all ranks, and which of them write.
+Json common_state(comm::Communicator& group, const optim::Optimizer& optimizer, bool writes) {
+  const auto stream = tensor::random_state();
+  const Json mine = {{"writes", writes}, {"random", {stream.seed, stream.position}}};
+  Json files = Json::array(), random = Json::array();
+  int rank = 0;
+  for (const auto& bytes : group.all_gather_objects(mine.dump())) {
+    const Json one = Json::parse(bytes);
+    if (one["writes"]) files.push_back(file_of_rank(rank, group.size()));
+    random.push_back(one["random"]);
+    ++rank;
+  }
+  return {{"format", kFormatVersion},
+          {"world_size", group.size()},
+          {"optimizer_steps", optimizer.steps()},
+          {"files", files},
+          {"random", random}};
+}
+
+/// Plain memcpy: torch's copy would start a second team of threads beside training's.
+void copy_slices(Tensors& tensors) {
+  for (auto& [name, tensor] : tensors) {
+    at::Tensor copy = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+    std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+    tensor = std::move(copy);
+  }
 }
 
 }  // namespace
 
+bool writes_slices(const fsdp::FullyShardedDataParallel& model) {
+  const auto replica = model.shard_group()->all_gather_objects(std::to_string(model.group().rank()));
+  return std::find(replica.begin(), replica.end(), "0") != replica.end();
+}
+
+void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const std::string& folder,
+                         SaveQueue& queue) {
+  comm::Communicator& group = model.group();
+  const bool writes = writes_slices(model);
+  const Json common = common_state(group, optimizer, writes);
+  if (writes) {
+    const auto mine = std::make_shared<Tensors>(slices(model, optimizer));
+    queue.push([folder] { ensure_writable_folder(folder); });
+    if (queue.in_background()) queue.push_copy([mine] { copy_slices(*mine); });
+    queue.push([mine, folder, name = file_of_rank(group.rank(), group.size()), &queue] {
+      const auto written = io::write_safetensors(folder + "/" + name, *mine);
+      queue.record({written.path, written.bytes, written.crc32c});
+      mine->clear();
+    });
+  }
+  if (group.rank() == 0) {
+    queue.push([folder, text = common.dump(2) + "\n"] { write_file_atomically(folder + "/state.json", text); });
+  }
+}
+
 void save_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
                          const std::string& folder) {
-  comm::Communicator& group = model.group();
-  const std::string name = fmt::format("rank_{:05}_of_{:05}.safetensors", group.rank(), group.size());
-  Json mine = {{"name", name}};
-  try {
-    ensure_writable_folder(folder);
-    io::write_safetensors(folder + "/" + name, slices(model, optimizer));
-    mine["bytes"] = fs::file_size(folder + "/" + name);
-    const auto random = tensor::random_state();
-    mine["random"] = {random.seed, random.position};
-  } catch (const std::exception& e) {
-    mine["failure"] = e.what();
-  }
-  Json files = Json::array(), random = Json::array();
-  std::string failure;
-  for (const auto& bytes : group.all_gather_objects(mine.dump())) {
-    const Json one = Json::parse(bytes);
-    if (one.contains("failure")) {
-      failure = one["failure"];
-      continue;
-    }
-    files.push_back({{"name", one["name"]}, {"bytes", one["bytes"]}});
-    random.push_back(one["random"]);
-  }
-  if (failure.empty() && group.rank() == 0) {
-    try {
-      const Json state = {{"format", 1},
-                          {"world_size", group.size()},
-                          {"optimizer_steps", optimizer.steps()},
-                          {"files", files},
-                          {"random", random}};
-      write_file_atomically(folder + "/state.json", state.dump(2) + "\n");
-    } catch (const std::exception& e) {
-      failure = e.what();
-    }
-  }
-  failure = group.broadcast_object(failure, 0);
-  if (!failure.empty()) throw CheckpointError(failure, folder);
+  SaveQueue now;
+  push_training_state(model, optimizer, folder, now);
+  throw_failure_of_any(model.group(), now.take_failure(), folder);
 }
 
 std::string training_state_folder(const std::string& checkpoint) {
@@ -156,11 +197,7 @@ std::string training_state_folder(const std::string& checkpoint) {
 bool has_training_state(const std::string& folder) {
   try {
     const Json state = read_state_file(folder);
-    for (const auto& file : state.at("files")) {
-      std::error_code code;
-      if (fs::file_size(folder + "/" + file.at("name").get<std::string>(), code) != file.at("bytes") || code)
-        return false;
-    }
+    for (const auto& file : state.at("files")) io::open_safetensors(folder + "/" + file.get<std::string>());
     return true;
   } catch (const std::exception&) {
     return false;
@@ -172,7 +209,8 @@ void load_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
   const Json state = read_state_file(folder);
   const StoredSlices stored(folder, state.at("files"));
   for (const auto& view : model.shards()) {
-    if (view.trainable && view.local.numel() > 0) stored.read(kParameters, view.name, view.offset, view.local);
+    if (view.trainable && view.local.numel() > 0)
+      stored.read(kParameters, view.name, view.shape, view.offset, view.local);
   }
   model.mark_updated();
   if (optimizer == nullptr) return;

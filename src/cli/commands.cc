@@ -64,6 +64,8 @@ const std::vector<Command>& commands() {
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
       {"merge", "fold an adapter into the weights of its model", nullptr},
+      {"inspect", "say what a checkpoint, model or weight file holds, and whether it is whole", nullptr},
+      {"export", "turn a checkpoint into a Hugging Face folder", nullptr},
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
       {"render", "show what a chat template makes of conversations", render_command},

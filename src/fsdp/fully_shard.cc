@@ -146,6 +146,7 @@ std::vector<ShardView> Model::shards() const {
     view.name = p.spec.name;
     view.shape = p.spec.shape;
     view.trainable = p.spec.trainable;
+    view.dtype = p.spec.trainable ? p.spec.stored : p.spec.compute;
     result.push_back(std::move(view));
   }
   return result;

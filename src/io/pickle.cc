@@ -15,8 +15,9 @@ namespace {
 
 class Machine {
  public:
-  Machine(std::string_view bytes, const std::string& file) : bytes_(bytes) {
+  Machine(std::string_view bytes, const std::string& file, PickleNames names) : bytes_(bytes) {
     arena_.file = file;
+    arena_.names = names;
     none_ = arena_.add({});
     mark_ = arena_.add(make(PickleKind::kMark));
   }
@@ -31,7 +32,7 @@ class Machine {
     }
   }
 
-  const PickleArena& arena() const { return arena_; }
+  PickleArena take_arena() { return std::move(arena_); }
 
  private:
   static PickleValue make(PickleKind kind) {
@@ -254,13 +255,31 @@ class Machine {
       }
       case 'Q':
         return push(persistent_storage(arena_, pop())), true;
-      case 'b':  // attributes of a state dict (its "_metadata"): not needed
-        pop();
-        top(PickleKind::kDict);
-        return true;
+      case 0x81:
+        return create(), true;
+      case 'b':
+        return set_state(), true;
       default:
         return false;
     }
+  }
+
+  void create() {
+    const auto arguments = pop(), type = pop();
+    const auto& global = arena_.at(type);
+    if (global.kind != PickleKind::kGlobal || global.global != PickleGlobal::kPlainClass ||
+        arena_.at(arguments).kind != PickleKind::kTuple)
+      fail("an object of a type that is not listed");
+    auto value = make(PickleKind::kObject);
+    value.text = global.text;
+    push(std::move(value));
+  }
+  void set_state() {
+    const auto state = pop();
+    if (!stack_.empty() && arena_.at(stack_.back()).kind == PickleKind::kObject)
+      arena_.values[stack_.back()].items = {state};
+    else
+      top(PickleKind::kDict);  // attributes of a state dict (its "_metadata"): not needed
   }
 
   std::string_view bytes_;
@@ -273,10 +292,14 @@ class Machine {
 
 }  // namespace
 
+PickleResult run_pickle(std::string_view bytes, const std::string& file, PickleNames names) {
+  Machine machine(bytes, file, names);
+  const auto root = machine.run();
+  return {machine.take_arena(), root};
+}
+
 std::vector<PickledEntry> read_state_dict_pickle(std::string_view bytes, const std::string& file) {
-  Machine machine(bytes, file);
-  const auto root_id = machine.run();
-  const auto& arena = machine.arena();
+  const auto [arena, root_id] = run_pickle(bytes, file, PickleNames::kTensors);
   const auto& root = arena.at(root_id);
   if (root.kind != PickleKind::kDict) arena.fail("expected a dict of tensors (a state dict), found something else");
   std::vector<PickledEntry> out;
@@ -290,6 +313,70 @@ std::vector<PickledEntry> read_state_dict_pickle(std::string_view bytes, const s
   }
   if (out.empty()) arena.fail("no tensors at the top level of its dict; a state dict {name: tensor} is expected");
   return out;
+}
+
+namespace {
+
+/// The attribute of an object whose state is a dict, or (nothing, dict) as classes with slots have it.
+const PickleValue* attribute_of(const PickleArena& arena, const PickleValue& object, std::string_view name) {
+  if (object.kind != PickleKind::kObject || object.items.size() != 1) return nullptr;
+  const auto* state = &arena.at(object.items[0]);
+  if (state->kind == PickleKind::kTuple && state->items.size() == 2) state = &arena.at(state->items[1]);
+  if (state->kind != PickleKind::kDict) return nullptr;
+  for (std::size_t i = 0; i + 1 < state->items.size(); i += 2)
+    if (arena.at(state->items[i]).text == name) return &arena.at(state->items[i + 1]);
+  return nullptr;
+}
+
+void add_shards(const PickleArena& arena, const PickleValue& sharded, const std::string& name,
+                std::vector<PickledEntry>& out) {
+  const auto fail = [&] { arena.fail(fmt::format("the sharded tensor '{}' is described wrongly", name)); };
+  const auto& state = arena.at(sharded.items[0]);  // (shards, metadata, ...)
+  if (state.kind != PickleKind::kTuple || state.items.empty()) fail();
+  const auto& shards = arena.at(state.items[0]);
+  if (shards.kind != PickleKind::kList) fail();
+  for (const auto id : shards.items) {
+    const auto* tensor = attribute_of(arena, arena.at(id), "tensor");
+    const auto* metadata = attribute_of(arena, arena.at(id), "metadata");
+    const auto* offsets = metadata ? attribute_of(arena, *metadata, "shard_offsets") : nullptr;
+    if (!tensor || tensor->kind != PickleKind::kTensor || !offsets || offsets->items.size() != 1) return fail();
+    out.push_back({fmt::format("{}@{}", name, arena.at(offsets->items[0]).integer), arena.tensors[tensor->tensor]});
+  }
+}
+
+}  // namespace
+
+std::vector<PickledEntry> read_nested_pickle(std::string_view bytes, const std::string& file) {
+  constexpr std::size_t kMaxEntries = 10'000'000;
+  const auto [arena, root] = run_pickle(bytes, file, PickleNames::kDistributed);
+  std::vector<PickledEntry> out;
+  std::set<ValueId> entered;  // a dict may contain itself
+  std::vector<std::pair<ValueId, std::string>> open{{root, ""}};
+  while (!open.empty()) {
+    const auto [id, prefix] = std::move(open.back());
+    open.pop_back();
+    const auto& value = arena.at(id);
+    if (out.size() > kMaxEntries) arena.fail("too many tensors");
+    if (value.kind == PickleKind::kTensor) out.push_back({prefix, arena.tensors[value.tensor]});
+    if (value.kind == PickleKind::kObject && value.items.size() == 1) add_shards(arena, value, prefix, out);
+    if (value.kind != PickleKind::kDict || !entered.insert(id).second) continue;
+    for (std::size_t i = 0; i + 1 < value.items.size(); i += 2) {
+      const auto& key = arena.at(value.items[i]);
+      const std::string part = key.kind == PickleKind::kInteger ? std::to_string(key.integer) : key.text;
+      open.emplace_back(value.items[i + 1], prefix.empty() ? part : prefix + "/" + part);
+    }
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  const auto twice =
+      std::adjacent_find(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != out.end()) arena.fail(fmt::format("tensor '{}' is there twice", twice->name));
+  return out;
+}
+
+PickledTensor read_tensor_pickle(std::string_view bytes, const std::string& file) {
+  const auto [arena, root] = run_pickle(bytes, file, PickleNames::kTensors);
+  if (arena.at(root).kind != PickleKind::kTensor) arena.fail("expected a tensor, found something else");
+  return arena.tensors[arena.at(root).tensor];
 }
 
 }  // namespace tessera::io

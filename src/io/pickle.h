@@ -31,4 +31,11 @@ struct PickledEntry {
 /// a dict, the same name twice, no tensors.
 std::vector<PickledEntry> read_state_dict_pickle(std::string_view bytes, const std::string& file);
 
+/// The same at any depth of nested dicts, names joined with '/'; no tensors at all are no error. Of a ShardedTensor
+/// (FSDP1's LOCAL files) the parts that the file holds, each under its name and "@" and its first element.
+std::vector<PickledEntry> read_nested_pickle(std::string_view bytes, const std::string& file);
+
+/// Of a pickle that is one tensor.
+PickledTensor read_tensor_pickle(std::string_view bytes, const std::string& file);
+
 }  // namespace tessera::io

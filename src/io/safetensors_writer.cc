@@ -1,14 +1,10 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "io/output_file.h"
 #include "io/safetensors_dtype.h"
 #include "io/stored_tensor.h"
 #include "io/tensor_source.h"
@@ -18,10 +14,6 @@ namespace tessera::io {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-[[noreturn]] void fail(const std::string& path, const char* what) {
-  throw CheckpointError(fmt::format("{}: {}: {}", path, what, std::strerror(errno)), path);
-}
 
 std::string make_header(const std::vector<TensorInfo>& infos,
                         const std::vector<std::pair<std::string, std::string>>& metadata) {
@@ -52,27 +44,14 @@ std::string make_header(const std::vector<TensorInfo>& infos,
 }  // namespace
 
 struct SafetensorsWriter::Impl {
-  std::string path, temporary;
-  int descriptor = -1;
+  explicit Impl(const std::string& path) : file(path) {}
+  OutputFile file;
   std::vector<TensorInfo> infos;
-  std::map<std::string, std::pair<const TensorInfo*, std::int64_t>> missing;  // name -> info, offset in the file
-
-  void write(const void* data, std::size_t bytes, std::int64_t offset) {
-    const auto* from = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const auto wrote = ::pwrite(descriptor, from, std::min(bytes, std::size_t{1} << 30), offset);
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) fail(temporary, "cannot be written");
-      from += wrote;
-      offset += wrote;
-      bytes -= static_cast<std::size_t>(wrote);
-    }
-  }
+  std::map<std::string, std::pair<const TensorInfo*, std::uint64_t>> missing;  // name -> info, offset in the file
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::string& file, std::vector<TensorInfo> infos,
-                                     const std::vector<std::pair<std::string, std::string>>& metadata)
-    : impl_(std::make_unique<Impl>()) {
+                                     const std::vector<std::pair<std::string, std::string>>& metadata) {
   for (const auto& info : infos)
     if (safetensors_dtype_name(info.dtype).empty())
       throw CheckpointError(fmt::format("{}: tensor '{}': the safetensors format has no dtype for {}", file, info.name,
@@ -87,33 +66,20 @@ SafetensorsWriter::SafetensorsWriter(const std::string& file, std::vector<Tensor
   for (std::size_t i = 1; i < names.size(); ++i)
     TESSERA_CHECK(names[i].name != names[i - 1].name, "tensor '" + names[i].name + "' is given twice");
   for (auto& info : infos) info.file = file;
-  impl_->path = file;
-  impl_->temporary = fmt::format("{}.tmp-{}", file, ::getpid());
+  const auto header = make_header(infos, metadata);
+  impl_ = std::make_unique<Impl>(file);
   impl_->infos = std::move(infos);
-  const auto header = make_header(impl_->infos, metadata);
-  impl_->descriptor = ::open(impl_->temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (impl_->descriptor < 0) fail(impl_->temporary, "cannot be created");
   const std::uint64_t length = header.size();
-  try {
-    impl_->write(&length, sizeof length, 0);
-    impl_->write(header.data(), header.size(), sizeof length);
-  } catch (...) {
-    ::close(impl_->descriptor);
-    ::unlink(impl_->temporary.c_str());
-    throw;
-  }
-  auto offset = static_cast<std::int64_t>(sizeof length + header.size());
+  impl_->file.write(0, &length, sizeof length);
+  impl_->file.write(sizeof length, header.data(), header.size());
+  std::uint64_t offset = sizeof length + header.size();
   for (const auto& info : impl_->infos) {
     impl_->missing.emplace(info.name, std::pair(&info, offset));
-    offset += static_cast<std::int64_t>(checked_nbytes(info));
+    offset += checked_nbytes(info);
   }
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (impl_->descriptor < 0) return;
-  ::close(impl_->descriptor);
-  ::unlink(impl_->temporary.c_str());
-}
+SafetensorsWriter::~SafetensorsWriter() = default;
 
 void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor) {
   const auto it = impl_->missing.find(name);
@@ -122,37 +88,25 @@ void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor)
   TESSERA_CHECK(
       tensor.is_contiguous() && tensor.is_cpu() && tensor.scalar_type() == info->dtype && tensor.sizes() == info->shape,
       "'" + name + "' must be contiguous, on the CPU and of the announced dtype and shape");
-  impl_->write(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.nbytes()), offset);
+  impl_->file.write(offset, tensor.const_data_ptr(), tensor.nbytes());
   impl_->missing.erase(it);
 }
 
-void SafetensorsWriter::commit() {
-  TESSERA_CHECK(impl_->descriptor >= 0, "commit() was called before");
+WrittenFile SafetensorsWriter::commit() {
   TESSERA_CHECK(impl_->missing.empty(),
-                "tensor '" + impl_->missing.begin()->first + "' of " + impl_->path + " did not come");
-  if (::fsync(impl_->descriptor) != 0) fail(impl_->temporary, "cannot be flushed to the disk");
-  if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) fail(impl_->path, "cannot be renamed into place");
-  ::close(impl_->descriptor);
-  impl_->descriptor = -1;
-  // The rename is durable only when the folder is on the disk too; file systems that refuse this keep their own
-  // promise.
-  const auto folder = std::filesystem::absolute(impl_->path).parent_path();
-  const int d = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (d >= 0) {
-    ::fsync(d);
-    ::close(d);
-  }
+                "tensor '" + impl_->missing.begin()->first + "' of " + impl_->file.path() + " did not come");
+  return impl_->file.commit();
 }
 
-void write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                       const std::vector<std::pair<std::string, std::string>>& metadata) {
+WrittenFile write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                              const std::vector<std::pair<std::string, std::string>>& metadata) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, tensor] : tensors) {
     infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), file});
   }
   SafetensorsWriter writer(file, infos, metadata);
   for (const auto& [name, tensor] : tensors) writer.write(name, tensor.detach().cpu().contiguous());
-  writer.commit();
+  return writer.commit();
 }
 
 }  // namespace tessera::io

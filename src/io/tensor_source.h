@@ -63,10 +63,17 @@ std::shared_ptr<TensorSource> joined_source(std::vector<std::shared_ptr<const Te
 /// The whole tensor, in its stored dtype.
 at::Tensor read_tensor(const TensorSource& source, const std::string& name);
 
+/// What a writer made: size and CRC-32C of the whole file.
+struct WrittenFile {
+  std::string path;
+  std::int64_t bytes = 0;
+  std::uint32_t crc32c = 0;
+};
+
 /// Writes a safetensors file crash-atomically (temporary name, flush, fsync, rename). Tensors in the given order of
 /// names as safetensors does it (by dtype size descending, then name); metadata {"format": "pt"} unless given.
-void write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                       const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
+WrittenFile write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                              const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
 
 /// The same, streamed: the header is written from the infos, then `write` is called once for each tensor, in any order;
 /// commit() checks that all came and renames. Without commit() nothing is left behind.
@@ -78,7 +85,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   void write(const std::string& name, const at::Tensor& tensor);  // contiguous, as announced
-  void commit();
+  WrittenFile commit();
 
  private:
   struct Impl;

@@ -59,9 +59,54 @@ void check_view(const PickledTensor& t, const TensorInfo& info, const ZipEntry& 
     fail(fmt::format("its offset, sizes and strides reach outside its storage of {} elements", room));
 }
 
-}  // namespace
+/// An opened archive: its pickle, and where the storages lie.
+class TorchArchiveReader {
+ public:
+  TorchArchiveReader(std::shared_ptr<const InputFile> file, const FileRange& range)
+      : file_(std::move(file)), entries_(list_zip(*file_, range)), folder_(find_folder(entries_, file_->path())) {
+    if (const auto* order = find_entry(entries_, folder_ + "byteorder"); order && order->bytes < 64)
+      if (const auto text = read_zip_entry(*file_, *order); text != "little")
+        throw DataError(fmt::format("{}: its byte order is \"{}\"; only \"little\" is supported", file_->path(), text),
+                        file_->path());
+  }
 
-std::vector<StoredTensor> list_torch_file(const std::string& path) {
+  std::string pickle() const {
+    const auto& entry = *find_entry(entries_, folder_ + "data.pkl");
+    if (entry.bytes > kMaxPickleBytes)
+      throw DataError(fmt::format("{}: its data.pkl has {} bytes (at most {} are allowed)", file_->path(), entry.bytes,
+                                  kMaxPickleBytes),
+                      file_->path());
+    return read_zip_entry(*file_, entry);
+  }
+
+  StoredTensor locate(const std::string& name, const PickledTensor& tensor) const {
+    StoredTensor t;
+    t.info = {name, tensor.dtype, tensor.shape, file_->path()};
+    t.file = file_;
+    const auto* entry = find_entry(entries_, folder_ + "data/" + tensor.key);
+    if (!entry)
+      throw DataError(
+          fmt::format("{}: tensor '{}': its storage '{}' is missing in the file", file_->path(), name, tensor.key),
+          file_->path());
+    check_view(tensor, t.info, *entry);
+    t.offset = entry->offset + static_cast<std::uint64_t>(tensor.offset) * c10::elementSize(tensor.dtype);
+    if (!is_contiguous(tensor)) t.strides = tensor.strides;
+    return t;
+  }
+
+  std::vector<StoredTensor> locate(const std::vector<PickledEntry>& entries) const {
+    std::vector<StoredTensor> out;
+    for (const auto& [name, tensor] : entries) out.push_back(locate(name, tensor));
+    return out;
+  }
+
+ private:
+  std::shared_ptr<const InputFile> file_;
+  std::vector<ZipEntry> entries_;
+  std::string folder_;
+};
+
+TorchArchiveReader open_archive(const std::string& path) {
   auto file = std::make_shared<InputFile>(path);
   if (file->size_bytes() < 2 || file->read_string(0, 2) != "PK")
     throw DataError(
@@ -70,31 +115,25 @@ std::vector<StoredTensor> list_torch_file(const std::string& path) {
             "torch, or use safetensors",
             path),
         path);
-  const auto entries = list_zip(*file);
-  const auto folder = find_folder(entries, path);
-  const auto& pickle = *find_entry(entries, folder + "data.pkl");
-  if (pickle.bytes > kMaxPickleBytes)
-    throw DataError(
-        fmt::format("{}: its data.pkl has {} bytes (at most {} are allowed)", path, pickle.bytes, kMaxPickleBytes),
-        path);
-  if (const auto* order = find_entry(entries, folder + "byteorder"); order && order->bytes < 64)
-    if (const auto text = read_zip_entry(*file, *order); text != "little")
-      throw DataError(fmt::format("{}: its byte order is \"{}\"; only \"little\" is supported", path, text), path);
-  std::vector<StoredTensor> out;
-  for (auto& [name, tensor] : read_state_dict_pickle(read_zip_entry(*file, pickle), path)) {
-    StoredTensor t;
-    t.info = {name, tensor.dtype, tensor.shape, path};
-    t.file = file;
-    const auto* entry = find_entry(entries, folder + "data/" + tensor.key);
-    if (!entry)
-      throw DataError(fmt::format("{}: tensor '{}': its storage '{}' is missing in the file", path, name, tensor.key),
-                      path);
-    check_view(tensor, t.info, *entry);
-    t.offset = entry->offset + static_cast<std::uint64_t>(tensor.offset) * c10::elementSize(tensor.dtype);
-    if (!is_contiguous(tensor)) t.strides = tensor.strides;
-    out.push_back(std::move(t));
-  }
-  return out;
+  const FileRange whole{0, file->size_bytes()};
+  return {std::move(file), whole};
+}
+
+}  // namespace
+
+std::vector<StoredTensor> list_torch_file(const std::string& path) {
+  const auto archive = open_archive(path);
+  return archive.locate(read_state_dict_pickle(archive.pickle(), path));
+}
+
+std::vector<StoredTensor> list_nested_torch_file(const std::string& path) {
+  const auto archive = open_archive(path);
+  return archive.locate(read_nested_pickle(archive.pickle(), path));
+}
+
+StoredTensor list_torch_tensor(const std::shared_ptr<const InputFile>& file, const FileRange& range) {
+  const TorchArchiveReader archive(file, range);
+  return archive.locate("", read_tensor_pickle(archive.pickle(), file->path()));
 }
 
 }  // namespace tessera::io

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
+#include "base/crc32.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -34,7 +34,32 @@ struct Directory {
   std::uint64_t offset = 0, bytes = 0, entries = 0;
 };
 
-Directory find_directory(const InputFile& file) {
+/// An archive inside a file: its offsets count from where it begins.
+class Archive {
+ public:
+  Archive(const InputFile& file, const FileRange& range) : file_(file), range_(range) {
+    if (range.offset > file.size_bytes() || range.bytes > file.size_bytes() - range.offset)
+      fail(file, fmt::format("bytes {} to {} are asked for, it has {}", range.offset, range.offset + range.bytes,
+                             file.size_bytes()));
+  }
+  const InputFile& file() const { return file_; }
+  std::uint64_t size_bytes() const { return range_.bytes; }
+  std::uint64_t in_file(std::uint64_t offset) const { return range_.offset + offset; }
+  std::string read_string(std::uint64_t offset, std::size_t bytes) const {
+    if (offset > range_.bytes || bytes > range_.bytes - offset) fail(file_, "it ends too early (is it truncated?)");
+    return file_.read_string(range_.offset + offset, bytes);
+  }
+
+ private:
+  const InputFile& file_;
+  FileRange range_;
+};
+
+[[noreturn]] void fail(const Archive& archive, const std::string& what) {
+  fail(archive.file(), what);
+}
+
+Directory find_directory(const Archive& file) {
   const auto size = file.size_bytes();
   if (size < kEndBytes) fail(file, fmt::format("it has only {} bytes", size));
   const auto tail_bytes = std::min<std::uint64_t>(size, kEndBytes + kMaxComment);
@@ -75,7 +100,7 @@ void read_zip64(std::string_view extra, std::uint64_t& raw, std::uint64_t& packe
 }
 
 // The entry that starts at `at` of the directory; moves `at` behind it.
-ZipEntry read_entry(const InputFile& file, std::string_view directory, std::size_t& at) {
+ZipEntry read_entry(const Archive& file, std::string_view directory, std::size_t& at) {
   if (directory.size() - at < kCentralBytes || number<std::uint32_t>(directory, at) != kCentral)
     fail(file, "an entry of its directory is damaged");
   const auto fixed = directory.substr(at, kCentralBytes);
@@ -103,33 +128,25 @@ ZipEntry read_entry(const InputFile& file, std::string_view directory, std::size
   if (out.offset > size || out.bytes > size - out.offset)
     fail(file, fmt::format("entry '{}' has {} bytes at byte {}, but the file has only {} (is it truncated?)", out.name,
                            out.bytes, out.offset, size));
+  out.offset = file.in_file(out.offset);
   return out;
 }
 
-void check_apart(const InputFile& file, std::vector<ZipEntry> entries) {
+void check_apart(const Archive& file, std::vector<ZipEntry> entries) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
   for (std::size_t i = 1; i < entries.size(); ++i)
     if (entries[i].offset < entries[i - 1].offset + entries[i - 1].bytes)
       fail(file, fmt::format("entries '{}' and '{}' overlap", entries[i - 1].name, entries[i].name));
 }
 
-std::uint32_t crc32(std::string_view bytes) {
-  static const auto table = [] {
-    std::array<std::uint32_t, 256> t{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-      t[i] = i;
-      for (int k = 0; k < 8; ++k) t[i] = (t[i] >> 1) ^ (t[i] & 1 ? 0xEDB88320u : 0);
-    }
-    return t;
-  }();
-  std::uint32_t crc = 0xFFFFFFFFu;
-  for (unsigned char byte : bytes) crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8);
-  return ~crc;
-}
-
 }  // namespace
 
 std::vector<ZipEntry> list_zip(const InputFile& file) {
+  return list_zip(file, {0, file.size_bytes()});
+}
+
+std::vector<ZipEntry> list_zip(const InputFile& whole, const FileRange& range) {
+  const Archive file(whole, range);
   const auto found = find_directory(file);
   const auto size = file.size_bytes();
   if (found.offset > size || found.bytes > size - found.offset || found.bytes > kMaxDirectoryBytes ||
@@ -148,7 +165,8 @@ std::vector<ZipEntry> list_zip(const InputFile& file) {
 
 std::string read_zip_entry(const InputFile& file, const ZipEntry& entry) {
   auto out = file.read_string(entry.offset, entry.bytes);
-  if (crc32(out) != entry.crc) fail(file, fmt::format("the checksum of entry '{}' is wrong", entry.name));
+  if (crc32(out.data(), out.size()) != entry.crc)
+    fail(file, fmt::format("the checksum of entry '{}' is wrong", entry.name));
   return out;
 }
 

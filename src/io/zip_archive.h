@@ -19,6 +19,12 @@ struct ZipEntry {
 /// entries that overlap, equal names.
 std::vector<ZipEntry> list_zip(const InputFile& file);
 
+/// The same of an archive that is a part of the file.
+struct FileRange {
+  std::uint64_t offset = 0, bytes = 0;
+};
+std::vector<ZipEntry> list_zip(const InputFile& file, const FileRange& range);
+
 /// The data of an entry, checked against its CRC-32.
 std::string read_zip_entry(const InputFile& file, const ZipEntry& entry);
 

@@ -1,9 +1,12 @@
 #include "tasks/job.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "checkpoint/pretrained.h"
+#include "config/accelerate.h"
+#include "peft/adapter_files.h"
 #include "report/memory.h"
 
 namespace tessera::tasks {
@@ -16,12 +19,35 @@ void describe(const Assembled& model, bool print_model, std::ostream& out) {
   if (print_model) out << model.sharded->to_string() << "\n";
 }
 
-void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder) {
+void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder,
+                  checkpoint::SaveQueue* queue) {
   if (model.lora) {
-    checkpoint::save_adapter(*model.sharded, *model.model, *model.lora, folder);
+    checkpoint::save_adapter(*model.sharded, *model.model, *model.lora, folder, queue);
   } else {
-    checkpoint::save_pretrained(*model.sharded, base_folder, folder);
+    checkpoint::save_pretrained(*model.sharded, base_folder, folder, queue);
   }
+}
+
+void set_torch_state(const Assembled& model, train::SessionTask& task) {
+  switch (config::from_environment().fsdp.state_dict_type) {
+    case config::StateDictType::kFull:
+      task.torch_state = checkpoint::TorchStateType::kFull;
+      break;
+    case config::StateDictType::kSharded:
+      task.torch_state = checkpoint::TorchStateType::kSharded;
+      break;
+    case config::StateDictType::kLocal:
+      task.torch_state = checkpoint::TorchStateType::kLocal;
+      break;
+  }
+  if (!model.lora) return;
+  std::map<std::string, std::string> names;  // of an adapter Accelerate keeps what PEFT keeps
+  for (const auto& entry : peft::adapter_entries(*model.model, *model.lora)) names[entry.parameter] = entry.file_name;
+  task.model_name_in_torch = [names](const std::string& parameter) {
+    const auto it = names.find(parameter);
+    return it == names.end() ? std::string() : it->second;
+  };
+  task.optimizer_name_in_torch = [](const std::string& parameter) { return "base_model.model." + parameter; };
 }
 
 std::string saved_line(const Assembled& model, const std::string& folder) {

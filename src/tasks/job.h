@@ -4,14 +4,19 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "checkpoint/save_queue.h"
 #include "tasks/assemble.h"
+#include "train/session.h"
 
 namespace tessera::tasks {
 
 /// The trainable-parameters line and, when asked for, the sharded model.
 void describe(const Assembled& model, bool print_model, std::ostream& out);
-/// Collective: the adapter, or the whole model with the files of `base_folder`.
-void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder);
+/// Collective: the adapter, or the whole model with the files of `base_folder`. queue: see checkpoint/pretrained.h.
+void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder,
+                  checkpoint::SaveQueue* queue = nullptr);
+/// Fills torch_state and the names of parameters in Accelerate's files: the type that the launch asks for.
+void set_torch_state(const Assembled& model, train::SessionTask& task);
 std::string saved_line(const Assembled& model, const std::string& folder);
 /// Collective: prints and returns peak resident and proportional memory of every rank.
 nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& out);

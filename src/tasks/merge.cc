@@ -1,5 +1,7 @@
 #include "tasks/merge.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <ostream>
 
@@ -12,6 +14,25 @@
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
+
+std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::Communicator>& group) {
+  auto fsdp = fsdp_options(config::from_environment());
+  fsdp.precision = {};  // as stored
+  fsdp.source = o.source;
+  const std::string file = o.model_folder + "/config.json";
+  const auto json = models::read_json(file);
+  const auto dtype = models::stored_dtype(models::ConfigReader(json, file));
+  Assembled a = assemble(
+      {.model_folder = o.model_folder, .adapter_folder = o.adapter_folder, .dtype = dtype, .fsdp = fsdp}, group);
+  if (!a.adapters) {
+    checkpoint::save_pretrained(*a.sharded, o.model_folder, o.output);
+    return fmt::format("{} with {} parameters saved in {}\n", a.config.model_type, a.parameters, o.output);
+  }
+  checkpoint::save_merged(*a.sharded, *a.model, o.model_folder, o.output,
+                          a.adapters->untied ? checkpoint::Head::kUntied : checkpoint::Head::kAsInBase);
+  return fmt::format("{} with {} merged adapters saved in {}\n", a.config.model_type, a.adapters->adapted.size(),
+                     o.output);
+}
 
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
   std::string base, adapter, output;
@@ -30,17 +51,8 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
   }
   auto group = comm::connect();
-  auto fsdp = fsdp_options(config::from_environment());
-  fsdp.precision = {};  // as stored
-  const auto json = models::read_json(folder + "/config.json");
-  const auto dtype = models::stored_dtype(models::ConfigReader(json, folder + "/config.json"));
-  Assembled a = assemble({.model_folder = folder, .adapter_folder = adapter, .dtype = dtype, .fsdp = fsdp}, group);
-  checkpoint::save_merged(*a.sharded, *a.model, folder, output,
-                          a.adapters->untied ? checkpoint::Head::kUntied : checkpoint::Head::kAsInBase);
-  if (group->rank() == 0) {
-    out << a.config.model_type << " with " << a.adapters->adapted.size() << " merged adapters saved in " << output
-        << "\n";
-  }
+  const std::string line = write_model({.model_folder = folder, .adapter_folder = adapter, .output = output}, group);
+  if (group->rank() == 0) out << line;
   group->barrier();
   return 0;
 }

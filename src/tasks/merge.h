@@ -2,10 +2,25 @@
 // `tessera merge`: a model and an adapter become one Hugging Face folder, sharded over as many ranks as are launched,
 // so that no rank holds the whole model.
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/pretrained.h"
+#include "io/tensor_source.h"
+
 namespace tessera::tasks {
+
+/// What `merge` and `export` have in common.
+struct WriteModelOptions {
+  std::string model_folder;    // config.json, tokenizer files and, unless `source` is set, the weights
+  std::string adapter_folder;  // merged in; empty: none
+  std::shared_ptr<io::TensorSource> source = nullptr;
+  std::string output;
+};
+/// Collective. A Hugging Face folder, streamed unit by unit, in the dtype that config.json names. Returns a line for
+/// the terminal.
+std::string write_model(const WriteModelOptions& options, const std::shared_ptr<comm::Communicator>& group);
 
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
 

@@ -122,6 +122,7 @@ class Job {
                        on_epoch_end(epoch);
                      },
                  .should_stop = nullptr,
+                 .before_update = nullptr,
                  .interruption = nullptr});
   }
 

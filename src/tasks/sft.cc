@@ -105,7 +105,7 @@ class Job {
     check_tokenizer();
     describe();
     const bool finished = train();
-    if (finished && o_.save_model) save(o_.training.output_dir);
+    if (finished && o_.save_model) save_result();
     tasks::report_memory(*group_, out_);
     return finished;
   }
@@ -150,22 +150,29 @@ class Job {
     session_task.num_examples = splits_.train->size();
     session_task.trainable_parameters = model_.trainable;
     session_task.flops_per_token = flops_per_token(*model_.model);
-    session_task.save_model = [this](const std::string& folder) { save(folder); };
+    session_task.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) { save(folder, queue); };
+    set_torch_state(model_, session_task);
     session_task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate(*model_.model, *splits_.eval, collate_, o_.training, *group_, bars, err_);
     };
     return train::Session(o_.training, session_task, trainer, *model_.sharded, *optimizer, out_, err_).run();
   }
 
-  void save(const std::string& folder) {
-    save_trained(model_, folder_, folder);
-    if (group_->rank() == 0) {
+  void save(const std::string& folder, checkpoint::SaveQueue& queue) {
+    save_trained(model_, folder_, folder, &queue);
+    if (group_->rank() != 0) return;
+    queue.push([this, folder] {
       tokenizer_.tokenizer->save(folder);
       if (!model_.lora) write_model_config(folder_, model_.config.vocab_size, folder);
-    }
-    if (folder == o_.training.output_dir) {
-      out_ << saved_line(model_, folder) << std::flush;
-    }
+    });
+  }
+
+  void save_result() {
+    checkpoint::SaveQueue now;
+    const std::string& folder = o_.training.output_dir;
+    save(folder, now);
+    checkpoint::throw_failure_of_any(*group_, now.take_failure(), folder);
+    out_ << saved_line(model_, folder) << std::flush;
   }
 
   const SftOptions& o_;

@@ -24,6 +24,7 @@ Verifier verifier_for(const std::string& folder) {
   if (!fs::is_directory(folder))
     throw DataError("'" + folder + "' is not a folder. Give a model folder with reference tensors beside it.", folder);
   const fs::path expect = fs::path(folder) / "expect.json";
+  if (fs::exists(fs::path(folder) / "expect_model.safetensors")) return verify_checkpoint;
   if (!fs::exists(expect)) return verify_outputs;
   const auto text = nlohmann::json::parse(read_file(expect.string()), nullptr, false);
   if (text.is_discarded()) throw DataError("'" + expect.string() + "' is not JSON", expect.string());

@@ -60,6 +60,9 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
       out_(out),
       bars_(report::bar_style(model.group().rank(), arguments.disable_tqdm)),
       bar_(err, bars_, trainer.total_steps()),
+      saver_(
+          model.group(), arguments.output_dir, arguments.save_total_limit,
+          arguments.save_in_background ? checkpoint::SaveQueue::Mode::kBackground : checkpoint::SaveQueue::Mode::kNow),
       metrics_(model.group().rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : "") {
   state_.max_steps = trainer_.total_steps();
   state_.num_train_epochs = trainer_.epochs();
@@ -68,6 +71,9 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
   state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
   state_.save_steps = every(arguments_.save_steps);
   state_.train_batch_size = arguments_.per_device_train_batch_size;
+  state_.rows_per_step =
+      arguments_.per_device_train_batch_size * model_.group().size() * arguments_.gradient_accumulation_steps;
+  state_.steps_per_epoch = trainer_.steps_per_epoch();
   if (model_.group().rank() == 0 && wants_tensorboard(arguments_)) {
     tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
   }
@@ -84,8 +90,10 @@ bool Session::run() {
   trainer_.run({.on_step = [this](const StepReport& step) { on_step(step); },
                 .on_epoch_end = [this](const EpochReport&) { on_epoch_end(); },
                 .should_stop = [this] { return stop_; },
+                .before_update = [this] { saver_.before_update(); },
                 .interruption = Interruption::requested});
   bar_.close();
+  saver_.finish();
   if (interrupted_) return false;
   if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
   summarise(seconds_since(start));
@@ -109,25 +117,55 @@ void Session::print_banner() {
   out_ << fmt::format("  Ranks = {} ({})\n", ranks, model_.group().backend()) << std::flush;
 }
 
-void Session::resume() {
+std::string Session::find_checkpoint() {
   std::string folder = arguments_.resume_from_checkpoint;
   if (folder == "true" || folder == "True") {
-    const auto last = checkpoint::last_checkpoint(arguments_.output_dir);
+    std::vector<std::string> skipped;
+    const auto last = checkpoint::last_checkpoint(arguments_.output_dir, model_.group(), skipped);
+    for (const auto& line : skipped) out_ << "  " << line << "\n" << std::flush;
     if (!last) {
       throw CheckpointError("--resume_from_checkpoint true: no complete checkpoint in '" + arguments_.output_dir + "'",
                             arguments_.output_dir);
     }
-    folder = last->path;
+    return last->path;
   }
-  const std::string training_state = checkpoint::training_state_folder(folder);
-  if (!checkpoint::has_training_state(training_state)) {
-    throw CheckpointError("'" + folder + "' holds no complete training state to go on from (written with " +
-                              "--save_only_model, by another program, or torn); choose another checkpoint",
+  if (checkpoint::has_torch_state(folder) && !checkpoint::has_training_state(checkpoint::training_state_folder(folder)))
+    return folder;
+  const std::string obstacle = checkpoint::obstacle_to_resume(folder, model_.group());
+  if (!obstacle.empty()) {
+    throw CheckpointError("cannot go on from '" + folder + "': " + obstacle + ". Choose another checkpoint, or " +
+                              "--resume_from_checkpoint true for the newest whole one",
                           folder);
   }
-  checkpoint::load_training_state(model_, &optimizer_, training_state);
+  return folder;
+}
+
+std::int64_t Session::steps_done(const TrainerState& read) const {
+  if (read.rows_per_step == 0 || read.rows_per_step == state_.rows_per_step) return read.global_step;
+  const std::int64_t epochs = read.global_step / read.steps_per_epoch;
+  const std::int64_t rows = read.global_step % read.steps_per_epoch * read.rows_per_step;
+  const std::int64_t steps = epochs * state_.steps_per_epoch + rows / state_.rows_per_step;
+  out_ << fmt::format(
+      "  The checkpoint was written with {} rows a step, this run has {}: its step {} is step {} here. For the same "
+      "steps choose batch size and accumulation so that their product with the number of ranks stays.\n",
+      read.rows_per_step, state_.rows_per_step, read.global_step, steps);
+  return steps;
+}
+
+void Session::load_values(const std::string& folder) {
+  const std::string training_state = checkpoint::training_state_folder(folder);
+  if (checkpoint::has_training_state(training_state))
+    return checkpoint::load_training_state(model_, &optimizer_, training_state);
+  out_ << "  '" << folder << "' is of Accelerate: weights and optimizer go on, random numbers begin anew\n";
+  checkpoint::load_torch_state(
+      model_, &optimizer_, {.model = task_.model_name_in_torch, .optimizer = task_.optimizer_name_in_torch}, folder);
+}
+
+void Session::resume() {
+  const std::string folder = find_checkpoint();
+  load_values(folder);
   const TrainerState read = TrainerState::read(folder + "/trainer_state.json");
-  state_.global_step = read.global_step;
+  state_.global_step = steps_done(read);
   state_.epoch = read.epoch;
   state_.best_metric = read.best_metric;
   state_.best_global_step = read.best_global_step;
@@ -139,11 +177,11 @@ void Session::resume() {
   state_.loss_sum = read.loss_sum;
   trainer_.schedule().load_state(read.schedule);
   if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
-  resumed_at_ = saved_at_ = read.global_step;
-  trainer_.start_at(read.global_step);
-  bar_.start_at(read.global_step);
+  resumed_at_ = saved_at_ = state_.global_step;
+  trainer_.start_at(state_.global_step);
+  bar_.start_at(state_.global_step);
   out_ << fmt::format("  Continuing training from checkpoint '{}'\n  Continuing from global step {}\n", folder,
-                      read.global_step)
+                      state_.global_step)
        << std::flush;
 }
 
@@ -154,6 +192,7 @@ bool Session::due(Interval strategy, double steps, bool at_epoch_end) const {
 }
 
 void Session::on_step(const StepReport& step) {
+  saver_.poll();
   state_.global_step = step.step;
   state_.epoch = step.epoch;
   state_.loss_sum += step.loss;
@@ -281,17 +320,6 @@ bool Session::update_best(double value) {
 void Session::save_checkpoint() {
   if (saved_at_ == state_.global_step) return;
   saved_at_ = state_.global_step;
-  comm::Communicator& group = model_.group();
-  const std::string folder = checkpoint::partial_folder(arguments_.output_dir, state_.global_step);
-  if (group.rank() == 0) {
-    checkpoint::remove_partial_folders(arguments_.output_dir);
-    ensure_writable_folder(folder);
-  }
-  group.barrier();
-  task_.save_model(folder);
-  if (!arguments_.save_only_model) {
-    checkpoint::save_training_state(model_, optimizer_, checkpoint::training_state_folder(folder));
-  }
   if (state_.best_metric && state_.best_global_step == state_.global_step) {
     state_.best_model_checkpoint = fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
   }
@@ -300,23 +328,39 @@ void Session::save_checkpoint() {
     state_.loss_scale = scaler->scale();
     state_.steps_at_loss_scale = scaler->growth_tracker();
   }
-  if (group.rank() == 0) {
-    write_file_atomically(folder + "/trainer_state.json", state_.to_json());
-    checkpoint::commit_checkpoint(arguments_.output_dir, state_.global_step);
-    if (arguments_.save_total_limit > 0) {
-      checkpoint::rotate_checkpoints(arguments_.output_dir, arguments_.save_total_limit,
-                                     arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
-    }
+  const std::string folder =
+      saver_.begin(state_.global_step, arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
+  checkpoint::SaveQueue& queue = saver_.queue();
+  if (!arguments_.save_only_model) {
+    checkpoint::push_training_state(model_, optimizer_, checkpoint::training_state_folder(folder), queue);
   }
-  group.barrier();
+  if (arguments_.save_accelerate_state) push_torch_state(folder);
+  task_.save_model(folder, queue);
+  if (model_.group().rank() == 0) {
+    queue.push([folder, text = state_.to_json()] { write_file_atomically(folder + "/trainer_state.json", text); });
+  }
+  saver_.end();
+}
+
+void Session::push_torch_state(const std::string& folder) {
+  const TrainingArguments& a = arguments_;
+  checkpoint::push_torch_model(model_, folder, task_.torch_state, task_.model_name_in_torch, saver_.queue());
+  const checkpoint::TorchOptimizerOptions options{.lr = last_learning_rate_,
+                                                  .beta1 = a.adam_beta1,
+                                                  .beta2 = a.adam_beta2,
+                                                  .eps = a.adam_epsilon,
+                                                  .weight_decay = a.weight_decay,
+                                                  .decays = decays};
+  checkpoint::push_torch_optimizer(model_, optimizer_, options, folder, task_.torch_state,
+                                   task_.optimizer_name_in_torch, saver_.queue());
 }
 
 void Session::load_best() {
   const std::string folder = checkpoint::training_state_folder(state_.best_model_checkpoint);
-  if (!checkpoint::has_training_state(folder)) {
-    throw CheckpointError("the best checkpoint '" + state_.best_model_checkpoint +
-                              "' is gone or torn; the last weights " + "are in the newest checkpoint of '" +
-                              arguments_.output_dir + "'",
+  const std::string obstacle = checkpoint::obstacle_to_resume(state_.best_model_checkpoint, model_.group());
+  if (!obstacle.empty()) {
+    throw CheckpointError("the best checkpoint '" + state_.best_model_checkpoint + "' cannot be loaded: " + obstacle +
+                              "; the last weights are in the newest checkpoint of '" + arguments_.output_dir + "'",
                           folder);
   }
   checkpoint::load_training_state(model_, nullptr, folder);

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/checkpoint_saver.h"
+#include "checkpoint/torch_state.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "report/tensorboard.h"
@@ -26,8 +28,12 @@ struct SessionTask {
   double flops_per_token = 0;  // of the model, forward and backward; 0: no utilisation is shown
   /// Collective: metrics by name, the same on every rank. "eval_loss" is among them.
   std::function<Metrics(const report::BarStyle&)> evaluate;
-  /// Collective: the model or adapter and what belongs to it, into a folder that exists.
-  std::function<void(const std::string& folder)> save_model;
+  /// Collective: the model or adapter and what belongs to it, into a folder that exists. All writing goes through the
+  /// queue.
+  std::function<void(const std::string& folder, checkpoint::SaveQueue& queue)> save_model;
+  /// Of --save_accelerate_state, and for going on from checkpoints of Accelerate.
+  checkpoint::TorchStateType torch_state = checkpoint::TorchStateType::kFull;
+  checkpoint::TorchName model_name_in_torch = nullptr, optimizer_name_in_torch = nullptr;
 };
 
 class Session {
@@ -42,6 +48,13 @@ class Session {
  private:
   void print_banner();
   void resume();
+  /// Collective. The folder to go on from, and (to the terminal) why others are not.
+  std::string find_checkpoint();
+  /// Collective. Parameters, optimizer and random numbers of the folder.
+  void load_values(const std::string& folder);
+  void push_torch_state(const std::string& folder);
+  /// Steps that this run counts for what a run with another global batch had done.
+  std::int64_t steps_done(const TrainerState& read) const;
   void on_step(const StepReport& step);
   void on_epoch_end();
   bool due(Interval strategy, double steps, bool at_epoch_end) const;
@@ -62,6 +75,7 @@ class Session {
   std::ostream& out_;
   report::BarStyle bars_;
   report::ProgressBar bar_;
+  checkpoint::CheckpointSaver saver_;  // before any file of the run is opened: it locks the folder
   report::MetricsFile metrics_;
   std::unique_ptr<report::TensorBoardWriter> tensorboard_;  // null: not asked for
   TrainerState state_;

@@ -118,6 +118,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   if (!std::isfinite(report.loss)) check_finite(losses, epoch, first_batch);
   report.learning_rate = schedule_->lr(done_);
   optimizer_.set_lr(report.learning_rate);
+  if (callbacks.before_update) callbacks.before_update();
   report.grad_norm = update();
   report.step = ++done_;
   report.epoch = static_cast<double>(done_) / static_cast<double>(steps_per_epoch_);

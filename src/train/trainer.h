@@ -67,8 +67,9 @@ struct EpochReport {
 struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step;  // loss and grad_norm are those of the step at every call
   std::function<void(const EpochReport&)> on_epoch_end;
-  std::function<bool()> should_stop;   // asked before each step; must agree on all ranks
-  std::function<bool()> interruption;  // asked in each step; may differ between ranks (a signal), see StepReport
+  std::function<bool()> should_stop;    // asked before each step; must agree on all ranks
+  std::function<void()> before_update;  // before the optimizer changes parameters and state
+  std::function<bool()> interruption;   // asked in each step; may differ between ranks (a signal), see StepReport
 };
 
 class Trainer {

@@ -56,6 +56,8 @@ std::string TrainerState::to_json() const {
            {{"loss_sum", loss_sum},
             {"loss_scale", loss_scale},
             {"steps_at_loss_scale", steps_at_loss_scale},
+            {"rows_per_step", rows_per_step},
+            {"steps_per_epoch", steps_per_epoch},
             {"schedule", schedule}}}}}}},
       {"total_flos", total_flos},
       {"train_batch_size", train_batch_size},
@@ -89,8 +91,11 @@ TrainerState TrainerState::read(const std::string& file) {
     s.loss_sum = attribute(kRun, "loss_sum", 0.0);
     s.loss_scale = attribute(kRun, "loss_scale", 0.0);
     s.steps_at_loss_scale = attribute(kRun, "steps_at_loss_scale", std::int64_t{0});
+    s.rows_per_step = attribute(kRun, "rows_per_step", std::int64_t{0});
+    s.steps_per_epoch = attribute(kRun, "steps_per_epoch", std::int64_t{0});
+    if (s.rows_per_step > 0 && s.steps_per_epoch < 1) throw std::domain_error("steps_per_epoch must be positive");
     s.schedule = attribute(kRun, "schedule", std::string("{}"));
-  } catch (const SortedJson::exception& e) {
+  } catch (const std::exception& e) {
     throw CheckpointError(
         "'" + file + "' is not a trainer_state.json (" + e.what() + "); resume from another checkpoint", file);
   }

@@ -21,7 +21,8 @@ struct TrainerState {
   double loss_sum = 0;                               // of all steps, for train_loss
   double loss_scale = 0;                             // of the gradient scaler; 0: none
   std::int64_t steps_at_loss_scale = 0;
-  std::string schedule = "{}";  // optim::Schedule::state()
+  std::int64_t rows_per_step = 0, steps_per_epoch = 0;  // of all ranks; 0: not known
+  std::string schedule = "{}";                          // optim::Schedule::state()
 
   /// json.dumps(indent=2, sort_keys=True) and a newline.
   std::string to_json() const;

@@ -126,6 +126,13 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.save_total_limit, {"--save_total_limit"}, "checkpoints that are kept; 0: all", group);
   table.add(&a.save_only_model, {"--save_only_model"}, "checkpoints that cannot be resumed from, but are smaller",
             group);
+  table.add(&a.save_in_background, {"--save_in_background"},
+            "write checkpoints while training goes on (memory: a copy of what is trained; on rank 0 also of the "
+            "model's file)",
+            group);
+  table.add(&a.save_accelerate_state, {"--save_accelerate_state"},
+            "checkpoints also hold what Accelerate writes under FSDP (the kind that fsdp_state_dict_type names)",
+            group);
   table.add(&a.resume_from_checkpoint, {"--resume_from_checkpoint"},
             "a checkpoint folder, or true: the newest of output_dir", group);
   table.add(&a.load_best_model_at_end, {"--load_best_model_at_end"}, "end with the best checkpoint's weights", group);
@@ -192,12 +199,16 @@ std::int64_t TrainingArguments::every(double value, std::int64_t total_steps) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(value));
 }
 
+bool decays(const std::string& parameter, std::size_t dimensions) {
+  const bool vector = dimensions < 2 && !parameter.ends_with("lora_magnitude_vector");
+  return optim::decays_by_name(parameter) && !vector;
+}
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments,
                                                  const fsdp::FullyShardedDataParallel& model) {
   auto slices = fsdp::parameter_slices(model);
   for (auto& slice : slices) {
-    const bool vector = slice.shape.size() < 2 && !slice.name.ends_with("lora_magnitude_vector");
-    if (!optim::decays_by_name(slice.name) || vector) slice.weight_decay = 0.0;
+    if (!decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
   }
   auto optimizer = optim::make_optimizer(arguments.optim,
                                          {.lr = arguments.learning_rate,

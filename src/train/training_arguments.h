@@ -44,6 +44,8 @@ struct TrainingArguments {
   double eval_delay = 0;              // epochs or steps before the first evaluation
   std::int64_t save_total_limit = 0;  // 0: all are kept
   bool save_only_model = false;
+  bool save_in_background = true;
+  bool save_accelerate_state = false;
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;
   std::optional<bool> greater_is_better;
@@ -64,6 +66,9 @@ struct TrainingArguments {
 
 /// Adds the flags, with the values of `arguments` as their defaults.
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments);
+
+/// Whether weight decay applies to a parameter.
+bool decays(const std::string& parameter, std::size_t dimensions);
 
 /// The optimizer that the arguments name, over this rank's slices. Biases and vectors (the weights of norms) are not
 /// decayed, as Trainer does it.

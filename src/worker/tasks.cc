@@ -1,7 +1,9 @@
 #include "worker/tasks.h"
 
+#include "tasks/export.h"
 #include "tasks/generate.h"
 #include "tasks/init_model.h"
+#include "tasks/inspect.h"
 #include "tasks/merge.h"
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
@@ -11,8 +13,10 @@ namespace tessera::worker {
 
 const std::vector<Task>& tasks() {
   static const std::vector<Task> table = {
-      {"sft", tasks::sft},       {"seq2seq", tasks::seq2seq}, {"generate", tasks::generate},
-      {"verify", tasks::verify}, {"merge", tasks::merge},     {"init-model", tasks::init_model},
+      {"sft", tasks::sft},           {"seq2seq", tasks::seq2seq},
+      {"generate", tasks::generate}, {"verify", tasks::verify},
+      {"merge", tasks::merge},       {"init-model", tasks::init_model},
+      {"inspect", tasks::inspect},   {"export", tasks::export_checkpoint},
   };
   return table;
 }

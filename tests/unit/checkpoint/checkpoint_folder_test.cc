@@ -12,10 +12,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class CheckpointFolder : public testing::Test {
+class CheckpointFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "checkpoint_folder_" + std::to_string(getpid());
+    folder_ = ::testing::TempDir() + "checkpoint_folder_" + std::to_string(getpid());
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
@@ -25,7 +25,7 @@ class CheckpointFolder : public testing::Test {
     const std::string partial = partial_folder(folder_, step);
     fs::create_directories(partial + "/sub");
     write_file_atomically(partial + "/sub/file", content);
-    return commit_checkpoint(folder_, step);
+    return commit_checkpoint(folder_, step, 1);
   }
   std::vector<std::int64_t> steps() {
     std::vector<std::int64_t> result;

@@ -1,0 +1,47 @@
+#pragma once
+// The saves of one run, one at a time. In the background, a save is made while the next steps run: begin(), push what
+// is to be written into queue(), end(); then poll() after each step. A checkpoint gets its name when every rank has
+// written.
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "checkpoint/run_lock.h"
+#include "checkpoint/save_queue.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera::checkpoint {
+
+class CheckpointSaver {
+ public:
+  /// Collective; rank 0 locks the folder. limit: how many checkpoints are kept; 0: all. CheckpointError on every rank
+  /// when the folder cannot be written or another run holds it.
+  CheckpointSaver(comm::Communicator& group, std::string output_dir, std::int64_t limit, SaveQueue::Mode mode);
+
+  /// Collective. Finishes the save before (one that still writes holds the training back: memory holds one copy).
+  /// Returns the folder to write into; it exists. keep: a checkpoint that rotation leaves.
+  std::string begin(std::int64_t step, std::string keep);
+  SaveQueue& queue() { return queue_; }
+  /// Collective. Without a background thread the save is finished here.
+  void end();
+
+  /// Returns when the optimizer may change what the save reads.
+  void before_update() { queue_.wait_copied(); }
+  /// Collective. Gives a save that all ranks have written its name.
+  void poll();
+  /// Collective. The same, and waits for it. CheckpointError on every rank when some rank could not write; what was
+  /// written is removed then, older checkpoints are as they were.
+  void finish();
+
+ private:
+  void commit();
+
+  comm::Communicator& group_;
+  std::string output_dir_, keep_;
+  std::int64_t limit_ = 0, step_ = 0;
+  std::unique_ptr<RunLock> lock_;  // on rank 0
+  bool pending_ = false;
+  SaveQueue queue_;
+};
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,149 @@
+#include "checkpoint/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "tessera/base/error.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ManifestJson = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "tessera-checkpoint";
+constexpr const char* kOwnChecksum = "manifest_crc32c";
+constexpr std::int64_t kMaxManifestBytes = 64 << 20;
+
+/// The checksum of the document without the member that holds it.
+std::string own_checksum(ManifestJson document) {
+  document.erase(kOwnChecksum);
+  const std::string text = document.dump();
+  return crc32c_text(crc32c(text.data(), text.size()));
+}
+
+std::uint32_t parse_checksum(const std::string& text) {
+  std::uint32_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value, 16);
+  if (text.size() != 8 || code != std::errc() || stop != end) throw std::runtime_error("'" + text + "' is no checksum");
+  return value;
+}
+
+FileRecord parse_record(const ManifestJson& json) {
+  FileRecord out{json.at("name").get<std::string>(), json.at("bytes").get<std::int64_t>(),
+                 parse_checksum(json.at("crc32c").get<std::string>())};
+  const fs::path path(out.name);
+  const bool outside = path.empty() || path.is_absolute() ||
+                       std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
+  if (outside) throw std::runtime_error("'" + out.name + "' is not a file inside the folder");
+  return out;
+}
+
+std::vector<FileRecord> records_of(const std::string& folder, const std::vector<FileRecord>& known) {
+  std::vector<FileRecord> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string path = entry.path().string(), name = fs::relative(entry.path(), folder).generic_string();
+    if (name == kManifestName) continue;
+    const auto it = std::find_if(known.begin(), known.end(), [&](const FileRecord& r) { return r.name == path; });
+    FileRecord record{name, 0, 0};
+    if (it != known.end()) {
+      record.bytes = it->bytes;
+      record.crc32c = it->crc32c;
+    } else {
+      record.crc32c = crc32c_of_file(path, &record.bytes);
+    }
+    files.push_back(std::move(record));
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return files;
+}
+
+std::string damage_of(const std::string& folder, const FileRecord& record, Depth depth) {
+  const std::string path = folder + "/" + record.name;
+  std::error_code code;
+  const auto size = fs::file_size(path, code);
+  if (code) return fmt::format("'{}' is missing or cannot be read ({})", record.name, code.message());
+  if (static_cast<std::int64_t>(size) != record.bytes)
+    return fmt::format("'{}' has {} bytes, {} were written", record.name, size, record.bytes);
+  if (depth == Depth::kSizes) return {};
+  try {
+    const auto found = crc32c_of_file(path);
+    if (found == record.crc32c) return {};
+    return fmt::format("'{}' has the checksum {}, {} was written (its bytes have changed)", record.name,
+                       crc32c_text(found), crc32c_text(record.crc32c));
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+}  // namespace
+
+void write_manifest(const std::string& folder, std::int64_t step, int world_size,
+                    const std::vector<FileRecord>& known) {
+  ManifestJson document = {
+      {"format", kFormat}, {"version", kManifestVersion}, {"created_by", "tessera " TESSERA_VERSION},
+      {"step", step},      {"world_size", world_size},    {"files", ManifestJson::array()}};
+  for (const auto& r : records_of(folder, known))
+    document["files"].push_back({{"name", r.name}, {"bytes", r.bytes}, {"crc32c", crc32c_text(r.crc32c)}});
+  document[kOwnChecksum] = own_checksum(document);
+  write_file_atomically(folder + "/" + kManifestName, document.dump(2) + "\n");
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& file) {
+  const auto fail = [&](const std::string& what) {
+    throw CheckpointError(fmt::format("'{}' {}; choose another checkpoint", file, what), file);
+  };
+  const ManifestJson document = ManifestJson::parse(text, nullptr, false);
+  Manifest out;
+  if (document.is_discarded() || !document.is_object()) fail("is damaged: it is not a JSON object");
+  try {
+    if (document.value("format", "") != kFormat) fail("is not a manifest of tessera");
+    out.version = document.at("version").get<int>();
+    if (out.version < 1 || out.version > kManifestVersion)
+      fail(fmt::format("has format version {}, this program reads versions 1 to {}; use the program that wrote it",
+                       out.version, kManifestVersion));
+    if (document.value(kOwnChecksum, "") != own_checksum(document))
+      fail("is damaged: its own checksum does not fit its content");
+    out.created_by = document.at("created_by").get<std::string>();
+    out.step = document.at("step").get<std::int64_t>();
+    out.world_size = document.at("world_size").get<int>();
+    for (const auto& entry : document.at("files")) out.files.push_back(parse_record(entry));
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (const std::exception& e) {
+    fail(fmt::format("is damaged: {}", e.what()));
+  }
+  return out;
+}
+
+Manifest read_manifest(const std::string& folder) {
+  const std::string file = folder + "/" + kManifestName;
+  if (!fs::exists(file))
+    throw CheckpointError(
+        fmt::format("'{}' has no {}: it was not written by tessera, or not to its end", folder, kManifestName), folder);
+  return parse_manifest(read_file(file, kMaxManifestBytes), file);
+}
+
+std::string find_damage(const std::string& folder, Depth depth, int part, int parts) {
+  try {
+    const Manifest manifest = read_manifest(folder);
+    for (std::size_t i = static_cast<std::size_t>(part); i < manifest.files.size();
+         i += static_cast<std::size_t>(parts)) {
+      const std::string damage = damage_of(folder, manifest.files[i], depth);
+      if (!damage.empty()) return damage;
+    }
+    return {};
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+}  // namespace tessera::checkpoint

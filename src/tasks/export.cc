@@ -1,0 +1,135 @@
+#include "tasks/export.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <ostream>
+
+#include "base/file.h"
+#include "checkpoint/open_state.h"
+#include "config/options.h"
+#include "models/config_reader.h"
+#include "models/model.h"
+#include "tasks/merge.h"
+#include "tasks/model_folder.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ExportOptions {
+  std::string checkpoint, output, base, adapter;
+  bool merge = false, overwrite = false;
+};
+
+/// An adapter as it is: its tensors, streamed one by one, and the files beside it.
+std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState& state) {
+  const std::string config_folder = fs::exists(o.checkpoint + "/adapter_config.json") ? o.checkpoint : o.adapter;
+  if (config_folder.empty())
+    throw ConfigError("'" + state.found +
+                          "' holds an adapter without its adapter_config.json; name a folder that has it " +
+                          "with --adapter",
+                      "adapter");
+  ensure_writable_folder(o.output);
+  std::vector<io::TensorInfo> infos = state.source->tensors();
+  const auto stored_name = [](std::string name) {  // PEFT drops the adapter's own name
+    if (const auto at = name.find(".default"); at != std::string::npos) name.erase(at, 8);
+    return name;
+  };
+  for (auto& info : infos) info.name = stored_name(info.name);
+  io::SafetensorsWriter writer(o.output + "/adapter_model.safetensors", infos);
+  for (const auto& info : state.source->tensors())
+    writer.write(stored_name(info.name), io::read_tensor(*state.source, info.name));
+  writer.commit();
+  write_file_atomically(o.output + "/adapter_config.json", read_file(config_folder + "/adapter_config.json"));
+  checkpoint::copy_model_files(o.checkpoint, o.output);
+  return fmt::format("adapter of {} tensors saved in {}\n", infos.size(), o.output);
+}
+
+/// The folder with config.json: the named one, the checkpoint itself, or the base that its adapter names.
+std::string config_folder(const ExportOptions& o) {
+  if (!o.base.empty()) return find_model_folder(o.base);
+  if (fs::exists(o.checkpoint + "/config.json")) return o.checkpoint;
+  if (fs::exists(o.checkpoint + "/adapter_config.json"))
+    return find_model_folder(peft::read_adapter_config(o.checkpoint).base_model_name_or_path);
+  throw ConfigError("'" + o.checkpoint + "' has no config.json; name the folder of the model that was trained with " +
+                        "--model_name_or_path",
+                    "model_name_or_path");
+}
+
+void check_complete(const models::Model& model, const io::TensorSource& source, const std::string& found) {
+  std::string missing;
+  int count = 0;
+  for (const auto& item : model.named_parameters()) {
+    if (!models::source_name(source, item.key()).empty()) continue;
+    if (++count <= 5) missing += (missing.empty() ? "" : ", ") + item.key();
+  }
+  if (count > 0)
+    throw DataError(fmt::format("'{}' lacks {} of the model's tensors: {}{}; do config.json and the checkpoint belong "
+                                "together?",
+                                found, count, missing, count > 5 ? " ..." : ""),
+                    found);
+}
+
+std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& state, const std::string& adapter,
+                         const std::shared_ptr<comm::Communicator>& group) {
+  const std::string folder = config_folder(o);
+  if (adapter.empty()) {
+    models::ModelConfig config;
+    check_complete(*models::build_model(folder, &config), *state.source, state.found);
+  }
+  std::shared_ptr<io::TensorSource> source =
+      state.kind == checkpoint::OpenedState::Kind::kModel ? state.source : nullptr;
+  return write_model({.model_folder = folder, .adapter_folder = adapter, .source = source, .output = o.output}, group);
+}
+
+}  // namespace
+
+int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
+  ExportOptions o;
+  config::OptionTable table(
+      "tessera export",
+      "turns a checkpoint (also one of Accelerate or torch.distributed.checkpoint) into a Hugging "
+      "Face folder; also under launch");
+  table.positional(&o.checkpoint, "CHECKPOINT", "folder or weight file");
+  table.positional(&o.output, "OUTPUT_DIR", "folder to write");
+  table.add(&o.base, {"--model_name_or_path", "--model"},
+            "folder with the model's config.json and tokenizer (and, for "
+            "an adapter that is merged, its weights); default: the checkpoint, or what its adapter names");
+  table.add(&o.adapter, {"--adapter_name_or_path", "--adapter"},
+            "folder with adapter_config.json, where the checkpoint has none");
+  table.add(&o.merge, {"--merge"}, "fold the checkpoint's adapter into the weights of its model");
+  table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
+  if (table.parse(args) == config::ParseResult::kHelp) {
+    out << table.help();
+    return 0;
+  }
+  const auto state = checkpoint::open_state(o.checkpoint);
+  const bool is_adapter = state.kind == checkpoint::OpenedState::Kind::kAdapter;
+  if (o.merge && !is_adapter)
+    throw ConfigError("--merge: '" + state.found + "' holds a whole model, not an adapter; leave the flag out",
+                      "merge");
+  const bool merge_in_place = o.merge && fs::exists(o.checkpoint + "/adapter_config.json") &&
+                              fs::exists(o.checkpoint + "/adapter_model.safetensors");
+  if (o.merge && !merge_in_place)
+    throw ConfigError("--merge needs a folder with adapter_model.safetensors and adapter_config.json; export '" +
+                          state.found + "' without --merge first, then merge what comes out",
+                      "merge");
+  const std::string file = o.output + (is_adapter && !o.merge ? "/adapter_model.safetensors" : "/model.safetensors");
+  if (!o.overwrite && fs::exists(file))
+    throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
+  auto group = comm::connect();
+  std::string line;
+  if (!is_adapter || o.merge) {
+    line = export_model(o, state, o.merge ? o.checkpoint : "", group);
+  } else if (group->rank() == 0) {
+    line = export_adapter(o, state);
+  }
+  if (group->rank() == 0) out << line;
+  group->barrier();
+  return 0;
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,51 @@
+#include "base/crc32c.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+std::uint32_t of(const std::string& text) {
+  return crc32c(text.data(), text.size());
+}
+
+// RFC 3720, B.4.
+TEST(Crc32c, GivesThePublishedValues) {
+  EXPECT_EQ(of("123456789"), 0xE3069283u);
+  EXPECT_EQ(of(std::string(32, '\0')), 0x8A9136AAu);
+  EXPECT_EQ(of(std::string(32, '\xff')), 0x62A8AB43u);
+  EXPECT_EQ(of(""), 0u);
+  EXPECT_EQ(crc32c_text(of("123456789")), "e3069283");
+}
+
+TEST(Crc32c, PartsCombineToTheWhole) {
+  std::vector<unsigned char> bytes(10'000);
+  std::iota(bytes.begin(), bytes.end(), 0);
+  const auto whole = crc32c(bytes.data(), bytes.size());
+  for (const std::size_t cut : {0u, 1u, 7u, 4096u, 9999u, 10'000u}) {
+    const auto a = crc32c(bytes.data(), cut), b = crc32c(bytes.data() + cut, bytes.size() - cut);
+    EXPECT_EQ(crc32c_combine(a, b, bytes.size() - cut), whole) << cut;
+    EXPECT_EQ(crc32c(bytes.data() + cut, bytes.size() - cut, a), whole) << cut;
+  }
+}
+
+TEST(Crc32c, OfAFileIsThatOfItsBytes) {
+  const std::string path = testing::TempDir() + "crc32c_" + std::to_string(getpid());
+  const std::string text(700'000, 'x');
+  std::ofstream(path) << text;
+  std::int64_t bytes = 0;
+  EXPECT_EQ(crc32c_of_file(path, &bytes), of(text));
+  EXPECT_EQ(bytes, 700'000);
+  std::filesystem::remove(path);
+  EXPECT_THROW(crc32c_of_file(path), DataError);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,181 @@
+// Saves that run beside training, that fail, and that meet another run.
+#include "checkpoint/checkpoint_saver.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/pretrained.h"
+#include "checkpoint/training_state.h"
+#include "io/tensor_source.h"
+#include "support/train_small_net.h"
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointSaver;
+using checkpoint::SaveQueue;
+using testing::SmallNet;
+
+class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "checkpoint_saver_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static void save(CheckpointSaver& saver, fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
+                   std::int64_t step) {
+    const std::string folder = saver.begin(step, "");
+    checkpoint::push_training_state(model, optimizer, checkpoint::training_state_folder(folder), saver.queue());
+    checkpoint::save_pretrained(model, folder, folder, &saver.queue());
+    saver.end();
+  }
+  static void step(SmallNet& model, fsdp::FullyShardedDataParallel& sharded, optim::Optimizer& optimizer, int number,
+                   CheckpointSaver& saver) {
+    testing::loss_of(model(testing::batch(0, number)), 0, number).backward();
+    sharded.clip_grad_norm(0.5);
+    saver.before_update();
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  template <class Body>
+  void on_ranks(int world, const Body& body) {
+    comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet model(testing::NetOptions{});
+      auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
+      optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
+      body(*group, model, *sharded, optimizer);
+    });
+  }
+
+  std::string folder_;
+};
+
+TEST_P(Saver, HoldsWhatTheModelWasWhenTheSaveBegan) {
+  on_ranks(2, [&](comm::Communicator& group, SmallNet& model, fsdp::FullyShardedDataParallel& sharded,
+                  optim::Optimizer& optimizer) {
+    std::map<std::string, at::Tensor> then;
+    CheckpointSaver saver(group, folder_, 0, GetParam());
+    step(model, sharded, optimizer, 0, saver);
+    sharded.visit_full([&](const std::string& name, const at::Tensor& t) { then[name] = t.detach().clone(); });
+    save(saver, sharded, optimizer, 1);
+    for (int i = 1; i < 4; ++i) {
+      step(model, sharded, optimizer, i, saver);
+      saver.poll();
+    }
+    saver.finish();
+    EXPECT_EQ(checkpoint::obstacle_to_resume(folder_ + "/checkpoint-1", group), "");
+    checkpoint::load_training_state(sharded, &optimizer, folder_ + "/checkpoint-1/training_state");
+    EXPECT_EQ(optimizer.steps(), 1);
+    const auto file = io::open_safetensors(folder_ + "/checkpoint-1/model.safetensors");
+    sharded.visit_full([&](const std::string& name, const at::Tensor& t) {
+      EXPECT_TRUE(t.equal(then.at(name))) << name;
+      EXPECT_TRUE(io::read_tensor(*file, name).equal(then.at(name))) << name;
+    });
+  });
+}
+
+TEST_P(Saver, AFullDiskIsAnErrorOnEveryRankAndTheCheckpointBeforeStays) {
+  struct Limit {  // files cannot grow beyond this
+    explicit Limit(rlim_t bytes) {
+      std::signal(SIGXFSZ, SIG_IGN);
+      ::getrlimit(RLIMIT_FSIZE, &before);
+      rlimit now{bytes, before.rlim_max};
+      ::setrlimit(RLIMIT_FSIZE, &now);
+    }
+    ~Limit() { ::setrlimit(RLIMIT_FSIZE, &before); }
+    rlimit before{};
+  };
+  std::atomic<int> errors{0};
+  on_ranks(2, [&](comm::Communicator& group, SmallNet&, fsdp::FullyShardedDataParallel& sharded,
+                  optim::Optimizer& optimizer) {
+    CheckpointSaver saver(group, folder_, 1, GetParam());
+    save(saver, sharded, optimizer, 1);
+    saver.finish();
+    group.barrier();
+    auto full = group.rank() == 0 ? std::make_unique<Limit>(1000) : nullptr;
+    group.barrier();
+    try {
+      save(saver, sharded, optimizer, 2);
+      saver.finish();
+    } catch (const CheckpointError& e) {
+      ++errors;
+      EXPECT_NE(std::string(e.what()).find("checkpoint-2 was not written"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("File too large"), std::string::npos) << e.what();
+    }
+    group.barrier();
+    full.reset();
+    group.barrier();
+    std::vector<std::string> skipped;
+    const auto last = checkpoint::last_checkpoint(folder_, group, skipped);
+    ASSERT_TRUE(last.has_value());
+    EXPECT_EQ(last->step, 1);
+    EXPECT_TRUE(skipped.empty());
+    group.barrier();
+    save(saver, sharded, optimizer, 3);  // there is room again
+    saver.finish();
+    EXPECT_EQ(checkpoint::list_checkpoints(folder_).back().step, 3);
+  });
+  EXPECT_EQ(errors, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Saver, ::testing::Values(SaveQueue::Mode::kNow, SaveQueue::Mode::kBackground),
+                         [](const auto& info) {
+                           return info.param == SaveQueue::Mode::kNow ? std::string("Now") : std::string("Background");
+                         });
+
+using ATornSave = Saver;
+
+TEST_F(ATornSave, IsLeftOutWithAMessage) {
+  on_ranks(2, [&](comm::Communicator& group, SmallNet&, fsdp::FullyShardedDataParallel& sharded,
+                  optim::Optimizer& optimizer) {
+    CheckpointSaver saver(group, folder_, 0, SaveQueue::Mode::kNow);
+    for (const int step : {1, 2, 3}) save(saver, sharded, optimizer, step);
+    group.barrier();
+    if (group.rank() == 0) {
+      fs::create_directories(checkpoint::partial_folder(folder_, 4));
+      fs::resize_file(folder_ + "/checkpoint-3/model.safetensors", 100);
+      fs::remove(folder_ + "/checkpoint-2/manifest.json");
+    }
+    group.barrier();
+    std::vector<std::string> skipped;
+    const auto last = checkpoint::last_checkpoint(folder_, group, skipped);
+    ASSERT_TRUE(last.has_value());
+    EXPECT_EQ(last->step, 1);
+    ASSERT_EQ(skipped.size(), 3u);
+    EXPECT_NE(skipped[0].find("was not written to its end"), std::string::npos);
+    EXPECT_NE(skipped[1].find("'model.safetensors' has 100 bytes"), std::string::npos);
+    EXPECT_NE(skipped[2].find("has no manifest.json"), std::string::npos);
+  });
+}
+
+using TwoRuns = Saver;
+
+TEST_F(TwoRuns, TheSecondIsTurnedAwayByName) {
+  const auto solo = comm::make_solo();
+  {
+    const CheckpointSaver first(*solo, folder_, 0, SaveQueue::Mode::kNow);
+    try {
+      const CheckpointSaver second(*solo, folder_, 0, SaveQueue::Mode::kNow);
+      FAIL() << "expected an error";
+    } catch (const CheckpointError& e) {
+      EXPECT_NE(std::string(e.what()).find("another run (process " + std::to_string(getpid())), std::string::npos)
+          << e.what();
+    }
+  }
+  EXPECT_NO_THROW(CheckpointSaver(*solo, folder_, 0, SaveQueue::Mode::kNow));
+}
+
+}  // namespace
+}  // namespace tessera

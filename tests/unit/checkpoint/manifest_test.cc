@@ -1,0 +1,104 @@
+// A checkpoint's list of files: what has changed since is named.
+#include "checkpoint/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ManifestOfAFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "manifest_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ + "/sub");
+    write_file_atomically(folder_ + "/a", "first file");
+    write_file_atomically(folder_ + "/sub/b", "second file");
+    write_manifest(folder_, 7, 2, {});
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void flip(const std::string& name, std::size_t at) {
+    std::string bytes = read_file(folder_ + "/" + name);
+    bytes[at] = static_cast<char>(bytes[at] ^ 1);
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
+  }
+  std::string message() {
+    try {
+      read_manifest(folder_);
+    } catch (const CheckpointError& e) {
+      return e.what();
+    }
+    return "no error";
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ManifestOfAFolder, ListsEveryFile) {
+  const Manifest m = read_manifest(folder_);
+  EXPECT_EQ(m.step, 7);
+  EXPECT_EQ(m.world_size, 2);
+  ASSERT_EQ(m.files.size(), 2u);
+  EXPECT_EQ(m.files[1].name, "sub/b");
+  EXPECT_EQ(m.files[1].bytes, 11);
+  EXPECT_EQ(find_damage(folder_, Depth::kChecksums), "");
+}
+
+TEST_F(ManifestOfAFolder, NamesAFileWhoseBytesHaveChanged) {
+  flip("sub/b", 3);
+  EXPECT_EQ(find_damage(folder_, Depth::kSizes), "");
+  EXPECT_NE(find_damage(folder_, Depth::kChecksums).find("'sub/b' has the checksum"), std::string::npos);
+}
+
+TEST_F(ManifestOfAFolder, NamesAMissingAndACutFile) {
+  fs::resize_file(folder_ + "/a", 4);
+  EXPECT_EQ(find_damage(folder_, Depth::kSizes), "'a' has 4 bytes, 10 were written");
+  fs::remove(folder_ + "/a");
+  EXPECT_NE(find_damage(folder_, Depth::kSizes).find("'a' is missing"), std::string::npos);
+}
+
+TEST_F(ManifestOfAFolder, RanksShareTheFiles) {
+  flip("a", 0);
+  EXPECT_NE(find_damage(folder_, Depth::kChecksums, 0, 2), "");
+  EXPECT_EQ(find_damage(folder_, Depth::kChecksums, 1, 2), "");
+}
+
+// Every bit: a change is found, or it changes nothing that is read (white space between tokens).
+TEST_F(ManifestOfAFolder, NoFlippedBitInItGoesUnnoticed) {
+  const std::string good = read_file(folder_ + "/manifest.json");
+  int unnoticed = 0;
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    try {
+      const Manifest m = parse_manifest(bad, "m");
+      EXPECT_EQ(m.step, 7);
+      EXPECT_EQ(m.files.size(), 2u);
+      ++unnoticed;
+    } catch (const CheckpointError&) {
+    }
+  }
+  EXPECT_LT(unnoticed, 200);
+}
+
+TEST_F(ManifestOfAFolder, RefusesOtherVersionsAndPathsOutside) {
+  EXPECT_EQ(message(), "no error");
+  std::ofstream(folder_ + "/manifest.json") << R"({"format":"tessera-checkpoint","version":9})";
+  EXPECT_NE(message().find("format version 9, this program reads versions 1 to 1"), std::string::npos) << message();
+  std::ofstream(folder_ + "/manifest.json") << R"({"format":"other"})";
+  EXPECT_NE(message().find("is not a manifest of tessera"), std::string::npos) << message();
+  fs::remove(folder_ + "/manifest.json");
+  EXPECT_NE(message().find("has no manifest.json"), std::string::npos) << message();
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

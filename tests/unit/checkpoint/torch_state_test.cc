@@ -1,0 +1,99 @@
+// What Accelerate writes, by us: every type reads back to the same values, at any number of ranks.
+#include "checkpoint/torch_state.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "io/torch_file.h"
+#include "support/train_small_net.h"
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::TorchStateType;
+using testing::SmallNet;
+
+class TorchState : public ::testing::TestWithParam<TorchStateType> {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "torch_state_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::map<std::string, at::Tensor> run(int world, int first, int last, bool load, bool save,
+                                        fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard) {
+    std::map<std::string, at::Tensor> weights;
+    comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet model(testing::NetOptions{});
+      auto sharded = fsdp::fully_shard(model, group, {.strategy = strategy, .wrap = fsdp::wrap_classes({"MlpBlock"})});
+      optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
+      if (load) checkpoint::load_torch_state(*sharded, &optimizer, {}, folder_);
+      for (int step = first; step < last; ++step) {
+        testing::loss_of(model(testing::batch(0, step)), 0, step).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      if (save) {
+        checkpoint::SaveQueue now;
+        checkpoint::push_torch_model(*sharded, folder_, GetParam(), nullptr, now);
+        checkpoint::push_torch_optimizer(*sharded, optimizer, {}, folder_, GetParam(), nullptr, now);
+        checkpoint::throw_failure_of_any(*group, now.take_failure(), folder_);
+      }
+      sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
+        if (group->rank() == 0) weights[name] = t.detach().clone();
+      });
+    });
+    return weights;
+  }
+  static double worst(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+    double result = 0;
+    for (const auto& [name, t] : a) result = std::max(result, (t - b.at(name)).abs().max().item<double>());
+    return result;
+  }
+
+  std::string folder_;
+};
+
+TEST_P(TorchState, TheSameWorldSizeContinuesBitEqual) {
+  const auto whole = run(3, 0, 6, false, false);
+  run(3, 0, 3, false, true);
+  EXPECT_EQ(worst(run(3, 3, 6, true, false), whole), 0.0);
+}
+
+TEST_P(TorchState, AnotherWorldSizeAndStrategyContinueWithinRounding) {
+  const auto whole = run(3, 0, 6, false, false);
+  run(3, 0, 3, false, true);
+  for (const int world : {1, 2, 4}) EXPECT_LT(worst(run(world, 3, 6, true, false), whole), 1e-5) << world;
+  EXPECT_LT(worst(run(2, 3, 6, true, false, fsdp::ShardingStrategy::kNoShard), whole), 1e-5);
+}
+
+TEST_P(TorchState, OneReplicaWrites) {
+  run(2, 0, 3, false, true, fsdp::ShardingStrategy::kNoShard);
+  EXPECT_FALSE(fs::exists(folder_ + "/pytorch_model_fsdp_rank1.bin"));
+  EXPECT_FALSE(fs::exists(folder_ + "/pytorch_model_fsdp_0/__1_0.distcp"));
+  EXPECT_LT(worst(run(3, 3, 6, true, false), run(3, 0, 6, false, false)), 1e-5);
+}
+
+TEST_P(TorchState, AMissingFileOfARankIsAnError) {
+  run(2, 0, 1, false, true);
+  if (GetParam() == TorchStateType::kFull) fs::remove(folder_ + "/optimizer.bin");
+  if (GetParam() == TorchStateType::kSharded) fs::remove(folder_ + "/pytorch_model_fsdp_0/__1_0.distcp");
+  if (GetParam() == TorchStateType::kLocal) fs::remove(folder_ + "/pytorch_model_fsdp_rank1.bin");
+  EXPECT_THROW(run(1, 0, 1, true, false), Error);
+}
+
+std::string name_of_type(const ::testing::TestParamInfo<TorchStateType>& info) {
+  return info.param == TorchStateType::kFull ? "Full" : info.param == TorchStateType::kSharded ? "Sharded" : "Local";
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TorchState,
+                         ::testing::Values(TorchStateType::kFull, TorchStateType::kSharded, TorchStateType::kLocal),
+                         name_of_type);
+
+}  // namespace
+}  // namespace tessera
