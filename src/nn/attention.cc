@@ -1,6 +1,5 @@
 #include "nn/attention.h"
 
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -10,6 +9,7 @@
 #include <optional>
 
 #include "nn/dropout_ops.h"
+#include "nn/gemm.h"
 #include "nn/rows.h"
 #include "tessera/base/error.h"
 
@@ -114,7 +114,7 @@ class Attention : public torch::autograd::Function<Attention> {
       probabilities(q, k, bias32, options, s, slice.p);
       const auto v_s = heads(v, options.key_rows->begin[s], options.key_rows->length[s], options.num_heads);
       auto out_s = heads(out, options.query_rows->begin[s], options.query_rows->length[s], options.num_heads);
-      out_s.copy_(at::bmm(dropped(slice, saved->mask), v_s));
+      out_s.copy_(gemm(dropped(slice, saved->mask), v_s));
       offset += slice.p.numel();
     }
     ctx->save_for_backward({q, k, v, kept});
@@ -145,12 +145,12 @@ class Attention : public torch::autograd::Function<Attention> {
       const auto key = [&](const at::Tensor& t) {
         return heads(t, o.key_rows->begin[s], o.key_rows->length[s], o.num_heads);
       };
-      key(gv).copy_(at::bmm(dropped(slice, state->mask).transpose(1, 2), query(g)));
-      const auto ds = at::bmm(query(g), key(v).transpose(1, 2));  // d(dropped p), then d(score)
+      key(gv).copy_(gemm(dropped(slice, state->mask).transpose(1, 2), query(g)));
+      const auto ds = gemm(query(g), key(v).transpose(1, 2));  // d(dropped p), then d(score)
       score_gradient(slice, state->mask, RowSoftmax(o, gbias, s), gbias, ds);
       if (o.scale != 1.0) ds.mul_(o.scale);
-      query(gq).copy_(at::bmm(ds, key(k)));
-      key(gk).copy_(at::bmm(ds.transpose(1, 2), query(q)));
+      query(gq).copy_(gemm(ds, key(k)));
+      key(gk).copy_(gemm(ds.transpose(1, 2), query(q)));
     }
     if (gbias.defined()) gbias = gbias.to(static_cast<at::ScalarType>(ctx->saved_data["bias_dtype"].toInt()));
     return {gq, gk, gv, gbias, at::Tensor()};
@@ -166,7 +166,7 @@ class Attention : public torch::autograd::Function<Attention> {
                             std::int64_t s, at::Tensor p) {
     const auto q_s = heads(q, o.query_rows->begin[s], o.query_rows->length[s], o.num_heads);
     const auto k_s = heads(k, o.key_rows->begin[s], o.key_rows->length[s], o.num_heads);
-    at::bmm_out(p, q_s, k_s.transpose(1, 2));
+    gemm_to(p, q_s, k_s.transpose(1, 2));
     if (o.scale != 1.0) p.mul_(o.scale);
     const RowSoftmax softmax(o, bias, s);
     const std::int64_t n = p.size(2);

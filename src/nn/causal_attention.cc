@@ -1,6 +1,5 @@
 #include "nn/causal_attention.h"
 
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -8,6 +7,7 @@
 
 #include <algorithm>
 
+#include "nn/gemm.h"
 #include "nn/kernels.h"
 #include "nn/rows.h"
 #include "nn/score_kernels.h"
@@ -211,9 +211,9 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     std::int64_t mask_index = 0;
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
       for_blocks(o, heads, s, mask_index, [&](const QueryBlock& b) {
-        const auto p = at::bmm(gathered(q, b), keys_of(k, b).transpose(1, 2));
+        const auto p = gemm(gathered(q, b), keys_of(k, b).transpose(1, 2));
         probabilities(p, o, b, heads, sums, /*again=*/false);
-        scatter(at::bmm(dropped(p, b, saved->mask), keys_of(v, b)), out, b);
+        scatter(gemm(dropped(p, b, saved->mask), keys_of(v, b)), out, b);
         mask_index = b.mask_index + heads * b.count * b.keys;
       });
     }
@@ -239,14 +239,14 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
           values(gv, o.key_rows->begin[s], o.key_rows->length[s]);
       for_blocks(o, heads, s, mask_index, [&](const QueryBlock& b) {
         const auto qb = gathered(q, b), gb = gathered(g, b);
-        const auto p = at::bmm(qb, keys_of(k, b).transpose(1, 2));
+        const auto p = gemm(qb, keys_of(k, b).transpose(1, 2));
         const auto products = o.softcap > 0 ? p.clone() : at::Tensor();
         probabilities(p, o, b, heads, sums, /*again=*/true);
-        values.add(at::bmm(dropped(p, b, state->mask).transpose(1, 2), gb), b);
-        const auto ds = at::bmm(gb, keys_of(v, b).transpose(1, 2));
+        values.add(gemm(dropped(p, b, state->mask).transpose(1, 2), gb), b);
+        const auto ds = gemm(gb, keys_of(v, b).transpose(1, 2));
         score_gradient(p, products, ds, o, b, state->mask);
-        scatter(at::bmm(ds, keys_of(k, b)), gq, b);
-        keys.add(at::bmm(ds.transpose(1, 2), qb), b);
+        scatter(gemm(ds, keys_of(k, b)), gq, b);
+        keys.add(gemm(ds.transpose(1, 2), qb), b);
         mask_index = b.mask_index + heads * b.count * b.keys;
       });
       keys.write();

@@ -5,6 +5,7 @@
 
 #include "nn/container.h"
 #include "nn/dora.h"
+#include "nn/gemm.h"
 #include "nn/lookup.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -59,7 +60,7 @@ at::Tensor Embedding::adapted(const at::Tensor& ids) {
 }
 
 at::Tensor Embedding::forward_impl(at::Tensor x) {
-  if (x.is_floating_point()) return at::linear(x, weight);
+  if (x.is_floating_point()) return affine(x, weight, {});
   return adapter_ ? adapted(x) : lookup(weight, x, {}, padding_idx_);
 }
 

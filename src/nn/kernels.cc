@@ -22,6 +22,20 @@ Mask make_mask(double p, tensor::RandomKey key) {
   return m;
 }
 
+TESSERA_CLONES void widen(const std::uint16_t* x, float* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = std::bit_cast<float>(static_cast<std::uint32_t>(x[i]) << 16);
+}
+
+TESSERA_CLONES void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(x[i]);
+    const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    y[i] = static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded);
+  }
+}
+
 TESSERA_CLONES float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)

@@ -1,10 +1,9 @@
 #include "tessera/nn/linear.h"
 
-#include <ATen/ops/linear.h>
-
 #include "nn/container.h"
 #include "nn/dora.h"
 #include "nn/dropout_ops.h"
+#include "nn/gemm.h"
 #include "nn/lora_linear.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/dropout.h"
@@ -65,7 +64,7 @@ void Linear::remove_adapter() {
 }
 
 at::Tensor Linear::forward_impl(at::Tensor x) {
-  return adapter_ ? adapted(x) : at::linear(x, matrix(), bias);
+  return adapter_ ? adapted(x) : affine(x, matrix(), bias);
 }
 
 at::Tensor Linear::adapted(const at::Tensor& x) {
@@ -76,7 +75,7 @@ at::Tensor Linear::adapted(const at::Tensor& x) {
     return dora_linear(x, matrix(), bias, {a.weight, b.weight, adapter_->scaling, p}, adapter_->magnitude, squares_);
   }
   if (!a.hooked() && !b.hooked()) return lora_linear(x, matrix(), bias, {a.weight, b.weight, adapter_->scaling, p});
-  const auto base = at::linear(x, matrix(), bias);
+  const auto base = affine(x, matrix(), bias);
   const auto update = b(a(dropout(x.to(a.weight.scalar_type()), p)));
   return (base + update * adapter_->scaling).to(base.scalar_type());
 }

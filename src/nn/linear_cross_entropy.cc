@@ -2,13 +2,13 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "nn/gemm.h"
 #include "nn/kernels.h"
 #include "nn/rows.h"
 #include "tessera/base/error.h"
@@ -81,15 +81,15 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     for (std::int64_t begin = 0; begin < rows; begin += step) {
       const std::int64_t count = std::min(step, rows - begin);
       const auto h = hidden.narrow(0, begin, count);
-      const auto logits = at::mm(h, weight.t());
+      const auto logits = gemm(h, weight.t());
       rows_loss({logits, label + begin, static_cast<float>(options.scale), static_cast<float>(options.softcap),
                  static_cast<float>(options.scale / options.normalizer), hidden_grad || weight_grad},
                 losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
-      if (hidden_grad) gh.narrow(0, begin, count).copy_(at::mm(logits, weight));
+      if (hidden_grad) gemm_to(gh.narrow(0, begin, count), logits, weight);
       if (weight_grad && !gw.defined()) {
-        gw = at::mm(logits.t(), h);
+        gw = gemm(logits.t(), h);
       } else if (weight_grad) {
-        gw.addmm_(logits.t(), h);
+        gemm_add(gw, logits.t(), h);
       }
     }
     double total = 0;

@@ -2,14 +2,13 @@
 
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 
 #include "nn/dora.h"
 #include "nn/dropout_ops.h"
+#include "nn/gemm.h"
 
 namespace tessera::nn {
 namespace {
@@ -27,9 +26,9 @@ at::Tensor masked(const at::Tensor& x, const kernels::Mask& mask) {
 // y += scale * (left right), y perhaps of another dtype.
 void add_product(const at::Tensor& y, const at::Tensor& left, const at::Tensor& right, double scale) {
   if (y.scalar_type() == left.scalar_type()) {
-    y.addmm_(left, right, 1, scale);
+    gemm_add(y, left, right, scale);
   } else {
-    y.add_(at::mm(left, right), scale);
+    y.add_(gemm(left, right), scale);
   }
 }
 
@@ -41,8 +40,9 @@ struct Products {
 Products products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
                   const kernels::Mask& mask) {
   Products out;
-  out.y = at::linear(x, weight, bias);
-  out.u = at::mm(masked(x.to(low.a.scalar_type()), mask), low.a.t());
+  out.y = gemm(x, weight.t());
+  if (bias.defined()) out.y.add_(bias);
+  out.u = gemm(masked(x.to(low.a.scalar_type()), mask), low.a.t());
   add_product(out.y, out.u, low.b.t(), low.scaling);
   return out;
 }
@@ -53,7 +53,7 @@ void store(AutogradContext* ctx, const LowRank& low, tensor::RandomKey key) {
   ctx->saved_data["key"] = static_cast<std::int64_t>(std::uint64_t{key.b} << 32 | key.a);
 }
 
-kernels::Mask restore(AutogradContext* ctx) {
+kernels::Mask restored_mask(AutogradContext* ctx) {
   const auto packed = static_cast<std::uint64_t>(ctx->saved_data["key"].toInt());
   return kernels::make_mask(ctx->saved_data["p"].toDouble(),
                             {static_cast<std::uint32_t>(packed), static_cast<std::uint32_t>(packed >> 32)});
@@ -66,20 +66,20 @@ struct ProductGradients {
 
 ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g, const at::Tensor& x,
                                       const at::Tensor& weight, const LowRank& low, const at::Tensor& u) {
-  const auto mask = restore(ctx);
+  const auto mask = restored_mask(ctx);
   const auto& a = low.a;
   const auto ga_in = g.to(a.scalar_type());
   ProductGradients out;
-  const auto gu = at::mm(ga_in, low.b).mul_(low.scaling);  // [N, R]
-  if (ctx->needs_input_grad(3)) out.b = at::mm(ga_in.t(), u).mul_(low.scaling);
-  if (ctx->needs_input_grad(2)) out.a = at::mm(gu.t(), masked(x.to(a.scalar_type()), mask));
-  if (ctx->needs_input_grad(1)) out.weight = at::mm(g.t(), x);
+  const auto gu = gemm(ga_in, low.b).mul_(low.scaling);  // [N, R]
+  if (ctx->needs_input_grad(3)) out.b = gemm(ga_in.t(), u).mul_(low.scaling);
+  if (ctx->needs_input_grad(2)) out.a = gemm(gu.t(), masked(x.to(a.scalar_type()), mask));
+  if (ctx->needs_input_grad(1)) out.weight = gemm(g.t(), x);
   if (!ctx->needs_input_grad(0)) return out;
-  out.x = at::mm(g, weight);
+  out.x = gemm(g, weight);
   if (mask.threshold == 0) {
     add_product(out.x, gu, a, 1.0);
   } else {
-    accumulate_masked(at::mm(gu, a).to(out.x.scalar_type()), out.x, mask);
+    accumulate_masked(gemm(gu, a).to(out.x.scalar_type()), out.x, mask);
   }
   return out;
 }
@@ -165,7 +165,7 @@ at::Tensor lora_linear(const at::Tensor& x, const at::Tensor& weight, const at::
 at::Tensor dora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
                        const at::Tensor& magnitude, const at::Tensor& squares) {
   const auto a = low.a.detach(), w = weight.detach();
-  const auto wa = at::mm(w, a.to(w.scalar_type()).t());
+  const auto wa = gemm(w, a.to(w.scalar_type()).t());
   const auto norms = adapted_norms(squares, wa, a, low.b.detach(), low.scaling);
   return over_rows(x, [&](const at::Tensor& rows) {
     return DoraLinear::apply(rows, weight, low.a, low.b, magnitude, norms, optional(bias), low.scaling, low.dropout);

@@ -73,9 +73,9 @@ void rotate_rows(const at::Tensor& x, const at::Tensor& y, const RotaryTable& ta
         if constexpr (std::is_same_v<T, float>) {
           turn(in, out, c, s, direction, half);
         } else {
-          for (std::int64_t i = 0; i < 2 * half; ++i) buffer[i] = static_cast<float>(in[i]);
+          read_floats(in, buffer.data(), 2 * half);
           turn(buffer.data(), buffer.data(), c, s, direction, half);
-          for (std::int64_t i = 0; i < 2 * half; ++i) out[i] = static_cast<T>(buffer[i]);
+          write_floats(buffer.data(), out, 2 * half);
         }
         std::copy(in + 2 * half, in + size, out + 2 * half);
       }

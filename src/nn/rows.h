@@ -6,10 +6,30 @@
 
 #include <vector>
 
+#include "nn/kernels.h"
+
 namespace tessera::nn {
 
 /// Elements of work below which another thread costs more than it gives.
 constexpr std::int64_t kGrain = 1 << 15;
+
+template <class T>
+void read_floats(const T* x, float* y, std::int64_t n) {
+  if constexpr (std::is_same_v<T, at::BFloat16>) {
+    kernels::widen(reinterpret_cast<const std::uint16_t*>(x), y, n);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+  }
+}
+
+template <class T>
+void write_floats(const float* x, T* y, std::int64_t n) {
+  if constexpr (std::is_same_v<T, at::BFloat16>) {
+    kernels::narrow(x, reinterpret_cast<std::uint16_t*>(y), n);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i]);
+  }
+}
 
 /// One row of a tensor as float32: a pointer into it, or a converted copy.
 class ReadRow {
@@ -20,10 +40,8 @@ class ReadRow {
   const float* at(std::int64_t begin) {
     if (!t_.defined()) return nullptr;
     if (buffer_.empty()) return t_.const_data_ptr<float>() + begin;
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "read_row", [&] {
-      const auto* p = t_.const_data_ptr<scalar_t>() + begin;
-      for (std::int64_t i = 0; i < n_; ++i) buffer_[i] = static_cast<float>(p[i]);
-    });
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "read_row",
+                                    [&] { read_floats(t_.const_data_ptr<scalar_t>() + begin, buffer_.data(), n_); });
     return buffer_.data();
   }
 
@@ -47,8 +65,7 @@ class WriteRow {
   void store() {
     if (buffer_.empty()) return;
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "write_row", [&] {
-      auto* p = t_.mutable_data_ptr<scalar_t>() + begin_;
-      for (std::int64_t i = 0; i < n_; ++i) p[i] = static_cast<scalar_t>(buffer_[i]);
+      write_floats(buffer_.data(), t_.mutable_data_ptr<scalar_t>() + begin_, n_);
     });
   }
 

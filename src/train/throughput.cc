@@ -1,10 +1,10 @@
 #include "train/throughput.h"
 
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
 #include <chrono>
 
+#include "nn/gemm.h"
 #include "train/trainer.h"
 
 namespace tessera::train {
@@ -14,13 +14,13 @@ double measure_gemm_rate(comm::Communicator& group, at::ScalarType dtype) {
   constexpr double kSeconds = 0.1;
   using Clock = std::chrono::steady_clock;
   const at::Tensor a = at::ones({kSize, kSize}, dtype);
-  at::mm(a, a);
+  nn::gemm(a, a);
   group.barrier();
   const auto start = Clock::now();
   double seconds = 0;
   std::int64_t products = 0;
   while (seconds < kSeconds) {
-    at::mm(a, a);
+    nn::gemm(a, a);
     ++products;
     seconds = std::chrono::duration<double>(Clock::now() - start).count();
   }

@@ -5,6 +5,7 @@
 
 #include "cli/exit_code.h"
 #include "tessera/base/error.h"
+#include "tessera/tensor/allocator.h"
 #include "worker/tasks.h"
 
 namespace {
@@ -20,5 +21,6 @@ int run(const tessera::cli::Arguments& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::tensor::use_step_allocator();
   return tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the same T5 job in turns under several stacks, two ranks of one thread each, and compares time and memory.
+"""Runs the same job in turns under several stacks, two ranks of one thread each, and compares time and memory.
 
-    t5_seq2seq.py --steps 20 --rounds 3 --out results.jsonl --run 'NAME=COMMAND ... {steps} ... {metrics}' --run ...
+    in_turns.py --steps 20 --rounds 3 --out results.jsonl --run 'NAME=COMMAND ... {steps} ... {metrics}' --run ...
 
 A command is split as a shell would; {metrics} is replaced by the name of a fresh file, {steps} by --steps. Into that file the
 command writes a JSON line a step, with "loss", "step_seconds" and "time" (Unix time at the step's end): tessera's metrics file
-with --logging_steps 1, and bench/peers. bench/e2e/t5_small.sh has the commands. Tokens per second count the input tokens of all
+with --logging_steps 1, train_bench's, and bench/peers. t5_small.sh and causal_lm.sh have the commands. Tokens per second count the input tokens of all
 ranks: --rows times --rows_tokens a step.
 
 Memory is taken in the same way from every stack: a sampler looks every --interval seconds at /proc/<pid>/smaps_rollup of every
@@ -80,7 +80,7 @@ def read_metrics(path: Path, warmup: int, begin: float) -> dict:
         return {}
     times = [line["step_seconds"] * 1e3 for line in steps[warmup:] or steps]
     return {"step_ms": round(statistics.median(times), 2), "first_step_s": round(steps[0]["time"] - begin, 2),
-            "losses": [round(line["loss"], 5) for line in steps[:5]]}
+            "losses": [round(line["loss"], 6) for line in steps[:10]]}
 
 
 def run_once(name: str, command: str, args) -> dict:
@@ -128,6 +128,28 @@ def table(results: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def largest_loss_difference(results: list[dict]) -> float:
+    """Relative, step by step, of every run to the first one."""
+    curves = [r["losses"] for r in results if "losses" in r]
+    return max((abs(a - b) / abs(a) for curve in curves for a, b in zip(curves[0], curve)), default=0.0)
+
+
+def ratios(results: list[dict], rounds: int) -> str:
+    """The first contender against the best of the others, round by round."""
+    per_round = [results[i * len(results) // rounds : (i + 1) * len(results) // rounds] for i in range(rounds)]
+    lines = []
+    for key, better in (("step_ms", "times the speed"), ("pss_mib", "of the proportional memory"), ("first_step_s", "of the time to the first step")):
+        values = []
+        for runs in per_round:
+            if len(runs) < 2 or any(key not in r for r in runs):
+                continue
+            mine, *others = [max(r[key]) if isinstance(r[key], list) else r[key] for r in runs]
+            values.append(min(others) / mine if key == "step_ms" else mine / min(others))
+        if values:
+            lines.append(f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f}) {better}")
+    return "Against the best of the others: " + "; ".join(lines) if lines else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="append", required=True, metavar="NAME=COMMAND")
@@ -139,6 +161,7 @@ def main() -> int:
     parser.add_argument("--rows_tokens", type=int, default=64, help="tokens of one row")
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks at the memory")
     parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--check_losses", type=float, help="fails when losses differ by more, relatively")
     parser.add_argument("--out", help="appends one JSON line for each run")
     args = parser.parse_args()
 
@@ -151,7 +174,12 @@ def main() -> int:
             if args.out:
                 with open(args.out, "a") as f:
                     f.write(json.dumps(results[-1]) + "\n")
-    print("\n" + table(results))
+    print("\n" + table(results) + "\n\n" + ratios(results, args.rounds))
+    if args.check_losses is not None:
+        difference = largest_loss_difference(results)
+        print(f"largest relative difference of losses: {difference:.1e}")
+        if difference > args.check_losses:
+            return 1
     return 0 if all("step_ms" in result for result in results) else 1
 
 

@@ -1,0 +1,182 @@
+// Steps of causal language model training on fixed token rows: the same job as bench/peers/causal_lm.py.
+//
+//   tessera launch --num_processes 2 --use_cpu build/release/bench/train_bench --model FOLDER --tokens FILE
+//       [--adapter FOLDER] [--precision bf16] --out metrics.jsonl
+//
+// Rank 0 appends one JSON line a step ("loss", the mean over ranks; "step_seconds": forward, backward, optimizer,
+// zero_grad of rank 0; "cpu_seconds": of its thread; "time"). With --profile one more step runs and a last line says
+// which operators it spent its time in.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/randn.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "config/options.h"
+#include "e2e/operator_times.h"
+#include "io/tensor_source.h"
+#include "nn/gemm.h"
+#include "report/memory.h"
+#include "report/metrics.h"
+#include "tasks/assemble.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/optim/optimizer.h"
+#include "tessera/tensor/allocator.h"
+
+namespace tessera::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string model, tokens, adapter, precision = "fp32", out;
+  std::int64_t batch = 2, steps = 10;
+  double learning_rate = 1e-4, clip = 0;
+  bool checkpointing = false, profile = false;
+};
+
+bool parse(Options& o, const std::vector<std::string>& args) {
+  config::OptionTable table("train_bench", "times training steps on fixed rows of tokens");
+  table.add(&o.model, {"--model"}, "model folder").required();
+  table.add(&o.tokens, {"--tokens"}, "safetensors with int64 input_ids [rows, length]").required();
+  table.add(&o.adapter, {"--adapter"}, "LoRA adapter to start from; without one all weights are trained");
+  table.add(&o.precision, {"--precision"}, "bf16: fp32 masters and reductions").choices({"fp32", "bf16"});
+  table.add(&o.batch, {"--batch"}, "rows of a rank in one step");
+  table.add(&o.steps, {"--steps"}, "steps to run");
+  table.add(&o.learning_rate, {"--lr"}, "AdamW without decay, betas 0.9 and 0.999");
+  table.add(&o.clip, {"--clip"}, "largest norm of the gradients; 0: not clipped");
+  table.add(&o.checkpointing, {"--activation_checkpointing"}, "recompute every block");
+  table.add(&o.profile, {"--profile"}, "adds a line with the milliseconds of one step by operator");
+  table.add(&o.out, {"--out"}, "JSON Lines file to append to").required();
+  if (table.parse(args) == config::ParseResult::kRun) return true;
+  std::cout << table.help();
+  return false;
+}
+
+/// Of the processor: what a step costs on a machine that others use too.
+double thread_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+class Run {
+ public:
+  Run(const Options& options, std::shared_ptr<comm::Communicator> group)
+      : o_(options),
+        group_(std::move(group)),
+        rows_(io::read_tensor(*io::open_safetensors(o_.tokens), "input_ids")),
+        file_(group_->rank() == 0 ? o_.out : "") {
+    tasks::AssembleOptions a;
+    a.model_folder = o_.model;
+    a.adapter_folder = o_.adapter;
+    a.fsdp.wrap = nullptr;
+    if (o_.precision == "bf16") a.fsdp.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+    if (o_.checkpointing) a.fsdp.activation_checkpointing = fsdp::same_as_wrap();
+    model_ = tasks::assemble(a, group_);
+    model_.model->train();
+    optimizer_ = std::make_unique<optim::AdamW>(model_.sharded->parameters(),
+                                                optim::AdamWOptions{.lr = o_.learning_rate, .weight_decay = 0.0});
+  }
+
+  void run() {
+    for (std::int64_t step = 0; step < o_.steps; ++step) {
+      const auto begin = Clock::now();
+      const double cpu = thread_seconds();
+      const double mine = train_step(step);
+      const double cpu_seconds = thread_seconds() - cpu;
+      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+      file_.write({{"step", step + 1},
+                   {"loss", mean(mine)},
+                   {"step_seconds", seconds},
+                   {"cpu_seconds", cpu_seconds},
+                   {"time", now}});
+    }
+    if (o_.profile) profile();
+  }
+
+ private:
+  double train_step(std::int64_t step) {
+    const std::int64_t first = (step * group_->size() + group_->rank()) * o_.batch, total = rows_.size(0);
+    std::vector<at::Tensor> rows;
+    for (std::int64_t i = 0; i < o_.batch; ++i) rows.push_back(rows_.narrow(0, (first + i) % total, 1));
+    models::ModelInput in;
+    in.input_ids = in.labels = at::cat(rows);
+    in.want_logits = false;
+    const at::Tensor loss = (*model_.model)(in).loss;
+    torch::autograd::backward({loss}, {});
+    if (o_.clip > 0) model_.sharded->clip_grad_norm(o_.clip);
+    optimizer_->step();
+    optimizer_->zero_grad();
+    return loss.item<double>();
+  }
+
+  double mean(double value) {
+    double sum = 0;
+    for (const auto& text : group_->all_gather_objects(std::to_string(value))) sum += std::stod(text);
+    return sum / group_->size();
+  }
+
+  void profile() {
+    const OperatorTimes times;
+    const auto begin = Clock::now();
+    train_step(o_.steps);
+    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    const auto memory = report::process_memory();
+    file_.write({{"profile_step_ms", ms},
+                 {"operators_ms", times.milliseconds()},
+                 {"pss_mib", static_cast<double>(memory.proportional_bytes) / (1 << 20)},
+                 {"gemm_gflops", Json{{"fp32", gemm_rate(at::kFloat)}, {"bf16", gemm_rate(at::kBFloat16)}}}});
+  }
+
+  // All ranks at once, as in a step.
+  static double gemm_rate(at::ScalarType dtype) {
+    const auto a = at::randn({512, 768}).to(dtype), b = at::randn({2048, 768}).to(dtype);
+    std::vector<double> rates;
+    for (int i = 0; i < 30; ++i) {
+      const auto begin = Clock::now();
+      nn::gemm(a, b.t());
+      rates.push_back(2e-9 * 512 * 768 * 2048 / std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    std::nth_element(rates.begin(), rates.begin() + 15, rates.end());
+    return rates[15];
+  }
+
+  const Options& o_;
+  std::shared_ptr<comm::Communicator> group_;
+  at::Tensor rows_;
+  report::MetricsFile file_;
+  tasks::Assembled model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+};
+
+int run(const std::vector<std::string>& args) {
+  Options options;
+  if (!parse(options, args)) return 0;
+  tensor::use_step_allocator();
+  auto group = comm::connect();
+  Run(options, group).run();
+  group->barrier();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main(int argc, char** argv) {
+  try {
+    return tessera::bench::run({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    std::cerr << "train_bench: " << e.what() << "\n";
+    return 1;
+  }
+}

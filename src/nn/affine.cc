@@ -1,0 +1,46 @@
+// affine(): y = x W^T + b as one node.
+#include <ATen/ops/linear.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+
+#include "nn/gemm.h"
+
+namespace tessera::nn {
+namespace {
+
+class Affine : public torch::autograd::Function<Affine> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias) {
+    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
+    ctx->saved_data["bias"] = bias.has_value();
+    auto y = gemm(x, weight.t());
+    return bias ? y.add_(*bias) : y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto g = grads[0].contiguous();
+    at::Tensor gx, gw, gb;
+    if (ctx->needs_input_grad(0)) gx = gemm(g, saved[1]);
+    if (ctx->needs_input_grad(1)) gw = gemm(g.t(), saved[0]);
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = g.sum(0);
+    return {gx, gw, gb};
+  }
+};
+
+}  // namespace
+
+at::Tensor affine(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!x.is_cpu() || x.scalar_type() != weight.scalar_type()) return at::linear(x, weight, bias);
+  const auto rows = x.dim() == 2 ? x.contiguous() : x.reshape({-1, x.size(-1)});
+  auto y = Affine::apply(rows, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
+  if (x.dim() == 2) return y;
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  return y.view(sizes);
+}
+
+}  // namespace tessera::nn
