@@ -22,7 +22,8 @@ namespace tessera::nn::kernels {
 // exp for x <= ~88, relative error below 2e-7: 2^k times a degree-6 polynomial on [-ln2/2, ln2/2] (Cephes' constants).
 inline float fast_exp(float x) {
   x = x < -87.0f ? -87.0f : x;
-  const float k = static_cast<float>(static_cast<std::int32_t>(x * 1.44269504f + (x < 0 ? -0.5f : 0.5f)));
+  const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the low bits hold the nearest integer
+  const float k = shifted - 12582912.0f;
   float r = x - k * 0.693359375f;
   r = r + k * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
@@ -32,7 +33,7 @@ inline float fast_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  return p * std::bit_cast<float>((static_cast<std::int32_t>(k) + 127) << 23);
+  return p * std::bit_cast<float>((std::bit_cast<std::int32_t>(shifted) - 0x4B400000 + 127) << 23);
 }
 
 // Relative error below 3e-7 (Cephes' polynomial where the exponential would cancel).
