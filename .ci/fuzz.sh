@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 seconds=${1:-12}
 
-# The targets that have run clean for longer than this. fuzz_template, fuzz_chat_rows and fuzz_gguf have not yet.
-targets=(fuzz_pickle fuzz_safetensors fuzz_spiece fuzz_tokenizer_json fuzz_torch_file fuzz_yaml)
+# The targets that have run clean for longer than this.
+targets=(fuzz_chat_rows fuzz_csv fuzz_gguf fuzz_pickle fuzz_safetensors fuzz_spiece fuzz_template fuzz_tokenizer_json fuzz_torch_file
+    fuzz_yaml)
 CC=clang-19 CXX=clang++-19 build_preset fuzz "${targets[@]}"
 found=0
 while IFS= read -r program; do

@@ -146,15 +146,17 @@ Interpreter::Flow Interpreter::run_loop(const Statement& s, const ScopePtr& scop
       outputs_.pop_back();
       return text;
     };
-  if (items.empty()) return execute(s.otherwise, std::make_shared<Scope>(scope));
+  bool any_finished = false;  // jinja2 takes the else branch, too, when break or continue ended every iteration
   const auto loop = std::make_shared<Loop>(std::move(items), depth0, std::move(again));
   while (const Value* item = loop->advance()) {
     const auto inner = std::make_shared<Scope>(scope);
     inner->set("loop", ObjectPtr(loop));
     assign(*s.target, *item, inner);
-    if (execute(s.body, inner) == Flow::kBreak) break;
+    const Flow flow = execute(s.body, inner);
+    if (flow == Flow::kBreak) break;
+    any_finished |= flow == Flow::kNext;
   }
-  return Flow::kNext;
+  return any_finished ? Flow::kNext : execute(s.otherwise, std::make_shared<Scope>(scope));
 }
 
 Interpreter::Flow Interpreter::run_with(const Statement& s, const ScopePtr& scope) {

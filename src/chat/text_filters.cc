@@ -126,6 +126,8 @@ Value wordwrap(Runtime& runtime, const Value& input, Arguments arguments) {
   options.width = bound.integer(0, 79);
   options.break_long_words = bound.truth(1, true);
   options.break_on_hyphens = bound.truth(3, true);
+  require_defined(input);
+  if (!input.is_text()) type_error(fmt::format("'{}' object has no attribute 'splitlines'", type_name(input)));
   if (options.width <= 0) value_error(fmt::format("invalid width {} (must be > 0)", options.width));
   const std::string separator = bound.has(2) && !bound[2].is_none() ? bound.text(2, "\n") : "\n";
   std::string out;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "chat/json.h"
 #include "chat/template_error.h"
@@ -17,7 +18,13 @@ using chat::Value;
   throw DataError(fmt::format("{}: {}", where(source), what), *source.file, source.number);
 }
 
-Value check_message(const Value& message, const std::string& key, const SourceRow& source) {
+std::string_view standard_name(std::string_view role) {
+  if (role == "human") return "user";
+  constexpr std::array<std::string_view, 6> kAnswering{"gpt", "chatgpt", "bard", "bing", "model", "bot"};
+  return std::find(kAnswering.begin(), kAnswering.end(), role) != kAnswering.end() ? "assistant" : role;
+}
+
+Value check_message(const Value& message, const std::string& key, const SourceRow& source, RoleNames roles) {
   const auto* object = message.get<chat::DictPtr>();
   if (object == nullptr)
     fail(source, fmt::format("key \"{}\" must be an object with \"role\" and \"content\", found {}", key,
@@ -36,12 +43,13 @@ Value check_message(const Value& message, const std::string& key, const SourceRo
   if (what != nullptr && !what->is_text() && !what->is_none() && !what->is<chat::ListPtr>())
     fail(source, fmt::format("key \"{}.{}\" must be a text or a list of parts, found {}", key, content,
                              chat::type_name(*what)));
-  if (!sharegpt) return message;
+  const std::string_view called = roles == RoleNames::kStandard ? standard_name(who->text()) : who->text();
+  if (!sharegpt && called == who->text()) return message;
   chat::Dict out;
   for (const auto& [name, value] : (*object)->items())
-    if (name.text() != "from" && name.text() != "value") out.set(name, value);
-  out.set("role", *who);
-  out.set("content", *what);
+    if (name.text() != role && name.text() != content) out.set(name, value);
+  out.set("role", called);
+  if (what != nullptr) out.set("content", *what);
   return chat::make_dict(std::move(out));
 }
 
@@ -55,7 +63,7 @@ std::ptrdiff_t token_at(const text::Encoding& encoding, std::int64_t character) 
 
 }  // namespace
 
-Value check_messages(const Value& messages, const std::string& key, const SourceRow& source) {
+Value check_messages(const Value& messages, const std::string& key, const SourceRow& source, RoleNames roles) {
   Value list = messages;
   if (messages.is_text()) {  // of a CSV file
     try {
@@ -68,15 +76,23 @@ Value check_messages(const Value& messages, const std::string& key, const Source
     fail(source, fmt::format("key \"{}\" must be a list of messages, found {}", key, chat::type_name(list)));
   std::vector<Value> out;
   for (const auto& message : chat::iterate(list))
-    out.push_back(check_message(message, fmt::format("{}[{}]", key, out.size()), source));
+    out.push_back(check_message(message, fmt::format("{}[{}]", key, out.size()), source, roles));
   if (out.empty()) fail(source, fmt::format("key \"{}\" is an empty list", key));
   return chat::make_list(std::move(out));
 }
 
-Value read_messages(const chat::Dict& row, const SourceRow& source) {
+Value read_messages(const chat::Dict& row, const SourceRow& source, RoleNames roles) {
   for (const char* key : {"messages", "conversations"})
-    if (const Value* found = row.find(std::string_view(key))) return check_messages(*found, key, source);
+    if (const Value* found = row.find(std::string_view(key))) return check_messages(*found, key, source, roles);
   fail(source, "key \"messages\" is missing");
+}
+
+std::string unusual_role(const Value& messages) {
+  for (const auto& message : chat::iterate(messages)) {
+    const std::string& role = (*message.get<chat::DictPtr>())->find(std::string_view("role"))->text();
+    if (standard_name(role) != role) return role;
+  }
+  return {};
 }
 
 Value make_messages(const std::string& role, const std::string& content) {

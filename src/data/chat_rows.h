@@ -10,11 +10,19 @@
 
 namespace tessera::data {
 
+enum class RoleNames {
+  kAsTheyAre,  // as TRL does it
+  kStandard,   // ShareGPT's human is called user; gpt, chatgpt, bard, bing, model and bot are called assistant
+};
+
 /// `messages` or `conversations`: a list (or its JSON) of {"role", "content"}, or of ShareGPT's {"from", "value"},
-/// which become role and content with their names as they are. DataError names file, row and key.
-chat::Value read_messages(const chat::Dict& row, const SourceRow& source);
+/// which become role and content. DataError names file, row and key.
+chat::Value read_messages(const chat::Dict& row, const SourceRow& source, RoleNames roles = RoleNames::kAsTheyAre);
 /// The same for one value, called `key` in messages.
-chat::Value check_messages(const chat::Value& messages, const std::string& key, const SourceRow& source);
+chat::Value check_messages(const chat::Value& messages, const std::string& key, const SourceRow& source,
+                           RoleNames roles = RoleNames::kAsTheyAre);
+/// A role of these (checked) messages that kStandard would call otherwise; empty: none.
+std::string unusual_role(const chat::Value& messages);
 /// [{"role": role, "content": content}]
 chat::Value make_messages(const std::string& role, const std::string& content);
 

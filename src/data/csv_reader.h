@@ -1,5 +1,6 @@
 #pragma once
-// RFC 4180: fields in double quotes may hold commas, line breaks and doubled quotes; lines end with \n or \r\n.
+// CSV records out of a text in memory (or a mapped file): fields in double quotes may hold commas, line breaks and
+// doubled quotes.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -7,26 +8,34 @@
 
 namespace tessera::data {
 
+enum class CsvDialect {
+  kRfc4180,  // lines end with \n or \r\n; a quote that is never closed or has something behind it is an error
+  kPython,   // as Python's csv.reader on a file opened as text: nothing is an error, \r ends a line, too, and line ends
+             // within a field become \n
+};
+
 class CsvReader {
  public:
   /// `text` outlives the reader.
-  CsvReader(std::string file, std::string_view text) : file_(std::move(file)), text_(text) {}
+  CsvReader(std::string file, std::string_view text, CsvDialect dialect = CsvDialect::kRfc4180)
+      : file_(std::move(file)), text_(text), dialect_(dialect) {}
 
-  /// False at the end of the file. `line` is the line on which the record starts. DataError for a quote that is never
-  /// closed or has something behind it.
+  /// False at the end of the file. Empty lines are no records. `line` is the line on which the record starts. DataError
+  /// names the line.
   bool next(std::vector<std::string>& fields, std::int64_t& line);
 
  private:
-  bool at_line_end() const { return at_ >= text_.size() || text_[at_] == '\n' || text_.substr(at_, 2) == "\r\n"; }
-  void skip_line_end() {
-    at_ += text_[at_] == '\r' ? 2 : 1;
-    ++line_;
-  }
-  std::string plain();
-  std::string quoted();
+  bool at_line_end() const;
+  void skip_line_end();
+  /// The field up to a comma or the end of the line, at `at_`.
+  std::string field();
+  void plain(std::string& out);
+  void quoted(std::string& out);
+  void append_lines(std::string_view part, std::string& out);
 
   std::string file_;
   std::string_view text_;
+  CsvDialect dialect_;
   std::size_t at_ = 0;
   std::int64_t line_ = 1;
 };

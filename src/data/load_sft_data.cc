@@ -13,6 +13,7 @@
 #include "data/sft_tokenize.h"
 #include "data/split_files.h"
 #include "tessera/base/error.h"
+#include "text/special_names.h"
 
 namespace tessera::data {
 namespace {
@@ -30,9 +31,7 @@ void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
   key.add(tokenizer.vocab_size());
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) key.add(tokenizer.id_to_token(id));
   const auto& special = tokenizer.special_tokens();
-  for (const auto* token :
-       {&special.bos, &special.eos, &special.unk, &special.sep, &special.pad, &special.cls, &special.mask})
-    key.add(*token);
+  for (const auto& [name, token] : text::kSpecialNames) key.add(special.*token);
   key.add(tokenizer.chat_template());
   // Normalizers and merges show in what becomes of text.
   for (const char* probe :
@@ -80,7 +79,7 @@ class SplitBuilder {
     key.add(options_.chat_template);
     for (const std::int64_t value :
          {std::int64_t{options_.add_special_tokens}, std::int64_t{options_.append_concat_token},
-          std::int64_t{options_.completion_only_loss.has_value()},
+          std::int64_t{options_.standardize_roles}, std::int64_t{options_.completion_only_loss.has_value()},
           std::int64_t{options_.completion_only_loss.value_or(false)}, std::int64_t{options_.assistant_only_loss},
           options_.max_length, std::int64_t{packing_}, static_cast<std::int64_t>(options_.packing_strategy)})
       key.add(value);
@@ -94,6 +93,7 @@ class SplitBuilder {
     std::int64_t written = 0;
     std::unique_ptr<const SftTokenizer> row_tokenizer;
     RowKind kind{};
+    std::string role;
     std::size_t next_file = 0;
     std::shared_ptr<RowSource> source;
     const auto read = [&]() -> std::optional<Piece> {
@@ -106,7 +106,10 @@ class SplitBuilder {
         }
         if (source->next(row)) {
           if (row_tokenizer == nullptr) {
-            kind = kind_of_row(*parse_row(row), options_.dataset_text_field, where(row));
+            const auto object = parse_row(row);
+            kind = kind_of_row(*object, options_.dataset_text_field, where(row));
+            if (kind == RowKind::kMessages && !options_.standardize_roles)
+              role = unusual_role(read_messages(*object, row));
             row_tokenizer = std::make_unique<const SftTokenizer>(options_, tokenizer_, kind);
           }
           piece.rows.push_back(row);
@@ -130,7 +133,13 @@ class SplitBuilder {
       written += static_cast<std::int64_t>(result.rows.size());
     };
     run_ordered<Piece, Result>(threads(), read, work, take);
-    return notes_about(split, total, written);
+    auto notes = notes_about(split, total, written);
+    if (!role.empty())
+      notes.push_back(
+          fmt::format("split '{}': roles such as '{}' keep their names, as in TRL; --standardize_roles true "
+                      "calls them user and assistant",
+                      split.name, role));
+    return notes;
   }
 
   int threads() const {

@@ -10,32 +10,14 @@
 #include "chat/json.h"
 #include "chat/template_error.h"
 #include "data/csv_reader.h"
-#include "io/input_file.h"
+#include "data/mapped_text.h"
+#include "data/parquet/parquet_rows.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
 namespace {
 
 constexpr std::array<std::string_view, 6> kEndings{".jsonl", ".ndjson", ".json", ".csv", ".txt", ".parquet"};
-
-// A whole file, mapped; the kernel brings in and drops its pages.
-class MappedText {
- public:
-  explicit MappedText(const std::string& file) : name_(file) {
-    const io::InputFile input(file);
-    if (input.size_bytes() == 0) return;
-    bytes_ = input.map();
-    text_ = {reinterpret_cast<const char*>(bytes_.get()), input.size_bytes()};
-    if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
-  }
-  const std::string& name() const { return name_; }
-  std::string_view text() const { return text_; }
-
- private:
-  std::string name_;
-  std::shared_ptr<std::byte> bytes_;
-  std::string_view text_;
-};
 
 class LineSource : public RowSource {
  public:
@@ -50,7 +32,7 @@ class LineSource : public RowSource {
       ++number_;
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-      row = {&file_.name(), number_, columns_.empty() ? line : std::string_view(), {}, nullptr};
+      row = {&file_.name(), number_, columns_.empty() ? line : std::string_view(), {}, nullptr, nullptr};
       if (!columns_.empty()) {
         row.fields = {std::string(line)};
         row.columns = &columns_;
@@ -85,7 +67,7 @@ class ArraySource : public RowSource {
     if (text_[at_] == ']') return false;
     const std::size_t begin = at_;
     skip_element();
-    row = {&file_.name(), ++number_, text_.substr(begin, at_ - begin), {}, nullptr};
+    row = {&file_.name(), ++number_, text_.substr(begin, at_ - begin), {}, nullptr, nullptr};
     return true;
   }
 
@@ -126,7 +108,7 @@ class CsvSource : public RowSource {
     reader_.next(columns_, line);
   }
   bool next(SourceRow& row) override {
-    row = {&file_.name(), 0, "", {}, &columns_};
+    row = {&file_.name(), 0, "", {}, &columns_, nullptr};
     if (!reader_.next(row.fields, row.number)) return false;
     if (row.fields.size() != columns_.size())
       throw DataError(fmt::format("{}: expected {} fields as in the header, found {}", where(row), columns_.size(),
@@ -155,6 +137,17 @@ bool is_one_object_a_line(const std::string& file) {
 
 }  // namespace
 
+#ifndef TESSERA_HAVE_PARQUET
+std::unique_ptr<RowSource> open_parquet(const std::string& file) {
+  throw DataError(
+      fmt::format("{0}: this build reads no Parquet; configure it with TESSERA_PYARROW set to the folder of an "
+                  "installed pyarrow, or convert the file once: python -c \"import pandas; "
+                  "pandas.read_parquet('{0}').to_json('{1}', orient='records', lines=True)\"",
+                  file, std::filesystem::path(file).replace_extension(".jsonl").string()),
+      file);
+}
+#endif
+
 std::string where(const SourceRow& row) {
   return fmt::format("{}:{}", *row.file, row.number);
 }
@@ -173,15 +166,12 @@ std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string&
   }
   if (ending == ".csv") return std::make_unique<CsvSource>(file);
   if (ending == ".txt") return std::make_unique<LineSource>(file, text_column);
-  if (ending == ".parquet")
-    throw DataError(fmt::format("{0}: this build reads no Parquet; convert it once: python -c \"import pandas; "
-                                "pandas.read_parquet('{0}').to_json('{1}', orient='records', lines=True)\"",
-                                file, std::filesystem::path(file).replace_extension(".jsonl").string()),
-                    file);
-  throw DataError(fmt::format("{}: expected a file that ends in .jsonl, .json, .csv or .txt", file), file);
+  if (ending == ".parquet") return open_parquet(file);
+  throw DataError(fmt::format("{}: expected a file that ends in .jsonl, .json, .csv, .txt or .parquet", file), file);
 }
 
 chat::DictPtr parse_row(const SourceRow& row) {
+  if (row.object != nullptr) return row.object;
   const auto fail = [&](const std::string& what) {
     throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
   };

@@ -17,6 +17,7 @@ struct SourceRow {
   std::string_view json;            // of .jsonl and .json
   std::vector<std::string> fields;  // of .csv and .txt
   const std::vector<std::string>* columns = nullptr;
+  chat::DictPtr object;  // of .parquet
 };
 
 class RowSource {
@@ -27,8 +28,8 @@ class RowSource {
 };
 
 /// .jsonl (also .ndjson), .json (an array of objects, also below "data"; or one object a line), .csv (with a header),
-/// .txt (a row a line, blank lines left out; the column is called `text_column`). DataError for other endings; for
-/// .parquet it says how to convert.
+/// .txt (a row a line, blank lines left out; the column is called `text_column`), .parquet. DataError for other
+/// endings; in a build without Arrow it says how to convert .parquet.
 std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column);
 bool is_data_file(const std::string& file);
 

@@ -20,6 +20,7 @@ struct SftDataOptions {
   std::string chat_template;                 // Jinja source; empty: the tokenizer's
   bool add_special_tokens = false;           // what the tokenizer's post-processor adds around plain text
   bool append_concat_token = false;          // eos behind every row that does not end with it (chats, too)
+  bool standardize_roles = false;            // human and gpt of ShareGPT are called user and assistant
   std::optional<bool> completion_only_loss;  // unset: yes for rows with a prompt and a completion
   bool assistant_only_loss = false;          // needs {% generation %} in the chat template
   std::int64_t max_length = 512;             // tokens; 0: no limit (not with packing)

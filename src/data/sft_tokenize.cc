@@ -10,6 +10,7 @@
 #include "chat/template_error.h"
 #include "data/chat_rows.h"
 #include "tessera/base/error.h"
+#include "text/special_names.h"
 
 namespace tessera::data {
 namespace {
@@ -22,16 +23,8 @@ using chat::Value;
 
 std::map<std::string, Value> variables_of(const text::SpecialTokens& tokens) {
   std::map<std::string, Value> out;
-  const auto add = [&](const char* name, const std::string& token) {
-    if (!token.empty()) out[name] = Value(token);
-  };
-  add("bos_token", tokens.bos);
-  add("eos_token", tokens.eos);
-  add("unk_token", tokens.unk);
-  add("sep_token", tokens.sep);
-  add("pad_token", tokens.pad);
-  add("cls_token", tokens.cls);
-  add("mask_token", tokens.mask);
+  for (const auto& [name, token] : text::kSpecialNames)
+    if (!(tokens.*token).empty()) out[name] = Value(tokens.*token);
   return out;
 }
 
@@ -80,7 +73,10 @@ struct SftTokenizer::Conversation {
 
 SftTokenizer::SftTokenizer(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer,
                            RowKind kind)
-    : options_(options), tokenizer_(std::move(tokenizer)), kind_(kind) {
+    : options_(options),
+      tokenizer_(std::move(tokenizer)),
+      kind_(kind),
+      roles_(options.standardize_roles ? RoleNames::kStandard : RoleNames::kAsTheyAre) {
   if (options.assistant_only_loss && kind != RowKind::kMessages && kind != RowKind::kPromptCompletion)
     throw ConfigError(
         fmt::format("--assistant_only_loss needs conversations (messages), the rows have {}", name_of(kind)),
@@ -158,7 +154,7 @@ SftTokenizer::Tokens SftTokenizer::render(const Conversation& chat, const Source
 }
 
 SftRow SftTokenizer::tokenize_messages(const chat::Dict& object, const SourceRow& row) const {
-  const Value messages = read_messages(object, row);
+  const Value messages = read_messages(object, row, roles_);
   Tokens tokens = render({messages, object}, row, options_.assistant_only_loss, false);
   return finish(std::move(tokens), 0, row);
 }
@@ -170,7 +166,8 @@ SftRow SftTokenizer::tokenize_pair(const Value& prompt, const Value& completion,
     before = encode(prompt.text());
     all = encode(prompt.text() + with_eos(completion.text()));
   } else {
-    const Value first = check_messages(prompt, "prompt", row), second = check_messages(completion, "completion", row);
+    const Value first = check_messages(prompt, "prompt", row, roles_),
+                second = check_messages(completion, "completion", row, roles_);
     auto messages = chat::iterate(first);
     for (const auto& message : chat::iterate(second)) messages.push_back(message);
     before = render({first, object}, row, false, true);

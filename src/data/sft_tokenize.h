@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "chat/template.h"
+#include "data/chat_rows.h"
 #include "data/row_source.h"
 #include "data/sft_dataset.h"
 
@@ -50,6 +51,7 @@ class SftTokenizer {
   SftDataOptions options_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   RowKind kind_;
+  RoleNames roles_;
   std::string eos_;
   std::map<std::string, chat::Value> special_tokens_;
   std::unique_ptr<const chat::Template> template_;  // null: there is none

@@ -37,6 +37,7 @@ struct LaunchPlan {
   std::vector<std::string> notes, warnings;  // for the log, each once
   std::string program;                       // what each rank runs
   std::vector<std::string> args;             // with args[0]
+  bool names_mixed_precision = true;         // false: the ranks' environment leaves it to the task
 };
 
 /// Reads flags and file and checks everything that can be checked before a process starts. Nothing where --help was

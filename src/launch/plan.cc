@@ -73,6 +73,7 @@ void read_settings(const std::vector<std::string>& args, const OptionTable& flag
   LaunchOptions scratch;
   OptionTable table = make_table(scratch, input);
   if (table.parse(args) == config::ParseResult::kHelp) return;  // the first parse has told
+  plan.names_mixed_precision = input.mixed_precision.has_value();
   plan.accelerate = config::resolve(input, file.empty() ? "command line" : file, !file.empty(), plan.warnings);
 }
 

@@ -65,6 +65,9 @@ void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
 
 config::Environment rank_environment(const LaunchPlan& plan, int local_rank, int port, int restart) {
   config::Environment env = config::to_environment(plan.accelerate);
+  if (!plan.names_mixed_precision) {
+    std::erase_if(env, [](const auto& variable) { return variable.first == "ACCELERATE_MIXED_PRECISION"; });
+  }
   const auto set = [&env](const char* name, const auto& value) { env.emplace_back(name, fmt::format("{}", value)); };
   const int world = plan.accelerate.num_processes, local_world = ranks_here(plan.accelerate);
   const int rank = plan.accelerate.machine_rank * local_world + local_rank;

@@ -1,5 +1,6 @@
 #include "tasks/job.h"
 
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -63,6 +64,10 @@ nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& ou
   for (const auto& bytes : group.all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
   out << "memory per rank (MiB): " << ranks.dump() << "\n" << std::flush;
   return ranks;
+}
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace tessera::tasks

@@ -21,4 +21,7 @@ std::string saved_line(const Assembled& model, const std::string& folder);
 /// Collective: prints and returns peak resident and proportional memory of every rank.
 nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& out);
 
+/// Seconds since 1970, for rows of metrics.
+double unix_seconds();
+
 }  // namespace tessera::tasks

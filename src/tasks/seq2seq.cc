@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -29,10 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 /// A result that is already there is not overwritten by accident.
 void prepare_output(const Seq2SeqOptions& o) {
@@ -73,9 +68,10 @@ std::string first_ten(const std::vector<std::string>& texts) {
 }
 
 /// The whole job on one rank. `out` is rank 0's standard output, nothing elsewhere.
-class Job {
+class Seq2SeqJob {
  public:
-  Job(const Seq2SeqOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out, std::ostream& err)
+  Seq2SeqJob(const Seq2SeqOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out,
+             std::ostream& err)
       : o_(options),
         group_(std::move(group)),
         out_(out),
@@ -104,7 +100,7 @@ class Job {
   }
 
   void train() {
-    Seq2SeqTrainable task(*model_.model, data_, o_, group_->rank(), group_->size());
+    PairTrainable task(*model_.model, data_.train, data_.collate, o_.per_device_train_batch_size, o_.seed, *group_);
     optim::AdamW optimizer(model_.sharded->parameters(), fsdp::parameter_slices(*model_.sharded),
                            {.lr = o_.trainer.learning_rate,
                             .beta1 = o_.adam_beta1,
@@ -156,8 +152,9 @@ class Job {
     std::string line = fmt::format("epoch={}: train_ppl={:.6g} train_epoch_loss={:.6g}", epoch.epoch,
                                    std::exp(epoch.mean_loss), epoch.mean_loss);
     if (o_.do_eval && !data_.validation_rows.empty()) {
-      report::ProgressBar bar(err_, bars_, evaluation_batches(data_, o_, group_->size()), "eval");
-      const Evaluation e = evaluate(*model_.model, data_, o_, *group_, [&] { bar.update(); });
+      const EvaluationOptions how{o_.per_device_eval_batch_size, o_.max_eval_steps};
+      report::ProgressBar bar(err_, bars_, evaluation_batches(data_.validation, how, group_->size()), "eval");
+      const Evaluation e = evaluate(*model_.model, data_, how, *group_, [&] { bar.update(); });
       bar.close();
       line += fmt::format(
           " eval_ppl={:.6g} eval_epoch_loss={:.6g}\naccuracy={:.4f} {}\neval_preds[:10]={}\nlabels[:10]={}",
@@ -192,7 +189,7 @@ int seq2seq(const std::vector<std::string>& args, std::ostream& out, std::ostrea
   prepare_output(*options);
   auto group = comm::connect();
   std::ostringstream nowhere;
-  Job(*options, group, group->rank() == 0 ? out : nowhere, err).run();
+  Seq2SeqJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
   return 0;
 }

@@ -1,16 +1,15 @@
 #pragma once
-// The rows of a sequence-to-sequence job as batches: what the Trainer and the evaluation draw from.
+// The rows of a sequence-to-sequence job, and their evaluation.
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "data/collate.h"
-#include "data/epoch_sampler.h"
 #include "models/model.h"
+#include "tasks/pair_training.h"
 #include "tasks/seq2seq.h"
 #include "text/tokenizer.h"
-#include "train/trainer.h"
 
 namespace tessera::tasks {
 
@@ -26,23 +25,6 @@ struct Seq2SeqData {
 Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& tokenizer_path,
                               std::int64_t vocab_size);
 
-/// The training job as the Trainer sees it.
-class Seq2SeqTrainable final : public train::Trainable {
- public:
-  Seq2SeqTrainable(models::Model& model, const Seq2SeqData& data, const Seq2SeqOptions& options, int rank,
-                   int world_size);
-  std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
-  double loss_tokens(std::int64_t epoch, std::int64_t batch) override;
-  at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
-  void set_training(bool training) override { model_.train(training); }
-  std::int64_t input_tokens(std::int64_t, std::int64_t) override { return 0; }
-
- private:
-  models::Model& model_;
-  const Seq2SeqData& data_;
-  data::EpochSampler mine_, all_;  // this rank's rows; every rank's
-};
-
 struct Evaluation {
   double loss = 0;                               // token mean
   double accuracy = 0;                           // percent of rows whose predicted text equals the label
@@ -51,8 +33,7 @@ struct Evaluation {
 };
 
 /// Collective. Teacher-forced: the most probable token at each position, given the label's own tokens before it.
-Evaluation evaluate(models::Model& model, const Seq2SeqData& data, const Seq2SeqOptions& options,
+Evaluation evaluate(models::Model& model, const Seq2SeqData& data, const EvaluationOptions& options,
                     comm::Communicator& group, const std::function<void()>& on_batch);
-std::int64_t evaluation_batches(const Seq2SeqData& data, const Seq2SeqOptions& options, int world_size);
 
 }  // namespace tessera::tasks

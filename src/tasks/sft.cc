@@ -78,9 +78,9 @@ void write_model_config(const std::string& base, std::int64_t rows, const std::s
 }
 
 /// The whole job on one rank. `out` is rank 0's standard output, nothing elsewhere.
-class Job {
+class SftJob {
  public:
-  Job(const SftOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out, std::ostream& err)
+  SftJob(const SftOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out, std::ostream& err)
       : o_(options),
         group_(std::move(group)),
         out_(out),
@@ -195,7 +195,7 @@ int sft(const std::vector<std::string>& args, std::ostream& out, std::ostream& e
   prepare_output(*options);
   auto group = comm::connect();
   std::ostringstream nowhere;
-  const bool finished = Job(*options, group, group->rank() == 0 ? out : nowhere, err).run();
+  const bool finished = SftJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
   return finished ? 0 : 128 + std::max(train::Interruption::signal(), 2);
 }

@@ -60,6 +60,8 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   table.add(&d.eval_packing, {"--eval_packing"}, "none: as packing", group);
   table.add(&d.add_special_tokens, {"--add_special_tokens"}, "what the tokenizer adds around a text", group);
   table.add(&d.append_concat_token, {"--append_concat_token"}, "end every row with eos", group);
+  table.add(&d.standardize_roles, {"--standardize_roles"},
+            "ShareGPT's human and gpt are called user and assistant; false: they keep their names, as in TRL", group);
   table.add(&d.completion_only_loss, {"--completion_only_loss"},
             "train on completions only; none: where rows have a prompt and a completion", group);
   table.add(&d.assistant_only_loss, {"--assistant_only_loss"},

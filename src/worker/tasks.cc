@@ -7,16 +7,22 @@
 #include "tasks/merge.h"
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
+#include "tasks/summarize.h"
 #include "tasks/verify.h"
 
 namespace tessera::worker {
 
 const std::vector<Task>& tasks() {
   static const std::vector<Task> table = {
-      {"sft", tasks::sft},           {"seq2seq", tasks::seq2seq},
-      {"generate", tasks::generate}, {"verify", tasks::verify},
-      {"merge", tasks::merge},       {"init-model", tasks::init_model},
-      {"inspect", tasks::inspect},   {"export", tasks::export_checkpoint},
+      {"sft", tasks::sft},
+      {"seq2seq", tasks::seq2seq},
+      {"summarize", tasks::summarize},
+      {"generate", tasks::generate},
+      {"verify", tasks::verify},
+      {"merge", tasks::merge},
+      {"init-model", tasks::init_model},
+      {"inspect", tasks::inspect},
+      {"export", tasks::export_checkpoint},
   };
   return table;
 }

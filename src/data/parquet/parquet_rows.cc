@@ -1,0 +1,185 @@
+// Compiled where Arrow's C++ library is found (cmake/Parquet.cmake). Arrow's memory-mapped reader gives record batches;
+// rows become what JSON would give, so that Parquet and JSONL files of the same rows are tokenised alike.
+#include "data/parquet/parquet_rows.h"
+
+#include <arrow/api.h>
+#include <arrow/io/file.h>
+#include <arrow/util/float16.h>
+#include <fmt/format.h>
+#include <parquet/arrow/reader.h>
+#include <simdjson.h>
+
+#include "chat/json.h"
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+using chat::Value;
+
+constexpr std::int64_t kRowsTogether = 1024;  // of one record batch: what is in memory at a time
+
+Value value_at(const arrow::Array& array, std::int64_t i);
+
+Value text_value(std::string_view bytes, const arrow::Array& array) {
+  if (!simdjson::validate_utf8(bytes.data(), bytes.size()))
+    throw DataError(fmt::format("a value of type {} is not UTF-8 text", array.type()->ToString()));
+  return Value(bytes);
+}
+
+template <typename Lists>
+Value list_value(const arrow::Array& array, std::int64_t i) {
+  const auto& lists = static_cast<const Lists&>(array);
+  std::vector<Value> items;
+  for (std::int64_t k = lists.value_offset(i); k < lists.value_offset(i) + lists.value_length(i); ++k)
+    items.push_back(value_at(*lists.values(), k));
+  return chat::make_list(std::move(items));
+}
+
+/// Fields that are null are left out: a column gives every row all fields that any row has.
+Value struct_value(const arrow::StructArray& structs, std::int64_t i) {
+  chat::Dict out;
+  for (int f = 0; f < structs.num_fields(); ++f) {
+    const auto& field = *structs.field(f);
+    if (!field.IsNull(i)) out.set(structs.struct_type()->field(f)->name(), value_at(field, i));
+  }
+  return chat::make_dict(std::move(out));
+}
+
+Value map_value(const arrow::MapArray& maps, std::int64_t i) {
+  chat::Dict out;
+  for (std::int64_t k = maps.value_offset(i); k < maps.value_offset(i) + maps.value_length(i); ++k) {
+    const Value key = value_at(*maps.keys(), k);
+    out.set(key.is_text() ? key : Value(chat::dump_json(key)), value_at(*maps.items(), k));
+  }
+  return chat::make_dict(std::move(out));
+}
+
+template <typename Numbers>
+Value integer_value(const arrow::Array& array, std::int64_t i) {
+  return Value(static_cast<std::int64_t>(static_cast<const Numbers&>(array).Value(i)));
+}
+
+template <typename Texts>
+Value text_at(const arrow::Array& array, std::int64_t i) {
+  return text_value(static_cast<const Texts&>(array).GetView(i), array);
+}
+
+Value value_at(const arrow::Array& array, std::int64_t i) {
+  if (array.IsNull(i)) return {};
+  switch (array.type_id()) {
+    case arrow::Type::NA:
+      return {};
+    case arrow::Type::BOOL:
+      return Value(static_cast<const arrow::BooleanArray&>(array).Value(i));
+    case arrow::Type::INT8:
+      return integer_value<arrow::Int8Array>(array, i);
+    case arrow::Type::INT16:
+      return integer_value<arrow::Int16Array>(array, i);
+    case arrow::Type::INT32:
+      return integer_value<arrow::Int32Array>(array, i);
+    case arrow::Type::INT64:
+      return integer_value<arrow::Int64Array>(array, i);
+    case arrow::Type::UINT8:
+      return integer_value<arrow::UInt8Array>(array, i);
+    case arrow::Type::UINT16:
+      return integer_value<arrow::UInt16Array>(array, i);
+    case arrow::Type::UINT32:
+      return integer_value<arrow::UInt32Array>(array, i);
+    case arrow::Type::HALF_FLOAT:
+      return Value(static_cast<double>(
+          arrow::util::Float16::FromBits(static_cast<const arrow::HalfFloatArray&>(array).Value(i)).ToFloat()));
+    case arrow::Type::FLOAT:
+      return Value(static_cast<double>(static_cast<const arrow::FloatArray&>(array).Value(i)));
+    case arrow::Type::DOUBLE:
+      return Value(static_cast<const arrow::DoubleArray&>(array).Value(i));
+    case arrow::Type::STRING:
+      return text_at<arrow::StringArray>(array, i);
+    case arrow::Type::LARGE_STRING:
+      return text_at<arrow::LargeStringArray>(array, i);
+    case arrow::Type::STRING_VIEW:
+      return text_at<arrow::StringViewArray>(array, i);
+    case arrow::Type::BINARY:
+      return text_at<arrow::BinaryArray>(array, i);
+    case arrow::Type::LARGE_BINARY:
+      return text_at<arrow::LargeBinaryArray>(array, i);
+    case arrow::Type::LIST:
+      return list_value<arrow::ListArray>(array, i);
+    case arrow::Type::LARGE_LIST:
+      return list_value<arrow::LargeListArray>(array, i);
+    case arrow::Type::FIXED_SIZE_LIST:
+      return list_value<arrow::FixedSizeListArray>(array, i);
+    case arrow::Type::STRUCT:
+      return struct_value(static_cast<const arrow::StructArray&>(array), i);
+    case arrow::Type::MAP:
+      return map_value(static_cast<const arrow::MapArray&>(array), i);
+    case arrow::Type::DICTIONARY: {
+      const auto& words = static_cast<const arrow::DictionaryArray&>(array);
+      return value_at(*words.dictionary(), words.GetValueIndex(i));
+    }
+    case arrow::Type::EXTENSION:
+      return value_at(*static_cast<const arrow::ExtensionArray&>(array).storage(), i);
+    default: {  // dates, times, decimals, integers above 2^63: as text
+      const auto scalar = array.GetScalar(i);
+      return Value(scalar.ok() ? (*scalar)->ToString() : array.type()->ToString());
+    }
+  }
+}
+
+class ParquetSource : public RowSource {
+ public:
+  explicit ParquetSource(const std::string& file) : file_(file) {
+    auto input = take(arrow::io::MemoryMappedFile::Open(file, arrow::io::FileMode::READ));
+    parquet::arrow::FileReaderBuilder builder;
+    require(builder.Open(std::move(input)));
+    parquet::ArrowReaderProperties properties;
+    properties.set_batch_size(kRowsTogether);
+    reader_ = take(builder.properties(properties)->Build());
+    batches_ = take(reader_->GetRecordBatchReader());
+  }
+
+  bool next(SourceRow& row) override {
+    while (batch_ == nullptr || at_ == batch_->num_rows()) {
+      require(batches_->ReadNext(&batch_));
+      at_ = 0;
+      if (batch_ == nullptr) return false;
+    }
+    auto object = std::make_shared<chat::Dict>();
+    row = {&file_, ++number_, "", {}, nullptr, nullptr};
+    for (int c = 0; c < batch_->num_columns(); ++c) {
+      try {
+        object->set(batch_->column_name(c), value_at(*batch_->column(c), at_));
+      } catch (const DataError& e) {
+        throw DataError(fmt::format("{}: column \"{}\": {}", where(row), batch_->column_name(c), e.what()), file_,
+                        number_);
+      }
+    }
+    ++at_;
+    row.object = std::move(object);
+    return true;
+  }
+
+ private:
+  void require(const arrow::Status& status) const {
+    if (!status.ok()) throw DataError(fmt::format("{}: {}", file_, status.ToString()), file_);
+  }
+  template <typename T>
+  T take(arrow::Result<T> result) const {
+    require(result.status());
+    return std::move(result).ValueUnsafe();
+  }
+
+  std::string file_;
+  std::unique_ptr<parquet::arrow::FileReader> reader_;
+  std::unique_ptr<arrow::RecordBatchReader> batches_;
+  std::shared_ptr<arrow::RecordBatch> batch_;
+  std::int64_t at_ = 0, number_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<RowSource> open_parquet(const std::string& file) {
+  return std::make_unique<ParquetSource>(file);
+}
+
+}  // namespace tessera::data

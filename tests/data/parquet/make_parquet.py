@@ -1,0 +1,37 @@
+"""Writes rows.parquet and rows.jsonl (the same rows; run with pyarrow installed)."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FOLDER = Path(__file__).parent
+MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(pa.struct([("name", pa.string()), ("arguments", pa.map_(pa.string(), pa.int32()))])))])
+SCHEMA = pa.schema([
+    ("messages", pa.list_(MESSAGE)), ("id", pa.uint32()), ("score", pa.float32()), ("good", pa.bool_()),
+    ("label", pa.dictionary(pa.int8(), pa.large_string())), ("nested", pa.list_(pa.list_(pa.float64(), 2))), ("bytes", pa.large_binary()),
+    ("nothing", pa.null())])
+
+
+def rows() -> list[dict]:
+    out = []
+    for i in range(7):
+        messages = [{"role": "user", "content": f"Frage {i}: wie heißt 東京 auf Deutsch?"}, {"role": "assistant", "content": "Tokio" * i}]
+        if i % 3 == 1:
+            messages.insert(1, {"role": "assistant", "tool_calls": [{"name": "look_up", "arguments": {"page": i, "line": -i}}]})
+        out.append({"messages": messages, "id": 4_000_000_000 + i, "score": None if i == 2 else i / 4, "good": i % 2 == 0,
+                    "label": ["yes", "no"][i % 2], "nested": [[i, 0.5]] * (i % 3), "bytes": f"b{i}", "nothing": None})
+    return out
+
+
+def main() -> None:
+    table = pa.Table.from_pylist([{**r, "bytes": r["bytes"].encode()} for r in rows()], schema=SCHEMA)
+    pq.write_table(table, FOLDER / "rows.parquet", row_group_size=3, compression="zstd")
+    with open(FOLDER / "rows.jsonl", "w", encoding="utf-8") as f:
+        for row in rows():
+            f.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
