@@ -16,11 +16,11 @@ bool matches(const AlignedText& text, std::size_t at, std::size_t end, const std
 
 }  // namespace
 
-AddedTokenList::AddedTokenList(const Model& model, std::vector<AddedToken> tokens)
-    : model_(model), tokens_(std::move(tokens)), next_id_(model.size()) {
+AddedTokenList::AddedTokenList(const Model& model, std::vector<AddedToken> tokens, std::int64_t first_id)
+    : model_(model), tokens_(std::move(tokens)), first_id_(first_id) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     by_content_[tokens_[i].content] = i;
-    next_id_ = std::max(next_id_, std::int64_t{tokens_[i].id} + 1);
+    highest_ = std::max(highest_, std::int64_t{tokens_[i].id});
   }
 }
 
@@ -32,7 +32,8 @@ void AddedTokenList::add(AddedToken token) {
     return;
   }
   const auto known = model_.find(token.content);
-  token.id = known >= 0 ? known : static_cast<std::int32_t>(next_id_++);
+  token.id = known >= 0 ? known : static_cast<std::int32_t>(std::max(first_id_, highest_ + 1));
+  highest_ = std::max(highest_, std::int64_t{token.id});
   by_content_[token.content] = tokens_.size();
   tokens_.push_back(std::move(token));
 }
@@ -121,18 +122,19 @@ void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const P
     }
     const auto& token = tokens_[hit->token];
     auto begin = at, end = at + hit->text.size();
-    at = end;
+    at = end;  // white space that rstrip takes below may still begin the next token, as upstream
     if (token.single_word &&
         ((begin > piece.begin && is_word(text[begin - 1].c)) || (end < piece.end && is_word(text[end].c))))
       continue;
-    if (token.lstrip)
-      while (begin > open && is_whitespace(text[begin - 1].c)) --begin;
+    if (token.lstrip) {
+      while (begin > piece.begin && is_whitespace(text[begin - 1].c)) --begin;
+      begin = std::max(begin, open);
+    }
     if (token.rstrip)
       while (end < piece.end && is_whitespace(text[end].c)) ++end;
     if (open < begin) out.push_back({open, begin, origin(open), -1});
-    out.push_back({begin, end, origin(begin), token.id});
+    if (begin < end) out.push_back({begin, end, origin(begin), token.id});
     open = end;
-    at = std::max(at, end);
   }
   if (open < piece.end) out.push_back({open, piece.end, origin(open), -1});
 }

@@ -27,10 +27,10 @@ struct AddedToken {
 };
 
 /// Collects added tokens and gives them ids: the one that the token has already, among the added ones or in the model,
-/// else the next free one.
+/// else the one behind all added ones, and at least `first_id`.
 class AddedTokenList {
  public:
-  AddedTokenList(const Model& model, std::vector<AddedToken> tokens);
+  AddedTokenList(const Model& model, std::vector<AddedToken> tokens, std::int64_t first_id);
   /// A token that is there already takes the new flags. Its `id` is not looked at.
   void add(AddedToken token);
   bool has(std::string_view content) const { return by_content_.contains(content); }
@@ -40,7 +40,7 @@ class AddedTokenList {
   const Model& model_;
   std::vector<AddedToken> tokens_;
   std::map<std::string, std::size_t, std::less<>> by_content_;
-  std::int64_t next_id_;
+  std::int64_t first_id_, highest_ = -1;
 };
 
 class AddedTokens {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/byte_level.h"
+#include "text/special_names.h"
 
 namespace tessera::text {
 namespace {
@@ -60,9 +61,7 @@ std::vector<std::string> special_list(const SpecialTokens& special) {
   const auto take = [&](const std::string& token) {
     if (!token.empty() && std::find(out.begin(), out.end(), token) == out.end()) out.push_back(token);
   };
-  for (const auto* token :
-       {&special.bos, &special.eos, &special.unk, &special.sep, &special.pad, &special.cls, &special.mask})
-    take(*token);
+  for (const auto& [name, token] : kSpecialNames) take(special.*token);
   for (const auto& token : special.additional) take(token);
   return out;
 }

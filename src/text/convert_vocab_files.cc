@@ -7,6 +7,7 @@
 #include "text/convert.h"
 #include "text/json_forms.h"
 #include "text/special_defaults.h"
+#include "text/special_names.h"
 
 namespace tessera::text {
 namespace {
@@ -60,13 +61,13 @@ IdAndToken entry(const json& vocabulary, const std::string& token, const std::st
 // Tokens of the vocabulary that have a meaning are found in the text before the model sees it.
 json added_tokens(const json& vocabulary, SpecialTokens& special) {
   json out = json::array();
-  for (auto* token :
-       {&special.bos, &special.eos, &special.unk, &special.sep, &special.pad, &special.cls, &special.mask}) {
-    const auto it = vocabulary.find(*token);
+  for (const auto& [name, member] : kSpecialNames) {
+    std::string& token = special.*member;
+    const auto it = vocabulary.find(token);
     if (it == vocabulary.end())
-      token->clear();
+      token.clear();
     else if (it->is_number_integer())
-      out.push_back(json_added_token(*token, it->get<std::int64_t>(), true));
+      out.push_back(json_added_token(token, it->get<std::int64_t>(), true));
   }
   return out;
 }

@@ -15,8 +15,7 @@ std::string charsmap(const JsonPlace& json) {
 
 Ends strip_ends(const JsonPlace& json) {
   const bool left = json.boolean_or("strip_left", true), right = json.boolean_or("strip_right", true);
-  if (!left && !right) json.fail("expected strip_left or strip_right to be true");
-  return left && right ? Ends::kBoth : left ? Ends::kLeft : Ends::kRight;
+  return left && right ? Ends::kBoth : left ? Ends::kLeft : right ? Ends::kRight : Ends::kNone;
 }
 
 BertNormalizerOptions bert_options(const JsonPlace& json) {

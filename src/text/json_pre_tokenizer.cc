@@ -49,12 +49,17 @@ PreTokenizerPtr json_pre_tokenizer(const JsonPlace& json) {
     return make_byte_level({.add_prefix_space = json.boolean_or("add_prefix_space", true),
                             .use_regex = json.boolean_or("use_regex", true)});
   if (type == "CharDelimiterSplit") return make_char_delimiter(json.at("delimiter").code_point());
+  if (type == "FixedLength") {
+    const auto length = json.has("length") ? json.at("length").integer() : 5;
+    if (length < 1) json.at("length").fail("expected at least 1");
+    return make_fixed_length(static_cast<std::size_t>(length));
+  }
   if (type == "Split")
     return make_split(json_pattern(json.at("pattern")), behavior(json.at("behavior")), json.boolean_or("invert", false),
                       json.where());
   json.fail(
       fmt::format("unknown type \"{}\"; known are Sequence, Metaspace, WhitespaceSplit, Whitespace, BertPreTokenizer, "
-                  "Punctuation, Digits, CharDelimiterSplit, Split, ByteLevel",
+                  "Punctuation, Digits, CharDelimiterSplit, FixedLength, Split, ByteLevel",
                   type));
 }
 

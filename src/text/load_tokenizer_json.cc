@@ -24,7 +24,8 @@ AddedToken read_token(const JsonPlace& json) {
 
 // The configuration's tokens that the file lacks are added, and so are its special tokens.
 AddedTokens added_tokens(const JsonPlace& root, const TokenizerConfig& config, const Pipeline& pipeline) {
-  AddedTokenList list(*pipeline.model, {});
+  // Where the vocabulary's ids have gaps, upstream counts tokens, not ids.
+  AddedTokenList list(*pipeline.model, {}, pipeline.model->count());
   if (root.has("added_tokens"))
     for (const auto& json : root.at("added_tokens").items()) list.add(read_token(json));
   const auto special = special_list(config.special);

@@ -24,6 +24,8 @@ class Model {
   virtual std::int64_t count() const { return size(); }         // of tokens; less where ids have gaps
   virtual const std::string& token(std::int32_t id) const = 0;  // id < size()
   virtual std::int32_t unk_id() const = 0;                      // -1: none
+  /// An unknown token is called by its own text, not by the name of unk_id(): trimming of offsets looks at that.
+  virtual bool keeps_unknown_text() const { return false; }
 };
 
 struct UnigramOptions {

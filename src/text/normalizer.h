@@ -18,7 +18,7 @@ class Normalizer {
 using NormalizerPtr = std::shared_ptr<const Normalizer>;
 
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
-enum class Ends { kLeft, kRight, kBoth };
+enum class Ends { kLeft, kRight, kBoth, kNone };
 
 /// SentencePiece's precompiled character map (a double-array trie and the replacements it points to). DataError when
 /// damaged; `where` begins the message.

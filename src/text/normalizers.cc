@@ -47,8 +47,10 @@ class Strip final : public Normalizer {
   explicit Strip(Ends ends) : ends_(ends) {}
   void normalize(AlignedText& text, std::int32_t) const override {
     const auto dark = [](const AlignedChar& a) { return !is_whitespace(a.c); };
-    if (ends_ != Ends::kLeft) text.erase(std::find_if(text.rbegin(), text.rend(), dark).base(), text.end());
-    if (ends_ != Ends::kRight) text.erase(text.begin(), std::find_if(text.begin(), text.end(), dark));
+    if (ends_ == Ends::kRight || ends_ == Ends::kBoth)
+      text.erase(std::find_if(text.rbegin(), text.rend(), dark).base(), text.end());
+    if (ends_ == Ends::kLeft || ends_ == Ends::kBoth)
+      text.erase(text.begin(), std::find_if(text.begin(), text.end(), dark));
   }
 
  private:

@@ -103,7 +103,7 @@ class PipelineTokenizer final : public Tokenizer {
       if (piece.token >= 0) {
         out.ids.push_back(piece.token);
         out.offsets.emplace_back(signs[0].begin, signs[length - 1].end);
-        if (p_.post_processor.trim_offsets) trim_added(signs, length, out);
+        if (p_.post_processor.trim_offsets) trim_text(signs, length, out);
         continue;
       }
       utf8.clear();
@@ -125,7 +125,11 @@ class PipelineTokenizer final : public Tokenizer {
       while (last_end < token.end && last + 1 < length) last_end += utf8_size(signs[++last].c);
       out.ids.push_back(token.id);
       out.offsets.emplace_back(signs[at].begin, signs[last].end);
-      if (p_.post_processor.trim_offsets) trim_token(token.id, out);
+      if (!p_.post_processor.trim_offsets) continue;
+      if (token.id == p_.model->unk_id() && p_.model->keeps_unknown_text())
+        trim_text(signs + at, last - at + 1, out);
+      else
+        trim_token(token.id, out);
     }
   }
 
@@ -145,7 +149,7 @@ class PipelineTokenizer final : public Tokenizer {
         [&](std::int32_t i) { return text[static_cast<std::size_t>(i)]; }, may_be_prefix(out));
   }
 
-  void trim_added(const AlignedChar* signs, std::size_t length, Encoding& out) const {
+  void trim_text(const AlignedChar* signs, std::size_t length, Encoding& out) const {
     trim(
         out.offsets.back(), static_cast<std::int32_t>(length), [&](std::int32_t i) { return signs[i].c; },
         may_be_prefix(out));

@@ -32,6 +32,7 @@ PreTokenizerPtr make_whitespace();  // words, runs of other signs; white space r
 PreTokenizerPtr make_punctuation(Delimiters behavior);
 PreTokenizerPtr make_bert();  // white space removed, punctuation isolated
 PreTokenizerPtr make_digits(bool individual);
+PreTokenizerPtr make_fixed_length(std::size_t length);  // pieces of so many code points
 PreTokenizerPtr make_char_delimiter(char32_t delimiter);
 /// `invert`: the delimiters are what the expression does not match.
 PreTokenizerPtr make_split(const std::string& pattern, Delimiters behavior, bool invert, const std::string& where);

@@ -119,6 +119,20 @@ class Whitespace final : public PreTokenizer {
   }
 };
 
+class FixedLength final : public PreTokenizer {
+ public:
+  explicit FixedLength(std::size_t length) : length_(length) {}
+  void cut(Pieces& pieces) const override {
+    cut_pieces(pieces, Delimiters::kIsolated, [this](const AlignedText&, const Piece& piece, std::vector<Run>& runs) {
+      for (auto i = piece.begin; i < piece.end; i += length_)
+        runs.push_back({i, std::min(i + length_, piece.end), true});
+    });
+  }
+
+ private:
+  std::size_t length_;
+};
+
 class Split final : public PreTokenizer {
  public:
   Split(const std::string& pattern, Delimiters behavior, bool invert, const std::string& where)
@@ -220,6 +234,9 @@ PreTokenizerPtr make_bert() {
 }
 PreTokenizerPtr make_digits(bool individual) {
   return by_class(&is_digit, individual ? Delimiters::kIsolated : Delimiters::kContiguous);
+}
+PreTokenizerPtr make_fixed_length(std::size_t length) {
+  return std::make_unique<FixedLength>(length);
 }
 PreTokenizerPtr make_char_delimiter(char32_t delimiter) {
   return by_class([delimiter](char32_t c) { return c == delimiter; }, Delimiters::kRemoved);

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "text/class_rules.h"
 #include "text/special_defaults.h"
+#include "text/special_names.h"
 
 namespace tessera::text {
 namespace {
@@ -61,16 +62,8 @@ Json read_object(const fs::path& file) {
 }
 
 void set_special(const SpecialTokens& special, Json& root) {
-  const auto set = [&](const char* key, const std::string& token) {
-    if (!token.empty()) root[key] = token;
-  };
-  set("bos_token", special.bos);
-  set("eos_token", special.eos);
-  set("unk_token", special.unk);
-  set("sep_token", special.sep);
-  set("pad_token", special.pad);
-  set("cls_token", special.cls);
-  set("mask_token", special.mask);
+  for (const auto& [name, token] : kSpecialNames)
+    if (!(special.*token).empty()) root[name] = special.*token;
   if (!special.additional.empty()) root["additional_special_tokens"] = special.additional;
 }
 
@@ -98,7 +91,7 @@ std::string tokenizer_config_json(const Pipeline& pipeline) {
 
 void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline) {
   override_special(changes, pipeline.special);
-  AddedTokenList list(*pipeline.model, pipeline.added_tokens.tokens());
+  AddedTokenList list(*pipeline.model, pipeline.added_tokens.tokens(), pipeline.model->size());
   for (const auto& content : special_list(changes)) {
     const auto* known = pipeline.added_tokens.find(std::string_view(content));
     auto token = known ? *known : AddedToken{.content = content};

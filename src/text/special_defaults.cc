@@ -1,4 +1,5 @@
 #include "text/special_defaults.h"
+#include "text/special_names.h"
 
 namespace tessera::text {
 
@@ -18,9 +19,8 @@ SpecialTokens special_defaults(const std::string& family) {
 }
 
 void override_special(const SpecialTokens& with, SpecialTokens& special) {
-  for (const auto member : {&SpecialTokens::bos, &SpecialTokens::eos, &SpecialTokens::unk, &SpecialTokens::sep,
-                            &SpecialTokens::pad, &SpecialTokens::cls, &SpecialTokens::mask})
-    if (!(with.*member).empty()) special.*member = with.*member;
+  for (const auto& [name, token] : kSpecialNames)
+    if (!(with.*token).empty()) special.*token = with.*token;
   if (!with.additional.empty()) special.additional = with.additional;
 }
 

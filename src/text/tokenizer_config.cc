@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "tessera/base/error.h"
 #include "text/special_defaults.h"
+#include "text/special_names.h"
 
 namespace tessera::text {
 namespace {
@@ -48,13 +49,7 @@ void take(const json& root, const char* key, std::optional<bool>& out) {
 }
 
 void take_special(const json& root, SpecialTokens& out) {
-  take(root, "bos_token", out.bos);
-  take(root, "eos_token", out.eos);
-  take(root, "unk_token", out.unk);
-  take(root, "sep_token", out.sep);
-  take(root, "pad_token", out.pad);
-  take(root, "cls_token", out.cls);
-  take(root, "mask_token", out.mask);
+  for (const auto& [name, token] : kSpecialNames) take(root, name, out.*token);
   const auto additional = root.find("additional_special_tokens");
   if (additional == root.end() || !additional->is_array()) return;
   out.additional.clear();

@@ -66,6 +66,7 @@ class Unigram final : public Model {
   std::int64_t size() const override { return static_cast<std::int64_t>(pieces_.size()); }
   const std::string& token(std::int32_t id) const override { return pieces_[static_cast<std::size_t>(id)].first; }
   std::int32_t unk_id() const override { return unk_id_; }
+  bool keeps_unknown_text() const override { return true; }
 
  private:
   void find_byte_tokens() {

@@ -1,0 +1,53 @@
+// Expressions in Oniguruma's syntax, as tokenizers matches them (checked against tokenizers 0.22.2).
+#include <gtest/gtest.h>
+
+#include "text/regex.h"
+
+namespace tessera::text {
+namespace {
+
+/// The matches in `text`, each in brackets, the rest as it is.
+std::string marked(const std::string& pattern, const std::string& text) {
+  std::string out;
+  std::size_t at = 0;
+  for (const auto& [begin, end] : Regex(pattern, "test").find_all(text)) {
+    out += text.substr(at, begin - at) + "<" + text.substr(begin, end - begin) + ">";
+    at = end;
+  }
+  return out + text.substr(at);
+}
+
+TEST(RegexSyntax, LatinFractionsArePartsOfWordsButNotBetweenBrackets) {
+  EXPECT_EQ(marked(R"(\w)", "½!"), "<½>!");
+  EXPECT_EQ(marked(R"([\w])", "½a"), "½<a>");
+  EXPECT_EQ(marked(R"([^\s\w]+)", "a½²!b ①"), "a<½²!>b <①>");
+}
+
+TEST(RegexSyntax, ComplementsBetweenBracketsAreThoseOfTheClass) {
+  EXPECT_EQ(marked(R"([^\W\d_]+)", "ab1_é\u0301c!"), "<ab>1_<é\u0301c>!");
+  EXPECT_EQ(marked(R"([\W_]+)", "a_-b"), "a<_->b");
+}
+
+TEST(RegexSyntax, ClassesNestAndIntersect) {
+  EXPECT_EQ(marked(R"([a-z&&[^aeiou]]+)", "streets"), "<str>ee<ts>");
+  EXPECT_EQ(marked(R"([^a-z&&[^aeiou]]+)", "streets"), "str<ee>ts");
+  EXPECT_EQ(marked(R"([\p{L}&&[^\p{Han}]]+)", "ab中文cd"), "<ab>中文<cd>");
+  EXPECT_EQ(marked(R"([ab[cd]]+)", "xabcdx"), "x<abcd>x");
+}
+
+TEST(RegexSyntax, PropertiesHaveTheirLongNamesAndScriptsNoExtensions) {
+  EXPECT_EQ(marked(R"(\p{Han}+)", "中。文"), "<中>。<文>");
+  EXPECT_EQ(marked(R"(\p{Letter}+|\P{^Number})", "ab-1"), "<ab>-<1>");
+  EXPECT_EQ(marked(R"([[:punct:]])", "a€+."), "a<€><+><.>");
+  EXPECT_EQ(marked(R"([[:alpha:]]+)", "aé1"), "<aé>1");
+  EXPECT_EQ(marked(R"([\u3041-\u3096]+)", "xひらx"), "x<ひら>x");
+}
+
+TEST(RegexSyntax, ABracketMayBeAMemberOrEscaped) {
+  EXPECT_EQ(marked(R"([]x]+)", "a]x"), "a<]x>");
+  EXPECT_EQ(marked(R"([\[\]]+)", "a[]b"), "a<[]>b");
+  EXPECT_EQ(marked(R"(\[a\])", "[a]"), "<[a]>");
+}
+
+}  // namespace
+}  // namespace tessera::text
