@@ -49,11 +49,14 @@ function(tessera_room name)
     add_library(tessera_${name} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(tessera_${name} ${scope} "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
+  target_include_directories(tessera_${name} ${scope} "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+                             "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>" $<INSTALL_INTERFACE:include>)
   list(TRANSFORM ROOM_DEPENDS PREPEND "tessera_")
   target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt-header-only spdlog::spdlog
                         nlohmann_json::nlohmann_json Threads::Threads)
   if(NOT name MATCHES "${rooms_without_torch}")
-    target_link_libraries(tessera_${name} ${scope} tessera::libtorch)
+    # Installed, the package's config file looks for libtorch again, where the user has it.
+    target_link_libraries(tessera_${name} ${scope} $<BUILD_INTERFACE:tessera::libtorch>
+                          $<INSTALL_INTERFACE:tessera::installed_libtorch>)
   endif()
 endfunction()

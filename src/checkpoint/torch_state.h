@@ -50,8 +50,8 @@ bool has_torch_state(const std::string& folder);
 struct TorchNames {
   TorchName model, optimizer;
 };
-/// Collective. Trainable parameters and (unless null) the optimizer's state and steps. CheckpointError when something is
-/// missing or has another size.
+/// Collective. Trainable parameters and (unless null) the optimizer's state and steps. CheckpointError when something
+/// is missing or has another size.
 void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer, const TorchNames& names,
                       const std::string& folder);
 

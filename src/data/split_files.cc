@@ -86,11 +86,12 @@ void check_one_kind(const SplitFiles& split) {
   std::vector<std::string> names;
   for (const fs::path& place : {folder, folder / "data"})
     for (const auto& file : data_files(place)) names.push_back(fs::relative(file, folder).string());
-  throw DataError(fmt::format("{}: no file for the split '{}' ({}.jsonl, {}-00000-of-00002.json ...); {}",
-                              folder.string(), split, split, split,
-                              names.empty() ? "there is no data file (.jsonl, .json, .csv, .txt, .parquet) in this folder"
-                                            : fmt::format("the data files here are: {}", fmt::join(names, ", "))),
-                  folder.string());
+  throw DataError(
+      fmt::format("{}: no file for the split '{}' ({}.jsonl, {}-00000-of-00002.json ...); {}", folder.string(), split,
+                  split, split,
+                  names.empty() ? "there is no data file (.jsonl, .json, .csv, .txt, .parquet) in this folder"
+                                : fmt::format("the data files here are: {}", fmt::join(names, ", "))),
+      folder.string());
 }
 
 }  // namespace

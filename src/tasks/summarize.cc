@@ -142,6 +142,7 @@ class SummarizeJob {
                        on_epoch_end(epoch, epoch.epoch + 1 == trainer.epochs());
                      },
                  .should_stop = nullptr,
+                 .before_update = nullptr,
                  .interruption = nullptr});
   }
 

@@ -71,7 +71,9 @@ TEST_F(Render, TextsSpansAndErrorsAreThoseOfTheReference) {
       EXPECT_EQ(answers[i].contains("error"), want.contains("error")) << answers[i];
       if (want.contains("error")) {
         ++errors;
-        if (want["error_type"] == "TemplateError") EXPECT_EQ(answers[i]["error"], want["error"]);
+        if (want["error_type"] == "TemplateError") {
+          EXPECT_EQ(answers[i]["error"], want["error"]);
+        }
         continue;
       }
       EXPECT_EQ(answers[i]["text"], want["expected"]);

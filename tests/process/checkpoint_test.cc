@@ -1,4 +1,5 @@
 // Checkpoints of real runs: killed at any moment, gone on with, inspected, exported, written for Accelerate.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

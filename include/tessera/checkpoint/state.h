@@ -1,0 +1,31 @@
+#pragma once
+// Saving and loading what fully_shard() has sharded.
+#include <memory>
+#include <string>
+
+#include "tessera/fsdp/fully_shard.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::checkpoint {
+
+/// Collective; rank 0 writes, one unit at a time. Every parameter, whole, under its qualified name, in a safetensors
+/// file that gets its name when it is complete. CheckpointError on every rank when it cannot be written.
+void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file);
+
+/// For FsdpOptions::source: a file of save_weights(), any .safetensors or pytorch .bin file, or a Hugging Face folder.
+/// DataError says what was looked for.
+std::shared_ptr<const io::TensorSource> open_weights(const std::string& path);
+
+/// Collective. For going on: every rank writes its slices of the trainable parameters and of the optimizer's state into
+/// `folder`. CheckpointError on every rank when one of them cannot write.
+void save_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const std::string& folder);
+
+/// Collective; any world size reads what another has written. With the same world size the random streams of all ranks
+/// go on where they were. optimizer: null reads the parameters only. CheckpointError names the file, or the parameter
+/// of which a part is missing.
+void load_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer, const std::string& folder);
+
+/// True when a save finished there and no rank's file is missing or cut.
+bool has_training_state(const std::string& folder);
+
+}  // namespace tessera::checkpoint
