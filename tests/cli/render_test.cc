@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 const std::string kChat = std::string(TESSERA_TEST_DATA) + "/chat/";
 
