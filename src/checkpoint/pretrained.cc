@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "models/gguf_model.h"
 #include "peft/adapter_files.h"
 #include "peft/slots.h"
 #include "tessera/base/error.h"
@@ -70,21 +71,33 @@ std::vector<std::string> base_name(const std::string& parameter) {
 
 }  // namespace
 
-void copy_model_files(const std::string& from, const std::string& to) {
+void copy_model_files(const std::string& from, const std::string& to, std::int64_t vocab_size) {
+  const bool elsewhere = !fs::exists(from) || !fs::equivalent(from, to);
+  const auto stored = fs::path(from) / "config.json", written = fs::path(to) / "config.json";
+  if (fs::exists(stored) || models::gguf_file_of(from)) {  // users' own modules have no config
+    auto config = models::read_model_config(from);
+    if (vocab_size > 0 && config.value("vocab_size", std::int64_t{0}) != vocab_size) {
+      config["vocab_size"] = vocab_size;
+      write_file_atomically(written.string(), config.dump(2) + "\n");
+    } else if (elsewhere) {
+      write_file_atomically(written.string(), fs::exists(stored) ? read_file(stored.string()) : config.dump(2) + "\n");
+    }
+  }
+  if (!elsewhere) return;
   for (const char* name :
-       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
         "added_tokens.json", "spiece.model", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt"}) {
     const fs::path source = fs::path(from) / name;
-    if (fs::exists(source) && !fs::equivalent(from, to))
-      write_file_atomically((fs::path(to) / name).string(), read_file(source.string()));
+    if (fs::exists(source)) write_file_atomically((fs::path(to) / name).string(), read_file(source.string()));
   }
 }
 
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder,
-                     SaveQueue* queue) {
+                     std::int64_t vocab_size, SaveQueue* queue) {
   save(
       model, folder, "model.safetensors", [](const std::string& parameter) { return std::vector{parameter}; },
-      [&](const Visit& visit) { model.visit_full(visit); }, [=] { copy_model_files(base_folder, folder); }, queue);
+      [&](const Visit& visit) { model.visit_full(visit); }, [=] { copy_model_files(base_folder, folder, vocab_size); },
+      queue);
 }
 
 void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,

@@ -14,10 +14,9 @@
 namespace tessera::checkpoint {
 
 /// Collective; rank 0 writes. `folder`/model.safetensors, and copies of the files beside the weights in `base_folder`
-/// (config.json, generation_config.json, tokenizer files). CheckpointError when the folder cannot be written, on every
-/// rank.
+/// (copy_model_files). CheckpointError when the folder cannot be written, on every rank.
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder,
-                     SaveQueue* queue = nullptr);
+                     std::int64_t vocab_size = 0, SaveQueue* queue = nullptr);
 
 /// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors, as PEFT writes them.
 /// `module`: the one that `model` shards. config: LoraReport's.
@@ -39,7 +38,8 @@ void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& 
 /// Collective. DoRA magnitudes of a model sharded before its weights were known: norms of W + scaling B A.
 void initialise_magnitudes(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module);
 
-/// Copies config.json, generation_config.json and tokenizer files that exist in `from`.
-void copy_model_files(const std::string& from, const std::string& to);
+/// Copies config.json, generation_config.json and tokenizer files that exist in `from`; the config.json of a GGUF file
+/// is made from it. vocab_size: rows of the token tables where they grew, which config.json then says; 0: as it is.
+void copy_model_files(const std::string& from, const std::string& to, std::int64_t vocab_size = 0);
 
 }  // namespace tessera::checkpoint

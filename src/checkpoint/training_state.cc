@@ -218,7 +218,7 @@ void load_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
   const auto& random = state.at("random");
   const auto rank = static_cast<std::size_t>(model.group().rank());
   if (random.size() == static_cast<std::size_t>(model.group().size())) {
-    tensor::random_state() = {random[rank][0].get<std::uint64_t>(), random[rank][1].get<std::uint64_t>()};
+    tensor::random_state() = {random[rank][0].get<std::uint64_t>(), random[rank][1].get<std::uint64_t>(), {}};
   }
 }
 

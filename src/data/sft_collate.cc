@@ -1,4 +1,5 @@
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -45,22 +46,30 @@ SftBatch collate_sft(const SftDataset& dataset, const std::vector<std::int64_t>&
   TESSERA_CHECK(!numbers.empty() && options.pad_to_multiple_of > 0, "a batch has rows, padding a positive multiple");
   auto rows = take_rows(dataset, numbers, options.pad_id);
   const bool padding_free = options.padding_free || dataset.separate_documents();
-  if (padding_free) rows = {one_behind_the_other(rows)};
+  std::vector<std::int64_t> ids = numbers;
+  if (padding_free) {
+    ids.clear();
+    for (std::size_t i = 0; i < rows.size(); ++i) ids.insert(ids.end(), rows[i].input_ids.size(), numbers[i]);
+    rows = {one_behind_the_other(rows)};
+  }
   std::int64_t longest = 1;
   for (const auto& row : rows) longest = std::max(longest, static_cast<std::int64_t>(row.input_ids.size()));
   const auto multiple = options.pad_to_multiple_of;
   const std::int64_t s = (longest + multiple - 1) / multiple * multiple, b = static_cast<std::int64_t>(rows.size());
   SftBatch out;
+  if (padding_free) ids.resize(static_cast<std::size_t>(s), ids.back());
+  out.row_ids = at::tensor(ids, at::TensorOptions().dtype(at::kLong));
+  if (padding_free) out.row_ids = out.row_ids.unsqueeze(0);
   out.input_ids = at::full({b, s}, options.pad_id, at::kLong);
   out.labels = at::full({b, s}, -100, at::kLong);
   out.position_ids = at::zeros({b, s}, at::kLong);
   if (!padding_free) out.attention_mask = at::zeros({b, s}, at::kLong);
-  auto* ids = out.input_ids.mutable_data_ptr<std::int64_t>();
+  auto* tokens = out.input_ids.mutable_data_ptr<std::int64_t>();
   auto* labels = out.labels.mutable_data_ptr<std::int64_t>();
   auto* positions = out.position_ids.mutable_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < b; ++i) {
     const auto& row = rows[static_cast<std::size_t>(i)];
-    std::copy(row.input_ids.begin(), row.input_ids.end(), ids + i * s);
+    std::copy(row.input_ids.begin(), row.input_ids.end(), tokens + i * s);
     std::copy(row.labels.begin(), row.labels.end(), labels + i * s);
     std::int64_t at = i * s;
     const auto size = static_cast<std::int64_t>(row.input_ids.size());

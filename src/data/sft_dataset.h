@@ -55,6 +55,7 @@ struct SftBatch {
   at::Tensor labels;          // [B, S] int64, -100 where no loss is; not shifted
   at::Tensor attention_mask;  // [B, S] int64, 1 on tokens; undefined without padding
   at::Tensor position_ids;    // [B, S] int64; without padding they restart at each document
+  at::Tensor row_ids;         // int64, the dataset's rows that these are: [B], or [B, S] without padding
   std::int64_t label_count = 0;
 };
 

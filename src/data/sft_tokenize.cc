@@ -115,6 +115,25 @@ SftRow SftTokenizer::tokenize(const SourceRow& row) const {
   throw InternalError("no such kind of row");
 }
 
+SftSample SftTokenizer::split(const SourceRow& row) const {
+  SftRow all;
+  std::size_t begin = 0;
+  if (kind_ == RowKind::kMessages) {
+    const auto object = parse_row(row);
+    auto question = chat::iterate(read_messages(*object, row));
+    if (question.empty()) fail(row, "a conversation without messages");
+    const Value answer = question.back();
+    question.pop_back();
+    all = tokenize_pair(chat::make_list(std::move(question)), chat::make_list({answer}), *object, row);
+  } else {
+    all = tokenize(row);
+    if (kind_ == RowKind::kText) begin = (all.labels.size() + 1) / 2;
+  }
+  while (begin < all.labels.size() && all.labels[begin] == -100) ++begin;
+  const auto middle = all.input_ids.begin() + static_cast<std::ptrdiff_t>(begin);
+  return {{all.input_ids.begin(), middle}, {middle, all.input_ids.end()}};
+}
+
 std::string SftTokenizer::with_eos(std::string text) const {
   return eos_.empty() || text.ends_with(eos_) ? std::move(text) : std::move(text) + eos_;
 }

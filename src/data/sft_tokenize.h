@@ -9,6 +9,7 @@
 #include "data/chat_rows.h"
 #include "data/row_source.h"
 #include "data/sft_dataset.h"
+#include "data/sft_samples.h"
 
 namespace tessera::data {
 
@@ -31,6 +32,8 @@ class SftTokenizer {
 
   /// All tokens of the row, one document, not cut. DataError names file, row and key.
   SftRow tokenize(const SourceRow& row) const;
+  /// The row as a question and its answer (first_samples).
+  SftSample split(const SourceRow& row) const;
 
  private:
   struct Tokens {

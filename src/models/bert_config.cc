@@ -1,19 +1,10 @@
 #include "models/bert_config.h"
 
 #include "models/config_reader.h"
+#include "models/decoder_parse.h"
 
 namespace tessera::models {
 namespace {
-
-nn::Activation activation_of(const ConfigReader& in) {
-  const auto name = in.get<std::string>("hidden_act", "gelu");
-  if (name == "gelu") return nn::Activation::kGelu;
-  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") return nn::Activation::kGeluTanh;
-  if (name == "relu") return nn::Activation::kRelu;
-  if (name == "silu" || name == "swish") return nn::Activation::kSilu;
-  throw ConfigError(in.file() + ": hidden_act '" + name + "' is not supported (gelu, gelu_new, relu, silu)",
-                    "hidden_act");
-}
 
 BertHead head_of(const ConfigReader& in, const std::string& prefix) {
   const auto names = in.get<std::vector<std::string>>("architectures", {});
@@ -34,6 +25,16 @@ ProblemType problem_of(const ConfigReader& in) {
   throw ConfigError(in.file() + ": problem_type '" + name +
                         "' is none of regression, single_label_classification, multi_label_classification",
                     "problem_type");
+}
+
+BertPositions positions_of(const ConfigReader& in) {
+  const auto name = in.get<std::string>("position_embedding_type", "absolute");
+  if (name == "absolute") return BertPositions::kAbsolute;
+  if (name == "relative_key") return BertPositions::kRelativeKey;
+  if (name == "relative_key_query") return BertPositions::kRelativeKeyQuery;
+  throw ConfigError(
+      in.file() + ": position_embedding_type '" + name + "' is none of absolute, relative_key, relative_key_query",
+      "position_embedding_type");
 }
 
 void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
@@ -63,15 +64,14 @@ BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file
   c.classifier_dropout = in.get<double>("classifier_dropout", c.hidden_dropout);
   c.norm_eps = in.get<double>("layer_norm_eps", 1e-12);
   c.initializer_range = in.get<double>("initializer_range", 0.02);
-  c.activation = activation_of(in);
+  c.activation = parse_activation(in, "hidden_act", "gelu");
   const auto labels = json.find("id2label");
   const bool listed = labels != json.end() && labels->is_object();
   c.num_labels = in.positive("num_labels", listed ? static_cast<std::int64_t>(labels->size()) : 2);
   c.problem = problem_of(in);
   c.tied = in.get<bool>("tie_word_embeddings", true);
   c.stored_dtype = stored_dtype(in);
-  if (in.get<std::string>("position_embedding_type", "absolute") != "absolute")
-    refuse(in, "position_embedding_type", "other than absolute is not supported");
+  c.positions = positions_of(in);
   if (in.get<bool>("is_decoder", false)) refuse(in, "is_decoder", "is not supported: only encoders are built");
   if (c.hidden_size % c.num_heads != 0) refuse(in, "num_attention_heads", "must divide hidden_size");
   if (c.longest_row() <= 0) refuse(in, "max_position_embeddings", "leaves no position beside those of padding");

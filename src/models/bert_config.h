@@ -10,6 +10,8 @@
 namespace tessera::models {
 
 enum class BertHead { kSequenceClassification, kMaskedLm };
+/// How tokens learn where they are (transformers' position_embedding_type).
+enum class BertPositions { kAbsolute, kRelativeKey, kRelativeKeyQuery };
 /// How a classifier's loss reads its labels; kByLabels: a single number is a regression, integers are classes, others
 /// are independent labels.
 enum class ProblemType { kByLabels, kRegression, kSingleLabel, kMultiLabel };
@@ -20,6 +22,7 @@ struct BertConfig {
   std::string class_prefix = "Bert";  // BertLayer, RobertaLayer, XLMRobertaLayer
   std::string base_name = "bert";     // first part of parameter names
   BertHead head = BertHead::kMaskedLm;
+  BertPositions positions = BertPositions::kAbsolute;
   std::int64_t vocab_size = 30522, hidden_size = 768, num_layers = 12, num_heads = 12, intermediate_size = 3072;
   std::int64_t max_positions = 512, type_vocab_size = 2, pad_token_id = 0;
   double hidden_dropout = 0.1, attention_dropout = 0.1, classifier_dropout = 0.1;
@@ -34,8 +37,7 @@ struct BertConfig {
   std::int64_t longest_row() const { return roberta ? max_positions - pad_token_id - 1 : max_positions; }
 };
 
-/// ConfigError names the key and the file for a wrong value, a position_embedding_type other than absolute, and an
-/// architecture whose head is not built.
+/// ConfigError names the key and the file for a wrong value, and for an architecture whose head is not built.
 BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file);
 
 }  // namespace tessera::models

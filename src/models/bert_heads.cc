@@ -6,6 +6,7 @@
 
 #include "models/bert_model.h"
 #include "nn/container.h"
+#include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -14,6 +15,12 @@ namespace {
 
 double normalizer(const ModelInput& in) {
   return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
+}
+
+/// The keys of draws for these of the tokens.
+at::Tensor keys_at(const at::Tensor& places) {
+  const auto& keys = tensor::random_state().rows;
+  return keys.defined() ? keys.index_select(0, places) : keys;
 }
 
 /// dropout, dense, tanh, dropout, out_proj.
@@ -75,7 +82,9 @@ at::Tensor BertForSequenceClassification::loss(const at::Tensor& logits, const a
 
 void BertForSequenceClassification::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
                                                ModelOutput& out) {
-  auto first = hidden.index_select(0, at::tensor(batch.rows->begin, at::TensorOptions().dtype(at::kLong)));
+  const auto places = at::tensor(batch.rows->begin, at::TensorOptions().dtype(at::kLong));
+  auto first = hidden.index_select(0, places);
+  const tensor::RowScope rows(keys_at(places));
   if (backbone_->pooler()) first = (*dropout_)((*backbone_->pooler())(first));
   const auto logits = (*classifier_)(first);
   if (in.labels.defined()) {
@@ -117,6 +126,7 @@ void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch,
   const auto labels = in.labels.defined() ? batch.pack(in.labels) : at::Tensor();
   const bool all = in.want_logits || !labels.defined() || !is_training();
   const auto chosen = all ? at::Tensor() : labels.ne(-100).nonzero().flatten();
+  const tensor::RowScope rows(all ? tensor::random_state().rows : keys_at(chosen));
   const auto scores = logits(all ? hidden : hidden.index_select(0, chosen));
   if (labels.defined()) {
     const auto wanted = all ? labels : labels.index_select(0, chosen);

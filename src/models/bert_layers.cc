@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "models/bert_relative.h"
 #include "nn/attention.h"
 
 namespace tessera::models {
@@ -16,7 +17,8 @@ void collect_tensors(BertOutputInput& in, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&in.hidden, &in.residual});
 }
 
-BertEmbeddings::BertEmbeddings(const BertConfig& c, at::ScalarType dtype) : class_name_(c.class_prefix + "Embeddings") {
+BertEmbeddings::BertEmbeddings(const BertConfig& c, at::ScalarType dtype)
+    : class_name_(c.class_prefix + "Embeddings"), absolute_(c.positions == BertPositions::kAbsolute) {
   word_ = register_module("word_embeddings",
                           std::make_shared<nn::Embedding>(c.vocab_size, c.hidden_size, dtype, c.pad_token_id));
   // RoBERTa's padding has a position of its own, that of padding_idx.
@@ -31,7 +33,8 @@ BertEmbeddings::BertEmbeddings(const BertConfig& c, at::ScalarType dtype) : clas
 
 at::Tensor BertEmbeddings::forward_impl(BertEmbeddingsInput in) {
   if (in.head_input.defined()) return (*word_)(in.head_input);
-  const auto sum = (*word_)(in.ids) + (*token_type_)(in.types) + (*position_)(in.positions);
+  auto sum = (*word_)(in.ids) + (*token_type_)(in.types);
+  if (absolute_) sum = sum + (*position_)(in.positions);
   return (*dropout_)((*norm_)(sum));
 }
 
@@ -39,13 +42,17 @@ BertSelfAttention::BertSelfAttention(const BertConfig& c, at::ScalarType dtype)
     : class_name_(c.class_prefix + "SelfAttention"),
       num_heads_(c.num_heads),
       dropout_(c.attention_dropout),
-      scale_(1.0 / std::sqrt(static_cast<double>(c.hidden_size / c.num_heads))) {
+      scale_(1.0 / std::sqrt(static_cast<double>(c.hidden_size / c.num_heads))),
+      distance_of_keys_(c.positions == BertPositions::kRelativeKeyQuery) {
   const auto linear = [&](const char* name) {
     return register_module(name, std::make_shared<nn::Linear>(c.hidden_size, c.hidden_size, true, dtype));
   };
   query_ = linear("query");
   key_ = linear("key");
   value_ = linear("value");
+  if (c.positions == BertPositions::kAbsolute) return;
+  distances_ = register_module("distance_embedding", std::make_shared<nn::Embedding>(
+                                                         2 * c.max_positions - 1, c.hidden_size / c.num_heads, dtype));
 }
 
 at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
@@ -55,7 +62,9 @@ at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
   options.dropout = is_training() ? dropout_ : 0.0;
   options.query_rows = options.key_rows = in.layout->rows;
   options.key_visible = in.layout->visible;
-  return nn::attention((*query_)(in.hidden), (*key_)(in.hidden), (*value_)(in.hidden), {}, options);
+  const auto q = (*query_)(in.hidden), k = (*key_)(in.hidden), v = (*value_)(in.hidden);
+  if (distances_) return relative_attention(q, k, v, *distances_, distance_of_keys_, options);
+  return nn::attention(q, k, v, {}, options);
 }
 
 BertOutput::BertOutput(const BertConfig& c, std::int64_t in_features, std::string class_name, at::ScalarType dtype)

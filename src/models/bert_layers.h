@@ -39,6 +39,7 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
 
  private:
   std::string class_name_;
+  bool absolute_;
   std::shared_ptr<nn::Embedding> word_, position_, token_type_;
   std::shared_ptr<nn::LayerNorm> norm_;
   std::shared_ptr<nn::Dropout> dropout_;
@@ -63,7 +64,9 @@ class BertSelfAttention : public BertLayerBlock {
   std::string class_name_;
   std::int64_t num_heads_;
   double dropout_, scale_;
+  bool distance_of_keys_;
   std::shared_ptr<nn::Linear> query_, key_, value_;
+  std::shared_ptr<nn::Embedding> distances_;  // null: absolute positions
 };
 
 struct BertOutputInput {

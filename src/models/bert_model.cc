@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "nn/container.h"
+#include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -94,6 +95,8 @@ ModelOutput BertModel::forward_impl(ModelInput in) {
                                    pack(in.position_ids, default_positions(config_, in.input_ids)),
                                    pack(in.token_type_ids, at::zeros_like(in.input_ids)),
                                    {}};
+  const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
+  const tensor::PassScope draws(keys.defined() ? batch.pack(keys) : keys, in.first_draw);
   const auto layout = std::make_shared<const BertLayout>(BertLayout{batch.rows, batch.visible});
   ModelOutput out;
   std::vector<at::Tensor> states;

@@ -1,4 +1,6 @@
 // BLOOM and Falcon: fused projections by key/value head, linear biases (Falcon's early and small models) or rotary.
+#include <cmath>
+
 #include "models/decoder_families.h"
 #include "models/decoder_parse.h"
 
@@ -85,7 +87,10 @@ DecoderConfig parse_falcon(const nlohmann::json& json, const std::string& file) 
   c.qkv_bias = c.o_bias = c.mlp_bias = in.get<bool>("bias", false);
   if (in.get<bool>("alibi", false)) {
     c.position = PositionKind::kLinearBias;
-    c.linear_bias_is_scaled = c.linear_bias_in_bfloat16 = true;
+    c.linear_bias_in_bfloat16 = true;
+    // Upstream's eager code adds the bias to the scores and, scaled again, with the mask; its other code once.
+    const bool twice = in.get<std::string>("attn_implementation", "") == "eager";
+    c.linear_bias_factor = (twice ? 2.0 : 1.0) / std::sqrt(static_cast<double>(c.head_dim));
   } else {
     c.rotary = parse_rotary(json, in, c.head_dim, c.max_positions);
     c.attention_dropout = 0;  // upstream applies it with linear biases only

@@ -3,12 +3,15 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/decoder_cache.h"
 #include "nn/container.h"
+#include "nn/noise.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -28,6 +31,19 @@ at::Tensor key_places(const DecoderBatch& batch, const at::Tensor& attention_mas
     for (std::int64_t i = 0; i < rows.length[s]; ++i) p[rows.begin[s] + i] = static_cast<float>(i);
   }
   return out;
+}
+
+/// How far the noise of each token's embedding goes, [T] float32; a row's padding does not count as length.
+at::Tensor noise_range(const ModelInput& in, const DecoderBatch& batch, std::int64_t size) {
+  const auto& rows = *batch.packed.rows;
+  auto lengths = at::empty({batch.positions.size(0)}, at::TensorOptions().dtype(at::kFloat));
+  for (std::int64_t s = 0; s < rows.count(); ++s) {
+    const auto seen = batch.packed.visible.defined()
+                          ? batch.packed.visible.narrow(0, rows.begin[s], rows.length[s]).sum().item<double>()
+                          : static_cast<double>(rows.length[s]);
+    lengths.narrow(0, rows.begin[s], rows.length[s]).fill_(std::max(seen, 1.0));
+  }
+  return in.embedding_noise * at::rsqrt(lengths * static_cast<double>(size));
 }
 
 // The module below `root` that a path such as "model.decoder" names; containers are made for its parts.
@@ -104,9 +120,11 @@ std::shared_ptr<Cache> CausalLm::make_cache() const {
   return std::make_shared<DecoderCache>(config_.num_layers);
 }
 
-at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot) {
+at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot,
+                           const at::Tensor& noise) {
   const bool plain = !embedding_->hooked() && !embedding_->adapter();
   auto x = plain ? nn::lookup(embedding_->weight, ids, slot, config_.padding_idx) : (*embedding_)(ids);
+  if (noise.defined()) x = x + nn::uniform_noise(x, noise);
   if (config_.embedding_scale != 1.0) x = x * config_.embedding_scale;
   if (project_in_) x = (*project_in_)(x);
   if (positions_) {
@@ -168,8 +186,8 @@ ModelOutput CausalLm::step(const ModelInput& in) {
   }
   place(step.layout, step.positions, step.positions.max().item<std::int64_t>() + 1, nullptr);
   const auto ids = in.input_ids.flatten().index_select(0, step.tokens);
-  const auto pass =
-      run(embed(ids, step.positions, {}), std::make_shared<const DecoderLayout>(step.layout), &cache.layers(), false);
+  const auto pass = run(embed(ids, step.positions, {}, {}), std::make_shared<const DecoderLayout>(step.layout),
+                        &cache.layers(), false);
   std::vector<std::int64_t> last;
   for (std::int64_t r = 0; r < step.layout.rows->count(); ++r)
     last.push_back(step.layout.rows->begin[r] + step.layout.rows->length[r] - 1);
@@ -181,10 +199,15 @@ ModelOutput CausalLm::step(const ModelInput& in) {
 ModelOutput CausalLm::forward_impl(ModelInput in) {
   if (in.cache) return step(in);
   const auto batch = make_decoder_batch(in, config_.positions_count_visible);
+  const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
+  const tensor::PassScope draws(keys.defined() ? batch.packed.pack(keys) : keys, in.first_draw);
   const auto layout = layout_of(batch, in.attention_mask);
   const bool shares = config_.tied && loss_is_fused(in);
   const auto slot = shares ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
-  const auto pass = run(embed(batch.packed.pack(in.input_ids), batch.positions, slot), layout, nullptr, in.want_hidden);
+  const bool noisy = in.embedding_noise > 0 && is_training();
+  const auto embedded = embed(batch.packed.pack(in.input_ids), batch.positions, slot,
+                              noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
+  const auto pass = run(embedded, layout, nullptr, in.want_hidden);
   ModelOutput out;
   for (const auto& state : pass.states) out.hidden.push_back(batch.packed.unpack(state));
   if (in.labels.defined()) {

@@ -32,7 +32,8 @@ class CausalLm : public Model {
     std::vector<at::Tensor> states, router_logits;
   };
   void build_base(torch::nn::Module& base, at::ScalarType dtype);
-  at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot);
+  at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot,
+                   const at::Tensor& noise);
   Pass run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout, std::vector<KeyValueCache>* caches,
            bool want_hidden);
   void check_positions(const at::Tensor& positions) const;

@@ -41,6 +41,7 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     options.scale = config_.logit_scale;
     options.softcap = config_.logit_softcap;
     options.normalizer = normalizer;
+    options.loss_scale = in.loss_scale;
     options.weight_gradient = slot;
     options.loss_dtype = at::kFloat;
     if (!is_training()) options.predictions = &predictions;
@@ -55,9 +56,15 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     if (in.want_logits) out.logits = batch.packed.unpack(flat);
   }
   if (predictions.defined()) out.predictions = batch.packed.unpack(predictions.unsqueeze(1)).squeeze(2);
-  if (config_.experts.auxiliary_loss && config_.experts.auxiliary_coefficient != 0) {
-    const auto balance = load_balancing_loss(pass.router_logits, config_.experts, batch.packed.visible);
-    out.loss = out.loss + balance.to(at::kFloat) * config_.experts.auxiliary_coefficient;
+  if (in.router_loss.value_or(config_.experts.auxiliary_loss) && config_.experts.auxiliary_coefficient != 0 &&
+      !pass.router_logits.empty()) {
+    const auto balance =
+        load_balancing_loss(pass.router_logits, config_.experts, batch.packed.visible, in.sum_over_ranks);
+    const auto labels = counts.sum().to(at::kDouble).view({1});
+    if (in.sum_over_ranks) in.sum_over_ranks(labels);
+    // Of a step's batches each counts by its labels, as in the mean over all of them.
+    const double part = in.loss_normalizer > 0 ? labels.item<double>() / normalizer : 1.0;
+    out.loss = out.loss + balance * (config_.experts.auxiliary_coefficient * part);
   }
 }
 

@@ -21,7 +21,7 @@ DecoderAttention::DecoderAttention(const DecoderConfig& c, std::int64_t layer, a
       scale_(c.attention_scale[layer]),
       softcap_(c.attention_softcap),
       dropout_(c.attention_dropout),
-      bias_is_scaled_(c.linear_bias_is_scaled),
+      bias_factor_(c.linear_bias_factor),
       bias_in_bfloat16_(c.linear_bias_in_bfloat16),
       blind_query_sees_past_(c.blind_query_sees_past) {
   const std::int64_t queries = c.num_heads * head_dim_, keys = kv_heads_ * head_dim_;
@@ -85,7 +85,7 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
   options.dropout = is_training() ? dropout_ : 0.0;
   options.key_visible = layout.visible;
   options.slopes = layout.slopes;
-  options.bias_scale = bias_is_scaled_ ? scale_ : 1.0;
+  options.bias_scale = bias_factor_;
   options.bias_in_bfloat16 = bias_in_bfloat16_;
   options.blind_query_sees_past = blind_query_sees_past_;
   options.key_position = layout.key_position;

@@ -75,7 +75,7 @@ struct DecoderConfig {
   std::vector<bool> rotary_layers;                      // empty: every layer turns
   std::int64_t position_rows = 0, position_offset = 0;  // of a learned table
   bool positions_count_visible = false;                 // positions come from the mask: cumsum(mask) - 1
-  bool linear_bias_is_scaled = false;                   // Falcon scales q k^T + bias
+  double linear_bias_factor = 1.0;                      // Falcon scales it, as q k^T
   bool linear_bias_in_bfloat16 = false;
 
   QkvLayout qkv = QkvLayout::kSeparate;

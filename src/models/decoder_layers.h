@@ -56,8 +56,8 @@ class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
   QkvLayout layout_;
   bool rotates_;
   std::int64_t kv_heads_, groups_, head_dim_, window_;
-  double scale_, softcap_, dropout_;
-  bool bias_is_scaled_, bias_in_bfloat16_, blind_query_sees_past_;
+  double scale_, softcap_, dropout_, bias_factor_;
+  bool bias_in_bfloat16_, blind_query_sees_past_;
   std::shared_ptr<nn::Linear> q_, k_, v_, qkv_, o_;
   std::shared_ptr<nn::Layer> q_norm_, k_norm_;
 };

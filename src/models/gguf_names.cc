@@ -54,7 +54,7 @@ const std::vector<Name> kExperts = {{"ffn_gate_inp", "block_sparse_moe.gate"},
                                     {"ffn_down_exps", "block_sparse_moe.experts.{}.w2", How::kExperts},
                                     {"ffn_up_exps", "block_sparse_moe.experts.{}.w3", How::kExperts}};
 
-const std::vector<Family>& families() {
+const std::vector<Family>& family_table() {
   constexpr auto kLayers = "model.layers.{}.";
   constexpr auto kShifted = How::kMinusOne;
   const std::vector<Name> gemma_outside = {
@@ -170,7 +170,7 @@ class Builder {
   explicit Builder(const io::GgufFile& file) : heads_(heads_of(file)) {
     auto name = gguf_family(file);
     if (name == "falcon" && file.find("blk.0.attn_norm_2.weight")) name = "falcon with two norms";
-    for (const auto& f : families())
+    for (const auto& f : family_table())
       if (f.name == name) family_ = &f;
     TESSERA_CHECK(family_, "gguf_family() names a known family");
   }
@@ -242,7 +242,7 @@ class Builder {
 
 std::vector<std::string> gguf_families() {
   std::vector<std::string> names;
-  for (const auto& f : families())
+  for (const auto& f : family_table())
     if (std::string(f.name).find(' ') == std::string::npos) names.emplace_back(f.name);
   return names;
 }

@@ -101,6 +101,21 @@ class Weights final : public io::TensorSource {
 
 }  // namespace
 
+namespace {
+
+bool has_other_weights(const std::string& folder) {
+  if (!fs::is_directory(folder)) return false;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto name = entry.path().filename().string();
+    if ((name.starts_with("model") && name.find(".safetensors") != std::string::npos) ||
+        name.starts_with("pytorch_model"))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::shared_ptr<io::TensorSource> gguf_weights(std::shared_ptr<const io::GgufFile> file) {
   return std::make_shared<Weights>(std::move(file));
 }
@@ -115,8 +130,9 @@ nlohmann::json read_model_config(const std::string& path) {
 }
 
 std::shared_ptr<io::TensorSource> open_model_weights(const std::string& path) {
-  if (const auto gguf = gguf_file_of(path)) return gguf_weights(io::open_gguf(*gguf));
-  return io::open_weights(path);
+  auto gguf = gguf_file_of(path);
+  if (!gguf && !has_other_weights(path)) gguf = find_gguf(path);  // beside a config.json
+  return gguf ? gguf_weights(io::open_gguf(*gguf)) : io::open_weights(path);
 }
 
 }  // namespace tessera::models

@@ -3,13 +3,20 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/one_hot.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "nn/container.h"
+#include "tensor/rng.h"
 
 namespace tessera::models {
+namespace {
+
+constexpr std::uint64_t kDrawsOfExpert = 8;  // at most: one for each projection's adapter
+
+}  // namespace
 
 MixtureOfExperts::MixtureOfExperts(const DecoderConfig& c, at::ScalarType dtype)
     : class_name_("MixtralSparseMoeBlock"), per_token_(c.experts.per_token) {
@@ -28,32 +35,38 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   auto [weights, chosen] = at::topk(at::softmax(logits, 1, at::kFloat), per_token_, -1);
   weights = (weights / weights.sum(-1, /*keepdim=*/true)).to(x.scalar_type());
   auto out = at::zeros_like(x);
+  auto& random = tensor::random_state();
+  const auto first_draw = random.position;
   for (std::size_t e = 0; e < experts_.size(); ++e) {
+    random.position = first_draw + e * kDrawsOfExpert;                    // whether or not this batch reaches it
     const auto hits = chosen.eq(static_cast<std::int64_t>(e)).nonzero();  // [hits, 2]: token, rank of the choice
     if (hits.size(0) == 0) continue;
     const auto tokens = hits.select(1, 0), ranks = hits.select(1, 1);
+    const auto& keys = random.rows;
+    const tensor::RowScope rows(keys.defined() && keys.numel() == x.size(0) ? keys.index_select(0, tokens)
+                                                                            : at::Tensor());
     const auto weight = weights.flatten().index_select(0, tokens * per_token_ + ranks).unsqueeze(1);
     out = out.index_add(0, tokens, (*experts_[e])(x.index_select(0, tokens)) * weight);
   }
+  random.position = first_draw + experts_.size() * kDrawsOfExpert;
   return {out, logits};
 }
 
 at::Tensor load_balancing_loss(const std::vector<at::Tensor>& router_logits, const ExpertSettings& settings,
-                               const at::Tensor& visible) {
-  const auto probabilities = at::softmax(at::cat(router_logits, 0), -1);
+                               const at::Tensor& visible, const std::function<void(at::Tensor)>& sum_over_ranks) {
+  const auto probabilities = at::softmax(at::cat(router_logits, 0), -1, at::kFloat);  // [L * T, E]
   const auto chosen = std::get<1>(at::topk(probabilities, settings.per_token, -1));
-  const auto counts = at::one_hot(chosen, settings.count).to(probabilities.scalar_type());  // [L * T, K, E]
-  at::Tensor share, mean;
-  if (visible.defined()) {
-    const auto weight =
-        visible.to(probabilities.scalar_type()).repeat({static_cast<std::int64_t>(router_logits.size())});
-    share = (counts * weight.view({-1, 1, 1})).sum(0) / weight.sum();
-    mean = (probabilities * weight.view({-1, 1})).sum(0) / weight.sum();
-  } else {
-    share = counts.mean(0);
-    mean = probabilities.mean(0);
-  }
-  return (share * mean.unsqueeze(0)).sum() * static_cast<double>(settings.count);
+  const auto weight = visible.defined()
+                          ? visible.to(at::kFloat).repeat({static_cast<std::int64_t>(router_logits.size())})
+                          : at::ones({probabilities.size(0)}, probabilities.options());
+  const auto counts = at::one_hot(chosen, settings.count).to(at::kFloat) * weight.view({-1, 1, 1});  // [L * T, K, E]
+  const auto totals = at::cat({counts.sum(0).flatten(), weight.sum().view({1})}).to(at::kDouble);
+  if (sum_over_ranks) sum_over_ranks(totals);
+  const auto tokens = totals[totals.size(0) - 1];
+  const auto share =
+      (totals.narrow(0, 0, totals.size(0) - 1).view({settings.per_token, settings.count}) / tokens).sum(0);
+  const auto mean = (probabilities * weight.view({-1, 1})).sum(0) / tokens.to(at::kFloat);
+  return (share.to(at::kFloat) * mean).sum() * static_cast<double>(settings.count);
 }
 
 }  // namespace tessera::models

@@ -24,9 +24,10 @@ class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
   std::vector<std::shared_ptr<DecoderMlp>> experts_;
 };
 
-/// The load-balancing loss of Fedus et al. 2021 (Switch Transformers), equations 4 to 6, over all layers' tokens.
+/// This rank's part of the load-balancing loss of Fedus et al. 2021 (Switch Transformers), equations 4 to 6, over all
+/// layers' tokens; the parts of the ranks that sum_over_ranks (ModelInput) adds up over are summed.
 /// router_logits: each [T, E]; visible: [T] uint8, undefined: every token counts.
 at::Tensor load_balancing_loss(const std::vector<at::Tensor>& router_logits, const ExpertSettings& settings,
-                               const at::Tensor& visible);
+                               const at::Tensor& visible, const std::function<void(at::Tensor)>& sum_over_ranks);
 
 }  // namespace tessera::models

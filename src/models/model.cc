@@ -31,16 +31,17 @@ std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table) {
   return head;
 }
 
-std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, std::optional<at::ScalarType> dtype,
-                                   std::int64_t min_vocab_size) {
+std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, const BuildOptions& options) {
   const std::string file = folder + "/config.json";
   auto json = read_model_config(folder);
-  if (min_vocab_size > 0) json["vocab_size"] = std::max(min_vocab_size, json.value("vocab_size", std::int64_t{0}));
+  if (options.min_vocab_size > 0)
+    json["vocab_size"] = std::max(options.min_vocab_size, json.value("vocab_size", std::int64_t{0}));
+  if (!options.attn_implementation.empty()) json["attn_implementation"] = options.attn_implementation;
   const auto type = ConfigReader(json, file).get<std::string>("model_type", "");
   ModelConfig found;
   found.model_type = type;
   found.folder = folder;
-  auto model = find_family(type, file).build({json, file, dtype.value_or(at::kFloat)}, found);
+  auto model = find_family(type, file).build({json, file, options.dtype.value_or(at::kFloat)}, found);
   if (config) *config = std::move(found);
   return model;
 }

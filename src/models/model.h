@@ -1,5 +1,6 @@
 #pragma once
 // A model family: config.json -> modules whose parameter names are the names in the weight files.
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -46,6 +47,20 @@ struct ModelInput {
   std::shared_ptr<Cache> cache;
   /// The loss is sum / loss_normalizer; 0: the number of labels != -100 in this batch (the mean).
   double loss_normalizer = 0;
+  double loss_scale = 1;  // what the loss will be multiplied by before backward (optim::GradScaler); only for precision
+  /// What the rows are in the job, not in this batch, int64: [B], or [B, S] where several stand one behind the other in
+  /// a row. What training draws (dropout, noise) for a token is then the same on any rank and in any batch; it starts
+  /// at draw number first_draw. Undefined: the thread's stream goes on, keyed by the places in this batch.
+  at::Tensor row_ids;
+  std::uint64_t first_draw = 0;
+  /// NEFTune (Jain et al. 2023), decoders in training only: the token embeddings get uniform noise up to this /
+  /// sqrt(length of the document * their size).
+  double embedding_noise = 0;
+  /// Experts: adds their balance to the loss (transformers' output_router_logits); unset: as config.json says.
+  std::optional<bool> router_loss = {};
+  /// Adds up a tensor over the ranks that share this global batch, in place; empty: there is one. Called where a loss
+  /// is not a sum over tokens (the experts' balance), as often on every rank.
+  std::function<void(at::Tensor)> sum_over_ranks = {};
   bool want_logits = true;   // false: the loss may be computed without storing them
   bool want_hidden = false;  // fills ModelOutput::hidden
 };
@@ -91,11 +106,17 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
 /// A head [num, dim] without bias that starts as the table: a copy of it if it has memory, else without memory too.
 std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table);
 
-/// Builds the modules without memory for the parameters (tensor::make_detached, float32 unless dtype is given).
-/// ConfigError for an unknown model_type: lists the known ones and the nearest. min_vocab_size: the
-/// token tables have at least so many rows.
-std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config,
-                                   std::optional<at::ScalarType> dtype = std::nullopt, std::int64_t min_vocab_size = 0);
+struct BuildOptions {
+  std::optional<at::ScalarType> dtype = {};  // of the parameters; unset: float32
+  std::int64_t min_vocab_size = 0;           // the token tables have at least so many rows
+  /// transformers' argument of this name; empty: config.json's value. Only "eager" and only where upstream's code for
+  /// it computes something else (Falcon's linear biases) makes a difference.
+  std::string attn_implementation = {};
+};
+
+/// Builds the modules without memory for the parameters (tensor::make_detached). ConfigError for an unknown model_type:
+/// lists the known ones and the nearest.
+std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, const BuildOptions& options = {});
 
 /// Name of a parameter in a weight file: its own, that of a tensor tied to it (files of different ages keep different
 /// ones), or with PEFT's ".base_layer". Empty: the file has none of them.

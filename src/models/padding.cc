@@ -56,4 +56,27 @@ PackedBatch pack_batch(const at::Tensor& mask_in, std::int64_t batch, std::int64
   return out;
 }
 
+at::Tensor token_keys(const at::Tensor& row_ids, const at::Tensor& mask, std::int64_t batch, std::int64_t length) {
+  if (!row_ids.defined()) return {};
+  TESSERA_CHECK(row_ids.size(0) == batch && (row_ids.dim() == 1 || row_ids.size(1) == length),
+                "row_ids is [rows] or has the shape of input_ids");
+  const bool many = row_ids.dim() == 2;
+  const auto ids = row_ids.contiguous();
+  const auto seen = mask.defined() ? mask.ne(0).contiguous() : at::Tensor();
+  auto out = at::zeros({batch, length}, at::TensorOptions().dtype(at::kLong));
+  const auto* id = ids.const_data_ptr<std::int64_t>();
+  const bool* visible = seen.defined() ? seen.const_data_ptr<bool>() : nullptr;
+  auto* key = out.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::int64_t place = 0;
+    for (std::int64_t i = b * length; i < (b + 1) * length; ++i) {
+      const std::int64_t row = many ? id[i] : id[b];
+      if (many && i > b * length && id[i - 1] != row) place = 0;
+      key[i] = (row << 24) + place;
+      if (place > 0 || !visible || visible[i]) ++place;
+    }
+  }
+  return out;
+}
+
 }  // namespace tessera::models

@@ -21,6 +21,10 @@ struct PackedBatch {
   at::Tensor unpack(const at::Tensor& x) const;
 };
 
+/// What the tokens of a [B, S] batch are in the job (ModelInput::row_ids): a number for each row and place in it,
+/// padding before the first token not counted. [B, S] int64; undefined for undefined row_ids.
+at::Tensor token_keys(const at::Tensor& row_ids, const at::Tensor& mask, std::int64_t batch, std::int64_t length);
+
 /// mask: [B, S] int64 0/1 or undefined. Distances between tokens stay those of the padded rows.
 PackedBatch pack_batch(const at::Tensor& mask, std::int64_t batch, std::int64_t length);
 

@@ -3,6 +3,7 @@
 #include "models/relative_position.h"
 #include "models/t5_layers.h"
 #include "nn/attention.h"
+#include "tensor/rng.h"
 
 namespace tessera::models {
 
@@ -71,6 +72,7 @@ T5AttentionOutput T5Attention::forward_impl(T5AttentionInput in) {
     v = in.cache->values;
   } else {
     const auto& source = cross ? in.encoder_hidden : in.hidden;
+    const tensor::RowScope rows(cross ? layout.encoder_keys : tensor::random_state().rows);
     k = (*k_)(source);
     v = (*v_)(source);
     if (in.cache && cross) {

@@ -27,6 +27,7 @@ struct T5Layout {
   std::shared_ptr<const nn::SequenceRows> rows, encoder_rows;  // encoder_rows: cross-attention only
   at::Tensor visible, encoder_visible;                         // [T] uint8, undefined: every token is
   std::int64_t past = 0;                                       // decoded tokens in the caches
+  at::Tensor encoder_keys = {};  // [T] int64 (token_keys), cross-attention in training only
 };
 
 struct T5AttentionInput {

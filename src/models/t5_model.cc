@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "nn/linear_cross_entropy.h"
+#include "tensor/rng.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -33,7 +34,8 @@ struct T5ForConditionalGeneration::StepCache : Cache {
 
 struct T5ForConditionalGeneration::Encoded {
   PackedBatch batch;
-  at::Tensor hidden;  // tokens D
+  at::Tensor hidden;     // tokens D
+  at::Tensor keys = {};  // tokens, undefined without ModelInput::row_ids
 };
 
 struct T5ForConditionalGeneration::Embedded {
@@ -114,12 +116,12 @@ T5ForConditionalGeneration::Embedded T5ForConditionalGeneration::embed(const at:
 
 T5ForConditionalGeneration::Encoded T5ForConditionalGeneration::encode(const ModelInput& in, const PackedBatch& batch,
                                                                        const at::Tensor& embedded, ModelOutput& out) {
-  if (in.encoder_output.defined()) return {batch, batch.pack(in.encoder_output)};
+  if (in.encoder_output.defined()) return {batch, batch.pack(in.encoder_output), {}};
   const auto layout = std::make_shared<const T5Layout>(T5Layout{batch.rows, nullptr, batch.visible, {}, 0});
   const auto encoded = (*encoder_)({embedded, {}, layout, nullptr, in.want_hidden});
   if (in.want_hidden || !is_training()) out.encoder_output = batch.unpack(encoded.hidden);
   for (const auto& state : encoded.states) out.encoder_hidden.push_back(batch.unpack(state));
-  return {batch, encoded.hidden};
+  return {batch, encoded.hidden, {}};
 }
 
 at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::Tensor& embedded, const ModelInput& in,
@@ -127,7 +129,7 @@ at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::
   const std::int64_t batch = encoded.batch.batch, length = embedded.size(0) / batch;
   const auto rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length));
   const auto layout =
-      std::make_shared<const T5Layout>(T5Layout{rows, encoded.batch.rows, {}, encoded.batch.visible, 0});
+      std::make_shared<const T5Layout>(T5Layout{rows, encoded.batch.rows, {}, encoded.batch.visible, 0, encoded.keys});
   const auto decoded = (*decoder_)({embedded, encoded.hidden, layout, nullptr, in.want_hidden});
   for (const auto& state : decoded.states) out.decoder_hidden.push_back(state.view({batch, length, -1}));
   return decoded.hidden;
@@ -146,7 +148,9 @@ void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tens
   const auto labels = in.labels.flatten();
   const double scale = config_.tied ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
   const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
-  nn::CrossEntropyOptions options{.scale = scale, .normalizer = normalizer(in), .weight_gradient = slot};
+  nn::CrossEntropyOptions options{
+      .scale = scale, .normalizer = normalizer(in), .loss_scale = in.loss_scale, .weight_gradient = slot};
+  if (in.loss_scale != 1) options.loss_dtype = at::kFloat;  // its gradient, the scale, is too large for float16
   if (is_training()) {
     const auto chosen = labels.ne(-100).nonzero().flatten();
     out.loss =
@@ -174,7 +178,8 @@ void T5ForConditionalGeneration::loss(const ModelInput& in, const at::Tensor& hi
   const auto flat = logits(hidden);
   // Upstream's loss is a number of the logits' dtype; the sum is made in float32 so that rounding happens once.
   const auto sum = at::cross_entropy_loss(flat.to(at::kFloat), in.labels.flatten(), {}, at::Reduction::Sum, -100);
-  out.loss = (sum / normalizer(in)).to(flat.scalar_type());
+  out.loss = sum / normalizer(in);
+  if (in.loss_scale == 1) out.loss = out.loss.to(flat.scalar_type());
   if (!is_training()) out.predictions = at::argmax(flat.detach(), -1).view_as(in.labels);
   if (in.want_logits) out.logits = flat.view({in.labels.size(0), in.labels.size(1), -1});
 }
@@ -216,7 +221,12 @@ ModelOutput T5ForConditionalGeneration::forward_impl(ModelInput in) {
   const auto ids = in.decoder_input_ids.defined() ? in.decoder_input_ids : shift_right(in.labels);
   const auto slot = config_.tied && loss_is_fused(in) ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
   const auto embedded = embed(packed_ids(in, batch), ids, slot);
-  const auto encoded = encode(in, batch, embedded.source, out);
+  const auto source_keys = token_keys(in.row_ids, in.attention_mask, batch.batch, batch.length);
+  const tensor::PassScope draws(source_keys.defined() ? batch.pack(source_keys) : source_keys, in.first_draw);
+  auto encoded = encode(in, batch, embedded.source, out);
+  encoded.keys = tensor::random_state().rows;
+  const auto target_keys = token_keys(in.row_ids, {}, ids.size(0), ids.size(1));
+  const tensor::RowScope of_target(target_keys.defined() ? target_keys.flatten() : target_keys);
   const auto hidden = decode(encoded, embedded.target, in, out);
   if (in.labels.defined()) {
     loss(in, hidden, slot, out);

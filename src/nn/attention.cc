@@ -71,21 +71,26 @@ class RowSoftmax {
   const std::uint8_t* visible_;
 };
 
-/// One sequence's slice of the kept probabilities, and its part of the dropout mask.
+/// One sequence's slice of the kept probabilities.
 struct Slice {
-  at::Tensor p;  // [H, M, N]
-  std::int64_t offset;
+  at::Tensor p;            // [H, M, N]
+  std::int64_t query_row;  // of its first query, in q
+  DropoutMask mask;        // by query
+  /// Row r of p as [H * M, N], masked.
+  void drop(const float* from, float* to, std::int64_t r) const {
+    kernels::dropout(from, to, p.size(2), head_offset(r / p.size(1)), mask.row(query_row + r % p.size(1)));
+  }
 };
 
-at::Tensor dropped(const Slice& slice, const kernels::Mask& mask) {
-  if (mask.threshold == 0 && mask.scale == 1.0f) return slice.p;
+at::Tensor dropped(const Slice& slice) {
+  if (!slice.mask.drops()) return slice.p;
   const auto out = at::empty_like(slice.p);
   const std::int64_t n = slice.p.size(2), rows = slice.p.size(0) * slice.p.size(1);
   for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
     ReadRow in(slice.p, n);
     WriteRow result(out, n);
     for (std::int64_t r = first; r < last; ++r) {
-      kernels::dropout(in.at(r * n), result.at(r * n), n, static_cast<std::uint32_t>(slice.offset + r * n), mask);
+      slice.drop(in.at(r * n), result.at(r * n), r);
       result.store();
     }
   });
@@ -94,7 +99,7 @@ at::Tensor dropped(const Slice& slice, const kernels::Mask& mask) {
 
 struct SavedAttention : torch::CustomClassHolder {
   AttentionOptions options;
-  kernels::Mask mask;
+  DropoutMask mask;
 };
 
 class Attention : public torch::autograd::Function<Attention> {
@@ -104,17 +109,17 @@ class Attention : public torch::autograd::Function<Attention> {
     const auto bias = given_bias.value_or(at::Tensor());
     auto saved = c10::make_intrusive<SavedAttention>();
     saved->options = options;
-    saved->mask = kernels::make_mask(options.dropout, options.dropout > 0 ? tensor::next_key() : tensor::RandomKey{});
+    saved->mask = DropoutMask(options.dropout, q.size(0));
     const auto bias32 = bias.defined() ? bias.to(at::kFloat).contiguous() : bias;
     const auto out = at::empty(q.sizes(), q.options());
     const auto kept = at::empty({probabilities_numel(options)}, q.options());
     std::int64_t offset = 0;
     for (std::int64_t s = 0; s < options.query_rows->count(); ++s) {
-      const auto slice = slice_of(kept, options, s, offset);
+      const auto slice = slice_of(kept, *saved, s, offset);
       probabilities(q, k, bias32, options, s, slice.p);
       const auto v_s = heads(v, options.key_rows->begin[s], options.key_rows->length[s], options.num_heads);
       auto out_s = heads(out, options.query_rows->begin[s], options.query_rows->length[s], options.num_heads);
-      out_s.copy_(gemm(dropped(slice, saved->mask), v_s));
+      out_s.copy_(gemm(dropped(slice), v_s));
       offset += slice.p.numel();
     }
     ctx->save_for_backward({q, k, v, kept});
@@ -137,7 +142,7 @@ class Attention : public torch::autograd::Function<Attention> {
     }
     std::int64_t offset = 0;
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
-      const auto slice = slice_of(kept, o, s, offset);
+      const auto slice = slice_of(kept, *state, s, offset);
       offset += slice.p.numel();
       const auto query = [&](const at::Tensor& t) {
         return heads(t, o.query_rows->begin[s], o.query_rows->length[s], o.num_heads);
@@ -145,9 +150,9 @@ class Attention : public torch::autograd::Function<Attention> {
       const auto key = [&](const at::Tensor& t) {
         return heads(t, o.key_rows->begin[s], o.key_rows->length[s], o.num_heads);
       };
-      key(gv).copy_(gemm(dropped(slice, state->mask).transpose(1, 2), query(g)));
+      key(gv).copy_(gemm(dropped(slice).transpose(1, 2), query(g)));
       const auto ds = gemm(query(g), key(v).transpose(1, 2));  // d(dropped p), then d(score)
-      score_gradient(slice, state->mask, RowSoftmax(o, gbias, s), gbias, ds);
+      score_gradient(slice, RowSoftmax(o, gbias, s), gbias, ds);
       if (o.scale != 1.0) ds.mul_(o.scale);
       query(gq).copy_(gemm(ds, key(k)));
       key(gk).copy_(gemm(ds.transpose(1, 2), query(q)));
@@ -157,9 +162,10 @@ class Attention : public torch::autograd::Function<Attention> {
   }
 
  private:
-  static Slice slice_of(const at::Tensor& kept, const AttentionOptions& o, std::int64_t s, std::int64_t offset) {
+  static Slice slice_of(const at::Tensor& kept, const SavedAttention& saved, std::int64_t s, std::int64_t offset) {
+    const auto& o = saved.options;
     const std::int64_t m = o.query_rows->length[s], n = o.key_rows->length[s];
-    return {kept.narrow(0, offset, o.num_heads * m * n).view({o.num_heads, m, n}), offset};
+    return {kept.narrow(0, offset, o.num_heads * m * n).view({o.num_heads, m, n}), o.query_rows->begin[s], saved.mask};
   }
 
   static void probabilities(const at::Tensor& q, const at::Tensor& k, const at::Tensor& bias, const AttentionOptions& o,
@@ -183,19 +189,18 @@ class Attention : public torch::autograd::Function<Attention> {
     });
   }
 
-  static void score_gradient(const Slice& slice, const kernels::Mask& mask, const RowSoftmax& layout,
-                             const at::Tensor& gbias, const at::Tensor& ds) {
+  static void score_gradient(const Slice& slice, const RowSoftmax& layout, const at::Tensor& gbias,
+                             const at::Tensor& ds) {
     const std::int64_t n = slice.p.size(2);
     float* bias = gbias.defined() ? gbias.mutable_data_ptr<float>() : nullptr;
-    const bool drop = mask.threshold != 0 || mask.scale != 1.0f;
     for_rows(slice.p.size(0) * slice.p.size(1), n, [&](std::int64_t first, std::int64_t last) {
       ReadRow p(slice.p, n), in(ds, n);
       WriteRow out(ds, n);
       for (std::int64_t r = first; r < last; ++r) {
         const float* given = in.at(r * n);
         float* row = out.at(r * n);
-        if (drop) {
-          kernels::dropout(given, row, n, static_cast<std::uint32_t>(slice.offset + r * n), mask);
+        if (slice.mask.drops()) {
+          slice.drop(given, row, r);
         } else if (row != given) {
           std::copy(given, given + n, row);
         }

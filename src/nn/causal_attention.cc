@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
+#include "nn/dropout_mask.h"
 #include "nn/gemm.h"
-#include "nn/kernels.h"
 #include "nn/rows.h"
 #include "nn/score_kernels.h"
 #include "tessera/base/error.h"
@@ -27,14 +27,12 @@ constexpr std::int64_t kScores = 1 << 18;  // of one block
 struct QueryBlock {
   std::int64_t query_row, key_row;  // of query `begin` and key `lo` in the tensors
   std::int64_t count, keys;
-  std::int64_t place;       // of query `begin` among the keys from `lo` on
-  std::int64_t mask_index;  // of the block's first probability in the dropout mask
+  std::int64_t place;  // of query `begin` among the keys from `lo` on
   std::int64_t lo, total_keys;
 };
 
 template <class Body>
-void for_blocks(const CausalAttentionOptions& o, std::int64_t heads, std::int64_t sequence, std::int64_t mask_index,
-                const Body& body) {
+void for_blocks(const CausalAttentionOptions& o, std::int64_t heads, std::int64_t sequence, const Body& body) {
   const std::int64_t m = o.query_rows->length[sequence], n = o.key_rows->length[sequence];
   const std::int64_t step = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, heads * n), 16, 512);
   for (std::int64_t begin = 0; begin < m; begin += step) {
@@ -45,14 +43,13 @@ void for_blocks(const CausalAttentionOptions& o, std::int64_t heads, std::int64_
       if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1);
     }
     body(QueryBlock{o.query_rows->begin[sequence] + begin, o.key_rows->begin[sequence] + lo, count, hi - lo, place - lo,
-                    mask_index, lo, n});
-    mask_index += heads * count * (hi - lo);
+                    lo, n});
   }
 }
 
 struct SavedCausalAttention : torch::CustomClassHolder {
   CausalAttentionOptions options;
-  kernels::Mask mask;
+  DropoutMask mask;  // by query
 };
 
 class Scores {
@@ -92,8 +89,10 @@ class Scores {
   const float* slopes_ = nullptr;
 };
 
-bool drops(const kernels::Mask& mask) {
-  return mask.threshold != 0 || mask.scale != 1.0f;
+/// Row r of the block's [H * B, N] probabilities, masked.
+void drop(const float* from, float* to, std::int64_t r, const QueryBlock& b, const DropoutMask& mask) {
+  const auto first = head_offset(r / b.count) + static_cast<std::uint32_t>(b.lo);
+  kernels::dropout(from, to, b.keys, first, mask.row(b.query_row + r % b.count));
 }
 
 /// [B, KV, G, D] rows of the block as [KV, G * B, D], copied.
@@ -115,15 +114,14 @@ at::Tensor keys_of(const at::Tensor& x, const QueryBlock& b) {
 }
 
 /// mask(p) over [H * B, N], or p itself.
-at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const kernels::Mask& mask) {
-  if (!drops(mask)) return p;
+at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const DropoutMask& mask) {
+  if (!mask.drops()) return p;
   const auto out = at::empty_like(p);
   for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
     ReadRow in(p, b.keys);
     WriteRow result(out, b.keys);
     for (std::int64_t r = first; r < last; ++r) {
-      kernels::dropout(in.at(r * b.keys), result.at(r * b.keys), b.keys,
-                       static_cast<std::uint32_t>(b.mask_index + r * b.keys), mask);
+      drop(in.at(r * b.keys), result.at(r * b.keys), r, b, mask);
       result.store();
     }
   });
@@ -154,7 +152,7 @@ void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const Q
 
 /// dp becomes the gradient of the products, in place.
 void score_gradient(const at::Tensor& p, const at::Tensor& products, const at::Tensor& dp,
-                    const CausalAttentionOptions& o, const QueryBlock& b, const kernels::Mask& mask) {
+                    const CausalAttentionOptions& o, const QueryBlock& b, const DropoutMask& mask) {
   const Scores scores(o, b);
   for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
     ReadRow rp(p, b.keys), rs(products, b.keys), in(dp, b.keys);
@@ -162,8 +160,8 @@ void score_gradient(const at::Tensor& p, const at::Tensor& products, const at::T
     for (std::int64_t r = first; r < last; ++r) {
       const float* given = in.at(r * b.keys);
       float* row = out.at(r * b.keys);
-      if (drops(mask)) {
-        kernels::dropout(given, row, b.keys, static_cast<std::uint32_t>(b.mask_index + r * b.keys), mask);
+      if (mask.drops()) {
+        drop(given, row, r, b, mask);
       } else if (row != given) {
         std::copy(given, given + b.keys, row);
       }
@@ -203,18 +201,16 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
                             const CausalAttentionOptions& o) {
     auto saved = c10::make_intrusive<SavedCausalAttention>();
     saved->options = o;
-    saved->mask = kernels::make_mask(o.dropout, o.dropout > 0 ? tensor::next_key() : tensor::RandomKey{});
+    saved->mask = DropoutMask(o.dropout, q.size(0));
     const std::int64_t heads = q.size(1) * q.size(2);
     const auto out = at::empty({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options());
     const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
     float* sums = lse.mutable_data_ptr<float>();
-    std::int64_t mask_index = 0;
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
-      for_blocks(o, heads, s, mask_index, [&](const QueryBlock& b) {
+      for_blocks(o, heads, s, [&](const QueryBlock& b) {
         const auto p = gemm(gathered(q, b), keys_of(k, b).transpose(1, 2));
         probabilities(p, o, b, heads, sums, /*again=*/false);
         scatter(gemm(dropped(p, b, saved->mask), keys_of(v, b)), out, b);
-        mask_index = b.mask_index + heads * b.count * b.keys;
       });
     }
     ctx->save_for_backward({q, k, v, lse});
@@ -233,11 +229,10 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     // Every row is written: sequences cover the queries, and with a cache there is no backward.
     const auto gq = at::empty(q.sizes(), q.options()), gk = at::empty(k.sizes(), k.options()),
                gv = at::empty(v.sizes(), v.options());
-    std::int64_t mask_index = 0;
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
       KeyGradient keys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
           values(gv, o.key_rows->begin[s], o.key_rows->length[s]);
-      for_blocks(o, heads, s, mask_index, [&](const QueryBlock& b) {
+      for_blocks(o, heads, s, [&](const QueryBlock& b) {
         const auto qb = gathered(q, b), gb = gathered(g, b);
         const auto p = gemm(qb, keys_of(k, b).transpose(1, 2));
         const auto products = o.softcap > 0 ? p.clone() : at::Tensor();
@@ -247,7 +242,6 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
         score_gradient(p, products, ds, o, b, state->mask);
         scatter(gemm(ds, keys_of(k, b)), gq, b);
         keys.add(gemm(ds.transpose(1, 2), qb), b);
-        mask_index = b.mask_index + heads * b.count * b.keys;
       });
       keys.write();
       values.write();

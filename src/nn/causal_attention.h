@@ -19,7 +19,7 @@ struct CausalAttentionOptions {
   at::Tensor key_visible;
   bool blind_query_sees_past = false;
   /// Linear biases (Press et al. 2022): bias_scale * slopes [KV * G] * key_position [key tokens], both float32, is
-  /// added to the scores after `scale`; undefined: none. bias_in_bfloat16 rounds the slope and its product.
+  /// added to the scores after `scale`; undefined: none. bias_in_bfloat16 rounds both and their product.
   at::Tensor slopes, key_position;
   double bias_scale = 1.0;
   bool bias_in_bfloat16 = false;

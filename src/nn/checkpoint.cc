@@ -16,7 +16,7 @@ using torch::autograd::variable_list;
 
 /// What a recomputation needs besides its inputs.
 struct Plan : torch::CustomClassHolder {
-  Plan(Recomputable run, tensor::RandomState random) : run(std::move(run)), random(random) {}
+  Plan(Recomputable run, tensor::RandomState random) : run(std::move(run)), random(std::move(random)) {}
   Recomputable run;
   tensor::RandomState random;
 };
@@ -24,8 +24,10 @@ struct Plan : torch::CustomClassHolder {
 /// Puts this thread's stream of random numbers at a position, and back.
 class RandomScope {
  public:
-  explicit RandomScope(tensor::RandomState state) : before_(tensor::random_state()) { tensor::random_state() = state; }
-  ~RandomScope() { tensor::random_state() = before_; }
+  explicit RandomScope(tensor::RandomState state) : before_(tensor::random_state()) {
+    tensor::random_state() = std::move(state);
+  }
+  ~RandomScope() { tensor::random_state() = std::move(before_); }
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 

@@ -13,51 +13,36 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kPiece = 4096;  // elements of one kernel call
-
-// Calls kernel(a, b, y, count, first index) over pieces; b may be undefined.
+// Calls kernel(a, b, y, count, row) for every row; b may be undefined.
 template <class Kernel>
-void for_pieces(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const Kernel& kernel) {
-  const std::int64_t n = y.numel(), pieces = (n + kPiece - 1) / kPiece;
-  for_rows(pieces, kPiece, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t piece = first; piece < last; ++piece) {
-      const std::int64_t begin = piece * kPiece, count = std::min(kPiece, n - begin);
-      ReadRow ra(a, count), rb(b, count);
-      WriteRow out(y, count);
-      const float* pa = ra.at(begin);
-      const float* pb = rb.at(begin);
-      kernel(pa, pb, out.at(begin), count, static_cast<std::uint32_t>(begin));
+void for_each_row(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const Kernel& kernel) {
+  const std::int64_t rows = mask_rows(y), n = rows == 0 ? 0 : y.numel() / rows;
+  for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
+    ReadRow ra(a, n), rb(b, n);
+    WriteRow out(y, n);
+    for (std::int64_t row = first; row < last; ++row) {
+      const float* pa = ra.at(row * n);
+      const float* pb = rb.at(row * n);
+      kernel(pa, pb, out.at(row * n), n, row);
       out.store();
     }
   });
-}
-
-void store(AutogradContext* ctx, double p, tensor::RandomKey key) {
-  ctx->saved_data["p"] = p;
-  ctx->saved_data["a"] = static_cast<std::int64_t>(key.a);
-  ctx->saved_data["b"] = static_cast<std::int64_t>(key.b);
-}
-
-kernels::Mask restore(AutogradContext* ctx) {
-  const tensor::RandomKey key{static_cast<std::uint32_t>(ctx->saved_data["a"].toInt()),
-                              static_cast<std::uint32_t>(ctx->saved_data["b"].toInt())};
-  return kernels::make_mask(ctx->saved_data["p"].toDouble(), key);
 }
 
 class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, double p) {
     const auto x = x_in.contiguous();
-    const auto key = tensor::next_key();
+    const DropoutMask mask(p, mask_rows(x));
     const auto y = at::empty_like(x);
-    apply_mask(x, y, kernels::make_mask(p, key));
-    store(ctx, p, key);
+    apply_mask(x, y, mask);
+    mask.save(ctx);
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto gy = grads[0].contiguous();
     const auto gx = at::empty_like(gy);
-    apply_mask(gy, gx, restore(ctx));
+    apply_mask(gy, gx, DropoutMask::load(ctx));
     return {gx, at::Tensor()};
   }
 };
@@ -66,13 +51,12 @@ class DropoutAddFunction : public torch::autograd::Function<DropoutAddFunction> 
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& residual_in, const at::Tensor& x_in, double p) {
     const auto residual = residual_in.contiguous(), x = x_in.contiguous();
-    const auto key = tensor::next_key();
-    const auto mask = kernels::make_mask(p, key);
+    const DropoutMask mask(p, mask_rows(x));
     const auto y = at::empty_like(residual);
-    for_pieces(residual, x, y, [&](const float* r, const float* v, float* out, std::int64_t n, std::uint32_t first) {
-      kernels::dropout_add(r, v, out, n, first, mask);
+    for_each_row(residual, x, y, [&](const float* r, const float* v, float* out, std::int64_t n, std::int64_t row) {
+      kernels::dropout_add(r, v, out, n, 0, mask.row(row));
     });
-    store(ctx, p, key);
+    mask.save(ctx);
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -80,7 +64,7 @@ class DropoutAddFunction : public torch::autograd::Function<DropoutAddFunction> 
     at::Tensor gx;
     if (ctx->needs_input_grad(1)) {
       gx = at::empty_like(gy);
-      apply_mask(gy, gx, restore(ctx));
+      apply_mask(gy, gx, DropoutMask::load(ctx));
     }
     return {gy, gx, at::Tensor()};
   }
@@ -90,13 +74,13 @@ class ReluDropoutFunction : public torch::autograd::Function<ReluDropoutFunction
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, double p) {
     const auto x = x_in.contiguous();
-    const auto mask = kernels::make_mask(p, p > 0 ? tensor::next_key() : tensor::RandomKey{});
+    const DropoutMask mask(p, mask_rows(x));
     const auto y = at::empty_like(x);
-    for_pieces(x, {}, y, [&](const float* v, const float*, float* out, std::int64_t n, std::uint32_t first) {
-      kernels::relu_dropout(v, out, n, first, mask);
+    for_each_row(x, {}, y, [&](const float* v, const float*, float* out, std::int64_t n, std::int64_t row) {
+      kernels::relu_dropout(v, out, n, 0, mask.row(row));
     });
     ctx->save_for_backward({y});
-    ctx->saved_data["scale"] = static_cast<double>(mask.scale);
+    ctx->saved_data["scale"] = static_cast<double>(mask.scale());
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -104,7 +88,7 @@ class ReluDropoutFunction : public torch::autograd::Function<ReluDropoutFunction
     const auto gy = grads[0].contiguous();
     const auto gx = at::empty_like(gy);
     const auto scale = static_cast<float>(ctx->saved_data["scale"].toDouble());
-    for_pieces(gy, y, gx, [&](const float* g, const float* v, float* out, std::int64_t n, std::uint32_t) {
+    for_each_row(gy, y, gx, [&](const float* g, const float* v, float* out, std::int64_t n, std::int64_t) {
       kernels::relu_dropout_backward(g, v, out, n, scale);
     });
     return {gx, at::Tensor()};
@@ -113,15 +97,19 @@ class ReluDropoutFunction : public torch::autograd::Function<ReluDropoutFunction
 
 }  // namespace
 
-void apply_mask(const at::Tensor& x, const at::Tensor& y, const kernels::Mask& mask) {
-  for_pieces(x, {}, y, [&](const float* v, const float*, float* out, std::int64_t n, std::uint32_t first) {
-    kernels::dropout(v, out, n, first, mask);
+std::int64_t mask_rows(const at::Tensor& x) {
+  return x.numel() == 0 ? 0 : x.dim() == 0 ? 1 : x.numel() / x.size(-1);
+}
+
+void apply_mask(const at::Tensor& x, const at::Tensor& y, const DropoutMask& mask) {
+  for_each_row(x, {}, y, [&](const float* v, const float*, float* out, std::int64_t n, std::int64_t row) {
+    kernels::dropout(v, out, n, 0, mask.row(row));
   });
 }
 
-void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const kernels::Mask& mask) {
-  for_pieces(x, y, y, [&](const float* v, const float* old, float* out, std::int64_t n, std::uint32_t first) {
-    kernels::dropout_add(old, v, out, n, first, mask);
+void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const DropoutMask& mask) {
+  for_each_row(x, y, y, [&](const float* v, const float* old, float* out, std::int64_t n, std::int64_t row) {
+    kernels::dropout_add(old, v, out, n, 0, mask.row(row));
   });
 }
 

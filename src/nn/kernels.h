@@ -7,7 +7,7 @@
 
 namespace tessera::nn::kernels {
 
-/// A dropout mask: element i of the tensor is kept when random_bits(key, i) >= threshold, and scaled.
+/// A dropout mask of one row: element i is kept when random_bits(key, i) >= threshold, and scaled.
 struct Mask {
   tensor::RandomKey key;
   std::uint32_t threshold = 0;  // p * 2^32

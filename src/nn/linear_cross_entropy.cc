@@ -82,9 +82,10 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       const std::int64_t count = std::min(step, rows - begin);
       const auto h = hidden.narrow(0, begin, count);
       const auto logits = gemm(h, weight.t());
-      rows_loss({logits, label + begin, static_cast<float>(options.scale), static_cast<float>(options.softcap),
-                 static_cast<float>(options.scale / options.normalizer), hidden_grad || weight_grad},
-                losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
+      rows_loss(
+          {logits, label + begin, static_cast<float>(options.scale), static_cast<float>(options.softcap),
+           static_cast<float>(options.scale * options.loss_scale / options.normalizer), hidden_grad || weight_grad},
+          losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
       if (hidden_grad) gemm_to(gh.narrow(0, begin, count), logits, weight);
       if (weight_grad && !gw.defined()) {
         gw = gemm(logits.t(), h);
@@ -94,6 +95,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     }
     double total = 0;
     for (float loss : losses) total += loss;
+    ctx->saved_data["loss_scale"] = options.loss_scale;
     ctx->saved_data["gh"] = gh;
     ctx->saved_data["gw"] = gw;
     if (options.weight_gradient && gw.defined())
@@ -103,7 +105,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const double factor = grads[0].to(at::kDouble).item<double>();
+    const double factor = grads[0].to(at::kDouble).item<double>() / ctx->saved_data["loss_scale"].toDouble();
     const auto take = [&](const char* name) {
       auto g = ctx->saved_data[name].isTensor() ? ctx->saved_data[name].toTensor() : at::Tensor();
       TESSERA_CHECK(g.defined() || !ctx->needs_input_grad(name[1] == 'w' ? 1 : 0),

@@ -11,6 +11,9 @@ struct CrossEntropyOptions {
   double scale = 1.0;  // of the logits
   double softcap = 0;  // logits become softcap * tanh(logit / softcap), after `scale`; 0: as they are
   double normalizer = 1.0;
+  /// What the result will be multiplied by before backward (optim::GradScaler): gradients are made with it, so that
+  /// those in float16 do not vanish on the way. Any other factor is right, too.
+  double loss_scale = 1.0;
   at::Tensor* predictions = nullptr;              // receives the argmax of every row
   GradientSlot weight_gradient = {};              // receives the weight's gradient in backward instead of autograd
   std::optional<at::ScalarType> loss_dtype = {};  // default: hidden's

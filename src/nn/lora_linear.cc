@@ -16,8 +16,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor masked(const at::Tensor& x, const kernels::Mask& mask) {
-  if (mask.threshold == 0 && mask.scale == 1.0f) return x;
+at::Tensor masked(const at::Tensor& x, const DropoutMask& mask) {
+  if (!mask.drops()) return x;
   const auto y = at::empty_like(x);
   apply_mask(x, y, mask);
   return y;
@@ -38,25 +38,13 @@ struct Products {
 };
 
 Products products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
-                  const kernels::Mask& mask) {
+                  const DropoutMask& mask) {
   Products out;
   out.y = gemm(x, weight.t());
   if (bias.defined()) out.y.add_(bias);
   out.u = gemm(masked(x.to(low.a.scalar_type()), mask), low.a.t());
   add_product(out.y, out.u, low.b.t(), low.scaling);
   return out;
-}
-
-void store(AutogradContext* ctx, const LowRank& low, tensor::RandomKey key) {
-  ctx->saved_data["scaling"] = low.scaling;
-  ctx->saved_data["p"] = low.dropout;
-  ctx->saved_data["key"] = static_cast<std::int64_t>(std::uint64_t{key.b} << 32 | key.a);
-}
-
-kernels::Mask restored_mask(AutogradContext* ctx) {
-  const auto packed = static_cast<std::uint64_t>(ctx->saved_data["key"].toInt());
-  return kernels::make_mask(ctx->saved_data["p"].toDouble(),
-                            {static_cast<std::uint32_t>(packed), static_cast<std::uint32_t>(packed >> 32)});
 }
 
 /// Gradients of x, W, A and B; g: [N, out], of the sum of both products. Undefined where not needed (inputs 0 to 3).
@@ -66,7 +54,7 @@ struct ProductGradients {
 
 ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g, const at::Tensor& x,
                                       const at::Tensor& weight, const LowRank& low, const at::Tensor& u) {
-  const auto mask = restored_mask(ctx);
+  const auto mask = DropoutMask::load(ctx);
   const auto& a = low.a;
   const auto ga_in = g.to(a.scalar_type());
   ProductGradients out;
@@ -76,7 +64,7 @@ ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g,
   if (ctx->needs_input_grad(1)) out.weight = gemm(g.t(), x);
   if (!ctx->needs_input_grad(0)) return out;
   out.x = gemm(g, weight);
-  if (mask.threshold == 0) {
+  if (!mask.drops()) {
     add_product(out.x, gu, a, 1.0);
   } else {
     accumulate_masked(gemm(gu, a).to(out.x.scalar_type()), out.x, mask);
@@ -88,12 +76,13 @@ class LoraLinear : public torch::autograd::Function<LoraLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& a,
                             const at::Tensor& b, const std::optional<at::Tensor>& bias, double scaling, double p) {
-    const auto key = p > 0 ? tensor::next_key() : tensor::RandomKey{};
+    const DropoutMask mask(p, x.size(0));
     const LowRank low{a, b, scaling, p};
-    const auto [y, u] = products(x, weight, bias.value_or(at::Tensor()), low, kernels::make_mask(p, key));
+    const auto [y, u] = products(x, weight, bias.value_or(at::Tensor()), low, mask);
     ctx->save_for_backward({x, weight, a, b, u});
     ctx->saved_data["bias"] = bias.has_value();
-    store(ctx, low, key);
+    ctx->saved_data["scaling"] = scaling;
+    mask.save(ctx);
     return y;
   }
 
@@ -113,14 +102,15 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& a,
                             const at::Tensor& b, const at::Tensor& magnitude, const at::Tensor& norms,
                             const std::optional<at::Tensor>& bias, double scaling, double p) {
-    const auto key = p > 0 ? tensor::next_key() : tensor::RandomKey{};
+    const DropoutMask mask(p, x.size(0));
     const LowRank low{a, b, scaling, p};
-    const auto [z, u] = products(x, weight, {}, low, kernels::make_mask(p, key));
+    const auto [z, u] = products(x, weight, {}, low, mask);
     const auto c = (magnitude / norms).to(z.scalar_type());
     ctx->save_for_backward({x, weight, a, b, u, z, c, norms});
     ctx->saved_data["bias"] = bias.has_value();
     ctx->saved_data["magnitude_dtype"] = static_cast<std::int64_t>(magnitude.scalar_type());
-    store(ctx, low, key);
+    ctx->saved_data["scaling"] = scaling;
+    mask.save(ctx);
     return bias ? at::addcmul(*bias, z, c) : z * c;
   }
 

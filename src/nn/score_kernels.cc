@@ -56,7 +56,8 @@ TESSERA_CLONES void make_scores(float* s, const ScoreRow& row) {
     if (row.bias_in_bfloat16) {
       const float narrow = rounded_to_bfloat16(slope);
 #pragma omp simd
-      for (std::int64_t j = first; j < last; ++j) s[j] += factor * rounded_to_bfloat16(narrow * place[j]);
+      for (std::int64_t j = first; j < last; ++j)
+        s[j] += factor * rounded_to_bfloat16(narrow * rounded_to_bfloat16(place[j]));
     } else {
 #pragma omp simd
       for (std::int64_t j = first; j < last; ++j) s[j] += factor * (slope * place[j]);

@@ -40,7 +40,10 @@ std::vector<std::string> grow_tables(fsdp::FsdpOptions& fsdp, const models::Mode
 
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
-  a.model = models::build_model(options.model_folder, &a.config, options.dtype, options.min_vocab_size);
+  a.model = models::build_model(options.model_folder, &a.config,
+                                {.dtype = options.dtype,
+                                 .min_vocab_size = options.min_vocab_size,
+                                 .attn_implementation = options.attn_implementation});
   if (!options.adapter_folder.empty()) {
     a.lora = peft::read_adapter_config(options.adapter_folder);
   } else {

@@ -15,8 +15,9 @@ namespace tessera::tasks {
 struct AssembleOptions {
   std::string model_folder;
   std::optional<peft::LoraConfig> lora = {};
-  std::string adapter_folder = {};  // start from this adapter (lora is then read from it)
-  std::int64_t min_vocab_size = 0;  // the token tables grow to at least so many rows
+  std::string adapter_folder = {};       // start from this adapter (lora is then read from it)
+  std::int64_t min_vocab_size = 0;       // the token tables grow to at least so many rows
+  std::string attn_implementation = {};  // models::BuildOptions
   std::uint64_t seed = 42;
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
   fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in

@@ -1,6 +1,5 @@
 #include "tasks/generate.h"
 
-#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
+#include "tasks/left_padding.h"
 #include "tasks/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
@@ -17,26 +17,6 @@ namespace tessera::tasks {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
-
-struct Batch {
-  at::Tensor ids, mask;  // [B, S] int64, padded on the left
-};
-
-Batch padded(const std::vector<Ids>& rows, std::int64_t pad) {
-  std::size_t longest = 1;
-  for (const auto& row : rows) longest = std::max(longest, row.size());
-  const auto batch = static_cast<std::int64_t>(rows.size()), length = static_cast<std::int64_t>(longest);
-  const auto options = at::TensorOptions().dtype(at::kLong);
-  Batch out{at::full({batch, length}, pad, options), at::full({batch, length}, 0, options)};
-  for (std::int64_t r = 0; r < batch; ++r) {
-    const auto& row = rows[static_cast<std::size_t>(r)];
-    const auto first = length - static_cast<std::int64_t>(row.size());
-    auto* ids = out.ids.mutable_data_ptr<std::int64_t>() + r * length + first;
-    std::copy(row.begin(), row.end(), ids);
-    out.mask.select(0, r).narrow(0, first, length - first).fill_(1);
-  }
-  return out;
-}
 
 /// Prints a growing text, character by character that is complete.
 class Stream {
@@ -59,20 +39,6 @@ class Stream {
   Ids ids_;
   std::size_t printed_ = 0;
 };
-
-/// What row r of the sequences says after its first `skip` tokens, up to the end token.
-std::string text_of(const at::Tensor& sequences, std::int64_t r, std::int64_t skip,
-                    const models::GenerationConfig& settings, const text::Tokenizer& tokenizer, bool skip_special) {
-  const auto row = sequences.select(0, r).contiguous();
-  const auto* p = row.const_data_ptr<std::int64_t>();
-  Ids ids;
-  for (std::int64_t i = skip; i < row.numel(); ++i) {
-    ids.push_back(static_cast<std::int32_t>(p[i]));
-    const auto& eos = settings.eos_token_ids;
-    if (std::find(eos.begin(), eos.end(), p[i]) != eos.end()) break;
-  }
-  return tokenizer.decode(ids, skip_special);
-}
 
 std::string_view trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \n\t");
@@ -115,7 +81,7 @@ class Generator {
       if (ids.empty()) throw DataError("a prompt has no token: \"" + prompt.text + "\"");
       rows.push_back(std::move(ids));
     }
-    const auto batch = padded(rows, settings_.pad_token_id);
+    const auto batch = left_padded(rows, settings_.pad_token_id);
     const bool streams = single() && options_.stream && settings_.num_beams == 1 && settings_.num_return_sequences == 1;
     Stream stream(out_, *tokenizer_, options_);
     models::TokenCallback on_tokens;
@@ -133,8 +99,8 @@ class Generator {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       nlohmann::json texts = nlohmann::json::array();
       for (std::int64_t k = 0; k < each; ++k) {
-        texts.push_back(text_of(sequences, static_cast<std::int64_t>(i) * each + k, skip, settings_, *tokenizer_,
-                                options_.skip_special_tokens));
+        texts.push_back(generated_text(sequences, static_cast<std::int64_t>(i) * each + k, skip, settings_, *tokenizer_,
+                                       options_.skip_special_tokens));
       }
       if (single()) {
         for (const auto& text : texts) out_ << text.get<std::string>() << "\n";

@@ -25,7 +25,7 @@ void save_trained(Assembled& model, const std::string& base_folder, const std::s
   if (model.lora) {
     checkpoint::save_adapter(*model.sharded, *model.model, *model.lora, folder, queue);
   } else {
-    checkpoint::save_pretrained(*model.sharded, base_folder, folder, queue);
+    checkpoint::save_pretrained(*model.sharded, base_folder, folder, model.config.vocab_size, queue);
   }
 }
 

@@ -5,13 +5,16 @@
 #include <filesystem>
 #include <ostream>
 
+#include "base/gguf.h"
 #include "checkpoint/pretrained.h"
 #include "config/options.h"
 #include "models/config_reader.h"
+#include "models/gguf_model.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/model_folder.h"
 #include "tessera/base/error.h"
+#include "text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -19,17 +22,23 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   auto fsdp = fsdp_options(config::from_environment());
   fsdp.precision = {};  // as stored
   fsdp.source = o.source;
-  const std::string file = o.model_folder + "/config.json";
-  const auto json = models::read_json(file);
-  const auto dtype = models::stored_dtype(models::ConfigReader(json, file));
+  const auto json = models::read_model_config(o.model_folder);
+  const auto dtype = models::stored_dtype(models::ConfigReader(json, o.model_folder + "/config.json"));
   Assembled a = assemble(
       {.model_folder = o.model_folder, .adapter_folder = o.adapter_folder, .dtype = dtype, .fsdp = fsdp}, group);
+  const auto save_tokenizer = [&] {
+    const auto gguf = models::gguf_file_of(o.model_folder);  // its tokenizer is no file that could be copied
+    if (group->rank() == 0 && gguf && read_gguf_header(*gguf).texts("tokenizer.ggml.tokens"))
+      text::open_tokenizer(o.model_folder)->save(o.output);
+  };
   if (!a.adapters) {
     checkpoint::save_pretrained(*a.sharded, o.model_folder, o.output);
+    save_tokenizer();
     return fmt::format("{} with {} parameters saved in {}\n", a.config.model_type, a.parameters, o.output);
   }
   checkpoint::save_merged(*a.sharded, *a.model, o.model_folder, o.output,
                           a.adapters->untied ? checkpoint::Head::kUntied : checkpoint::Head::kAsInBase);
+  save_tokenizer();
   return fmt::format("{} with {} merged adapters saved in {}\n", a.config.model_type, a.adapters->adapted.size(),
                      o.output);
 }

@@ -1,6 +1,7 @@
 #include "tasks/pair_training.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -64,7 +65,12 @@ double PairTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
 
 at::Tensor PairTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
   mine_.seek({epoch, batch});
-  return model_(pair_input(data::collate(rows_, mine_.next(), collate_), normalizer)).loss;
+  const auto numbers = mine_.next();
+  auto in = pair_input(data::collate(rows_, numbers, collate_), normalizer);
+  in.row_ids = at::tensor(numbers, at::TensorOptions().dtype(at::kLong));
+  in.first_draw = train::first_draw_of_epoch(epoch);
+  in.loss_scale = loss_scale();
+  return model_(std::move(in)).loss;
 }
 
 std::string PairTrainable::find_non_finite(std::int64_t epoch, std::int64_t batch) {

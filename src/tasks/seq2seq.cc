@@ -83,7 +83,7 @@ class Seq2SeqJob {
                                            : o_.metrics_file) {}
 
   void run() {
-    tensor::manual_seed(static_cast<std::uint64_t>(o_.seed), static_cast<std::uint64_t>(group_->rank()));
+    tensor::manual_seed(static_cast<std::uint64_t>(o_.seed));  // draws differ by row, not by rank
     model_ = assemble(assemble_options(o_, folder_), group_);
     const std::string tokenizer = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
     data_ = load_seq2seq_data(o_, tokenizer, model_.config.vocab_size);

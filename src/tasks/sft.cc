@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "models/gguf_model.h"
+#include "tasks/answer_samples.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/job.h"
@@ -30,6 +30,7 @@ AssembleOptions assemble_options(const SftOptions& o, const std::string& folder)
   AssembleOptions a;
   a.model_folder = folder;
   a.adapter_folder = o.adapter.adapter_name_or_path;
+  a.attn_implementation = o.attn_implementation;
   a.seed = static_cast<std::uint64_t>(o.training.seed);
   a.lora = lora_config(o.adapter, "CAUSAL_LM", o.model_name_or_path);
   config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
@@ -70,13 +71,6 @@ double flops_per_token(models::Model& model) {
   return 4 * (matrices - (has_head ? tables : 0)) + 2 * trained;
 }
 
-/// config.json of a saved model: the base model's (that of a GGUF file, too), with the tables' real size.
-void write_model_config(const std::string& base, std::int64_t rows, const std::string& folder) {
-  nlohmann::json config = models::read_model_config(base);
-  config["vocab_size"] = rows;
-  write_file_atomically(folder + "/config.json", config.dump(2) + "\n");
-}
-
 /// The whole job on one rank. `out` is rank 0's standard output, nothing elsewhere.
 class SftJob {
  public:
@@ -92,10 +86,11 @@ class SftJob {
   /// False when it was interrupted.
   bool run() {
     const auto seed = static_cast<std::uint64_t>(o_.training.seed);
-    tensor::manual_seed(seed, static_cast<std::uint64_t>(group_->rank()));
+    tensor::manual_seed(seed);  // draws differ by row, not by rank
     load_data();
     AssembleOptions options = assemble_options(o_, folder_);
     options.min_vocab_size = tokenizer_.min_vocab_size;
+    compute_dtype_ = options.fsdp.precision.param_dtype.value_or(at::kFloat);
     model_ = assemble(options, group_);
     if (model_.config.kind != models::ModelKind::kCausal) {
       throw ConfigError("'" + folder_ + "' holds a " + model_.config.model_type +
@@ -149,22 +144,35 @@ class SftJob {
     train::SessionTask session_task;
     session_task.num_examples = splits_.train->size();
     session_task.trainable_parameters = model_.trainable;
+    session_task.compute_dtype = compute_dtype_;
     session_task.flops_per_token = flops_per_token(*model_.model);
     session_task.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) { save(folder, queue); };
     set_torch_state(model_, session_task);
     session_task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate(*model_.model, *splits_.eval, collate_, o_.training, *group_, bars, err_);
     };
+    if (o_.eval_generate > 0) {
+      const auto samples = data::first_samples(o_.data, tokenizer_.tokenizer, o_.eval_generate);
+      session_task.samples = [this, samples] { return show_answers(samples); };
+    }
     return train::Session(o_.training, session_task, trainer, *model_.sharded, *optimizer, out_, err_).run();
+  }
+
+  nlohmann::ordered_json show_answers(const std::vector<data::SftSample>& samples) {
+    auto settings = models::read_generation_config(folder_, model_.config);
+    settings.do_sample = false;
+    settings.max_new_tokens = o_.eval_generate_max_new_tokens;
+    const auto& eos = tokenizer_.tokenizer->eos_id();
+    if (eos >= 0) settings.eos_token_ids = {eos};
+    settings.pad_token_id = collate_.pad_id;
+    return answer_samples(*model_.model, *tokenizer_.tokenizer, samples, settings,
+                          o_.training.per_device_eval_batch_size, out_);
   }
 
   void save(const std::string& folder, checkpoint::SaveQueue& queue) {
     save_trained(model_, folder_, folder, &queue);
     if (group_->rank() != 0) return;
-    queue.push([this, folder] {
-      tokenizer_.tokenizer->save(folder);
-      if (!model_.lora) write_model_config(folder_, model_.config.vocab_size, folder);
-    });
+    queue.push([this, folder] { tokenizer_.tokenizer->save(folder); });
   }
 
   void save_result() {
@@ -185,6 +193,7 @@ class SftJob {
   data::SftSplits splits_;
   data::SftCollateOptions collate_;
   Assembled model_;
+  at::ScalarType compute_dtype_ = at::kFloat;
 };
 
 }  // namespace

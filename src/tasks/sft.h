@@ -21,6 +21,7 @@ struct SftOptions {
   // model
   std::string model_name_or_path;
   std::string tokenizer_name_or_path;  // empty: the model's folder
+  std::string attn_implementation;
   LoraFlags adapter = sft_lora_flags();
   // data
   data::SftDataOptions data;
@@ -29,6 +30,8 @@ struct SftOptions {
   std::string eos_token, pad_token;  // empty: the tokenizer's, or the format's
   std::int64_t pad_to_multiple_of = 1;
   bool padding_free = false;
+  std::int64_t eval_generate = 0;  // prompts answered at each evaluation
+  std::int64_t eval_generate_max_new_tokens = 64;
   bool push_to_hub = false;
   bool use_4bit_quantization = false, use_8bit_quantization = false;
 

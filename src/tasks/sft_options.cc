@@ -10,7 +10,6 @@ namespace {
 
 constexpr const char* kIgnored[][2] = {
     {"--use_flash_attn", "attention never stores the scores of a row where the model allows it"},
-    {"--attn_implementation", "attention never stores the scores of a row where the model allows it"},
     {"--use_reentrant", "both kinds of checkpointing are the same here"},
     {"--use_nested_quant", "only with quantisation"},
     {"--bnb_4bit_compute_dtype", "only with quantisation"},
@@ -31,6 +30,10 @@ void add_model(config::OptionTable& table, SftOptions& o) {
       .required();
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
+  table.add(
+      &o.attn_implementation, {"--attn_implementation"},
+      "eager: as transformers' eager code, where it differs (Falcon's linear biases); other values change nothing",
+      group);
   table.add(&o.use_4bit_quantization, {"--use_4bit_quantization", "--load_in_4bit"}, "QLoRA; not available yet", group);
   table.add(&o.use_8bit_quantization, {"--use_8bit_quantization", "--load_in_8bit"}, "not available yet", group);
   for (const auto& [name, why] : kIgnored) table.add_without_effect({name}, why);
@@ -85,6 +88,11 @@ void check(SftOptions& o) {
                  "--use_8bit_quantization, or use --bf16 to halve the frozen weights",
                  "use_4bit_quantization");
   check_lora_flags(o.adapter);
+  require_option(o.eval_generate >= 0 && o.eval_generate_max_new_tokens > 0,
+                 "--eval_generate takes a number of prompts, --eval_generate_max_new_tokens at least 1",
+                 "eval_generate");
+  require_option(o.eval_generate == 0 || o.training.eval_strategy != train::Interval::kNo,
+                 "--eval_generate answers prompts at evaluations, but --eval_strategy is no", "eval_generate");
   require_option(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
                  "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
 }
@@ -109,6 +117,11 @@ std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::o
   add_data(table, o);
   train::add_training_arguments(table, o.training);
   const char* group = "Output";
+  table.add(&o.eval_generate, {"--eval_generate"},
+            "answer the first so many prompts of the evaluation split at each evaluation, printed beside what was "
+            "expected and kept in metrics.jsonl",
+            group);
+  table.add(&o.eval_generate_max_new_tokens, {"--eval_generate_max_new_tokens"}, "longest of these answers", group);
   table.add(&o.push_to_hub, {"--push_to_hub"}, "not available yet", group);
   table.add(&o.print_model, {"--print_model"}, "print the sharded model before training", group);
   table.add(&o.save_model, {"--save_model"}, "save the adapter (or model) at the end", group);

@@ -43,16 +43,23 @@ models::ModelInput model_input(const data::SftBatch& batch, double normalizer) {
   in.attention_mask = batch.attention_mask;
   in.position_ids = batch.position_ids;
   in.labels = batch.labels;
+  in.row_ids = batch.row_ids;
   in.loss_normalizer = normalizer;
   in.want_logits = false;
   return in;
 }
 
+std::function<void(at::Tensor)> sum_over(comm::Communicator& group) {
+  return [&group](at::Tensor t) { group.all_reduce(t, comm::ReduceOp::kSum)->wait(); };
+}
+
 SftTrainable::SftTrainable(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
-                           const train::TrainingArguments& arguments, const comm::Communicator& group)
+                           const train::TrainingArguments& arguments, comm::Communicator& group)
     : model_(model),
+      group_(group),
       rows_(rows),
       collate_(collate),
+      embedding_noise_(arguments.neftune_noise_alpha),
       mine_(sampler(rows, arguments, group, false)),
       all_(sampler(rows, arguments, group, true)) {}
 
@@ -75,7 +82,12 @@ std::int64_t SftTrainable::input_tokens(std::int64_t epoch, std::int64_t batch) 
 }
 
 at::Tensor SftTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
-  return model_(model_input(data::collate_sft(rows_, rows_of(mine_, epoch, batch), collate_), normalizer)).loss;
+  auto in = model_input(data::collate_sft(rows_, rows_of(mine_, epoch, batch), collate_), normalizer);
+  in.first_draw = train::first_draw_of_epoch(epoch);
+  in.embedding_noise = embedding_noise_;
+  in.loss_scale = loss_scale();
+  in.sum_over_ranks = sum_over(group_);
+  return model_(std::move(in)).loss;
 }
 
 std::string SftTrainable::find_non_finite(std::int64_t epoch, std::int64_t batch) {
@@ -99,7 +111,9 @@ train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, cons
   double loss = 0, tokens = 0, right = 0;
   for (std::int64_t b = 0; b < sampler.batches_per_epoch(); ++b) {
     const data::SftBatch batch = data::collate_sft(rows, sampler.next(), collate);
-    const models::ModelOutput out = model(model_input(batch, 1.0));
+    models::ModelInput in = model_input(batch, 1.0);
+    in.sum_over_ranks = sum_over(group);
+    const models::ModelOutput out = model(std::move(in));
     bar.update();
     if (batch.label_count == 0) continue;  // padding rows: only to gather units in step with the others
     loss += out.loss.item<double>();

@@ -16,7 +16,7 @@ namespace tessera::tasks {
 class SftTrainable final : public train::Trainable {
  public:
   SftTrainable(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
-               const train::TrainingArguments& arguments, const comm::Communicator& group);
+               const train::TrainingArguments& arguments, comm::Communicator& group);
   std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
   double loss_tokens(std::int64_t epoch, std::int64_t batch) override;
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
@@ -28,13 +28,18 @@ class SftTrainable final : public train::Trainable {
   std::vector<std::int64_t> rows_of(data::EpochSampler& sampler, std::int64_t epoch, std::int64_t batch);
 
   models::Model& model_;
+  comm::Communicator& group_;
   const data::SftDataset& rows_;
   data::SftCollateOptions collate_;
+  double embedding_noise_;
   data::EpochSampler mine_, all_;  // this rank's rows; every rank's
 };
 
 /// The model's input for a batch; the loss is the sum over its labels / normalizer.
 models::ModelInput model_input(const data::SftBatch& batch, double normalizer);
+
+/// ModelInput::sum_over_ranks over a group that outlives the input.
+std::function<void(at::Tensor)> sum_over(comm::Communicator& group);
 
 /// Collective: mean loss over the tokens of all rows, and what goes with it, by the Trainer's names.
 train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "config/options.h"
+#include "models/gguf_model.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
@@ -21,8 +22,11 @@ using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicat
 
 /// What a folder holds decides, not its name.
 Verifier verifier_for(const std::string& folder) {
-  if (!fs::is_directory(folder))
-    throw DataError("'" + folder + "' is not a folder. Give a model folder with reference tensors beside it.", folder);
+  if (folder.ends_with(".gguf") && fs::is_regular_file(folder)) return verify_outputs;
+  if (!fs::is_directory(folder)) {
+    throw DataError(
+        "'" + folder + "' is neither a folder nor a GGUF file. Give a model with reference tensors beside it.", folder);
+  }
   const fs::path expect = fs::path(folder) / "expect.json";
   if (fs::exists(fs::path(folder) / "expect_model.safetensors")) return verify_checkpoint;
   if (!fs::exists(expect)) return verify_outputs;
@@ -41,11 +45,12 @@ Verifier verifier_for(const std::string& folder) {
 Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
   if (options.sharded) {
-    a = assemble({.model_folder = options.folder, .fsdp = options.fsdp}, std::move(group));
+    a = assemble({.model_folder = options.folder, .attn_implementation = kReferenceAttention, .fsdp = options.fsdp},
+                 std::move(group));
     a.sharded->set_gradient_divisor(1.0);
   } else {
-    a.model = models::build_model(options.folder, &a.config);
-    models::load_weights(*a.model, *io::open_weights(options.folder));
+    a.model = models::build_model(options.folder, &a.config, {.attn_implementation = kReferenceAttention});
+    models::load_weights(*a.model, *models::open_model_weights(options.folder));
   }
   return a;
 }

@@ -14,6 +14,9 @@
 
 namespace tessera::tasks {
 
+/// What reference tensors were computed with.
+constexpr const char* kReferenceAttention = "eager";
+
 struct VerifyOptions {
   std::string folder;
   bool sharded = false;            // through fsdp, also on one rank; false: plain modules

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 
+#include "base/file.h"
 #include "io/tensor_source.h"
+#include "models/gguf_model.h"
 #include "models/model.h"
 #include "tasks/assemble.h"
 #include "tasks/verify.h"
@@ -128,6 +131,19 @@ void compare_gradients(Comparison& table, const io::TensorSource& io, const Grad
   }
 }
 
+/// expect.json may hold the loss of the same batch with the experts' balance.
+void compare_router_loss(const std::string& folder, models::Model& model, models::ModelInput in,
+                         comm::Communicator& group, double tolerance, Comparison& table) {
+  const fs::path expect = fs::path(folder) / "expect.json";
+  if (!fs::exists(expect)) return;
+  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  if (!text.contains("with_router_aux_loss")) return;
+  in.router_loss = true;
+  const c10::NoGradGuard no_grad;
+  const double loss = train::sum_over_ranks(group, model(std::move(in)).loss.item<double>());
+  table.add("loss with the experts' balance", loss, text["with_router_aux_loss"]["loss"].get<double>(), tolerance);
+}
+
 }  // namespace
 
 RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
@@ -137,7 +153,7 @@ RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
 }
 
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const auto weights = io::open_weights(options.folder);
+  const auto weights = models::open_model_weights(options.folder);
   const Assembled loaded = load_model(options, group);
   const double unit = storage_unit(*weights);
   const double logits_tolerance = std::max(options.logits_tolerance, 16 * unit);
@@ -156,8 +172,10 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     in.token_type_ids = optional_rows(*io, "token_type_ids", rows);
     in.labels = optional_rows(*io, "labels", rows);
     in.want_hidden = true;
+    in.sum_over_ranks = [&](at::Tensor t) { group->all_reduce(t, comm::ReduceOp::kSum)->wait(); };
     if (in.labels.defined())
       in.loss_normalizer = rows.copies * counted_labels(io::read_tensor(*io, "labels"), loaded.config.kind);
+    if (io->find("seq_lengths")) in.router_loss = false;  // packed rows' loss is that of their tokens
     const bool backward = unit == 0 && std::any_of(io->tensors().begin(), io->tensors().end(),
                                                    [](const auto& t) { return t.name.starts_with("grad."); });
     Comparison table;
@@ -180,6 +198,8 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
       result = {};
       compare_gradients(table, *io, collect_gradients(*loaded.model, loaded.sharded.get()), options.grad_tolerance);
     }
+    if (fs::path(file).filename() == "io.safetensors")
+      compare_router_loss(options.folder, *loaded.model, in, *group, logits_tolerance, table);
     table.merge(*group);
     out << fmt::format("{} ({}, {} rank{}, {})\n", fs::path(file).filename().string(), loaded.config.model_type,
                        group->size(), group->size() == 1 ? "" : "s", options.sharded ? "sharded" : "unsharded");

@@ -288,6 +288,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
             const std::string& rows_key, std::ostream& out) {
   Assembled a = assemble({.model_folder = run.base.string(),
                           .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
+                          .attn_implementation = kReferenceAttention,
                           .fsdp = options.fsdp},
                          group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;

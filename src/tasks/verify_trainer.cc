@@ -138,7 +138,8 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
   const auto expect = json::parse(read_file(options.folder + "/expect.json"));
   const TrainerRun run = read(expect);
   const auto base = fs::path(options.folder).lexically_normal() / ".." / expect.at("base").get<std::string>();
-  Assembled a = assemble({.model_folder = base.string(), .fsdp = options.fsdp}, group);
+  Assembled a = assemble(
+      {.model_folder = base.string(), .attn_implementation = kReferenceAttention, .fsdp = options.fsdp}, group);
   a.sharded->set_gradient_divisor(1.0);
   const auto optimizer =
       make_optimizer(a, "adamw_torch", {.lr = run.lr, .weight_decay = run.weight_decay}, DecayGroups::kTrainer);

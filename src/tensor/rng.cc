@@ -51,7 +51,32 @@ RandomState& random_state() noexcept {
 }
 
 void manual_seed(std::uint64_t seed, std::uint64_t stream) noexcept {
-  random_state() = {mix(seed ^ mix(stream)), 0};
+  random_state() = {mix(seed ^ mix(stream)), 0, {}};
+}
+
+PassScope::PassScope(const at::Tensor& rows, std::uint64_t first_draw) : active_(rows.defined()) {
+  if (!active_) return;
+  auto& state = random_state();
+  before_ = state;
+  state.rows = rows.contiguous();
+  state.position = first_draw;
+}
+
+PassScope::~PassScope() {
+  if (active_) random_state() = std::move(before_);
+}
+
+RowScope::RowScope(at::Tensor rows) : before_(random_state().rows) {
+  if (before_.defined()) random_state().rows = std::move(rows);
+}
+
+RowScope::~RowScope() {
+  random_state().rows = std::move(before_);
+}
+
+RandomKey row_key(RandomKey draw, std::int64_t row) noexcept {
+  const auto own = split(mix(static_cast<std::uint64_t>(row)));
+  return {draw.a ^ own.a, draw.b ^ own.b};
 }
 
 RandomKey next_key() noexcept {

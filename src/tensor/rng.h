@@ -17,11 +17,44 @@ struct RandomKey {
 /// The stream of this thread (ranks of a test are threads, ranks of a run are processes): `position` counts draws.
 struct RandomState {
   std::uint64_t seed = 0, position = 0;
+  /// [rows] int64, contiguous: what the rows of the tensors that are worked on now are, in the job and not in this
+  /// rank's batch (see PassScope). A draw for so many rows is keyed by them. Undefined: by the rows' numbers.
+  at::Tensor rows = {};
 };
 RandomState& random_state() noexcept;
 
-/// Starts this thread's stream again. Ranks that must draw different masks take different streams.
+/// Starts this thread's stream again. Ranks that draw without PassScope take different streams.
 void manual_seed(std::uint64_t seed, std::uint64_t stream = 0) noexcept;
+
+/// While it lives, this thread draws from `first_draw` on, for rows with these keys: what is drawn for a row then
+/// depends neither on the rank nor on the batch that it is in. Ranks must have the same seed and make the same draws.
+/// Undefined keys change nothing.
+class PassScope {
+ public:
+  PassScope(const at::Tensor& rows, std::uint64_t first_draw);
+  ~PassScope();
+  PassScope(const PassScope&) = delete;
+  PassScope& operator=(const PassScope&) = delete;
+
+ private:
+  bool active_;
+  RandomState before_;
+};
+
+/// While it lives, this thread's draws are for these rows (if any were keyed before); the count of draws goes on.
+class RowScope {
+ public:
+  explicit RowScope(at::Tensor rows);
+  ~RowScope();
+  RowScope(const RowScope&) = delete;
+  RowScope& operator=(const RowScope&) = delete;
+
+ private:
+  at::Tensor before_;
+};
+
+/// The key of one row of a draw.
+RandomKey row_key(RandomKey draw, std::int64_t row) noexcept;
 
 /// The key of the next draw of this thread's stream.
 RandomKey next_key() noexcept;

@@ -83,8 +83,7 @@ bool Session::run() {
   const Interruption signals;
   print_banner();
   if (!arguments_.resume_from_checkpoint.empty()) resume();
-  if (task_.flops_per_token > 0)
-    gemm_rate_ = measure_gemm_rate(model_.group(), arguments_.bf16.value_or(false) ? at::kBFloat16 : at::kFloat);
+  if (task_.flops_per_token > 0) gemm_rate_ = measure_gemm_rate(model_.group(), task_.compute_dtype);
   if (arguments_.eval_on_start && resumed_at_ == 0) evaluate();
   const auto start = Clock::now();
   trainer_.run({.on_step = [this](const StepReport& step) { on_step(step); },
@@ -281,6 +280,7 @@ void Session::evaluate() {
   for (const auto& [name, value] : metrics) row[name] = value;
   row["epoch"] = state_.epoch;
   log(row, Json::object());
+  if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
   const auto found = std::find_if(metrics.begin(), metrics.end(),
                                   [&](const auto& m) { return m.first == arguments_.metric_for_best_model; });
   if (found == metrics.end()) {

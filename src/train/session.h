@@ -25,9 +25,13 @@ using Metrics = std::vector<std::pair<std::string, double>>;  // "eval_loss" -> 
 /// What a task adds to the Trainer.
 struct SessionTask {
   std::int64_t num_examples = 0, trainable_parameters = 0;
-  double flops_per_token = 0;  // of the model, forward and backward; 0: no utilisation is shown
+  double flops_per_token = 0;                 // of the model, forward and backward; 0: no utilisation is shown
+  at::ScalarType compute_dtype = at::kFloat;  // of the model's products
   /// Collective: metrics by name, the same on every rank. "eval_loss" is among them.
   std::function<Metrics(const report::BarStyle&)> evaluate;
+  /// Collective, after each evaluation: what the model says, shown by the task and kept in the metrics file. Empty:
+  /// nothing.
+  std::function<nlohmann::ordered_json()> samples;
   /// Collective: the model or adapter and what belongs to it, into a folder that exists. All writing goes through the
   /// queue.
   std::function<void(const std::string& folder, checkpoint::SaveQueue& queue)> save_model;

@@ -58,7 +58,7 @@ std::int64_t Trainer::warmup_steps() const {
   return static_cast<std::int64_t>(std::ceil(options_.warmup_ratio * static_cast<double>(total_steps_)));
 }
 
-void Trainer::check_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch) {
+void Trainer::fail_not_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch) {
   std::int64_t bad = -1;
   for (std::size_t b = 0; b < losses.size() && bad < 0; ++b) {
     if (!std::isfinite(losses[b])) bad = static_cast<std::int64_t>(b);
@@ -104,6 +104,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   for (std::int64_t b = 0; b < batches; ++b) {
     std::optional<fsdp::NoSync> no_sync;
     if (b + 1 < batches) no_sync.emplace(model_);
+    if (scaler_) task_.set_loss_scale(scaler_->scale());
     at::Tensor loss = task_.loss(epoch, first_batch + b, tokens);
     (scaler_ ? scaler_->scale(loss) : loss).backward();
     losses.push_back(loss.item<double>());
@@ -115,7 +116,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   const auto sums = sum_over_ranks(model_.group(), {local_loss, interrupted ? 1.0 : 0.0});
   report.loss = sums[0];
   report.interrupted = sums[1] > 0;
-  if (!std::isfinite(report.loss)) check_finite(losses, epoch, first_batch);
+  if (!std::isfinite(report.loss)) fail_not_finite(losses, epoch, first_batch);
   report.learning_rate = schedule_->lr(done_);
   optimizer_.set_lr(report.learning_rate);
   if (callbacks.before_update) callbacks.before_update();

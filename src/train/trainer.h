@@ -45,7 +45,20 @@ class Trainable {
   /// Collective, after a loss that is not finite: runs the batch again and says which module of this rank gave the
   /// first value that is not finite; empty where that is not known.
   virtual std::string find_non_finite(std::int64_t, std::int64_t) { return {}; }
+
+  /// What the Trainer will multiply the next losses by before backward (for ModelInput::loss_scale).
+  double loss_scale() const { return loss_scale_; }
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
+
+ private:
+  double loss_scale_ = 1;
 };
+
+/// ModelInput::first_draw for a pass: with the row's number in the data set, which comes once in an epoch, it says what
+/// is drawn for a token, whatever the ranks, the batches and the accumulation are.
+constexpr std::uint64_t first_draw_of_epoch(std::int64_t epoch) {
+  return static_cast<std::uint64_t>(epoch) << 32;
+}
 
 /// One optimizer step, the same on every rank.
 struct StepReport {
@@ -96,8 +109,8 @@ class Trainer {
                   const TrainerCallbacks& callbacks);
   /// Collective. Clips, and steps unless scaled gradients overflowed; returns the norm before clipping.
   double update();
-  /// Collective: throws on every rank when the loss of one is not finite.
-  void check_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch);
+  /// Collective: throws on every rank, the loss of one being not finite.
+  [[noreturn]] void fail_not_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch);
 
   TrainerOptions options_;
   Trainable& task_;

@@ -92,7 +92,9 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
       .placeholder("JSON");
   table.add(&a.warmup_steps, {"--warmup_steps"}, "steps of linear warm-up; below 1: a part of all steps", group);
   table.add(&a.warmup_ratio, {"--warmup_ratio"}, "the same as a part of all steps", group);
-  table.add(&a.neftune_noise_alpha, {"--neftune_noise_alpha"}, "not available yet", group);
+  table.add(&a.neftune_noise_alpha, {"--neftune_noise_alpha"},
+            "uniform noise on the token embeddings, up to this / sqrt(document length * embedding size); 0: none",
+            group);
 }
 
 void add_precision(config::OptionTable& table, TrainingArguments& a) {
@@ -241,8 +243,7 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
                  "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
   require_option(a.max_grad_norm >= 0, "max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
   require_option(a.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
-  require_option(a.neftune_noise_alpha == 0, "--neftune_noise_alpha is not available yet; leave it out",
-                 "neftune_noise_alpha");
+  require_option(a.neftune_noise_alpha >= 0, "--neftune_noise_alpha is a size: 0 or more", "neftune_noise_alpha");
   check_intervals(a);
   for (const auto& flag : kWithoutEffect) {
     if (table.given(flag.name)) notes.push_back(std::string(flag.name) + " has no effect: " + flag.why);

@@ -1,12 +1,15 @@
 // Supervised fine-tuning on two processes: what is written, going on from a checkpoint, and what goes wrong.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "models/gguf_model.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -160,6 +163,54 @@ TEST_F(Sft, OneTwoAndThreeRanksHaveTheSameLosses) {
   }
 }
 
+TEST_F(Sft, DropoutAndNoiseDependOnTheRowsAndNotOnTheRanks) {
+  auto config = json::parse(read_file(folder_ + "/model/config.json"));
+  config["attention_dropout"] = 0.2;
+  write_file_atomically(folder_ + "/model/config.json", config.dump());
+  const auto flags = with(kLora, {"--lora_dropout", "0.3", "--neftune_noise_alpha", "5", "--max_steps", "3",
+                                  "--learning_rate", "1e-2", "--save_strategy", "no"});
+  const auto same_losses = [&](const std::string& name, const std::vector<std::string>& more) {
+    const auto run = [&](const std::string& part, int ranks, const std::vector<std::string>& split) {
+      const Finished r = train(ranks, name + part, with(with(flags, more), split));
+      EXPECT_EQ(r.exit_code, 0) << r.err;
+      return losses(name + part);
+    };
+    const auto one = run("1", 1, {"--per_device_train_batch_size", "6"});
+    ASSERT_EQ(one.size(), 3u);
+    for (const auto& other :
+         {run("2", 2, {"--per_device_train_batch_size", "3"}), run("3", 3, {"--per_device_train_batch_size", "2"}),
+          run("a", 1, {"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "3"})}) {
+      ASSERT_EQ(other.size(), 3u) << name;
+      for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(other[i], one[i], 1e-5) << name;
+    }
+    EXPECT_EQ(run("c", 1, {"--per_device_train_batch_size", "6", "--gradient_checkpointing"}), one) << name;
+  };
+  same_losses("padded", {});
+  same_losses("packed", {"--packing", "--max_seq_length", "64"});
+  const Finished without =
+      train(1, "without",
+            with(kLora, {"--max_steps", "3", "--learning_rate", "1e-2", "--per_device_train_batch_size", "6",
+                         "--lora_dropout", "0", "--save_strategy", "no"}));
+  ASSERT_EQ(without.exit_code, 0) << without.err;
+  EXPECT_GT(std::abs(losses("without")[0] - losses("padded1")[0]), 1e-3);
+}
+
+TEST_F(Sft, EvaluationShowsAnswersBesideWhatWasExpected) {
+  const Finished r = train(2, "out",
+                           {"--max_steps", "1", "--eval_strategy", "steps", "--eval_steps", "1", "--eval_generate", "3",
+                            "--eval_generate_max_new_tokens", "4", "--save_strategy", "no"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, " expected: ")) << r.out;
+  json samples;
+  for (const auto& row : rows("out"))
+    if (row.contains("samples")) samples = row["samples"];
+  ASSERT_EQ(samples.size(), 3u);
+  EXPECT_TRUE(contains(samples[0]["prompt"], "user\nWhat is a")) << samples[0];
+  EXPECT_TRUE(std::string(samples[0]["prompt"]).ends_with("assistant\n")) << samples[0];
+  EXPECT_TRUE(contains(samples[0]["completion"], "A ")) << samples[0];
+  EXPECT_TRUE(samples[0].contains("generated"));
+}
+
 TEST_F(Sft, ARunThatWasStoppedGoesOnBitEqual) {
   const auto flags = with(kLora, {"--max_steps", "6", "--save_steps", "3", "--learning_rate", "1e-2"});
   ASSERT_EQ(train(2, "whole", flags).exit_code, 0);
@@ -201,6 +252,35 @@ TEST_F(Sft, AnAdapterForNewTokensBringsTheirRows) {
   const Finished r = train(2, "out", with(kLora, {"--max_steps", "1", "--chat_template_format", "chatml"}));
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(weights("out/adapter_model.safetensors", "base_model.model.model.embed_tokens.weight").size(0), 264);
+}
+
+TEST_F(Sft, AnAdapterOfAGgufModelMergesIntoAFolder) {
+  fs::copy_file(std::string(TESSERA_TEST_DATA) + "/gguf/llama.gguf", folder_ + "/llama.gguf");
+  const auto config = json{{"r", 2},
+                           {"lora_alpha", 4},
+                           {"target_modules", {"q_proj"}},
+                           {"peft_type", "LORA"},
+                           {"task_type", "CAUSAL_LM"},
+                           {"bias", "none"}};
+  fs::create_directories(folder_ + "/adapter");
+  write_file_atomically(folder_ + "/adapter/adapter_config.json", config.dump());
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  const auto base = models::open_model_weights(folder_ + "/llama.gguf");
+  for (const auto& info : base->tensors()) {
+    if (!info.name.ends_with("q_proj.weight")) continue;
+    const auto name = "base_model.model." + info.name.substr(0, info.name.size() - 7);
+    tensors.emplace_back(name + ".lora_A.weight", at::ones({2, info.shape[1]}));
+    tensors.emplace_back(name + ".lora_B.weight", at::ones({info.shape[0], 2}));
+  }
+  ASSERT_FALSE(tensors.empty());
+  io::write_safetensors(folder_ + "/adapter/adapter_model.safetensors", tensors);
+  const Finished r = test::run({TESSERA_BINARY, "merge", "--model", folder_ + "/llama.gguf", "--adapter",
+                                folder_ + "/adapter", "--output_dir", folder_ + "/merged"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(json::parse(read_file(folder_ + "/merged/config.json"))["model_type"], "llama");
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  const auto before = io::read_tensor(*base, name).to(at::kFloat);
+  EXPECT_TRUE(at::allclose(weights("merged/model.safetensors", name).to(at::kFloat), before + 4.0, 1e-3, 1e-3));
 }
 
 TEST_F(Sft, BadInputIsNamed) {

@@ -1,9 +1,13 @@
 // Every reference folder of tests/data/goldens through the program: plain, and sharded over two and three processes.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <filesystem>
 
 #include <string>
 #include <vector>
 
+#include "io/tensor_source.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -48,6 +52,25 @@ TEST(Verify, EveryGatherFormGivesTheReference) {
     EXPECT_EQ(r.exit_code, 0) << form << "\n" << r.out << r.err;
   }
 }
+
+class VerifyGguf : public testing::TestWithParam<const char*> {};
+
+TEST_P(VerifyGguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
+  const std::string data = std::string(TESSERA_TEST_DATA) + "/gguf/" + GetParam();
+  const auto folder = std::filesystem::path(testing::TempDir()) / (std::string("verify_gguf_") + GetParam());
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(data + ".gguf", folder / "model.gguf", std::filesystem::copy_options::overwrite_existing);
+  io::write_safetensors((folder / "io.safetensors").string(),
+                        {{"input_ids", at::arange(20, at::kLong).remainder(24).view({2, 10})},
+                         {"logits", io::read_tensor(*io::open_safetensors(data + ".safetensors"), "logits")}});
+  for (const std::string& target : {folder.string(), (folder / "model.gguf").string()}) {
+    const Finished r = test::run({TESSERA_BINARY, "verify", target});
+    EXPECT_EQ(r.exit_code, 0) << target << "\n" << r.out << r.err;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, VerifyGguf, testing::Values("llama", "gemma2", "falcon", "gpt2", "mixtral"));
 
 TEST(Verify, FailsWhenTheToleranceIsTooTightToBeMet) {
   const Finished r = verify("A_models/t5_v1_0", 1, {"--logits_tolerance", "1e-12"});
