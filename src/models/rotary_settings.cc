@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/tensor.h>
@@ -197,9 +199,26 @@ at::Tensor RotaryCache::long_rope_rows(const at::Tensor& positions, std::int64_t
   return out;
 }
 
+nn::RotaryTable RotaryCache::dynamic_table(const at::Tensor& positions, const nn::SequenceRows& documents) const {
+  const std::int64_t fewest = settings_.max_positions;
+  std::int64_t reached = fewest;
+  auto angles = at::empty({positions.size(0), settings_.dims / 2}, at::TensorOptions().dtype(at::kFloat));
+  for (std::int64_t d = 0; d < documents.count(); ++d) {
+    const auto begin = documents.begin[d], count = documents.length[d];
+    const auto part = positions.narrow(0, begin, count);
+    const auto length = part.max().item<std::int64_t>() + 1;
+    reached = length < fewest ? fewest : std::max(reached, length);
+    auto rows = angles.narrow(0, begin, count);
+    at::mul_out(rows, part.to(at::kFloat).unsqueeze(1), rotary_frequencies(settings_, reached).unsqueeze(0));
+  }
+  return {angles.cos() * settings_.table_factor, angles.sin() * settings_.table_factor,
+          at::arange(positions.size(0), at::TensorOptions().dtype(at::kLong)), settings_.pairs};
+}
+
 nn::RotaryTable RotaryCache::table(const at::Tensor& positions, std::int64_t length,
                                    const nn::SequenceRows* documents) {
   const bool dynamic = settings_.scaling == RopeScaling::kDynamic;
+  if (dynamic && documents) return dynamic_table(positions, *documents);
   const std::int64_t wanted = dynamic ? std::max(length, settings_.max_positions) : 0;
   if (rows_ < length || wanted != made_for_) {
     make(std::max<std::int64_t>(128, dynamic ? length : 2 * length), length);

@@ -40,11 +40,13 @@ class RotaryCache {
  public:
   explicit RotaryCache(RotarySettings settings) : settings_(std::move(settings)) {}
   /// positions: [T] int64, below `length`, the longest row with its padding, which dynamic scaling and LongRoPE go by.
-  /// With documents (rows of a packed batch) LongRoPE goes by the length of each.
+  /// With documents (rows of a packed batch) LongRoPE goes by the length of each; dynamic scaling by the longest so
+  /// far, from the last one on that was below max_positions (transformers' module, called document by document).
   nn::RotaryTable table(const at::Tensor& positions, std::int64_t length, const nn::SequenceRows* documents = nullptr);
 
  private:
   void make(std::int64_t rows, std::int64_t length);
+  nn::RotaryTable dynamic_table(const at::Tensor& positions, const nn::SequenceRows& documents) const;
   at::Tensor long_rope_rows(const at::Tensor& positions, std::int64_t length, const nn::SequenceRows* documents) const;
   RotarySettings settings_;
   std::int64_t rows_ = 0, made_for_ = 0;  // positions in the table; length that the frequencies were made for

@@ -111,7 +111,8 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       TESSERA_CHECK(g.defined() || !ctx->needs_input_grad(name[1] == 'w' ? 1 : 0),
                     "linear_cross_entropy runs backward once");
       ctx->saved_data[name] = c10::IValue();
-      return g.defined() && factor != 1.0 ? g.mul_(factor) : g;
+      if (!g.defined() || factor == 1.0) return g;
+      return g.scalar_type() == at::kHalf ? g.copy_(g.to(at::kFloat).mul_(factor)) : g.mul_(factor);  // may pass 65504
     };
     auto gh = take("gh"), gw = take("gw");
     const auto held = ctx->saved_data.find("slot");

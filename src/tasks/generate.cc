@@ -27,12 +27,18 @@ class Stream {
   void add(const at::Tensor& tokens) {
     ids_.push_back(static_cast<std::int32_t>(tokens.contiguous().const_data_ptr<std::int64_t>()[0]));
     const auto text = tokenizer_.decode(ids_, skip_special_);
-    if (text.ends_with("\xEF\xBF\xBD") || text.size() <= printed_) return;  // half a character
+    if (!text.ends_with("\xEF\xBF\xBD")) print(text);  // else perhaps half a character
+  }
+
+  void finish() { print(tokenizer_.decode(ids_, skip_special_) + "\n"); }
+
+ private:
+  void print(const std::string& text) {
+    if (text.size() <= printed_) return;
     out_ << text.substr(printed_) << std::flush;
     printed_ = text.size();
   }
 
- private:
   std::ostream& out_;
   const text::Tokenizer& tokenizer_;
   bool skip_special_;
@@ -88,7 +94,7 @@ class Generator {
     if (streams) on_tokens = [&](const at::Tensor& tokens) { stream.add(tokens); };
     const auto result = models::generate(*loaded_.model, batch.ids, batch.mask, settings_, false, on_tokens);
     if (streams) {
-      out_ << "\n" << std::flush;
+      stream.finish();
     } else {
       print(prompts, result.sequences, loaded_.config.kind == models::ModelKind::kCausal ? batch.ids.size(1) : 1);
     }

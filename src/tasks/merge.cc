@@ -28,7 +28,9 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
       {.model_folder = o.model_folder, .adapter_folder = o.adapter_folder, .dtype = dtype, .fsdp = fsdp}, group);
   const auto save_tokenizer = [&] {
     const auto gguf = models::gguf_file_of(o.model_folder);  // its tokenizer is no file that could be copied
-    if (group->rank() == 0 && gguf && read_gguf_header(*gguf).texts("tokenizer.ggml.tokens"))
+    if (group->rank() != 0 || !gguf) return;
+    const auto header = read_gguf_header(*gguf);
+    if (header.texts("tokenizer.ggml.merges") || header.numbers("tokenizer.ggml.scores"))
       text::open_tokenizer(o.model_folder)->save(o.output);
   };
   if (!a.adapters) {

@@ -84,10 +84,15 @@ TEST(RowMasks, AttentionOfASequenceIsTheSameInAnyBatch) {
     };
     return drawn(part(torch::arange(9)), [&] {
       if (!causal) {
-        AttentionOptions options{.num_heads = 2, .dropout = 0.5, .query_rows = rows, .key_rows = rows};
+        AttentionOptions options;
+        options.num_heads = 2;
+        options.dropout = 0.5;
+        options.query_rows = options.key_rows = rows;
         return attention(part(q), part(k), part(v), {}, options);
       }
-      CausalAttentionOptions options{.dropout = 0.5, .query_rows = rows, .key_rows = rows};
+      CausalAttentionOptions options;
+      options.dropout = 0.5;
+      options.query_rows = options.key_rows = rows;
       return causal_attention(part(q).view({-1, 2, 1, 4}), part(k).view({-1, 2, 4}), part(v).view({-1, 2, 4}), options);
     });
   };
