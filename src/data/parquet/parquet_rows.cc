@@ -135,14 +135,12 @@ class ParquetSource : public RowSource {
     parquet::ArrowReaderProperties properties;
     properties.set_batch_size(kRowsTogether);
     reader_ = take(builder.properties(properties)->Build());
-    batches_ = take(reader_->GetRecordBatchReader());
   }
 
   bool next(SourceRow& row) override {
     while (batch_ == nullptr || at_ == batch_->num_rows()) {
-      require(batches_->ReadNext(&batch_));
       at_ = 0;
-      if (batch_ == nullptr) return false;
+      if (!next_batch()) return false;
     }
     auto object = std::make_shared<chat::Dict>();
     row = {&file_, ++number_, "", {}, nullptr, nullptr};
@@ -160,6 +158,20 @@ class ParquetSource : public RowSource {
   }
 
  private:
+  /// One row group after another: Arrow cannot join the dictionaries of two groups inside lists and structs.
+  bool next_batch() {
+    batch_ = nullptr;
+    while (batch_ == nullptr) {
+      if (batches_ == nullptr) {
+        if (group_ == reader_->num_row_groups()) return false;
+        batches_ = take(reader_->GetRecordBatchReader({group_++}));
+      }
+      require(batches_->ReadNext(&batch_));
+      if (batch_ == nullptr) batches_ = nullptr;
+    }
+    return true;
+  }
+
   void require(const arrow::Status& status) const {
     if (!status.ok()) throw DataError(fmt::format("{}: {}", file_, status.ToString()), file_);
   }
@@ -173,6 +185,7 @@ class ParquetSource : public RowSource {
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
+  int group_ = 0;
   std::int64_t at_ = 0, number_ = 0;
 };
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 FOLDER = Path(__file__).parent
-MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(pa.struct([("name", pa.string()), ("arguments", pa.map_(pa.string(), pa.int32()))])))])
+MESSAGE = pa.struct([("role", pa.dictionary(pa.int32(), pa.string())), ("content", pa.string()), ("tool_calls", pa.list_(pa.struct([("name", pa.string()), ("arguments", pa.map_(pa.string(), pa.int32()))])))])
 SCHEMA = pa.schema([
     ("messages", pa.list_(MESSAGE)), ("id", pa.uint32()), ("score", pa.float32()), ("good", pa.bool_()),
     ("label", pa.dictionary(pa.int8(), pa.large_string())), ("nested", pa.list_(pa.list_(pa.float64(), 2))), ("bytes", pa.large_binary()),
@@ -21,7 +21,7 @@ def rows() -> list[dict]:
         if i % 3 == 1:
             messages.insert(1, {"role": "assistant", "tool_calls": [{"name": "look_up", "arguments": {"page": i, "line": -i}}]})
         out.append({"messages": messages, "id": 4_000_000_000 + i, "score": None if i == 2 else i / 4, "good": i % 2 == 0,
-                    "label": ["yes", "no"][i % 2], "nested": [[i, 0.5]] * (i % 3), "bytes": f"b{i}", "nothing": None})
+                    "label": ["yes", "no"][i % 2], "nested": [[float(i), 0.5]] * (i % 3), "bytes": f"b{i}", "nothing": None})
     return out
 
 

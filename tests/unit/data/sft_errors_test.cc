@@ -102,17 +102,10 @@ TEST_F(SftData, UnknownColumnsAreListed) {
   expect_failure("found question, answer");
 }
 
-#ifdef TESSERA_HAVE_PARQUET
 TEST_F(SftData, DamagedParquetIsNamed) {
   write("train.parquet", "PAR1");
   expect_failure("train.parquet");
 }
-#else
-TEST_F(SftData, ParquetSaysHowToConvert) {
-  write("train.parquet", "PAR1");
-  expect_failure("convert");
-}
-#endif
 
 TEST_F(SftData, OverlongRowsAreCutWithANote) {
   options_.max_length = 6;
