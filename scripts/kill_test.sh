@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kills a run at random moments (steps, saves, resumes) until it has been killed N times, and looks each time whether
-# anything was lost: every checkpoint-N is whole, the next run goes on from the newest one, and each run that comes to its
+# Kills a run at random moments (steps, saves, resumes) until it has been killed N times, the launcher or one of the ranks,
+# and looks each time whether anything was lost: every checkpoint-N is whole, the next run goes on from the newest one, and each run that comes to its
 # end has the weights of a run that was never killed, bit for bit.
 #   scripts/kill_test.sh [N=200] [SEED=1] [EXTRA FLAGS OF sft ...]
 # Needs build/release (scripts/test.sh builds it) or TESSERA=path of the program.
@@ -38,7 +38,8 @@ while [ "$done_kills" -lt "$kills" ]; do
     (train "$work/out" "${flags[@]}" "$@") >"$work/run.log" 2>&1 &
     pid=$!
     sleep "$(awk -v r=$RANDOM -v s=$span 'BEGIN { printf "%.3f", r / 32768 * s / 1000 }')"
-    if kill -KILL "$pid" 2>/dev/null; then done_kills=$((done_kills + 1)); fi
+    mapfile -t victims < <(echo "$pid" && pgrep -P "$pid" -f tessera-worker)
+    if kill -KILL "${victims[RANDOM % ${#victims[@]}]}" 2>/dev/null; then done_kills=$((done_kills + 1)); fi
     code=0
     wait "$pid" 2>/dev/null || code=$?
     if [ "$code" -eq 0 ]; then

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kPartialPrefix = ".partial-checkpoint-";
+constexpr std::string_view kRemovedPrefix = ".removed-checkpoint-";
 
 std::optional<std::int64_t> step_of(const std::string& name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
@@ -81,7 +82,8 @@ std::string partial_folder(const std::string& output_dir, std::int64_t step) {
 }
 
 void remove_partial_folders(const std::string& output_dir) {
-  for (const auto& folder : folders(output_dir, kPartialPrefix)) fs::remove_all(folder.path);
+  for (const auto prefix : {kPartialPrefix, kRemovedPrefix})
+    for (const auto& folder : folders(output_dir, prefix)) fs::remove_all(folder.path);
 }
 
 std::string commit_checkpoint(const std::string& output_dir, std::int64_t step, int world_size,
@@ -106,7 +108,10 @@ void rotate_checkpoints(const std::string& output_dir, std::int64_t limit, const
   for (std::size_t i = 0; i + 1 < all.size() && surplus > 0; ++i) {
     std::error_code code;
     if (!keep.empty() && fs::equivalent(all[i].path, keep, code)) continue;
-    fs::remove_all(all[i].path);
+    // It loses its name first: a kill among its files would leave a checkpoint-N that is damaged.
+    const std::string removed = output_dir + "/" + std::string(kRemovedPrefix) + std::to_string(all[i].step);
+    fs::rename(all[i].path, removed);
+    fs::remove_all(removed);
     --surplus;
   }
 }

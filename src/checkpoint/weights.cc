@@ -1,8 +1,11 @@
+#include <fmt/ranges.h>
+
 #include <filesystem>
 
 #include "base/file.h"
 #include "checkpoint/save_queue.h"
 #include "io/tensor_source.h"
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/state.h"
 
 namespace tessera::checkpoint {
@@ -26,6 +29,23 @@ void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file
   });
   if (writes) queue.push([&] { writer->commit(); });
   throw_failure_of_any(model.group(), queue.take_failure(), file);
+}
+
+void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path) {
+  const auto source = io::open_weights(path);
+  for (const auto& view : model.shards()) {
+    const auto* stored = source->find(view.name);
+    if (!stored || stored->shape != view.shape)
+      throw DataError(fmt::format("'{}' {} '{}'{}; the file belongs to another model", path,
+                                  stored ? "has another shape of" : "lacks", view.name,
+                                  stored ? fmt::format(": [{}], the model has [{}]", fmt::join(stored->shape, ", "),
+                                                       fmt::join(view.shape, ", "))
+                                         : ""),
+                      path);
+  }
+  for (const auto& view : model.shards())
+    if (view.local.numel() > 0) source->read(view.name, view.offset, view.local);
+  model.mark_updated();
 }
 
 std::shared_ptr<const io::TensorSource> open_weights(const std::string& path) {

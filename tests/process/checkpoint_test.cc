@@ -85,7 +85,7 @@ TEST_F(Checkpoints, ARunThatIsKilledAtAnyMomentGoesOnAndEndsTheSame) {
   const std::vector<std::string> flags = {"--max_steps", "8", "--save_steps", "1", "--save_total_limit", "2"};
   ASSERT_EQ(train(2, "whole", flags).exit_code, 0);
   std::mt19937 random(20);
-  for (int kill = 0; kill < 4; ++kill) {
+  for (int kill = 0; kill < 10; ++kill) {
     auto words = command(2, "killed", flags);
     if (fs::exists(folder_ + "/killed/checkpoint-1") || kill > 0)
       for (const auto& entry : fs::directory_iterator(folder_ + "/killed"))
@@ -95,7 +95,7 @@ TEST_F(Checkpoints, ARunThatIsKilledAtAnyMomentGoesOnAndEndsTheSame) {
         }
     test::Subprocess run(words);
     run.wait_for_output("Running training", std::chrono::seconds(60));
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 700));
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
     run.signal(SIGKILL);
     run.finish();
     if (!fs::exists(folder_ + "/killed")) continue;

@@ -36,6 +36,19 @@ TEST(Crc32c, PartsCombineToTheWhole) {
   }
 }
 
+// Long inputs go several bytes at a time in lanes: whatever the length, and where they begin.
+TEST(Crc32c, AnyCutOfALongInputGivesTheSame) {
+  std::vector<unsigned char> bytes(100'000);
+  std::uint32_t state = 1;
+  for (auto& b : bytes) b = static_cast<unsigned char>((state = state * 1664525u + 1013904223u) >> 24);
+  std::uint32_t by_byte = 0;
+  for (const auto b : bytes) by_byte = crc32c(&b, 1, by_byte);
+  EXPECT_EQ(crc32c(bytes.data(), bytes.size()), by_byte);
+  for (const std::size_t cut : {1u, 6143u, 6144u, 6145u, 50'001u}) {
+    EXPECT_EQ(crc32c(bytes.data() + cut, bytes.size() - cut, crc32c(bytes.data(), cut)), by_byte) << cut;
+  }
+}
+
 TEST(Crc32c, OfAFileIsThatOfItsBytes) {
   const std::string path = testing::TempDir() + "crc32c_" + std::to_string(getpid());
   const std::string text(700'000, 'x');
