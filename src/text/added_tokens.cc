@@ -56,15 +56,16 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
   }
   for (auto* patterns : {&raw_, &normalized_})
     for (auto& [first, list] : patterns->by_first)
-      std::sort(list.begin(), list.end(), [](const Pattern& a, const Pattern& b) {
-        return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.token < b.token;
+      std::stable_sort(list.begin(), list.end(), [this](const Pattern& a, const Pattern& b) {
+        if (a.text.size() != b.text.size()) return a.text.size() > b.text.size();
+        return tokens_[a.token].special && !tokens_[b.token].special;  // normalizers make several alike
       });
 }
 
 Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) const {
   Pieces raw;
   raw.text = std::move(input);
-  if (!raw.text.empty()) raw.list.push_back({0, raw.text.size(), 0, -1});
+  if (!raw.text.empty()) raw.list.push_back({0, raw.text.size(), -1});
   if (!raw_.by_first.empty()) cut(raw, raw_);
   Pieces out;
   if (raw.list.size() == 1 && raw.list[0].token < 0) {  // no added token: nothing to copy
@@ -76,7 +77,7 @@ Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) con
     for (auto piece : raw.list) {
       part.assign(raw.text.begin() + static_cast<std::ptrdiff_t>(piece.begin),
                   raw.text.begin() + static_cast<std::ptrdiff_t>(piece.end));
-      if (piece.token < 0 && normalizer) normalizer->normalize(part, piece.origin);
+      if (piece.token < 0 && normalizer) normalizer->normalize(part, part[0].begin);
       piece.begin = out.text.size();
       out.text.insert(out.text.end(), part.begin(), part.end());
       piece.end = out.text.size();
@@ -102,7 +103,6 @@ void AddedTokens::cut(Pieces& pieces, const Patterns& patterns) const {
 void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns,
                             std::vector<Piece>& out) const {
   auto open = piece.begin;
-  const auto origin = [&](std::size_t at) { return at == piece.begin ? piece.origin : text[at].begin; };
   for (auto at = piece.begin; at < piece.end;) {
     if (!patterns.may_begin[text[at].c % patterns.may_begin.size()]) {
       ++at;
@@ -132,11 +132,11 @@ void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const P
     }
     if (token.rstrip)
       while (end < piece.end && is_whitespace(text[end].c)) ++end;
-    if (open < begin) out.push_back({open, begin, origin(open), -1});
-    if (begin < end) out.push_back({begin, end, origin(begin), token.id});
+    if (open < begin) out.push_back({open, begin, -1});
+    if (begin < end) out.push_back({begin, end, token.id});
     open = end;
   }
-  if (open < piece.end) out.push_back({open, piece.end, origin(open), -1});
+  if (open < piece.end) out.push_back({open, piece.end, -1});
 }
 
 const AddedToken* AddedTokens::find(std::string_view content) const {

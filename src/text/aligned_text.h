@@ -36,7 +36,6 @@ void replace_run(std::size_t old_count, const std::u32string& now, std::vector<R
 /// A run of the text that is still to be split or tokenized, or an added token that was found in it.
 struct Piece {
   std::size_t begin = 0, end = 0;  // of Pieces::text
-  std::int32_t origin = 0;         // where it starts in the input
   std::int32_t token = -1;         // id of the added token
 };
 

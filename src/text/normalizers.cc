@@ -75,7 +75,7 @@ class Replace final : public Normalizer {
  public:
   Replace(const std::string& pattern, const std::string& content, const std::string& where)
       : regex_(pattern, where), content_(to_utf32(content)) {}
-  void normalize(AlignedText& text, std::int32_t) const override {
+  void normalize(AlignedText& text, std::int32_t origin) const override {
     const auto utf8 = to_utf8(text.data(), text.data() + text.size());
     const auto matches = regex_.find_all(utf8);
     if (matches.empty()) return;
@@ -84,7 +84,8 @@ class Replace final : public Normalizer {
     for (const auto& [begin, end] : matches) {
       for (; byte < begin; byte += utf8_length(text[at++].c)) out.push_back(text[at]);
       for (; byte < end; byte += utf8_length(text[at++].c)) continue;
-      for (char32_t c : content_) out.push_back({c, text[at - 1].begin, text[at - 1].end});
+      for (char32_t c : content_)
+        out.push_back(at > 0 ? AlignedChar{c, text[at - 1].begin, text[at - 1].end} : AlignedChar{c, origin, origin});
     }
     out.insert(out.end(), text.begin() + static_cast<std::ptrdiff_t>(at), text.end());
     text.swap(out);

@@ -70,8 +70,7 @@ void cut_pieces(Pieces& pieces, Delimiters behavior, F find) {
     find(pieces.text, piece, runs);
     merge(runs, behavior);
     for (const auto& r : runs)
-      if (r.end > r.begin)
-        out.push_back({r.begin, r.end, r.begin == piece.begin ? piece.origin : pieces.text[r.begin].begin, -1});
+      if (r.end > r.begin) out.push_back({r.begin, r.end, -1});
   }
   pieces.list.swap(out);
 }
@@ -145,13 +144,13 @@ class Split final : public PreTokenizer {
       const auto advance_to = [&](std::size_t target, bool delimiter) {
         const auto begin = at;
         while (byte < target) byte += static_cast<std::size_t>(utf8_length(text[at++].c));
-        if (at > begin) runs.push_back({begin, at, delimiter});
+        runs.push_back({begin, at, delimiter});
       };
       for (const auto& [begin, end] : regex_.find_all(utf8)) {
-        advance_to(begin, invert_);
-        advance_to(end, !invert_);
+        if (begin > byte) advance_to(begin, invert_);
+        advance_to(end, !invert_);  // an empty match cuts too
       }
-      advance_to(utf8.size(), invert_);
+      if (utf8.size() > byte) advance_to(utf8.size(), invert_);
     });
   }
 
@@ -171,8 +170,8 @@ class Metaspace final : public PreTokenizer {
     for (auto piece : pieces.list) {
       const auto begin = out.text.size();
       const auto first = pieces.text[piece.begin];
-      const bool wanted = options_.prepend == PrependScheme::kAlways ||
-                          (options_.prepend == PrependScheme::kFirst && piece.origin == 0);
+      const bool wanted =
+          options_.prepend == PrependScheme::kAlways || (options_.prepend == PrependScheme::kFirst && first.begin == 0);
       if (piece.token < 0 && wanted && first.c != options_.replacement && first.c != ' ')
         out.text.push_back({options_.replacement, first.begin, first.end});
       for (auto i = piece.begin; i < piece.end; ++i) {

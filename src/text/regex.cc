@@ -58,7 +58,9 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_vie
   const auto* code = exact ? impl_->exact.code : impl_->own.code;
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
-  for (std::size_t at = 0; at < utf8.size();) {
+  std::uint32_t may_be_empty = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
+  for (std::size_t at = 0; at < utf8.size() || (may_be_empty && at == utf8.size() && at > 0);) {
     const auto match = [&](std::uint32_t options) {
       return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(utf8.data()), utf8.size(), at, PCRE2_NO_UTF_CHECK | options,
                          data.get(), nullptr);
@@ -69,11 +71,11 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_vie
     if (found < 0)
       throw DataError(fmt::format("{}: matching its regular expression failed (PCRE2 error {})", impl_->where, found));
     const auto* range = pcre2_get_ovector_pointer(data.get());
-    if (range[1] > range[0]) {
+    at = range[1];
+    if (range[1] > range[0] || out.empty() || out.back().second != range[1]) {
       out.emplace_back(range[0], range[1]);
-      at = range[1];
-    } else {  // an empty match: on to the next code point
-      at = range[1] + 1;
+    } else {  // an empty match right behind a match does not count: on to the next code point
+      ++at;
       while (at < utf8.size() && (static_cast<unsigned char>(utf8[at]) & 0xC0) == 0x80) ++at;
     }
   }

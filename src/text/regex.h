@@ -17,7 +17,8 @@ class Regex {
   ~Regex();
   Regex(Regex&&) noexcept;
 
-  /// Byte ranges of all matches that are not empty, in order. `utf8` must be well-formed.
+  /// Byte ranges of all matches, in order: empty ones too, but not right behind another match, and none in an empty
+  /// text (as Rust's onig crate iterates, which upstream's tokenizers use). `utf8` must be well-formed.
   std::vector<std::pair<std::size_t, std::size_t>> find_all(std::string_view utf8) const;
 
  private:

@@ -47,7 +47,7 @@ TEST_F(Stages, PreTokenizersEqualTheReference) {
     for (const auto& row : c["texts"]) {
       Pieces pieces;
       pieces.text = align(row["text"].get<std::string>());
-      pieces.list.push_back({0, pieces.text.size(), 0, -1});
+      pieces.list.push_back({0, pieces.text.size(), -1});
       pre_tokenizer->cut(pieces);
       Json got = Json::array();
       for (const auto& p : pieces.list)
