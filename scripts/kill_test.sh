@@ -50,6 +50,7 @@ while [ "$done_kills" -lt "$kills" ]; do
     fi
     [ "$code" -eq 137 ] || fail "a run ended with $code after $done_kills kills" "$(tail -n 5 "$work/run.log")"
     if compgen -G "$work/out/.partial-checkpoint-*" >/dev/null; then torn=$((torn + 1)); fi
+    if [ $((done_kills % 25)) -eq 0 ]; then say "$done_kills kills, nothing lost so far"; fi
     for folder in "$work"/out/checkpoint-*; do
         [ -d "$folder" ] || continue
         "$tessera" inspect "$folder" >"$work/inspect.log" || fail "$folder is damaged" "$(cat "$work/inspect.log")"

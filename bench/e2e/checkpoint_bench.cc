@@ -4,10 +4,10 @@
 //       --kind full|state|background --out metrics.jsonl
 //
 // full: the weights as one safetensors file. state: weights and optimizer, a file for each rank, with manifest;
-// loading compares every checksum first, as resuming does. background: the save of `state` while steps go on.
-// Everything that is saved is flushed to the disk (fsync) before the clock stops. Rank 0 appends one JSON line for each
-// repetition; seconds are those of the slowest rank, peak_rise_mib what each rank's resident memory rose above its
-// level before.
+// loading compares every checksum first, as resuming does. background: a whole checkpoint (state, and the weights once
+// more as model.safetensors) while steps go on. Everything that is saved is flushed to the disk (fsync) before the
+// clock stops. Rank 0 appends one JSON line for each repetition; seconds are those of the slowest rank, peak_rise_mib
+// what each rank's resident memory rose above its level before.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/randint.h>
@@ -23,12 +23,14 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_saver.h"
+#include "checkpoint/pretrained.h"
 #include "checkpoint/training_state.h"
 #include "config/options.h"
 #include "report/memory.h"
 #include "report/metrics.h"
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/state.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/tensor/allocator.h"
@@ -203,6 +205,8 @@ class Run {
       for (int n = 0; n < 5; ++n) alone.push_back(step(nullptr, ignored));
       const auto begin = Clock::now();
       push(saver);
+      checkpoint::save_pretrained(*model_.sharded, o_.model, checkpoint::partial_folder(o_.folder, 1), 0,
+                                  &saver.queue());
       saver.end();
       double held = seconds_from(begin);
       while (!fs::exists(o_.folder + "/checkpoint-1")) beside.push_back(step(&saver, held));

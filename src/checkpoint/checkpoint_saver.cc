@@ -17,13 +17,14 @@ using RecordJson = nlohmann::json;
 
 std::string to_bytes(const std::vector<FileRecord>& records) {
   RecordJson out = RecordJson::array();
-  for (const auto& r : records) out.push_back({r.name, r.bytes, r.crc32c});
+  for (const auto& r : records) out.push_back({r.name, r.bytes, r.crc32c, r.offset});
   return out.dump();
 }
 
 void append_records(const std::string& bytes, std::vector<FileRecord>& out) {
   for (const auto& r : RecordJson::parse(bytes))
-    out.push_back({r[0].get<std::string>(), r[1].get<std::int64_t>(), r[2].get<std::uint32_t>()});
+    out.push_back(
+        {r[0].get<std::string>(), r[1].get<std::int64_t>(), r[2].get<std::uint32_t>(), r[3].get<std::int64_t>()});
 }
 
 /// Runs `step` on rank 0; a failure is thrown on every rank. Collective.
@@ -58,45 +59,64 @@ std::string CheckpointSaver::begin(std::int64_t step, std::string keep) {
   });
   step_ = step;
   keep_ = std::move(keep);
-  pending_ = true;
+  stage_ = Stage::kWriting;
+  queue_.hold();
   return folder;
 }
 
 void CheckpointSaver::end() {
+  queue_.release();
   if (!queue_.in_background()) finish();
 }
 
 void CheckpointSaver::poll() {
-  if (!pending_) return;
+  if (stage_ == Stage::kNothing) return;
   at::Tensor idle = at::full({1}, queue_.idle() ? 1 : 0, at::kInt);
   group_.all_reduce(idle, comm::ReduceOp::kMin)->wait();
-  if (idle.item<int>() == 1) finish();
+  if (idle.item<int>() == 1) advance();
 }
 
 void CheckpointSaver::finish() {
-  if (!pending_) return;
-  pending_ = false;
-  queue_.wait_idle();
-  commit();
+  queue_.release();
+  while (stage_ != Stage::kNothing) {
+    queue_.wait_idle();
+    advance();
+  }
 }
 
-void CheckpointSaver::commit() {
+void CheckpointSaver::advance() {
+  if (stage_ == Stage::kWriting)
+    or_discard([this] { start_commit(); });
+  else
+    or_discard([this] { finish_commit(); });
+}
+
+void CheckpointSaver::start_commit() {
   const auto all = group_.all_gather_objects(to_bytes(queue_.take_records()));
-  std::string failure = queue_.take_failure();
-  const auto discard = [&] {
+  throw_failure_of_any(group_, queue_.take_failure(), output_dir_);
+  stage_ = Stage::kCommitting;
+  if (group_.rank() != 0) return;
+  queue_.push([this, all] {
+    std::vector<FileRecord> known;
+    for (const auto& bytes : all) append_records(bytes, known);
+    commit_checkpoint(output_dir_, step_, group_.size(), known);
+    if (limit_ > 0) rotate_checkpoints(output_dir_, limit_, keep_);
+  });
+}
+
+void CheckpointSaver::finish_commit() {
+  throw_failure_of_any(group_, queue_.take_failure(), output_dir_);
+  stage_ = Stage::kNothing;
+}
+
+template <class Step>
+void CheckpointSaver::or_discard(const Step& step) {
+  try {
+    step();
+  } catch (const CheckpointError& e) {
+    stage_ = Stage::kNothing;
     std::error_code code;
     if (group_.rank() == 0) std::filesystem::remove_all(partial_folder(output_dir_, step_), code);
-  };
-  try {
-    throw_failure_of_any(group_, failure, output_dir_);
-    on_rank_zero(group_, output_dir_, [&] {
-      std::vector<FileRecord> known;
-      for (const auto& bytes : all) append_records(bytes, known);
-      commit_checkpoint(output_dir_, step_, group_.size(), known);
-      if (limit_ > 0) rotate_checkpoints(output_dir_, limit_, keep_);
-    });
-  } catch (const CheckpointError& e) {
-    discard();
     throw CheckpointError(
         fmt::format("checkpoint-{} was not written; older checkpoints are as they were. {}", step_, e.what()),
         output_dir_);

@@ -27,20 +27,26 @@ class CheckpointSaver {
 
   /// Returns when the optimizer may change what the save reads.
   void before_update() { queue_.wait_copied(); }
-  /// Collective. Gives a save that all ranks have written its name.
+  /// Collective. Gives a save that all ranks have written its name: also in the background, by rank 0.
   void poll();
   /// Collective. The same, and waits for it. CheckpointError on every rank when some rank could not write; what was
   /// written is removed then, older checkpoints are as they were.
   void finish();
 
  private:
-  void commit();
+  void start_commit();
+  void finish_commit();
+  /// Collective: the next of what is left to do, all ranks' jobs being done.
+  void advance();
+  /// Removes what was written and throws, on every rank, when `step` threw there.
+  template <class Step>
+  void or_discard(const Step& step);
 
   comm::Communicator& group_;
   std::string output_dir_, keep_;
   std::int64_t limit_ = 0, step_ = 0;
   std::unique_ptr<RunLock> lock_;  // on rank 0
-  bool pending_ = false;
+  enum class Stage { kNothing, kWriting, kCommitting } stage_ = Stage::kNothing;
   SaveQueue queue_;
 };
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -38,12 +40,29 @@ std::uint32_t parse_checksum(const std::string& text) {
 
 FileRecord parse_record(const ManifestJson& json) {
   FileRecord out{json.at("name").get<std::string>(), json.at("bytes").get<std::int64_t>(),
-                 parse_checksum(json.at("crc32c").get<std::string>())};
+                 parse_checksum(json.at("crc32c").get<std::string>()), 0};
   const fs::path path(out.name);
   const bool outside = path.empty() || path.is_absolute() ||
                        std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
   if (outside) throw std::runtime_error("'" + out.name + "' is not a file inside the folder");
   return out;
+}
+
+/// The checksum of a file of this size out of those of its parts; none where they do not cover it.
+std::optional<std::uint32_t> known_checksum(const std::string& path, std::int64_t bytes,
+                                            const std::vector<FileRecord>& known) {
+  std::vector<FileRecord> parts;
+  std::copy_if(known.begin(), known.end(), std::back_inserter(parts),
+               [&](const FileRecord& r) { return r.name == path; });
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  std::int64_t end = 0;
+  std::uint32_t crc = 0;
+  for (const auto& part : parts) {
+    if (part.offset != end) return std::nullopt;
+    crc = crc32c_combine(crc, part.crc32c, static_cast<std::uint64_t>(part.bytes));
+    end += part.bytes;
+  }
+  return !parts.empty() && end == bytes ? std::optional(crc) : std::nullopt;
 }
 
 std::vector<FileRecord> records_of(const std::string& folder, const std::vector<FileRecord>& known) {
@@ -52,14 +71,9 @@ std::vector<FileRecord> records_of(const std::string& folder, const std::vector<
     if (!entry.is_regular_file()) continue;
     const std::string path = entry.path().string(), name = fs::relative(entry.path(), folder).generic_string();
     if (name == kManifestName) continue;
-    const auto it = std::find_if(known.begin(), known.end(), [&](const FileRecord& r) { return r.name == path; });
-    FileRecord record{name, 0, 0};
-    if (it != known.end()) {
-      record.bytes = it->bytes;
-      record.crc32c = it->crc32c;
-    } else {
-      record.crc32c = crc32c_of_file(path, &record.bytes);
-    }
+    FileRecord record{name, static_cast<std::int64_t>(entry.file_size()), 0, 0};
+    const auto crc = known_checksum(path, record.bytes, known);
+    record.crc32c = crc ? *crc : crc32c_of_file(path, &record.bytes);
     files.push_back(std::move(record));
   }
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });

@@ -14,6 +14,7 @@ struct FileRecord {
   std::string name;  // in a manifest: relative to the folder, with '/'
   std::int64_t bytes = 0;
   std::uint32_t crc32c = 0;
+  std::int64_t offset = 0;  // of a part that one rank wrote; 0 in a manifest
 };
 
 struct Manifest {
@@ -24,7 +25,8 @@ struct Manifest {
   std::vector<FileRecord> files;  // by name
 };
 
-/// Of every file under `folder`, and into it. `known`: records by path, whose checksums need no reading.
+/// Of every file under `folder`, and into it. `known`: records by path, whole or in parts, whose checksums need no
+/// reading.
 /// CheckpointError when it cannot be written.
 void write_manifest(const std::string& folder, std::int64_t step, int world_size, const std::vector<FileRecord>& known);
 

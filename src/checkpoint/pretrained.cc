@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/save_slices.h"
 #include "io/tensor_source.h"
 #include "models/gguf_model.h"
 #include "peft/adapter_files.h"
@@ -18,8 +19,6 @@ namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using NamesInFile = std::function<std::vector<std::string>(const std::string& parameter)>;  // none: not saved
-
 using Visit = std::function<void(const std::string& parameter, const at::Tensor& tensor)>;
 
 /// `visit_tensors` calls its argument for every parameter that has a name in the file.
@@ -94,10 +93,17 @@ void copy_model_files(const std::string& from, const std::string& to, std::int64
 
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder,
                      std::int64_t vocab_size, SaveQueue* queue) {
-  save(
-      model, folder, "model.safetensors", [](const std::string& parameter) { return std::vector{parameter}; },
-      [&](const Visit& visit) { model.visit_full(visit); }, [=] { copy_model_files(base_folder, folder, vocab_size); },
-      queue);
+  const NamesInFile own_names = [](const std::string& parameter) { return std::vector{parameter}; };
+  const auto write_beside = [=] { copy_model_files(base_folder, folder, vocab_size); };
+  if (!writes_together(model)) {
+    const auto visit_tensors = [&](const Visit& visit) { model.visit_full(visit); };
+    return save(model, folder, "model.safetensors", own_names, visit_tensors, write_beside, queue);
+  }
+  SaveQueue now;
+  SaveQueue& used = queue ? *queue : now;
+  save_slices(model, folder + "/model.safetensors", own_names, used);
+  if (model.group().rank() == 0) used.push(write_beside);
+  if (!queue) throw_failure_of_any(model.group(), now.take_failure(), folder);
 }
 
 void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,

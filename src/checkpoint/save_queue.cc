@@ -1,7 +1,9 @@
 #include "checkpoint/save_queue.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -18,6 +20,7 @@ SaveQueue::~SaveQueue() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
+    held_ = false;
   }
   changed_.notify_all();
   thread_.join();
@@ -36,37 +39,55 @@ at::Tensor SaveQueue::keep(const at::Tensor& tensor) const {
   return in_background() ? tensor.detach().clone() : tensor;
 }
 
-void SaveQueue::push_copy(std::function<void()> job) {
-  {
-    const std::lock_guard lock(mutex_);
-    ++copies_;
-  }
-  push([this, job = std::move(job)] {
-    struct Done {
-      SaveQueue& queue;
-      ~Done() {
-        const std::lock_guard lock(queue.mutex_);
-        --queue.copies_;
-        queue.changed_.notify_all();
-      }
-    } done{*this};
-    job();
+std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) {
+  if (!in_background()) return std::make_shared<const at::Tensor>(tensor.detach());
+  const std::lock_guard lock(mutex_);
+  auto& known = snapshots_[{tensor.const_data_ptr(), tensor.nbytes()}];
+  if (auto taken = known.lock()) return taken;
+  const auto copy = std::make_shared<at::Tensor>();
+  known = copy;
+  // Plain memcpy: torch's copy would start a second team of threads beside training's.
+  copies_.push_back([copy, source = tensor.detach()] {
+    at::Tensor made = at::empty(source.sizes(), source.options());
+    std::memcpy(made.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
+    *copy = std::move(made);
   });
+  changed_.notify_all();
+  return copy;
 }
 
 void SaveQueue::wait_copied() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return copies_ == 0 || (jobs_.empty() && !running_); });
+  while (!copies_.empty()) run_first_of(copies_, copying_, lock);
+  changed_.wait(lock, [this] { return copying_ == 0; });
+}
+
+void SaveQueue::hold() {
+  const std::lock_guard lock(mutex_);
+  held_ = in_background();
+}
+
+void SaveQueue::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    held_ = false;
+  }
+  changed_.notify_all();
 }
 
 bool SaveQueue::idle() const {
   const std::lock_guard lock(mutex_);
-  return jobs_.empty() && !running_;
+  return jobs_.empty() && copies_.empty() && running_ + copying_ == 0;
 }
 
 void SaveQueue::wait_idle() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return jobs_.empty() && !running_; });
+  changed_.wait(lock, [this] { return jobs_.empty() && copies_.empty() && running_ + copying_ == 0; });
+}
+
+bool SaveQueue::failed() const {
+  const std::lock_guard lock(mutex_);
+  return !failure_.empty();
 }
 
 std::string SaveQueue::take_failure() {
@@ -81,10 +102,11 @@ void SaveQueue::record(FileRecord file) {
 
 std::vector<FileRecord> SaveQueue::take_records() {
   const std::lock_guard lock(mutex_);
+  snapshots_.clear();
   return std::exchange(records_, {});
 }
 
-void SaveQueue::run(const std::function<void()>& job) noexcept {
+void SaveQueue::run(const Job& job) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) return;
@@ -102,21 +124,31 @@ void SaveQueue::run(const std::function<void()>& job) noexcept {
   failure_ = std::move(failure);
 }
 
+void SaveQueue::run_first_of(std::deque<Job>& jobs, int& running, std::unique_lock<std::mutex>& lock) {
+  auto job = std::move(jobs.front());
+  jobs.pop_front();
+  ++running;
+  lock.unlock();
+  run(job);
+  job = nullptr;  // frees what it holds before it counts as done
+  lock.lock();
+  --running;
+  changed_.notify_all();
+}
+
 void SaveQueue::work() {
   const at::NoGradGuard no_grad;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return !jobs_.empty() || ending_; });
-    if (jobs_.empty()) return;
-    auto job = std::move(jobs_.front());
-    jobs_.pop_front();
-    running_ = true;
-    lock.unlock();
-    run(job);
-    job = nullptr;  // frees its copies before it counts as done
-    lock.lock();
-    running_ = false;
-    changed_.notify_all();
+    changed_.wait(lock, [this] { return !copies_.empty() || (!jobs_.empty() && !held_) || ending_; });
+    if (!copies_.empty())
+      run_first_of(copies_, copying_, lock);
+    else if (copying_ > 0)  // by who waits for them
+      changed_.wait(lock, [this] { return copying_ == 0; });
+    else if (!jobs_.empty())
+      run_first_of(jobs_, running_, lock);
+    else if (ending_)
+      return;
   }
 }
 

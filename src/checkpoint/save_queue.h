@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -30,12 +32,18 @@ class SaveQueue {
   void push(std::function<void()> job);
   /// What a job may hold of a tensor that is valid now: a copy, or (kNow) the tensor.
   at::Tensor keep(const at::Tensor& tensor) const;
-  /// A job that copies what will change later: wait_copied() returns when all of these are done.
-  void push_copy(std::function<void()> job);
+  /// What jobs may read of a tensor that the optimizer will change: the tensor (kNow), or a copy that the thread makes
+  /// before all else, once for each tensor of a save. keep() is for what is valid for a moment only.
+  std::shared_ptr<const at::Tensor> snapshot(const at::Tensor& tensor);
+  /// Returns when all copies are made; helps to make them.
   void wait_copied();
+  /// Between the two only copies are made: jobs do not keep the thread from what is still to be asked for.
+  void hold();
+  void release();
 
   bool idle() const;
   void wait_idle();
+  bool failed() const;
   /// Of the first job that threw; empty when none has. Call it when idle.
   std::string take_failure();
 
@@ -44,15 +52,18 @@ class SaveQueue {
   std::vector<FileRecord> take_records();
 
  private:
-  void run(const std::function<void()>& job) noexcept;
+  using Job = std::function<void()>;
+  void run(const Job& job) noexcept;
+  void run_first_of(std::deque<Job>& jobs, int& running, std::unique_lock<std::mutex>& lock);
   void work();
 
   const Mode mode_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool running_ = false, ending_ = false;
-  int copies_ = 0;  // pushed and not done
+  std::deque<Job> jobs_, copies_;
+  int running_ = 0, copying_ = 0;  // at the moment
+  bool held_ = false, ending_ = false;
+  std::map<std::pair<const void*, std::size_t>, std::weak_ptr<const at::Tensor>> snapshots_;  // by place and bytes
   std::string failure_;
   std::vector<FileRecord> records_;
   std::thread thread_;  // last: it uses what is above

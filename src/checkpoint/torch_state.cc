@@ -69,20 +69,26 @@ std::string local_name(const LocalPiece& piece) {
   return out + "@" + std::to_string(piece.offset);
 }
 
-void copy_pieces(Pieces& pieces) {
-  for (auto& piece : pieces) piece.values = piece.values.detach().clone();
-}
+/// A piece whose values a job reads.
+struct KeptPiece {
+  LocalPiece where;
+  std::shared_ptr<const at::Tensor> values;
+};
 
-std::shared_ptr<Pieces> keep_pieces(Pieces pieces, SaveQueue& queue) {
-  auto kept = std::make_shared<Pieces>(std::move(pieces));
-  if (queue.in_background()) queue.push_copy([kept] { copy_pieces(*kept); });
+std::vector<KeptPiece> keep_pieces(Pieces pieces, SaveQueue& queue) {
+  std::vector<KeptPiece> kept;
+  for (auto& piece : pieces) {
+    auto values = queue.snapshot(piece.values);
+    piece.values.reset();
+    kept.push_back({std::move(piece), std::move(values)});
+  }
   return kept;
 }
 
 void push_local(Pieces pieces, const std::string& file, SaveQueue& queue) {
   queue.push([kept = keep_pieces(std::move(pieces), queue), file, &queue] {
     std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const auto& piece : *kept) tensors.emplace_back(local_name(piece), piece.values);
+    for (const auto& piece : kept) tensors.emplace_back(local_name(piece.where), *piece.values);
     const auto written = io::write_torch_file(file, tensors);
     queue.record({written.path, written.bytes, written.crc32c});
   });
@@ -103,11 +109,10 @@ void push_dcp(comm::Communicator& group, Pieces pieces, std::vector<TorchObject>
   for (const auto& object : objects) layout.add_object(object.path, object.pickle);
   const auto parts = group.gather(writes ? io::write_dcp_metadata(layout.metadata()) : std::string(), 0);
   if (writes) {
-    queue.push([folder] { ensure_writable_folder(folder); });
-    const auto kept = keep_pieces(std::move(pieces), queue);
-    queue.push([=, &queue, objects = std::move(objects)] {
+    queue.push([=, &queue, kept = keep_pieces(std::move(pieces), queue), objects = std::move(objects)] {
+      ensure_writable_folder(folder);
       io::DcpFileWriter writer(folder, name);
-      for (const auto& p : *kept) writer.write(p.path, p.shape, p.offset, p.values);
+      for (const auto& [where, values] : kept) writer.write(where.path, where.shape, where.offset, *values);
       for (const auto& object : objects) writer.write_object(object.path, object.pickle);
       const auto written = writer.commit();
       queue.record({written.path, written.bytes, written.crc32c});
@@ -118,6 +123,7 @@ void push_dcp(comm::Communicator& group, Pieces pieces, std::vector<TorchObject>
   for (const auto& part : parts)
     if (!part.empty()) all.push_back(io::parse_dcp_metadata(part, folder));
   queue.push([folder, text = io::write_dcp_metadata(io::joined_metadata(all))] {
+    ensure_writable_folder(folder);
     write_file_atomically(folder + "/.metadata", text);
   });
 }

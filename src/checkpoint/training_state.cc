@@ -1,11 +1,9 @@
 #include "checkpoint/training_state.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+using Snapshots = std::vector<std::pair<std::string, std::shared_ptr<const at::Tensor>>>;
 
 constexpr const char* kParameters = "parameters";
 constexpr int kFormatVersion = 2;
@@ -147,15 +146,6 @@ Json common_state(comm::Communicator& group, const optim::Optimizer& optimizer, 
           {"random", random}};
 }
 
-/// Plain memcpy: torch's copy would start a second team of threads beside training's.
-void copy_slices(Tensors& tensors) {
-  for (auto& [name, tensor] : tensors) {
-    at::Tensor copy = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
-    std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
-    tensor = std::move(copy);
-  }
-}
-
 }  // namespace
 
 bool writes_slices(const fsdp::FullyShardedDataParallel& model) {
@@ -169,17 +159,21 @@ void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
   const bool writes = writes_slices(model);
   const Json common = common_state(group, optimizer, writes);
   if (writes) {
-    const auto mine = std::make_shared<Tensors>(slices(model, optimizer));
-    queue.push([folder] { ensure_writable_folder(folder); });
-    if (queue.in_background()) queue.push_copy([mine] { copy_slices(*mine); });
-    queue.push([mine, folder, name = file_of_rank(group.rank(), group.size()), &queue] {
-      const auto written = io::write_safetensors(folder + "/" + name, *mine);
+    Snapshots mine;
+    for (const auto& [name, tensor] : slices(model, optimizer)) mine.emplace_back(name, queue.snapshot(tensor));
+    queue.push([mine = std::move(mine), folder, name = file_of_rank(group.rank(), group.size()), &queue] {
+      ensure_writable_folder(folder);
+      Tensors tensors;
+      for (const auto& [key, tensor] : mine) tensors.emplace_back(key, *tensor);
+      const auto written = io::write_safetensors(folder + "/" + name, tensors);
       queue.record({written.path, written.bytes, written.crc32c});
-      mine->clear();
     });
   }
   if (group.rank() == 0) {
-    queue.push([folder, text = common.dump(2) + "\n"] { write_file_atomically(folder + "/state.json", text); });
+    queue.push([folder, text = common.dump(2) + "\n"] {
+      ensure_writable_folder(folder);
+      write_file_atomically(folder + "/state.json", text);
+    });
   }
 }
 

@@ -4,14 +4,17 @@
 
 #include "base/file.h"
 #include "checkpoint/save_queue.h"
+#include "checkpoint/save_slices.h"
 #include "io/tensor_source.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/state.h"
 
 namespace tessera::checkpoint {
 
-void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file) {
-  SaveQueue queue;  // keeps a failure until all ranks have finished
+namespace {
+
+/// Where ranks cannot write one file together: through rank 0, a unit at a time.
+void save_gathered(fsdp::FullyShardedDataParallel& model, const std::string& file, SaveQueue& queue) {
   std::unique_ptr<io::SafetensorsWriter> writer;
   const bool writes = model.group().rank() == 0;
   if (writes) {
@@ -28,6 +31,16 @@ void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file
     if (writes) queue.push([&] { writer->write(name, tensor); });
   });
   if (writes) queue.push([&] { writer->commit(); });
+}
+
+}  // namespace
+
+void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file) {
+  SaveQueue queue;  // keeps a failure until all ranks have finished
+  if (writes_together(model))
+    save_slices(model, file, [](const std::string& parameter) { return std::vector{parameter}; }, queue);
+  else
+    save_gathered(model, file, queue);
   throw_failure_of_any(model.group(), queue.take_failure(), file);
 }
 

@@ -22,15 +22,17 @@ namespace {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(fmt::format("{}.tmp-{}", path, ::getpid())) {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+OutputFile::OutputFile(const std::string& path, Writers writers)
+    : path_(path), temporary_(writers == Writers::kOne ? fmt::format("{}.tmp-{}", path, ::getpid()) : path) {
+  const int fresh = writers == Writers::kOne ? O_TRUNC : 0;
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | fresh, 0666);
   if (descriptor_ < 0) fail_writing(temporary_, "cannot be created");
 }
 
 OutputFile::~OutputFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  if (temporary_ != path_) ::unlink(temporary_.c_str());
 }
 
 void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes) {
@@ -50,6 +52,31 @@ void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes
   }
 }
 
+void OutputFile::resize(std::uint64_t bytes) {
+  if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) fail_writing(temporary_, "cannot be resized");
+}
+
+std::vector<WrittenPart> OutputFile::joined_parts() const {
+  std::vector<WrittenPart> out;
+  for (const auto& [offset, part] : parts_) {
+    if (part.bytes == 0) continue;
+    if (out.empty() || out.back().offset + out.back().bytes != offset) {
+      out.push_back({offset, part.bytes, part.crc32c});
+      continue;
+    }
+    out.back().crc32c = crc32c_combine(out.back().crc32c, part.crc32c, part.bytes);
+    out.back().bytes += part.bytes;
+  }
+  return out;
+}
+
+std::vector<WrittenPart> OutputFile::flush() {
+  if (::fsync(descriptor_) != 0) fail_writing(temporary_, "cannot be flushed to the disk");
+  ::close(descriptor_);
+  descriptor_ = -1;
+  return joined_parts();
+}
+
 WrittenFile OutputFile::commit() {
   TESSERA_CHECK(descriptor_ >= 0, "commit() was called before");
   if (::fsync(descriptor_) != 0) fail_writing(temporary_, "cannot be flushed to the disk");
@@ -65,7 +92,7 @@ WrittenFile OutputFile::commit() {
     ::close(d);
   }
   WrittenFile out{path_};
-  for (const auto& [offset, part] : parts_) {
+  for (const auto& part : joined_parts()) {
     out.crc32c = crc32c_combine(out.crc32c, part.crc32c, part.bytes);
     out.bytes += static_cast<std::int64_t>(part.bytes);
   }

@@ -4,16 +4,26 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "io/tensor_source.h"
 
 namespace tessera::io {
 
+/// Bytes [offset, offset + bytes) of a file.
+struct WrittenPart {
+  std::uint64_t offset = 0, bytes = 0;
+  std::uint32_t crc32c = 0;
+};
+
 class OutputFile {
  public:
+  /// kOne: under a temporary name until commit(). kSeveral: under `path` itself, made where it is missing; several
+  /// processes of a host write their parts of it, each calls flush().
+  enum class Writers { kOne, kSeveral };
   /// CheckpointError names the path and the reason, here and below.
-  explicit OutputFile(const std::string& path);
-  /// Without commit() nothing is left behind.
+  explicit OutputFile(const std::string& path, Writers writers = Writers::kOne);
+  /// Of kOne nothing is left behind without commit().
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -22,12 +32,17 @@ class OutputFile {
   void write(std::uint64_t offset, const void* data, std::size_t bytes);
   /// Flushes and renames. The checksum is that of the parts in their order: they must not overlap nor leave gaps.
   WrittenFile commit();
+  /// Cuts or extends the file; what is never written is zero.
+  void resize(std::uint64_t bytes);
+  /// What was written here is on the disk: in order, neighbours joined. Ends the writing.
+  std::vector<WrittenPart> flush();
 
  private:
   struct Part {
     std::uint64_t bytes = 0;
     std::uint32_t crc32c = 0;
   };
+  std::vector<WrittenPart> joined_parts() const;
   std::string path_, temporary_;
   int descriptor_ = -1;
   std::map<std::uint64_t, Part> parts_;  // by offset

@@ -6,6 +6,7 @@
 
 #include "io/output_file.h"
 #include "io/safetensors_dtype.h"
+#include "io/safetensors_layout.h"
 #include "io/stored_tensor.h"
 #include "io/tensor_source.h"
 #include "tessera/base/error.h"
@@ -43,14 +44,7 @@ std::string make_header(const std::vector<TensorInfo>& infos,
 
 }  // namespace
 
-struct SafetensorsWriter::Impl {
-  explicit Impl(const std::string& path) : file(path) {}
-  OutputFile file;
-  std::vector<TensorInfo> infos;
-  std::map<std::string, std::pair<const TensorInfo*, std::uint64_t>> missing;  // name -> info, offset in the file
-};
-
-SafetensorsWriter::SafetensorsWriter(const std::string& file, std::vector<TensorInfo> infos,
+SafetensorsLayout::SafetensorsLayout(const std::string& file, std::vector<TensorInfo> infos,
                                      const std::vector<std::pair<std::string, std::string>>& metadata) {
   for (const auto& info : infos)
     if (safetensors_dtype_name(info.dtype).empty())
@@ -61,22 +55,31 @@ SafetensorsWriter::SafetensorsWriter(const std::string& file, std::vector<Tensor
     const int ra = safetensors_dtype_rank(a.dtype), rb = safetensors_dtype_rank(b.dtype);
     return ra != rb ? ra > rb : a.name < b.name;
   });
-  auto names = infos;
-  std::sort(names.begin(), names.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
-  for (std::size_t i = 1; i < names.size(); ++i)
-    TESSERA_CHECK(names[i].name != names[i - 1].name, "tensor '" + names[i].name + "' is given twice");
   for (auto& info : infos) info.file = file;
-  const auto header = make_header(infos, metadata);
-  impl_ = std::make_unique<Impl>(file);
-  impl_->infos = std::move(infos);
-  const std::uint64_t length = header.size();
-  impl_->file.write(0, &length, sizeof length);
-  impl_->file.write(sizeof length, header.data(), header.size());
-  std::uint64_t offset = sizeof length + header.size();
-  for (const auto& info : impl_->infos) {
-    impl_->missing.emplace(info.name, std::pair(&info, offset));
-    offset += checked_nbytes(info);
+  const auto text = make_header(infos, metadata);
+  const std::uint64_t length = text.size();
+  header.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  header += text;
+  bytes = header.size();
+  for (const auto& info : infos) {
+    const bool is_new = places.emplace(info.name, Place{info, bytes}).second;
+    TESSERA_CHECK(is_new, "tensor '" + info.name + "' is given twice");
+    bytes += checked_nbytes(info);
   }
+}
+
+struct SafetensorsWriter::Impl {
+  Impl(const std::string& path, SafetensorsLayout whole)
+      : layout(std::move(whole)), missing(layout.places), file(path) {}
+  SafetensorsLayout layout;
+  std::map<std::string, SafetensorsLayout::Place> missing;
+  OutputFile file;
+};
+
+SafetensorsWriter::SafetensorsWriter(const std::string& file, std::vector<TensorInfo> infos,
+                                     const std::vector<std::pair<std::string, std::string>>& metadata)
+    : impl_(std::make_unique<Impl>(file, SafetensorsLayout(file, std::move(infos), metadata))) {
+  impl_->file.write(0, impl_->layout.header.data(), impl_->layout.header.size());
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
@@ -86,7 +89,7 @@ void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor)
   TESSERA_CHECK(it != impl_->missing.end(), "tensor '" + name + "' was not announced, or came twice");
   const auto& [info, offset] = it->second;
   TESSERA_CHECK(
-      tensor.is_contiguous() && tensor.is_cpu() && tensor.scalar_type() == info->dtype && tensor.sizes() == info->shape,
+      tensor.is_contiguous() && tensor.is_cpu() && tensor.scalar_type() == info.dtype && tensor.sizes() == info.shape,
       "'" + name + "' must be contiguous, on the CPU and of the announced dtype and shape");
   impl_->file.write(offset, tensor.const_data_ptr(), tensor.nbytes());
   impl_->missing.erase(it);
@@ -104,7 +107,7 @@ WrittenFile write_safetensors(const std::string& file, const std::vector<std::pa
   for (const auto& [name, tensor] : tensors) {
     infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), file});
   }
-  SafetensorsWriter writer(file, infos, metadata);
+  SafetensorsWriter writer(file, std::move(infos), metadata);
   for (const auto& [name, tensor] : tensors) writer.write(name, tensor.detach().cpu().contiguous());
   return writer.commit();
 }

@@ -1,6 +1,8 @@
 #include "tasks/job.h"
 
+#include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -9,6 +11,7 @@
 #include "config/accelerate.h"
 #include "peft/adapter_files.h"
 #include "report/memory.h"
+#include "train/interruption.h"
 
 namespace tessera::tasks {
 
@@ -29,26 +32,26 @@ void save_trained(Assembled& model, const std::string& base_folder, const std::s
   }
 }
 
-void set_torch_state(const Assembled& model, train::SessionTask& task) {
+void set_torch_state(const Assembled& model, train::CheckpointContent& content) {
   switch (config::from_environment().fsdp.state_dict_type) {
     case config::StateDictType::kFull:
-      task.torch_state = checkpoint::TorchStateType::kFull;
+      content.torch_state = checkpoint::TorchStateType::kFull;
       break;
     case config::StateDictType::kSharded:
-      task.torch_state = checkpoint::TorchStateType::kSharded;
+      content.torch_state = checkpoint::TorchStateType::kSharded;
       break;
     case config::StateDictType::kLocal:
-      task.torch_state = checkpoint::TorchStateType::kLocal;
+      content.torch_state = checkpoint::TorchStateType::kLocal;
       break;
   }
   if (!model.lora) return;
   std::map<std::string, std::string> names;  // of an adapter Accelerate keeps what PEFT keeps
   for (const auto& entry : peft::adapter_entries(*model.model, *model.lora)) names[entry.parameter] = entry.file_name;
-  task.model_name_in_torch = [names](const std::string& parameter) {
+  content.model_name_in_torch = [names](const std::string& parameter) {
     const auto it = names.find(parameter);
     return it == names.end() ? std::string() : it->second;
   };
-  task.optimizer_name_in_torch = [](const std::string& parameter) { return "base_model.model." + parameter; };
+  content.optimizer_name_in_torch = [](const std::string& parameter) { return "base_model.model." + parameter; };
 }
 
 std::string saved_line(const Assembled& model, const std::string& folder) {
@@ -64,6 +67,17 @@ nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& ou
   for (const auto& bytes : group.all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
   out << "memory per rank (MiB): " << ranks.dump() << "\n" << std::flush;
   return ranks;
+}
+
+std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, const std::string& folder,
+                                                  const std::string& file) {
+  const std::string path = file.empty() ? folder + "/metrics.jsonl" : file;
+  return std::make_unique<report::MetricsFile>(group.rank() == 0 ? path : "");
+}
+
+int interrupted_exit_code() {
+  constexpr int kBySignal = 128;
+  return kBySignal + std::max(train::Interruption::signal(), SIGINT);
 }
 
 double unix_seconds() {

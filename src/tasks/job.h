@@ -1,10 +1,12 @@
 #pragma once
 // Steps that the training tasks have in common.
 #include <iosfwd>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "checkpoint/save_queue.h"
+#include "report/metrics.h"
 #include "tasks/assemble.h"
 #include "train/session.h"
 
@@ -16,10 +18,16 @@ void describe(const Assembled& model, bool print_model, std::ostream& out);
 void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder,
                   checkpoint::SaveQueue* queue = nullptr);
 /// Fills torch_state and the names of parameters in Accelerate's files: the type that the launch asks for.
-void set_torch_state(const Assembled& model, train::SessionTask& task);
+void set_torch_state(const Assembled& model, train::CheckpointContent& content);
 std::string saved_line(const Assembled& model, const std::string& folder);
 /// Collective: prints and returns peak resident and proportional memory of every rank.
 nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& out);
+
+/// Appends to `file`, or where that is empty to metrics.jsonl in the folder; other ranks than 0 write nothing.
+std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, const std::string& folder,
+                                                  const std::string& file);
+/// Of a run that a signal has stopped in good order.
+int interrupted_exit_code();
 
 /// Seconds since 1970, for rows of metrics.
 double unix_seconds();

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <sstream>
 
-#include "base/file.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "tasks/assemble.h"
@@ -22,22 +20,16 @@
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
+#include "train/interruption.h"
 
 namespace tessera::tasks {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// A result that is already there is not overwritten by accident.
-void prepare_output(const Seq2SeqOptions& o) {
-  const std::string result =
-      o.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
-  if (o.save_model && !o.overwrite_output_dir && fs::exists(result)) {
-    throw CheckpointError(
-        "'" + result + "' exists already. Give another --output_dir, or --overwrite_output_dir to replace it.", result);
-  }
-  ensure_writable_folder(o.output_dir);
+std::string result_file(const Seq2SeqOptions& o) {
+  if (!o.save_model) return {};
+  return o.checkpoints.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
 }
 
 AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& folder) {
@@ -77,20 +69,19 @@ class Seq2SeqJob {
         out_(out),
         err_(err),
         bars_(report::bar_style(group_->rank(), o_.disable_tqdm)),
-        folder_(find_model_folder(o_.model_name_or_path)),
-        metrics_(group_->rank() != 0       ? ""
-                 : o_.metrics_file.empty() ? o_.output_dir + "/metrics.jsonl"
-                                           : o_.metrics_file) {}
+        folder_(find_model_folder(o_.model_name_or_path)) {}
 
-  void run() {
+  /// False when it was interrupted.
+  bool run() {
     tensor::manual_seed(static_cast<std::uint64_t>(o_.seed));  // draws differ by row, not by rank
     model_ = assemble(assemble_options(o_, folder_), group_);
     const std::string tokenizer = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
     data_ = load_seq2seq_data(o_, tokenizer, model_.config.vocab_size);
     describe();
-    train();
-    if (o_.save_model) save();
-    metrics_.write({{"memory", tasks::report_memory(*group_, out_)}});
+    const bool finished = train();
+    const auto memory = tasks::report_memory(*group_, out_);
+    if (finished) metrics_->write({{"memory", memory}});
+    return finished;
   }
 
  private:
@@ -99,7 +90,7 @@ class Seq2SeqJob {
     for (const auto& note : data_.notes) out_ << note << "\n";
   }
 
-  void train() {
+  bool train() {
     PairTrainable task(*model_.model, data_.train, data_.collate, o_.per_device_train_batch_size, o_.seed, *group_);
     optim::AdamW optimizer(model_.sharded->parameters(), fsdp::parameter_slices(*model_.sharded),
                            {.lr = o_.trainer.learning_rate,
@@ -109,17 +100,40 @@ class Seq2SeqJob {
                             .weight_decay = o_.weight_decay});
     optimizer.keep_state_in(model_.sharded->state_home());
     train::Trainer trainer(o_.trainer, task, *model_.sharded, optimizer);
+    train::RunCheckpoints checkpoints(o_.checkpoints, checkpoint_content(), trainer, *model_.sharded, optimizer,
+                                      o_.trainer, o_.per_device_train_batch_size, out_);
+    metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
+    const train::Interruption signals;
     print_banner(trainer);
+    checkpoints.resume();
     report::ProgressBar bar(err_, bars_, trainer.total_steps());
-    trainer.run({.on_step = [&](const train::StepReport& step) { on_step(step, bar); },
-                 .on_epoch_end =
-                     [&](const train::EpochReport& epoch) {
-                       if (epoch.epoch + 1 == trainer.epochs()) bar.close();
-                       on_epoch_end(epoch);
-                     },
-                 .should_stop = nullptr,
-                 .before_update = nullptr,
-                 .interruption = nullptr});
+    bar.start_at(checkpoints.resumed_at());
+    train::TrainerCallbacks callbacks = checkpoints.callbacks();
+    callbacks.on_step = [&](const train::StepReport& step) {
+      on_step(step, bar);
+      checkpoints.after_step(step);
+    };
+    callbacks.on_epoch_end = [&](const train::EpochReport& epoch) {
+      if (epoch.epoch + 1 == trainer.epochs()) bar.close();
+      on_epoch_end(epoch);
+      checkpoints.after_epoch();
+    };
+    trainer.run(callbacks);
+    checkpoints.finish();
+    if (checkpoints.interrupted()) return false;
+    if (o_.save_model) save();  // while this run holds the folder
+    return true;
+  }
+
+  train::CheckpointContent checkpoint_content() {
+    train::CheckpointContent content;
+    content.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
+      save_trained(model_, folder_, folder, &queue);
+    };
+    content.torch_optimizer = {
+        .beta1 = o_.adam_beta1, .beta2 = o_.adam_beta2, .eps = o_.adam_epsilon, .weight_decay = o_.weight_decay};
+    set_torch_state(model_, content);
+    return content;
   }
 
   void print_banner(const train::Trainer& trainer) {
@@ -144,7 +158,7 @@ class Seq2SeqJob {
     if (o_.trainer.max_grad_norm > 0) row["grad_norm"] = step.grad_norm;
     row["step_seconds"] = step.seconds;
     row["time"] = unix_seconds();
-    metrics_.write(row);
+    metrics_->write(row);
   }
 
   void on_epoch_end(const train::EpochReport& epoch) {
@@ -162,12 +176,12 @@ class Seq2SeqJob {
       row.update({{"eval_epoch_loss", e.loss}, {"accuracy", e.accuracy}, {"eval_seconds", e.seconds}});
     }
     out_ << line << "\n" << std::flush;
-    metrics_.write(row);
+    metrics_->write(row);
   }
 
   void save() {
-    save_trained(model_, folder_, o_.output_dir);
-    out_ << saved_line(model_, o_.output_dir) << std::flush;
+    save_trained(model_, folder_, o_.checkpoints.output_dir);
+    out_ << saved_line(model_, o_.checkpoints.output_dir) << std::flush;
   }
 
   const Seq2SeqOptions& o_;
@@ -176,7 +190,7 @@ class Seq2SeqJob {
   std::ostream& err_;
   report::BarStyle bars_;
   std::string folder_;
-  report::MetricsFile metrics_;
+  std::unique_ptr<report::MetricsFile> metrics_;
   Assembled model_;
   Seq2SeqData data_;
 };
@@ -186,12 +200,12 @@ class Seq2SeqJob {
 int seq2seq(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
   const auto options = parse_seq2seq(args, out);
   if (!options) return 0;
-  prepare_output(*options);
+  train::prepare_output(options->checkpoints, result_file(*options));
   auto group = comm::connect();
   std::ostringstream nowhere;
-  Seq2SeqJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
+  const bool finished = Seq2SeqJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
-  return 0;
+  return finished ? 0 : interrupted_exit_code();
 }
 
 }  // namespace tessera::tasks

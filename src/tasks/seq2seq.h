@@ -10,6 +10,7 @@
 #include "data/text_pair.h"
 #include "tasks/lora_flags.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "train/checkpoint_options.h"
 #include "train/trainer.h"
 
 namespace tessera::tasks {
@@ -37,8 +38,7 @@ struct Seq2SeqOptions {
   // evaluation and output
   bool do_eval = true;
   std::int64_t max_eval_steps = 0;  // 0: all
-  std::string output_dir = "tessera_seq2seq";
-  bool overwrite_output_dir = false;
+  train::CheckpointOptions checkpoints;
   std::string metrics_file;  // empty: output_dir/metrics.jsonl
   bool disable_tqdm = false, print_model = true, save_model = true;
   std::string device = "auto";

@@ -71,8 +71,10 @@ void add_training(config::OptionTable& table, Seq2SeqOptions& o) {
 
 void add_output(config::OptionTable& table, Seq2SeqOptions& o) {
   const char* group = "Evaluation and output";
-  table.add(&o.output_dir, {"--output_dir"}, "folder of the adapter or model", group);
-  table.add(&o.overwrite_output_dir, {"--overwrite_output_dir"}, "replace a result that is already there", group);
+  table.add(&o.checkpoints.output_dir, {"--output_dir"}, "folder of the adapter or model", group);
+  table.add(&o.checkpoints.overwrite_output_dir, {"--overwrite_output_dir"}, "replace a result that is already there",
+            group);
+  train::add_checkpoint_options(table, o.checkpoints, train::Strategies::kPlain, "Checkpoints");
   table.add(&o.logging_steps, {"--logging_steps"}, "steps between lines of the metrics file; 0: none", group);
   table.add(&o.do_eval, {"--do_eval"}, "evaluate on held-out rows after each epoch", group);
   table.add(&o.max_eval_steps, {"--max_eval_steps"}, "batches of an evaluation; 0: all", group);
@@ -89,6 +91,7 @@ void check(Seq2SeqOptions& o) {
   require_option(!o.max_target_length || *o.max_target_length >= 1, "max_target_length must be at least 1",
                  "max_target_length");
   check_lora_flags(o.adapter);
+  train::check_checkpoint_options(o.checkpoints);
   require_option(o.trainer.learning_rate >= 0, "learning_rate must not be negative", "learning_rate");
   require_option(o.trainer.num_train_epochs > 0 || o.trainer.max_steps > 0, "num_train_epochs must be positive",
                  "num_train_epochs");
@@ -104,6 +107,8 @@ void check(Seq2SeqOptions& o) {
 
 std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args, std::ostream& out) {
   Seq2SeqOptions options;
+  options.checkpoints.output_dir = "tessera_seq2seq";
+  options.checkpoints.save_strategy = train::Interval::kNo;  // the guide's program writes its result only
   config::OptionTable table("tessera seq2seq", "fine-tunes an encoder-decoder model on pairs of texts, fully sharded");
   add_model(table, options);
   add_data(table, options);

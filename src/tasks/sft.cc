@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <sstream>
 
-#include "base/file.h"
 #include "tasks/answer_samples.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
@@ -18,13 +16,9 @@
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"
-#include "train/interruption.h"
 
 namespace tessera::tasks {
 namespace {
-
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 AssembleOptions assemble_options(const SftOptions& o, const std::string& folder) {
   AssembleOptions a;
@@ -40,17 +34,9 @@ AssembleOptions assemble_options(const SftOptions& o, const std::string& folder)
   return a;
 }
 
-/// A result that is already there is not overwritten by accident.
-void prepare_output(const SftOptions& o) {
-  const std::string& folder = o.training.output_dir;
-  const std::string result = folder + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
-  const bool may_exist = o.training.overwrite_output_dir || !o.training.resume_from_checkpoint.empty();
-  if (o.save_model && !may_exist && fs::exists(result)) {
-    throw CheckpointError("'" + result + "' exists already. Give another --output_dir, --overwrite_output_dir to " +
-                              "replace it, or --resume_from_checkpoint true to go on.",
-                          result);
-  }
-  ensure_writable_folder(folder);
+std::string result_file(const SftOptions& o) {
+  if (!o.save_model) return {};
+  return o.training.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
 }
 
 /// Forward, the inputs' gradients and the trained weights' gradients of every matrix, 2 operations each; a table that
@@ -100,7 +86,6 @@ class SftJob {
     check_tokenizer();
     describe();
     const bool finished = train();
-    if (finished && o_.save_model) save_result();
     tasks::report_memory(*group_, out_);
     return finished;
   }
@@ -146,8 +131,15 @@ class SftJob {
     session_task.trainable_parameters = model_.trainable;
     session_task.compute_dtype = compute_dtype_;
     session_task.flops_per_token = flops_per_token(*model_.model);
-    session_task.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) { save(folder, queue); };
-    set_torch_state(model_, session_task);
+    session_task.checkpoints.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
+      save(folder, queue);
+    };
+    session_task.checkpoints.torch_optimizer = {.beta1 = o_.training.adam_beta1,
+                                                .beta2 = o_.training.adam_beta2,
+                                                .eps = o_.training.adam_epsilon,
+                                                .weight_decay = o_.training.weight_decay,
+                                                .decays = train::decays};
+    set_torch_state(model_, session_task.checkpoints);
     session_task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate(*model_.model, *splits_.eval, collate_, o_.training, *group_, bars, err_);
     };
@@ -155,7 +147,10 @@ class SftJob {
       const auto samples = data::first_samples(o_.data, tokenizer_.tokenizer, o_.eval_generate);
       session_task.samples = [this, samples] { return show_answers(samples); };
     }
-    return train::Session(o_.training, session_task, trainer, *model_.sharded, *optimizer, out_, err_).run();
+    train::Session session(o_.training, session_task, trainer, *model_.sharded, *optimizer, out_, err_);
+    const bool finished = session.run();
+    if (finished && o_.save_model) save_result();  // while the session holds the folder
+    return finished;
   }
 
   nlohmann::ordered_json show_answers(const std::vector<data::SftSample>& samples) {
@@ -201,12 +196,12 @@ class SftJob {
 int sft(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
   const auto options = parse_sft(args, out);
   if (!options) return 0;
-  prepare_output(*options);
+  train::prepare_output(options->training, result_file(*options));
   auto group = comm::connect();
   std::ostringstream nowhere;
   const bool finished = SftJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
-  return finished ? 0 : 128 + std::max(train::Interruption::signal(), 2);
+  return finished ? 0 : interrupted_exit_code();
 }
 
 }  // namespace tessera::tasks

@@ -7,11 +7,11 @@
 #include <ctime>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <sstream>
 
-#include "base/file.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "tasks/fsdp_options.h"
@@ -22,6 +22,7 @@
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 #include "text/tokenizer.h"
+#include "train/interruption.h"
 
 namespace tessera::tasks {
 namespace {
@@ -62,16 +63,14 @@ class SummarizeJob {
         out_(out),
         err_(err),
         bars_(report::bar_style(group_->rank(), o_.disable_tqdm)),
-        folder_(find_model_folder(o_.model_name_or_path)),
-        metrics_(group_->rank() != 0       ? ""
-                 : o_.metrics_file.empty() ? o_.output_dir + "/metrics.jsonl"
-                                           : o_.metrics_file) {}
+        folder_(find_model_folder(o_.model_name_or_path)) {}
 
-  void run() {
+  /// False when it was interrupted.
+  bool run() {
     tensor::manual_seed(static_cast<std::uint64_t>(o_.seed), static_cast<std::uint64_t>(group_->rank()));
     load_data();
     assemble_model();
-    train();
+    return train();
   }
 
  private:
@@ -116,45 +115,61 @@ class SummarizeJob {
     for (const auto& note : notes) out_ << note << "\n";
   }
 
-  void train() {
+  bool train() {
     PairTrainable task(*model_.model, train_, collate_, o_.batch_size, o_.seed, *group_);
-    optim::AdamW optimizer(model_.sharded->parameters(), {.lr = o_.lr});
+    optim::AdamW optimizer(model_.sharded->parameters(), fsdp::parameter_slices(*model_.sharded), {.lr = o_.lr});
+    optimizer.keep_state_in(model_.sharded->state_home());
     trainer_options_.num_train_epochs = static_cast<double>(o_.epochs);
     trainer_options_.learning_rate = o_.lr;
     trainer_options_.lr_scheduler_type = "step";
     trainer_options_.lr_scheduler_kwargs =
         nlohmann::json{{"step_size", task.batches_per_epoch()}, {"gamma", o_.gamma}}.dump();
     train::Trainer trainer(trainer_options_, task, *model_.sharded, optimizer);
+    train::RunCheckpoints checkpoints(o_.checkpoints, checkpoint_content(), trainer, *model_.sharded, optimizer,
+                                      trainer_options_, o_.batch_size, out_);
+    metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
+    const train::Interruption signals;
     date_ = group_->broadcast_object(date_of_run(), 0);
     out_ << "--> current date and time of run = " << date_ << "\n" << std::flush;
+    checkpoints.resume();
+    best_loss_ = checkpoints.state().best_metric.value_or(best_loss_);
     std::unique_ptr<report::ProgressBar> bar;
-    trainer.run({.on_step =
-                     [&](const train::StepReport& step) {
-                       if (!bar) {
-                         bar = std::make_unique<report::ProgressBar>(err_, bars_, trainer.steps_per_epoch(),
-                                                                     "r0 Training Epoch");
-                       }
-                       on_step(step, *bar);
-                     },
-                 .on_epoch_end =
-                     [&](const train::EpochReport& epoch) {
-                       bar.reset();
-                       on_epoch_end(epoch, epoch.epoch + 1 == trainer.epochs());
-                     },
-                 .should_stop = nullptr,
-                 .before_update = nullptr,
-                 .interruption = nullptr});
+    train::TrainerCallbacks callbacks = checkpoints.callbacks();
+    callbacks.on_step = [&](const train::StepReport& step) {
+      if (!bar)
+        bar = std::make_unique<report::ProgressBar>(err_, bars_, trainer.steps_per_epoch(), "r0 Training Epoch");
+      on_step(step, *bar);
+      checkpoints.after_step(step);
+    };
+    callbacks.on_epoch_end = [&](const train::EpochReport& epoch) {
+      bar.reset();
+      on_epoch_end(epoch, epoch.epoch + 1 == trainer.epochs());
+      if (std::isfinite(best_loss_)) checkpoints.state().best_metric = best_loss_;
+      checkpoints.after_epoch();
+    };
+    trainer.run(callbacks);
+    checkpoints.finish();
+    return !checkpoints.interrupted();
+  }
+
+  train::CheckpointContent checkpoint_content() {
+    train::CheckpointContent content;
+    content.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
+      save_trained(model_, folder_, folder, &queue);
+    };
+    set_torch_state(model_, content);
+    return content;
   }
 
   void on_step(const train::StepReport& step, report::ProgressBar& bar) {
     bar.set_postfix(fmt::format("loss={:.4f}", step.loss));
     bar.update();
-    metrics_.write({{"step", step.step},
-                    {"epoch", step.epoch},
-                    {"loss", step.loss},
-                    {"learning_rate", step.learning_rate},
-                    {"step_seconds", step.seconds},
-                    {"time", unix_seconds()}});
+    metrics_->write({{"step", step.step},
+                     {"epoch", step.epoch},
+                     {"loss", step.loss},
+                     {"learning_rate", step.learning_rate},
+                     {"step_seconds", step.seconds},
+                     {"time", unix_seconds()}});
   }
 
   void on_epoch_end(const train::EpochReport& report, bool is_last) {
@@ -183,7 +198,7 @@ class SummarizeJob {
       out_ << fmt::format("-->>>> New Val Loss Record: {}\n", loss);
     }
     out_ << std::flush;
-    metrics_.write(row);
+    metrics_->write(row);
   }
 
   double validate() {
@@ -199,11 +214,12 @@ class SummarizeJob {
     out_ << "--> entering save model state\n--> saving model ...\n"
          << "--> attempting to save model prefix " << prefix << "\n";
     const std::string name = "T5-model-" + date_ + "-" + prefix;
-    const std::string partial = group_->broadcast_object(fmt::format("{}/.{}.{}", o_.output_dir, name, ::getpid()), 0);
+    const std::string partial =
+        group_->broadcast_object(fmt::format("{}/.{}.{}", o_.checkpoints.output_dir, name, ::getpid()), 0);
     std::string saved;
     try {
       save_trained(model_, folder_, partial);
-      if (group_->rank() == 0) saved = give_name(partial, o_.output_dir + "/" + name);
+      if (group_->rank() == 0) saved = give_name(partial, o_.checkpoints.output_dir + "/" + name);
     } catch (...) {
       std::error_code ignored;
       if (group_->rank() == 0) std::filesystem::remove_all(partial, ignored);
@@ -231,7 +247,7 @@ class SummarizeJob {
   std::ostream& err_;
   report::BarStyle bars_;
   std::string folder_, tokenizer_path_, date_;
-  report::MetricsFile metrics_;
+  std::unique_ptr<report::MetricsFile> metrics_;
   data::TokenizedPairs train_, validation_;
   data::CollateOptions collate_;
   train::TrainerOptions trainer_options_;
@@ -244,12 +260,12 @@ class SummarizeJob {
 int summarize(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
   const auto options = parse_summarize(args, out);
   if (!options) return 0;
-  ensure_writable_folder(options->output_dir);
+  train::prepare_output(options->checkpoints, "");
   auto group = comm::connect();
   std::ostringstream nowhere;
-  SummarizeJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
+  const bool finished = SummarizeJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
-  return 0;
+  return finished ? 0 : interrupted_exit_code();
 }
 
 }  // namespace tessera::tasks

@@ -10,6 +10,7 @@
 #include "config/accelerate.h"
 #include "data/wikihow.h"
 #include "tasks/assemble.h"
+#include "train/checkpoint_options.h"
 #include "train/trainer.h"
 
 namespace tessera::tasks {
@@ -31,7 +32,7 @@ struct SummarizeOptions {
   bool no_cuda = false;
   // evaluation and output
   bool track_memory = true, run_validation = true, save_model = true;
-  std::string output_dir = ".";
+  train::CheckpointOptions checkpoints;
   std::string metrics_file;  // empty: output_dir/metrics.jsonl
   bool disable_tqdm = false, print_model = false;
 };

@@ -54,13 +54,15 @@ void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
   table.add(&o.track_memory, {"--track_memory"}, "print each rank's memory after each epoch", group);
   table.add(&o.save_model, {"--save_model"},
             "save the model when its validation loss is the lowest so far (without validation: at the end)", group);
-  table.add(&o.output_dir, {"--output_dir"}, "where T5-model-<date>-<epoch>-<loss> is written", group);
+  table.add(&o.checkpoints.output_dir, {"--output_dir"}, "where T5-model-<date>-<epoch>-<loss> is written", group);
+  train::add_checkpoint_options(table, o.checkpoints, train::Strategies::kPlain, "Checkpoints");
   table.add(&o.metrics_file, {"--metrics_file"}, "JSON lines; default: metrics.jsonl in output_dir", group);
   table.add(&o.disable_tqdm, {"--disable_tqdm"}, "no progress bars", group);
   table.add(&o.print_model, {"--print_model"}, "print the sharded model before training", group);
 }
 
 void check_summarize(const SummarizeOptions& o) {
+  train::check_checkpoint_options(o.checkpoints);
   require_option(o.batch_size > 0, "batch_size must be at least 1", "batch_size");
   require_option(o.test_batch_size > 0, "test_batch_size must be at least 1", "test_batch_size");
   require_option(o.epochs > 0, "epochs must be at least 1", "epochs");
@@ -78,6 +80,8 @@ void check_summarize(const SummarizeOptions& o) {
 
 std::optional<SummarizeOptions> parse_summarize(const std::vector<std::string>& args, std::ostream& out) {
   SummarizeOptions options;
+  options.checkpoints.output_dir = ".";
+  options.checkpoints.save_strategy = train::Interval::kNo;  // the tutorial's program writes its models only
   config::OptionTable table("tessera summarize", "fine-tunes T5 on WikiHow to write summaries, fully sharded");
   add_summarize_inputs(table, options);
   add_summarize_training(table, options);

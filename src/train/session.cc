@@ -60,20 +60,13 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
       out_(out),
       bars_(report::bar_style(model.group().rank(), arguments.disable_tqdm)),
       bar_(err, bars_, trainer.total_steps()),
-      saver_(
-          model.group(), arguments.output_dir, arguments.save_total_limit,
-          arguments.save_in_background ? checkpoint::SaveQueue::Mode::kBackground : checkpoint::SaveQueue::Mode::kNow),
-      metrics_(model.group().rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : "") {
-  state_.max_steps = trainer_.total_steps();
-  state_.num_train_epochs = trainer_.epochs();
+      checkpoints_(arguments, std::move(task_.checkpoints), trainer, model, optimizer, arguments.trainer_options(),
+                   arguments.per_device_train_batch_size, out),
+      metrics_(model.group().rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : ""),
+      state_(checkpoints_.state()) {
   const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
   state_.logging_steps = every(arguments_.logging_steps);
   state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
-  state_.save_steps = every(arguments_.save_steps);
-  state_.train_batch_size = arguments_.per_device_train_batch_size;
-  state_.rows_per_step =
-      arguments_.per_device_train_batch_size * model_.group().size() * arguments_.gradient_accumulation_steps;
-  state_.steps_per_epoch = trainer_.steps_per_epoch();
   if (model_.group().rank() == 0 && wants_tensorboard(arguments_)) {
     tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
   }
@@ -82,17 +75,18 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
 bool Session::run() {
   const Interruption signals;
   print_banner();
-  if (!arguments_.resume_from_checkpoint.empty()) resume();
+  checkpoints_.resume();
+  bar_.start_at(state_.global_step);
   if (task_.flops_per_token > 0) gemm_rate_ = measure_gemm_rate(model_.group(), task_.compute_dtype);
-  if (arguments_.eval_on_start && resumed_at_ == 0) evaluate();
+  if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) evaluate();
   const auto start = Clock::now();
-  trainer_.run({.on_step = [this](const StepReport& step) { on_step(step); },
-                .on_epoch_end = [this](const EpochReport&) { on_epoch_end(); },
-                .should_stop = [this] { return stop_; },
-                .before_update = [this] { saver_.before_update(); },
-                .interruption = Interruption::requested});
+  TrainerCallbacks callbacks = checkpoints_.callbacks();
+  callbacks.on_step = [this](const StepReport& step) { on_step(step); };
+  callbacks.on_epoch_end = [this](const EpochReport&) { on_epoch_end(); };
+  callbacks.should_stop = [this] { return stop_; };
+  trainer_.run(callbacks);
   bar_.close();
-  saver_.finish();
+  checkpoints_.finish();
   if (interrupted_) return false;
   if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
   summarise(seconds_since(start));
@@ -116,74 +110,6 @@ void Session::print_banner() {
   out_ << fmt::format("  Ranks = {} ({})\n", ranks, model_.group().backend()) << std::flush;
 }
 
-std::string Session::find_checkpoint() {
-  std::string folder = arguments_.resume_from_checkpoint;
-  if (folder == "true" || folder == "True") {
-    std::vector<std::string> skipped;
-    const auto last = checkpoint::last_checkpoint(arguments_.output_dir, model_.group(), skipped);
-    for (const auto& line : skipped) out_ << "  " << line << "\n" << std::flush;
-    if (!last) {
-      throw CheckpointError("--resume_from_checkpoint true: no complete checkpoint in '" + arguments_.output_dir + "'",
-                            arguments_.output_dir);
-    }
-    return last->path;
-  }
-  if (checkpoint::has_torch_state(folder) && !checkpoint::has_training_state(checkpoint::training_state_folder(folder)))
-    return folder;
-  const std::string obstacle = checkpoint::obstacle_to_resume(folder, model_.group());
-  if (!obstacle.empty()) {
-    throw CheckpointError("cannot go on from '" + folder + "': " + obstacle + ". Choose another checkpoint, or " +
-                              "--resume_from_checkpoint true for the newest whole one",
-                          folder);
-  }
-  return folder;
-}
-
-std::int64_t Session::steps_done(const TrainerState& read) const {
-  if (read.rows_per_step == 0 || read.rows_per_step == state_.rows_per_step) return read.global_step;
-  const std::int64_t epochs = read.global_step / read.steps_per_epoch;
-  const std::int64_t rows = read.global_step % read.steps_per_epoch * read.rows_per_step;
-  const std::int64_t steps = epochs * state_.steps_per_epoch + rows / state_.rows_per_step;
-  out_ << fmt::format(
-      "  The checkpoint was written with {} rows a step, this run has {}: its step {} is step {} here. For the same "
-      "steps choose batch size and accumulation so that their product with the number of ranks stays.\n",
-      read.rows_per_step, state_.rows_per_step, read.global_step, steps);
-  return steps;
-}
-
-void Session::load_values(const std::string& folder) {
-  const std::string training_state = checkpoint::training_state_folder(folder);
-  if (checkpoint::has_training_state(training_state))
-    return checkpoint::load_training_state(model_, &optimizer_, training_state);
-  out_ << "  '" << folder << "' is of Accelerate: weights and optimizer go on, random numbers begin anew\n";
-  checkpoint::load_torch_state(
-      model_, &optimizer_, {.model = task_.model_name_in_torch, .optimizer = task_.optimizer_name_in_torch}, folder);
-}
-
-void Session::resume() {
-  const std::string folder = find_checkpoint();
-  load_values(folder);
-  const TrainerState read = TrainerState::read(folder + "/trainer_state.json");
-  state_.global_step = steps_done(read);
-  state_.epoch = read.epoch;
-  state_.best_metric = read.best_metric;
-  state_.best_global_step = read.best_global_step;
-  state_.best_model_checkpoint = read.best_model_checkpoint;
-  state_.total_flos = read.total_flos;
-  state_.num_input_tokens_seen = read.num_input_tokens_seen;
-  state_.log_history = read.log_history;
-  state_.evaluations_without_improvement = read.evaluations_without_improvement;
-  state_.loss_sum = read.loss_sum;
-  trainer_.schedule().load_state(read.schedule);
-  if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
-  resumed_at_ = saved_at_ = state_.global_step;
-  trainer_.start_at(state_.global_step);
-  bar_.start_at(state_.global_step);
-  out_ << fmt::format("  Continuing training from checkpoint '{}'\n  Continuing from global step {}\n", folder,
-                      state_.global_step)
-       << std::flush;
-}
-
 bool Session::due(Interval strategy, double steps, bool at_epoch_end) const {
   if (strategy == Interval::kEpoch) return at_epoch_end;
   if (strategy != Interval::kSteps || at_epoch_end) return false;
@@ -191,7 +117,7 @@ bool Session::due(Interval strategy, double steps, bool at_epoch_end) const {
 }
 
 void Session::on_step(const StepReport& step) {
-  saver_.poll();
+  checkpoints_.poll();
   state_.global_step = step.step;
   state_.epoch = step.epoch;
   state_.loss_sum += step.loss;
@@ -215,8 +141,7 @@ void Session::on_step(const StepReport& step) {
     log_step();
   }
   if (due(arguments_.eval_strategy, arguments_.eval_steps.value_or(arguments_.logging_steps), false)) evaluate();
-  const bool saves_steps = arguments_.save_strategy == Interval::kSteps;
-  if (due(arguments_.save_strategy, arguments_.save_steps, false) || (saves_steps && last)) save_checkpoint();
+  if (checkpoints_.due(false)) save_checkpoint();
   if (step.interrupted && !last) {
     interrupted_ = stop_ = true;
     save_checkpoint();
@@ -231,7 +156,7 @@ void Session::on_epoch_end() {
     log_step();
   }
   if (due(arguments_.eval_strategy, 0, true)) evaluate();
-  if (due(arguments_.save_strategy, 0, true)) save_checkpoint();
+  if (checkpoints_.due(true)) save_checkpoint();
 }
 
 void Session::log_step() {
@@ -318,41 +243,10 @@ bool Session::update_best(double value) {
 }
 
 void Session::save_checkpoint() {
-  if (saved_at_ == state_.global_step) return;
-  saved_at_ = state_.global_step;
   if (state_.best_metric && state_.best_global_step == state_.global_step) {
     state_.best_model_checkpoint = fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
   }
-  state_.schedule = trainer_.schedule().state();
-  if (const auto* scaler = trainer_.scaler()) {
-    state_.loss_scale = scaler->scale();
-    state_.steps_at_loss_scale = scaler->growth_tracker();
-  }
-  const std::string folder =
-      saver_.begin(state_.global_step, arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
-  checkpoint::SaveQueue& queue = saver_.queue();
-  if (!arguments_.save_only_model) {
-    checkpoint::push_training_state(model_, optimizer_, checkpoint::training_state_folder(folder), queue);
-  }
-  if (arguments_.save_accelerate_state) push_torch_state(folder);
-  task_.save_model(folder, queue);
-  if (model_.group().rank() == 0) {
-    queue.push([folder, text = state_.to_json()] { write_file_atomically(folder + "/trainer_state.json", text); });
-  }
-  saver_.end();
-}
-
-void Session::push_torch_state(const std::string& folder) {
-  const TrainingArguments& a = arguments_;
-  checkpoint::push_torch_model(model_, folder, task_.torch_state, task_.model_name_in_torch, saver_.queue());
-  const checkpoint::TorchOptimizerOptions options{.lr = last_learning_rate_,
-                                                  .beta1 = a.adam_beta1,
-                                                  .beta2 = a.adam_beta2,
-                                                  .eps = a.adam_epsilon,
-                                                  .weight_decay = a.weight_decay,
-                                                  .decays = decays};
-  checkpoint::push_torch_optimizer(model_, optimizer_, options, folder, task_.torch_state,
-                                   task_.optimizer_name_in_torch, saver_.queue());
+  checkpoints_.save(arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
 }
 
 void Session::load_best() {

@@ -9,11 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint_saver.h"
-#include "checkpoint/torch_state.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "report/tensorboard.h"
+#include "train/run_checkpoints.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
 #include "train/training_arguments.h"
@@ -32,12 +31,7 @@ struct SessionTask {
   /// Collective, after each evaluation: what the model says, shown by the task and kept in the metrics file. Empty:
   /// nothing.
   std::function<nlohmann::ordered_json()> samples;
-  /// Collective: the model or adapter and what belongs to it, into a folder that exists. All writing goes through the
-  /// queue.
-  std::function<void(const std::string& folder, checkpoint::SaveQueue& queue)> save_model;
-  /// Of --save_accelerate_state, and for going on from checkpoints of Accelerate.
-  checkpoint::TorchStateType torch_state = checkpoint::TorchStateType::kFull;
-  checkpoint::TorchName model_name_in_torch = nullptr, optimizer_name_in_torch = nullptr;
+  CheckpointContent checkpoints;
 };
 
 class Session {
@@ -51,14 +45,6 @@ class Session {
 
  private:
   void print_banner();
-  void resume();
-  /// Collective. The folder to go on from, and (to the terminal) why others are not.
-  std::string find_checkpoint();
-  /// Collective. Parameters, optimizer and random numbers of the folder.
-  void load_values(const std::string& folder);
-  void push_torch_state(const std::string& folder);
-  /// Steps that this run counts for what a run with another global batch had done.
-  std::int64_t steps_done(const TrainerState& read) const;
   void on_step(const StepReport& step);
   void on_epoch_end();
   bool due(Interval strategy, double steps, bool at_epoch_end) const;
@@ -79,16 +65,16 @@ class Session {
   std::ostream& out_;
   report::BarStyle bars_;
   report::ProgressBar bar_;
-  checkpoint::CheckpointSaver saver_;  // before any file of the run is opened: it locks the folder
+  RunCheckpoints checkpoints_;  // before any file of the run is opened: it locks the folder
   report::MetricsFile metrics_;
   std::unique_ptr<report::TensorBoardWriter> tensorboard_;  // null: not asked for
-  TrainerState state_;
-  struct Window {  // since the last log row
+  TrainerState& state_;                                     // of checkpoints_
+  struct Window {                                           // since the last log row
     double loss = 0, seconds = 0;
     std::int64_t steps = 0, tokens = 0;
   } window_, all_;
   double last_grad_norm_ = 0, last_learning_rate_ = 0, gemm_rate_ = 0;
-  std::int64_t resumed_at_ = 0, saved_at_ = -1, evaluated_at_ = -1;
+  std::int64_t evaluated_at_ = -1;
   bool stop_ = false, interrupted_ = false;
 };
 

@@ -9,9 +9,6 @@
 namespace tessera::train {
 namespace {
 
-const std::vector<std::pair<std::string, Interval>> kIntervals = {
-    {"no", Interval::kNo}, {"steps", Interval::kSteps}, {"epoch", Interval::kEpoch}};
-
 /// Flags of TrainingArguments that change nothing here, and why: users' commands run as they are, and are told.
 struct WithoutEffect {
   const char* name;
@@ -111,32 +108,18 @@ void add_precision(config::OptionTable& table, TrainingArguments& a) {
 
 void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   const char* group = "Logging, evaluation, checkpoints";
-  auto with_best = kIntervals;
-  with_best.emplace_back("best", Interval::kBest);
   table.add(&a.output_dir, {"--output_dir"}, "folder of checkpoints and results", group);
   table.add(&a.overwrite_output_dir, {"--overwrite_output_dir"}, "replace a result that is already there", group);
-  table.add_enum(&a.logging_strategy, kIntervals, {"--logging_strategy"}, "when to log", group);
+  table.add_enum(&a.logging_strategy, intervals(), {"--logging_strategy"}, "when to log", group);
   table.add(&a.logging_steps, {"--logging_steps"}, "steps between log rows; below 1: a part of all steps", group);
   table.add(&a.logging_first_step, {"--logging_first_step"}, "log step 1 too", group);
   table.add(&a.do_eval, {"--do_eval"}, "evaluate (none: when eval_strategy says so)", group);
-  table.add_enum(&a.eval_strategy, kIntervals, {"--eval_strategy", "--evaluation_strategy"}, "when to evaluate", group);
+  table.add_enum(&a.eval_strategy, intervals(), {"--eval_strategy", "--evaluation_strategy"}, "when to evaluate",
+                 group);
   table.add(&a.eval_steps, {"--eval_steps"}, "none: logging_steps", group);
   table.add(&a.eval_delay, {"--eval_delay"}, "steps or epochs before the first evaluation", group);
   table.add(&a.eval_on_start, {"--eval_on_start"}, "evaluate before the first step", group);
-  table.add_enum(&a.save_strategy, with_best, {"--save_strategy"}, "when to write a checkpoint", group);
-  table.add(&a.save_steps, {"--save_steps"}, "steps between checkpoints; below 1: a part of all steps", group);
-  table.add(&a.save_total_limit, {"--save_total_limit"}, "checkpoints that are kept; 0: all", group);
-  table.add(&a.save_only_model, {"--save_only_model"}, "checkpoints that cannot be resumed from, but are smaller",
-            group);
-  table.add(&a.save_in_background, {"--save_in_background"},
-            "write checkpoints while training goes on (memory: a copy of what is trained; on rank 0 also of the "
-            "model's file)",
-            group);
-  table.add(&a.save_accelerate_state, {"--save_accelerate_state"},
-            "checkpoints also hold what Accelerate writes under FSDP (the kind that fsdp_state_dict_type names)",
-            group);
-  table.add(&a.resume_from_checkpoint, {"--resume_from_checkpoint"},
-            "a checkpoint folder, or true: the newest of output_dir", group);
+  add_checkpoint_options(table, a, Strategies::kWithBest, group);
   table.add(&a.load_best_model_at_end, {"--load_best_model_at_end"}, "end with the best checkpoint's weights", group);
   table.add(&a.metric_for_best_model, {"--metric_for_best_model"}, "empty: loss", group);
   table.add(&a.greater_is_better, {"--greater_is_better"}, "none: unless the metric is a loss", group);
@@ -155,7 +138,7 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
 void check_intervals(TrainingArguments& a) {
   require_option(a.logging_steps > 0 || a.logging_strategy != Interval::kSteps, "logging_steps must be positive",
                  "logging_steps");
-  require_option(a.save_steps > 0 || a.save_strategy != Interval::kSteps, "save_steps must be positive", "save_steps");
+  check_checkpoint_options(a);
   if (!a.eval_steps) a.eval_steps = a.logging_steps;
   require_option(*a.eval_steps > 0 || a.eval_strategy != Interval::kSteps, "eval_steps must be positive", "eval_steps");
   if (a.do_eval && *a.do_eval && a.eval_strategy == Interval::kNo) a.eval_strategy = Interval::kEpoch;
@@ -194,11 +177,6 @@ TrainerOptions TrainingArguments::trainer_options() const {
   t.warmup_ratio = warmup_steps > 0 && warmup_steps < 1 ? warmup_steps : warmup_ratio;
   t.max_grad_norm = max_grad_norm;
   return t;
-}
-
-std::int64_t TrainingArguments::every(double value, std::int64_t total_steps) {
-  if (value < 1) value = std::ceil(value * static_cast<double>(total_steps));
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(value));
 }
 
 bool decays(const std::string& parameter, std::size_t dimensions) {

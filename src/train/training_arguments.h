@@ -7,15 +7,12 @@
 #include <vector>
 
 #include "config/options.h"
+#include "train/checkpoint_options.h"
 #include "train/trainer.h"
 
 namespace tessera::train {
 
-enum class Interval { kNo, kSteps, kEpoch, kBest };
-
-struct TrainingArguments {
-  std::string output_dir = "trainer_output";
-  bool overwrite_output_dir = false;
+struct TrainingArguments : CheckpointOptions {
   std::int64_t seed = 42;
   std::optional<std::int64_t> data_seed;
   bool do_train = true;
@@ -37,21 +34,16 @@ struct TrainingArguments {
   std::string gradient_checkpointing_kwargs;  // JSON
   double neftune_noise_alpha = 0;
 
-  Interval logging_strategy = Interval::kSteps, eval_strategy = Interval::kNo, save_strategy = Interval::kSteps;
-  double logging_steps = 500, save_steps = 500;  // below 1: a part of all steps
-  std::optional<double> eval_steps;              // none: logging_steps
+  Interval logging_strategy = Interval::kSteps, eval_strategy = Interval::kNo;
+  double logging_steps = 500;        // below 1: a part of all steps
+  std::optional<double> eval_steps;  // none: logging_steps
   bool logging_first_step = false, eval_on_start = false;
-  double eval_delay = 0;              // epochs or steps before the first evaluation
-  std::int64_t save_total_limit = 0;  // 0: all are kept
-  bool save_only_model = false;
-  bool save_in_background = true;
-  bool save_accelerate_state = false;
+  double eval_delay = 0;  // epochs or steps before the first evaluation
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;
   std::optional<bool> greater_is_better;
   std::int64_t early_stopping_patience = 0;  // evaluations without improvement; 0: off
   double early_stopping_threshold = 0;
-  std::string resume_from_checkpoint;  // a folder, or "true": the newest of output_dir
 
   std::vector<std::string> report_to = {"none"};
   std::string logging_dir, run_name, log_level = "passive";
@@ -60,8 +52,6 @@ struct TrainingArguments {
 
   /// With the ratios resolved for so many optimizer steps.
   TrainerOptions trainer_options() const;
-  /// Every `value` steps, a value below 1 meaning a part of `total_steps`; at least 1.
-  static std::int64_t every(double value, std::int64_t total_steps);
 };
 
 /// Adds the flags, with the values of `arguments` as their defaults.

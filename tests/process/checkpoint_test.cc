@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -155,6 +156,65 @@ TEST_F(Checkpoints, DamageIsNamedAndTheOneBeforeIsTaken) {
   const Finished foreign = train(2, "other", words);
   EXPECT_EQ(foreign.exit_code, 4);
   EXPECT_SAYS(foreign.err, "has no manifest.json: it was not written by tessera");
+}
+
+// Every kind of damage: what is wrong is said, with the file, and nothing is changed.
+TEST_F(Checkpoints, WhatCannotBeGoneOnFromIsSaid) {
+  ASSERT_EQ(train(2, "out", {"--max_steps", "2", "--save_steps", "1"}).exit_code, 0);
+  const std::string whole = folder_ + "/out/checkpoint-2", other = folder_ + "/out/checkpoint-1";
+  const std::string state = "/training_state/rank_00001_of_00002.safetensors";
+  struct Damage {
+    const char* says;
+    std::function<void(const std::string& folder)> make;
+  };
+  const auto edit = [](const std::string& file, const std::string& from, const std::string& to) {
+    std::string text = read_file(file);
+    const auto at = text.find(from);
+    ASSERT_NE(at, std::string::npos);
+    text.replace(at, from.size(), to);
+    std::ofstream(file, std::ios::binary) << text;
+  };
+  const std::vector<Damage> damages = {
+      {"bytes, ", [&](const std::string& f) { fs::resize_file(f + state, fs::file_size(f + state) - 8); }},
+      {"is missing or cannot be read", [&](const std::string& f) { fs::remove(f + state); }},
+      {"its bytes have changed",
+       [&](const std::string& f) { fs::copy_file(other + state, f + state, fs::copy_options::overwrite_existing); }},
+      {"has format version 99, this program reads versions 1 to 1",
+       [&](const std::string& f) { edit(f + "/manifest.json", "\"version\": 1", "\"version\": 99"); }},
+      {"its own checksum does not fit",
+       [&](const std::string& f) { edit(f + "/manifest.json", "\"step\": 2", "\"step\": 3"); }},
+      {"is not a JSON object",
+       [&](const std::string& f) { fs::resize_file(f + "/manifest.json", fs::file_size(f + "/manifest.json") / 2); }},
+      {"has no manifest.json", [&](const std::string& f) { fs::remove(f + "/manifest.json"); }}};
+  for (const auto& damage : damages) {
+    const std::string folder = folder_ + "/damaged";
+    fs::remove_all(folder);
+    fs::copy(whole, folder, fs::copy_options::recursive);
+    damage.make(folder);
+    const Finished r = train(1, "x", {"--max_steps", "3", "--resume_from_checkpoint", folder});
+    EXPECT_EQ(r.exit_code, 4) << damage.says;
+    EXPECT_SAYS(r.err, damage.says);
+    EXPECT_SAYS(r.err, "Choose another checkpoint");
+    EXPECT_EQ(tessera({"inspect", folder}).exit_code, std::string(damage.says) == "has no manifest.json" ? 0 : 1)
+        << damage.says;
+  }
+  const Finished unwritable = train(1, "model/config.json/out", {"--max_steps", "1"});
+  EXPECT_EQ(unwritable.exit_code, 4);
+  EXPECT_SAYS(unwritable.err, "Choose another output folder");
+}
+
+TEST_F(Checkpoints, AnotherModelIsAnErrorThatNamesTheParameter) {
+  ASSERT_EQ(train(2, "out", {"--max_steps", "1", "--save_steps", "1"}).exit_code, 0);
+  fs::rename(folder_ + "/model", folder_ + "/small");
+  fs::copy(data(), folder_ + "/data");
+  auto config = json::parse(read_file(folder_ + "/data/config.json"));
+  config["intermediate_size"] = config["intermediate_size"].get<int>() + 16;
+  std::ofstream(folder_ + "/data/config.json") << config;
+  ASSERT_EQ(tessera({"init-model", folder_ + "/data", folder_ + "/model"}).exit_code, 0);
+  const Finished r = train(2, "other", {"--max_steps", "2", "--resume_from_checkpoint", folder_ + "/out/checkpoint-1"});
+  EXPECT_EQ(r.exit_code, 4);
+  EXPECT_SAYS(r.err, "mlp.");
+  EXPECT_SAYS(r.err, "belongs to another model");
 }
 
 TEST_F(Checkpoints, OtherShapesAreAnErrorThatNamesTheParameter) {

@@ -103,6 +103,31 @@ TEST_F(Seq2Seq, DropoutDependsOnTheRowsAndNotOnTheRanks) {
   }
 }
 
+// With dropout and evaluations, over the end of an epoch; and the folder is held while a run writes it.
+TEST_F(Seq2Seq, GoesOnFromACheckpointWithTheSameBits) {
+  const auto flags = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--output_dir",       folder_ + "/" + out,
+                                    "--lora_dropout",     "0.2",
+                                    "--learning_rate",    "1e-2",
+                                    "--save_strategy",    "steps",
+                                    "--save_steps",       "2",
+                                    "--save_total_limit", "3"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  ASSERT_EQ(train(2, flags("whole", {})).exit_code, 0);
+  EXPECT_TRUE(fs::exists(folder_ + "/whole/checkpoint-6/adapter_model.safetensors"));
+  const Finished r = train(2, flags("on", {"--resume_from_checkpoint", folder_ + "/whole/checkpoint-2"}));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "Continuing from global step 2")) << r.out;
+  const std::string file = "/adapter_model.safetensors";
+  EXPECT_EQ(read_file(folder_ + "/on" + file), read_file(folder_ + "/whole" + file));
+  EXPECT_EQ(losses("on").size(), 4u);
+  const Finished again = train(2, flags("whole", {"--resume_from_checkpoint", "true"}));  // nothing is left to do
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(read_file(folder_ + "/on" + file), read_file(folder_ + "/whole" + file));
+}
+
 TEST_F(Seq2Seq, AllLinearIsSavedAsTheListOfModules) {
   const Finished r =
       train(2, {"--output_dir", folder_ + "/out", "--lora_target_modules", "all-linear", "--do_eval", "false"});

@@ -58,7 +58,8 @@ class Summarize : public testing::Test {
   std::vector<std::string> saved_models(const std::string& run) {
     std::vector<std::string> out;
     for (const auto& entry : fs::directory_iterator(folder_ + "/" + run)) {
-      if (entry.path().filename().string() != "metrics.jsonl") out.push_back(entry.path().filename().string());
+      const std::string name = entry.path().filename().string();
+      if (name != "metrics.jsonl" && name != ".tessera.lock" && !name.starts_with("checkpoint-")) out.push_back(name);
     }
     std::sort(out.begin(), out.end());
     return out;
@@ -76,6 +77,28 @@ bool in_order(const std::string& text, const std::vector<std::string>& parts) {
     at += part.size();
   }
   return true;
+}
+
+TEST_F(Summarize, GoesOnFromACheckpointWithTheSameBitsAndTheBestLoss) {
+  const std::vector<std::string> common = {"--bf16", "false", "--save_strategy", "steps", "--save_steps", "1"};
+  auto flags = common;
+  flags.insert(flags.end(), {"--output_dir", folder_ + "/whole"});
+  ASSERT_EQ(train(2, flags).exit_code, 0);
+  flags = common;
+  flags.insert(flags.end(),
+               {"--output_dir", folder_ + "/on", "--resume_from_checkpoint", folder_ + "/whole/checkpoint-2"});
+  const Finished r = train(2, flags);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto losses = [&](const std::string& run) {
+    std::vector<double> out;
+    for (const auto& row : metrics(run))
+      if (row.contains("validation_loss")) out.push_back(row["validation_loss"]);
+    return out;
+  };
+  const auto whole = losses("whole"), on = losses("on");
+  ASSERT_EQ(whole.size(), 2u);
+  ASSERT_EQ(on.size(), 1u);
+  EXPECT_EQ(on[0], whole[1]);
 }
 
 TEST_F(Summarize, TwoProcessesPrintTheTutorialsLinesAndSaveTheBestModels) {

@@ -50,6 +50,45 @@ class TrainingState : public ::testing::Test {
     return weights;
   }
 
+  /// How a run is sharded; a world of `world` threads.
+  struct Sharding {
+    const char* name;
+    int world;
+    fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard;
+    int group_size = 0;
+    bool offloaded = false, low_precision = false;
+  };
+
+  std::map<std::string, at::Tensor> run(const Sharding& how, int first, int last, bool load, bool save) {
+    std::map<std::string, at::Tensor> weights;
+    const std::string disk = how.offloaded ? disk_folder() : "";
+    comm::run_threads(how.world, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet model(testing::NetOptions{});
+      fsdp::FsdpOptions options{.strategy = how.strategy,
+                                .shard_group_size = how.group_size,
+                                .wrap = fsdp::wrap_classes({"MlpBlock"}),
+                                .offload_folder = disk};
+      if (how.low_precision) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+      auto sharded = fsdp::fully_shard(model, group, options);
+      optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
+      optimizer.keep_state_in(sharded->state_home());
+      if (load) checkpoint::load_training_state(*sharded, &optimizer, folder_);
+      steps(model, *sharded, optimizer, first, last);
+      if (save) checkpoint::save_training_state(*sharded, optimizer, folder_);
+      sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
+        if (group->rank() == 0) weights[name] = t.detach().clone();
+      });
+    });
+    return weights;
+  }
+
+  /// Beside the program: on a disk, as TMPDIR need not be.
+  static std::string disk_folder() {
+    const auto folder = fs::path(TESSERA_BINARY).parent_path() / "training_state_test";
+    fs::create_directories(folder);
+    return folder.string();
+  }
+
   std::string folder_;
 };
 
@@ -71,6 +110,38 @@ TEST_F(TrainingState, AnotherWorldSizeContinuesWithinRounding) {
   const auto whole = run(3, 0, 6, false, false);
   run(3, 0, 3, false, true);
   for (const int world : {1, 2, 4}) EXPECT_LT(worst(run(world, 3, 6, true, false), whole), 1e-5) << world;
+}
+
+TEST_F(TrainingState, EveryStrategyContinuesBitEqualAndFromEveryOther) {
+  using fsdp::ShardingStrategy;
+  const std::vector<Sharding> all = {{"full, 3 ranks", 3},
+                                     {"hybrid, 2 groups of 2", 4, ShardingStrategy::kHybridShard, 2},
+                                     {"hybrid zero 2, 2 groups of 1", 2, ShardingStrategy::kHybridShardZero2, 1},
+                                     {"replicated, 2 ranks", 2, ShardingStrategy::kNoShard},
+                                     {"gradients and optimizer, 2 ranks", 2, ShardingStrategy::kShardGradOp},
+                                     {"on a disk, 2 ranks", 2, ShardingStrategy::kFullShard, 0, true},
+                                     {"on a disk, hybrid", 4, ShardingStrategy::kHybridShard, 2, true}};
+  for (const auto& from : all) {
+    fs::remove_all(folder_);
+    const auto whole = run(from, 0, 6, false, false);
+    run(from, 0, 3, false, true);
+    for (const auto& to : all) {
+      const double difference = worst(run(to, 3, 6, true, false), whole);
+      if (&to == &from)
+        EXPECT_EQ(difference, 0.0) << from.name;
+      else
+        EXPECT_LT(difference, 1e-5) << from.name << " to " << to.name;
+    }
+  }
+}
+
+TEST_F(TrainingState, MastersOfALowPrecisionRunKeepTheirBits) {
+  const Sharding in_memory{"bf16", 2, fsdp::ShardingStrategy::kFullShard, 0, false, true};
+  const Sharding on_disk{"bf16 on a disk", 2, fsdp::ShardingStrategy::kFullShard, 0, true, true};
+  const auto whole = run(in_memory, 0, 6, false, false);
+  run(in_memory, 0, 3, false, true);
+  EXPECT_EQ(worst(run(in_memory, 3, 6, true, false), whole), 0.0);
+  EXPECT_EQ(worst(run(on_disk, 3, 6, true, false), whole), 0.0);
 }
 
 TEST_F(TrainingState, ATornFolderIsRecognised) {

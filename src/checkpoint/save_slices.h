@@ -1,0 +1,24 @@
+#pragma once
+// A safetensors file of whole parameters, written by all ranks together: each writes the elements it holds at their
+// place. Nothing is gathered, and nothing copied beyond what the queue keeps of what training changes.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/save_queue.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::checkpoint {
+
+/// Names that a parameter has in the file; none: it is not saved.
+using NamesInFile = std::function<std::vector<std::string>(const std::string& parameter)>;
+
+/// True where all ranks are on one host. (Hosts that write one file of a network file system are left alone.)
+bool writes_together(const fsdp::FullyShardedDataParallel& model);
+
+/// Collective. In the background: under `file` itself, which must lie in a folder that gets its name later; else under
+/// a temporary name until all ranks have written. A failure stays in the queue of the rank that met it.
+void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file, const NamesInFile& names,
+                 SaveQueue& queue);
+
+}  // namespace tessera::checkpoint

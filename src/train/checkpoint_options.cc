@@ -1,0 +1,55 @@
+#include "train/checkpoint_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/file.h"
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+
+const std::vector<std::pair<std::string, Interval>>& intervals() {
+  static const std::vector<std::pair<std::string, Interval>> all = {
+      {"no", Interval::kNo}, {"steps", Interval::kSteps}, {"epoch", Interval::kEpoch}};
+  return all;
+}
+
+std::int64_t CheckpointOptions::every(double value, std::int64_t total_steps) {
+  if (value < 1) value = std::ceil(value * static_cast<double>(total_steps));
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(value));
+}
+
+void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, Strategies strategies,
+                            const char* group) {
+  auto choices = intervals();
+  if (strategies == Strategies::kWithBest) choices.emplace_back("best", Interval::kBest);
+  table.add_enum(&o.save_strategy, choices, {"--save_strategy"}, "when to write a checkpoint", group);
+  table.add(&o.save_steps, {"--save_steps"}, "steps between checkpoints; below 1: a part of all steps", group);
+  table.add(&o.save_total_limit, {"--save_total_limit"}, "checkpoints that are kept; 0: all", group);
+  table.add(&o.save_only_model, {"--save_only_model"}, "checkpoints that cannot be resumed from, but are smaller",
+            group);
+  table.add(&o.save_in_background, {"--save_in_background"},
+            "write checkpoints while training goes on (memory: a copy of what is trained)", group);
+  table.add(&o.save_accelerate_state, {"--save_accelerate_state"},
+            "checkpoints also hold what Accelerate writes under FSDP (the kind that fsdp_state_dict_type names)",
+            group);
+  table.add(&o.resume_from_checkpoint, {"--resume_from_checkpoint"},
+            "a checkpoint folder, or true: the newest of output_dir", group);
+}
+
+void check_checkpoint_options(const CheckpointOptions& o) {
+  require_option(o.save_steps > 0 || o.save_strategy != Interval::kSteps, "save_steps must be positive", "save_steps");
+}
+
+void prepare_output(const CheckpointOptions& o, const std::string& result) {
+  const bool may_exist = o.overwrite_output_dir || !o.resume_from_checkpoint.empty();
+  if (!result.empty() && !may_exist && std::filesystem::exists(result)) {
+    throw CheckpointError("'" + result + "' exists already. Give another --output_dir, --overwrite_output_dir to " +
+                              "replace it, or --resume_from_checkpoint true to go on.",
+                          result);
+  }
+  ensure_writable_folder(o.output_dir);
+}
+
+}  // namespace tessera::train

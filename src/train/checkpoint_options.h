@@ -1,0 +1,42 @@
+#pragma once
+// Checkpoints under transformers' names, for every task that trains.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/options.h"
+
+namespace tessera::train {
+
+enum class Interval { kNo, kSteps, kEpoch, kBest };
+
+/// "no", "steps", "epoch".
+const std::vector<std::pair<std::string, Interval>>& intervals();
+
+struct CheckpointOptions {
+  std::string output_dir = "trainer_output";
+  bool overwrite_output_dir = false;
+  Interval save_strategy = Interval::kSteps;
+  double save_steps = 500;            // below 1: a part of all steps
+  std::int64_t save_total_limit = 0;  // 0: all are kept
+  bool save_only_model = false;
+  bool save_in_background = true;
+  bool save_accelerate_state = false;
+  std::string resume_from_checkpoint;  // a folder, or "true": the newest of output_dir
+
+  /// Every `value` steps, a value below 1 meaning a part of `total_steps`; at least 1.
+  static std::int64_t every(double value, std::int64_t total_steps);
+};
+
+/// Adds the flags that the tasks share, with these values as their defaults. with_best: save_strategy may be `best`.
+enum class Strategies { kPlain, kWithBest };
+void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& options, Strategies strategies,
+                            const char* group);
+/// ConfigError for values out of range.
+void check_checkpoint_options(const CheckpointOptions& options);
+/// A result that is already there is not overwritten by accident: CheckpointError unless that was asked for, or the run
+/// goes on. Makes the folder.
+void prepare_output(const CheckpointOptions& options, const std::string& result);
+
+}  // namespace tessera::train

@@ -1,0 +1,167 @@
+#include "train/run_checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "base/file.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/training_state.h"
+#include "tessera/base/error.h"
+#include "train/interruption.h"
+
+namespace tessera::train {
+
+RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, CheckpointContent content, Trainer& trainer,
+                               fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
+                               const TrainerOptions& training, std::int64_t per_device_batch, std::ostream& out)
+    : options_(options),
+      content_(std::move(content)),
+      trainer_(trainer),
+      model_(model),
+      optimizer_(optimizer),
+      out_(out),
+      saver_(
+          model.group(), options.output_dir, options.save_total_limit,
+          options.save_in_background ? checkpoint::SaveQueue::Mode::kBackground : checkpoint::SaveQueue::Mode::kNow) {
+  state_.max_steps = trainer_.total_steps();
+  state_.num_train_epochs = trainer_.epochs();
+  state_.save_steps = CheckpointOptions::every(options_.save_steps, state_.max_steps);
+  state_.train_batch_size = per_device_batch;
+  state_.rows_per_step = per_device_batch * model_.group().size() * training.gradient_accumulation_steps;
+  state_.steps_per_epoch = trainer_.steps_per_epoch();
+}
+
+std::string RunCheckpoints::find() const {
+  std::string folder = options_.resume_from_checkpoint;
+  if (folder == "true" || folder == "True") {
+    std::vector<std::string> skipped;
+    const auto last = checkpoint::last_checkpoint(options_.output_dir, model_.group(), skipped);
+    for (const auto& line : skipped) out_ << "  " << line << "\n" << std::flush;
+    if (!last) {
+      throw CheckpointError("--resume_from_checkpoint true: no complete checkpoint in '" + options_.output_dir + "'",
+                            options_.output_dir);
+    }
+    return last->path;
+  }
+  if (checkpoint::has_torch_state(folder) && !checkpoint::has_training_state(checkpoint::training_state_folder(folder)))
+    return folder;
+  const std::string obstacle = checkpoint::obstacle_to_resume(folder, model_.group());
+  if (!obstacle.empty()) {
+    throw CheckpointError("cannot go on from '" + folder + "': " + obstacle + ". Choose another checkpoint, or " +
+                              "--resume_from_checkpoint true for the newest whole one",
+                          folder);
+  }
+  return folder;
+}
+
+std::int64_t RunCheckpoints::steps_done(const TrainerState& read) const {
+  if (read.rows_per_step == 0 || read.rows_per_step == state_.rows_per_step) return read.global_step;
+  const std::int64_t epochs = read.global_step / read.steps_per_epoch;
+  const std::int64_t rows = read.global_step % read.steps_per_epoch * read.rows_per_step;
+  const std::int64_t steps = epochs * state_.steps_per_epoch + rows / state_.rows_per_step;
+  out_ << fmt::format(
+      "  The checkpoint was written with {} rows a step, this run has {}: its step {} is step {} here. For the same "
+      "steps choose batch size and accumulation so that their product with the number of ranks stays.\n",
+      read.rows_per_step, state_.rows_per_step, read.global_step, steps);
+  return steps;
+}
+
+void RunCheckpoints::load_values(const std::string& folder) {
+  const std::string training_state = checkpoint::training_state_folder(folder);
+  if (checkpoint::has_training_state(training_state))
+    return checkpoint::load_training_state(model_, &optimizer_, training_state);
+  out_ << "  '" << folder << "' is of Accelerate: weights and optimizer go on, random numbers begin anew\n";
+  checkpoint::load_torch_state(model_, &optimizer_,
+                               {.model = content_.model_name_in_torch, .optimizer = content_.optimizer_name_in_torch},
+                               folder);
+}
+
+void RunCheckpoints::resume() {
+  if (options_.resume_from_checkpoint.empty()) return;
+  const std::string folder = find();
+  load_values(folder);
+  const TrainerState read = TrainerState::read(folder + "/trainer_state.json");
+  state_.global_step = steps_done(read);
+  state_.epoch = read.epoch;
+  state_.best_metric = read.best_metric;
+  state_.best_global_step = read.best_global_step;
+  state_.best_model_checkpoint = read.best_model_checkpoint;
+  state_.total_flos = read.total_flos;
+  state_.num_input_tokens_seen = read.num_input_tokens_seen;
+  state_.log_history = read.log_history;
+  state_.evaluations_without_improvement = read.evaluations_without_improvement;
+  state_.loss_sum = read.loss_sum;
+  trainer_.schedule().load_state(read.schedule);
+  if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
+  resumed_at_ = saved_at_ = state_.global_step;
+  trainer_.start_at(state_.global_step);
+  out_ << fmt::format("  Continuing training from checkpoint '{}'\n  Continuing from global step {}\n", folder,
+                      state_.global_step)
+       << std::flush;
+}
+
+bool RunCheckpoints::due(bool at_epoch_end) const {
+  if (options_.save_strategy == Interval::kEpoch) return at_epoch_end;
+  if (options_.save_strategy != Interval::kSteps || at_epoch_end) return false;
+  return state_.global_step % state_.save_steps == 0 || state_.global_step == state_.max_steps;
+}
+
+void RunCheckpoints::save(const std::string& keep) {
+  if (saved_at_ == state_.global_step) return;
+  saved_at_ = state_.global_step;
+  state_.schedule = trainer_.schedule().state();
+  if (const auto* scaler = trainer_.scaler()) {
+    state_.loss_scale = scaler->scale();
+    state_.steps_at_loss_scale = scaler->growth_tracker();
+  }
+  const std::string folder = saver_.begin(state_.global_step, keep);
+  checkpoint::SaveQueue& queue = saver_.queue();
+  if (!options_.save_only_model) {
+    checkpoint::push_training_state(model_, optimizer_, checkpoint::training_state_folder(folder), queue);
+  }
+  if (options_.save_accelerate_state) push_torch_state(folder);
+  content_.save_model(folder, queue);
+  if (model_.group().rank() == 0) {
+    queue.push([folder, text = state_.to_json()] { write_file_atomically(folder + "/trainer_state.json", text); });
+  }
+  saver_.end();
+}
+
+void RunCheckpoints::push_torch_state(const std::string& folder) {
+  checkpoint::SaveQueue& queue = saver_.queue();
+  checkpoint::push_torch_model(model_, folder, content_.torch_state, content_.model_name_in_torch, queue);
+  checkpoint::TorchOptimizerOptions options = content_.torch_optimizer;
+  options.lr = optimizer_.lr();
+  checkpoint::push_torch_optimizer(model_, optimizer_, options, folder, content_.torch_state,
+                                   content_.optimizer_name_in_torch, queue);
+}
+
+void RunCheckpoints::after_step(const StepReport& step) {
+  saver_.poll();
+  state_.global_step = step.step;
+  state_.epoch = step.epoch;
+  state_.loss_sum += step.loss;
+  interrupted_ = interrupted_ || (step.interrupted && step.step != state_.max_steps);
+  if (!due(false) && !interrupted_) return;
+  due_at_epoch_end_ = step.step % state_.steps_per_epoch == 0 || step.step == state_.max_steps;
+  if (!due_at_epoch_end_) save();
+  if (interrupted_)
+    out_ << fmt::format("interrupted after step {}; continue with --resume_from_checkpoint true\n", step.step)
+         << std::flush;
+}
+
+void RunCheckpoints::after_epoch() {
+  if (due(true) || due_at_epoch_end_) save();
+  due_at_epoch_end_ = false;
+}
+
+TrainerCallbacks RunCheckpoints::callbacks() {
+  return {.on_step = nullptr,
+          .on_epoch_end = nullptr,
+          .should_stop = [this] { return interrupted_; },
+          .before_update = [this] { saver_.before_update(); },
+          .interruption = Interruption::requested};
+}
+
+}  // namespace tessera::train

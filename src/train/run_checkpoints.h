@@ -1,0 +1,76 @@
+#pragma once
+// The checkpoints of one run: when they are written, what they hold, and going on from one.
+#include <functional>
+#include <iosfwd>
+#include <string>
+
+#include "checkpoint/checkpoint_saver.h"
+#include "checkpoint/torch_state.h"
+#include "train/checkpoint_options.h"
+#include "train/trainer.h"
+#include "train/trainer_state.h"
+
+namespace tessera::train {
+
+/// What a task adds.
+struct CheckpointContent {
+  /// Collective: the model or adapter and what belongs to it, into a folder that exists. All writing goes through the
+  /// queue.
+  std::function<void(const std::string& folder, checkpoint::SaveQueue& queue)> save_model;
+  /// Of --save_accelerate_state, and for going on from checkpoints of Accelerate. (The rate is the optimizer's.)
+  checkpoint::TorchStateType torch_state = checkpoint::TorchStateType::kFull;
+  checkpoint::TorchName model_name_in_torch = nullptr, optimizer_name_in_torch = nullptr;
+  checkpoint::TorchOptimizerOptions torch_optimizer = {};
+};
+
+class RunCheckpoints {
+ public:
+  /// Collective; rank 0 locks the output folder for as long as this lives: before any other file of the run is opened.
+  /// CheckpointError on every rank when another run holds it. rows_per_batch: of all ranks, in one batch. out: rank 0's
+  /// standard output.
+  RunCheckpoints(const CheckpointOptions& options, CheckpointContent content, Trainer& trainer,
+                 fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const TrainerOptions& training,
+                 std::int64_t per_device_batch, std::ostream& out);
+
+  /// What goes into the next checkpoint, and came from the one that the run goes on from.
+  TrainerState& state() { return state_; }
+
+  /// Collective. Nothing unless options ask for it: then parameters, optimizer, random numbers, schedule, position.
+  void resume();
+  /// The step that the run went on from; 0: it began anew.
+  std::int64_t resumed_at() const { return resumed_at_; }
+
+  bool due(bool at_epoch_end) const;
+  /// Collective. keep: a checkpoint that save_total_limit leaves.
+  void save(const std::string& keep = "");
+  /// Collective. Gives names to what is written; waits for all of it.
+  void poll() { saver_.poll(); }
+  void finish() { saver_.finish(); }
+
+  /// Collective, for tasks without a Session: keeps the books and saves when it is due or the run is interrupted. What
+  /// is due at the last step of an epoch is saved after what the task does at the epoch's end.
+  void after_step(const StepReport& step);
+  void after_epoch();
+  /// Those of a Trainer that this answers; interrupted runs stop.
+  TrainerCallbacks callbacks();
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  std::string find() const;
+  void load_values(const std::string& folder);
+  std::int64_t steps_done(const TrainerState& read) const;
+  void push_torch_state(const std::string& folder);
+
+  const CheckpointOptions& options_;
+  CheckpointContent content_;
+  Trainer& trainer_;
+  fsdp::FullyShardedDataParallel& model_;
+  optim::Optimizer& optimizer_;
+  std::ostream& out_;
+  checkpoint::CheckpointSaver saver_;
+  TrainerState state_;
+  std::int64_t resumed_at_ = 0, saved_at_ = -1;
+  bool due_at_epoch_end_ = false, interrupted_ = false;
+};
+
+}  // namespace tessera::train
