@@ -29,7 +29,6 @@ std::int64_t TrainableSegment::buffer_bytes() const {
 struct GradientReducer::UnitState {
   int index = 0;
   std::vector<TrainableSegment> segments;
-  std::vector<at::Tensor> shard_grads;     // kept between steps; leaf.grad() is one of these or undefined
   std::vector<at::Tensor> buffers;         // while gradients are accumulated; views of the slot when in_slot
   std::vector<std::vector<bool>> written;  // by segment and entry
   bool in_slot = false, finished = false, expected = false;
@@ -61,7 +60,6 @@ void GradientReducer::set_units(std::vector<std::vector<TrainableSegment>> units
     auto& u = units_.emplace_back();
     u.index = static_cast<int>(i);
     u.segments = std::move(units[i]);
-    u.shard_grads.resize(u.segments.size());
     for (const auto& s : u.segments) u.written.emplace_back(s.layout.entries.size(), false);
   }
   for (auto u = units_.rbegin(); u != units_.rend(); ++u)
@@ -178,14 +176,6 @@ void GradientReducer::move_to_slot(UnitState& u) {
   }
 }
 
-at::Tensor GradientReducer::reduction_target(TrainableSegment& s, at::Tensor& cached, bool& accumulate) const {
-  accumulate = s.leaf.grad().defined();
-  if (accumulate) return s.leaf.grad();
-  // Someone who kept the last gradient keeps it.
-  if (!cached.defined() || cached.use_count() > 1) cached = at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
-  return cached;
-}
-
 void GradientReducer::start(UnitState& u) {
   at::NoGradGuard no_grad;
   if (u.buffers.empty()) open_buffers(u);
@@ -197,7 +187,9 @@ void GradientReducer::start(UnitState& u) {
     auto& part = flight.parts.emplace_back();
     comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = false};
     part.leaf = s.leaf;
-    part.out = reduction_target(s, u.shard_grads[i], part.accumulate);
+    part.accumulate = s.leaf.grad().defined();
+    // Not kept between steps: activations need the memory while there are no gradients.
+    part.out = part.accumulate ? s.leaf.grad() : at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
     how.accumulate = part.accumulate;
     if (mesh_.replicate) {  // summed over replicas in the dtype of reductions, then added to what is there
       part.target = part.out;
@@ -296,8 +288,8 @@ std::int64_t GradientReducer::buffer_bytes() const {
 std::int64_t GradientReducer::shard_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& u : units_)
-    for (const auto& g : u.shard_grads)
-      if (g.defined()) bytes += static_cast<std::int64_t>(g.nbytes());
+    for (const auto& s : u.segments)
+      if (s.leaf.grad().defined()) bytes += static_cast<std::int64_t>(s.leaf.grad().nbytes());
   return bytes;
 }
 

@@ -55,7 +55,7 @@ class GradientReducer {
   void abandon() noexcept;
 
   std::int64_t buffer_bytes() const;  // slots of this rank and private buffers, now
-  std::int64_t shard_bytes() const;   // gradients of the slices
+  std::int64_t shard_bytes() const;   // gradients of the slices, now
 
  private:
   struct UnitState;
@@ -73,7 +73,6 @@ class GradientReducer {
   void start(UnitState& u);
   void complete_until(std::size_t count);
   void wait_input_free(std::size_t order_index);
-  at::Tensor reduction_target(TrainableSegment& s, at::Tensor& cached, bool& accumulate) const;
 
   Mesh mesh_;
   CommStats& stats_;
