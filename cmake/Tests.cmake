@@ -18,7 +18,7 @@ function(tessera_tests name folder)
     target_compile_options(test_${name} PRIVATE -O0)
   endif()
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300 ENVIRONMENT "OMP_NUM_THREADS=2")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE")
 endfunction()
 
 foreach(room base tensor config comm io text chat data optim nn models peft fsdp checkpoint report launch train tasks cli worker)

@@ -8,6 +8,7 @@
 // which operators it spent its time in.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -17,8 +18,10 @@
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "config/options.h"
+#include "e2e/memory_watch.h"
 #include "e2e/operator_times.h"
 #include "io/tensor_source.h"
 #include "nn/gemm.h"
@@ -37,10 +40,10 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, tokens, adapter, precision = "fp32", out;
+  std::string model, tokens, adapter, precision = "fp32", strategy = "FULL_SHARD", offload_folder, out;
   std::int64_t batch = 2, steps = 10;
   double learning_rate = 1e-4, clip = 0;
-  bool checkpointing = false, profile = false;
+  bool checkpointing = false, profile = false, memory = false;
 };
 
 bool parse(Options& o, const std::vector<std::string>& args) {
@@ -55,6 +58,10 @@ bool parse(Options& o, const std::vector<std::string>& args) {
   table.add(&o.clip, {"--clip"}, "largest norm of the gradients; 0: not clipped");
   table.add(&o.checkpointing, {"--activation_checkpointing"}, "recompute every block");
   table.add(&o.profile, {"--profile"}, "adds a line with the milliseconds of one step by operator");
+  table.add(&o.strategy, {"--strategy"}, "how the model is sharded")
+      .choices({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"});
+  table.add(&o.offload_folder, {"--offload_folder"}, "parameters and optimizer state in files there");
+  table.add(&o.memory, {"--memory"}, "adds a line with the peak of proportional memory and what the formula says");
   table.add(&o.out, {"--out"}, "JSON Lines file to append to").required();
   if (table.parse(args) == config::ParseResult::kRun) return true;
   std::cout << table.help();
@@ -79,12 +86,15 @@ class Run {
     a.model_folder = o_.model;
     a.adapter_folder = o_.adapter;
     a.fsdp.wrap = nullptr;
+    a.fsdp.strategy = strategy();
+    a.fsdp.offload_folder = o_.offload_folder;
     if (o_.precision == "bf16") a.fsdp.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
     if (o_.checkpointing) a.fsdp.activation_checkpointing = fsdp::same_as_wrap();
     model_ = tasks::assemble(a, group_);
     model_.model->train();
     optimizer_ = std::make_unique<optim::AdamW>(model_.sharded->parameters(),
                                                 optim::AdamWOptions{.lr = o_.learning_rate, .weight_decay = 0.0});
+    optimizer_->keep_state_in(model_.sharded->state_home());
   }
 
   void run() {
@@ -102,6 +112,18 @@ class Run {
                    {"time", now}});
     }
     if (o_.profile) profile();
+  }
+
+  fsdp::ShardingStrategy strategy() const {
+    if (o_.strategy == "NO_SHARD") return fsdp::ShardingStrategy::kNoShard;
+    return o_.strategy == "FULL_SHARD" ? fsdp::ShardingStrategy::kFullShard : fsdp::ShardingStrategy::kShardGradOp;
+  }
+
+  std::int64_t expected_memory() const {
+    return expected_bytes(*model_.sharded, {.strategy = strategy(),
+                                            .bfloat16 = o_.precision == "bf16",
+                                            .on_disk = !o_.offload_folder.empty(),
+                                            .ranks = group_->size()});
   }
 
  private:
@@ -164,7 +186,19 @@ int run(const std::vector<std::string>& args) {
   if (!parse(options, args)) return 0;
   tensor::use_step_allocator();
   auto group = comm::connect();
-  Run(options, group).run();
+  nn::gemm(at::ones({64, 64}), at::ones({64, 64}));  // loads what a product needs
+  std::optional<MemoryWatch> watch;
+  if (options.memory) watch.emplace();
+  Run job(options, group);
+  job.run();
+  group->barrier();
+  if (watch && group->rank() == 0) {
+    constexpr double kMiB = 1 << 20;
+    report::MetricsFile(options.out)
+        .write({{"base_mib", static_cast<double>(watch->base_bytes()) / kMiB},
+                {"held_mib", static_cast<double>(watch->peak_bytes()) / kMiB},
+                {"formula_mib", static_cast<double>(job.expected_memory()) / kMiB}});
+  }
   group->barrier();
   return 0;
 }
