@@ -12,8 +12,8 @@ namespace tessera::checkpoint {
 /// file that gets its name when it is complete. CheckpointError on every rank when it cannot be written.
 void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file);
 
-/// Collective. Every rank reads its slices of all parameters from what open_weights() takes. DataError names a parameter
-/// that is missing or has another shape.
+/// Collective. Every rank reads its slices of all parameters from what open_weights() takes. DataError names a
+/// parameter that is missing or has another shape.
 void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path);
 
 /// For FsdpOptions::source: a file of save_weights(), any .safetensors or pytorch .bin file, or a Hugging Face folder.
