@@ -171,18 +171,25 @@ std::uint64_t bytes_of(const std::vector<std::int64_t>& shape, at::ScalarType dt
 }
 
 void push_full_model(fsdp::FullyShardedDataParallel& model, const std::string& path, const TorchName& name,
-                     SaveQueue& queue) {
+                     SaveQueue& queue, const std::vector<TiedName>& tied = {}) {
   const bool writes = model.group().rank() == 0;
   FullFile file(path, queue);
   if (writes) {
     std::vector<io::TensorInfo> infos;
+    std::vector<std::size_t> storages;
     for (const auto& view : model.shards()) {
       const std::string in_file = name_of(name, view.name);
       if (in_file.empty()) continue;
-      file.announce(in_file, bytes_of(view.shape, view.dtype));
-      infos.push_back({in_file, view.dtype, view.shape, path});
+      const auto storage = file.announce(in_file, bytes_of(view.shape, view.dtype));
+      const auto add = [&](const std::string& key) {
+        infos.push_back({key, view.dtype, view.shape, path});
+        storages.push_back(storage);
+      };
+      add(in_file);
+      for (const auto& other : tied)
+        if (other.parameter == view.name) add(other.name);
     }
-    file.open(io::state_dict_pickle(infos));
+    file.open(io::state_dict_pickle(infos, storages));
   }
   model.visit_full(
       [&](const std::string& parameter, const at::Tensor& tensor) {
@@ -257,6 +264,13 @@ void push_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& 
                    queue);
       return;
   }
+}
+
+void save_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& file,
+                      const std::vector<TiedName>& tied) {
+  SaveQueue now;
+  push_full_model(model, file, nullptr, now, tied);
+  throw_failure_of_any(model.group(), now.take_failure(), file);
 }
 
 void push_torch_optimizer(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,

@@ -34,6 +34,16 @@ using TorchName = std::function<std::string(const std::string& parameter)>;
 /// Collective. Into `folder`, which exists.
 void push_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& folder, TorchStateType type,
                       const TorchName& name, SaveQueue& queue);
+
+/// Another name of a parameter: torch's state dicts hold tied weights under all their names, in one storage.
+struct TiedName {
+  std::string name, parameter;
+};
+/// Collective; rank 0 writes. torch.save(model.state_dict(), file), streamed: torch.load(file, weights_only=True) reads
+/// it. CheckpointError on every rank where it cannot be written.
+void save_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& file,
+                      const std::vector<TiedName>& tied);
+
 /// Collective. Parameters keep their own names (name: as above).
 void push_torch_optimizer(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
                           const TorchOptimizerOptions& options, const std::string& folder, TorchStateType type,

@@ -79,7 +79,7 @@ WrittenFile TorchFileWriter::commit() {
   return impl_->file.commit();
 }
 
-std::string state_dict_pickle(const std::vector<TensorInfo>& infos) {
+std::string state_dict_pickle(const std::vector<TensorInfo>& infos, const std::vector<std::size_t>& storages) {
   PickleWriter pickle;
   pickle.global("collections", "OrderedDict");
   pickle.begin_tuple();
@@ -88,7 +88,7 @@ std::string state_dict_pickle(const std::vector<TensorInfo>& infos) {
   pickle.begin_items();
   for (std::size_t i = 0; i < infos.size(); ++i) {
     pickle.text(infos[i].name);
-    pickle.tensor(std::to_string(i), infos[i].dtype, infos[i].shape);
+    pickle.tensor(std::to_string(storages.empty() ? i : storages[i]), infos[i].dtype, infos[i].shape);
   }
   pickle.end_dict();
   return pickle.take();

@@ -29,8 +29,9 @@ class TorchFileWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The pickle of a state dict {name: tensor}, an OrderedDict as torch.save writes it; tensor i is storage i.
-std::string state_dict_pickle(const std::vector<TensorInfo>& infos);
+/// The pickle of a state dict {name: tensor}, an OrderedDict as torch.save writes it; tensor i is storage storages[i],
+/// or where none are given storage i.
+std::string state_dict_pickle(const std::vector<TensorInfo>& infos, const std::vector<std::size_t>& storages = {});
 
 /// torch.save(dict(tensors), file).
 WrittenFile write_torch_file(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors);

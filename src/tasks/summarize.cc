@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <ostream>
 #include <sstream>
 
+#include "checkpoint/torch_state.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "tasks/fsdp_options.h"
@@ -219,14 +221,31 @@ class SummarizeJob {
     std::string saved;
     try {
       save_trained(model_, folder_, partial);
-      if (group_->rank() == 0) saved = give_name(partial, o_.checkpoints.output_dir + "/" + name);
+      if (o_.save_torch_file) checkpoint::save_torch_model(*model_.sharded, partial + ".pt", tied_names());
+      if (group_->rank() == 0) {
+        saved = give_name(partial, o_.checkpoints.output_dir + "/" + name);
+        if (o_.save_torch_file) std::filesystem::rename(partial + ".pt", saved + ".pt");
+      }
     } catch (...) {
       std::error_code ignored;
-      if (group_->rank() == 0) std::filesystem::remove_all(partial, ignored);
+      if (group_->rank() == 0) {
+        std::filesystem::remove_all(partial, ignored);
+        std::filesystem::remove(partial + ".pt", ignored);
+      }
       throw;
     }
     out_ << "--> saving as model name " << saved << "\n" << std::flush;
     return saved;
+  }
+
+  /// Under which names T5ForConditionalGeneration's state dict holds the table of tokens besides shared.weight.
+  std::vector<checkpoint::TiedName> tied_names() const {
+    std::vector<checkpoint::TiedName> out = {{"encoder.embed_tokens.weight", "shared.weight"},
+                                             {"decoder.embed_tokens.weight", "shared.weight"}};
+    const auto shards = model_.sharded->shards();
+    if (std::none_of(shards.begin(), shards.end(), [](const auto& s) { return s.name == "lm_head.weight"; }))
+      out.push_back({"lm_head.weight", "shared.weight"});
+    return out;
   }
 
   /// Another run of the same second may hold the name.

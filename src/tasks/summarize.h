@@ -31,7 +31,7 @@ struct SummarizeOptions {
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
   bool no_cuda = false;
   // evaluation and output
-  bool track_memory = true, run_validation = true, save_model = true;
+  bool track_memory = true, run_validation = true, save_model = true, save_torch_file = true;
   train::CheckpointOptions checkpoints;
   std::string metrics_file;  // empty: output_dir/metrics.jsonl
   bool disable_tqdm = false, print_model = false;

@@ -54,6 +54,8 @@ void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
   table.add(&o.track_memory, {"--track_memory"}, "print each rank's memory after each epoch", group);
   table.add(&o.save_model, {"--save_model"},
             "save the model when its validation loss is the lowest so far (without validation: at the end)", group);
+  table.add(&o.save_torch_file, {"--save_torch_file"},
+            "beside the folder with model.safetensors write a .pt file, as the tutorial does", group);
   table.add(&o.checkpoints.output_dir, {"--output_dir"}, "where T5-model-<date>-<epoch>-<loss> is written", group);
   train::add_checkpoint_options(table, o.checkpoints, train::Strategies::kPlain, "Checkpoints");
   table.add(&o.metrics_file, {"--metrics_file"}, "JSON lines; default: metrics.jsonl in output_dir", group);
