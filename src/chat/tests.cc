@@ -82,11 +82,16 @@ bool lower_case(Runtime&, const Value& input, Arguments) {
 bool upper_case(Runtime&, const Value& input, Arguments) {
   return is_cased_as(to_text(input), is_upper, is_lower);
 }
+/// Python looks names up in a dictionary, where lists are an error.
+std::string name_in_table(const Value& input) {
+  hash_key(input);
+  return to_text(input);
+}
 bool filter(Runtime&, const Value& input, Arguments) {
-  return find_filter(to_text(input)) != nullptr;
+  return find_filter(name_in_table(input)) != nullptr;
 }
 bool test(Runtime&, const Value& input, Arguments) {
-  return find_test(to_text(input)) != nullptr;
+  return find_test(name_in_table(input)) != nullptr;
 }
 
 bool contained(Runtime&, const Value& input, Arguments arguments) {

@@ -272,6 +272,28 @@ Value expandtabs(Runtime& runtime, const Value& self, Arguments arguments) {
   return out;
 }
 
+/// By code point: a text, another code point, or none for nothing.
+Value translate(Runtime& runtime, const Value& self, Arguments arguments) {
+  const BoundArguments bound("translate", std::move(arguments), {"table"}, 1);
+  const auto* table = bound[0].get<DictPtr>();
+  if (!table) type_error(fmt::format("'{}' object is not subscriptable", type_name(bound[0])));
+  Points out;
+  for (const char32_t c : points_of(self)) {
+    const Value* now = (*table)->find(Value(static_cast<std::int64_t>(c)));
+    if (!now) {
+      out += c;
+    } else if (now->is_text()) {
+      runtime.spend(length(*now));
+      out += points_of(*now);
+    } else if (!now->is_none()) {
+      const auto point = as_index(*now);
+      if (point < 0 || point > 0x10FFFF) value_error("character mapping must be in range(0x110000)");
+      out += static_cast<char32_t>(point);
+    }
+  }
+  return out;
+}
+
 Value format(Runtime& runtime, const Value& self, Arguments arguments) {
   return format_braces(runtime, self, arguments);
 }
@@ -322,6 +344,7 @@ constexpr std::array kMethods{
     Entry{"strip", strip<true, true>},
     Entry{"swapcase", changed<swapcase>},
     Entry{"title", changed<title>},
+    Entry{"translate", translate},
     Entry{"upper", changed<upper>},
     Entry{"zfill", zfill},
 };

@@ -100,8 +100,9 @@ class SftJob {
     collate_.pad_to_multiple_of = o_.pad_to_multiple_of;
     collate_.padding_free = o_.padding_free;
     if (!splits_.eval && o_.training.eval_strategy != train::Interval::kNo) {
-      throw ConfigError("--eval_strategy asks for evaluations, but --splits '" + o_.data.splits +
-                            "' names no second split; add one, or use --eval_strategy no",
+      throw ConfigError("--eval_strategy asks for evaluations, but '" + o_.data.dataset_name +
+                            "' has no second split (--splits '" + o_.data.splits +
+                            "'); add one, or use --eval_strategy no",
                         "eval_strategy");
     }
   }

@@ -54,12 +54,13 @@ PreTokenizerPtr json_pre_tokenizer(const JsonPlace& json) {
     if (length < 1) json.at("length").fail("expected at least 1");
     return make_fixed_length(static_cast<std::size_t>(length));
   }
+  if (type == "UnicodeScripts") return make_unicode_scripts(json.where());
   if (type == "Split")
     return make_split(json_pattern(json.at("pattern")), behavior(json.at("behavior")), json.boolean_or("invert", false),
                       json.where());
   json.fail(
       fmt::format("unknown type \"{}\"; known are Sequence, Metaspace, WhitespaceSplit, Whitespace, BertPreTokenizer, "
-                  "Punctuation, Digits, CharDelimiterSplit, FixedLength, Split, ByteLevel",
+                  "Punctuation, Digits, CharDelimiterSplit, FixedLength, UnicodeScripts, Split, ByteLevel",
                   type));
 }
 

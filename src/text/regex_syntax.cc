@@ -1,5 +1,7 @@
 #include "text/regex_syntax.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -138,6 +140,11 @@ class Rewriter {
     if (c == 'u' && is_hex(at_, 4)) {
       at_ += 4;
       return {"\\x{" + in_.substr(at_ - 4, 4) + "}"};
+    }
+    if ((c == 'b' || c == 'B') && !in_brackets) {  // where \w, as it is rewritten, begins or ends
+      const std::string word = "[" + members('w', space_, false) + "]";
+      const char* form = c == 'b' ? "(?:(?<={0})(?!{0})|(?<!{0})(?={0}))" : "(?:(?<={0})(?={0})|(?<!{0})(?!{0}))";
+      return {fmt::format(fmt::runtime(form), word)};
     }
     const std::string inner = members(c, space_, in_brackets);
     if (inner.empty()) return {std::string("\\") + c};
