@@ -10,6 +10,7 @@
 #include "config/options.h"
 #include "models/config_reader.h"
 #include "models/gguf_model.h"
+#include "peft/lora.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/model_folder.h"
@@ -49,13 +50,19 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
   std::string base, adapter, output;
   bool overwrite = false;
   config::OptionTable table("tessera merge", "folds an adapter into the weights of its model; also under launch");
-  table.add(&base, {"--model_name_or_path", "--model"}, "folder of the base model").required();
+  table.add(&base, {"--model_name_or_path", "--model"},
+            "folder of the base model; default: the one that the adapter names");
   table.add(&adapter, {"--adapter_name_or_path", "--adapter"}, "folder of the adapter").required();
   table.add(&output, {"--output_dir"}, "folder to write: model.safetensors, config.json, tokenizer files").required();
   table.add(&overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
     return 0;
+  }
+  if (base.empty()) base = peft::read_adapter_config(adapter).base_model_name_or_path;
+  if (base.empty()) {
+    throw ConfigError("'" + adapter + "' does not say which model it is for; name its folder with --model_name_or_path",
+                      "model_name_or_path");
   }
   const std::string folder = find_model_folder(base), file = output + "/model.safetensors";
   if (!overwrite && std::filesystem::exists(file)) {

@@ -50,7 +50,7 @@ class PipelineTokenizer final : public Tokenizer {
     for (auto id : ids) {
       const auto* added = p_.added_tokens.find(id);
       if (added && added->special && skip_special_tokens) continue;
-      if (added || (id >= 0 && id < p_.model->size())) tokens.push_back(id_to_token(id));
+      if (added || is_token(id)) tokens.push_back(id_to_token(id));
     }
     if (p_.decoder && !tokens.empty()) p_.decoder->decode(tokens);
     std::string out;
@@ -113,6 +113,11 @@ class PipelineTokenizer final : public Tokenizer {
       append(signs, length, tokens, out);
     }
     return out;
+  }
+
+  /// Vocabularies may have holes, which stand for no text; the empty token is one.
+  bool is_token(std::int32_t id) const {
+    return id >= 0 && id < p_.model->size() && (!p_.model->token(id).empty() || p_.model->find("") == id);
   }
 
   // The model counts bytes of the piece; tokens begin in order, so one walk over the piece finds the code points.

@@ -274,8 +274,10 @@ TEST_F(Sft, AnAdapterOfAGgufModelMergesIntoAFolder) {
   }
   ASSERT_FALSE(tensors.empty());
   io::write_safetensors(folder_ + "/adapter/adapter_model.safetensors", tensors);
-  const Finished r = test::run({TESSERA_BINARY, "merge", "--model", folder_ + "/llama.gguf", "--adapter",
-                                folder_ + "/adapter", "--output_dir", folder_ + "/merged"});
+  std::vector<std::string> merge = {TESSERA_BINARY,       "merge",        "--adapter",
+                                    folder_ + "/adapter", "--output_dir", folder_ + "/merged"};
+  EXPECT_TRUE(contains(test::run(merge).err, "does not say which model it is for"));
+  const Finished r = test::run(with(merge, {"--model", folder_ + "/llama.gguf"}));
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(json::parse(read_file(folder_ + "/merged/config.json"))["model_type"], "llama");
   const std::string name = "model.layers.0.self_attn.q_proj.weight";
@@ -297,7 +299,14 @@ TEST_F(Sft, BadInputIsNamed) {
   expect(with(kLora, {"--lora_target_modules", "query"}), "q_proj");
   expect({"--resume_from_checkpoint", "true"}, "no complete checkpoint");
   expect({"--max_steps", "3", "--learning_rate", "1e30", "--max_grad_norm", "0", "--save_strategy", "no"},
-         "not finite");
+         "the loss is not finite (rank 0, first in the output of 'model.");
+  expect({"--bf16", "True", "--fp16", "True"}, "exclude each other");
+  expect({"--load_best_model_at_end", "--eval_strategy", "epoch", "--save_strategy", "steps"}, "to be the same");
+  auto config = json::parse(read_file(folder_ + "/model/config.json"));
+  config["vocab_size"] = 100;
+  write_file_atomically(folder_ + "/model/config.json", config.dump());
+  ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", folder_ + "/model", folder_ + "/small"}).exit_code, 0);
+  expect({"--model_name_or_path", folder_ + "/small"}, "has 259 tokens, the model's table 100 rows");
 }
 
 }  // namespace
