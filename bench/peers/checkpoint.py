@@ -5,7 +5,7 @@
 
 Kinds: `torch_full` gathers the weights to rank 0, which writes them with torch.save; `dcp_full` and `state` use
 torch.distributed.checkpoint for the weights, or for weights and AdamW's state; `background` is dcp.async_save of the latter.
-Everything is flushed to the disk before the clock stops: DCP does that itself, a file of torch.save is given to os.fsync. One
+Everything is flushed to the disk before the clock stops: DCP does that itself, a file of torch.save is given to os.fsync. Loading finds nothing in the page cache. One
 JSON line for each repetition; seconds are those of the slowest rank, peak_rise_mib what its resident memory rose above before.
 """
 
@@ -46,6 +46,14 @@ def memory_mib(key: str) -> float:
         if line.startswith(key):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def forget_cached(folder: Path) -> None:
+    """Loading starts as after a restart of the machine: the page cache holds nothing of the files."""
+    for file in filter(Path.is_file, folder.rglob("*")):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
 
 
 class Bench:
@@ -132,6 +140,8 @@ class Bench:
             self.measure("save", self.save_torch if self.args.kind == "torch_full" else self.save_dcp)
             for parameter in self.model.parameters():
                 parameter.detach().to_local().zero_()
+            if dist.get_rank() == 0:
+                forget_cached(self.folder)
             self.measure("load", self.load_torch if self.args.kind == "torch_full" else self.load_dcp)
             for parameter, value in zip(self.model.parameters(), expected):
                 assert torch.equal(parameter.detach().to_local(), value), "what was loaded differs from what was saved"

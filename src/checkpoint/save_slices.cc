@@ -38,6 +38,9 @@ void write_slices(const std::string& file, const std::vector<io::TensorInfo>& in
   io::OutputFile out(file, io::OutputFile::Writers::kSeveral);
   out.resize(layout.bytes);
   if (with_header) out.write(0, layout.header.data(), layout.header.size());
+  std::sort(slices.begin(), slices.end(), [&](const NamedSlice& a, const NamedSlice& b) {
+    return layout.places.at(a.name).offset < layout.places.at(b.name).offset;
+  });
   for (auto& slice : slices) {
     const auto& place = layout.places.at(slice.name);
     const at::Tensor& values = *slice.values;

@@ -8,12 +8,18 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
+#include <utility>
 
 #include "base/crc32c.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
 namespace {
+
+constexpr std::size_t kBlockBytes = 4096;  // what O_DIRECT wants offsets and addresses to be multiples of
+constexpr std::size_t kStageBytes = std::size_t{4} << 20;  // of one write past the page cache
+constexpr std::size_t kPieceBytes = std::size_t{1} << 18;  // copied and summed while it is in the processor's cache
 
 [[noreturn]] void fail_writing(const std::string& path, const char* what) {
   const char* remedy = errno == ENOSPC || errno == EDQUOT ? ". Free some space or choose another output folder" : "";
@@ -27,33 +33,84 @@ OutputFile::OutputFile(const std::string& path, Writers writers)
   const int fresh = writers == Writers::kOne ? O_TRUNC : 0;
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | fresh, 0666);
   if (descriptor_ < 0) fail_writing(temporary_, "cannot be created");
+  direct_ = ::open(temporary_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
 }
 
 OutputFile::~OutputFile() {
   if (descriptor_ < 0) return;
-  ::close(descriptor_);
+  close_all();
   if (temporary_ != path_) ::unlink(temporary_.c_str());
 }
 
+void OutputFile::close_all() {
+  ::close(std::exchange(descriptor_, -1));
+  if (direct_ >= 0) ::close(std::exchange(direct_, -1));
+}
+
 void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes) {
-  constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // its checksum is taken while it is in the cache
   const auto* from = static_cast<const char*>(data);
   Part& part = parts_[offset];
   while (bytes > 0) {
-    const auto wrote =
-        ::pwrite(descriptor_, from, std::min(bytes, kPieceBytes), static_cast<off_t>(offset + part.bytes));
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) fail_writing(temporary_, "cannot be written");
-    const auto count = static_cast<std::size_t>(wrote);
-    part.crc32c = crc32c(from, count, part.crc32c);
+    std::size_t count = std::min(bytes, kPieceBytes);
+    if (direct_ >= 0)
+      count = stage(offset + part.bytes, from, count);
+    else
+      write_to(descriptor_, offset + part.bytes, reinterpret_cast<const std::byte*>(from), count);
+    part.crc32c = crc32c(from, count, part.crc32c);  // while it is in the cache
     part.bytes += count;
     from += count;
     bytes -= count;
   }
 }
 
+/// Takes at most `bytes`; returns how many.
+std::size_t OutputFile::stage(std::uint64_t offset, const char* data, std::size_t bytes) {
+  if (!stage_) {
+    stage_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kStageBytes)));
+    if (!stage_) throw std::bad_alloc();
+  }
+  if (staged_bytes_ > 0 && offset != staged_at_ + staged_bytes_) drain();
+  if (staged_bytes_ == 0) staged_at_ = offset;
+  const std::size_t at = staged_at_ % kBlockBytes + staged_bytes_, count = std::min(bytes, kStageBytes - at);
+  std::memcpy(stage_.get() + at, data, count);
+  staged_bytes_ += count;
+  if (at + count == kStageBytes) drain();
+  return count;
+}
+
+/// Whole blocks go past the page cache; the bytes before and behind them share their blocks with others.
+void OutputFile::drain() {
+  const std::uint64_t begin = staged_at_, end = begin + std::exchange(staged_bytes_, 0);
+  const std::byte* data = stage_.get() + begin % kBlockBytes;
+  const std::uint64_t first = (begin + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const std::uint64_t last = end / kBlockBytes * kBlockBytes;
+  if (direct_ < 0 || first >= last) return write_to(descriptor_, begin, data, end - begin);
+  write_to(descriptor_, begin, data, first - begin);
+  write_to(direct_, first, data + (first - begin), last - first);
+  write_to(descriptor_, last, data + (last - begin), end - last);
+}
+
+void OutputFile::write_to(int descriptor, std::uint64_t offset, const std::byte* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const auto wrote = ::pwrite(descriptor, data, bytes, static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0 && errno == EINVAL && descriptor != descriptor_) {  // not on this file system, or not so
+      ::close(std::exchange(direct_, -1));
+      descriptor = descriptor_;
+      continue;
+    }
+    if (wrote < 0) fail_writing(temporary_, "cannot be written");
+    offset += static_cast<std::uint64_t>(wrote);
+    data += wrote;
+    bytes -= static_cast<std::size_t>(wrote);
+  }
+}
+
 void OutputFile::resize(std::uint64_t bytes) {
   if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) fail_writing(temporary_, "cannot be resized");
+  if (direct_ < 0 || bytes == 0) return;
+  const int failed = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes));
+  if (failed != 0 && errno != EOPNOTSUPP) fail_writing(temporary_, "cannot be written");
 }
 
 std::vector<WrittenPart> OutputFile::joined_parts() const {
@@ -71,18 +128,18 @@ std::vector<WrittenPart> OutputFile::joined_parts() const {
 }
 
 std::vector<WrittenPart> OutputFile::flush() {
+  if (staged_bytes_ > 0) drain();
   if (::fsync(descriptor_) != 0) fail_writing(temporary_, "cannot be flushed to the disk");
-  ::close(descriptor_);
-  descriptor_ = -1;
+  close_all();
   return joined_parts();
 }
 
 WrittenFile OutputFile::commit() {
   TESSERA_CHECK(descriptor_ >= 0, "commit() was called before");
+  if (staged_bytes_ > 0) drain();
   if (::fsync(descriptor_) != 0) fail_writing(temporary_, "cannot be flushed to the disk");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_writing(path_, "cannot be renamed into place");
-  ::close(descriptor_);
-  descriptor_ = -1;
+  close_all();
   // The rename is durable only when the folder is on the disk too; file systems that refuse this keep their own
   // promise.
   const auto folder = std::filesystem::absolute(path_).parent_path();

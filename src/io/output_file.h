@@ -1,8 +1,13 @@
 #pragma once
-// A file that is written in parts, in any order, under a temporary name, and gets its name when it is on disk.
+// A file that is written in parts, in any order, under a temporary name, and gets its name when it is on disk. Where
+// the file system can, bytes go to the disk past the page cache (O_DIRECT): a checkpoint is not read again soon, and
+// filling the cache with it costs more time than the disk does. Parts that follow each other are joined into large
+// writes.
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,7 +37,7 @@ class OutputFile {
   void write(std::uint64_t offset, const void* data, std::size_t bytes);
   /// Flushes and renames. The checksum is that of the parts in their order: they must not overlap nor leave gaps.
   WrittenFile commit();
-  /// Cuts or extends the file; what is never written is zero.
+  /// Cuts or extends the file, and takes the room on the disk; what is never written is zero.
   void resize(std::uint64_t bytes);
   /// What was written here is on the disk: in order, neighbours joined. Ends the writing.
   std::vector<WrittenPart> flush();
@@ -42,9 +47,19 @@ class OutputFile {
     std::uint64_t bytes = 0;
     std::uint32_t crc32c = 0;
   };
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
   std::vector<WrittenPart> joined_parts() const;
+  std::size_t stage(std::uint64_t offset, const char* data, std::size_t bytes);
+  void drain();
+  void write_to(int descriptor, std::uint64_t offset, const std::byte* data, std::size_t bytes);
+  void close_all();
   std::string path_, temporary_;
-  int descriptor_ = -1;
+  int descriptor_ = -1, direct_ = -1;         // the same file; direct_: past the page cache, -1: not here
+  std::unique_ptr<std::byte[], Free> stage_;  // aligned; holds staged_bytes_ from staged_at_ of the file on,
+  std::uint64_t staged_at_ = 0;               // behind staged_at_ % kBlockBytes bytes that are not ours
+  std::size_t staged_bytes_ = 0;
   std::map<std::uint64_t, Part> parts_;  // by offset
 };
 

@@ -79,6 +79,7 @@ struct SafetensorsWriter::Impl {
 SafetensorsWriter::SafetensorsWriter(const std::string& file, std::vector<TensorInfo> infos,
                                      const std::vector<std::pair<std::string, std::string>>& metadata)
     : impl_(std::make_unique<Impl>(file, SafetensorsLayout(file, std::move(infos), metadata))) {
+  impl_->file.resize(impl_->layout.bytes);
   impl_->file.write(0, impl_->layout.header.data(), impl_->layout.header.size());
 }
 
@@ -107,8 +108,13 @@ WrittenFile write_safetensors(const std::string& file, const std::vector<std::pa
   for (const auto& [name, tensor] : tensors) {
     infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), file});
   }
+  const SafetensorsLayout layout(file, infos, metadata);
+  auto in_order = tensors;  // of the file: neighbours are written together
+  std::sort(in_order.begin(), in_order.end(), [&](const auto& a, const auto& b) {
+    return layout.places.at(a.first).offset < layout.places.at(b.first).offset;
+  });
   SafetensorsWriter writer(file, std::move(infos), metadata);
-  for (const auto& [name, tensor] : tensors) writer.write(name, tensor.detach().cpu().contiguous());
+  for (const auto& [name, tensor] : in_order) writer.write(name, tensor.detach().cpu().contiguous());
   return writer.commit();
 }
 
