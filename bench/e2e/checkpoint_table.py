@@ -26,15 +26,15 @@ def seconds(folder: Path, name: str, what: str) -> list[float]:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    print("| | save s, median (min-max) | load s | MiB on disk | save: rise of memory, rank 0 / 1, MiB | load |\n|---|---|---|---|---|---|")
+    print("| | save s, median (min-max) | load s, nothing cached | load s, all cached | MiB on disk | save: rise of memory, rank 0 / 1, MiB | load |\n|---|---|---|---|---|---|---|")
     for name, title in (FULL | STATE).items():
-        save, load = rows_of(folder, name, "save"), rows_of(folder, name, "load")
+        save, cold, load = (rows_of(folder, name, what) for what in ("save", "load_cold", "load"))
         rises = [" / ".join(f"{max(r):.0f}" for r in zip(*(row["peak_rise_mib"] for row in rows))) for rows in (save, load)]
-        print(f"| {title} | {spread([r['seconds'] for r in save])} | {spread([r['seconds'] for r in load])} | {save[0]['bytes'] / 2**20:.0f} | {rises[0]} | {rises[1]} |")
+        print(f"| {title} | {spread([r['seconds'] for r in save])} | {spread([r['seconds'] for r in cold])} | {spread([r['seconds'] for r in load])} | {save[0]['bytes'] / 2**20:.0f} | {rises[0]} | {rises[1]} |")
     for mine, others in (("tessera-full", ("torch-torch_full", "torch-dcp_full")), ("tessera-state", ("torch-state",))):
         for other in others:
-            ratios = [statistics.median(seconds(folder, other, what)) / statistics.median(seconds(folder, mine, what)) for what in ("save", "load")]
-            print(f"\n{mine} beside {other}: saves {ratios[0]:.1f} times, loads {ratios[1]:.1f} times as fast", end="")
+            ratios = [statistics.median(seconds(folder, other, what)) / statistics.median(seconds(folder, mine, what)) for what in ("save", "load_cold", "load")]
+            print(f"\n{mine} beside {other}: saves {ratios[0]:.1f}, loads {ratios[1]:.1f} (nothing cached) and {ratios[2]:.1f} (all cached) times as fast", end="")
     print("\n\n| | written after s | training thread held s | part of it |\n|---|---|---|---|")
     for name, title in BACKGROUND.items():
         rows = rows_of(folder, name, "save")

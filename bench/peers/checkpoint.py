@@ -5,7 +5,8 @@
 
 Kinds: `torch_full` gathers the weights to rank 0, which writes them with torch.save; `dcp_full` and `state` use
 torch.distributed.checkpoint for the weights, or for weights and AdamW's state; `background` is dcp.async_save of the latter.
-Everything is flushed to the disk before the clock stops: DCP does that itself, a file of torch.save is given to os.fsync. Loading finds nothing in the page cache. One
+Everything is flushed to the disk before the clock stops: DCP does that itself, a file of torch.save is given to os.fsync. Loading is
+timed with nothing and with all in the page cache. One
 JSON line for each repetition; seconds are those of the slowest rank, peak_rise_mib what its resident memory rose above before.
 """
 
@@ -138,13 +139,14 @@ class Bench:
                 continue
             expected = [p.detach().to_local().clone() for p in self.model.parameters()]
             self.measure("save", self.save_torch if self.args.kind == "torch_full" else self.save_dcp)
-            for parameter in self.model.parameters():
-                parameter.detach().to_local().zero_()
-            if dist.get_rank() == 0:
-                forget_cached(self.folder)
-            self.measure("load", self.load_torch if self.args.kind == "torch_full" else self.load_dcp)
-            for parameter, value in zip(self.model.parameters(), expected):
-                assert torch.equal(parameter.detach().to_local(), value), "what was loaded differs from what was saved"
+            for what in ("load_cold", "load"):
+                for parameter in self.model.parameters():
+                    parameter.detach().to_local().zero_()
+                if what == "load_cold" and dist.get_rank() == 0:
+                    forget_cached(self.folder)
+                self.measure(what, self.load_torch if self.args.kind == "torch_full" else self.load_dcp)
+                for parameter, value in zip(self.model.parameters(), expected):
+                    assert torch.equal(parameter.detach().to_local(), value), "what was loaded differs from what was saved"
             del expected
         dist.barrier()
         if dist.get_rank() == 0:

@@ -56,9 +56,10 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
   }
   for (auto* patterns : {&raw_, &normalized_})
     for (auto& [first, list] : patterns->by_first)
-      std::stable_sort(list.begin(), list.end(), [this](const Pattern& a, const Pattern& b) {
+      std::sort(list.begin(), list.end(), [this](const Pattern& a, const Pattern& b) {
         if (a.text.size() != b.text.size()) return a.text.size() > b.text.size();
-        return tokens_[a.token].special && !tokens_[b.token].special;  // normalizers make several alike
+        if (tokens_[a.token].special != tokens_[b.token].special) return tokens_[a.token].special;
+        return a.token < b.token;  // normalizers make several alike
       });
 }
 
