@@ -104,12 +104,7 @@ class Run {
       const double mine = train_step(step);
       const double cpu_seconds = thread_seconds() - cpu;
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-      const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-      file_.write({{"step", step + 1},
-                   {"loss", mean(mine)},
-                   {"step_seconds", seconds},
-                   {"cpu_seconds", cpu_seconds},
-                   {"time", now}});
+      file_.write({{"step", step + 1}, {"loss", mean(mine)}, {"step_seconds", seconds}, {"cpu_seconds", cpu_seconds}});
     }
     if (o_.profile) profile();
   }

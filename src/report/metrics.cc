@@ -1,6 +1,7 @@
 #include "report/metrics.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -18,8 +19,9 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path) {
   }
 }
 
-void MetricsFile::write(const nlohmann::ordered_json& row) {
+void MetricsFile::write(nlohmann::ordered_json row) {
   if (path_.empty()) return;
+  row["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   out_ << row.dump() << '\n' << std::flush;
   if (!out_) throw DataError("writing '" + path_ + "' failed: is the disk full?", path_);
 }

@@ -10,7 +10,8 @@ class MetricsFile {
  public:
   /// Appends to the file (an empty path: writes nothing). DataError when it cannot be opened.
   explicit MetricsFile(const std::string& path);
-  void write(const nlohmann::ordered_json& row);
+  /// Adds "time": seconds since 1970.
+  void write(nlohmann::ordered_json row);
 
  private:
   std::string path_;

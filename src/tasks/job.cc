@@ -1,7 +1,6 @@
 #include "tasks/job.h"
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -78,10 +77,6 @@ std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, con
 int interrupted_exit_code() {
   constexpr int kBySignal = 128;
   return kBySignal + std::max(train::Interruption::signal(), SIGINT);
-}
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace tessera::tasks

@@ -29,7 +29,4 @@ std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, con
 /// Of a run that a signal has stopped in good order.
 int interrupted_exit_code();
 
-/// Seconds since 1970, for rows of metrics.
-double unix_seconds();
-
 }  // namespace tessera::tasks

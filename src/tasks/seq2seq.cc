@@ -157,7 +157,6 @@ class Seq2SeqJob {
     Json row = {{"step", step.step}, {"epoch", step.epoch}, {"loss", step.loss}, {"learning_rate", step.learning_rate}};
     if (o_.trainer.max_grad_norm > 0) row["grad_norm"] = step.grad_norm;
     row["step_seconds"] = step.seconds;
-    row["time"] = unix_seconds();
     metrics_->write(row);
   }
 

@@ -170,8 +170,7 @@ class SummarizeJob {
                      {"epoch", step.epoch},
                      {"loss", step.loss},
                      {"learning_rate", step.learning_rate},
-                     {"step_seconds", step.seconds},
-                     {"time", unix_seconds()}});
+                     {"step_seconds", step.seconds}});
   }
 
   void on_epoch_end(const train::EpochReport& report, bool is_last) {

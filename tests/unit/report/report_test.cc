@@ -63,6 +63,7 @@ TEST(MetricsFile, AppendsOneObjectALine) {
   std::getline(in, first);
   std::getline(in, second);
   EXPECT_EQ(nlohmann::json::parse(first)["loss"], 2.5);
+  EXPECT_GT(nlohmann::json::parse(first)["time"].get<double>(), 1.7e9) << "seconds since 1970";
   EXPECT_EQ(nlohmann::json::parse(second)["step"], 2);
   EXPECT_FALSE(std::getline(in, none));
 }
