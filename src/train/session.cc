@@ -56,7 +56,6 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
       task_(std::move(task)),
       trainer_(trainer),
       model_(model),
-      optimizer_(optimizer),
       out_(out),
       bars_(report::bar_style(model.group().rank(), arguments.disable_tqdm)),
       bar_(err, bars_, trainer.total_steps()),

@@ -61,7 +61,6 @@ class Session {
   SessionTask task_;
   Trainer& trainer_;
   fsdp::FullyShardedDataParallel& model_;
-  optim::Optimizer& optimizer_;
   std::ostream& out_;
   report::BarStyle bars_;
   report::ProgressBar bar_;
