@@ -5,11 +5,11 @@
 namespace tessera::models {
 namespace {
 
-Activation activation_of(const ConfigReader& in, const std::string& name) {
-  if (name == "relu") return Activation::kRelu;
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::kGeluTanh;
-  if (name == "silu" || name == "swish") return Activation::kSilu;
+nn::Activation activation_of(const ConfigReader& in, const std::string& name) {
+  if (name == "relu") return nn::Activation::kRelu;
+  if (name == "gelu") return nn::Activation::kGelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return nn::Activation::kGeluTanh;
+  if (name == "silu" || name == "swish") return nn::Activation::kSilu;
   throw ConfigError(in.file() + ": activation '" + name + "' is not supported (relu, gelu, gelu_new, silu)",
                     "feed_forward_proj");
 }

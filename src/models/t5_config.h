@@ -5,9 +5,9 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-namespace tessera::models {
+#include "nn/activation.h"
 
-enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
+namespace tessera::models {
 
 /// What config.json says of a T5, mT5 or umT5 (names and defaults: transformers' T5Config).
 struct T5Config {
@@ -16,7 +16,7 @@ struct T5Config {
   std::int64_t num_layers = 6, num_decoder_layers = 6;
   std::int64_t relative_buckets = 32, relative_max_distance = 128;
   double dropout = 0.1, norm_eps = 1e-6, initializer_factor = 1.0;
-  Activation activation = Activation::kRelu;
+  nn::Activation activation = nn::Activation::kRelu;
   bool gated = false;
   bool tied = true;                  // the output head is shared.weight, its input scaled by d_model^-0.5
   bool bias_in_every_layer = false;  // umT5

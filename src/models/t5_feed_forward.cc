@@ -1,28 +1,10 @@
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/silu.h>
 
 #include "models/t5_layers.h"
 #include "nn/dropout_ops.h"
+#include "nn/remake.h"
 
 namespace tessera::models {
-namespace {
-
-at::Tensor activate(const at::Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return nn::relu_dropout(x, 0.0);
-    case Activation::kGelu:
-      return at::gelu(x);
-    case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case Activation::kSilu:
-      return at::silu(x);
-  }
-  return x;
-}
-
-}  // namespace
 
 T5Dense::T5Dense(const T5Config& config, at::ScalarType dtype)
     : activation_(config.activation),
@@ -38,9 +20,9 @@ T5Dense::T5Dense(const T5Config& config, at::ScalarType dtype)
 
 at::Tensor T5Dense::forward_impl(at::Tensor x) {
   auto h = (*wi_)(x);
-  if (!wi_1_ && activation_ == Activation::kRelu) return (*wo_)(nn::relu_dropout(h, dropout_->active_p()));
-  h = activate(h, activation_);
-  if (wi_1_) h = at::mul(h, (*wi_1_)(x));
+  if (!wi_1_ && activation_ == nn::Activation::kRelu) return (*wo_)(nn::relu_dropout(h, dropout_->active_p()));
+  h = nn::activate(h, activation_);
+  if (wi_1_) h = nn::remakable({h, (*wi_1_)(x)}, [](const auto& halves) { return at::mul(halves[0], halves[1]); });
   return (*wo_)((*dropout_)(h));
 }
 

@@ -93,7 +93,7 @@ class T5Dense : public nn::Layer {
   at::Tensor forward_impl(at::Tensor x) override;
 
  private:
-  Activation activation_;
+  nn::Activation activation_;
   std::string class_name_;
   std::shared_ptr<nn::Linear> wi_, wi_1_, wo_;
   std::shared_ptr<nn::Dropout> dropout_;

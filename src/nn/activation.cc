@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "nn/dropout_ops.h"
+#include "nn/remake.h"
 #include "nn/rows.h"
 #include "nn/simd.h"
 
@@ -63,22 +64,30 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+at::Tensor gated_rows(const at::Tensor& gate, const at::Tensor& up, bool silu) {
+  const std::int64_t rows = gate.size(0), n = gate.size(1);
+  const auto y = at::empty({rows, n}, gate.options());
+  for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
+    ReadRow g(gate, n), u(up, n);
+    WriteRow out(y, n);
+    for (std::int64_t r = first; r < last; ++r) {
+      const float *pg = g.at(r * gate.stride(0)), *pu = u.at(r * up.stride(0));
+      (silu ? kernels::silu_gate : kernels::gelu_gate)(pg, pu, out.at(r * n), n);
+      out.store();
+    }
+  });
+  return y;
+}
+
 class Gated : public torch::autograd::Function<Gated> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up, bool silu) {
-    const std::int64_t rows = gate.size(0), n = gate.size(1);
-    const auto y = at::empty({rows, n}, gate.options());
-    for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
-      ReadRow g(gate, n), u(up, n);
-      WriteRow out(y, n);
-      for (std::int64_t r = first; r < last; ++r) {
-        const float *pg = g.at(r * gate.stride(0)), *pu = u.at(r * up.stride(0));
-        (silu ? kernels::silu_gate : kernels::gelu_gate)(pg, pu, out.at(r * n), n);
-        out.store();
-      }
-    });
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up, bool silu,
+                            bool recorded) {
     ctx->save_for_backward({gate, up});
     ctx->saved_data["silu"] = silu;
+    const auto y = gated_rows(gate, up, silu);
+    if (recorded)
+      set_recipe(y, {gate, up}, [silu](const auto& halves) { return gated_rows(halves[0], halves[1], silu); });
     return y;
   }
 
@@ -99,7 +108,7 @@ class Gated : public torch::autograd::Function<Gated> {
         out_u.store();
       }
     });
-    return {gg, gu, at::Tensor()};
+    return {gg, gu, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -110,16 +119,15 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
     case Activation::kRelu:
       return relu_dropout(x, 0.0);
     case Activation::kGelu:
-      return at::gelu(x);
+      return remakable({x}, [](const auto& s) { return at::gelu(s[0]); });
     case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
+      return remakable({x}, [](const auto& s) { return at::gelu(s[0], "tanh"); });
     case Activation::kSilu:
-      return at::silu(x);
+      return remakable({x}, [](const auto& s) { return at::silu(s[0]); });
     case Activation::kQuickGelu:
-      return at::mul(x, at::sigmoid(x * 1.702));
+      return remakable({x}, [](const auto& s) { return at::mul(s[0], at::sigmoid(s[0] * 1.702)); });
     case Activation::kReluSquared: {
-      const auto positive = at::relu(x);
-      return at::mul(positive, positive);
+      return remakable({at::relu(x)}, [](const auto& s) { return at::mul(s[0], s[0]); });
     }
     case Activation::kTanh:
       return at::tanh(x);
@@ -134,8 +142,8 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
 at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
   const bool rows = gate.dim() == 2 && gate.stride(1) == 1 && up.stride(1) == 1 && gate.dtype() == up.dtype();
   if (rows && (activation == Activation::kSilu || activation == Activation::kGeluTanh))
-    return Gated::apply(gate, up, activation == Activation::kSilu);
-  return at::mul(activate(gate, activation), up);
+    return Gated::apply(gate, up, activation == Activation::kSilu, at::GradMode::is_enabled());
+  return remakable({activate(gate, activation), up}, [](const auto& s) { return at::mul(s[0], s[1]); });
 }
 
 }  // namespace tessera::nn

@@ -3,8 +3,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
+#include <utility>
 
 #include "nn/gemm.h"
+#include "nn/remake.h"
 
 namespace tessera::nn {
 namespace {
@@ -13,7 +15,9 @@ class Affine : public torch::autograd::Function<Affine> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias) {
-    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
+    torch::autograd::variable_list saved{weight};
+    if (weight.requires_grad()) keep_input(ctx, x, saved);
+    ctx->save_for_backward(std::move(saved));
     ctx->saved_data["bias"] = bias.has_value();
     auto y = gemm(x, weight.t());
     return bias ? y.add_(*bias) : y;
@@ -24,8 +28,8 @@ class Affine : public torch::autograd::Function<Affine> {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
     at::Tensor gx, gw, gb;
-    if (ctx->needs_input_grad(0)) gx = gemm(g, saved[1]);
-    if (ctx->needs_input_grad(1)) gw = gemm(g.t(), saved[0]);
+    if (ctx->needs_input_grad(0)) gx = gemm(g, saved[0]);
+    if (ctx->needs_input_grad(1)) gw = gemm(g.t(), kept_input(ctx, saved, 1));
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = g.sum(0);
     return {gx, gw, gb};
   }

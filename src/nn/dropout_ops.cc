@@ -5,6 +5,7 @@
 #include <ATen/ops/relu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "nn/remake.h"
 #include "nn/rows.h"
 
 namespace tessera::nn {
@@ -31,19 +32,24 @@ void for_each_row(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y,
 
 class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, double p) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, double p, bool recorded) {
     const auto x = x_in.contiguous();
     const DropoutMask mask(p, mask_rows(x));
-    const auto y = at::empty_like(x);
-    apply_mask(x, y, mask);
+    const auto drop = [mask](const at::Tensor& from) {
+      const auto to = at::empty_like(from);
+      apply_mask(from, to, mask);
+      return to;
+    };
+    const auto y = drop(x);
     mask.save(ctx);
+    if (recorded) extend_recipe(y, x, drop);
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto gy = grads[0].contiguous();
     const auto gx = at::empty_like(gy);
     apply_mask(gy, gx, DropoutMask::load(ctx));
-    return {gx, at::Tensor()};
+    return {gx, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -114,7 +120,7 @@ void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const DropoutMa
 }
 
 at::Tensor dropout(const at::Tensor& x, double p) {
-  return p == 0 ? x : DropoutFunction::apply(x, p);
+  return p == 0 ? x : DropoutFunction::apply(x, p, at::GradMode::is_enabled());
 }
 
 at::Tensor dropout_add(const at::Tensor& residual, const at::Tensor& x, double p) {

@@ -9,6 +9,7 @@
 #include "nn/dora.h"
 #include "nn/dropout_ops.h"
 #include "nn/gemm.h"
+#include "nn/remake.h"
 
 namespace tessera::nn {
 namespace {
@@ -47,15 +48,28 @@ Products products(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   return out;
 }
 
+/// What backward_of_products() needs comes first, then `more`, then the input.
+void save_products(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const LowRank& low,
+                   const at::Tensor& u, const variable_list& more) {
+  variable_list saved{weight, low.a, low.b, u};
+  saved.insert(saved.end(), more.begin(), more.end());
+  if (weight.requires_grad() || low.a.requires_grad()) keep_input(ctx, x, saved);
+  ctx->save_for_backward(std::move(saved));
+}
+
 /// Gradients of x, W, A and B; g: [N, out], of the sum of both products. Undefined where not needed (inputs 0 to 3).
+/// input: where the saved input begins.
 struct ProductGradients {
   at::Tensor x, weight, a, b;
 };
 
-ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g, const at::Tensor& x,
-                                      const at::Tensor& weight, const LowRank& low, const at::Tensor& u) {
+ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g, const variable_list& saved,
+                                      std::size_t input) {
   const auto mask = DropoutMask::load(ctx);
-  const auto& a = low.a;
+  const auto &weight = saved[0], &a = saved[1], &u = saved[3];
+  const LowRank low{a, saved[2], ctx->saved_data["scaling"].toDouble(), 0};
+  at::Tensor x;
+  if (ctx->needs_input_grad(1) || ctx->needs_input_grad(2)) x = kept_input(ctx, saved, input);
   const auto ga_in = g.to(a.scalar_type());
   ProductGradients out;
   const auto gu = gemm(ga_in, low.b).mul_(low.scaling);  // [N, R]
@@ -79,7 +93,7 @@ class LoraLinear : public torch::autograd::Function<LoraLinear> {
     const DropoutMask mask(p, x.size(0));
     const LowRank low{a, b, scaling, p};
     const auto [y, u] = products(x, weight, bias.value_or(at::Tensor()), low, mask);
-    ctx->save_for_backward({x, weight, a, b, u});
+    save_products(ctx, x, weight, low, u, {});
     ctx->saved_data["bias"] = bias.has_value();
     ctx->saved_data["scaling"] = scaling;
     mask.save(ctx);
@@ -89,8 +103,7 @@ class LoraLinear : public torch::autograd::Function<LoraLinear> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
-    const LowRank low{saved[2], saved[3], ctx->saved_data["scaling"].toDouble(), 0};
-    const auto [gx, gw, ga, gb] = backward_of_products(ctx, g, saved[0], saved[1], low, saved[4]);
+    const auto [gx, gw, ga, gb] = backward_of_products(ctx, g, saved, 4);
     const bool wants_bias = ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(4);
     return {gx, gw, ga, gb, wants_bias ? g.sum(0) : at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -106,7 +119,7 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
     const LowRank low{a, b, scaling, p};
     const auto [z, u] = products(x, weight, {}, low, mask);
     const auto c = (magnitude / norms).to(z.scalar_type());
-    ctx->save_for_backward({x, weight, a, b, u, z, c, norms});
+    save_products(ctx, x, weight, low, u, {z, c, norms});
     ctx->saved_data["bias"] = bias.has_value();
     ctx->saved_data["magnitude_dtype"] = static_cast<std::int64_t>(magnitude.scalar_type());
     ctx->saved_data["scaling"] = scaling;
@@ -117,9 +130,8 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
-    const auto &z = saved[5], &c = saved[6], &norms = saved[7];
-    const LowRank low{saved[2], saved[3], ctx->saved_data["scaling"].toDouble(), 0};
-    const auto [gx, gw, ga, gb] = backward_of_products(ctx, g * c, saved[0], saved[1], low, saved[4]);
+    const auto &z = saved[4], &c = saved[5], &norms = saved[6];
+    const auto [gx, gw, ga, gb] = backward_of_products(ctx, g * c, saved, 7);
     const bool wants_bias = ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(6);
     at::Tensor gm;
     if (ctx->needs_input_grad(4)) {

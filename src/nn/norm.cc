@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "nn/remake.h"
 #include "nn/rms_norm.h"
 #include "tessera/nn/init.h"
 
@@ -43,7 +44,14 @@ std::string LayerNorm::extra_repr() const {
 }
 
 at::Tensor LayerNorm::forward_impl(at::Tensor x) {
-  return at::layer_norm(x, {dim_}, weight, bias, eps_);
+  auto y = at::layer_norm(x, {dim_}, weight, bias, eps_);
+  if (at::GradMode::is_enabled()) {
+    const auto copy = [](const at::Tensor& t) { return t.defined() ? t.detach().clone() : t; };
+    set_recipe(y, {x}, [dim = dim_, w = copy(weight), b = copy(bias), eps = eps_](const auto& sources) {
+      return at::layer_norm(sources[0], {dim}, w, b, eps);
+    });
+  }
+  return y;
 }
 
 }  // namespace tessera::nn
