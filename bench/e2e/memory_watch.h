@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <thread>
 
+#include "estimate/rank_memory.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::bench {
@@ -24,13 +25,7 @@ class MemoryWatch {
   std::thread thread_;
 };
 
-struct MemoryJob {
-  fsdp::ShardingStrategy strategy;
-  bool bfloat16 = false, on_disk = false;
-  int ranks = 1;  // of one host
-};
-
-/// docs/guides/sharding.md, "What a rank then holds", for AdamW after its first step, activations left out.
-std::int64_t expected_bytes(const fsdp::FullyShardedDataParallel& model, const MemoryJob& job);
+/// estimate::rank_bytes() for a model whose files are in fp32.
+std::int64_t expected_bytes(const fsdp::FullyShardedDataParallel& model, const estimate::RankJob& job);
 
 }  // namespace tessera::bench

@@ -115,10 +115,13 @@ class Run {
   }
 
   std::int64_t expected_memory() const {
-    return expected_bytes(*model_.sharded, {.strategy = strategy(),
-                                            .bfloat16 = o_.precision == "bf16",
-                                            .on_disk = !o_.offload_folder.empty(),
-                                            .ranks = group_->size()});
+    using config::ShardingStrategy;
+    return expected_bytes(*model_.sharded, {.strategy = o_.strategy == "NO_SHARD"     ? ShardingStrategy::kNoShard
+                                                        : o_.strategy == "FULL_SHARD" ? ShardingStrategy::kFullShard
+                                                                                      : ShardingStrategy::kShardGradOp,
+                                            .ranks = group_->size(),
+                                            .low_precision = o_.precision == "bf16",
+                                            .on_disk = !o_.offload_folder.empty()});
   }
 
  private:

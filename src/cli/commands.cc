@@ -14,18 +14,6 @@
 namespace tessera::cli {
 namespace {
 
-/// Replaces this process by the worker; environment, rank and signals stay.
-[[noreturn]] void become_worker(const Arguments& args) {
-  const std::string worker = worker_path();
-  std::vector<std::string> texts = {"tessera"};
-  texts.insert(texts.end(), args.begin(), args.end());
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  ::execv(worker.c_str(), pointers.data());
-  throw ConfigError(fmt::format("cannot start '{}': {}", worker, std::strerror(errno)));
-}
-
 std::string help() {
   std::string text =
       "tessera: fully sharded fine-tuning of Transformers\n\nUsage: tessera COMMAND [flags]\n"
@@ -43,12 +31,14 @@ int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
     out << "tessera " << TESSERA_VERSION << "\n";
     return kSuccess;
   }
+  const std::string name = args[0] == "estimate-memory" ? "estimate" : args[0];  // accelerate's spelling
+  const Arguments rest(args.begin() + 1, args.end());
   std::vector<std::string> names;
   for (const Command& command : commands()) {
     names.emplace_back(command.name);
-    if (args[0] != command.name) continue;
-    if (command.function == nullptr) become_worker(args);
-    return command.function({args.begin() + 1, args.end()}, out, err);
+    if (name != command.name) continue;
+    if (command.function == nullptr) become_worker(name, rest);
+    return command.function(rest, out, err);
   }
   throw ConfigError(
       fmt::format("unknown command '{}'{}; 'tessera --help' lists all", args[0], did_you_mean(args[0], names)));
@@ -68,6 +58,7 @@ const std::vector<Command>& commands() {
       {"inspect", "say what a checkpoint, model or weight file holds, and whether it is whole", nullptr},
       {"export", "turn a checkpoint into a Hugging Face folder", nullptr},
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
+      {"estimate", "say what a model needs: its size, and the memory of a rank that fine-tunes it", estimate_command},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
       {"render", "show what a chat template makes of conversations", render_command},
       {"config", "write a config file for launch", config_command},
@@ -82,6 +73,17 @@ std::vector<std::string> task_names() {
     if (command.function == nullptr) names.emplace_back(command.name);
   }
   return names;
+}
+
+void become_worker(const std::string& task, const Arguments& args) {
+  const std::string worker = worker_path();
+  std::vector<std::string> texts = {"tessera", task};
+  texts.insert(texts.end(), args.begin(), args.end());
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  ::execv(worker.c_str(), pointers.data());
+  throw ConfigError(fmt::format("cannot start '{}': {}", worker, std::strerror(errno)));
 }
 
 std::string worker_path() {

@@ -23,11 +23,15 @@ std::vector<std::string> task_names();
 /// The path of tessera-worker, found beside this program. ConfigError where it is missing.
 std::string worker_path();
 
+/// Replaces this process by the worker, which runs the task; environment, rank and signals stay.
+[[noreturn]] void become_worker(const std::string& task, const Arguments& args);
+
 /// args: without the program's name. Returns the exit code; does not return where a task replaces this process.
 int run(const Arguments& args, std::ostream& out, std::ostream& err);
 
 int launch_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int config_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int estimate_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int tokenize_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int render_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int env_command(const Arguments& args, std::ostream& out, std::ostream& err);

@@ -108,11 +108,17 @@ Option& OptionTable::add_positional(Binding binding, const std::string& name, st
   return option;
 }
 
-Option& OptionTable::add_without_effect(std::vector<std::string> names, std::string why) {
-  Binding binding;
-  binding.set = [](const std::vector<std::string>&) { return true; };
+Option& OptionTable::add_without_effect(std::vector<std::string> names, Unused type, std::string why) {
+  // For their descriptions; what is set has no place to go.
+  Binding binding = type == Unused::kBool     ? bind(static_cast<bool*>(nullptr))
+                    : type == Unused::kNumber ? bind(static_cast<double*>(nullptr))
+                                              : bind(static_cast<std::string*>(nullptr));
+  binding.set = [type](const std::vector<std::string>& words) {
+    double number = 0;
+    if (type == Unused::kText || detail::is_none(words)) return words.size() == 1;
+    return type == Unused::kNumber ? bind(&number).set(words) : words.size() == 1 && parse_bool(words[0]).has_value();
+  };
   binding.show = [] { return std::string(); };
-  binding.is_bool = true;  // may stand without a value
   return add_binding(std::move(binding), std::move(names), std::move(why), "Accepted without effect");
 }
 
@@ -224,7 +230,8 @@ void OptionTable::scan_flag(Scan& scan) {
 std::vector<std::string> OptionTable::take_values(Scan& scan, const Option& option, const std::string& flag) const {
   const auto& args = scan.args;
   const bool has_value = scan.at < args.size() && !is_flag(args[scan.at]) && args[scan.at] != "--";
-  // Where arguments without dashes have a meaning of their own, a word belongs to a flag only if it must.
+  // Where arguments without dashes have a meaning of their own, a word belongs to a flag only if it must, or if it is
+  // one of the flag's choices.
   const bool alone = !has_positionals();
   if (option.binding_.is_bool) {
     const bool takes = has_value && (parse_bool(args[scan.at]) || (alone && !is_flag_file(args[scan.at])));
@@ -237,10 +244,14 @@ std::vector<std::string> OptionTable::take_values(Scan& scan, const Option& opti
                       plain(flag));
   }
   if (!option.binding_.is_list) return {args[scan.at++]};
+  const auto is_choice = [&](const std::string& word) {
+    return std::find(option.choices_.begin(), option.choices_.end(), word) != option.choices_.end();
+  };
   std::vector<std::string> words;
   do {
     for (std::string& word : split_words(args[scan.at++])) words.push_back(std::move(word));
-  } while (alone && scan.at < args.size() && !is_flag(args[scan.at]) && args[scan.at] != "--");
+  } while (scan.at < args.size() && !is_flag(args[scan.at]) && args[scan.at] != "--" &&
+           (alone || is_choice(args[scan.at])));
   return words;
 }
 

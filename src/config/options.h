@@ -22,6 +22,9 @@ namespace tessera::config {
 
 enum class ParseResult { kRun, kHelp };
 
+/// What a flag without effect takes. All but kText take "none", too; kBool may stand without a value.
+enum class Unused { kBool, kNumber, kText };
+
 class Option {
  public:
   /// Allowed texts (exact); for a list, of each word.
@@ -62,8 +65,8 @@ class OptionTable {
     return add_binding(bind_names(target, std::move(values)), std::move(names), std::move(help), std::move(group));
   }
 
-  /// A flag that is understood, takes any value or none, and changes nothing; `why` says so in the help.
-  Option& add_without_effect(std::vector<std::string> names, std::string why);
+  /// A flag that is understood and changes nothing; `why` says so in the help. Its value is checked all the same.
+  Option& add_without_effect(std::vector<std::string> names, Unused type, std::string why);
 
   /// Arguments without dashes, in the order of these calls, required unless the target is an optional.
   Option& positional(std::string* target, const std::string& name, std::string help);

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
-#include "data/shuffle.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -25,12 +22,9 @@ EpochSampler::EpochSampler(const SamplerOptions& options) : options_(options) {
 }
 
 void EpochSampler::start_epoch() {
-  if (options_.shuffle) {
-    order_ = shuffled(options_.rows, options_.seed, static_cast<std::uint64_t>(position_.epoch));
-  } else {
-    order_.resize(static_cast<std::size_t>(options_.rows));
-    std::iota(order_.begin(), order_.end(), 0);
-  }
+  order_ = options_.shuffle
+               ? RowOrder::random(options_.rows, options_.seed, static_cast<std::uint64_t>(position_.epoch))
+               : RowOrder::in_sequence(options_.rows);
 }
 
 std::vector<std::int64_t> EpochSampler::next() {
@@ -41,7 +35,7 @@ std::vector<std::int64_t> EpochSampler::next() {
     if (i >= options_.rows && options_.last_batch == LastBatch::kPad)
       out.push_back(kPaddingRow);
     else
-      out.push_back(order_[static_cast<std::size_t>(i % options_.rows)]);
+      out.push_back(order_[i % options_.rows]);
   }
   if (++position_.batch == batches_) {
     position_ = {position_.epoch + 1, 0};

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "data/shuffle.h"
+
 namespace tessera::data {
 
 /// What happens to the rows that do not fill the last global batch of an epoch.
@@ -48,7 +50,7 @@ class EpochSampler {
   SamplerOptions options_;
   std::int64_t batches_ = 0;
   SamplerPosition position_;
-  std::vector<std::int64_t> order_;
+  RowOrder order_;
 };
 
 }  // namespace tessera::data

@@ -45,8 +45,10 @@ void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
 
 class SplitBuilder {
  public:
-  SplitBuilder(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer, bool packing)
-      : options_(options), tokenizer_(std::move(tokenizer)), packing_(packing) {}
+  /// most_rows 0: all.
+  SplitBuilder(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer, bool packing,
+               std::int64_t most_rows)
+      : options_(options), tokenizer_(std::move(tokenizer)), packing_(packing), most_rows_(most_rows) {}
 
   std::shared_ptr<const RowCache> build(const SplitFiles& split) {
     const std::string path = cache_path(split);
@@ -83,6 +85,7 @@ class SplitBuilder {
           std::int64_t{options_.completion_only_loss.value_or(false)}, std::int64_t{options_.assistant_only_loss},
           options_.max_length, std::int64_t{packing_}, static_cast<std::int64_t>(options_.packing_strategy)})
       key.add(value);
+    if (most_rows_ > 0) key.add(fmt::format("most {}", most_rows_));
     add_tokenizer(key, *tokenizer_);
     const std::string folder = options_.cache_folder.empty() ? default_cache_folder() : options_.cache_folder;
     return (std::filesystem::path(folder) / fmt::format("sft-{}-{}.rows", split.name, key.hex())).string();
@@ -97,6 +100,7 @@ class SplitBuilder {
     std::size_t next_file = 0;
     std::shared_ptr<RowSource> source;
     const auto read = [&]() -> std::optional<Piece> {
+      if (enough(written)) return std::nullopt;
       Piece piece;
       SourceRow row;
       while (static_cast<std::int64_t>(piece.rows.size()) < kPackedTogether) {
@@ -124,13 +128,17 @@ class SplitBuilder {
     };
     const auto work = [&](Piece piece) { return tokenize(piece, *row_tokenizer, kind); };
     const auto take = [&](Result result) {
+      if (enough(written)) return;  // read ahead; how far depends on the number of threads
       total.read += result.read;
       total.cut += result.cut;
       total.dropped += result.dropped;
       if (total.first_cut.empty()) total.first_cut = result.first_cut;
       if (total.first_dropped.empty()) total.first_dropped = result.first_dropped;
-      for (const auto& row : result.rows) writer.add(row);
-      written += static_cast<std::int64_t>(result.rows.size());
+      for (const auto& row : result.rows) {
+        if (enough(written)) break;
+        writer.add(row);
+        ++written;
+      }
     };
     run_ordered<Piece, Result>(threads(), read, work, take);
     auto notes = notes_about(split, total, written);
@@ -141,6 +149,8 @@ class SplitBuilder {
                       split.name, role));
     return notes;
   }
+
+  bool enough(std::int64_t written) const { return most_rows_ > 0 && written >= most_rows_; }
 
   int threads() const {
     if (options_.dataset_num_proc > 0) return options_.dataset_num_proc;
@@ -201,6 +211,8 @@ class SplitBuilder {
                       split.files.front());
     std::vector<std::string> notes{fmt::format("split '{}': {} rows of {} file(s) became {} rows of tokens", split.name,
                                                total.read, split.files.size(), written)};
+    if (enough(written))
+      notes.push_back(fmt::format("split '{}': read as far as --max_steps needs (--dataset_streaming)", split.name));
     if (total.cut > 0)
       notes.push_back(fmt::format("split '{}': {} rows are longer than --max_length {} and were cut; the first is {}",
                                   split.name, total.cut, options_.max_length, total.first_cut));
@@ -215,6 +227,7 @@ class SplitBuilder {
   const SftDataOptions& options_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   bool packing_;
+  std::int64_t most_rows_;
 };
 
 }  // namespace
@@ -238,7 +251,7 @@ SftSplits load_sft_data(const SftDataOptions& options, std::shared_ptr<const tex
       continue;
     }
     const bool packing = i == 0 ? options.packing : eval_packing;
-    const auto rows = SplitBuilder(options, tokenizer, packing).build(splits[i]);
+    const auto rows = SplitBuilder(options, tokenizer, packing, i == 0 ? options.most_rows : 0).build(splits[i]);
     notes.insert(notes.end(), rows->notes().begin(), rows->notes().end());
     (i == 0 ? out.train : out.eval) =
         std::make_shared<const SftDataset>(rows, packing && options.packing_strategy != PackingStrategy::kWrapped);

@@ -23,8 +23,8 @@ struct Tail {
 
 [[noreturn]] void fail(const std::string& path, const char* what) {
   throw CheckpointError(
-      fmt::format("{}: cannot {} the cache of tokenised rows: {}; name another folder with --cache_folder", path, what,
-                  std::strerror(errno)),
+      fmt::format("{}: cannot {} the cache of tokenised rows: {}; name another folder with --dataset_cache_dir", path,
+                  what, std::strerror(errno)),
       path);
 }
 
@@ -95,13 +95,29 @@ void RowCacheWriter::write(const void* data, std::size_t bytes) {
 }
 
 void RowCacheWriter::add(const SftRow& row) {
-  offsets_.push_back(written_);
   const std::int32_t sizes[2] = {static_cast<std::int32_t>(row.input_ids.size()),
                                  static_cast<std::int32_t>(row.document_lengths.size())};
   write(sizes, sizeof(sizes));
   for (const auto* numbers : {&row.input_ids, &row.labels, &row.document_lengths})
     write(numbers->data(), numbers->size() * sizeof(std::int32_t));
   total_tokens_ += sizes[0];
+  ++rows_;
+}
+
+void RowCacheWriter::flush() {
+  if (std::fflush(file_) != 0) fail(temporary_, "write");
+}
+
+// Found again in the file, from row to row: kept in memory they would grow with the data.
+void RowCacheWriter::write_offsets() {
+  flush();
+  const auto bytes = io::InputFile(temporary_).map();
+  std::int64_t offset = 0;
+  for (std::int64_t i = 0; i < rows_; ++i) {
+    write(&offset, sizeof(offset));
+    const auto* sizes = reinterpret_cast<const std::int32_t*>(bytes.get() + offset);
+    offset += 8 + 4 * (2 * std::int64_t{sizes[0]} + sizes[1]);
+  }
 }
 
 void RowCacheWriter::finish(const std::vector<std::string>& notes) {
@@ -110,16 +126,17 @@ void RowCacheWriter::finish(const std::vector<std::string>& notes) {
   const std::int64_t padding = (8 - written_ % 8) % 8, zero = 0;
   write(&zero, static_cast<std::size_t>(padding));
   Tail tail{};
-  tail.rows = static_cast<std::int64_t>(offsets_.size());
+  tail.rows = rows_;
   tail.total_tokens = total_tokens_;
   tail.offsets_at = written_;
   tail.notes_at = written_ + tail.rows * 8;
   tail.notes_bytes = static_cast<std::int64_t>(text.size());
   tail.magic = kMagic;
-  write(offsets_.data(), offsets_.size() * 8);
+  write_offsets();
   write(text.data(), text.size());
   write(&tail, sizeof(tail));
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail(temporary_, "write");
+  flush();
+  if (::fsync(::fileno(file_)) != 0) fail(temporary_, "write");
   std::fclose(std::exchange(file_, nullptr));
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     std::remove(temporary_.c_str());

@@ -54,11 +54,12 @@ class RowCacheWriter {
 
  private:
   void write(const void* data, std::size_t bytes);
+  void write_offsets();
+  void flush();
 
   std::string path_, temporary_;
   std::FILE* file_ = nullptr;
-  std::int64_t written_ = 0, total_tokens_ = 0;
-  std::vector<std::int64_t> offsets_;
+  std::int64_t rows_ = 0, written_ = 0, total_tokens_ = 0;
 };
 
 /// Holds others of this machine off while one writes `path`; released at the end of its life.

@@ -28,6 +28,7 @@ struct SftDataOptions {
   PackingStrategy packing_strategy = PackingStrategy::kBfd;
   std::optional<bool> eval_packing;  // unset: as packing
   int dataset_num_proc = 0;          // threads that tokenise; 0: as many as the machine has, at most 16
+  std::int64_t most_rows = 0;        // of the first split: read no further when there are so many to train on; 0: all
   std::string cache_folder;          // for tokenised rows; empty: tessera/datasets below the user's cache folder
 };
 

@@ -31,4 +31,37 @@ std::vector<std::int64_t> shuffled(std::int64_t count, std::uint64_t seed, std::
   return order;
 }
 
+RowOrder RowOrder::in_sequence(std::int64_t count) {
+  RowOrder order;
+  order.count_ = count;
+  return order;
+}
+
+RowOrder RowOrder::random(std::int64_t count, std::uint64_t seed, std::uint64_t epoch) {
+  RowOrder order = in_sequence(count);
+  if (count <= kListed) {
+    const auto rows = shuffled(count, seed, epoch);
+    order.listed_.assign(rows.begin(), rows.end());
+    return order;
+  }
+  SplitMix64 mix{seed};
+  SplitMix64 random{mix() ^ (epoch * 0xD1342543DE82EF95u)};
+  for (auto& key : order.keys_) key = random();
+  while ((std::uint64_t{1} << (2 * order.half_bits_)) < static_cast<std::uint64_t>(count)) ++order.half_bits_;
+  return order;
+}
+
+std::int64_t RowOrder::operator[](std::int64_t place) const {
+  if (!listed_.empty()) return listed_[static_cast<std::size_t>(place)];
+  if (half_bits_ == 0) return place;
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+  auto row = static_cast<std::uint64_t>(place);
+  do {
+    std::uint64_t left = row >> half_bits_, right = row & mask;
+    for (const auto key : keys_) left = std::exchange(right, left ^ (SplitMix64{right ^ key}() & mask));
+    row = left << half_bits_ | right;
+  } while (row >= static_cast<std::uint64_t>(count_));
+  return static_cast<std::int64_t>(row);
+}
+
 }  // namespace tessera::data

@@ -1,6 +1,6 @@
-#include <algorithm>
 #include <set>
 
+#include "base/weight_names.h"
 #include "io/tensor_source.h"
 #include "models/model.h"
 #include "tessera/base/error.h"
@@ -25,25 +25,6 @@ std::vector<std::string> tied_names(const std::string& parameter) {
     if (parameter.ends_with(now)) return {parameter.substr(0, parameter.size() - std::string(now).size()) + then};
   }
   return {};
-}
-
-// In published files, and without effect: copies of a tied table; a bias table that early T5 files carried by mistake;
-// rotary frequencies and causal masks, which were buffers once.
-bool is_ignorable(const std::string& name, bool has_head) {
-  static const char* const kSuffixes[] = {"EncDecAttention.relative_attention_bias.weight",
-                                          "rotary_emb.inv_freq",
-                                          ".attn.bias",
-                                          ".attn.masked_bias",
-                                          ".attention.bias",
-                                          ".attention.masked_bias",
-                                          "embeddings.position_ids",
-                                          "cls.predictions.decoder.weight",
-                                          "cls.predictions.decoder.bias",
-                                          "lm_head.decoder.weight",
-                                          "lm_head.decoder.bias"};
-  if (name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight") return true;
-  if ((name == "lm_head.weight" || name == "embed_out.weight") && !has_head) return true;
-  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes), [&](const char* s) { return name.ends_with(s); });
 }
 
 // Files of a base model alone ("h.0.ln_1.weight") lack the first part of the name ("transformer.").
@@ -107,7 +88,7 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
   if (!missing.empty()) throw DataError(file + " lacks the tensors " + listed(missing), file);
   std::vector<std::string> extra;
   for (const auto& info : source.tensors()) {
-    if (!used.contains(info.name) && !is_ignorable(info.name, has_head)) extra.push_back(info.name);
+    if (!used.contains(info.name) && !is_ignorable_weight(info.name, has_head)) extra.push_back(info.name);
   }
   if (!extra.empty()) {
     throw DataError(file + " holds tensors that this model does not have: " + listed(extra) +

@@ -94,7 +94,12 @@ class SftJob {
   void load_data() {
     tokenizer_ = open_training_tokenizer(o_, tokenizer_path_);
     std::vector<std::string> notes;
-    splits_ = data::load_sft_data(o_.data, tokenizer_.tokenizer, notes);
+    data::SftDataOptions options = o_.data;
+    if (o_.dataset_streaming) {
+      const auto& t = o_.training;
+      options.most_rows = t.max_steps * t.gradient_accumulation_steps * t.per_device_train_batch_size * group_->size();
+    }
+    splits_ = data::load_sft_data(options, tokenizer_.tokenizer, notes);
     for (auto& note : notes) notes_.push_back(std::move(note));
     collate_.pad_id = tokenizer_.tokenizer->pad_id();
     collate_.pad_to_multiple_of = o_.pad_to_multiple_of;

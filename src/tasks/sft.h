@@ -25,6 +25,7 @@ struct SftOptions {
   LoraFlags adapter = sft_lora_flags();
   // data
   data::SftDataOptions data;
+  bool dataset_streaming = false;  // read as far as max_steps needs
   std::string chat_template_format =
       "none";                        // chatml, zephyr: their template and special tokens; none: the tokenizer's
   std::string eos_token, pad_token;  // empty: the tokenizer's, or the format's

@@ -8,20 +8,27 @@
 namespace tessera::tasks {
 namespace {
 
-constexpr const char* kIgnored[][2] = {
-    {"--use_flash_attn", "attention never stores the scores of a row where the model allows it"},
-    {"--use_reentrant", "both kinds of checkpointing are the same here"},
-    {"--use_nested_quant", "only with quantisation"},
-    {"--bnb_4bit_compute_dtype", "only with quantisation"},
-    {"--bnb_4bit_quant_storage_dtype", "only with quantisation"},
-    {"--bnb_4bit_quant_type", "only with quantisation"},
-    {"--use_unsloth", "kernels are fused already"},
-    {"--trust_remote_code", "no code is ever loaded"},
-    {"--hub_private_repo", "only with --push_to_hub"},
-    {"--hub_strategy", "only with --push_to_hub"},
-    {"--hub_model_id", "only with --push_to_hub"},
-    {"--hub_token", "only with --push_to_hub"},
-    {"--hub_always_push", "only with --push_to_hub"},
+using config::Unused;
+
+struct Ignored {
+  const char* name;
+  Unused type;
+  const char* why;
+};
+constexpr Ignored kIgnored[] = {
+    {"--use_flash_attn", Unused::kBool, "attention never stores the scores of a row where the model allows it"},
+    {"--use_reentrant", Unused::kBool, "both kinds of checkpointing are the same here"},
+    {"--use_nested_quant", Unused::kBool, "only with quantisation"},
+    {"--bnb_4bit_compute_dtype", Unused::kText, "only with quantisation"},
+    {"--bnb_4bit_quant_storage_dtype", Unused::kText, "only with quantisation"},
+    {"--bnb_4bit_quant_type", Unused::kText, "only with quantisation"},
+    {"--use_unsloth", Unused::kBool, "kernels are fused already"},
+    {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
+    {"--hub_private_repo", Unused::kBool, "only with --push_to_hub"},
+    {"--hub_strategy", Unused::kText, "only with --push_to_hub"},
+    {"--hub_model_id", Unused::kText, "only with --push_to_hub"},
+    {"--hub_token", Unused::kText, "only with --push_to_hub"},
+    {"--hub_always_push", Unused::kBool, "only with --push_to_hub"},
 };
 
 void add_model(config::OptionTable& table, SftOptions& o) {
@@ -36,7 +43,7 @@ void add_model(config::OptionTable& table, SftOptions& o) {
       group);
   table.add(&o.use_4bit_quantization, {"--use_4bit_quantization", "--load_in_4bit"}, "QLoRA; not available yet", group);
   table.add(&o.use_8bit_quantization, {"--use_8bit_quantization", "--load_in_8bit"}, "not available yet", group);
-  for (const auto& [name, why] : kIgnored) table.add_without_effect({name}, why);
+  for (const auto& flag : kIgnored) table.add_without_effect({flag.name}, flag.type, flag.why);
 }
 
 void add_data(config::OptionTable& table, SftOptions& o) {
@@ -74,6 +81,10 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   table.add(&o.eos_token, {"--eos_token"}, "empty: the tokenizer's", group);
   table.add(&o.pad_token, {"--pad_token"}, "empty: the tokenizer's, or eos", group);
   table.add(&d.dataset_num_proc, {"--dataset_num_proc"}, "threads that tokenise; 0: one for each core", group);
+  table.add(&o.dataset_streaming, {"--dataset_streaming", "--streaming"},
+            "read only as many rows as --max_steps needs, in the order of the files. Without it all rows are tokenised "
+            "first; in neither case are they held in memory",
+            group);
   table.add(&d.cache_folder, {"--dataset_cache_dir"}, "of tokenised rows; empty: in the user's cache", group);
 }
 
@@ -87,6 +98,9 @@ void check(SftOptions& o) {
                  "4-bit and 8-bit quantisation (QLoRA) are not available yet; leave out --use_4bit_quantization and "
                  "--use_8bit_quantization, or use --bf16 to halve the frozen weights",
                  "use_4bit_quantization");
+  require_option(!o.dataset_streaming || o.training.max_steps > 0,
+                 "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
+                 "dataset_streaming");
   check_lora_flags(o.adapter);
   require_option(o.eval_generate >= 0 && o.eval_generate_max_new_tokens > 0,
                  "--eval_generate takes a number of prompts, --eval_generate_max_new_tokens at least 1",

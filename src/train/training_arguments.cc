@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "base/nearest.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/factory.h"
 
@@ -10,49 +12,51 @@ namespace tessera::train {
 namespace {
 
 /// Flags of TrainingArguments that change nothing here, and why: users' commands run as they are, and are told.
+using config::Unused;
 struct WithoutEffect {
   const char* name;
+  Unused type;
   const char* why;
 };
 constexpr WithoutEffect kWithoutEffect[] = {
-    {"--dataloader_num_workers", "batches are cut from a mapped file; no worker processes are needed"},
-    {"--dataloader_prefetch_factor", "batches are cut from a mapped file"},
-    {"--dataloader_pin_memory", "there is no copy to a device"},
-    {"--dataloader_persistent_workers", "there are no worker processes"},
-    {"--ddp_backend", "the launcher chooses how ranks communicate"},
-    {"--ddp_timeout", "a lost rank is noticed within a second"},
-    {"--ddp_find_unused_parameters", "unused parameters need no search"},
-    {"--ddp_bucket_cap_mb", "units are the buckets"},
-    {"--local_rank", "the launcher says which rank this is"},
-    {"--use_ipex", "kernels for this processor are built in"},
-    {"--jit_mode_eval", "nothing is traced"},
-    {"--torch_compile", "kernels are fused already"},
-    {"--torch_compile_backend", "kernels are fused already"},
-    {"--torch_compile_mode", "kernels are fused already"},
-    {"--tf32", "a format of GPUs"},
-    {"--remove_unused_columns", "only the columns that are needed are read"},
-    {"--group_by_length", "rows without padding make it needless"},
-    {"--length_column_name", "lengths are counted"},
-    {"--skip_memory_metrics", "memory is always reported"},
-    {"--auto_find_batch_size", "the batch size stays as given"},
-    {"--full_determinism", "runs always give the same bits"},
-    {"--average_tokens_across_devices", "the loss is always the mean over the tokens of all ranks"},
-    {"--include_tokens_per_second", "always measured"},
-    {"--include_num_input_tokens_seen", "always counted"},
-    {"--use_liger_kernel", "kernels are fused already"},
-    {"--torch_empty_cache_steps", "memory is reused"},
-    {"--eval_accumulation_steps", "predictions are not kept"},
-    {"--prediction_loss_only", "evaluation computes losses"},
-    {"--save_safetensors", "always"},
-    {"--save_on_each_node", "ranks of one machine share a folder"},
-    {"--logging_nan_inf_filter", "a loss that is not finite ends the run with an error"},
-    {"--log_level_replica", "other ranks speak up in errors only"},
-    {"--log_on_each_node", "rank 0 logs"},
-    {"--fp16_opt_level", "of an older library"},
-    {"--half_precision_backend", "precision comes from --bf16, --fp16 or the launcher"},
-    {"--ignore_data_skip", "continuing costs no time in the data"},
-    {"--dispatch_batches", "every rank cuts its own rows"},
-    {"--split_batches", "batch sizes are per rank"},
+    {"--dataloader_num_workers", Unused::kNumber, "batches are cut from a mapped file; no worker processes are needed"},
+    {"--dataloader_prefetch_factor", Unused::kNumber, "batches are cut from a mapped file"},
+    {"--dataloader_pin_memory", Unused::kBool, "there is no copy to a device"},
+    {"--dataloader_persistent_workers", Unused::kBool, "there are no worker processes"},
+    {"--ddp_backend", Unused::kText, "the launcher chooses how ranks communicate"},
+    {"--ddp_timeout", Unused::kNumber, "a lost rank is noticed within a second"},
+    {"--ddp_find_unused_parameters", Unused::kBool, "unused parameters need no search"},
+    {"--ddp_bucket_cap_mb", Unused::kNumber, "units are the buckets"},
+    {"--local_rank", Unused::kNumber, "the launcher says which rank this is"},
+    {"--use_ipex", Unused::kBool, "kernels for this processor are built in"},
+    {"--jit_mode_eval", Unused::kBool, "nothing is traced"},
+    {"--torch_compile", Unused::kBool, "kernels are fused already"},
+    {"--torch_compile_backend", Unused::kText, "kernels are fused already"},
+    {"--torch_compile_mode", Unused::kText, "kernels are fused already"},
+    {"--tf32", Unused::kBool, "a format of GPUs"},
+    {"--remove_unused_columns", Unused::kBool, "only the columns that are needed are read"},
+    {"--group_by_length", Unused::kBool, "rows without padding make it needless"},
+    {"--length_column_name", Unused::kText, "lengths are counted"},
+    {"--skip_memory_metrics", Unused::kBool, "memory is always reported"},
+    {"--auto_find_batch_size", Unused::kBool, "the batch size stays as given"},
+    {"--full_determinism", Unused::kBool, "runs always give the same bits"},
+    {"--average_tokens_across_devices", Unused::kBool, "the loss is always the mean over the tokens of all ranks"},
+    {"--include_tokens_per_second", Unused::kBool, "always measured"},
+    {"--include_num_input_tokens_seen", Unused::kText, "always counted"},
+    {"--use_liger_kernel", Unused::kBool, "kernels are fused already"},
+    {"--torch_empty_cache_steps", Unused::kNumber, "memory is reused"},
+    {"--eval_accumulation_steps", Unused::kNumber, "predictions are not kept"},
+    {"--prediction_loss_only", Unused::kBool, "evaluation computes losses"},
+    {"--save_safetensors", Unused::kBool, "always"},
+    {"--save_on_each_node", Unused::kBool, "ranks of one machine share a folder"},
+    {"--logging_nan_inf_filter", Unused::kBool, "a loss that is not finite ends the run with an error"},
+    {"--log_level_replica", Unused::kText, "other ranks speak up in errors only"},
+    {"--log_on_each_node", Unused::kBool, "rank 0 logs"},
+    {"--fp16_opt_level", Unused::kText, "of an older library"},
+    {"--half_precision_backend", Unused::kText, "precision comes from --bf16, --fp16 or the launcher"},
+    {"--ignore_data_skip", Unused::kBool, "continuing costs no time in the data"},
+    {"--dispatch_batches", Unused::kBool, "every rank cuts its own rows"},
+    {"--split_batches", Unused::kBool, "batch sizes are per rank"},
 };
 
 void add_batches(config::OptionTable& table, TrainingArguments& a) {
@@ -207,8 +211,30 @@ void add_training_arguments(config::OptionTable& table, TrainingArguments& argum
   add_optimizer(table, arguments);
   add_precision(table, arguments);
   add_intervals(table, arguments);
-  for (const auto& flag : kWithoutEffect) table.add_without_effect({flag.name}, flag.why);
+  for (const auto& flag : kWithoutEffect) table.add_without_effect({flag.name}, flag.type, flag.why);
 }
+
+namespace {
+
+// torch.utils.checkpoint's arguments: none of them changes anything here, but their values must make sense.
+void check_checkpointing_kwargs(const std::string& text) {
+  if (text.empty()) return;
+  const auto fail = [&](const std::string& what) {
+    throw ConfigError("--gradient_checkpointing_kwargs " + text + ": " + what, "gradient_checkpointing_kwargs");
+  };
+  const auto kwargs = nlohmann::json::parse(text, nullptr, false);
+  if (kwargs.is_null()) return;
+  if (!kwargs.is_object()) fail("expected a JSON object such as {\"use_reentrant\": false}");
+  const std::vector<std::string> known = {"use_reentrant", "preserve_rng_state", "determinism_check", "debug",
+                                          "early_stop"};
+  for (const auto& [key, value] : kwargs.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      fail("unknown key \"" + key + "\"" + did_you_mean(key, known));
+    if (key != "determinism_check" && !value.is_boolean()) fail("\"" + key + "\" must be true or false");
+  }
+}
+
+}  // namespace
 
 void check_training_arguments(TrainingArguments& a, const config::OptionTable& table, std::vector<std::string>& notes) {
   require_option(a.per_device_train_batch_size > 0 && a.per_device_eval_batch_size > 0,
@@ -222,6 +248,7 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
   require_option(a.max_grad_norm >= 0, "max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
   require_option(a.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
   require_option(a.neftune_noise_alpha >= 0, "--neftune_noise_alpha is a size: 0 or more", "neftune_noise_alpha");
+  check_checkpointing_kwargs(a.gradient_checkpointing_kwargs);
   check_intervals(a);
   for (const auto& flag : kWithoutEffect) {
     if (table.given(flag.name)) notes.push_back(std::string(flag.name) + " has no effect: " + flag.why);

@@ -116,10 +116,29 @@ TEST(Cli, EnvShowsVersionsAndVariables) {
   EXPECT_TRUE(contains(r.out, "MASTER_ADDR"));
 }
 
+TEST(Cli, EstimateReadsHeadersOrTheConfigAlone) {
+  const std::string data = std::string(TESSERA_TEST_DATA) + "/fsdp_runs/base_llama";
+  const std::string folder = testing::TempDir() + "config_alone_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(data + "/config.json", folder + "/config.json");
+  const Finished r = tessera({"estimate", data}),
+                 alone = tessera({"estimate-memory", folder, "--dtypes", "float32", "float16", "--lora_r", "4"});
+  std::filesystem::remove_all(folder);
+  for (const Finished& f : {r, alone}) {
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    EXPECT_TRUE(contains(f.out, "11,160 parameters")) << f.out;
+    EXPECT_TRUE(contains(f.out, "SHARD_GRAD_OP")) << f.out;
+  }
+  const Finished gone = tessera({"estimate", "t5-base"});
+  EXPECT_EQ(gone.exit_code, 2);
+  EXPECT_EQ(std::count(gone.err.begin(), gone.err.end(), '\n'), 1) << gone.err;
+}
+
 TEST(Cli, TheWorkerHasAFunctionForEveryTaskOfTheTableAndNoOther) {
   std::vector<std::string> functions;
   for (const worker::Task& task : worker::tasks()) functions.emplace_back(task.name);
   std::vector<std::string> names = cli::task_names();
+  names.emplace_back("estimate");  // the program hands it over where only libtorch knows the answer
   std::sort(functions.begin(), functions.end());
   std::sort(names.begin(), names.end());
   EXPECT_EQ(functions, names);

@@ -50,6 +50,13 @@ class Subprocess {
   Subprocess(const Subprocess&) = delete;
   Subprocess& operator=(const Subprocess&) = delete;
 
+  pid_t pid() const { return pid_; }
+  /// False once it has ended, reaped or not.
+  bool running() {
+    siginfo_t info{};
+    read_some(std::chrono::steady_clock::now() + std::chrono::milliseconds(1));  // it must not wait for the pipe
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+  }
   void signal(int number) const { ::kill(pid_, number); }
 
   /// Until stdout holds `text` (true) or the time is over.

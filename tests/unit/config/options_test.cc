@@ -79,6 +79,39 @@ TEST(Options, BooleansMayStandAloneOrBeNegatedOrSpelledOut) {
   EXPECT_FALSE(s.shuffle);
 }
 
+TEST(Options, FlagsWithoutEffectStillWantAValueOfTheirType) {
+  const auto parse = [](const std::vector<std::string>& args) -> std::string {
+    OptionTable table("tessera sample", "a sample");
+    table.add_without_effect({"--use_reentrant"}, Unused::kBool, "no difference");
+    table.add_without_effect({"--workers"}, Unused::kNumber, "none needed");
+    table.add_without_effect({"--hub_token"}, Unused::kText, "nothing is uploaded");
+    try {
+      (void)table.parse(args);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  for (const std::vector<std::string>& fine : {std::vector<std::string>{"--use_reentrant"},
+                                               {"--use_reentrant", "False", "--workers", "4"},
+                                               {"--no_use_reentrant", "--workers=none", "--hub_token", "x"}})
+    EXPECT_EQ(parse(fine), "");
+  EXPECT_EQ(parse({"--use_reentrant", "maybe"}), "--use_reentrant expects true or false, found 'maybe'");
+  EXPECT_EQ(parse({"--use_reentrant=2"}), "--use_reentrant expects true or false, found '2'");
+  EXPECT_EQ(parse({"--workers", "many"}), "--workers expects a number, found 'many'");
+}
+
+TEST(Options, AListWithChoicesTakesThoseThatFollowThoughThereArePositionals) {
+  std::string model;
+  std::vector<std::string> dtypes;
+  OptionTable table("tessera sample", "a sample");
+  table.positional(&model, "MODEL", "folder");
+  table.add(&dtypes, {"--dtypes"}, "some").choices({"float32", "int8"});
+  ASSERT_EQ(table.parse({"--dtypes", "float32", "int8", "t5-base"}), ParseResult::kRun);
+  EXPECT_EQ(dtypes, (std::vector<std::string>{"float32", "int8"}));
+  EXPECT_EQ(model, "t5-base");
+}
+
 TEST(Options, OfDuplicatesTheLastWins) {
   Sample s;
   s.parse({"--lr", "1", "--learning-rate", "2"});

@@ -11,6 +11,7 @@
 
 #include "data/collate.h"
 #include "data/epoch_sampler.h"
+#include "data/shuffle.h"
 #include "data/text_pair.h"
 #include "tessera/base/error.h"
 
@@ -183,6 +184,31 @@ std::vector<EpochSampler> world(int size, std::int64_t global, std::int64_t rows
   std::vector<EpochSampler> out;
   for (int r = 0; r < size; ++r) out.emplace_back(SamplerOptions{rows, global / size, r, size, 3, true, last});
   return out;
+}
+
+TEST(RowOrder, IsAPermutationThatManyRowsNeedNoMemoryFor) {
+  const std::int64_t count = RowOrder::kListed + 12345;
+  const auto order = RowOrder::random(count, 3, 0), again = RowOrder::random(count, 3, 0),
+             next = RowOrder::random(count, 3, 1);
+  std::vector<bool> seen(static_cast<std::size_t>(count));
+  double moved = 0;
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto row = order[i];
+    ASSERT_TRUE(row >= 0 && row < count && !seen[static_cast<std::size_t>(row)]) << i;
+    seen[static_cast<std::size_t>(row)] = true;
+    ASSERT_EQ(row, again[i]);
+    kept += row == next[i];
+    moved += std::abs(static_cast<double>(row - i)) / static_cast<double>(count);
+  }
+  EXPECT_LT(kept, 20);                                              // one, of two unrelated orders
+  EXPECT_NEAR(moved / static_cast<double>(count), 1.0 / 3, 0.002);  // of independent places
+}
+
+TEST(RowOrder, FewRowsAreShuffledAsEver) {
+  const auto order = RowOrder::random(100, 7, 2);
+  const auto expected = shuffled(100, 7, 2);
+  for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(order[i], expected[static_cast<std::size_t>(i)]);
 }
 
 TEST(EpochSampler, WorldSizesSeeTheSameGlobalBatches) {

@@ -1,0 +1,130 @@
+#include "estimate/model_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/file.h"
+#include "base/gguf.h"
+#include "base/safetensors.h"
+#include "base/weight_names.h"
+#include "tessera/base/error.h"
+
+namespace tessera::estimate {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::int64_t kMostJsonBytes = 100'000'000;
+
+json read_json(const fs::path& file) {
+  try {
+    return json::parse(read_file(file.string(), kMostJsonBytes));
+  } catch (const json::exception& e) {
+    throw DataError(fmt::format("{}: not JSON: {}", file.string(), e.what()), file.string());
+  }
+}
+
+/// The files that an index names, each once.
+std::vector<fs::path> files_of_index(const fs::path& index) {
+  const json root = read_json(index);
+  const auto map = root.find("weight_map");
+  if (map == root.end() || !map->is_object() || map->empty())
+    throw DataError(fmt::format("{}: expected an object \"weight_map\" (tensor name -> file name)", index.string()),
+                    index.string());
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string())
+      throw DataError(fmt::format("{}: weight_map[\"{}\"] must be a file name", index.string(), tensor),
+                      index.string());
+    names.insert(file.get<std::string>());
+  }
+  std::vector<fs::path> files;
+  for (const auto& name : names) files.push_back(index.parent_path() / name);
+  return files;
+}
+
+/// Whether config.json says that the output head is the token table.
+bool has_tied_head(const fs::path& folder) {
+  const auto file = folder / "config.json";
+  if (!fs::exists(file)) return false;
+  const json config = read_json(file);
+  return config.is_object() && config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() &&
+         config["tie_word_embeddings"].get<bool>();
+}
+
+/// No dtype packs more than eight elements into a byte; so sums of sizes do not overflow.
+void check_size(const ModelTensor& t, std::uint64_t bytes, const std::string& file) {
+  double numel = 1;
+  for (const auto size : t.shape) numel *= static_cast<double>(size);
+  if (numel > 8 * static_cast<double>(bytes))
+    throw DataError(fmt::format("{}: tensor '{}': its shape needs more than its {} bytes", file, t.name, bytes), file);
+}
+
+std::vector<ModelTensor> from_safetensors(const std::vector<fs::path>& files, bool has_head) {
+  std::vector<ModelTensor> out;
+  for (const auto& file : files) {
+    const auto header = read_safetensors_header(file.string());
+    check_safetensors_layout(header);
+    for (const auto& entry : header.entries) {
+      check_size({entry.name, entry.shape, entry.dtype}, entry.end - entry.begin, file.string());
+      const bool floating = entry.dtype.starts_with("F") || entry.dtype.starts_with("BF");
+      if (floating && !is_ignorable_weight(entry.name, has_head)) out.push_back({entry.name, entry.shape, entry.dtype});
+    }
+  }
+  return out;
+}
+
+std::vector<ModelTensor> from_gguf(const std::string& file) {
+  constexpr std::uint32_t kF32 = 0, kF16 = 1, kBf16 = 30;
+  const auto bytes = fs::file_size(file);
+  std::vector<ModelTensor> out;
+  for (const auto& tensor : read_gguf_header(file).tensors) {
+    check_size({tensor.name, tensor.shape, {}}, bytes, file);
+    if (tensor.name.starts_with("rope_freqs")) continue;  // of the positions, not a parameter
+    const char* dtype = tensor.type == kF32 ? "F32" : tensor.type == kF16 ? "F16" : tensor.type == kBf16 ? "BF16" : "";
+    out.push_back({tensor.name, tensor.shape, dtype});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::int64_t ModelTensor::numel() const {
+  std::int64_t n = 1;
+  for (const auto size : shape) n *= size;
+  return n;
+}
+
+std::optional<std::vector<ModelTensor>> read_model_tensors(const std::string& path) {
+  const fs::path at(path);
+  if (!fs::exists(at))
+    throw ConfigError(
+        fmt::format(
+            "'{}' does not exist; expected a model's folder (with config.json), a .safetensors or a .gguf file. "
+            "Nothing is downloaded: fetch the model first",
+            path),
+        "model_name");
+  if (fs::is_directory(at)) {
+    const bool has_head = !has_tied_head(at);
+    if (fs::exists(at / "model.safetensors")) return from_safetensors({at / "model.safetensors"}, has_head);
+    const auto index = at / "model.safetensors.index.json";
+    if (fs::exists(index)) return from_safetensors(files_of_index(index), has_head);
+    if (const auto gguf = find_gguf(path)) return from_gguf(*gguf);
+    if (fs::exists(at / "config.json")) return std::nullopt;
+    throw ConfigError(fmt::format("'{}' holds no model; looked for model.safetensors, model.safetensors.index.json, a "
+                                  ".gguf file and config.json",
+                                  path),
+                      "model_name");
+  }
+  if (at.extension() == ".safetensors") return from_safetensors({at}, !has_tied_head(at.parent_path()));
+  if (at.extension() == ".gguf") return from_gguf(path);
+  throw ConfigError(fmt::format("'{}' is no model; expected a folder, a .safetensors or a .gguf file", path),
+                    "model_name");
+}
+
+}  // namespace tessera::estimate

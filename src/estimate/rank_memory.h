@@ -1,0 +1,43 @@
+#pragma once
+// The bytes that a rank of a CPU host holds at its peak, by formula: docs/guides/sharding.md, "What a rank then holds".
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/accelerate.h"
+
+namespace tessera::estimate {
+
+struct SizedParameter {
+  std::string name;
+  std::int64_t numel = 0;
+  bool trainable = true;
+  bool stored_as_computed = true;  // its file has the dtype of the computation: it is mapped, not read and cast
+};
+
+/// Sums over a model whose blocks are units, in elements. "Root" is what lies in no block.
+struct ModelSizes {
+  std::int64_t trainable = 0, frozen_mapped = 0, frozen_cast = 0;
+  std::int64_t root = 0, largest_unit = 0, units = 0;    // trainable elements; units that have any
+  std::int64_t root_whole = 0, largest_unit_whole = 0;   // frozen ones included
+  std::int64_t largest_trainable = 0, largest_cast = 0;  // of one parameter
+  std::int64_t total() const { return trainable + frozen_mapped + frozen_cast; }
+};
+
+/// The block "...layers.7" that a parameter lies in; empty for those of the root.
+std::string unit_of(const std::string& parameter);
+
+ModelSizes sizes_of(const std::vector<SizedParameter>& parameters);
+
+struct RankJob {
+  config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;  // the hybrid ones are not known here
+  int ranks = 1;                                                             // of one host
+  bool low_precision = false;                                                // bf16 or fp16 computation, fp32 masters
+  bool on_disk = false;                                                      // fsdp_offload_folder
+};
+
+/// For AdamW after its first step, parameters in the shared or mapped form. The program itself (libraries) and the
+/// activations come on top.
+std::int64_t rank_bytes(const ModelSizes& sizes, const RankJob& job);
+
+}  // namespace tessera::estimate

@@ -1,0 +1,164 @@
+// What a model needs: headers, the formula of a rank's memory, the tables.
+#include "estimate/estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "estimate/rank_memory.h"
+#include "estimate/table.h"
+#include "tessera/base/error.h"
+
+namespace tessera::estimate {
+namespace {
+
+using config::ShardingStrategy;
+
+// Four blocks of 1000, a root of 400.
+std::vector<SizedParameter> small_model(bool trainable, bool stored_as_computed = true) {
+  std::vector<SizedParameter> out = {{"embed.weight", 400, trainable, stored_as_computed}};
+  for (const char* block : {"layers.0", "layers.1", "layers.2", "layers.3"}) {
+    out.push_back({std::string(block) + ".up.weight", 600, trainable, stored_as_computed});
+    out.push_back({std::string(block) + ".down.weight", 400, trainable, stored_as_computed});
+  }
+  return out;
+}
+
+TEST(RankMemory, ShardsEverythingButTheSlotsAndOneDenseGradient) {
+  const auto sizes = sizes_of(small_model(true));
+  EXPECT_EQ(sizes.total(), 4400);
+  EXPECT_EQ(sizes.units, 4);
+  // fp32: weights, gradients and two moments of half the model; three units and the root on their way; the largest
+  // parameter's gradient.
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2}), 4 * (4 * 2200 + 400 + 3 * 1000 + 600));
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 4}), 4 * (4 * 1100 + 400 + 3 * 1000 + 600));
+  EXPECT_EQ(rank_bytes(sizes, {.strategy = ShardingStrategy::kNoShard, .ranks = 2}),
+            4 * (4 * 4400 + 2 * (400 + 3 * 1000) + 600));
+}
+
+TEST(RankMemory, LowPrecisionKeepsMastersAndHalvesWhatIsComputedWith) {
+  const auto sizes = sizes_of(small_model(true, false));
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true}),
+            2 * 2200 + 4 * 4 * 2200 + 4 * (400 + 3 * 1000) + 2 * 600);
+}
+
+TEST(RankMemory, OffloadingLeavesGradientsTheRootAndTwoUnits) {
+  const auto sizes = sizes_of(small_model(true));
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .on_disk = true}),
+            4 * 2200 + 4 * (400 + 3 * 1000) + 4 * (400 + 2 * 1000) / 2 + 4 * 600);
+}
+
+TEST(RankMemory, AMappedFrozenBaseIsOneCopyForAllRanks) {
+  auto parameters = small_model(false);
+  parameters.push_back({"layers.0.up.lora_A", 10, true, true});
+  const auto mapped = sizes_of(parameters);
+  for (auto& p : parameters) p.stored_as_computed = p.trainable;
+  const auto cast = sizes_of(parameters);
+  const RankJob job{.strategy = ShardingStrategy::kNoShard, .ranks = 4};
+  // The adapter with its gradient, two moments, slots twice (its sums on their way) and once more as it is made.
+  EXPECT_EQ(rank_bytes(mapped, job), 4400 + 4 * (4 * 10 + 2 * 10 + 10));
+  EXPECT_EQ(rank_bytes(cast, job), 4 * 10 + 4 * 4400 + 4 * 600) << "while the largest tensor is read";
+}
+
+TEST(BytesText, RoundsToTwoDigitsInUnitsOf1024) {
+  EXPECT_EQ(bytes_text(512), "512 bytes");
+  EXPECT_EQ(bytes_text(1536), "1.5 KB");
+  EXPECT_EQ(bytes_text(62.75 * 1024 * 1024), "62.75 MB");
+  EXPECT_EQ(bytes_text(512.0 * 1024 * 1024), "512.0 MB");
+}
+
+TEST(FramedTable, GrowsItsLastColumnForALongTitle) {
+  EXPECT_EQ(framed_table("a title", {"x", "y"}, {{"1", "22"}}),
+            "┌───────┐\n│a title│\n├─┬─────┤\n│x│  y  │\n├─┼─────┤\n│1│ 22  │\n└─┴─────┘\n");
+}
+
+class Estimate : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "estimate_" + std::to_string(getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
+  }
+  static std::string print(const std::vector<std::string>& args) {
+    std::ostringstream out;
+    const auto options = parse_estimate(args, out);
+    print_estimate(*options, *read_model_tensors(options->model), out);
+    return out.str();
+  }
+  std::string folder_;
+};
+
+const std::string kLlama = std::string(TESSERA_TEST_DATA) + "/fsdp_runs/base_llama";
+const std::string kGguf = std::string(TESSERA_TEST_DATA) + "/gguf/llama.gguf";
+
+std::int64_t elements(const std::vector<ModelTensor>& tensors) {
+  std::int64_t sum = 0;
+  for (const auto& t : tensors) sum += t.numel();
+  return sum;
+}
+
+TEST_F(Estimate, ReadsHeadersOfSafetensorsAndGguf) {
+  const auto llama = read_model_tensors(kLlama);
+  ASSERT_TRUE(llama);
+  EXPECT_EQ(elements(*llama), elements(*read_model_tensors(kLlama + "/model.safetensors")));
+  const auto same = read_model_tensors(std::string(TESSERA_TEST_DATA) + "/gguf/llama.safetensors");
+  constexpr std::int64_t kLogits = 2 * 10 * 24;  // which that file holds, too
+  EXPECT_EQ(elements(*read_model_tensors(kGguf)), elements(*same) - kLogits);
+}
+
+TEST_F(Estimate, PrintsAcceleratesTableAndTheStrategies) {
+  const std::string text = print({kLlama, "--dtypes", "float32", "float16", "--num_processes", "2"});
+  for (const char* part : {"Memory Usage for loading `", "Largest Layer", "Training using Adam", "float16",
+                           "FULL_SHARD", "NO_SHARD", "offloaded to a disk", "LoRA, r 8"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  EXPECT_EQ(text.find("int8"), std::string::npos) << text;
+}
+
+TEST_F(Estimate, AConfigAloneIsForTheModelsCode) {
+  write("config.json", "{}");
+  EXPECT_FALSE(read_model_tensors(folder_));
+}
+
+TEST_F(Estimate, LeavesOutATiedHead) {
+  const std::string header = R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
+                             R"("lm_head.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  write("model.safetensors", file + header + std::string(16, '\0'));
+  write("config.json", R"({"tie_word_embeddings": true})");
+  EXPECT_EQ(read_model_tensors(folder_)->size(), 1u);
+  write("config.json", R"({"tie_word_embeddings": false})");
+  EXPECT_EQ(read_model_tensors(folder_)->size(), 2u);
+}
+
+TEST_F(Estimate, ErrorsNameWhatIsWrong) {
+  const auto message = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const auto read = [&](const std::string& path) { return message([&] { read_model_tensors(path); }); };
+  EXPECT_NE(read("t5-base").find("Nothing is downloaded"), std::string::npos);
+  EXPECT_NE(read(folder_).find("holds no model; looked for model.safetensors"), std::string::npos);
+  write("model.safetensors.index.json", R"({"weight_map": {"a": "gone.safetensors"}})");
+  EXPECT_NE(read(folder_).find("gone.safetensors"), std::string::npos);
+  write("huge.safetensors", std::string("\x44\0\0\0\0\0\0\0", 8) +
+                                R"({"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,4]}})"
+                                "\0\0\0\0");
+  EXPECT_FALSE(read(folder_ + "/huge.safetensors").empty());
+  const auto parse = [&](const std::vector<std::string>& args) { return message([&] { print(args); }); };
+  EXPECT_NE(parse({kLlama, "--lora_target_modules", "q_prj"}).find("there are"), std::string::npos);
+  EXPECT_NE(parse({kLlama, "--dtypes", "float8"}).find("--dtypes expects one of float32"), std::string::npos);
+  EXPECT_NE(parse({kLlama, "--num_processes", "0"}).find("--num_processes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::estimate
