@@ -33,3 +33,13 @@ foreach(t process cli)  # these start the program itself
     add_dependencies(test_${t} tessera)
   endif()
 endforeach()
+
+# Instructions of a step, counted by valgrind (skipped without it) and held against recorded numbers. They are those of the
+# optimised build.
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TESSERA_SANITIZE)
+  add_executable(counted_steps "${PROJECT_SOURCE_DIR}/tests/instructions/counted_steps.cc")
+  target_link_libraries(counted_steps PRIVATE tessera_tasks)
+  add_test(NAME instructions COMMAND "${PROJECT_SOURCE_DIR}/tests/instructions/count.sh" $<TARGET_FILE:counted_steps>
+    "${PROJECT_SOURCE_DIR}/tests/data/fsdp_runs" "${PROJECT_SOURCE_DIR}/tests/instructions/recorded.txt")
+  set_tests_properties(instructions PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+endif()
