@@ -24,11 +24,22 @@ run() { # NAME COMMAND...
         exit 1
     }
 }
+disk() { # MiB/s of the disk itself, past the page cache; nothing where files lie in memory
+    mkdir -p "$folder"
+    cp "$model"/model*.safetensors "$folder/"
+    sync "$folder"/*
+    for file in "$folder"/*.safetensors; do
+        local begin=$EPOCHREALTIME
+        dd if="$file" of=/dev/null bs=4M iflag=direct status=none 2>/dev/null || break
+        echo "$(stat -c %s "$file") $begin $EPOCHREALTIME" | awk '{ print $1 / 1048576 / ($3 - $2) }' >>"$results/disk"
+    done
+    rm -rf "$folder"
+}
 ours=("$tessera" launch --use_cpu --num_processes 2 "$(dirname "$tessera")/bench/checkpoint_bench")
 peer=("$(dirname "$python")/torchrun" --nproc_per_node 2 "$here/../peers/checkpoint.py")
 for ((round = 1; round <= rounds; ++round)); do
     for kind in full state background; do run "tessera-$kind" "${ours[@]}" --kind $kind; done
-    for kind in torch_full dcp_full state background; do run "torch-$kind" "${peer[@]}" --kind $kind; done
+    for kind in torch_full dcp_full state background; do disk; run "torch-$kind" "${peer[@]}" --kind $kind; done
     echo "round $round of $rounds" >&2
 done
 "$here/checkpoint_table.py" "$results"

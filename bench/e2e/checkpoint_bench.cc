@@ -4,7 +4,7 @@
 //       --kind full|state|background --out metrics.jsonl
 //
 // full: the weights as one safetensors file. state: weights and optimizer, a file for each rank, with manifest;
-// loading compares every checksum first, as resuming does. background: a whole checkpoint (state, and the weights once
+// loading compares every checksum, as resuming does. background: a whole checkpoint (state, and the weights once
 // more as model.safetensors) while steps go on. Everything that is saved is flushed to the disk (fsync) before the
 // clock stops. Rank 0 appends one JSON line for each repetition; seconds are those of the slowest rank, peak_rise_mib
 // what each rank's resident memory rose above its level before.
@@ -24,9 +24,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/crc32c.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/pretrained.h"
+#include "checkpoint/restore.h"
 #include "checkpoint/training_state.h"
 #include "config/options.h"
 #include "report/memory.h"
@@ -87,6 +89,12 @@ void forget_cached(const std::string& folder) {
     ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     ::close(fd);
   }
+}
+
+/// Reading past the page cache leaves nothing in it.
+void fill_cache(const std::string& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) crc32c_of_file(entry.path().string());
 }
 
 std::int64_t bytes_below(const std::string& folder) {
@@ -161,9 +169,8 @@ class Run {
     });
     const std::string folder = o_.folder + "/checkpoint-1";
     loaded([&] {
-      const std::string obstacle = checkpoint::obstacle_to_resume(folder, *group_);
+      const std::string obstacle = checkpoint::restore_checkpoint(*model_.sharded, optimizer_.get(), folder);
       if (!obstacle.empty()) throw CheckpointError(obstacle, folder);
-      checkpoint::load_training_state(*model_.sharded, optimizer_.get(), checkpoint::training_state_folder(folder));
     });
   }
 
@@ -180,7 +187,7 @@ class Run {
     for (const auto& p : model_.sharded->parameters()) expected.push_back(p.detach().clone());
     for (const char* what : {"load_cold", "load"}) {
       for (const auto& p : model_.sharded->parameters()) p.detach().zero_();
-      if (group_->rank() == 0 && what == std::string("load_cold")) forget_cached(o_.folder);
+      if (group_->rank() == 0) (what == std::string("load_cold") ? forget_cached : fill_cache)(o_.folder);
       measure(what, load);
       std::size_t i = 0;
       for (const auto& p : model_.sharded->parameters())

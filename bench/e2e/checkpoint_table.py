@@ -35,6 +35,9 @@ def main() -> None:
         for other in others:
             ratios = [statistics.median(seconds(folder, other, what)) / statistics.median(seconds(folder, mine, what)) for what in ("save", "load_cold", "load")]
             print(f"\n{mine} beside {other}: saves {ratios[0]:.1f}, loads {ratios[1]:.1f} (nothing cached) and {ratios[2]:.1f} (all cached) times as fast", end="")
+    if (folder / "disk").exists():
+        rates = [float(line) for line in (folder / "disk").read_text().split()]
+        print(f"\n\nThe disk itself (dd, 4 MiB past the page cache): {statistics.median(rates):.0f} MiB/s ({min(rates):.0f}-{max(rates):.0f})", end="")
     print("\n\n| | written after s | training thread held s | part of it |\n|---|---|---|---|")
     for name, title in BACKGROUND.items():
         rows = rows_of(folder, name, "save")

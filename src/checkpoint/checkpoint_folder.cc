@@ -10,7 +10,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "checkpoint/training_state.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -55,22 +54,14 @@ std::vector<Checkpoint> list_checkpoints(const std::string& output_dir) {
   return folders(output_dir, kPrefix);
 }
 
-std::string obstacle_to_resume(const std::string& checkpoint, comm::Communicator& group) {
-  std::string mine = find_damage(checkpoint, Depth::kChecksums, group.rank(), group.size());
-  if (mine.empty() && group.rank() == 0 && !has_training_state(training_state_folder(checkpoint)))
-    mine = "it holds no training state (written with --save_only_model)";
-  for (auto& found : group.all_gather_objects(mine))
-    if (!found.empty()) return found;
-  return {};
-}
-
-std::optional<Checkpoint> last_checkpoint(const std::string& output_dir, comm::Communicator& group,
+std::optional<Checkpoint> last_checkpoint(const std::string& output_dir,
+                                          const std::function<std::string(const std::string& folder)>& restore,
                                           std::vector<std::string>& skipped) {
   for (const auto& torn : folders(output_dir, kPartialPrefix))
     skipped.push_back("'" + torn.path + "' was not written to its end; it is left out");
   const auto all = list_checkpoints(output_dir);
   for (auto c = all.rbegin(); c != all.rend(); ++c) {
-    const std::string obstacle = obstacle_to_resume(c->path, group);
+    const std::string obstacle = restore(c->path);
     if (obstacle.empty()) return *c;
     skipped.push_back("'" + c->path + "' is left out: " + obstacle);
   }

@@ -4,12 +4,12 @@
 // hidden folder that the next save removes. What happens to a folder later (a copy that was cut, a bad disk) its
 // manifest shows.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/manifest.h"
-#include "tessera/comm/communicator.h"
 
 namespace tessera::checkpoint {
 
@@ -21,12 +21,10 @@ struct Checkpoint {
 /// By step, oldest first.
 std::vector<Checkpoint> list_checkpoints(const std::string& output_dir);
 
-/// Collective. What keeps a run from going on from this folder, in words, the same on every rank; empty: nothing. Ranks
-/// share the reading of its files.
-std::string obstacle_to_resume(const std::string& checkpoint, comm::Communicator& group);
-
-/// Collective. The newest one from which a run can go on; `skipped` says why newer ones are not, and of torn saves.
-std::optional<Checkpoint> last_checkpoint(const std::string& output_dir, comm::Communicator& group,
+/// The newest one that `restore` takes: it returns what keeps the run from going on from a folder (restore.h), empty:
+/// nothing, and is as collective as this. `skipped` says why newer ones are left out, and of torn saves.
+std::optional<Checkpoint> last_checkpoint(const std::string& output_dir,
+                                          const std::function<std::string(const std::string& folder)>& restore,
                                           std::vector<std::string>& skipped);
 
 /// Where checkpoint-<step> is written before it gets its name.

@@ -80,6 +80,12 @@ std::vector<FileRecord> records_of(const std::string& folder, const std::vector<
   return files;
 }
 
+std::string difference(const FileRecord& record, std::uint32_t found) {
+  if (found == record.crc32c) return {};
+  return fmt::format("'{}' has the checksum {}, {} was written (its bytes have changed)", record.name,
+                     crc32c_text(found), crc32c_text(record.crc32c));
+}
+
 std::string damage_of(const std::string& folder, const FileRecord& record, Depth depth) {
   const std::string path = folder + "/" + record.name;
   std::error_code code;
@@ -89,10 +95,7 @@ std::string damage_of(const std::string& folder, const FileRecord& record, Depth
     return fmt::format("'{}' has {} bytes, {} were written", record.name, size, record.bytes);
   if (depth == Depth::kSizes) return {};
   try {
-    const auto found = crc32c_of_file(path);
-    if (found == record.crc32c) return {};
-    return fmt::format("'{}' has the checksum {}, {} was written (its bytes have changed)", record.name,
-                       crc32c_text(found), crc32c_text(record.crc32c));
+    return difference(record, crc32c_of_file(path));
   } catch (const std::exception& e) {
     return e.what();
   }
@@ -146,18 +149,26 @@ Manifest read_manifest(const std::string& folder) {
   return parse_manifest(read_file(file, kMaxManifestBytes), file);
 }
 
-std::string find_damage(const std::string& folder, Depth depth, int part, int parts) {
+std::string find_damage(const std::string& folder, Depth depth) {
   try {
-    const Manifest manifest = read_manifest(folder);
-    for (std::size_t i = static_cast<std::size_t>(part); i < manifest.files.size();
-         i += static_cast<std::size_t>(parts)) {
-      const std::string damage = damage_of(folder, manifest.files[i], depth);
+    for (const auto& record : read_manifest(folder).files) {
+      const std::string damage = damage_of(folder, record, depth);
       if (!damage.empty()) return damage;
     }
     return {};
   } catch (const std::exception& e) {
     return e.what();
   }
+}
+
+std::string find_damage(const Manifest& manifest, const std::vector<FileRecord>& found) {
+  for (const auto& record : manifest.files) {
+    const auto crc =
+        record.bytes == 0 ? std::optional<std::uint32_t>(0) : known_checksum(record.name, record.bytes, found);
+    if (!crc) return fmt::format("'{}' was not read as a whole", record.name);
+    if (auto damage = difference(record, *crc); !damage.empty()) return damage;
+  }
+  return {};
 }
 
 }  // namespace tessera::checkpoint

@@ -35,8 +35,10 @@ Manifest read_manifest(const std::string& folder);
 Manifest parse_manifest(const std::string& text, const std::string& file);
 
 /// What is wrong with the files, in words: missing, of another size or (kChecksums) of another checksum. Empty:
-/// nothing. Looks at each `parts`-th file from `part` on, so that ranks share the reading.
+/// nothing.
 enum class Depth { kSizes, kChecksums };
-std::string find_damage(const std::string& folder, Depth depth, int part = 0, int parts = 1);
+std::string find_damage(const std::string& folder, Depth depth);
+/// The same of what was found in the files' parts, each byte in one of them.
+std::string find_damage(const Manifest& manifest, const std::vector<FileRecord>& found);
 
 }  // namespace tessera::checkpoint

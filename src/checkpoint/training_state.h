@@ -6,9 +6,13 @@
 #include <string>
 
 #include "checkpoint/save_queue.h"
+#include "io/tensor_source.h"
 #include "tessera/checkpoint/state.h"
 
 namespace tessera::checkpoint {
+
+inline constexpr int kTrainingStateVersion = 2;
+inline constexpr const char* kParametersKind = "parameters";  // what is stored of each trainable one, beside states
 
 /// Collective. save_training_state() through a queue: its jobs copy the slices first (SaveQueue::wait_copied() says
 /// when the optimizer may go on), then write.
@@ -17,6 +21,9 @@ void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
 
 /// Where a checkpoint folder keeps it.
 std::string training_state_folder(const std::string& checkpoint);
+
+/// Who else reads the slices that a rank holds.
+io::Readers readers_of_slices(const fsdp::FullyShardedDataParallel& model);
 
 /// True on the ranks that write slices: one replica of the model is enough. Collective.
 bool writes_slices(const fsdp::FullyShardedDataParallel& model);

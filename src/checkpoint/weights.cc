@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "checkpoint/save_queue.h"
 #include "checkpoint/save_slices.h"
+#include "checkpoint/training_state.h"
 #include "io/tensor_source.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/state.h"
@@ -56,8 +57,10 @@ void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path
                                          : ""),
                       path);
   }
+  std::vector<io::SliceRead> slices;
   for (const auto& view : model.shards())
-    if (view.local.numel() > 0) source->read(view.name, view.offset, view.local);
+    if (view.local.numel() > 0) slices.push_back({view.name, view.offset, view.local});
+  source->read_all(slices, readers_of_slices(model));
   model.mark_updated();
 }
 

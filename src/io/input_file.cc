@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 
@@ -27,6 +29,7 @@ InputFile::InputFile(const std::string& path) : path_(path) {
 
 InputFile::~InputFile() {
   ::close(descriptor_);
+  if (direct_ >= 0) ::close(direct_);
 }
 
 void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
@@ -34,9 +37,7 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
   // The kernel by itself asks for 128 KiB ahead, which keeps no disk busy: it is told of the whole range, and of as
   // much behind it, which this rank or its neighbour reads next.
   constexpr std::size_t kWorthTelling = std::size_t{256} << 10, kMaxAhead = std::size_t{16} << 20;
-  if (bytes >= kWorthTelling)
-    ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes + std::min(bytes, kMaxAhead)),
-                    POSIX_FADV_WILLNEED);
+  if (bytes >= kWorthTelling) prefetch(offset, bytes + std::min(bytes, kMaxAhead));
   auto* to = static_cast<char*>(out);
   std::size_t done = 0;
   while (done < bytes) {
@@ -61,6 +62,51 @@ std::string InputFile::read_string(std::uint64_t offset, std::size_t bytes) cons
   std::string out(bytes, '\0');
   read(offset, out.data(), bytes);
   return out;
+}
+
+int InputFile::direct() const {
+  std::lock_guard lock(mutex_);
+  if (direct_ != kNotOpened) return direct_;
+  int opened = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  struct stat here{}, there{};
+  const bool same = opened >= 0 && ::fstat(descriptor_, &here) == 0 && ::fstat(opened, &there) == 0 &&
+                    here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+  if (opened >= 0 && !same) ::close(std::exchange(opened, kNotHere));  // another file has the name by now
+  return direct_ = opened >= 0 ? opened : kNotHere;
+}
+
+bool InputFile::read_past_cache(std::uint64_t offset, std::byte* out, std::size_t bytes) const {
+  const int descriptor = direct();
+  if (descriptor < 0) return false;
+  std::size_t done = 0;
+  while (done < bytes && offset + done < size_bytes_) {
+    const auto got = ::pread(descriptor, out + done, bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EINVAL) return false;
+    if (got < 0) throw DataError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)), path_);
+    done += static_cast<std::size_t>(got);
+    if (got == 0 || done % kBlockBytes != 0) break;  // the end of the file
+  }
+  const std::uint64_t expected = std::min<std::uint64_t>(bytes, size_bytes_ - std::min(size_bytes_, offset));
+  if (done < expected)
+    throw DataError(fmt::format("{}: the file ends too early: expected {} bytes at byte {}, found {}. Is it truncated?",
+                                path_, expected, offset, done),
+                    path_);
+  return true;
+}
+
+bool InputFile::is_cached(std::uint64_t offset, std::size_t bytes) const {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = offset / page * page, end = std::min(size_bytes_, offset + bytes);
+  if (begin >= end) return true;
+  std::vector<unsigned char> pages((end - begin + page - 1) / page);
+  if (::mincore(map().get() + begin, end - begin, pages.data()) != 0) return true;
+  const auto resident = std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; });
+  return 2 * static_cast<std::size_t>(resident) >= pages.size();
+}
+
+void InputFile::prefetch(std::uint64_t offset, std::size_t bytes) const {
+  ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 
 std::shared_ptr<std::byte> InputFile::map() const {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
 
 #include "tessera/base/error.h"
 
@@ -71,13 +72,8 @@ class StoredSource final : public TensorSource {
   }
 
   void read(const std::string& name, std::int64_t begin, at::Tensor out) const override {
-    const auto& t = require(name);
+    const auto& t = require_range(name, begin, out);
     const auto count = out.numel();
-    TESSERA_CHECK(out.dim() == 1 && out.is_contiguous() && out.is_cpu(), "out must be a 1-D contiguous CPU tensor");
-    if (begin < 0 || begin > t.info.numel() || count > t.info.numel() - begin)
-      throw DataError(fmt::format("{}: tensor '{}' has {} elements; asked for [{}, {})", t.info.file, name,
-                                  t.info.numel(), begin, begin + count),
-                      t.info.file);
     if (count == 0) return;
     if (out.scalar_type() == t.info.dtype) return read_raw(t, begin, count, out.mutable_data_ptr());
     const auto chunk = std::min(count, kChunkBytes / static_cast<std::int64_t>(c10::elementSize(t.info.dtype)));
@@ -87,6 +83,21 @@ class StoredSource final : public TensorSource {
       read_raw(t, begin + done, n, buffer.mutable_data_ptr());
       out.narrow(0, done, n).copy_(buffer.narrow(0, 0, n));
     }
+  }
+
+  void read_all(const std::vector<SliceRead>& slices, Readers readers) const override {
+    std::vector<FileRead> reads;
+    for (const auto& slice : slices) {
+      const auto& t = require_range(slice.name, slice.begin, slice.out);
+      if (t.strides.empty())
+        reads.push_back(read_of(t, slice.begin, slice.out, readers));
+      else
+        read(slice.name, slice.begin, slice.out);
+    }
+    std::sort(reads.begin(), reads.end(), [](const FileRead& a, const FileRead& b) {
+      return std::tie(a.from.file->path(), a.from.offset) < std::tie(b.from.file->path(), b.from.offset);
+    });
+    read_files(reads);
   }
 
   std::optional<MappedTensor> map(const std::string& name) const override {
@@ -99,6 +110,16 @@ class StoredSource final : public TensorSource {
   }
 
  private:
+  const StoredTensor& require_range(const std::string& name, std::int64_t begin, const at::Tensor& out) const {
+    const auto& t = require(name);
+    const auto count = out.numel();
+    TESSERA_CHECK(out.dim() == 1 && out.is_contiguous() && out.is_cpu(), "out must be a 1-D contiguous CPU tensor");
+    if (begin < 0 || begin > t.info.numel() || count > t.info.numel() - begin)
+      throw DataError(fmt::format("{}: tensor '{}' has {} elements; asked for [{}, {})", t.info.file, name,
+                                  t.info.numel(), begin, begin + count),
+                      t.info.file);
+    return t;
+  }
   const StoredTensor& require(const std::string& name) const {
     if (const auto* t = find_in(stored_, name)) return *t;
     const auto file = stored_.empty() ? std::string() : stored_.front().info.file;
@@ -112,6 +133,14 @@ class StoredSource final : public TensorSource {
 };
 
 }  // namespace
+
+FileRead read_of(const StoredTensor& t, std::int64_t begin, const at::Tensor& out, Readers readers) {
+  const auto element_bytes = c10::elementSize(t.info.dtype);
+  return {.from = {t.file, t.offset + static_cast<std::uint64_t>(begin) * element_bytes,
+                   static_cast<std::uint64_t>(out.numel()) * element_bytes, readers},
+          .stored = t.info.dtype,
+          .out = out};
+}
 
 std::uint64_t checked_nbytes(const TensorInfo& info) {
   constexpr std::size_t kMaxDims = 64;

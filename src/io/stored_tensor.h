@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/file_reads.h"
 #include "io/input_file.h"
 #include "io/tensor_source.h"
 
@@ -20,6 +21,9 @@ struct StoredTensor {
 /// numel * element size, or a DataError of info.file that names the tensor when a size is negative, there are more than
 /// 64 of them, or the product overflows.
 std::uint64_t checked_nbytes(const TensorInfo& info);
+
+/// Elements [begin, begin + out.numel()) of a contiguous one.
+FileRead read_of(const StoredTensor& tensor, std::int64_t begin, const at::Tensor& out, Readers readers);
 
 /// A source over them. The caller has checked that every element lies inside its file and that no two names are equal.
 std::shared_ptr<TensorSource> make_stored_source(std::vector<StoredTensor> tensors);

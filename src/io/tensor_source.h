@@ -31,6 +31,16 @@ struct MappedTensor {
   std::shared_ptr<const void> keep_alive;
 };
 
+/// Who else on this host reads the same bytes: what one process reads alone goes past the page cache.
+enum class Readers { kOne, kSeveral };
+
+/// Elements [begin, begin + out.numel()) of a tensor, as read() takes them.
+struct SliceRead {
+  std::string name;
+  std::int64_t begin = 0;
+  at::Tensor out;
+};
+
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -40,6 +50,10 @@ class TensorSource {
   /// Elements [begin, begin + out.numel()) of the row-major flattened tensor, converted to out's dtype. out: 1-D,
   /// contiguous. DataError names the tensor and the file when the name, the range or the file is wrong.
   virtual void read(const std::string& name, std::int64_t begin, at::Tensor out) const = 0;
+  /// All of them; a source over files reads in the order in which they lie on the disk, the next ones on their way.
+  virtual void read_all(const std::vector<SliceRead>& slices, Readers) const {
+    for (const auto& slice : slices) read(slice.name, slice.begin, slice.out);
+  }
   /// The tensor in place, if its storage allows (contiguous, aligned, uncompressed).
   virtual std::optional<MappedTensor> map(const std::string& name) const = 0;
 };

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/restore.h"
 #include "checkpoint/training_state.h"
 #include "tessera/base/error.h"
 #include "train/interruption.h"
@@ -32,11 +33,14 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, CheckpointConte
   state_.steps_per_epoch = trainer_.steps_per_epoch();
 }
 
-std::string RunCheckpoints::find() const {
+std::string RunCheckpoints::load() {
+  const auto restore = [this](const std::string& from) {
+    return checkpoint::restore_checkpoint(model_, &optimizer_, from);
+  };
   std::string folder = options_.resume_from_checkpoint;
   if (folder == "true" || folder == "True") {
     std::vector<std::string> skipped;
-    const auto last = checkpoint::last_checkpoint(options_.output_dir, model_.group(), skipped);
+    const auto last = checkpoint::last_checkpoint(options_.output_dir, restore, skipped);
     for (const auto& line : skipped) out_ << "  " << line << "\n" << std::flush;
     if (!last) {
       throw CheckpointError("--resume_from_checkpoint true: no complete checkpoint in '" + options_.output_dir + "'",
@@ -44,9 +48,15 @@ std::string RunCheckpoints::find() const {
     }
     return last->path;
   }
-  if (checkpoint::has_torch_state(folder) && !checkpoint::has_training_state(checkpoint::training_state_folder(folder)))
+  if (checkpoint::has_torch_state(folder) &&
+      !checkpoint::has_training_state(checkpoint::training_state_folder(folder))) {
+    out_ << "  '" << folder << "' is of Accelerate: weights and optimizer go on, random numbers begin anew\n";
+    checkpoint::load_torch_state(model_, &optimizer_,
+                                 {.model = content_.model_name_in_torch, .optimizer = content_.optimizer_name_in_torch},
+                                 folder);
     return folder;
-  const std::string obstacle = checkpoint::obstacle_to_resume(folder, model_.group());
+  }
+  const std::string obstacle = restore(folder);
   if (!obstacle.empty()) {
     throw CheckpointError("cannot go on from '" + folder + "': " + obstacle + ". Choose another checkpoint, or " +
                               "--resume_from_checkpoint true for the newest whole one",
@@ -67,20 +77,9 @@ std::int64_t RunCheckpoints::steps_done(const TrainerState& read) const {
   return steps;
 }
 
-void RunCheckpoints::load_values(const std::string& folder) {
-  const std::string training_state = checkpoint::training_state_folder(folder);
-  if (checkpoint::has_training_state(training_state))
-    return checkpoint::load_training_state(model_, &optimizer_, training_state);
-  out_ << "  '" << folder << "' is of Accelerate: weights and optimizer go on, random numbers begin anew\n";
-  checkpoint::load_torch_state(model_, &optimizer_,
-                               {.model = content_.model_name_in_torch, .optimizer = content_.optimizer_name_in_torch},
-                               folder);
-}
-
 void RunCheckpoints::resume() {
   if (options_.resume_from_checkpoint.empty()) return;
-  const std::string folder = find();
-  load_values(folder);
+  const std::string folder = load();
   const TrainerState read = TrainerState::read(folder + "/trainer_state.json");
   state_.global_step = steps_done(read);
   state_.epoch = read.epoch;

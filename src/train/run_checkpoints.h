@@ -56,8 +56,8 @@ class RunCheckpoints {
   bool interrupted() const { return interrupted_; }
 
  private:
-  std::string find() const;
-  void load_values(const std::string& folder);
+  /// Parameters, optimizer and random numbers; returns the folder that they came from.
+  std::string load();
   std::int64_t steps_done(const TrainerState& read) const;
   void push_torch_state(const std::string& folder);
 

@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "base/grouped.h"
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/training_state.h"
+#include "checkpoint/restore.h"
 #include "tessera/base/error.h"
 #include "train/interruption.h"
 #include "train/seconds.h"
@@ -249,14 +249,12 @@ void Session::save_checkpoint() {
 }
 
 void Session::load_best() {
-  const std::string folder = checkpoint::training_state_folder(state_.best_model_checkpoint);
-  const std::string obstacle = checkpoint::obstacle_to_resume(state_.best_model_checkpoint, model_.group());
+  const std::string obstacle = checkpoint::restore_checkpoint(model_, nullptr, state_.best_model_checkpoint);
   if (!obstacle.empty()) {
     throw CheckpointError("the best checkpoint '" + state_.best_model_checkpoint + "' cannot be loaded: " + obstacle +
                               "; the last weights are in the newest checkpoint of '" + arguments_.output_dir + "'",
-                          folder);
+                          state_.best_model_checkpoint);
   }
-  checkpoint::load_training_state(model_, nullptr, folder);
   out_ << fmt::format("Loading best model from {} (score: {}).\n", state_.best_model_checkpoint, *state_.best_metric);
 }
 

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/pretrained.h"
+#include "checkpoint/restore.h"
 #include "checkpoint/training_state.h"
 #include "io/tensor_source.h"
 #include "support/train_small_net.h"
@@ -75,8 +76,7 @@ TEST_P(Saver, HoldsWhatTheModelWasWhenTheSaveBegan) {
       saver.poll();
     }
     saver.finish();
-    EXPECT_EQ(checkpoint::obstacle_to_resume(folder_ + "/checkpoint-1", group), "");
-    checkpoint::load_training_state(sharded, &optimizer, folder_ + "/checkpoint-1/training_state");
+    EXPECT_EQ(checkpoint::restore_checkpoint(sharded, &optimizer, folder_ + "/checkpoint-1"), "");
     EXPECT_EQ(optimizer.steps(), 1);
     const auto file = io::open_safetensors(folder_ + "/checkpoint-1/model.safetensors");
     sharded.visit_full([&](const std::string& name, const at::Tensor& t) {
@@ -118,7 +118,10 @@ TEST_P(Saver, AFullDiskIsAnErrorOnEveryRankAndTheCheckpointBeforeStays) {
     full.reset();
     group.barrier();
     std::vector<std::string> skipped;
-    const auto last = checkpoint::last_checkpoint(folder_, group, skipped);
+    const auto restore = [&](const std::string& from) {
+      return checkpoint::restore_checkpoint(sharded, &optimizer, from);
+    };
+    const auto last = checkpoint::last_checkpoint(folder_, restore, skipped);
     ASSERT_TRUE(last.has_value());
     EXPECT_EQ(last->step, 1);
     EXPECT_TRUE(skipped.empty());
@@ -150,7 +153,10 @@ TEST_F(ATornSave, IsLeftOutWithAMessage) {
     }
     group.barrier();
     std::vector<std::string> skipped;
-    const auto last = checkpoint::last_checkpoint(folder_, group, skipped);
+    const auto restore = [&](const std::string& from) {
+      return checkpoint::restore_checkpoint(sharded, &optimizer, from);
+    };
+    const auto last = checkpoint::last_checkpoint(folder_, restore, skipped);
     ASSERT_TRUE(last.has_value());
     EXPECT_EQ(last->step, 1);
     ASSERT_EQ(skipped.size(), 3u);

@@ -1,0 +1,147 @@
+#include "checkpoint/training_state_reader.h"
+
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "base/file.h"
+#include "checkpoint/training_state.h"
+#include "io/safetensors_reader.h"
+#include "tensor/rng.h"
+#include "tessera/base/error.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+/// Where the stored slices of each "kind/parameter" lie.
+class StoredSlices {
+ public:
+  StoredSlices(const std::string& folder, const nlohmann::json& files) : folder_(folder) {
+    for (const auto& file : files) {
+      const std::string path = folder + "/" + file.get<std::string>();
+      for (auto& tensor : io::list_safetensors(path)) {
+        const std::string& name = tensor.info.name;
+        const auto at = name.rfind('@');
+        if (at == std::string::npos) throw CheckpointError(path + ": '" + name + "' has no offset", path);
+        const std::string key = name.substr(0, at);
+        slices_[key].push_back({std::stoll(name.substr(at + 1)), tensor.info.numel(), std::move(tensor)});
+      }
+    }
+    for (auto& [name, list] : slices_) {
+      std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    }
+  }
+
+  /// What fills `out` with elements [begin, + out.numel()) of the parameter's flattened values of this kind, which has
+  /// this shape as a whole.
+  void find(const std::string& kind, const std::string& parameter, const std::vector<std::int64_t>& shape,
+            std::int64_t begin, const at::Tensor& out, io::Readers readers, std::vector<io::FileRead>& reads) const {
+    std::int64_t position = begin;
+    const std::int64_t end = begin + out.numel();
+    const auto found = slices_.find(kind + "/" + parameter);
+    if (found != slices_.end()) {
+      const auto& last = found->second.back();
+      const std::int64_t stored = last.offset + last.numel, expected = c10::multiply_integers(shape);
+      if (stored > expected) {
+        throw CheckpointError(fmt::format("'{}' has {} elements of '{}' ({}), the model has {}; the folder belongs to "
+                                          "another model or another adapter",
+                                          folder_, stored, parameter, kind, expected),
+                              folder_);
+      }
+      for (const auto& slice : found->second) {
+        if (slice.offset > position) break;
+        const std::int64_t stop = std::min(end, slice.offset + slice.numel);
+        if (stop <= position) continue;
+        reads.push_back(io::read_of(slice.tensor, position - slice.offset,
+                                    out.narrow(0, position - begin, stop - position), readers));
+        position = stop;
+      }
+    }
+    if (position < end) {
+      throw CheckpointError(
+          fmt::format("'{}' lacks {} of '{}' from element {} on; the folder belongs to another model, "
+                      "or to another choice of what is trained",
+                      folder_, kind, parameter, position),
+          folder_);
+    }
+  }
+
+ private:
+  struct Slice {
+    std::int64_t offset, numel;
+    io::StoredTensor tensor;
+  };
+  std::string folder_;
+  std::map<std::string, std::vector<Slice>> slices_;
+};
+
+nlohmann::json read_state_file(const std::string& folder) {
+  const std::string file = folder + "/state.json";
+  const nlohmann::json json = nlohmann::json::parse(read_file(file), nullptr, false);
+  const auto format = json.is_object() && json.contains("format") ? json["format"] : nlohmann::json();
+  if (format.is_number() && format != kTrainingStateVersion) {
+    throw CheckpointError(fmt::format("'{}' has format version {}, this program reads version {}; resume with the "
+                                      "program that wrote it",
+                                      file, format.dump(), kTrainingStateVersion),
+                          file);
+  }
+  if (!format.is_number() || !json.contains("files") || !json.contains("optimizer_steps") || !json.contains("random")) {
+    throw CheckpointError("'" + file + "' is damaged; resume from an older checkpoint", file);
+  }
+  return json;
+}
+
+}  // namespace
+
+TrainingStateReader::TrainingStateReader(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer,
+                                         const std::string& folder)
+    : model_(model), optimizer_(optimizer), state_(read_state_file(folder)) {
+  const StoredSlices stored(folder, state_.at("files"));
+  const auto readers = readers_of_slices(model);
+  for (const auto& view : model.shards()) {
+    if (view.trainable && view.local.numel() > 0)
+      stored.find(kParametersKind, view.name, view.shape, view.offset, view.local, readers, reads_);
+  }
+  if (optimizer != nullptr) {
+    for (const auto& s : optimizer->state())
+      if (s.local.numel() > 0)
+        stored.find(s.state, s.parameter, s.shape, s.offset, s.local, s.replicated ? io::Readers::kSeveral : readers,
+                    reads_);
+  }
+  std::sort(reads_.begin(), reads_.end(), [](const io::FileRead& a, const io::FileRead& b) {
+    return std::tie(a.from.file->path(), a.from.offset) < std::tie(b.from.file->path(), b.from.offset);
+  });
+}
+
+void TrainingStateReader::finish() {
+  model_.mark_updated();
+  if (optimizer_ == nullptr) return;
+  optimizer_->set_steps(state_.at("optimizer_steps").get<std::int64_t>());
+  const auto& random = state_.at("random");
+  const auto rank = static_cast<std::size_t>(model_.group().rank());
+  if (random.size() == static_cast<std::size_t>(model_.group().size())) {
+    tensor::random_state() = {random[rank][0].get<std::uint64_t>(), random[rank][1].get<std::uint64_t>(), {}};
+  }
+}
+
+bool has_training_state(const std::string& folder) {
+  try {
+    const auto state = read_state_file(folder);
+    for (const auto& file : state.at("files")) io::list_safetensors(folder + "/" + file.get<std::string>());
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void load_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer,
+                         const std::string& folder) {
+  TrainingStateReader reader(model, optimizer, folder);
+  io::read_files(reader.reads());
+  reader.finish();
+}
+
+}  // namespace tessera::checkpoint

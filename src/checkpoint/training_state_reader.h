@@ -1,0 +1,32 @@
+#pragma once
+// What a rank takes out of a training state, and where it goes. Reading at another number of ranks is interval
+// arithmetic over (name, offset, length).
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/file_reads.h"
+#include "tessera/fsdp/fully_shard.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::checkpoint {
+
+class TrainingStateReader {
+ public:
+  /// Collective. Reads headers only. optimizer: null takes the parameters only. CheckpointError or DataError names the
+  /// file, or the parameter of which a part is missing.
+  TrainingStateReader(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer, const std::string& folder);
+
+  /// By file and offset. What they fill, finish() makes count.
+  const std::vector<io::FileRead>& reads() const { return reads_; }
+  /// When all reads are done: the model's other copies, the optimizer's number of steps, this rank's random numbers.
+  void finish();
+
+ private:
+  fsdp::FullyShardedDataParallel& model_;
+  optim::Optimizer* optimizer_;
+  nlohmann::json state_;
+  std::vector<io::FileRead> reads_;
+};
+
+}  // namespace tessera::checkpoint
