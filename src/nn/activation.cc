@@ -9,6 +9,9 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <utility>
 
 #include "nn/dropout_ops.h"
 #include "nn/remake.h"
@@ -29,6 +32,20 @@ TESSERA_CLONES void silu_gate_backward(const float* gy, const float* g, const fl
   for (std::int64_t i = 0; i < n; ++i) {
     const float s = 1.0f / (1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i])));
     const float a = g[i] * s, grad = gy[i];
+    gu[i] = grad * a;
+    gg[i] = grad * u[i] * (s + a * (1.0f - s));
+  }
+}
+
+// The same, and y = silu(g) * u.
+TESSERA_CLONES void silu_gate_again(const float* gy, const float* g, const float* u, float* gg, float* gu, float* y,
+                                    std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float d = 1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i]));
+    const float s = 1.0f / d;
+    const float a = g[i] * s, grad = gy[i];
+    y[i] = g[i] / d * u[i];  // the forward's roundings
     gu[i] = grad * a;
     gg[i] = grad * u[i] * (s + a * (1.0f - s));
   }
@@ -57,6 +74,19 @@ TESSERA_CLONES void gelu_gate_backward(const float* gy, const float* g, const fl
   }
 }
 
+TESSERA_CLONES void gelu_gate_again(const float* gy, const float* g, const float* u, float* gg, float* gu, float* y,
+                                    std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = g[i], grad = gy[i];
+    const float t = fast_tanh(kRoot * (x + kCubic * x * x * x));
+    const float slope = kRoot * (1.0f + 3.0f * kCubic * x * x);
+    y[i] = 0.5f * x * (1.0f + t) * u[i];
+    gu[i] = grad * 0.5f * x * (1.0f + t);
+    gg[i] = grad * u[i] * 0.5f * ((1.0f + t) + x * (1.0f - t * t) * slope);
+  }
+}
+
 }  // namespace kernels
 
 namespace {
@@ -79,6 +109,35 @@ at::Tensor gated_rows(const at::Tensor& gate, const at::Tensor& up, bool silu) {
   return y;
 }
 
+/// Gradients of gate and up for `of`, a gradient of the product, if they are there.
+struct GateGradients : torch::CustomClassHolder {
+  at::Tensor of, gate, up;
+};
+
+/// y: written, or undefined.
+void gate_gradients(const at::Tensor& gate, const at::Tensor& up, bool silu, const at::Tensor& gy, const at::Tensor& y,
+                    GateGradients& out) {
+  const std::int64_t rows = gate.size(0), n = gate.size(1);
+  out.gate = at::empty({rows, n}, gate.options());
+  out.up = at::empty({rows, n}, gate.options());
+  for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
+    ReadRow g(gate, n), u(up, n), in(gy, n);
+    WriteRow out_g(out.gate, n), out_u(out.up, n), out_y(y, n);
+    for (std::int64_t r = first; r < last; ++r) {
+      const float *row = in.at(r * n), *rg = g.at(r * gate.stride(0)), *ru = u.at(r * up.stride(0));
+      float *gg = out_g.at(r * n), *gu = out_u.at(r * n);
+      if (y.defined()) {
+        (silu ? kernels::silu_gate_again : kernels::gelu_gate_again)(row, rg, ru, gg, gu, out_y.at(r * n), n);
+      } else {
+        (silu ? kernels::silu_gate_backward : kernels::gelu_gate_backward)(row, rg, ru, gg, gu, n);
+      }
+      out_g.store();
+      out_u.store();
+      out_y.store();
+    }
+  });
+}
+
 class Gated : public torch::autograd::Function<Gated> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up, bool silu,
@@ -86,29 +145,28 @@ class Gated : public torch::autograd::Function<Gated> {
     ctx->save_for_backward({gate, up});
     ctx->saved_data["silu"] = silu;
     const auto y = gated_rows(gate, up, silu);
-    if (recorded)
-      set_recipe(y, {gate, up}, [silu](const auto& halves) { return gated_rows(halves[0], halves[1], silu); });
+    if (!recorded) return y;
+    auto found = c10::make_intrusive<GateGradients>();
+    ctx->saved_data["found"] = c10::IValue::make_capsule(found);
+    const auto make = [silu](const auto& halves) { return gated_rows(halves[0], halves[1], silu); };
+    set_recipe(y, {gate, up}, make, [silu, found](const auto& halves, const at::Tensor& gradient) {
+      const auto again = at::empty(halves[0].sizes(), halves[0].options());
+      gate_gradients(halves[0], halves[1], silu, gradient, again, *found);
+      found->of = gradient;
+      return again;
+    });
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto &gate = saved[0], &up = saved[1];
-    const auto gy = grads[0].contiguous();
-    const bool silu = ctx->saved_data["silu"].toBool();
-    const std::int64_t rows = gate.size(0), n = gate.size(1);
-    const auto gg = at::empty({rows, n}, gate.options()), gu = at::empty({rows, n}, gate.options());
-    for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
-      ReadRow g(gate, n), u(up, n), in(gy, n);
-      WriteRow out_g(gg, n), out_u(gu, n);
-      for (std::int64_t r = first; r < last; ++r) {
-        (silu ? kernels::silu_gate_backward : kernels::gelu_gate_backward)(
-            in.at(r * n), g.at(r * gate.stride(0)), u.at(r * up.stride(0)), out_g.at(r * n), out_u.at(r * n), n);
-        out_g.store();
-        out_u.store();
-      }
-    });
-    return {gg, gu, at::Tensor(), at::Tensor()};
+    GateGradients fresh, *found = &fresh;
+    const auto held = ctx->saved_data.find("found");
+    if (held != ctx->saved_data.end()) found = static_cast<GateGradients*>(held->second.toCapsule().get());
+    if (!found->of.is_same(grads[0]))
+      gate_gradients(saved[0], saved[1], ctx->saved_data["silu"].toBool(), grads[0].contiguous(), {}, *found);
+    found->of.reset();
+    return {std::exchange(found->gate, {}), std::exchange(found->up, {}), at::Tensor(), at::Tensor()};
   }
 };
 

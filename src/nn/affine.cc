@@ -29,7 +29,7 @@ class Affine : public torch::autograd::Function<Affine> {
     const auto g = grads[0].contiguous();
     at::Tensor gx, gw, gb;
     if (ctx->needs_input_grad(0)) gx = gemm(g, saved[0]);
-    if (ctx->needs_input_grad(1)) gw = gemm(g.t(), kept_input(ctx, saved, 1));
+    if (ctx->needs_input_grad(1)) gw = gemm(g.t(), kept_input(ctx, saved, 1, gx));
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = g.sum(0);
     return {gx, gw, gb};
   }

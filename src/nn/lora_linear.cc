@@ -68,21 +68,22 @@ ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g,
   const auto mask = DropoutMask::load(ctx);
   const auto &weight = saved[0], &a = saved[1], &u = saved[3];
   const LowRank low{a, saved[2], ctx->saved_data["scaling"].toDouble(), 0};
-  at::Tensor x;
-  if (ctx->needs_input_grad(1) || ctx->needs_input_grad(2)) x = kept_input(ctx, saved, input);
   const auto ga_in = g.to(a.scalar_type());
   ProductGradients out;
   const auto gu = gemm(ga_in, low.b).mul_(low.scaling);  // [N, R]
   if (ctx->needs_input_grad(3)) out.b = gemm(ga_in.t(), u).mul_(low.scaling);
+  if (ctx->needs_input_grad(0)) {
+    out.x = gemm(g, weight);
+    if (!mask.drops()) {
+      add_product(out.x, gu, a, 1.0);
+    } else {
+      accumulate_masked(gemm(gu, a).to(out.x.scalar_type()), out.x, mask);
+    }
+  }
+  if (!ctx->needs_input_grad(1) && !ctx->needs_input_grad(2)) return out;
+  const auto x = kept_input(ctx, saved, input, out.x);
   if (ctx->needs_input_grad(2)) out.a = gemm(gu.t(), masked(x.to(a.scalar_type()), mask));
   if (ctx->needs_input_grad(1)) out.weight = gemm(g.t(), x);
-  if (!ctx->needs_input_grad(0)) return out;
-  out.x = gemm(g, weight);
-  if (!mask.drops()) {
-    add_product(out.x, gu, a, 1.0);
-  } else {
-    accumulate_masked(gemm(gu, a).to(out.x.scalar_type()), out.x, mask);
-  }
   return out;
 }
 

@@ -14,8 +14,9 @@ using torch::autograd::variable_list;
 
 /// What the nodes that share an input share. It holds no source: those are saved variables, which autograd lets go.
 struct Recipe : torch::CustomClassHolder {
-  explicit Recipe(Remake make) : make(std::move(make)) {}
+  Recipe(Remake make, RemakeAhead ahead) : make(std::move(make)), ahead(std::move(ahead)) {}
   Remake make;
+  RemakeAhead ahead;
   at::Tensor made;  // between the first and the last of the users' backwards
   int users = 0, served = 0;
 };
@@ -43,10 +44,10 @@ const StorageWithRecipe* recipe_of(const at::Tensor& x) {
 
 }  // namespace
 
-void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Remake make) {
+void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Remake make, RemakeAhead ahead) {
   if (y.numel() == 0 || !y.is_cpu() || y.is_inference()) return;
   auto held = std::make_unique<StorageWithRecipe>();
-  held->recipe = c10::make_intrusive<Recipe>(std::move(make));
+  held->recipe = c10::make_intrusive<Recipe>(std::move(make), std::move(ahead));
   for (auto& s : sources) {
     held->versions.push_back(s._version());
     held->sources.push_back(s.detach());
@@ -82,13 +83,16 @@ void keep_input(AutogradContext* context, const at::Tensor& x, variable_list& sa
   context->saved_data["sizes"] = x.sizes();
 }
 
-at::Tensor kept_input(AutogradContext* context, const variable_list& saved, std::size_t begin) {
+at::Tensor kept_input(AutogradContext* context, const variable_list& saved, std::size_t begin,
+                      const at::Tensor& gradient) {
   const auto entry = context->saved_data.find("recipe");
   if (entry == context->saved_data.end()) return saved[begin];
   auto& recipe = *c10::static_intrusive_pointer_cast<Recipe>(entry->second.toCapsule());
   if (!recipe.made.defined()) {
     const at::NoGradGuard no_grad;
-    recipe.made = recipe.make({saved.begin() + static_cast<std::ptrdiff_t>(begin), saved.end()});
+    const std::vector<at::Tensor> sources(saved.begin() + static_cast<std::ptrdiff_t>(begin), saved.end());
+    const bool ahead = recipe.ahead && recipe.users == 1 && gradient.defined();
+    recipe.made = ahead ? recipe.ahead(sources, gradient) : recipe.make(sources);
   }
   const auto x = recipe.made.view(context->saved_data["sizes"].toIntVector());
   if (++recipe.served == recipe.users) {

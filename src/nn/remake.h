@@ -12,9 +12,14 @@ namespace tessera::nn {
 
 using Remake = std::function<at::Tensor(const std::vector<at::Tensor>& sources)>;
 
+/// Gives y again and does, in the same pass, what y's producer will be asked for next: the gradients of its inputs, for
+/// `gradient` of y, which it finds there.
+using RemakeAhead = std::function<at::Tensor(const std::vector<at::Tensor>& sources, const at::Tensor& gradient)>;
+
 /// From now on keep_input(y) keeps `sources` instead. make(sources) must give y's bits again and read nothing that may
 /// change before backward: of a parameter, a copy. y: contiguous, the whole of a storage that nobody else has yet.
-void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Remake make);
+/// `ahead` serves an only consumer.
+void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Remake make, RemakeAhead ahead = {});
 
 /// y = then(x): y has x's recipe, continued, if x has one.
 void extend_recipe(const at::Tensor& y, const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> then);
@@ -27,8 +32,8 @@ at::Tensor remakable(std::vector<at::Tensor> sources, Remake make);
 /// producer keeps nothing), or that was written to since its recipe was set, or whose sources were, is kept itself.
 void keep_input(torch::autograd::AutogradContext* context, const at::Tensor& x, torch::autograd::variable_list& saved);
 /// In backward: x, or x made again, which nodes with the same input share. `begin`: the size of `saved` before
-/// keep_input().
+/// keep_input(). gradient: of x, what the node is going to return, where it is known already.
 at::Tensor kept_input(torch::autograd::AutogradContext* context, const torch::autograd::variable_list& saved,
-                      std::size_t begin);
+                      std::size_t begin, const at::Tensor& gradient = {});
 
 }  // namespace tessera::nn

@@ -25,7 +25,7 @@ using StorageWatch = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 struct RemakeCase {
   std::string name;
-  Producer make;  // of leaves 0 and 1, [6, 16] each, and 2, [16]
+  Producer make;  // of leaves 0 and 1, [6, 37] each, and 2, [37]
   at::ScalarType dtype = at::kFloat;
 };
 
@@ -35,8 +35,8 @@ void PrintTo(const RemakeCase& c, std::ostream* out) {
 
 Inputs leaves_of(at::ScalarType dtype) {
   torch::manual_seed(5);
-  Inputs leaves{torch::randn({6, 16}),       torch::randn({6, 16}),       torch::randn({16}),
-                torch::randn({8, 16}) * 0.3, torch::randn({4, 16}) * 0.3, torch::randn({8, 4}) * 0.3};
+  Inputs leaves{torch::randn({6, 37}),       torch::randn({6, 37}),       torch::randn({37}),
+                torch::randn({8, 37}) * 0.3, torch::randn({4, 37}) * 0.3, torch::randn({8, 4}) * 0.3};
   for (auto& t : leaves) t = t.to(dtype).requires_grad_();
   return leaves;
 }
@@ -55,9 +55,23 @@ at::Tensor consume(const at::Tensor& y, const Inputs& leaves) {
   return affine(y, leaves[3], {}) + lora_linear(y, leaves[3], {}, {leaves[4], leaves[5], 0.5, 0.25});
 }
 
-Inputs gradients(const RemakeCase& c, at::Tensor (*pass)(const at::Tensor&)) {
+at::Tensor consume_once(const at::Tensor& y, const Inputs& leaves) {
+  return affine(y, leaves[3], {});
+}
+at::Tensor consume_adapted(const at::Tensor& y, const Inputs& leaves) {
+  tensor::manual_seed(11);
+  return lora_linear(y, leaves[3].detach(), {}, {leaves[4], leaves[5], 0.5, 0.25});
+}
+/// The layer's gradient of its input is not all of the input's.
+at::Tensor consume_beside_another(const at::Tensor& y, const Inputs& leaves) {
+  return affine(y, leaves[3], {}) + y.narrow(1, 0, 8);
+}
+
+using Consumer = at::Tensor (*)(const at::Tensor&, const Inputs&);
+
+Inputs gradients(const RemakeCase& c, at::Tensor (*pass)(const at::Tensor&), Consumer consumer = consume) {
   auto leaves = leaves_of(c.dtype);
-  const auto out = consume(pass(c.make(leaves)), leaves);
+  const auto out = consumer(pass(c.make(leaves)), leaves);
   out.backward(torch::ones_like(out) * 0.1);
   Inputs grads{out.detach()};
   for (const auto& t : leaves) grads.push_back(t.grad());
@@ -87,7 +101,7 @@ std::vector<RemakeCase> producers() {
           {"GeluGate", gate(Activation::kGelu)},
           {"HalvesOfOneTensor",
            [](const Inputs& l) {
-             const auto halves = torch::cat({l[0], l[1]}, 1).split(16, 1);
+             const auto halves = torch::cat({l[0], l[1]}, 1).split(37, 1);
              return gated(halves[0], halves[1], Activation::kSilu);
            }},
           {"DroppedGate",
@@ -105,8 +119,8 @@ std::vector<RemakeCase> producers() {
 class RemadeInput : public testing::TestWithParam<RemakeCase> {};
 
 TEST_P(RemadeInput, GivesTheBitsOfAKeptOne) {
-  const auto kept = gradients(GetParam(), copied), remade = gradients(GetParam(), itself);
-  expect_equal(kept, remade);
+  for (const auto consumer : {consume, consume_once, consume_adapted, consume_beside_another})
+    expect_equal(gradients(GetParam(), copied, consumer), gradients(GetParam(), itself, consumer));
 }
 
 TEST_P(RemadeInput, LeavesNoMemoryBetweenForwardAndBackward) {
@@ -133,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Producers, RemadeInput, testing::ValuesIn(producers()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(RemadeInput, OfALayerNormIsTheSame) {
-  LayerNorm norm(16, 1e-5);
+  LayerNorm norm(37, 1e-5);
   reset_parameters(norm, 1);
   const RemakeCase c{"LayerNorm", [&](const Inputs& l) { return norm(l[0]); }};
   const auto kept = gradients(c, copied), remade = gradients(c, itself);
@@ -168,7 +182,7 @@ TEST(RemadeInput, IsKeptWhereItWasWrittenToSince) {
   auto y = rms_norm(leaves[0], leaves[2], 1e-5);
   y.mul_(2);
   affine(y, leaves[3], {}).sum().backward();
-  EXPECT_TRUE(torch::allclose(leaves[3].grad(), y.detach().sum(0).expand({8, 16})));
+  EXPECT_TRUE(torch::allclose(leaves[3].grad(), y.detach().sum(0).expand({8, 37})));
 }
 
 TEST(RemadeInput, IsKeptWhereItsSourceWasWrittenToSince) {
@@ -178,7 +192,7 @@ TEST(RemadeInput, IsKeptWhereItsSourceWasWrittenToSince) {
   const auto value = y.detach().clone();
   x.zero_();
   const auto out = affine(y, leaves[3], {}).sum();
-  EXPECT_TRUE(torch::allclose(torch::autograd::grad({out}, {leaves[3]})[0], value.sum(0).expand({8, 16})));
+  EXPECT_TRUE(torch::allclose(torch::autograd::grad({out}, {leaves[3]})[0], value.sum(0).expand({8, 37})));
 }
 
 TEST(RemadeInput, IsMadeFromTheWeightOfTheForward) {
@@ -187,12 +201,12 @@ TEST(RemadeInput, IsMadeFromTheWeightOfTheForward) {
   const auto value = y.detach().clone();
   const auto out = affine(y, leaves[3], {}).sum();
   leaves[2].detach().zero_();  // as when its unit is released
-  EXPECT_TRUE(torch::allclose(torch::autograd::grad({out}, {leaves[3]})[0], value.sum(0).expand({8, 16})));
+  EXPECT_TRUE(torch::allclose(torch::autograd::grad({out}, {leaves[3]})[0], value.sum(0).expand({8, 37})));
 }
 
 TEST(RemadeInput, KeepsItsLeadingSizes) {
   const auto leaves = leaves_of(at::kFloat);
-  const auto x = leaves[0].detach().view({2, 3, 16}).requires_grad_();
+  const auto x = leaves[0].detach().view({2, 3, 37}).requires_grad_();
   const auto run = [&](bool kept) {
     const auto y = rms_norm(x, leaves[2], 1e-5);
     return torch::autograd::grad({affine(kept ? y.clone() : y, leaves[3], {}).square().sum()}, {x, leaves[3]});
