@@ -195,7 +195,9 @@ int run(const std::vector<std::string>& args) {
     report::MetricsFile(options.out)
         .write({{"base_mib", static_cast<double>(watch->base_bytes()) / kMiB},
                 {"held_mib", static_cast<double>(watch->peak_bytes()) / kMiB},
-                {"formula_mib", static_cast<double>(job.expected_memory()) / kMiB}});
+                {"formula_mib", static_cast<double>(job.expected_memory()) / kMiB},
+                {"tensors_mib", static_cast<double>(tensor::allocator_stats().peak_used_bytes) / kMiB},
+                {"tensor_range_mib", static_cast<double>(tensor::allocator_stats().touched_bytes) / kMiB}});
   }
   group->barrier();
   return 0;

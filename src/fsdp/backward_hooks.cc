@@ -36,10 +36,13 @@ struct PostBackward : torch::autograd::Function<PostBackward> {
   }
 };
 
-struct GradientHook : torch::autograd::PostAccumulateGradHook {
-  explicit GradientHook(std::function<void(const at::Tensor&)> consume) : consume(std::move(consume)) {}
-  void operator()(const torch::autograd::Variable& parameter) override { consume(parameter); }
-  std::function<void(const at::Tensor&)> consume;
+struct LastGradientHook : torch::autograd::FunctionPostHook {
+  explicit LastGradientHook(std::function<void()> done) : done(std::move(done)) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
+    done();
+    return outputs;
+  }
+  std::function<void()> done;
 };
 
 }  // namespace
@@ -81,12 +84,16 @@ bool attach_pre_backward(const std::vector<at::Tensor*>& outputs, const TicketPt
   return attached;
 }
 
-void on_gradient(const at::Tensor& parameter, std::function<void(const at::Tensor&)> consume) {
-  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientHook>(std::move(consume)));
+void set_gradient_place(const at::Tensor& parameter, std::unique_ptr<tensor::GradientPlace> place) {
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(place));
 }
 
-void remove_gradient_hook(const at::Tensor& parameter) {
-  torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+// The node that accumulates runs when all that the parameter went into has run its backward, with or without a
+// gradient.
+std::shared_ptr<void> on_last_gradient(const at::Tensor& parameter, std::function<void()> done) {
+  auto node = torch::autograd::impl::grad_accumulator(parameter);  // the parameter itself does not keep it
+  const auto key = node->add_post_hook(std::make_unique<LastGradientHook>(std::move(done)));
+  return {nullptr, [node, key](void*) { node->del_post_hook(key); }};
 }
 
 }  // namespace tessera::fsdp

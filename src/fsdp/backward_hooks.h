@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "tensor/gradient_place.h"
+
 namespace tessera::fsdp {
 
 class Unit;
@@ -36,8 +38,11 @@ bool attach_post_backward(const std::vector<at::Tensor*>& inputs, const TicketPt
 /// Runs before the backward of whatever produced an output. False when no output takes part in a graph.
 bool attach_pre_backward(const std::vector<at::Tensor*>& outputs, const TicketPtr& ticket);
 
-/// Calls `consume` each time a gradient was accumulated in the parameter.
-void on_gradient(const at::Tensor& parameter, std::function<void(const at::Tensor&)> consume);
-void remove_gradient_hook(const at::Tensor& parameter);
+/// Where the parameter's gradients go, until null is set.
+void set_gradient_place(const at::Tensor& parameter, std::unique_ptr<tensor::GradientPlace> place);
+
+/// Calls `done` in each backward when nothing more comes for the parameter in it, whether autograd had a gradient for
+/// it or the operations wrote theirs into its place; as long as the result lives.
+std::shared_ptr<void> on_last_gradient(const at::Tensor& parameter, std::function<void()> done);
 
 }  // namespace tessera::fsdp

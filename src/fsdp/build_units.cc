@@ -13,6 +13,9 @@
 namespace tessera::fsdp {
 namespace {
 
+/// A root's parameter of at least this size is reduced by itself, as soon as its gradient is there.
+constexpr std::int64_t kAloneNumel = 1 << 20;
+
 struct Draft {
   std::vector<UnitParameter> parameters;
   std::vector<Segment> segments;
@@ -54,10 +57,15 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, b
 
 std::vector<Draft> draft_units(const UnitPlan& plan, const FsdpOptions& options, const Mesh& mesh) {
   std::vector<Draft> drafts(plan.units.size());
-  for (const auto& p : plan.parameters) {
+  for (std::size_t i = 0; i < plan.parameters.size(); ++i) {
+    const auto& p = plan.parameters[i];
     const auto unit = static_cast<std::size_t>(p.unit);
     const bool ignored = plan.units[unit].module == nullptr;
-    drafts[unit].parameters.push_back({make_spec(p, options, ignored, mesh.world->rank()), p.tensor, -1, 0});
+    auto& drafted = drafts[unit].parameters.emplace_back();
+    drafted.spec = make_spec(p, options, ignored, mesh.world->rank());
+    drafted.spec.alone = p.unit == 0 && drafted.spec.trainable && drafted.spec.numel() >= kAloneNumel;
+    drafted.tensor = p.tensor;
+    drafted.position = static_cast<int>(i);
   }
   for (auto& d : drafts) {
     std::vector<ParameterSpec> specs;
@@ -139,8 +147,11 @@ std::vector<TrainableSegment> trainable_segments(const Unit& unit, const MixedPr
   std::vector<TrainableSegment> result;
   for (std::size_t i = 0; i < unit.segments().size(); ++i) {
     const auto& s = unit.segments()[i];
-    if (s.trainable)
-      result.push_back({s, unit.store().shard(i), unit.ignored() ? s.compute : reduce_dtype(s, precision)});
+    if (!s.trainable) continue;
+    const bool open_to_the_end = unit.ignored() || (unit.index() == 0 && !s.alone);
+    const auto& first = unit.parameters()[static_cast<std::size_t>(s.entries.front().parameter)];
+    result.push_back({s, unit.store().shard(i), unit.ignored() ? s.compute : reduce_dtype(s, precision),
+                      open_to_the_end ? -1 : first.position});
   }
   return result;
 }

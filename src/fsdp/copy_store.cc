@@ -1,9 +1,9 @@
 // Gathering by copy: GPUs, ranks on other hosts.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include "fsdp/parameter_store.h"
+#include "tensor/lasting_zeros.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -91,7 +91,7 @@ class CopyStore final : public ParameterStore {
 
 at::Tensor allocate_shard(const Segment& segment, tensor::Home* home) {
   if (home) return home->allocate(segment.slice_numel, segment.shard_dtype());
-  return at::zeros({segment.slice_numel}, segment.shard_dtype());
+  return tensor::lasting_zeros(segment.slice_numel, segment.shard_dtype());
 }
 
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,

@@ -20,11 +20,11 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
 
 Segment& segment_for(std::vector<Segment>& segments, const ParameterSpec& p) {
   auto same = [&](const Segment& s) {
-    return s.stored == p.stored && s.compute == p.compute && s.trainable == p.trainable;
+    return !s.alone && s.stored == p.stored && s.compute == p.compute && s.trainable == p.trainable;
   };
-  auto found = std::find_if(segments.begin(), segments.end(), same);
+  auto found = p.alone ? segments.end() : std::find_if(segments.begin(), segments.end(), same);
   if (found != segments.end()) return *found;
-  return segments.emplace_back(Segment{p.stored, p.compute, p.trainable, 0, 0, {}});
+  return segments.emplace_back(Segment{p.stored, p.compute, p.trainable, p.alone, 0, 0, {}});
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #pragma once
 // Where a unit's parameters lie in its flat segments. Pure arithmetic: no memory, no communication.
 //
-// Parameters of one stored dtype that are all trainable, or all frozen, share a segment. Each starts at a multiple of
-// 64 bytes (kernels read them in place) and the segment is padded so that its world_size equal slices do too; rank r
-// owns slice r.
+// Parameters of one stored dtype that are all trainable, or all frozen, share a segment, but for those that are to be
+// alone. Each starts at a multiple of 64 bytes (kernels read them in place) and the segment is padded so that its
+// world_size equal slices do too; rank r owns slice r.
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -20,6 +20,7 @@ struct ParameterSpec {
   at::ScalarType compute = at::kFloat;  // what the module sees
   bool trainable = false;
   bool mapped = false;  // a view of a file: in no segment
+  bool alone = false;   // in a segment of its own
   std::int64_t numel() const;
 };
 
@@ -32,6 +33,7 @@ struct Entry {
 struct Segment {
   at::ScalarType stored = at::kFloat, compute = at::kFloat;
   bool trainable = false;
+  bool alone = false;                       // of one parameter, by its wish
   std::int64_t slice_numel = 0, numel = 0;  // numel == world_size * slice_numel
   std::vector<Entry> entries;               // ascending offsets
 

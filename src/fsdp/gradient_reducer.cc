@@ -3,17 +3,20 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
+#include "fsdp/slot_ring.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
 namespace {
 
-constexpr int kSlots = 3;
-constexpr std::size_t kLag = 1;  // a unit's reduction is waited for when the next unit has started its own
+constexpr std::int64_t kTurns = 3;  // buckets of the usual size in the ring
+constexpr std::size_t kLag = 1;     // a bucket's reduction is waited for when the next one has started its own
 constexpr std::int64_t kPage = 4096;
 
 std::int64_t round_to_page(std::int64_t n) {
@@ -26,17 +29,37 @@ std::int64_t TrainableSegment::buffer_bytes() const {
   return layout.numel * static_cast<std::int64_t>(c10::elementSize(reduce));
 }
 
-struct GradientReducer::UnitState {
-  int index = 0;
+struct GradientReducer::Bucket {
+  struct EntryState {
+    bool written = false;
+    std::weak_ptr<tensor::PreparedGradient> prepared;  // in the buffer and not committed yet
+  };
+
+  int unit = 0;
+  bool alone = false;
   std::vector<TrainableSegment> segments;
-  std::vector<at::Tensor> buffers;         // while gradients are accumulated; views of the slot when in_slot
-  std::vector<std::vector<bool>> written;  // by segment and entry
+  std::vector<at::Tensor> buffers;               // while gradients are accumulated; views of the slot when in_slot
+  std::vector<std::vector<EntryState>> entries;  // by segment
+  at::Tensor late;                               // of the only segment: what came after the reduction
   bool in_slot = false, finished = false, expected = false;
-  int order_index = -1, slot = -1, previous_user = -1;  // previous_user: order index, -1 none
+  int order_index = -1;
+  RingSlot slot;  // previous_user is an order index here; offset is from this rank's begin
+  bool in_ring = true;
+
+  int position() const { return segments.front().position; }
   std::int64_t bytes() const {
     std::int64_t n = 0;
     for (const auto& s : segments) n += s.buffer_bytes();
     return n;
+  }
+  /// What was prepared here and not committed goes elsewhere.
+  void evict() {
+    for (auto& segment : entries)
+      for (auto& e : segment)
+        if (const auto prepared = e.prepared.lock()) {
+          prepared->memory = prepared->memory.clone();
+          e.prepared.reset();
+        }
   }
 };
 
@@ -56,134 +79,236 @@ GradientReducer::GradientReducer(Mesh mesh, CommStats& stats)
 GradientReducer::~GradientReducer() = default;
 
 void GradientReducer::set_units(std::vector<std::vector<TrainableSegment>> units, bool shared_memory) {
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    auto& u = units_.emplace_back();
-    u.index = static_cast<int>(i);
-    u.segments = std::move(units[i]);
-    for (const auto& s : u.segments) u.written.emplace_back(s.layout.entries.size(), false);
-  }
-  for (auto u = units_.rbegin(); u != units_.rend(); ++u)
-    if (!u->segments.empty()) order_.push_back(u->index);
+  make_buckets(std::move(units));
+  order_.resize(buckets_.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) {
+    return buckets_[static_cast<std::size_t>(a)].position() > buckets_[static_cast<std::size_t>(b)].position();
+  });
   flights_.resize(order_.size());
   if (shared_memory) allocate_slots();
   assign_slots();
 }
 
-void GradientReducer::allocate_slots() {
-  std::int64_t others = 0;
-  for (const auto& u : units_) {
-    if (u.index == 0)
-      root_slot_bytes_ = round_to_page(u.bytes());
-    else if (!u.segments.empty())
-      slot_bytes_ = std::max(slot_bytes_, round_to_page(u.bytes())), ++others;
+// See Note [Buckets].
+void GradientReducer::make_buckets(std::vector<std::vector<TrainableSegment>> units) {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    auto& places = places_.emplace_back();
+    auto& mine = buckets_of_unit_.emplace_back();
+    int together = -1;
+    for (auto& segment : units[u]) {
+      const bool alone = segment.layout.alone;
+      if (alone || together < 0) {
+        mine.push_back(static_cast<int>(buckets_.size()));
+        if (!alone) together = mine.back();
+        auto& b = buckets_.emplace_back();
+        b.unit = static_cast<int>(u);
+        b.alone = alone;
+      }
+      const auto index = static_cast<std::size_t>(alone ? mine.back() : together);
+      places.push_back({index, buckets_[index].segments.size()});
+      buckets_[index].entries.emplace_back(segment.layout.entries.size());
+      buckets_[index].segments.push_back(std::move(segment));
+    }
   }
-  rank_bytes_ = root_slot_bytes_ + slot_bytes_ * std::min<std::int64_t>(others, kSlots);
-  if (rank_bytes_ > 0) region_ = mesh_.shard->map_shared(rank_bytes_ * mesh_.shard->size());
 }
 
 // See Note [Slots].
+void GradientReducer::allocate_slots() {
+  int first_unit = -1;
+  for (const auto& b : buckets_)
+    if (b.unit > 0 && b.position() >= 0 && (first_unit < 0 || b.position() < first_unit)) first_unit = b.position();
+  std::vector<std::int64_t> sizes;  // of what needs the ring in any case
+  const auto may_be_open_long = [&](const Bucket& b) { return b.unit == 0 && b.position() < first_unit; };
+  for (auto& b : buckets_) {
+    b.in_ring = b.unit > 0 || b.alone;
+    if (b.in_ring && !may_be_open_long(b)) sizes.push_back(round_to_page(b.bytes()));
+  }
+  if (!sizes.empty()) {
+    std::sort(sizes.begin(), sizes.end());
+    const auto all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    ring_bytes_ = std::min(all, std::max(sizes.back(), kTurns * sizes[sizes.size() / 2]));
+  }
+  rank_bytes_ = ring_bytes_;
+  for (auto& b : buckets_) {
+    const auto bytes = round_to_page(b.bytes());
+    if (b.in_ring && bytes <= ring_bytes_) continue;
+    b.in_ring = false;
+    b.slot = {rank_bytes_, -1};
+    rank_bytes_ += bytes;
+  }
+  if (rank_bytes_ > 0) region_ = mesh_.shard->map_shared(rank_bytes_ * mesh_.shard->size());
+}
+
 void GradientReducer::assign_slots() {
-  std::vector<int> rotating;  // order indices, the root left out
+  std::vector<int> turns;  // order indices
+  std::vector<std::int64_t> bytes;
   for (std::size_t i = 0; i < order_.size(); ++i) {
-    auto& u = units_[static_cast<std::size_t>(order_[i])];
-    u.order_index = static_cast<int>(i);
-    u.slot = u.previous_user = -1;
-    if (u.index == 0) continue;
-    const auto n = static_cast<int>(rotating.size());
-    u.slot = n % kSlots;
-    if (n >= kSlots) u.previous_user = rotating[static_cast<std::size_t>(n - kSlots)];
-    rotating.push_back(u.order_index);
+    auto& b = buckets_[static_cast<std::size_t>(order_[i])];
+    b.order_index = static_cast<int>(i);
+    if (!region_ || !b.in_ring) continue;
+    turns.push_back(b.order_index);
+    bytes.push_back(round_to_page(b.bytes()));
+  }
+  const auto slots = place_in_ring(bytes, ring_bytes_);
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    auto& slot = buckets_[static_cast<std::size_t>(order_[static_cast<std::size_t>(turns[i])])].slot;
+    slot = slots[i];
+    if (slot.previous_user >= 0) slot.previous_user = turns[static_cast<std::size_t>(slot.previous_user)];
   }
 }
 
 void GradientReducer::expect(int unit) {
-  units_[static_cast<std::size_t>(unit)].expected = true;
+  for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)])
+    buckets_[static_cast<std::size_t>(b)].expected = true;
 }
 
-bool GradientReducer::may_use_slot(const UnitState& u) const {
-  return region_ && sync_ && u.previous_user < static_cast<int>(next_);
+const GradientReducer::Place& GradientReducer::place_of(GradientId id) const {
+  return places_[static_cast<std::size_t>(id.unit)][static_cast<std::size_t>(id.segment)];
 }
 
-at::Tensor GradientReducer::slot_view(const UnitState& u, std::size_t segment, int rank) const {
-  auto offset = rank_bytes_ * rank + (u.slot < 0 ? 0 : root_slot_bytes_ + slot_bytes_ * u.slot);
-  for (std::size_t i = 0; i < segment; ++i) offset += u.segments[i].buffer_bytes();
-  const auto& s = u.segments[segment];
+GradientReducer::Bucket& GradientReducer::bucket_of(GradientId id) {
+  return buckets_[place_of(id).bucket];
+}
+
+/// 1-D, in the open buffer.
+at::Tensor GradientReducer::view_of(GradientId id) {
+  const auto& b = bucket_of(id);
+  const auto s = place_of(id).segment;
+  const auto& entry = b.segments[s].layout.entries[static_cast<std::size_t>(id.entry)];
+  return b.buffers[s].narrow(0, entry.offset, entry.numel);
+}
+
+bool GradientReducer::reduced(const Bucket& b) const {
+  return sync_ && b.order_index < static_cast<int>(next_);
+}
+
+bool GradientReducer::may_use_slot(const Bucket& b) const {
+  return region_ && sync_ && b.slot.previous_user < static_cast<int>(next_);
+}
+
+at::Tensor GradientReducer::slot_view(const Bucket& b, std::size_t segment, int rank) const {
+  auto offset = rank_bytes_ * rank + b.slot.offset;
+  for (std::size_t i = 0; i < segment; ++i) offset += b.segments[i].buffer_bytes();
+  const auto& s = b.segments[segment];
   return at::from_blob(region_->data() + offset, {s.layout.numel}, at::TensorOptions().dtype(s.reduce));
 }
 
-void GradientReducer::open_buffers(UnitState& u) {
-  u.in_slot = may_use_slot(u);
-  if (u.in_slot && u.previous_user >= 0) wait_input_free(static_cast<std::size_t>(u.previous_user));
-  for (std::size_t i = 0; i < u.segments.size(); ++i) {
-    const auto& s = u.segments[i];
-    u.buffers.push_back(u.in_slot ? slot_view(u, i, mesh_.shard->rank()) : at::empty({s.layout.numel}, s.reduce));
-    for (auto [begin, end] : gaps(s.layout)) u.buffers.back().narrow(0, begin, end - begin).zero_();
+void GradientReducer::open_buffers(Bucket& b) {
+  b.in_slot = may_use_slot(b);
+  if (b.in_slot && b.slot.previous_user >= 0) wait_input_free(static_cast<std::size_t>(b.slot.previous_user));
+  for (std::size_t i = 0; i < b.segments.size(); ++i) {
+    const auto& s = b.segments[i];
+    b.buffers.push_back(b.in_slot ? slot_view(b, i, mesh_.shard->rank()) : at::empty({s.layout.numel}, s.reduce));
+    for (auto [begin, end] : gaps(s.layout)) b.buffers.back().narrow(0, begin, end - begin).zero_();
   }
 }
 
-void GradientReducer::accumulate(int unit, int segment, int entry, const at::Tensor& grad) {
+void GradientReducer::accumulate(GradientId id, const at::Tensor& grad) {
   at::NoGradGuard no_grad;
-  auto& u = units_[static_cast<std::size_t>(unit)];
-  if (sync_ && u.order_index < static_cast<int>(next_))
-    throw Error(
-        "a gradient of unit " + std::to_string(unit) +
-        " arrived after the unit was reduced. Run all backward passes through a module's outputs in one call of "
-        "backward(), or set_requires_gradient_sync(false) for all but the last");
-  if (u.buffers.empty()) open_buffers(u);
-  const auto s = static_cast<std::size_t>(segment), e = static_cast<std::size_t>(entry);
-  const auto& place = u.segments[s].layout.entries[e];
-  auto view = u.buffers[s].narrow(0, place.offset, place.numel).view(grad.sizes());
-  if (u.written[s][e])
+  auto& b = bucket_of(id);
+  if (reduced(b)) {
+    if (!b.alone)
+      throw Error(
+          "a gradient of unit " + std::to_string(id.unit) +
+          " arrived after the unit was reduced. Run all backward passes through a module's outputs in one call of "
+          "backward(), or set_requires_gradient_sync(false) for all but the last");
+    const auto& s = b.segments.front();
+    if (!b.late.defined()) b.late = at::zeros({s.layout.numel}, s.reduce);
+    const auto& entry = s.layout.entries.front();
+    b.late.narrow(0, entry.offset, entry.numel).view(grad.sizes()).add_(grad);
+    return;
+  }
+  if (b.buffers.empty()) open_buffers(b);
+  auto& entry = b.entries[place_of(id).segment][static_cast<std::size_t>(id.entry)];
+  if (!entry.prepared.expired()) b.evict();
+  const auto view = view_of(id).view(grad.sizes());
+  if (entry.written)
     view.add_(grad);
   else
     view.copy_(grad);
-  u.written[s][e] = true;
+  entry.written = true;
+}
+
+std::shared_ptr<tensor::PreparedGradient> GradientReducer::reserve(GradientId id) {
+  at::NoGradGuard no_grad;
+  auto& b = bucket_of(id);
+  auto& entry = b.entries[place_of(id).segment][static_cast<std::size_t>(id.entry)];
+  if (reduced(b) || !entry.prepared.expired()) return nullptr;
+  if (b.buffers.empty()) open_buffers(b);
+  auto prepared = std::make_shared<tensor::PreparedGradient>();
+  prepared->memory = view_of(id);
+  prepared->filled = entry.written;
+  entry.prepared = prepared;
+  return prepared;
+}
+
+void GradientReducer::commit(GradientId id, tensor::PreparedGradient& prepared) {
+  auto& entry = bucket_of(id).entries[place_of(id).segment][static_cast<std::size_t>(id.entry)];
+  if (entry.prepared.lock().get() != &prepared) return accumulate(id, prepared.memory);  // it was evicted
+  entry.prepared.reset();
+  entry.written = true;
+}
+
+void GradientReducer::parameter_finished(GradientId id) {
+  auto& b = bucket_of(id);
+  if (b.alone) finish(b);
 }
 
 void GradientReducer::unit_finished(int unit) {
-  auto& u = units_[static_cast<std::size_t>(unit)];
-  if (!sync_ || u.segments.empty() || u.finished) return;
-  u.finished = true;
-  if (!order_agreed_) finished_order_.push_back(unit);
+  for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) finish(buckets_[static_cast<std::size_t>(b)]);
+}
+
+void GradientReducer::finish(Bucket& b) {
+  if (!sync_ || b.finished || reduced(b)) return;
+  b.finished = true;
+  if (!order_agreed_) finished_order_.push_back(order_[static_cast<std::size_t>(b.order_index)]);
   start_ready();
 }
 
 // See Note [Order of reductions].
 void GradientReducer::start_ready() {
   while (next_ < order_.size()) {
-    auto& u = units_[static_cast<std::size_t>(order_[next_])];
-    if (!u.finished && (u.expected || !u.buffers.empty())) return;
-    start(u);
+    auto& b = buckets_[static_cast<std::size_t>(order_[next_])];
+    if (!b.finished && (b.expected || !b.buffers.empty())) return;
+    start_next();
   }
 }
 
-void GradientReducer::fill_missing(UnitState& u) {
-  for (std::size_t i = 0; i < u.segments.size(); ++i) {
-    const auto& entries = u.segments[i].layout.entries;
+void GradientReducer::start_next() {
+  start(buckets_[static_cast<std::size_t>(order_[next_])], flights_[next_]);
+  ++next_;
+  if (next_ > kLag) complete_until(next_ - kLag);
+}
+
+void GradientReducer::fill_missing(Bucket& b) {
+  for (std::size_t i = 0; i < b.segments.size(); ++i) {
+    const auto& entries = b.segments[i].layout.entries;
     for (std::size_t e = 0; e < entries.size(); ++e) {
-      if (!u.written[i][e]) u.buffers[i].narrow(0, entries[e].offset, entries[e].numel).zero_();
-      u.written[i][e] = false;
+      auto& written = b.entries[i][e].written;
+      if (!written) b.buffers[i].narrow(0, entries[e].offset, entries[e].numel).zero_();
+      written = false;
     }
   }
 }
 
-void GradientReducer::move_to_slot(UnitState& u) {
-  if (u.previous_user >= 0) wait_input_free(static_cast<std::size_t>(u.previous_user));
-  for (std::size_t i = 0; i < u.segments.size(); ++i) {
-    auto place = slot_view(u, i, mesh_.shard->rank());
-    place.copy_(u.buffers[i]);
-    u.buffers[i] = place;
+void GradientReducer::move_to_slot(Bucket& b) {
+  if (b.slot.previous_user >= 0) wait_input_free(static_cast<std::size_t>(b.slot.previous_user));
+  for (std::size_t i = 0; i < b.segments.size(); ++i) {
+    auto place = slot_view(b, i, mesh_.shard->rank());
+    place.copy_(b.buffers[i]);
+    b.buffers[i] = place;
   }
 }
 
-void GradientReducer::start(UnitState& u) {
+void GradientReducer::start(Bucket& b, Flight& flight) {
   at::NoGradGuard no_grad;
-  if (u.buffers.empty()) open_buffers(u);
-  fill_missing(u);
-  if (region_ && !u.in_slot) move_to_slot(u);
-  auto& flight = flights_[next_];
-  for (std::size_t i = 0; i < u.segments.size(); ++i) {
-    auto& s = u.segments[i];
+  b.evict();
+  if (b.buffers.empty()) open_buffers(b);
+  fill_missing(b);
+  if (region_ && !b.in_slot) move_to_slot(b);
+  for (std::size_t i = 0; i < b.segments.size(); ++i) {
+    auto& s = b.segments[i];
     auto& part = flight.parts.emplace_back();
     comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = false};
     part.leaf = s.leaf;
@@ -200,36 +325,36 @@ void GradientReducer::start(UnitState& u) {
       std::vector<at::Tensor> inputs;
       for (int r = 0; r < mesh_.shard->size(); ++r)
         inputs.push_back(
-            slot_view(u, i, r).narrow(0, s.layout.slice_numel * mesh_.shard->rank(), s.layout.slice_numel));
+            slot_view(b, i, r).narrow(0, s.layout.slice_numel * mesh_.shard->rank(), s.layout.slice_numel));
       part.work = mesh_.shard->reduce_shared(part.out, std::move(inputs), how);
     } else {
-      part.buffer = u.buffers[i];
-      part.work = mesh_.shard->reduce_scatter(part.out, u.buffers[i], how);
+      part.buffer = b.buffers[i];
+      part.work = mesh_.shard->reduce_scatter(part.out, b.buffers[i], how);
     }
     stats_.reduced_numel += s.layout.numel;
   }
   ++stats_.reductions;
-  u.buffers.clear();
-  u.finished = u.expected = u.in_slot = false;
-  ++next_;
-  if (next_ > kLag) complete_until(next_ - kLag);
+  b.buffers.clear();
+  b.finished = b.expected = b.in_slot = false;
 }
 
 void GradientReducer::complete_until(std::size_t count) {
-  for (; completed_ < count; ++completed_) {
-    for (auto& part : flights_[completed_].parts) {
-      if (!region_)
-        part.work->wait_input_free();
-      else
-        part.work->wait();
-      part.buffer = at::Tensor();
-      if (part.target.defined()) {
-        mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();
-        part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
-      }
-      part.leaf.mutable_grad() = part.out;
-      part.out = part.target = at::Tensor();
+  for (; completed_ < count; ++completed_) complete(flights_[completed_]);
+}
+
+void GradientReducer::complete(Flight& flight) {
+  for (auto& part : flight.parts) {
+    if (!region_)
+      part.work->wait_input_free();
+    else
+      part.work->wait();
+    part.buffer = at::Tensor();
+    if (part.target.defined()) {
+      mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();
+      part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
     }
+    part.leaf.mutable_grad() = part.out;
+    part.out = part.target = at::Tensor();
   }
 }
 
@@ -243,17 +368,42 @@ void GradientReducer::wait_input_free(std::size_t order_index) {
 void GradientReducer::backward_finished() {
   if (!sync_) return;
   at::NoGradGuard no_grad;
-  while (next_ < order_.size()) start(units_[static_cast<std::size_t>(order_[next_])]);
+  while (next_ < order_.size()) start_next();
   for (std::size_t i = 0; i < order_.size(); ++i) wait_input_free(i);
+  reduce_late();
   next_ = completed_ = 0;
-  for (auto& u : units_) u.expected = u.finished = false;
+  for (auto& b : buckets_) b.expected = b.finished = false;
   if (!order_agreed_) agree_on_order();
 }
 
+void GradientReducer::reduce_late() {
+  std::vector<Bucket*> alone;
+  for (const int index : order_)
+    if (auto& b = buckets_[static_cast<std::size_t>(index)]; b.alone) alone.push_back(&b);
+  if (alone.empty()) return;
+  const auto count = at::zeros({static_cast<std::int64_t>(alone.size())}, at::kLong);
+  auto* ranks_with = count.mutable_data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < alone.size(); ++i) ranks_with[i] = alone[i]->late.defined() ? 1 : 0;
+  mesh_.world->all_reduce(count, comm::ReduceOp::kSum)->wait();
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    if (ranks_with[i] == 0) continue;
+    auto& b = *alone[i];
+    Flight flight;
+    if (const auto late = std::exchange(b.late, {}); late.defined()) {
+      open_buffers(b);
+      b.buffers.front().copy_(late);
+      b.entries.front().front().written = true;
+    }
+    start(b, flight);
+    complete(flight);
+    for (auto& part : flight.parts) part.work->wait_input_free();
+  }
+}
+
 void GradientReducer::agree_on_order() {
-  for (int unit : order_)
-    if (std::find(finished_order_.begin(), finished_order_.end(), unit) == finished_order_.end())
-      finished_order_.push_back(unit);
+  for (int bucket : order_)
+    if (std::find(finished_order_.begin(), finished_order_.end(), bucket) == finished_order_.end())
+      finished_order_.push_back(bucket);
   comm::Bytes mine(finished_order_.size() * sizeof(int), '\0');
   std::memcpy(mine.data(), finished_order_.data(), mine.size());
   const auto agreed = mesh_.world->broadcast_object(mine, 0);
@@ -267,18 +417,23 @@ void GradientReducer::abandon() noexcept {
   for (auto& flight : flights_) flight.parts.clear();
   next_ = completed_ = 0;
   finished_order_.clear();
-  for (auto& u : units_) {
-    u.buffers.clear();
-    u.expected = u.finished = u.in_slot = false;
-    for (auto& w : u.written) w.assign(w.size(), false);
+  for (auto& b : buckets_) {
+    try {
+      b.evict();
+    } catch (...) {  // no memory: what was prepared is lost, as its backward is
+    }
+    b.buffers.clear();
+    b.late.reset();
+    b.expected = b.finished = b.in_slot = false;
+    for (auto& segment : b.entries) segment.assign(segment.size(), {});
   }
 }
 
 std::int64_t GradientReducer::buffer_bytes() const {
   auto bytes = rank_bytes_;
-  for (const auto& u : units_)
-    if (!u.in_slot)
-      for (const auto& b : u.buffers) bytes += static_cast<std::int64_t>(b.nbytes());
+  for (const auto& b : buckets_)
+    if (!b.in_slot)
+      for (const auto& buffer : b.buffers) bytes += static_cast<std::int64_t>(buffer.nbytes());
   for (const auto& flight : flights_)
     for (const auto& part : flight.parts)
       if (part.buffer.defined()) bytes += static_cast<std::int64_t>(part.buffer.nbytes());
@@ -287,8 +442,8 @@ std::int64_t GradientReducer::buffer_bytes() const {
 
 std::int64_t GradientReducer::shard_bytes() const {
   std::int64_t bytes = 0;
-  for (const auto& u : units_)
-    for (const auto& s : u.segments)
+  for (const auto& b : buckets_)
+    for (const auto& s : b.segments)
       if (s.leaf.grad().defined()) bytes += static_cast<std::int64_t>(s.leaf.grad().nbytes());
   return bytes;
 }

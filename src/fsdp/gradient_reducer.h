@@ -1,17 +1,24 @@
 #pragma once
-// Gradients of all units: accumulated in flat buffers, reduced unit by unit to this rank's slices.
+// Gradients of all units: accumulated in flat buffers, reduced bucket by bucket to this rank's slices.
+//
+// Note [Buckets]
+// A bucket is what is reduced at once: the trainable segments of a unit; but each segment of the root that is `alone`
+// (a large embedding, an output head) is a bucket of its own, for the root is open during the whole backward and such a
+// parameter is done long before.
 //
 // Note [Order of reductions]
-// Every unit with trainable parameters is reduced exactly once in each synchronising backward, in one order that all
-// ranks share whatever their data made them run: a unit that finishes early waits for its turn, a unit that did not run
-// contributes zeros. The order starts as reverse registration and becomes, after the first backward, the order in which
-// rank 0 finished.
+// Every bucket is reduced exactly once in each synchronising backward, in one order that all ranks share whatever their
+// data made them run: a bucket that finishes early waits for its turn, one that did not run contributes zeros. The
+// order starts as reverse registration and becomes, after the first backward, the order in which rank 0 finished. A
+// gradient that arrives after its bucket was reduced (a parameter of the root that nested backward passes reach several
+// times) is reduced in a second round at the end of the backward, if any rank has one.
 //
 // Note [Slots]
-// With shared memory a rank's contributions must lie where its peers look for them. Unit i of the order accumulates in
-// slot i mod kSlots (the root, which is open during the whole backward, has its own). A slot is written only when the
-// reduction of its previous user has started here and its readers are done; else the unit accumulates privately and
-// copies when its turn comes.
+// With shared memory a rank's contributions must lie where its peers look for them. The buckets take turns in a ring,
+// but for the root's rest, which is open during the whole backward, and a parameter that is registered before the units
+// and larger than the ring that they need: it may be tied to the output head and be open as long. A slot is written
+// only when the reduction of its previous user has started here and its readers are done; else the bucket accumulates
+// privately and copies when its turn comes.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -21,6 +28,7 @@
 
 #include "fsdp/flat_layout.h"
 #include "fsdp/mesh.h"
+#include "tensor/gradient_place.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::fsdp {
@@ -30,7 +38,13 @@ struct TrainableSegment {
   Segment layout;
   at::Tensor leaf;
   at::ScalarType reduce = at::kFloat;
+  int position = 0;  // of its first parameter in the order of registration; -1: to be reduced last
   std::int64_t buffer_bytes() const;
+};
+
+/// One parameter's gradient: by unit, trainable segment of the unit, entry of the segment.
+struct GradientId {
+  int unit = 0, segment = 0, entry = 0;
 };
 
 class GradientReducer {
@@ -47,7 +61,12 @@ class GradientReducer {
 
   /// The unit runs in the coming backward: its reduction waits for it, or for the end.
   void expect(int unit);
-  void accumulate(int unit, int segment, int entry, const at::Tensor& grad);
+  void accumulate(GradientId id, const at::Tensor& grad);
+  /// Memory for a gradient that its operation writes itself, 1-D, and its being there; see tensor::GradientPlace.
+  std::shared_ptr<tensor::PreparedGradient> reserve(GradientId id);
+  void commit(GradientId id, tensor::PreparedGradient& prepared);
+  /// Nothing more comes for this parameter in this backward.
+  void parameter_finished(GradientId id);
   void unit_finished(int unit);
   /// The end of backward. Collective when synchronising: afterwards all leaves have their gradients.
   void backward_finished();
@@ -58,36 +77,50 @@ class GradientReducer {
   std::int64_t shard_bytes() const;   // gradients of the slices, now
 
  private:
-  struct UnitState;
+  struct Bucket;
   struct Flight;
+  struct Place {
+    std::size_t bucket, segment;
+  };
 
+  void make_buckets(std::vector<std::vector<TrainableSegment>> units);
   void allocate_slots();
   void assign_slots();
   void agree_on_order();
-  bool may_use_slot(const UnitState& u) const;
-  at::Tensor slot_view(const UnitState& u, std::size_t segment, int rank) const;
-  void open_buffers(UnitState& u);
-  void fill_missing(UnitState& u);
-  void move_to_slot(UnitState& u);
+  const Place& place_of(GradientId id) const;
+  Bucket& bucket_of(GradientId id);
+  at::Tensor view_of(GradientId id);
+  bool reduced(const Bucket& b) const;
+  bool may_use_slot(const Bucket& b) const;
+  at::Tensor slot_view(const Bucket& b, std::size_t segment, int rank) const;
+  void open_buffers(Bucket& b);
+  void fill_missing(Bucket& b);
+  void move_to_slot(Bucket& b);
+  void finish(Bucket& b);
   void start_ready();
-  void start(UnitState& u);
+  void start_next();
+  void start(Bucket& b, Flight& flight);
   void complete_until(std::size_t count);
+  void complete(Flight& flight);
   void wait_input_free(std::size_t order_index);
+  void reduce_late();
 
   Mesh mesh_;
   CommStats& stats_;
   double divisor_;
   bool sync_ = true;
-  std::vector<UnitState> units_;
-  std::vector<int> order_;           // units with trainable segments
-  std::vector<int> finished_order_;  // as observed, until the order is agreed
+  std::vector<Bucket> buckets_;
+  std::vector<std::vector<int>> buckets_of_unit_;
+  std::vector<std::vector<Place>> places_;  // by unit and trainable segment
+  std::vector<int> order_;                  // of buckets
+  std::vector<int> finished_order_;         // as observed, until the order is agreed
   bool order_agreed_ = false;
   std::size_t next_ = 0;       // order_[next_] starts next
   std::size_t completed_ = 0;  // order_[completed_] is the oldest that is not waited for
   std::vector<Flight> flights_;
 
   std::shared_ptr<comm::SharedRegion> region_;
-  std::int64_t root_slot_bytes_ = 0, slot_bytes_ = 0, rank_bytes_ = 0;
+  std::int64_t ring_bytes_ = 0, rank_bytes_ = 0;  // the ring comes first
 };
 
 }  // namespace tessera::fsdp

@@ -5,6 +5,39 @@
 #include "tensor/storage.h"
 
 namespace tessera::fsdp {
+namespace {
+
+class ReducerPlace final : public tensor::GradientPlace {
+ public:
+  ReducerPlace(Runtime& runtime, GradientId id, std::vector<std::int64_t> shape)
+      : runtime_(runtime), id_(id), shape_(std::move(shape)) {}
+
+  void operator()(const torch::autograd::Variable& parameter) override {
+    const auto grad = parameter.grad();
+    if (!grad.defined()) return;  // operations wrote theirs here themselves
+    parameter.mutable_grad().reset();
+    runtime_.begin_backward();
+    runtime_.reducer().accumulate(id_, grad);
+  }
+  std::shared_ptr<tensor::PreparedGradient> reserve() override {
+    auto prepared = runtime_.reducer().reserve(id_);
+    if (!prepared) return nullptr;
+    prepared->memory = prepared->memory.view(shape_);
+    prepared->place = this;
+    return prepared;
+  }
+  void commit(const std::shared_ptr<tensor::PreparedGradient>& prepared) override {
+    runtime_.begin_backward();
+    runtime_.reducer().commit(id_, *prepared);
+  }
+
+ private:
+  Runtime& runtime_;
+  GradientId id_;
+  std::vector<std::int64_t> shape_;
+};
+
+}  // namespace
 
 Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* module,
            std::vector<UnitParameter> parameters, std::vector<Segment> segments, std::unique_ptr<ParameterStore> store)
@@ -20,7 +53,7 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
 Unit::~Unit() {
   if (module_) module_->set_hooks(nullptr);
   for (const auto& p : parameters_)
-    if (p.spec.trainable) remove_gradient_hook(p.tensor);
+    if (p.spec.trainable) set_gradient_place(p.tensor, nullptr);
   detach("' belonged to a FullyShardedDataParallel that was destroyed");
 }
 
@@ -36,14 +69,14 @@ void Unit::hook_gradients() {
   for (const auto& s : segments_) {
     if (!s.trainable) continue;
     for (std::size_t e = 0; e < s.entries.size(); ++e) {
-      const auto& tensor = parameters_[static_cast<std::size_t>(s.entries[e].parameter)].tensor;
-      auto consume = [this, trainable_segment, e](const at::Tensor& parameter) {
-        auto grad = parameter.grad();
-        parameter.mutable_grad().reset();
+      const auto& p = parameters_[static_cast<std::size_t>(s.entries[e].parameter)];
+      const GradientId id{index_, trainable_segment, static_cast<int>(e)};
+      set_gradient_place(p.tensor, std::make_unique<ReducerPlace>(runtime_, id, p.spec.shape));
+      if (!s.alone) continue;
+      last_gradient_hooks_.push_back(on_last_gradient(p.tensor, [this, id] {
         runtime_.begin_backward();
-        runtime_.reducer().accumulate(index_, trainable_segment, static_cast<int>(e), grad);
-      };
-      on_gradient(tensor, std::move(consume));
+        runtime_.reducer().parameter_finished(id);
+      }));
     }
     ++trainable_segment;
   }

@@ -26,6 +26,7 @@ struct UnitParameter {
   int segment = -1;   // -1: mapped
   std::int64_t offset = 0;
   bool droppable = false;  // offloaded, and a view of the weight file: pages come back from there
+  int position = 0;        // in the model's order of registration
 };
 
 class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<Unit> {
@@ -84,6 +85,7 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   bool in_backward_ = false;  // between pre- and post-backward
   PendingCount pending_ = std::make_shared<std::int64_t>(0);
   std::vector<TicketPtr> tickets_;  // of the running forwards; null under no_grad
+  std::vector<std::shared_ptr<void>> last_gradient_hooks_;
 };
 
 }  // namespace tessera::fsdp

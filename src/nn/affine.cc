@@ -7,9 +7,22 @@
 
 #include "nn/gemm.h"
 #include "nn/remake.h"
+#include "tensor/gradient_place.h"
 
 namespace tessera::nn {
 namespace {
+
+/// a b, or undefined where it went to the place in which the weight's gradient is collected.
+at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) {
+  const auto prepared = tensor::reserve_gradient(weight);
+  if (!prepared || prepared->memory.scalar_type() != a.scalar_type()) return gemm(a, b);
+  if (prepared->filled)
+    gemm_add(prepared->memory, a, b);
+  else
+    gemm_to(prepared->memory, a, b);
+  prepared->place->commit(prepared);
+  return {};
+}
 
 class Affine : public torch::autograd::Function<Affine> {
  public:
@@ -29,7 +42,7 @@ class Affine : public torch::autograd::Function<Affine> {
     const auto g = grads[0].contiguous();
     at::Tensor gx, gw, gb;
     if (ctx->needs_input_grad(0)) gx = gemm(g, saved[0]);
-    if (ctx->needs_input_grad(1)) gw = gemm(g.t(), kept_input(ctx, saved, 1, gx));
+    if (ctx->needs_input_grad(1)) gw = weight_gradient(saved[0], g.t(), kept_input(ctx, saved, 1, gx));
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = g.sum(0);
     return {gx, gw, gb};
   }

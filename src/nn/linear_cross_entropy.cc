@@ -11,6 +11,7 @@
 #include "nn/gemm.h"
 #include "nn/kernels.h"
 #include "nn/rows.h"
+#include "tensor/gradient_place.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -20,6 +21,36 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr std::int64_t kLogitsBytes = 16 << 20;  // of one piece
+constexpr std::int64_t kClassesAtOnce = 2048;    // whose gradient is made before it is widened
+
+/// The weight's gradient while it is made: in the place where gradients are collected, if that is free, or here.
+struct WeightGradient : torch::CustomClassHolder {
+  std::shared_ptr<tensor::PreparedGradient> prepared;
+  at::Tensor own;
+
+  explicit WeightGradient(const at::Tensor& weight) : prepared(tensor::reserve_gradient(weight)) {
+    if (prepared && prepared->filled) prepared.reset();  // what is there must survive if no backward comes
+  }
+  at::Tensor& value() { return prepared ? prepared->memory : own; }
+
+  /// g: [rows, classes], h: [rows, dim], of the first piece or one more.
+  void add(const at::Tensor& g, const at::Tensor& h, bool first) {
+    if (!prepared && first) {
+      own = gemm(g.t(), h);
+    } else if (value().scalar_type() != g.scalar_type()) {
+      for (std::int64_t c = 0; c < g.size(1); c += kClassesAtOnce) {
+        const auto count = std::min(kClassesAtOnce, g.size(1) - c);
+        const auto piece = gemm(g.narrow(1, c, count).t(), h);
+        const auto sum = value().narrow(0, c, count);
+        first ? sum.copy_(piece) : sum.add_(piece);
+      }
+    } else if (first) {
+      gemm_to(value(), g.t(), h);
+    } else {
+      gemm_add(value(), g.t(), h);
+    }
+  }
+};
 
 struct Piece {
   const at::Tensor& logits;    // [rows, classes]; becomes the gradient of the unscaled loss when `backward`
@@ -71,8 +102,9 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     const std::int64_t step =
         std::max<std::int64_t>(1, kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())));
     const bool hidden_grad = want_gradients && hidden.requires_grad();
-    const bool weight_grad = want_gradients && weight.requires_grad();
-    at::Tensor gh, gw;
+    const bool weight_grad = want_gradients && weight.requires_grad() && rows > 0;
+    at::Tensor gh;
+    auto gw = weight_grad ? c10::make_intrusive<WeightGradient>(weight) : c10::intrusive_ptr<WeightGradient>();
     if (hidden_grad) gh = at::empty_like(hidden);
     std::vector<float> losses(rows);
     auto* predictions = options.predictions;
@@ -87,18 +119,14 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
            static_cast<float>(options.scale * options.loss_scale / options.normalizer), hidden_grad || weight_grad},
           losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
       if (hidden_grad) gemm_to(gh.narrow(0, begin, count), logits, weight);
-      if (weight_grad && !gw.defined()) {
-        gw = gemm(logits.t(), h);
-      } else if (weight_grad) {
-        gemm_add(gw, logits.t(), h);
-      }
+      if (gw) gw->add(logits, h, begin == 0);
     }
     double total = 0;
     for (float loss : losses) total += loss;
     ctx->saved_data["loss_scale"] = options.loss_scale;
-    ctx->saved_data["gh"] = gh;
-    ctx->saved_data["gw"] = gw;
-    if (options.weight_gradient && gw.defined())
+    if (hidden_grad) ctx->saved_data["gh"] = gh;
+    if (gw) ctx->saved_data["gw"] = c10::IValue::make_capsule(gw);
+    if (options.weight_gradient && gw && !gw->prepared)
       ctx->saved_data["slot"] = c10::IValue::make_capsule(options.weight_gradient);
     return at::scalar_tensor(total / options.normalizer,
                              hidden.options().dtype(options.loss_dtype.value_or(hidden.scalar_type())));
@@ -106,18 +134,27 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const double factor = grads[0].to(at::kDouble).item<double>() / ctx->saved_data["loss_scale"].toDouble();
-    const auto take = [&](const char* name) {
-      auto g = ctx->saved_data[name].isTensor() ? ctx->saved_data[name].toTensor() : at::Tensor();
-      TESSERA_CHECK(g.defined() || !ctx->needs_input_grad(name[1] == 'w' ? 1 : 0),
-                    "linear_cross_entropy runs backward once");
-      ctx->saved_data[name] = c10::IValue();
-      if (!g.defined() || factor == 1.0) return g;
-      return g.scalar_type() == at::kHalf ? g.copy_(g.to(at::kFloat).mul_(factor)) : g.mul_(factor);  // may pass 65504
+    const auto scale = [&](const at::Tensor& g) {
+      if (factor == 1.0) return;
+      g.scalar_type() == at::kHalf ? g.copy_(g.to(at::kFloat).mul_(factor)) : g.mul_(factor);  // may pass 65504
     };
-    auto gh = take("gh"), gw = take("gw");
-    const auto held = ctx->saved_data.find("slot");
-    if (held != ctx->saved_data.end()) {
-      c10::static_intrusive_pointer_cast<SharedGradient>(held->second.toCapsule())->value = std::exchange(gw, {});
+    const auto take = [&](const char* name) { return std::exchange(ctx->saved_data[name], c10::IValue()); };
+    const auto hidden_grad = take("gh"), weight_grad = take("gw"), slot = take("slot");
+    TESSERA_CHECK(
+        (!ctx->needs_input_grad(0) || hidden_grad.isTensor()) && (!ctx->needs_input_grad(1) || weight_grad.isCapsule()),
+        "linear_cross_entropy runs backward once");
+    at::Tensor gh, gw;
+    if (hidden_grad.isTensor()) scale(gh = hidden_grad.toTensor());
+    if (weight_grad.isCapsule()) {
+      auto made = c10::static_intrusive_pointer_cast<WeightGradient>(weight_grad.toCapsule());
+      scale(made->value());
+      if (made->prepared) {
+        made->prepared->place->commit(made->prepared);
+      } else if (slot.isCapsule()) {
+        c10::static_intrusive_pointer_cast<SharedGradient>(slot.toCapsule())->value = std::move(made->own);
+      } else {
+        gw = std::move(made->own);
+      }
     }
     return {gh, gw, {}, {}, {}};
   }

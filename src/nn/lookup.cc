@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "tensor/gradient_place.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -19,23 +20,31 @@ class Lookup : public torch::autograd::Function<Lookup> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& ids,
                             const GradientSlot& slot, std::int64_t padding_idx) {
-    ctx->save_for_backward({ids});
+    ctx->save_for_backward({ids, table});
     ctx->saved_data["padding_idx"] = padding_idx;
     if (slot) ctx->saved_data["slot"] = c10::IValue::make_capsule(slot);
     ctx->saved_data["num"] = table.size(0);
     return at::index_select(table, 0, ids);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto ids = ctx->get_saved_variables()[0];
+    const auto saved = ctx->get_saved_variables();
+    const auto& ids = saved[0];
+    const auto padding = ids.eq(ctx->saved_data["padding_idx"].toInt());
+    const bool any_padding = padding.any().item<bool>();
+    const auto rows = any_padding ? grads[0].masked_fill(padding.unsqueeze(1), 0) : grads[0];
+    if (const auto prepared = tensor::reserve_gradient(saved[1])) {
+      if (!prepared->filled) prepared->memory.zero_();
+      prepared->memory.index_add_(0, ids, rows.to(prepared->memory.scalar_type()));
+      prepared->place->commit(prepared);
+      return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    }
     at::Tensor table;
     const auto held = ctx->saved_data.find("slot");
     if (held != ctx->saved_data.end()) {
       table = std::exchange(c10::static_intrusive_pointer_cast<SharedGradient>(held->second.toCapsule())->value, {});
     }
     if (!table.defined()) table = at::zeros({ctx->saved_data["num"].toInt(), grads[0].size(1)}, grads[0].options());
-    const auto padding = ids.eq(ctx->saved_data["padding_idx"].toInt());
-    const bool any_padding = padding.any().item<bool>();
-    table.index_add_(0, ids, any_padding ? grads[0].masked_fill(padding.unsqueeze(1), 0) : grads[0]);
+    table.index_add_(0, ids, rows);
     return {table, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
