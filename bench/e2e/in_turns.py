@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rows", type=int, default=16, help="rows of all ranks in one step")
     parser.add_argument("--rows_tokens", type=int, default=64, help="tokens of one row")
-    parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks at the memory")
+    parser.add_argument("--interval", type=float, default=0.5, help="seconds between two looks at the memory; each takes tens of milliseconds of a core from a Python rank")
     parser.add_argument("--timeout", type=float, default=600)
     parser.add_argument("--check_losses", type=float, help="fails when losses differ by more, relatively")
     parser.add_argument("--out", help="appends one JSON line for each run")

@@ -5,6 +5,48 @@
 
 namespace tessera::estimate {
 
+namespace {
+
+constexpr std::int64_t kAloneNumel = 1 << 20;  // the smallest parameter of the root that is reduced by itself
+
+/// What is reduced at once, in trainable elements.
+struct Buckets {
+  std::int64_t rest = 0;                      // of the root
+  std::vector<std::int64_t> before, between;  // large ones of the root: registered before the units, or later
+  std::map<std::string, std::int64_t> units;
+
+  void add(const std::string& unit, std::int64_t numel) {
+    if (!unit.empty())
+      units[unit] += numel;
+    else if (numel < kAloneNumel)
+      rest += numel;
+    else
+      (units.empty() ? before : between).push_back(numel);
+  }
+  std::int64_t largest() const {
+    auto numel = rest;
+    for (const auto n : before) numel = std::max(numel, n);
+    for (const auto n : between) numel = std::max(numel, n);
+    for (const auto& [name, n] : units) numel = std::max(numel, n);
+    return numel;
+  }
+  /// The root's rest has its own, the others take turns, but for what is too large to.
+  std::int64_t slots() const {
+    auto turns = between;
+    for (const auto& [name, n] : units) turns.push_back(n);
+    std::sort(turns.begin(), turns.end());
+    std::int64_t ring = 0;
+    for (const auto n : turns) ring += n;
+    if (!turns.empty()) ring = std::min(ring, std::max(turns.back(), 3 * turns[turns.size() / 2]));
+    auto all = rest + ring;
+    for (const auto n : before)
+      if (n > ring) all += n;
+    return all;
+  }
+};
+
+}  // namespace
+
 std::string unit_of(const std::string& parameter) {
   const auto digit = parameter.find_first_of("0123456789");
   return digit == std::string::npos ? "" : parameter.substr(0, parameter.find('.', digit));
@@ -12,22 +54,20 @@ std::string unit_of(const std::string& parameter) {
 
 ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
   ModelSizes s;
-  std::map<std::string, std::int64_t> trainable, whole;
+  Buckets buckets;
+  std::map<std::string, std::int64_t> whole;
   for (const auto& p : parameters) {
     (p.trainable ? s.trainable : p.stored_as_computed ? s.frozen_mapped : s.frozen_cast) += p.numel;
-    whole[unit_of(p.name)] += p.numel;
+    const auto unit = unit_of(p.name);
+    whole[unit] += p.numel;
     if (!p.stored_as_computed) s.largest_cast = std::max(s.largest_cast, p.numel);
-    if (!p.trainable) continue;
-    trainable[unit_of(p.name)] += p.numel;
-    s.largest_trainable = std::max(s.largest_trainable, p.numel);
+    if (p.trainable) buckets.add(unit, p.numel);
   }
-  s.root = trainable[""];
   s.root_whole = whole[""];
-  trainable.erase("");
   whole.erase("");
-  s.units = static_cast<std::int64_t>(trainable.size());
-  for (const auto& [name, numel] : trainable) s.largest_unit = std::max(s.largest_unit, numel);
   for (const auto& [name, numel] : whole) s.largest_unit_whole = std::max(s.largest_unit_whole, numel);
+  s.largest_leaf = buckets.largest();
+  s.slots = buckets.slots();
   return s;
 }
 
@@ -35,24 +75,23 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const bool whole = job.strategy == config::ShardingStrategy::kNoShard;
   const bool kept = job.strategy != config::ShardingStrategy::kFullShard;  // gathered from forward to backward
   const std::int64_t slices = whole ? 1 : job.ranks, compute = job.low_precision ? 2 : 4;
-  const std::int64_t slots = 4 * (s.root + std::min<std::int64_t>(3, s.units) * s.largest_unit);
+  const std::int64_t slots = 4 * s.slots;
   const std::int64_t gradients = 4 * s.trainable / slices, masters = job.low_precision ? gradients : 0;
   const std::int64_t trainable = compute * s.trainable / slices;
   // What is mapped is one copy for all ranks of the host; what is cast lies in slices.
   const std::int64_t frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
-  const std::int64_t cast = 4 * s.largest_cast / slices;     // read while loading
-  const std::int64_t dense = compute * s.largest_trainable;  // the embedding's gradient
-  const std::int64_t replicas = whole ? slots : 0;           // sums on their way
-  const std::int64_t leaf = std::max(s.root, s.largest_unit) / slices;
+  const std::int64_t cast = 4 * s.largest_cast / slices;  // read while loading
+  const std::int64_t replicas = whole ? slots : 0;        // sums on their way
+  const std::int64_t leaf = s.largest_leaf / slices;
   if (!job.on_disk) {
     const auto loaded = trainable + masters + frozen + cast;
-    return std::max(loaded, trainable + masters + frozen + 3 * gradients + slots + dense + replicas);
+    return std::max(loaded, trainable + masters + frozen + 3 * gradients + slots + replicas);
   }
   const std::int64_t units =
       compute * (s.root_whole + 2 * s.largest_unit_whole) / (s.largest_cast > 0 ? slices : job.ranks);
   const std::int64_t forward = kept ? trainable + frozen : units;
   const std::int64_t update = 3 * 4 * leaf + (job.low_precision ? 2 * leaf : 0) + (whole ? trainable + masters : 0);
-  return gradients + slots + std::max(forward + dense, update);
+  return gradients + slots + std::max(forward, update);
 }
 
 }  // namespace tessera::estimate

@@ -18,15 +18,17 @@ struct SizedParameter {
 /// Sums over a model whose blocks are units, in elements. "Root" is what lies in no block.
 struct ModelSizes {
   std::int64_t trainable = 0, frozen_mapped = 0, frozen_cast = 0;
-  std::int64_t root = 0, largest_unit = 0, units = 0;    // trainable elements; units that have any
-  std::int64_t root_whole = 0, largest_unit_whole = 0;   // frozen ones included
-  std::int64_t largest_trainable = 0, largest_cast = 0;  // of one parameter
+  std::int64_t root_whole = 0, largest_unit_whole = 0;  // frozen ones included
+  std::int64_t largest_cast = 0;                        // of one parameter
+  std::int64_t largest_leaf = 0;                        // trainable, in one flat tensor
+  std::int64_t slots = 0;                               // of gradients on their way: fsdp/gradient_reducer.h
   std::int64_t total() const { return trainable + frozen_mapped + frozen_cast; }
 };
 
 /// The block "...layers.7" that a parameter lies in; empty for those of the root.
 std::string unit_of(const std::string& parameter);
 
+/// In the order of registration.
 ModelSizes sizes_of(const std::vector<SizedParameter>& parameters);
 
 struct RankJob {
