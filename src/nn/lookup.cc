@@ -32,16 +32,20 @@ class Lookup : public torch::autograd::Function<Lookup> {
     const auto padding = ids.eq(ctx->saved_data["padding_idx"].toInt());
     const bool any_padding = padding.any().item<bool>();
     const auto rows = any_padding ? grads[0].masked_fill(padding.unsqueeze(1), 0) : grads[0];
-    if (const auto prepared = tensor::reserve_gradient(saved[1])) {
-      if (!prepared->filled) prepared->memory.zero_();
-      prepared->memory.index_add_(0, ids, rows.to(prepared->memory.scalar_type()));
-      prepared->place->commit(prepared);
-      return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
-    }
     at::Tensor table;
     const auto held = ctx->saved_data.find("slot");
     if (held != ctx->saved_data.end()) {
       table = std::exchange(c10::static_intrusive_pointer_cast<SharedGradient>(held->second.toCapsule())->value, {});
+    }
+    if (const auto prepared = tensor::reserve_gradient(saved[1])) {
+      auto& memory = prepared->memory;
+      if (table.defined())
+        prepared->filled ? memory.add_(table) : memory.copy_(table);
+      else if (!prepared->filled)
+        memory.zero_();
+      memory.index_add_(0, ids, rows.to(memory.scalar_type()));
+      prepared->place->commit(prepared);
+      return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
     }
     if (!table.defined()) table = at::zeros({ctx->saved_data["num"].toInt(), grads[0].size(1)}, grads[0].options());
     table.index_add_(0, ids, rows);
