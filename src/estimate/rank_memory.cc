@@ -90,7 +90,7 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const std::int64_t units =
       compute * (s.root_whole + 2 * s.largest_unit_whole) / (s.largest_cast > 0 ? slices : job.ranks);
   const std::int64_t forward = kept ? trainable + frozen : units;
-  const std::int64_t update = 3 * 4 * leaf + (job.low_precision ? 2 * leaf : 0) + (whole ? trainable + masters : 0);
+  const std::int64_t update = 3 * 4 * leaf + (job.low_precision ? 2 * leaf : 0) + (whole ? trainable : 0);
   return gradients + slots + std::max(forward, update);
 }
 
