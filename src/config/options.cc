@@ -108,7 +108,8 @@ Option& OptionTable::add_positional(Binding binding, const std::string& name, st
   return option;
 }
 
-Option& OptionTable::add_without_effect(std::vector<std::string> names, Unused type, std::string why) {
+Option& OptionTable::add_without_effect(const UnusedFlag& flag) {
+  const Unused type = flag.type;
   // For their descriptions; what is set has no place to go.
   Binding binding = type == Unused::kBool     ? bind(static_cast<bool*>(nullptr))
                     : type == Unused::kNumber ? bind(static_cast<double*>(nullptr))
@@ -119,7 +120,7 @@ Option& OptionTable::add_without_effect(std::vector<std::string> names, Unused t
     return type == Unused::kNumber ? bind(&number).set(words) : words.size() == 1 && parse_bool(words[0]).has_value();
   };
   binding.show = [] { return std::string(); };
-  return add_binding(std::move(binding), std::move(names), std::move(why), "Accepted without effect");
+  return add_binding(std::move(binding), {flag.name}, flag.why, "Accepted without effect");
 }
 
 Option& OptionTable::positional(std::string* target, const std::string& name, std::string help) {

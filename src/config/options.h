@@ -24,6 +24,11 @@ enum class ParseResult { kRun, kHelp };
 
 /// What a flag without effect takes. All but kText take "none", too; kBool may stand without a value.
 enum class Unused { kBool, kNumber, kText };
+struct UnusedFlag {
+  const char* name;
+  Unused type;
+  const char* why;
+};
 
 class Option {
  public:
@@ -66,7 +71,7 @@ class OptionTable {
   }
 
   /// A flag that is understood and changes nothing; `why` says so in the help. Its value is checked all the same.
-  Option& add_without_effect(std::vector<std::string> names, Unused type, std::string why);
+  Option& add_without_effect(const UnusedFlag& flag);
 
   /// Arguments without dashes, in the order of these calls, required unless the target is an optional.
   Option& positional(std::string* target, const std::string& name, std::string help);

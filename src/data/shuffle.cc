@@ -20,13 +20,17 @@ struct SplitMix64 {  // Steele, Lea, Flood 2014
   }
 };
 
+SplitMix64 stream_of(std::uint64_t seed, std::uint64_t epoch) {
+  SplitMix64 mix{seed};
+  return {mix() ^ (epoch * 0xD1342543DE82EF95u)};
+}
+
 }  // namespace
 
 std::vector<std::int64_t> shuffled(std::int64_t count, std::uint64_t seed, std::uint64_t epoch) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
-  SplitMix64 mix{seed};
-  SplitMix64 random{mix() ^ (epoch * 0xD1342543DE82EF95u)};
+  auto random = stream_of(seed, epoch);
   for (auto i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;
 }
@@ -44,8 +48,7 @@ RowOrder RowOrder::random(std::int64_t count, std::uint64_t seed, std::uint64_t 
     order.listed_.assign(rows.begin(), rows.end());
     return order;
   }
-  SplitMix64 mix{seed};
-  SplitMix64 random{mix() ^ (epoch * 0xD1342543DE82EF95u)};
+  auto random = stream_of(seed, epoch);
   for (auto& key : order.keys_) key = random();
   while ((std::uint64_t{1} << (2 * order.half_bits_)) < static_cast<std::uint64_t>(count)) ++order.half_bits_;
   return order;

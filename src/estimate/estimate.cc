@@ -120,8 +120,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.lora_r, {"--lora_r"}, "rank of the adapters", group);
   table.add(&o.lora_target_modules, {"--lora_target_modules"},
             "names of the modules in blocks that get an adapter, or all-linear", group);
-  table.add_without_effect({"--library_name"}, config::Unused::kText, "the library of a model is known");
-  table.add_without_effect({"--trust_remote_code"}, config::Unused::kBool, "no code is ever loaded");
+  table.add_without_effect({"--library_name", config::Unused::kText, "the library of a model is known"});
+  table.add_without_effect({"--trust_remote_code", config::Unused::kBool, "no code is ever loaded"});
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/gguf.h"
 #include "base/safetensors.h"
+#include "base/weight_index.h"
 #include "base/weight_names.h"
 #include "tessera/base/error.h"
 
@@ -31,18 +32,8 @@ json read_json(const fs::path& file) {
 
 /// The files that an index names, each once.
 std::vector<fs::path> files_of_index(const fs::path& index) {
-  const json root = read_json(index);
-  const auto map = root.find("weight_map");
-  if (map == root.end() || !map->is_object() || map->empty())
-    throw DataError(fmt::format("{}: expected an object \"weight_map\" (tensor name -> file name)", index.string()),
-                    index.string());
   std::set<std::string> names;
-  for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string())
-      throw DataError(fmt::format("{}: weight_map[\"{}\"] must be a file name", index.string(), tensor),
-                      index.string());
-    names.insert(file.get<std::string>());
-  }
+  for (const auto& [tensor, file] : read_weight_map(index.string())) names.insert(file);
   std::vector<fs::path> files;
   for (const auto& name : names) files.push_back(index.parent_path() / name);
   return files;

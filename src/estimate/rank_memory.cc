@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/gradient_ring.h"
+
 namespace tessera::estimate {
-
 namespace {
-
-constexpr std::int64_t kAloneNumel = 1 << 20;  // the smallest parameter of the root that is reduced by itself
 
 /// What is reduced at once, in trainable elements.
 struct Buckets {
@@ -34,10 +33,7 @@ struct Buckets {
   std::int64_t slots() const {
     auto turns = between;
     for (const auto& [name, n] : units) turns.push_back(n);
-    std::sort(turns.begin(), turns.end());
-    std::int64_t ring = 0;
-    for (const auto n : turns) ring += n;
-    if (!turns.empty()) ring = std::min(ring, std::max(turns.back(), 3 * turns[turns.size() / 2]));
+    const auto ring = ring_size(std::move(turns));
     auto all = rest + ring;
     for (const auto n : before)
       if (n > ring) all += n;

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
+#include "base/gradient_ring.h"
 #include "fsdp/load_shards.h"
 #include "fsdp/precision.h"
 #include "io/tensor_source.h"
@@ -12,9 +13,6 @@
 
 namespace tessera::fsdp {
 namespace {
-
-/// A root's parameter of at least this size is reduced by itself, as soon as its gradient is there.
-constexpr std::int64_t kAloneNumel = 1 << 20;
 
 struct Draft {
   std::vector<UnitParameter> parameters;
@@ -178,8 +176,7 @@ void build_units(Runtime& runtime, const UnitPlan& plan) {
     auto unit = std::make_shared<Unit>(runtime, static_cast<int>(i), plan.units[i].name, plan.units[i].module,
                                        std::move(d.parameters), std::move(d.segments), std::move(store));
     load_slices(*unit, group->rank(), options, *runtime.mesh().world);
-    unit->store().publish();
-    if (home) unit->store().put_away(*home);
+    unit->publish();
     for (const auto& p : unit->parameters()) take_over(p, options);
     trainable.push_back(trainable_segments(*unit, options.precision));
     runtime.units().push_back(std::move(unit));

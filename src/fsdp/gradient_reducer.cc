@@ -9,14 +9,14 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/gradient_ring.h"
 #include "fsdp/slot_ring.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
 namespace {
 
-constexpr std::int64_t kTurns = 3;  // buckets of the usual size in the ring
-constexpr std::size_t kLag = 1;     // a bucket's reduction is waited for when the next one has started its own
+constexpr std::size_t kLag = 1;  // a bucket's reduction is waited for when the next one has started its own
 constexpr std::int64_t kPage = 4096;
 
 std::int64_t round_to_page(std::int64_t n) {
@@ -124,12 +124,7 @@ void GradientReducer::allocate_slots() {
     b.in_ring = b.unit > 0 || b.alone;
     if (b.in_ring && !may_be_open_long(b)) sizes.push_back(round_to_page(b.bytes()));
   }
-  if (!sizes.empty()) {
-    std::sort(sizes.begin(), sizes.end());
-    const auto all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-    ring_bytes_ = std::min(all, std::max(sizes.back(), kTurns * sizes[sizes.size() / 2]));
-  }
-  rank_bytes_ = ring_bytes_;
+  rank_bytes_ = ring_bytes_ = ring_size(std::move(sizes));
   for (auto& b : buckets_) {
     const auto bytes = round_to_page(b.bytes());
     if (b.in_ring && bytes <= ring_bytes_) continue;

@@ -122,10 +122,7 @@ void Runtime::publish() {
   for (const auto& unit : units_) needed = needed || unit->store().needs_publish();
   if (!needed) return;
   if (read_since_fence_) mesh_.shard->barrier();
-  for (auto& unit : units_) {
-    unit->store().publish();
-    if (home_) unit->store().put_away(*home_);
-  }
+  for (auto& unit : units_) unit->publish();
   mesh_.shard->barrier();
   read_since_fence_ = false;
 }

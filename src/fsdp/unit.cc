@@ -135,6 +135,11 @@ void Unit::put_away() const {
     if (p.droppable) tensor::drop_file_pages(p.tensor);
 }
 
+void Unit::publish() {
+  store_->publish();
+  if (runtime_.home()) store_->put_away(*runtime_.home());
+}
+
 void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
   runtime_.enter_forward();
   ++forwards_;

@@ -49,6 +49,8 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void release();
   /// Offloaded: out of memory until it is read again.
   void put_away() const;
+  /// Shows its slices to the peers, who see them after the next fence.
+  void publish();
   /// Of a unit that is never released: gathers again what optimizers have written since.
   void refresh();
   /// Hands the module's storages over and attaches hooks; after the shards are filled.

@@ -12,12 +12,13 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "io/input_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
 namespace {
 
-constexpr std::size_t kBlockBytes = 4096;  // what O_DIRECT wants offsets and addresses to be multiples of
+constexpr std::size_t kBlockBytes = InputFile::kBlockBytes;
 constexpr std::size_t kStageBytes = std::size_t{4} << 20;  // of one write past the page cache
 constexpr std::size_t kPieceBytes = std::size_t{1} << 18;  // copied and summed while it is in the processor's cache
 

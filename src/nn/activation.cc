@@ -21,6 +21,16 @@
 namespace tessera::nn {
 namespace kernels {
 
+/// Gradients of a gate's halves.
+struct GateSlopes {
+  float gate, up;
+};
+/// s: the sigmoid of g.
+inline GateSlopes silu_slopes(float g, float u, float s, float grad) {
+  const float a = g * s;
+  return {grad * u * (s + a * (1.0f - s)), grad * a};
+}
+
 TESSERA_CLONES void silu_gate(const float* g, const float* u, float* y, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) y[i] = g[i] / (1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i]))) * u[i];
@@ -31,9 +41,9 @@ TESSERA_CLONES void silu_gate_backward(const float* gy, const float* g, const fl
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const float s = 1.0f / (1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i])));
-    const float a = g[i] * s, grad = gy[i];
-    gu[i] = grad * a;
-    gg[i] = grad * u[i] * (s + a * (1.0f - s));
+    const auto slopes = silu_slopes(g[i], u[i], s, gy[i]);
+    gu[i] = slopes.up;
+    gg[i] = slopes.gate;
   }
 }
 
@@ -44,21 +54,30 @@ TESSERA_CLONES void silu_gate_again(const float* gy, const float* g, const float
   for (std::int64_t i = 0; i < n; ++i) {
     const float d = 1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i]));
     const float s = 1.0f / d;
-    const float a = g[i] * s, grad = gy[i];
+    const auto slopes = silu_slopes(g[i], u[i], s, gy[i]);
     y[i] = g[i] / d * u[i];  // the forward's roundings
-    gu[i] = grad * a;
-    gg[i] = grad * u[i] * (s + a * (1.0f - s));
+    gu[i] = slopes.up;
+    gg[i] = slopes.gate;
   }
 }
 
 constexpr float kRoot = 0.7978845608028654f;  // sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 
+inline float gelu_tanh(float x) {
+  return fast_tanh(kRoot * (x + kCubic * x * x * x));
+}
+/// t: gelu_tanh(x).
+inline GateSlopes gelu_slopes(float x, float u, float t, float grad) {
+  const float slope = kRoot * (1.0f + 3.0f * kCubic * x * x);
+  return {grad * u * 0.5f * ((1.0f + t) + x * (1.0f - t * t) * slope), grad * 0.5f * x * (1.0f + t)};
+}
+
 TESSERA_CLONES void gelu_gate(const float* g, const float* u, float* y, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const float x = g[i];
-    y[i] = 0.5f * x * (1.0f + fast_tanh(kRoot * (x + kCubic * x * x * x))) * u[i];
+    y[i] = 0.5f * x * (1.0f + gelu_tanh(x)) * u[i];
   }
 }
 
@@ -66,11 +85,9 @@ TESSERA_CLONES void gelu_gate_backward(const float* gy, const float* g, const fl
                                        std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float x = g[i], grad = gy[i];
-    const float t = fast_tanh(kRoot * (x + kCubic * x * x * x));
-    const float slope = kRoot * (1.0f + 3.0f * kCubic * x * x);
-    gu[i] = grad * 0.5f * x * (1.0f + t);
-    gg[i] = grad * u[i] * 0.5f * ((1.0f + t) + x * (1.0f - t * t) * slope);
+    const auto slopes = gelu_slopes(g[i], u[i], gelu_tanh(g[i]), gy[i]);
+    gu[i] = slopes.up;
+    gg[i] = slopes.gate;
   }
 }
 
@@ -78,12 +95,11 @@ TESSERA_CLONES void gelu_gate_again(const float* gy, const float* g, const float
                                     std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float x = g[i], grad = gy[i];
-    const float t = fast_tanh(kRoot * (x + kCubic * x * x * x));
-    const float slope = kRoot * (1.0f + 3.0f * kCubic * x * x);
+    const float x = g[i], t = gelu_tanh(x);
+    const auto slopes = gelu_slopes(x, u[i], t, gy[i]);
     y[i] = 0.5f * x * (1.0f + t) * u[i];
-    gu[i] = grad * 0.5f * x * (1.0f + t);
-    gg[i] = grad * u[i] * 0.5f * ((1.0f + t) + x * (1.0f - t * t) * slope);
+    gu[i] = slopes.up;
+    gg[i] = slopes.gate;
   }
 }
 

@@ -10,12 +10,7 @@ namespace {
 
 using config::Unused;
 
-struct Ignored {
-  const char* name;
-  Unused type;
-  const char* why;
-};
-constexpr Ignored kIgnored[] = {
+constexpr config::UnusedFlag kWithoutEffect[] = {
     {"--use_flash_attn", Unused::kBool, "attention never stores the scores of a row where the model allows it"},
     {"--use_reentrant", Unused::kBool, "both kinds of checkpointing are the same here"},
     {"--use_nested_quant", Unused::kBool, "only with quantisation"},
@@ -43,7 +38,7 @@ void add_model(config::OptionTable& table, SftOptions& o) {
       group);
   table.add(&o.use_4bit_quantization, {"--use_4bit_quantization", "--load_in_4bit"}, "QLoRA; not available yet", group);
   table.add(&o.use_8bit_quantization, {"--use_8bit_quantization", "--load_in_8bit"}, "not available yet", group);
-  for (const auto& flag : kIgnored) table.add_without_effect({flag.name}, flag.type, flag.why);
+  for (const auto& flag : kWithoutEffect) table.add_without_effect(flag);
 }
 
 void add_data(config::OptionTable& table, SftOptions& o) {

@@ -2,11 +2,13 @@
 // Lets the backward of an operation write a parameter's gradient where it is collected, instead of making a tensor that
 // is copied there.
 //
-//   if (auto prepared = tensor::reserve_gradient(weight)) {   // in backward; or in forward, where the gradient is
-//   known
+//   if (auto prepared = tensor::reserve_gradient(weight)) {
 //     write or, when prepared->filled, add to prepared->memory;
-//     prepared->place->commit(prepared);                      // in backward; then return no gradient to autograd
+//     prepared->place->commit(prepared);
 //   }
+//
+// and return no gradient to autograd. Where the gradient is known in forward already, all but the commit may happen
+// there.
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function_hook.h>
 

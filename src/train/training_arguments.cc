@@ -11,14 +11,10 @@
 namespace tessera::train {
 namespace {
 
-/// Flags of TrainingArguments that change nothing here, and why: users' commands run as they are, and are told.
 using config::Unused;
-struct WithoutEffect {
-  const char* name;
-  Unused type;
-  const char* why;
-};
-constexpr WithoutEffect kWithoutEffect[] = {
+
+/// Flags of TrainingArguments that change nothing here, and why: users' commands run as they are, and are told.
+constexpr config::UnusedFlag kWithoutEffect[] = {
     {"--dataloader_num_workers", Unused::kNumber, "batches are cut from a mapped file; no worker processes are needed"},
     {"--dataloader_prefetch_factor", Unused::kNumber, "batches are cut from a mapped file"},
     {"--dataloader_pin_memory", Unused::kBool, "there is no copy to a device"},
@@ -211,7 +207,7 @@ void add_training_arguments(config::OptionTable& table, TrainingArguments& argum
   add_optimizer(table, arguments);
   add_precision(table, arguments);
   add_intervals(table, arguments);
-  for (const auto& flag : kWithoutEffect) table.add_without_effect({flag.name}, flag.type, flag.why);
+  for (const auto& flag : kWithoutEffect) table.add_without_effect(flag);
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "support/temp_folder.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -14,13 +15,6 @@ namespace fs = std::filesystem;
 
 class CheckpointFolder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "checkpoint_folder_" + std::to_string(getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string write(std::int64_t step, const std::string& content) {
     const std::string partial = partial_folder(folder_, step);
     fs::create_directories(partial + "/sub");
@@ -33,7 +27,8 @@ class CheckpointFolder : public ::testing::Test {
     return result;
   }
 
-  std::string folder_;
+  const test::TempFolder temporary_{"checkpoint_folder"};
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_F(CheckpointFolder, AreListedByStepNotByName) {

@@ -15,6 +15,7 @@
 #include "checkpoint/restore.h"
 #include "checkpoint/training_state.h"
 #include "io/tensor_source.h"
+#include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 
@@ -28,13 +29,6 @@ using testing::SmallNet;
 
 class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "checkpoint_saver_" + std::to_string(getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   static void save(CheckpointSaver& saver, fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
                    std::int64_t step) {
     const std::string folder = saver.begin(step, "");
@@ -60,7 +54,8 @@ class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
     });
   }
 
-  std::string folder_;
+  const test::TempFolder temporary_{"checkpoint_saver"};
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_P(Saver, HoldsWhatTheModelWasWhenTheSaveBegan) {

@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/pretrained.h"
 #include "checkpoint/training_state.h"
+#include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 
@@ -25,13 +26,6 @@ using Weights = std::map<std::string, at::Tensor>;
 
 class Restore : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "restore_" + std::to_string(getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   template <class Body>
   static void on_ranks(int world, const Body& body, fsdp::ShardingStrategy strategy = {}) {
     comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
@@ -83,7 +77,8 @@ class Restore : public ::testing::Test {
     std::ofstream(file, std::ios::binary) << bytes;
   }
 
-  std::string folder_;
+  const test::TempFolder temporary_{"restore"};
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_F(Restore, AnyNumberOfRanksAndStrategyReadsWhatAnyHasWritten) {

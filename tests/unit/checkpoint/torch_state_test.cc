@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "io/torch_file.h"
+#include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 
@@ -18,13 +19,6 @@ using testing::SmallNet;
 
 class TorchState : public ::testing::TestWithParam<TorchStateType> {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "torch_state_" + std::to_string(getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::map<std::string, at::Tensor> run(int world, int first, int last, bool load, bool save,
                                         fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard) {
     std::map<std::string, at::Tensor> weights;
@@ -56,7 +50,8 @@ class TorchState : public ::testing::TestWithParam<TorchStateType> {
     return result;
   }
 
-  std::string folder_;
+  const test::TempFolder temporary_{"torch_state"};
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_P(TorchState, TheSameWorldSizeContinuesBitEqual) {

@@ -82,9 +82,9 @@ TEST(Options, BooleansMayStandAloneOrBeNegatedOrSpelledOut) {
 TEST(Options, FlagsWithoutEffectStillWantAValueOfTheirType) {
   const auto parse = [](const std::vector<std::string>& args) -> std::string {
     OptionTable table("tessera sample", "a sample");
-    table.add_without_effect({"--use_reentrant"}, Unused::kBool, "no difference");
-    table.add_without_effect({"--workers"}, Unused::kNumber, "none needed");
-    table.add_without_effect({"--hub_token"}, Unused::kText, "nothing is uploaded");
+    table.add_without_effect({"--use_reentrant", Unused::kBool, "no difference"});
+    table.add_without_effect({"--workers", Unused::kNumber, "none needed"});
+    table.add_without_effect({"--hub_token", Unused::kText, "nothing is uploaded"});
     try {
       (void)table.parse(args);
     } catch (const ConfigError& e) {

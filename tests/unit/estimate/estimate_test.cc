@@ -9,6 +9,7 @@
 
 #include "estimate/rank_memory.h"
 #include "estimate/table.h"
+#include "support/temp_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
@@ -87,11 +88,6 @@ TEST(FramedTable, GrowsItsLastColumnForALongTitle) {
 
 class Estimate : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "estimate_" + std::to_string(getpid());
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   void write(const std::string& name, const std::string& bytes) {
     std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
   }
@@ -101,7 +97,8 @@ class Estimate : public testing::Test {
     print_estimate(*options, *read_model_tensors(options->model), out);
     return out.str();
   }
-  std::string folder_;
+  const test::TempFolder temporary_{"estimate"};
+  const std::string& folder_ = temporary_.path();
 };
 
 const std::string kLlama = std::string(TESSERA_TEST_DATA) + "/fsdp_runs/base_llama";
