@@ -5,24 +5,25 @@
 #
 # KIND: lora or full; PRECISION: fp32 or bf16. `tessera init-model bench/e2e/llama_120m FOLDER` makes the model that
 # docs/benchmarks.md speaks of. PEER_PYTHON is a Python with bench/peers/requirements.txt. SEQ and BATCH: tokens of a row and rows
-# of a rank (256, 2). RANKS: how many (2). PEERS: which to run ("fsdp1 fsdp2"; none: no FSDP, for one rank). MORE: options for both sides (--activation_checkpointing). TESSERA
+# of a rank (256, 2). RANKS: how many (2). PEERS: which to run ("fsdp1 fsdp2"; also fsdp2_compile; none: no FSDP, for one rank; empty:
+# tessera alone). MORE: options for both sides (--activation_checkpointing). WORK: a folder that keeps the prepared rows and adapter. TESSERA
 # names another program than build/release/tessera.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 model=$1 python=$2 kind=$3 precision=$4
 shift 4
 tessera=${TESSERA:-$here/../../build/release/tessera}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work=${WORK:-$(mktemp -d)}
+[ -n "${WORK:-}" ] || trap 'rm -rf "$work"' EXIT
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 peer="$here/../peers/causal_lm.py" batch=${BATCH:-2} seq=${SEQ:-256} more=${MORE:-} ranks=${RANKS:-2}
 adapter=
 [ "$kind" = lora ] && adapter="--adapter $work/adapter"
-"$python" "$peer" prepare --model "$model" --tokens "$work/tokens.safetensors" --seq "$seq" $adapter
+[ -n "$(ls -A "$work" 2>/dev/null)" ] || "$python" "$peer" prepare --model "$model" --tokens "$work/tokens.safetensors" --seq "$seq" $adapter
 job="--model '$model' --tokens '$work/tokens.safetensors' $adapter --precision $precision --batch $batch --steps {steps} $more --out {metrics}"
 
 runs=(--run "tessera='$tessera' launch --use_cpu --num_processes $ranks '$(dirname "$tessera")/bench/train_bench' $job")
-for api in ${PEERS:-fsdp1 fsdp2}; do
+for api in ${PEERS-fsdp1 fsdp2}; do
   runs+=(--run "$api='$(dirname "$python")/torchrun' --nproc_per_node $ranks '$peer' train --api $api $job")
 done
 "$here/in_turns.py" "${runs[@]}" --ranks "$ranks" --rows $((ranks * batch)) --rows_tokens "$seq" --check_losses "$([ "$precision" = fp32 ] && echo 1e-5 || echo 2e-2)" "$@"

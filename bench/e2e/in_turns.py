@@ -25,6 +25,8 @@ import threading
 import time
 from pathlib import Path
 
+import step_profile
+
 
 def children_of(parents: set[int]) -> set[int]:
     """All processes below the given ones, by the parents that /proc names."""
@@ -79,8 +81,22 @@ def read_metrics(path: Path, warmup: int, begin: float) -> dict:
     if not steps:
         return {}
     times = [line["step_seconds"] * 1e3 for line in steps[warmup:] or steps]
-    return {"step_ms": round(statistics.median(times), 2), "first_step_s": round(steps[0]["time"] - begin, 2),
+    rate = {key: line[key] for line in lines for key in ("gemm_gflops",) if key in line}
+    return {**rate, "step_ms": round(statistics.median(times), 2), "first_step_s": round(steps[0]["time"] - begin, 2),
             "losses": [round(line["loss"], 6) for line in steps[:10]]}
+
+
+def profile_once(name: str, command: str, args) -> dict:
+    """Where the time of a step goes, in a run of its own; {} where perf is not to be had."""
+    if not step_profile.available():
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        metrics, samples = Path(folder) / "metrics.jsonl", Path(folder) / "samples"
+        argv = shlex.split(command.replace("{metrics}", str(metrics)).replace("{steps}", str(args.steps)))
+        subprocess.run([*step_profile.recording(samples), *argv], stdout=sys.stderr, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=args.timeout)
+        ends = [line["time"] for line in map(json.loads, metrics.read_text().splitlines()) if "step_seconds" in line]
+        steps = len(ends) - args.warmup
+        return {"name": name, "profile_ms": step_profile.milliseconds_by_class(samples, ends[args.warmup - 1], ends[-1], steps, args.ranks)}
 
 
 def run_once(name: str, command: str, args) -> dict:
@@ -99,7 +115,7 @@ def run_once(name: str, command: str, args) -> dict:
             code = process.wait()
         sampler.stop()
         ranks = sorted(sampler.peak.values(), key=lambda peak: -peak["Pss"])[: args.ranks]
-        result = {"name": name, "wall_s": round(time.perf_counter() - begin, 2), "exit": code,
+        result = {"name": name, "time": started, "wall_s": round(time.perf_counter() - begin, 2), "exit": code,
                   "rss_mib": [round(r["Rss"]) for r in ranks], "pss_mib": [round(r["Pss"]) for r in ranks],
                   **read_metrics(metrics, args.warmup, started)}
         if "step_ms" in result:
@@ -161,19 +177,27 @@ def main() -> int:
     parser.add_argument("--rows_tokens", type=int, default=64, help="tokens of one row")
     parser.add_argument("--interval", type=float, default=0.5, help="seconds between two looks at the memory; each takes tens of milliseconds of a core from a Python rank")
     parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--profile", action="store_true", help="one more run of the first contender under perf says where its time goes")
     parser.add_argument("--check_losses", type=float, help="fails when losses differ by more, relatively")
     parser.add_argument("--out", help="appends one JSON line for each run")
     args = parser.parse_args()
 
     results = []
+
+    def keep(result: dict):
+        print(json.dumps(result), flush=True)
+        if args.out:
+            with open(args.out, "a") as f:
+                f.write(json.dumps(result) + "\n")
+
     for _ in range(args.rounds):
         for run in args.run:
             name, _, command = run.partition("=")
             results.append(run_once(name, command, args))
-            print(json.dumps(results[-1]), flush=True)
-            if args.out:
-                with open(args.out, "a") as f:
-                    f.write(json.dumps(results[-1]) + "\n")
+            keep(results[-1])
+    if args.profile:
+        name, _, command = args.run[0].partition("=")
+        keep(profile_once(name, command, args))
     print("\n" + table(results) + "\n\n" + ratios(results, args.rounds))
     if args.check_losses is not None:
         difference = largest_loss_difference(results)

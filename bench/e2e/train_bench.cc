@@ -4,8 +4,8 @@
 //       [--adapter FOLDER] [--precision bf16] --out metrics.jsonl
 //
 // Rank 0 appends one JSON line a step ("loss", the mean over ranks; "step_seconds": forward, backward, optimizer,
-// zero_grad of rank 0; "cpu_seconds": of its thread; "time"). With --profile one more step runs and a last line says
-// which operators it spent its time in.
+// zero_grad of rank 0; "cpu_seconds": of its thread; "time"), and a last one with the rate of matrix products that a
+// rank gets while all ranks multiply.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
@@ -22,10 +22,8 @@
 
 #include "config/options.h"
 #include "e2e/memory_watch.h"
-#include "e2e/operator_times.h"
 #include "io/tensor_source.h"
 #include "nn/gemm.h"
-#include "report/memory.h"
 #include "report/metrics.h"
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"
@@ -43,7 +41,7 @@ struct Options {
   std::string model, tokens, adapter, precision = "fp32", strategy = "FULL_SHARD", offload_folder, out;
   std::int64_t batch = 2, steps = 10;
   double learning_rate = 1e-4, clip = 0;
-  bool checkpointing = false, profile = false, memory = false;
+  bool checkpointing = false, memory = false;
 };
 
 bool parse(Options& o, const std::vector<std::string>& args) {
@@ -57,7 +55,6 @@ bool parse(Options& o, const std::vector<std::string>& args) {
   table.add(&o.learning_rate, {"--lr"}, "AdamW without decay, betas 0.9 and 0.999");
   table.add(&o.clip, {"--clip"}, "largest norm of the gradients; 0: not clipped");
   table.add(&o.checkpointing, {"--activation_checkpointing"}, "recompute every block");
-  table.add(&o.profile, {"--profile"}, "adds a line with the milliseconds of one step by operator");
   table.add(&o.strategy, {"--strategy"}, "how the model is sharded")
       .choices({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"});
   table.add(&o.offload_folder, {"--offload_folder"}, "parameters and optimizer state in files there");
@@ -106,7 +103,8 @@ class Run {
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       file_.write({{"step", step + 1}, {"loss", mean(mine)}, {"step_seconds", seconds}, {"cpu_seconds", cpu_seconds}});
     }
-    if (o_.profile) profile();
+    if (o_.memory) return;
+    file_.write({{"gemm_gflops", Json{{"fp32", gemm_rate(at::kFloat)}, {"bf16", gemm_rate(at::kBFloat16)}}}});
   }
 
   fsdp::ShardingStrategy strategy() const {
@@ -146,26 +144,20 @@ class Run {
     return sum / group_->size();
   }
 
-  void profile() {
-    const OperatorTimes times;
-    const auto begin = Clock::now();
-    train_step(o_.steps);
-    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-    const auto memory = report::process_memory();
-    file_.write({{"profile_step_ms", ms},
-                 {"operators_ms", times.milliseconds()},
-                 {"pss_mib", static_cast<double>(memory.proportional_bytes) / (1 << 20)},
-                 {"gemm_gflops", Json{{"fp32", gemm_rate(at::kFloat)}, {"bf16", gemm_rate(at::kBFloat16)}}}});
+  /// The best of two shapes, each the median of 30 products.
+  double gemm_rate(at::ScalarType dtype) const {
+    group_->barrier();
+    return std::max(gemm_rate(dtype, 512, 768, 2048), gemm_rate(dtype, 1024, 1024, 1024));
   }
 
-  // All ranks at once, as in a step.
-  static double gemm_rate(at::ScalarType dtype) {
-    const auto a = at::randn({512, 768}).to(dtype), b = at::randn({2048, 768}).to(dtype);
+  static double gemm_rate(at::ScalarType dtype, std::int64_t m, std::int64_t k, std::int64_t n) {
+    const auto a = at::randn({m, k}).to(dtype), b = at::randn({n, k}).to(dtype);
     std::vector<double> rates;
     for (int i = 0; i < 30; ++i) {
       const auto begin = Clock::now();
       nn::gemm(a, b.t());
-      rates.push_back(2e-9 * 512 * 768 * 2048 / std::chrono::duration<double>(Clock::now() - begin).count());
+      const double flops = 2.0 * static_cast<double>(m * k * n);
+      rates.push_back(1e-9 * flops / std::chrono::duration<double>(Clock::now() - begin).count());
     }
     std::nth_element(rates.begin(), rates.begin() + 15, rates.end());
     return rates[15];

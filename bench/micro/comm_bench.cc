@@ -2,8 +2,9 @@
 // variables:
 //   for r in 0 1; do RANK=$r WORLD_SIZE=2 MASTER_PORT=29500 OMP_NUM_THREADS=1 ./comm_bench [MiB ...] & done; wait
 // Two hosts, played by this one: also LOCAL_WORLD_SIZE=1 GROUP_RANK=$r MASTER_ADDR=127.0.0.1.
-// A line names the full buffer's size (world size x a rank's slice); the time is the best and the median over
-// repetitions of the slowest rank; GB/s is full buffer / median time.
+// Operations take turns, so that a drift of the machine touches all of them. A JSON line names the full buffer's size
+// (world size x a rank's slice; a memcpy's bytes) and the best and the median time over repetitions of the slowest
+// rank. --out FILE appends the lines to a file.
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -14,6 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "tessera/comm/communicator.h"
 
@@ -31,52 +34,80 @@ double seconds_of(Communicator& c, const std::function<void()>& run) {
   return *t.const_data_ptr<double>();
 }
 
-void measure(Communicator& c, const char* name, const char* type, double bytes, const std::function<void()>& run) {
-  const int repetitions = bytes > 1e8 ? 9 : 25;
-  run();
-  run();
-  std::vector<double> times;
-  for (int i = 0; i < repetitions; ++i) times.push_back(seconds_of(c, run));
-  std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2];
-  if (c.rank() != 0) return;
-  std::printf("%-15s %-8s %4.0f MiB  best %8.3f ms  median %8.3f ms  %6.2f GB/s\n", name, type, bytes / (1 << 20),
-              times.front() * 1e3, median * 1e3, bytes / median / 1e9);
-  std::fflush(stdout);
+struct Operation {
+  const char* name;
+  std::function<void()> run;
+  std::vector<double> ms;
+};
+
+void print(std::FILE* file, const Operation& o, const char* type, std::int64_t mib) {
+  std::fprintf(file,
+               R"({"name": "tessera", "op": "%s", "dtype": "%s", "mib": %lld, "best_ms": %.4f, "ms": %.4f})"
+               "\n",
+               o.name, type, static_cast<long long>(mib), o.ms.front(), o.ms[o.ms.size() / 2]);
+  std::fflush(file);
 }
 
-void measure_all(Communicator& c, std::int64_t full_bytes, at::ScalarType type, const char* label) {
+/// The collectives write to, and read from, tensors of their own: `full` and `slice`.
+std::vector<Operation> operations(Communicator& c, std::int64_t full_bytes, at::ScalarType type) {
   const std::int64_t part = full_bytes / static_cast<std::int64_t>(c10::elementSize(type)) / c.size();
-  const double bytes = static_cast<double>(full_bytes);
-  at::Tensor full = at::ones({part * c.size()}, type), slice = at::ones({part}, type);
-  measure(c, "all_gather", label, bytes, [&] { c.all_gather(full, slice)->wait(); });
-  measure(c, "reduce_scatter", label, bytes, [&] { c.reduce_scatter(slice, full, {.scale = 0.5})->wait(); });
-  measure(c, "all_reduce", label, bytes, [&] { c.all_reduce(full, ReduceOp::kSum)->wait(); });
+  const at::Tensor full = at::ones({part * c.size()}, type), slice = at::ones({part}, type);
+  const at::Tensor from = at::ones({full_bytes}, at::kByte), to = at::ones({full_bytes}, at::kByte);
+  std::vector<Operation> all;
+  all.push_back({"memcpy", [=] { std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes()); }, {}});
+  all.push_back({"all_gather", [=, &c] { c.all_gather(full, slice)->wait(); }, {}});
+  all.push_back({"reduce_scatter", [=, &c] { c.reduce_scatter(slice, full, {.scale = 0.5})->wait(); }, {}});
+  all.push_back({"all_reduce", [=, &c] { c.all_reduce(full, ReduceOp::kSum)->wait(); }, {}});
   auto region = c.map_shared(full_bytes * c.size());
-  if (!region) return;  // ranks on several hosts
+  if (!region) return all;  // ranks on several hosts
   std::memset(region->data() + full_bytes * c.rank(), 0, static_cast<std::size_t>(full_bytes));
   std::vector<at::Tensor> inputs;
   for (int r = 0; r < c.size(); ++r) {
     inputs.push_back(at::from_blob(region->data() + full_bytes * r + full_bytes / c.size() * c.rank(), {part},
                                    at::TensorOptions().dtype(type)));
   }
-  measure(c, "reduce_shared", label, bytes, [&] { c.reduce_shared(slice, inputs, {.scale = 0.5})->wait_input_free(); });
+  all.push_back({"reduce_shared",
+                 [=, keep = region, &c] { c.reduce_shared(slice, inputs, {.scale = 0.5})->wait_input_free(); },
+                 {}});
+  return all;
+}
+
+void measure(Communicator& c, std::int64_t mib, at::ScalarType type, const char* label, std::FILE* file) {
+  auto all = operations(c, mib << 20, type);
+  const int repetitions = mib > 100 ? 9 : 25;
+  for (int i = 0; i < repetitions + 2; ++i) {
+    for (Operation& o : all) {
+      const double ms = seconds_of(c, o.run) * 1e3;
+      if (i >= 2) o.ms.push_back(ms);
+    }
+  }
+  if (c.rank() != 0) return;
+  for (Operation& o : all) {
+    std::sort(o.ms.begin(), o.ms.end());
+    print(stdout, o, label, mib);
+    if (file) print(file, o, label, mib);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const auto world = connect();
-  std::vector<std::int64_t> sizes_mib{1, 16, 64, 256};
-  if (argc > 1) sizes_mib.clear();
-  for (int i = 1; i < argc; ++i) sizes_mib.push_back(std::atoll(argv[i]));
-  for (std::int64_t mib : sizes_mib) {
-    const std::int64_t bytes = mib << 20;
-    std::vector<char> from(static_cast<std::size_t>(bytes), 1), to(static_cast<std::size_t>(bytes), 2);
-    measure(*world, "memcpy", "bytes", static_cast<double>(bytes),
-            [&] { std::memcpy(to.data(), from.data(), from.size()); });
-    measure_all(*world, bytes, at::kFloat, "fp32");
-    measure_all(*world, bytes, at::kBFloat16, "bf16");
+  std::vector<std::int64_t> sizes_mib;
+  std::FILE* file = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "--out" && i + 1 < argc) {
+      if (world->rank() == 0) file = std::fopen(argv[i + 1], "a");
+      ++i;
+    } else {
+      sizes_mib.push_back(std::atoll(argv[i]));
+    }
   }
+  if (sizes_mib.empty()) sizes_mib = {1, 4, 16, 64, 256};
+  for (const std::int64_t mib : sizes_mib) {
+    measure(*world, mib, at::kFloat, "fp32", file);
+    measure(*world, mib, at::kBFloat16, "bf16", file);
+  }
+  if (file) std::fclose(file);
   return 0;
 }

@@ -29,7 +29,7 @@ def parse():
     parser.add_argument("--adapter", help="folder of the LoRA adapter; without it all weights are trained")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--seq", type=int, default=256)
-    parser.add_argument("--api", choices=["fsdp1", "fsdp2", "none"], default="fsdp2")
+    parser.add_argument("--api", choices=["fsdp1", "fsdp2", "fsdp2_compile", "none"], default="fsdp2", help="fsdp2_compile: each block by torch.compile")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--batch", type=int, default=2, help="rows of a rank in one step")
     parser.add_argument("--steps", type=int, default=10)
@@ -84,6 +84,8 @@ def shard(model, args):
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
     for module in model.modules():
         if isinstance(module, layer):
+            if args.api == "fsdp2_compile":
+                module.compile()
             fully_shard(module, mesh=mesh, mp_policy=policy)
     return fully_shard(model, mesh=mesh, mp_policy=policy)
 
