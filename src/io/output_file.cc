@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <new>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -66,14 +65,11 @@ void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes
 
 /// Takes at most `bytes`; returns how many.
 std::size_t OutputFile::stage(std::uint64_t offset, const char* data, std::size_t bytes) {
-  if (!stage_) {
-    stage_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kStageBytes)));
-    if (!stage_) throw std::bad_alloc();
-  }
+  if (!stage_) stage_.emplace(kStageBytes);
   if (staged_bytes_ > 0 && offset != staged_at_ + staged_bytes_) drain();
   if (staged_bytes_ == 0) staged_at_ = offset;
   const std::size_t at = staged_at_ % kBlockBytes + staged_bytes_, count = std::min(bytes, kStageBytes - at);
-  std::memcpy(stage_.get() + at, data, count);
+  std::memcpy(stage_->data() + at, data, count);
   staged_bytes_ += count;
   if (at + count == kStageBytes) drain();
   return count;
@@ -82,7 +78,7 @@ std::size_t OutputFile::stage(std::uint64_t offset, const char* data, std::size_
 /// Whole blocks go past the page cache; the bytes before and behind them share their blocks with others.
 void OutputFile::drain() {
   const std::uint64_t begin = staged_at_, end = begin + std::exchange(staged_bytes_, 0);
-  const std::byte* data = stage_.get() + begin % kBlockBytes;
+  const std::byte* data = stage_->data() + begin % kBlockBytes;
   const std::uint64_t first = (begin + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   const std::uint64_t last = end / kBlockBytes * kBlockBytes;
   if (direct_ < 0 || first >= last) return write_to(descriptor_, begin, data, end - begin);

@@ -5,12 +5,12 @@
 // writes.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "io/direct_memory.h"
 #include "io/tensor_source.h"
 
 namespace tessera::io {
@@ -47,18 +47,15 @@ class OutputFile {
     std::uint64_t bytes = 0;
     std::uint32_t crc32c = 0;
   };
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
   std::vector<WrittenPart> joined_parts() const;
   std::size_t stage(std::uint64_t offset, const char* data, std::size_t bytes);
   void drain();
   void write_to(int descriptor, std::uint64_t offset, const std::byte* data, std::size_t bytes);
   void close_all();
   std::string path_, temporary_;
-  int descriptor_ = -1, direct_ = -1;         // the same file; direct_: past the page cache, -1: not here
-  std::unique_ptr<std::byte[], Free> stage_;  // aligned; holds staged_bytes_ from staged_at_ of the file on,
-  std::uint64_t staged_at_ = 0;               // behind staged_at_ % kBlockBytes bytes that are not ours
+  int descriptor_ = -1, direct_ = -1;  // the same file; direct_: past the page cache, -1: not here
+  std::optional<DirectMemory> stage_;  // holds staged_bytes_ from staged_at_ of the file on,
+  std::uint64_t staged_at_ = 0;        // behind staged_at_ % kBlockBytes bytes that are not ours
   std::size_t staged_bytes_ = 0;
   std::map<std::uint64_t, Part> parts_;  // by offset
 };

@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "tessera/base/error.h"
 
 namespace tessera::io {
 namespace {
 
-constexpr std::uint64_t kRequestBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kRequestBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kBridgeBytes = std::uint64_t{128} << 10;  // a gap that costs less to read than to jump over
-constexpr std::size_t kBuffers = 4, kThreads = 2;                 // requests in memory; of them on their way
+constexpr std::size_t kBuffers = 3, kThreads = 2;                 // requests in memory; of them on their way
 constexpr std::uint64_t kWorthThreads = std::uint64_t{1} << 20;
 
 }  // namespace
@@ -24,8 +23,7 @@ ReadAhead::ReadAhead(const std::vector<Stretch>& stretches) {
     for (auto& block : blocks_) block.state = State::kInCache;
     return;
   }
-  buffers_.reset(static_cast<std::byte*>(std::aligned_alloc(InputFile::kBlockBytes, kBuffers * kRequestBytes)));
-  if (!buffers_) throw std::bad_alloc();
+  buffers_.emplace(kBuffers * kRequestBytes);
   for (std::size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { fetch_blocks(); });
 }
 
@@ -57,7 +55,7 @@ void ReadAhead::plan(const std::vector<Stretch>& stretches) {
 }
 
 std::byte* ReadAhead::buffer_of(std::size_t block) {
-  return buffers_.get() + block % kBuffers * kRequestBytes;
+  return buffers_->data() + block % kBuffers * kRequestBytes;
 }
 
 void ReadAhead::fetch_blocks() {

@@ -5,13 +5,14 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "io/direct_memory.h"
 #include "io/input_file.h"
 #include "io/tensor_source.h"
 
@@ -45,9 +46,6 @@ class ReadAhead {
     State state = State::kWaiting;
     std::exception_ptr failure;
   };
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
   void plan(const std::vector<Stretch>& stretches);
   void fetch_blocks();
   State fetch(const Block& block, std::byte* buffer) const;
@@ -55,7 +53,7 @@ class ReadAhead {
   std::byte* buffer_of(std::size_t block);
 
   std::vector<Block> blocks_;
-  std::unique_ptr<std::byte[], Free> buffers_;
+  std::optional<DirectMemory> buffers_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t next_ = 0, current_ = 0;  // the block to fetch; the one that is read from
