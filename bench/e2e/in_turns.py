@@ -82,6 +82,8 @@ def read_metrics(path: Path, warmup: int, begin: float) -> dict:
         return {}
     times = [line["step_seconds"] * 1e3 for line in steps[warmup:] or steps]
     rate = {key: line[key] for line in lines for key in ("gemm_gflops",) if key in line}
+    if "cpu_seconds" in steps[0]:
+        rate["cpu_ms"] = round(statistics.median(line["cpu_seconds"] * 1e3 for line in steps[warmup:] or steps), 2)
     return {**rate, "step_ms": round(statistics.median(times), 2), "first_step_s": round(steps[0]["time"] - begin, 2),
             "losses": [round(line["loss"], 6) for line in steps[:10]]}
 

@@ -175,11 +175,13 @@ def where_time_goes(all_jobs: list[Job], folder: Path) -> list[str]:
 def scaling(done: dict[Job, list], models: Path) -> list[str]:
     rows, base = [], {}
     for job, turns in done.items():
-        ms, work = statistics.median(t["tessera"]["step_ms"] for t in turns), flops(job, models) / max(1, min(job.ranks, os.cpu_count()))
-        base.setdefault((job.kind, job.precision), ms / work)
-        rows.append([f"{job.model}, {job.kind}, {job.precision}", job.ranks, job.seq, job.batch, f"{ms:.0f}", f"{ms / (job.ranks * job.batch * job.seq) * 1e3:.0f}",
-                     f"{work * 1e-9:.0f}", f"{ms / work / base[job.kind, job.precision]:.2f}"])
-    return ["### Cost of a step", "", *table(["job", "ranks", "tokens of a row", "rows of a rank", "step ms", "ms for 1000 tokens", "GFLOP a core", "time for a FLOP, of the first row's"], rows)] if rows else []
+        ms, work = statistics.median(t["tessera"]["step_ms"] for t in turns), flops(job, models) / job.ranks
+        cpu_ms = statistics.median(t["tessera"]["cpu_ms"] for t in turns)
+        base.setdefault((job.kind, job.precision), cpu_ms / work)
+        rows.append([f"{job.model}, {job.kind}, {job.precision}", job.ranks, job.seq, job.batch, f"{ms:.0f}", f"{cpu_ms:.0f}", f"{ms / (job.ranks * job.batch * job.seq) * 1e3:.0f}",
+                     f"{work * 1e-9:.0f}", f"{cpu_ms / work / base[job.kind, job.precision]:.2f}"])
+    return ["### Cost of a step", "", *table(["job", "ranks", "tokens of a row", "rows of a rank", "step ms", "of them on the processor", "ms for 1000 tokens", "GFLOP of a rank",
+            "processor time for a FLOP, of the first row's"], rows)] if rows else []
 
 
 def collectives(folder: Path) -> list[str]:

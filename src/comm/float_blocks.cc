@@ -157,6 +157,70 @@ void store_block_impl(void* out, FloatFormat format, const float* acc, std::size
   }
 }
 
+template <class In, class Out>
+void sum_formats(void* out, std::span<const void* const> sources, std::size_t n, Finish finish) {
+  auto* to = static_cast<typename Out::T*>(out);
+  const auto source = [&](std::size_t k) { return static_cast<const typename In::T*>(sources[k]); };
+  std::size_t i = 0;
+  if constexpr (In::kVector && Out::kVector) {
+    const Floats d;
+    const std::size_t lanes = hn::Lanes(d);
+    const V scale = hn::Set(d, finish.scale);
+    const auto put = [&](V sum, std::size_t at) {
+      V v = hn::Mul(sum, scale);
+      if (finish.accumulate) v = hn::Add(Out::load(to + at), v);
+      Out::store(v, to + at);
+    };
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+      const auto* first = source(0) + i;
+      V a = In::load(first), b = In::load(first + lanes), c = In::load(first + 2 * lanes),
+        e = In::load(first + 3 * lanes);
+      for (std::size_t k = 1; k < sources.size(); ++k) {
+        const auto* next = source(k) + i;
+        a = hn::Add(a, In::load(next));
+        b = hn::Add(b, In::load(next + lanes));
+        c = hn::Add(c, In::load(next + 2 * lanes));
+        e = hn::Add(e, In::load(next + 3 * lanes));
+      }
+      put(a, i);
+      put(b, i + lanes);
+      put(c, i + 2 * lanes);
+      put(e, i + 3 * lanes);
+    }
+  }
+  for (; i < n; ++i) {
+    float v = In::load_one(source(0)[i]);
+    for (std::size_t k = 1; k < sources.size(); ++k) v += In::load_one(source(k)[i]);
+    v *= finish.scale;
+    if (finish.accumulate) v = Out::load_one(to[i]) + v;
+    to[i] = Out::store_one(v);
+  }
+}
+
+template <class In>
+void sum_from(void* out, FloatFormat out_format, std::span<const void* const> sources, std::size_t n, Finish finish) {
+  switch (out_format) {
+    case FloatFormat::kFloat32:
+      return sum_formats<In, Float32>(out, sources, n, finish);
+    case FloatFormat::kBFloat16:
+      return sum_formats<In, BFloat16>(out, sources, n, finish);
+    case FloatFormat::kFloat16:
+      return sum_formats<In, Float16>(out, sources, n, finish);
+  }
+}
+
+void sum_block_impl(void* out, FloatFormat out_format, std::span<const void* const> sources, FloatFormat in_format,
+                    std::size_t n, Finish finish) {
+  switch (in_format) {
+    case FloatFormat::kFloat32:
+      return sum_from<Float32>(out, out_format, sources, n, finish);
+    case FloatFormat::kBFloat16:
+      return sum_from<BFloat16>(out, out_format, sources, n, finish);
+    case FloatFormat::kFloat16:
+      return sum_from<Float16>(out, out_format, sources, n, finish);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::comm
 HWY_AFTER_NAMESPACE();
@@ -165,12 +229,17 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::comm {
 HWY_EXPORT(combine_block_impl);
 HWY_EXPORT(store_block_impl);
+HWY_EXPORT(sum_block_impl);
 
 void combine_block(float* acc, const void* source, FloatFormat format, std::size_t n, Combine combine) {
   HWY_DYNAMIC_DISPATCH(combine_block_impl)(acc, source, format, n, combine);
 }
 void store_block(void* out, FloatFormat format, const float* acc, std::size_t n, Finish finish) {
   HWY_DYNAMIC_DISPATCH(store_block_impl)(out, format, acc, n, finish);
+}
+void sum_block(void* out, FloatFormat out_format, std::span<const void* const> sources, FloatFormat in_format,
+               std::size_t n, Finish finish) {
+  HWY_DYNAMIC_DISPATCH(sum_block_impl)(out, out_format, sources, in_format, n, finish);
 }
 }  // namespace tessera::comm
 #endif

@@ -3,6 +3,7 @@
 // Highway, for the best instruction set that the machine has. Rounding to nearest even, by integer arithmetic where
 // instruction sets differ, so that all give the same bits.
 #include <cstddef>
+#include <span>
 
 namespace tessera::comm {
 
@@ -18,5 +19,10 @@ struct Finish {
 };
 /// out[i] = scale * acc[i], rounded once.
 void store_block(void* out, FloatFormat format, const float* acc, std::size_t n, Finish finish);
+
+/// The same in one pass without accumulators in memory: out[i] = scale * (sources[0][i] + sources[1][i] + ...), added
+/// in this order. `out` may be one of the sources.
+void sum_block(void* out, FloatFormat out_format, std::span<const void* const> sources, FloatFormat in_format,
+               std::size_t n, Finish finish);
 
 }  // namespace tessera::comm

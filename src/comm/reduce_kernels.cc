@@ -98,6 +98,10 @@ void reduce_small_floats(void* out, c10::ScalarType out_type, std::span<const vo
                          c10::ScalarType in_type, std::int64_t n, const Reduction& reduction) {
   const auto in_size = static_cast<std::int64_t>(c10::elementSize(in_type));
   const auto out_size = static_cast<std::int64_t>(c10::elementSize(out_type));
+  if (reduction.op == ReduceOp::kSum && reduction.before == nullptr && is_small_float(out_type)) {
+    return sum_block(out, format_of(out_type), inputs, format_of(in_type), static_cast<std::size_t>(n),
+                     {static_cast<float>(reduction.scale), reduction.accumulate});
+  }
   alignas(64) float acc[kBlock];
   for (std::int64_t from = 0; from < n; from += kBlock) {
     const std::int64_t count = std::min(kBlock, n - from);
