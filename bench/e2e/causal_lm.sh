@@ -19,7 +19,8 @@ export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 peer="$here/../peers/causal_lm.py" batch=${BATCH:-2} seq=${SEQ:-256} more=${MORE:-} ranks=${RANKS:-2}
 adapter=
 [ "$kind" = lora ] && adapter="--adapter $work/adapter"
-[ -n "$(ls -A "$work" 2>/dev/null)" ] || "$python" "$peer" prepare --model "$model" --tokens "$work/tokens.safetensors" --seq "$seq" $adapter
+[ -e "$work/tokens.safetensors" ] && [ "$kind" = full -o -e "$work/adapter/adapter_config.json" ] ||
+  "$python" "$peer" prepare --model "$model" --tokens "$work/tokens.safetensors" --seq "$seq" $adapter
 job="--model '$model' --tokens '$work/tokens.safetensors' $adapter --precision $precision --batch $batch --steps {steps} $more --out {metrics}"
 
 runs=(--run "tessera='$tessera' launch --use_cpu --num_processes $ranks '$(dirname "$tessera")/bench/train_bench' $job")
