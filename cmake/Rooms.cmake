@@ -2,7 +2,7 @@
 # (main.cc excluded), with public headers include/tessera/NAME and private headers src/NAME, both included by full path:
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
 # fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
-# Every room but base, config, text, chat, launch, estimate and cli links libtorch (and, through it, needs no more than ATen's slim headers).
+# Every room but base, config, families, text, chat, launch, estimate and cli links libtorch (and, through it, needs no more than ATen's slim headers).
 # tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include eight of the sources each, by their paths below ROOT
 # (an include folder). Most of a source's compile time is libtorch's headers; so eight share one reading of them. CMake's own
 # unity builds write absolute paths, which keeps ccache from knowing the same sources in another checkout. Highway's sources
@@ -38,7 +38,7 @@ function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
-  set(rooms_without_torch "^(base|config|text|chat|launch|estimate|cli)$")
+  set(rooms_without_torch "^(base|config|families|text|chat|launch|estimate|cli)$")
   if(sources)
     if(NOT name MATCHES "${rooms_without_torch}")
       tessera_batches(sources ${name} "${PROJECT_SOURCE_DIR}/src" ${sources})

@@ -7,9 +7,7 @@ namespace tessera::cli {
 int estimate_command(const Arguments& args, std::ostream& out, std::ostream&) {
   const auto options = estimate::parse_estimate(args, out);
   if (!options) return kSuccess;
-  const auto tensors = estimate::read_model_tensors(options->model);
-  if (!tensors) become_worker("estimate", args);  // config.json alone: the modules say the shapes
-  estimate::print_estimate(*options, *tensors, out);
+  estimate::print_estimate(*options, estimate::read_model_tensors(options->model), out);
   return kSuccess;
 }
 

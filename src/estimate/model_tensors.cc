@@ -7,29 +7,18 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/file.h"
 #include "base/gguf.h"
 #include "base/safetensors.h"
 #include "base/weight_index.h"
 #include "base/weight_names.h"
+#include "families/config_reader.h"
+#include "families/families.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-
-constexpr std::int64_t kMostJsonBytes = 100'000'000;
-
-json read_json(const fs::path& file) {
-  try {
-    return json::parse(read_file(file.string(), kMostJsonBytes));
-  } catch (const json::exception& e) {
-    throw DataError(fmt::format("{}: not JSON: {}", file.string(), e.what()), file.string());
-  }
-}
-
 /// The files that an index names, each once.
 std::vector<fs::path> files_of_index(const fs::path& index) {
   std::set<std::string> names;
@@ -43,8 +32,8 @@ std::vector<fs::path> files_of_index(const fs::path& index) {
 bool has_tied_head(const fs::path& folder) {
   const auto file = folder / "config.json";
   if (!fs::exists(file)) return false;
-  const json config = read_json(file);
-  return config.is_object() && config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() &&
+  const auto config = families::read_json(file.string());
+  return config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() &&
          config["tie_word_embeddings"].get<bool>();
 }
 
@@ -83,6 +72,15 @@ std::vector<ModelTensor> from_gguf(const std::string& file) {
   return out;
 }
 
+/// What the family's code makes of config.json alone.
+std::vector<ModelTensor> from_config(const std::string& file) {
+  const auto config = families::parse_config(families::read_json(file), file);
+  std::vector<ModelTensor> out;
+  for (auto& p : families::parameters_of(families::blueprint_of(config)))
+    out.push_back({std::move(p.name), std::move(p.shape), families::stored_dtype_of(config)});
+  return out;
+}
+
 }  // namespace
 
 std::int64_t ModelTensor::numel() const {
@@ -91,7 +89,7 @@ std::int64_t ModelTensor::numel() const {
   return n;
 }
 
-std::optional<std::vector<ModelTensor>> read_model_tensors(const std::string& path) {
+std::vector<ModelTensor> read_model_tensors(const std::string& path) {
   const fs::path at(path);
   if (!fs::exists(at))
     throw ConfigError(
@@ -106,7 +104,7 @@ std::optional<std::vector<ModelTensor>> read_model_tensors(const std::string& pa
     const auto index = at / "model.safetensors.index.json";
     if (fs::exists(index)) return from_safetensors(files_of_index(index), has_head);
     if (const auto gguf = find_gguf(path)) return from_gguf(*gguf);
-    if (fs::exists(at / "config.json")) return std::nullopt;
+    if (fs::exists(at / "config.json")) return from_config((at / "config.json").string());
     throw ConfigError(fmt::format("'{}' holds no model; looked for model.safetensors, model.safetensors.index.json, a "
                                   ".gguf file and config.json",
                                   path),

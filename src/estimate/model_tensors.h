@@ -1,7 +1,7 @@
 #pragma once
-// What a model consists of, by the headers of its weight files alone: no memory, no libtorch, milliseconds.
+// What a model consists of, by the headers of its weight files or by its config.json: no memory, no libtorch,
+// milliseconds.
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +15,9 @@ struct ModelTensor {
 };
 
 /// The parameters of a model folder (model.safetensors, its sharded form, or one .gguf file) or of one such file;
-/// copies of tied tables and what once were buffers are left out. Nothing when a folder has a config.json, but its
-/// shapes are not in headers: only the model's code knows them. ConfigError when there is no such path or no model in
-/// it, DataError for damaged files.
-std::optional<std::vector<ModelTensor>> read_model_tensors(const std::string& path);
+/// copies of tied tables and what once were buffers are left out. A folder with a config.json alone: what its family's
+/// description says. ConfigError when there is no such path, no model in it or no such family, DataError for damaged
+/// files.
+std::vector<ModelTensor> read_model_tensors(const std::string& path);
 
 }  // namespace tessera::estimate

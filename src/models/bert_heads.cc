@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "models/bert_model.h"
+#include "models/build_parts.h"
 #include "nn/container.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -26,11 +27,11 @@ at::Tensor keys_at(const at::Tensor& places) {
 /// dropout, dense, tanh, dropout, out_proj.
 class RobertaClassificationHead : public nn::Layer {
  public:
-  RobertaClassificationHead(const BertConfig& c, at::ScalarType dtype)
+  RobertaClassificationHead(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
       : class_name_(c.class_prefix + "ClassificationHead") {
-    dense_ = register_module("dense", std::make_shared<nn::Linear>(c.hidden_size, c.hidden_size, true, dtype));
+    dense_ = add_linear(*this, plan, "dense", dtype);
     dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.classifier_dropout));
-    out_proj_ = register_module("out_proj", std::make_shared<nn::Linear>(c.hidden_size, c.num_labels, true, dtype));
+    out_proj_ = add_linear(*this, plan, "out_proj", dtype);
   }
   std::string class_name() const override { return class_name_; }
 
@@ -45,33 +46,34 @@ class RobertaClassificationHead : public nn::Layer {
 
 }  // namespace
 
-BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config, at::ScalarType dtype)
-    : BertModel(config, dtype) {
+BertForSequenceClassification::BertForSequenceClassification(const families::BertConfig& config,
+                                                             const families::Blueprint& plan, at::ScalarType dtype)
+    : BertModel(config, plan, dtype) {
   if (config.roberta) {
-    classifier_ = register_module("classifier", std::make_shared<RobertaClassificationHead>(config, dtype));
+    classifier_ = register_module("classifier",
+                                  std::make_shared<RobertaClassificationHead>(config, plan.at("classifier"), dtype));
     return;
   }
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.classifier_dropout));
-  classifier_ =
-      register_module("classifier", std::make_shared<nn::Linear>(config.hidden_size, config.num_labels, true, dtype));
+  classifier_ = add_linear(*this, plan, "classifier", dtype);
 }
 
 at::Tensor BertForSequenceClassification::loss(const at::Tensor& logits, const at::Tensor& labels,
                                                double normalizer) const {
   auto problem = config_.problem;
-  if (problem == ProblemType::kByLabels) {
-    problem = config_.num_labels == 1             ? ProblemType::kRegression
-              : labels.scalar_type() == at::kLong ? ProblemType::kSingleLabel
-                                                  : ProblemType::kMultiLabel;
+  if (problem == families::ProblemType::kByLabels) {
+    problem = config_.num_labels == 1             ? families::ProblemType::kRegression
+              : labels.scalar_type() == at::kLong ? families::ProblemType::kSingleLabel
+                                                  : families::ProblemType::kMultiLabel;
   }
   const auto scores = logits.to(at::kFloat);
   at::Tensor sum;
-  if (problem == ProblemType::kSingleLabel) {
+  if (problem == families::ProblemType::kSingleLabel) {
     sum = at::cross_entropy_loss(scores, labels.flatten(), {}, at::Reduction::Sum, -100);
   } else if (labels.numel() != scores.numel()) {
     throw DataError("the classifier has " + std::to_string(config_.num_labels) + " outputs a row, the labels are " +
                     std::to_string(labels.numel()) + " numbers for " + std::to_string(scores.size(0)) + " rows");
-  } else if (problem == ProblemType::kRegression) {
+  } else if (problem == families::ProblemType::kRegression) {
     sum = at::mse_loss(scores, labels.view_as(scores).to(at::kFloat), at::Reduction::Sum);
   } else {
     sum =
@@ -95,18 +97,17 @@ void BertForSequenceClassification::apply_head(const ModelInput& in, const Packe
 }
 
 // The tied head has a bias but no matrix of its own.
-BertForMaskedLm::BertForMaskedLm(const BertConfig& config, at::ScalarType dtype) : BertModel(config, dtype) {
+BertForMaskedLm::BertForMaskedLm(const families::BertConfig& config, const families::Blueprint& plan,
+                                 at::ScalarType dtype)
+    : BertModel(config, plan, dtype) {
+  const auto& head_plan = config.roberta ? plan.at("lm_head") : plan.at("cls").at("predictions");
+  const auto& transform_plan = config.roberta ? head_plan : head_plan.at("transform");
   auto head = std::make_shared<nn::Container>(config.class_prefix + "LMPredictionHead");
   auto transform = config.roberta ? head : std::make_shared<nn::Container>("BertPredictionHeadTransform");
   bias_ = head->register_parameter("bias", nn::make_parameter({config.vocab_size}, dtype));
-  dense_ = transform->register_module(
-      "dense", std::make_shared<nn::Linear>(config.hidden_size, config.hidden_size, true, dtype));
-  norm_ = transform->register_module(config.roberta ? "layer_norm" : "LayerNorm",
-                                     std::make_shared<nn::LayerNorm>(config.hidden_size, config.norm_eps, dtype));
-  if (!config.tied) {
-    decoder_ = head->register_module("decoder",
-                                     std::make_shared<nn::Linear>(config.hidden_size, config.vocab_size, false, dtype));
-  }
+  dense_ = add_linear(*transform, transform_plan, "dense", dtype);
+  norm_ = add_norm(*transform, config, transform_plan, config.roberta ? "layer_norm" : "LayerNorm", dtype);
+  decoder_ = add_linear(*head, head_plan, "decoder", dtype);
   if (config.roberta) {
     register_module("lm_head", head);
     return;
@@ -116,7 +117,7 @@ BertForMaskedLm::BertForMaskedLm(const BertConfig& config, at::ScalarType dtype)
 }
 
 at::Tensor BertForMaskedLm::logits(const at::Tensor& hidden) {
-  const auto activation = config_.roberta ? nn::Activation::kGelu : config_.activation;
+  const auto activation = config_.roberta ? Activation::kGelu : config_.activation;
   const auto x = (*norm_)(nn::activate((*dense_)(hidden), activation));
   return (decoder_ ? (*decoder_)(x) : backbone_->embeddings()({{}, {}, {}, x})) + bias_;
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "models/bert_relative.h"
+#include "models/build_parts.h"
 #include "nn/attention.h"
 
 namespace tessera::models {
@@ -17,17 +18,21 @@ void collect_tensors(BertOutputInput& in, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&in.hidden, &in.residual});
 }
 
-BertEmbeddings::BertEmbeddings(const BertConfig& c, at::ScalarType dtype)
-    : class_name_(c.class_prefix + "Embeddings"), absolute_(c.positions == BertPositions::kAbsolute) {
-  word_ = register_module("word_embeddings",
-                          std::make_shared<nn::Embedding>(c.vocab_size, c.hidden_size, dtype, c.pad_token_id));
+std::shared_ptr<nn::LayerNorm> add_norm(torch::nn::Module& host, const families::BertConfig& c,
+                                        const families::Blueprint& plan, const std::string& name,
+                                        at::ScalarType dtype) {
+  return add_part(host, plan, name, [&](const families::Blueprint& part) {
+    return std::make_shared<nn::LayerNorm>(part.sizes[0], c.norm_eps, dtype);
+  });
+}
+
+BertEmbeddings::BertEmbeddings(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
+    : class_name_(c.class_prefix + "Embeddings"), absolute_(c.positions == families::BertPositions::kAbsolute) {
+  word_ = add_embedding(*this, plan, "word_embeddings", dtype, c.pad_token_id);
   // RoBERTa's padding has a position of its own, that of padding_idx.
-  position_ = register_module(
-      "position_embeddings",
-      std::make_shared<nn::Embedding>(c.max_positions, c.hidden_size, dtype, c.roberta ? c.pad_token_id : -1));
-  token_type_ = register_module("token_type_embeddings",
-                                std::make_shared<nn::Embedding>(c.type_vocab_size, c.hidden_size, dtype));
-  norm_ = register_module("LayerNorm", std::make_shared<nn::LayerNorm>(c.hidden_size, c.norm_eps, dtype));
+  position_ = add_embedding(*this, plan, "position_embeddings", dtype, c.roberta ? c.pad_token_id : -1);
+  token_type_ = add_embedding(*this, plan, "token_type_embeddings", dtype);
+  norm_ = add_norm(*this, c, plan, "LayerNorm", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.hidden_dropout));
 }
 
@@ -38,21 +43,17 @@ at::Tensor BertEmbeddings::forward_impl(BertEmbeddingsInput in) {
   return (*dropout_)((*norm_)(sum));
 }
 
-BertSelfAttention::BertSelfAttention(const BertConfig& c, at::ScalarType dtype)
+BertSelfAttention::BertSelfAttention(const families::BertConfig& c, const families::Blueprint& plan,
+                                     at::ScalarType dtype)
     : class_name_(c.class_prefix + "SelfAttention"),
       num_heads_(c.num_heads),
       dropout_(c.attention_dropout),
       scale_(1.0 / std::sqrt(static_cast<double>(c.hidden_size / c.num_heads))),
-      distance_of_keys_(c.positions == BertPositions::kRelativeKeyQuery) {
-  const auto linear = [&](const char* name) {
-    return register_module(name, std::make_shared<nn::Linear>(c.hidden_size, c.hidden_size, true, dtype));
-  };
-  query_ = linear("query");
-  key_ = linear("key");
-  value_ = linear("value");
-  if (c.positions == BertPositions::kAbsolute) return;
-  distances_ = register_module("distance_embedding", std::make_shared<nn::Embedding>(
-                                                         2 * c.max_positions - 1, c.hidden_size / c.num_heads, dtype));
+      distance_of_keys_(c.positions == families::BertPositions::kRelativeKeyQuery) {
+  query_ = add_linear(*this, plan, "query", dtype);
+  key_ = add_linear(*this, plan, "key", dtype);
+  value_ = add_linear(*this, plan, "value", dtype);
+  distances_ = add_embedding(*this, plan, "distance_embedding", dtype);
 }
 
 at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
@@ -67,10 +68,11 @@ at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
   return nn::attention(q, k, v, {}, options);
 }
 
-BertOutput::BertOutput(const BertConfig& c, std::int64_t in_features, std::string class_name, at::ScalarType dtype)
+BertOutput::BertOutput(const families::BertConfig& c, const families::Blueprint& plan, std::string class_name,
+                       at::ScalarType dtype)
     : class_name_(std::move(class_name)) {
-  dense_ = register_module("dense", std::make_shared<nn::Linear>(in_features, c.hidden_size, true, dtype));
-  norm_ = register_module("LayerNorm", std::make_shared<nn::LayerNorm>(c.hidden_size, c.norm_eps, dtype));
+  dense_ = add_linear(*this, plan, "dense", dtype);
+  norm_ = add_norm(*this, c, plan, "LayerNorm", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.hidden_dropout));
 }
 
@@ -78,10 +80,11 @@ at::Tensor BertOutput::forward_impl(BertOutputInput in) {
   return (*norm_)(dropout_->add_to(in.residual, (*dense_)(in.hidden)));
 }
 
-BertAttention::BertAttention(const BertConfig& c, at::ScalarType dtype) : class_name_(c.class_prefix + "Attention") {
-  self_ = register_module("self", std::make_shared<BertSelfAttention>(c, dtype));
-  output_ =
-      register_module("output", std::make_shared<BertOutput>(c, c.hidden_size, c.class_prefix + "SelfOutput", dtype));
+BertAttention::BertAttention(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
+    : class_name_(c.class_prefix + "Attention") {
+  self_ = register_module("self", std::make_shared<BertSelfAttention>(c, plan.at("self"), dtype));
+  output_ = register_module("output",
+                            std::make_shared<BertOutput>(c, plan.at("output"), c.class_prefix + "SelfOutput", dtype));
 }
 
 at::Tensor BertAttention::forward_impl(BertLayerInput in) {
@@ -89,23 +92,23 @@ at::Tensor BertAttention::forward_impl(BertLayerInput in) {
   return (*output_)({(*self_)(std::move(in)), residual});
 }
 
-BertDense::BertDense(std::int64_t in_features, std::int64_t out_features, nn::Activation activation,
-                     std::string class_name, at::ScalarType dtype)
+BertDense::BertDense(const families::Blueprint& plan, Activation activation, std::string class_name,
+                     at::ScalarType dtype)
     : class_name_(std::move(class_name)), activation_(activation) {
-  dense_ = register_module("dense", std::make_shared<nn::Linear>(in_features, out_features, true, dtype));
+  dense_ = add_linear(*this, plan, "dense", dtype);
 }
 
 at::Tensor BertDense::forward_impl(at::Tensor x) {
   return nn::activate((*dense_)(x), activation_);
 }
 
-BertLayer::BertLayer(const BertConfig& c, at::ScalarType dtype) : class_name_(c.class_prefix + "Layer") {
-  attention_ = register_module("attention", std::make_shared<BertAttention>(c, dtype));
-  intermediate_ =
-      register_module("intermediate", std::make_shared<BertDense>(c.hidden_size, c.intermediate_size, c.activation,
-                                                                  c.class_prefix + "Intermediate", dtype));
+BertLayer::BertLayer(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
+    : class_name_(c.class_prefix + "Layer") {
+  attention_ = register_module("attention", std::make_shared<BertAttention>(c, plan.at("attention"), dtype));
+  intermediate_ = register_module("intermediate", std::make_shared<BertDense>(plan.at("intermediate"), c.activation,
+                                                                              c.class_prefix + "Intermediate", dtype));
   output_ =
-      register_module("output", std::make_shared<BertOutput>(c, c.intermediate_size, c.class_prefix + "Output", dtype));
+      register_module("output", std::make_shared<BertOutput>(c, plan.at("output"), c.class_prefix + "Output", dtype));
 }
 
 at::Tensor BertLayer::forward_impl(BertLayerInput in) {

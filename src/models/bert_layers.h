@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "models/bert_config.h"
+#include "families/bert_config.h"
+#include "families/blueprint.h"
+#include "nn/activation.h"
 #include "nn/sequence_rows.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/dropout.h"
@@ -31,7 +33,7 @@ void collect_tensors(BertEmbeddingsInput& in, std::vector<at::Tensor*>& out);
 
 class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
  public:
-  BertEmbeddings(const BertConfig& config, at::ScalarType dtype);
+  BertEmbeddings(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -54,7 +56,7 @@ using BertLayerBlock = nn::Block<BertLayerInput, at::Tensor>;
 
 class BertSelfAttention : public BertLayerBlock {
  public:
-  BertSelfAttention(const BertConfig& config, at::ScalarType dtype);
+  BertSelfAttention(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -78,7 +80,8 @@ void collect_tensors(BertOutputInput& in, std::vector<at::Tensor*>& out);
 /// norm(residual + dropout(dense(hidden))): BertSelfOutput and BertOutput.
 class BertOutput : public nn::Block<BertOutputInput, at::Tensor> {
  public:
-  BertOutput(const BertConfig& config, std::int64_t in_features, std::string class_name, at::ScalarType dtype);
+  BertOutput(const families::BertConfig& config, const families::Blueprint& plan, std::string class_name,
+             at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -93,7 +96,7 @@ class BertOutput : public nn::Block<BertOutputInput, at::Tensor> {
 
 class BertAttention : public BertLayerBlock {
  public:
-  BertAttention(const BertConfig& config, at::ScalarType dtype);
+  BertAttention(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -108,8 +111,7 @@ class BertAttention : public BertLayerBlock {
 /// activation(dense(x)), without a norm: BertIntermediate and, with tanh, BertPooler.
 class BertDense : public nn::Layer {
  public:
-  BertDense(std::int64_t in_features, std::int64_t out_features, nn::Activation activation, std::string class_name,
-            at::ScalarType dtype);
+  BertDense(const families::Blueprint& plan, Activation activation, std::string class_name, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -117,13 +119,13 @@ class BertDense : public nn::Layer {
 
  private:
   std::string class_name_;
-  nn::Activation activation_;
+  Activation activation_;
   std::shared_ptr<nn::Linear> dense_;
 };
 
 class BertLayer : public BertLayerBlock {
  public:
-  BertLayer(const BertConfig& config, at::ScalarType dtype);
+  BertLayer(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -135,5 +137,9 @@ class BertLayer : public BertLayerBlock {
   std::shared_ptr<BertDense> intermediate_;
   std::shared_ptr<BertOutput> output_;
 };
+
+/// Registers below `host` the norm that `plan` has under this name.
+std::shared_ptr<nn::LayerNorm> add_norm(torch::nn::Module& host, const families::BertConfig& config,
+                                        const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
 
 }  // namespace tessera::models

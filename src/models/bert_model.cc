@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "models/build_parts.h"
 #include "nn/container.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -12,7 +13,7 @@ namespace tessera::models {
 namespace {
 
 /// [B, S] int64: 0, 1, 2, ... in each row, or what RoBERTa derives from the ids: padding_idx + 1, ... where a token is.
-at::Tensor default_positions(const BertConfig& config, const at::Tensor& ids) {
+at::Tensor default_positions(const families::BertConfig& config, const at::Tensor& ids) {
   if (!config.roberta) return at::arange(ids.size(1), at::kLong).expand_as(ids);
   const auto token = ids.ne(config.pad_token_id).to(at::kLong);
   return token.cumsum(1) * token + config.pad_token_id;
@@ -28,7 +29,7 @@ PackedBatch packed(const ModelInput& in) {
   return out;
 }
 
-void check(const BertConfig& config, const ModelInput& in) {
+void check(const families::BertConfig& config, const ModelInput& in) {
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
     throw DataError("a batch for " + config.base_name + " needs input_ids [rows, length]");
   if (in.input_ids.size(1) > config.longest_row()) {
@@ -39,16 +40,17 @@ void check(const BertConfig& config, const ModelInput& in) {
 
 }  // namespace
 
-BertBackbone::BertBackbone(const BertConfig& c, at::ScalarType dtype) : torch::nn::Module(c.class_prefix + "Model") {
-  embeddings_ = register_module("embeddings", std::make_shared<BertEmbeddings>(c, dtype));
+BertBackbone::BertBackbone(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
+    : torch::nn::Module(c.class_prefix + "Model") {
+  embeddings_ = register_module("embeddings", std::make_shared<BertEmbeddings>(c, plan.at("embeddings"), dtype));
   auto encoder = register_module("encoder", std::make_shared<nn::Container>(c.class_prefix + "Encoder"));
   auto list = std::make_shared<nn::Container>("ModuleList");
-  for (std::int64_t i = 0; i < c.num_layers; ++i)
-    layers_.push_back(list->register_module(std::to_string(i), std::make_shared<BertLayer>(c, dtype)));
+  for (const auto& part : plan.at("encoder").at("layer").parts)
+    layers_.push_back(list->register_module(part.name, std::make_shared<BertLayer>(c, part, dtype)));
   encoder->register_module("layer", list);
-  if (c.roberta || c.head != BertHead::kSequenceClassification) return;
-  pooler_ = register_module("pooler", std::make_shared<BertDense>(c.hidden_size, c.hidden_size, nn::Activation::kTanh,
-                                                                  c.class_prefix + "Pooler", dtype));
+  pooler_ = add_part(*this, plan, "pooler", [&](const families::Blueprint& part) {
+    return std::make_shared<BertDense>(part, Activation::kTanh, c.class_prefix + "Pooler", dtype);
+  });
 }
 
 at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
@@ -62,12 +64,14 @@ at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::sh
   return hidden;
 }
 
-BertModel::BertModel(const BertConfig& config, at::ScalarType dtype) : config_(config) {
-  backbone_ = register_module(config.base_name, std::make_shared<BertBackbone>(config, dtype));
+BertModel::BertModel(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype)
+    : config_(config) {
+  backbone_ =
+      register_module(config.base_name, std::make_shared<BertBackbone>(config, plan.at(config.base_name), dtype));
 }
 
 ModelKind BertModel::kind() const {
-  return config_.head == BertHead::kMaskedLm ? ModelKind::kMaskedLm : ModelKind::kSequenceClassification;
+  return config_.head == families::BertHead::kMaskedLm ? ModelKind::kMaskedLm : ModelKind::kSequenceClassification;
 }
 
 std::shared_ptr<Cache> BertModel::make_cache() const {
@@ -106,9 +110,10 @@ ModelOutput BertModel::forward_impl(ModelInput in) {
   return out;
 }
 
-std::shared_ptr<Model> make_bert(const BertConfig& config, at::ScalarType dtype) {
-  if (config.head == BertHead::kMaskedLm) return std::make_shared<BertForMaskedLm>(config, dtype);
-  return std::make_shared<BertForSequenceClassification>(config, dtype);
+std::shared_ptr<Model> make_bert(const families::BertConfig& config, at::ScalarType dtype) {
+  const auto plan = families::blueprint(config);
+  if (config.head == families::BertHead::kMaskedLm) return std::make_shared<BertForMaskedLm>(config, plan, dtype);
+  return std::make_shared<BertForSequenceClassification>(config, plan, dtype);
 }
 
 }  // namespace tessera::models

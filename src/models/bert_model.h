@@ -12,7 +12,7 @@ namespace tessera::models {
 /// "bert" or "roberta": embeddings, layers and, for BERT's classifier, the pooler.
 class BertBackbone : public torch::nn::Module {
  public:
-  BertBackbone(const BertConfig& config, at::ScalarType dtype);
+  BertBackbone(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   BertEmbeddings& embeddings() { return *embeddings_; }
   BertDense* pooler() { return pooler_.get(); }
   /// T D after the last layer; the inputs of the layers and the result are appended to *states unless null.
@@ -28,7 +28,7 @@ class BertBackbone : public torch::nn::Module {
 /// BERT, RoBERTa and XLM-RoBERTa (Devlin et al. 2019, Liu et al. 2019) with transformers' module and parameter names.
 class BertModel : public Model {
  public:
-  BertModel(const BertConfig& config, at::ScalarType dtype);
+  BertModel(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   ModelKind kind() const override;
   /// ConfigError: encoders do not generate.
   std::shared_ptr<Cache> make_cache() const override;
@@ -40,13 +40,14 @@ class BertModel : public Model {
   virtual void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
                           ModelOutput& out) = 0;
 
-  BertConfig config_;
+  families::BertConfig config_;
   std::shared_ptr<BertBackbone> backbone_;
 };
 
 class BertForSequenceClassification : public BertModel {
  public:
-  BertForSequenceClassification(const BertConfig& config, at::ScalarType dtype);
+  BertForSequenceClassification(const families::BertConfig& config, const families::Blueprint& plan,
+                                at::ScalarType dtype);
   std::string class_name() const override { return config_.class_prefix + "ForSequenceClassification"; }
 
  protected:
@@ -61,7 +62,7 @@ class BertForSequenceClassification : public BertModel {
 
 class BertForMaskedLm : public BertModel {
  public:
-  BertForMaskedLm(const BertConfig& config, at::ScalarType dtype);
+  BertForMaskedLm(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return config_.class_prefix + "ForMaskedLM"; }
 
  protected:
@@ -77,6 +78,6 @@ class BertForMaskedLm : public BertModel {
 };
 
 /// The model with the head that the config names.
-std::shared_ptr<Model> make_bert(const BertConfig& config, at::ScalarType dtype);
+std::shared_ptr<Model> make_bert(const families::BertConfig& config, at::ScalarType dtype);
 
 }  // namespace tessera::models

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/build_parts.h"
 #include "models/decoder_cache.h"
 #include "nn/container.h"
 #include "nn/noise.h"
@@ -70,13 +71,13 @@ at::Tensor linear_bias_slopes(std::int64_t heads) {
   return at::tensor(slopes, at::TensorOptions().dtype(at::kFloat));
 }
 
-CausalLm::CausalLm(DecoderConfig config, at::ScalarType dtype) : config_(std::move(config)), rotary_(config_.rotary) {
-  if (config_.position == PositionKind::kLinearBias) slopes_ = linear_bias_slopes(config_.num_heads);
-  build_base(*make_path(*this, config_.names.base, config_.classes.base), dtype);
+CausalLm::CausalLm(families::DecoderConfig config, at::ScalarType dtype)
+    : config_(std::move(config)), rotary_(config_.rotary) {
+  if (config_.position == families::PositionKind::kLinearBias) slopes_ = linear_bias_slopes(config_.num_heads);
+  const auto plan = families::blueprint(config_);
+  build_base(*make_path(*this, config_.names.base, config_.classes.base), plan.at(config_.names.base), dtype);
   if (!config_.tied) {
-    lm_head_ = register_module(
-        config_.names.head,
-        std::make_shared<nn::Linear>(config_.embedding_size, config_.vocab_size, config_.head_bias, dtype));
+    lm_head_ = add_linear(*this, plan, config_.names.head, dtype);
   } else if (config_.head_bias) {
     auto holder = std::make_shared<nn::Container>("Linear");
     head_bias_ = holder->register_parameter("bias", nn::make_parameter({config_.vocab_size}, dtype));
@@ -84,29 +85,22 @@ CausalLm::CausalLm(DecoderConfig config, at::ScalarType dtype) : config_(std::mo
   }
 }
 
-void CausalLm::build_base(torch::nn::Module& base, at::ScalarType dtype) {
+void CausalLm::build_base(torch::nn::Module& base, const families::Blueprint& plan, at::ScalarType dtype) {
   const auto& c = config_;
-  embedding_ = base.register_module(
-      c.names.embedding, std::make_shared<nn::Embedding>(c.vocab_size, c.embedding_size, dtype, c.padding_idx));
-  if (c.position == PositionKind::kLearned) {
-    positions_ = base.register_module(
-        c.names.positions, std::make_shared<nn::Embedding>(c.position_rows + c.position_offset, c.hidden_size, dtype));
-  }
-  if (!c.names.embedding_norm.empty())
-    embedding_norm_ = base.register_module(c.names.embedding_norm, make_norm(c, c.hidden_size, dtype));
-  if (!c.names.project_in.empty()) {
-    project_in_ = base.register_module(c.names.project_in,
-                                       std::make_shared<nn::Linear>(c.embedding_size, c.hidden_size, false, dtype));
-    project_out_ = base.register_module(c.names.project_out,
-                                        std::make_shared<nn::Linear>(c.hidden_size, c.embedding_size, false, dtype));
-  }
+  embedding_ = add_embedding(base, plan, c.names.embedding, dtype, c.padding_idx);
+  positions_ = add_embedding(base, plan, c.names.positions, dtype);
+  embedding_norm_ = add_norm(base, c, plan, c.names.embedding_norm, dtype);
+  project_in_ = add_linear(base, plan, c.names.project_in, dtype);
+  project_out_ = add_linear(base, plan, c.names.project_out, dtype);
   dropout_ = std::make_shared<nn::Dropout>(c.embedding_dropout);
   if (c.embedding_dropout > 0) base.register_module("drop", dropout_);
   auto list = std::make_shared<nn::Container>("ModuleList");
-  for (std::int64_t i = 0; i < c.num_layers; ++i)
-    layers_.push_back(list->register_module(std::to_string(i), std::make_shared<DecoderLayer>(c, i, dtype)));
+  for (const auto& part : plan.at(c.names.layers).parts) {
+    const auto layer = static_cast<std::int64_t>(layers_.size());
+    layers_.push_back(list->register_module(part.name, std::make_shared<DecoderLayer>(c, part, layer, dtype)));
+  }
   base.register_module(c.names.layers, list);
-  if (c.final_norm) final_norm_ = base.register_module(c.names.final_norm, make_norm(c, c.hidden_size, dtype));
+  final_norm_ = add_norm(base, c, plan, c.names.final_norm, dtype);
 }
 
 bool CausalLm::untie_head() {
@@ -145,7 +139,7 @@ void CausalLm::check_positions(const at::Tensor& positions) const {
 
 void CausalLm::place(DecoderLayout& layout, const at::Tensor& positions, std::int64_t length,
                      const nn::SequenceRows* documents) {
-  if (config_.position == PositionKind::kRotary) layout.rotary = rotary_.table(positions, length, documents);
+  if (config_.position == families::PositionKind::kRotary) layout.rotary = rotary_.table(positions, length, documents);
 }
 
 std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask) {

@@ -6,6 +6,7 @@
 #include "models/decoder_batch.h"
 #include "models/decoder_layers.h"
 #include "models/model.h"
+#include "models/rotary_cache.h"
 #include "nn/lookup.h"
 #include "tessera/nn/embedding.h"
 
@@ -16,7 +17,7 @@ namespace tessera::models {
 /// last token only, [R, 1, V].
 class CausalLm : public Model {
  public:
-  CausalLm(DecoderConfig config, at::ScalarType dtype);
+  CausalLm(families::DecoderConfig config, at::ScalarType dtype);
   std::string class_name() const override { return config_.classes.causal; }
   ModelKind kind() const override { return ModelKind::kCausal; }
   std::shared_ptr<Cache> make_cache() const override;
@@ -31,7 +32,7 @@ class CausalLm : public Model {
     at::Tensor hidden;
     std::vector<at::Tensor> states, router_logits;
   };
-  void build_base(torch::nn::Module& base, at::ScalarType dtype);
+  void build_base(torch::nn::Module& base, const families::Blueprint& plan, at::ScalarType dtype);
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot,
                    const at::Tensor& noise);
   Pass run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout, std::vector<KeyValueCache>* caches,
@@ -47,7 +48,7 @@ class CausalLm : public Model {
   void loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
             ModelOutput& out);
 
-  DecoderConfig config_;
+  families::DecoderConfig config_;
   RotaryCache rotary_;
   at::Tensor slopes_;     // [H] float32, linear biases only
   at::Tensor head_bias_;  // [V], of a tied head with a bias

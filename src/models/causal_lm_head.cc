@@ -72,7 +72,7 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
 void CausalLm::init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const {
   if (values.dim() == 1) {
     const bool norm = name.ends_with("weight");
-    values.fill_(norm && config_.norm != NormKind::kRmsOffset ? 1 : 0);
+    values.fill_(norm && config_.norm != families::NormKind::kRmsOffset ? 1 : 0);
     return;
   }
   const bool ends_branch =

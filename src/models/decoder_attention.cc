@@ -10,10 +10,11 @@ void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out) {
   out.push_back(&in.hidden);
 }
 
-DecoderAttention::DecoderAttention(const DecoderConfig& c, std::int64_t layer, at::ScalarType dtype)
+DecoderAttention::DecoderAttention(const families::DecoderConfig& c, const families::Blueprint& plan,
+                                   std::int64_t layer, at::ScalarType dtype)
     : class_name_(c.classes.attention),
       layout_(c.qkv),
-      rotates_(c.position == PositionKind::kRotary && (c.rotary_layers.empty() || c.rotary_layers[layer])),
+      rotates_(c.position == families::PositionKind::kRotary && (c.rotary_layers.empty() || c.rotary_layers[layer])),
       kv_heads_(c.num_kv_heads),
       groups_(c.num_heads / c.num_kv_heads),
       head_dim_(c.head_dim),
@@ -24,32 +25,27 @@ DecoderAttention::DecoderAttention(const DecoderConfig& c, std::int64_t layer, a
       bias_factor_(c.linear_bias_factor),
       bias_in_bfloat16_(c.linear_bias_in_bfloat16),
       blind_query_sees_past_(c.blind_query_sees_past) {
-  const std::int64_t queries = c.num_heads * head_dim_, keys = kv_heads_ * head_dim_;
-  const auto projection = [&](const std::string& name, std::int64_t in, std::int64_t out, bool bias) {
-    return register_module(name, make_projection(c, in, out, bias, dtype));
-  };
-  if (layout_ == QkvLayout::kSeparate) {
-    q_ = projection(c.names.q, c.hidden_size, queries, c.qkv_bias);
-    k_ = projection(c.names.k, c.hidden_size, keys, c.qkv_bias);
-    v_ = projection(c.names.v, c.hidden_size, keys, c.qkv_bias);
+  const auto projection = [&](const std::string& name) { return add_projection(*this, c, plan, name, dtype); };
+  if (layout_ == families::QkvLayout::kSeparate) {
+    q_ = projection(c.names.q);
+    k_ = projection(c.names.k);
+    v_ = projection(c.names.v);
   } else {
-    qkv_ = projection(c.names.qkv, c.hidden_size, queries + 2 * keys, c.qkv_bias);
+    qkv_ = projection(c.names.qkv);
   }
-  o_ = projection(c.names.o, queries, c.hidden_size, c.o_bias);
-  if (c.qk_norm == QkNorm::kHead) {
-    q_norm_ = register_module("q_norm", make_norm(c, head_dim_, dtype));
-    k_norm_ = register_module("k_norm", make_norm(c, head_dim_, dtype));
-  }
+  o_ = projection(c.names.o);
+  q_norm_ = add_norm(*this, c, plan, "q_norm", dtype);
+  k_norm_ = add_norm(*this, c, plan, "k_norm", dtype);
 }
 
 DecoderAttention::Heads DecoderAttention::project(const at::Tensor& hidden) {
   const std::int64_t tokens = hidden.size(0), d = head_dim_;
-  if (layout_ == QkvLayout::kSeparate) {
+  if (layout_ == families::QkvLayout::kSeparate) {
     return {(*q_)(hidden).view({tokens, kv_heads_, groups_, d}), (*k_)(hidden).view({tokens, kv_heads_, d}),
             (*v_)(hidden).view({tokens, kv_heads_, d})};
   }
   const auto all = (*qkv_)(hidden);
-  if (layout_ == QkvLayout::kConcatenated) {
+  if (layout_ == families::QkvLayout::kConcatenated) {
     const std::int64_t keys = kv_heads_ * d;
     const auto parts = all.split_with_sizes({keys * groups_, keys, keys}, 1);
     return {parts[0].view({tokens, kv_heads_, groups_, d}), parts[1].view({tokens, kv_heads_, d}),

@@ -1,5 +1,6 @@
 #include <ATen/ops/add.h>
 
+#include "models/build_parts.h"
 #include "models/decoder_layers.h"
 #include "models/mixture_of_experts.h"
 
@@ -12,38 +13,43 @@ void collect_tensors(DecoderLayerInput& in, std::vector<at::Tensor*>& out) {
   out.push_back(&in.hidden);
 }
 
-std::shared_ptr<nn::Layer> make_norm(const DecoderConfig& c, std::int64_t dim, at::ScalarType dtype) {
-  if (c.norm == NormKind::kLayer) return std::make_shared<nn::LayerNorm>(dim, c.norm_eps, dtype, c.norm_affine);
-  return std::make_shared<nn::RmsNorm>(dim, c.norm_eps, c.classes.norm, dtype,
-                                       c.norm == NormKind::kRmsOffset ? 1.0 : 0.0);
+std::shared_ptr<nn::Layer> add_norm(torch::nn::Module& host, const families::DecoderConfig& c,
+                                    const families::Blueprint& plan, const std::string& name, at::ScalarType dtype) {
+  return add_part(host, plan, name, [&](const families::Blueprint& part) -> std::shared_ptr<nn::Layer> {
+    const auto size = part.sizes[0];
+    if (c.norm == families::NormKind::kLayer)
+      return std::make_shared<nn::LayerNorm>(size, c.norm_eps, dtype, !part.parameters.empty());
+    return std::make_shared<nn::RmsNorm>(size, c.norm_eps, c.classes.norm, dtype,
+                                         c.norm == families::NormKind::kRmsOffset ? 1.0 : 0.0);
+  });
 }
 
-std::shared_ptr<nn::Linear> make_projection(const DecoderConfig& c, std::int64_t in, std::int64_t out, bool bias,
-                                            at::ScalarType dtype) {
-  return std::make_shared<nn::Linear>(in, out, bias, dtype,
-                                      c.transposed_weights ? nn::WeightLayout::kInOut : nn::WeightLayout::kOutIn);
+std::shared_ptr<nn::Linear> add_projection(torch::nn::Module& host, const families::DecoderConfig& c,
+                                           const families::Blueprint& plan, const std::string& name,
+                                           at::ScalarType dtype) {
+  const auto layout = c.transposed_weights ? nn::WeightLayout::kInOut : nn::WeightLayout::kOutIn;
+  return add_part(host, plan, name, [&](const families::Blueprint& part) { return make_linear(part, dtype, layout); });
 }
 
-DecoderLayer::DecoderLayer(const DecoderConfig& c, std::int64_t layer, at::ScalarType dtype)
+DecoderLayer::DecoderLayer(const families::DecoderConfig& c, const families::Blueprint& plan, std::int64_t layer,
+                           at::ScalarType dtype)
     : class_name_(c.classes.layer),
       residual_(c.residual),
       residual_after_norm_(c.residual_after_norm),
       one_dropout_(c.one_dropout_for_both) {
-  const auto norm = [&](const std::string& name) -> std::shared_ptr<nn::Layer> {
-    return name.empty() ? nullptr : register_module(name, make_norm(c, c.hidden_size, dtype));
-  };
-  attention_ = register_module(c.names.attention, std::make_shared<DecoderAttention>(c, layer, dtype));
-  if (c.mlp == MlpKind::kExperts) {
-    experts_ = register_module(c.names.mlp, std::make_shared<MixtureOfExperts>(c, dtype));
+  attention_ = register_module(c.names.attention,
+                               std::make_shared<DecoderAttention>(c, plan.at(c.names.attention), layer, dtype));
+  if (c.mlp == families::MlpKind::kExperts) {
+    experts_ = register_module(c.names.mlp, std::make_shared<MixtureOfExperts>(c, plan.at(c.names.mlp), dtype));
   } else if (c.names.mlp.empty()) {
-    mlp_ = std::make_shared<DecoderMlp>(c, this, dtype);
+    mlp_ = std::make_shared<DecoderMlp>(c, plan, this, dtype);
   } else {
-    mlp_ = register_module(c.names.mlp, std::make_shared<DecoderMlp>(c, nullptr, dtype));
+    mlp_ = register_module(c.names.mlp, std::make_shared<DecoderMlp>(c, plan.at(c.names.mlp), nullptr, dtype));
   }
-  attention_norm_ = norm(c.names.attention_norm);
-  after_attention_ = norm(c.names.after_attention);
-  mlp_norm_ = norm(c.names.mlp_norm);
-  after_mlp_ = norm(c.names.after_mlp);
+  attention_norm_ = add_norm(*this, c, plan, c.names.attention_norm, dtype);
+  after_attention_ = add_norm(*this, c, plan, c.names.after_attention, dtype);
+  mlp_norm_ = add_norm(*this, c, plan, c.names.mlp_norm, dtype);
+  after_mlp_ = add_norm(*this, c, plan, c.names.after_mlp, dtype);
   dropout_ = std::make_shared<nn::Dropout>(c.residual_dropout);
   if (c.residual_dropout > 0) register_module("dropout", dropout_);
 }
@@ -83,11 +89,11 @@ MlpOutput DecoderLayer::norm_after(const DecoderLayerInput& in) {
 
 MlpOutput DecoderLayer::forward_impl(DecoderLayerInput in) {
   switch (residual_) {
-    case ResidualKind::kParallel:
+    case families::ResidualKind::kParallel:
       return parallel(in);
-    case ResidualKind::kNormAfter:
+    case families::ResidualKind::kNormAfter:
       return norm_after(in);
-    case ResidualKind::kSequential:
+    case families::ResidualKind::kSequential:
       break;
   }
   return sequential(in);

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder_config.h"
+#include "families/blueprint.h"
+#include "families/decoder_config.h"
+#include "nn/activation.h"
 #include "nn/rotary.h"
 #include "nn/sequence_rows.h"
 #include "tessera/nn/block.h"
@@ -39,7 +41,8 @@ void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out);
 
 class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
  public:
-  DecoderAttention(const DecoderConfig& config, std::int64_t layer, at::ScalarType dtype);
+  DecoderAttention(const families::DecoderConfig& config, const families::Blueprint& plan, std::int64_t layer,
+                   at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -53,7 +56,7 @@ class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
   void append(KeyValueCache& cache, Heads& heads, const DecoderLayout& layout) const;
 
   std::string class_name_;
-  QkvLayout layout_;
+  families::QkvLayout layout_;
   bool rotates_;
   std::int64_t kv_heads_, groups_, head_dim_, window_;
   double scale_, softcap_, dropout_, bias_factor_;
@@ -65,8 +68,9 @@ class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
 /// Plain and gated feed-forward layers. The projections are registered in `host`.
 class DecoderMlp : public nn::Layer {
  public:
-  /// host: where the projections stand in the module tree, this module when null.
-  DecoderMlp(const DecoderConfig& config, torch::nn::Module* host, at::ScalarType dtype);
+  /// host: where the projections, parts of `plan`, stand in the module tree; this module when null.
+  DecoderMlp(const families::DecoderConfig& config, const families::Blueprint& plan, torch::nn::Module* host,
+             at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -74,7 +78,7 @@ class DecoderMlp : public nn::Layer {
 
  private:
   std::string class_name_;
-  nn::Activation activation_;
+  Activation activation_;
   std::shared_ptr<nn::Linear> gate_, up_, down_;  // gate_ of kGatedFused gives both halves
   bool fused_;
 };
@@ -97,7 +101,8 @@ class MixtureOfExperts;
 
 class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
  public:
-  DecoderLayer(const DecoderConfig& config, std::int64_t layer, at::ScalarType dtype);
+  DecoderLayer(const families::DecoderConfig& config, const families::Blueprint& plan, std::int64_t layer,
+               at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -110,7 +115,7 @@ class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
   MlpOutput norm_after(const DecoderLayerInput& in);
 
   std::string class_name_;
-  ResidualKind residual_;
+  families::ResidualKind residual_;
   bool residual_after_norm_, one_dropout_;
   std::shared_ptr<DecoderAttention> attention_;
   std::shared_ptr<DecoderMlp> mlp_;
@@ -119,10 +124,12 @@ class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
   std::shared_ptr<nn::Dropout> dropout_;
 };
 
-/// The norm that the family uses, over `dim` elements.
-std::shared_ptr<nn::Layer> make_norm(const DecoderConfig& config, std::int64_t dim, at::ScalarType dtype);
-/// A projection of the family (GPT-2 stores them transposed).
-std::shared_ptr<nn::Linear> make_projection(const DecoderConfig& config, std::int64_t in, std::int64_t out, bool bias,
-                                            at::ScalarType dtype);
+/// Registers below `host` the part of `plan` with this name, a norm or a projection of the family (GPT-2 stores them
+/// transposed). Null: there is no such part.
+std::shared_ptr<nn::Layer> add_norm(torch::nn::Module& host, const families::DecoderConfig& config,
+                                    const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
+std::shared_ptr<nn::Linear> add_projection(torch::nn::Module& host, const families::DecoderConfig& config,
+                                           const families::Blueprint& plan, const std::string& name,
+                                           at::ScalarType dtype);
 
 }  // namespace tessera::models

@@ -2,19 +2,13 @@
 
 namespace tessera::models {
 
-DecoderMlp::DecoderMlp(const DecoderConfig& c, torch::nn::Module* host, at::ScalarType dtype)
-    : class_name_(c.classes.mlp), activation_(c.activation), fused_(c.mlp == MlpKind::kGatedFused) {
+DecoderMlp::DecoderMlp(const families::DecoderConfig& c, const families::Blueprint& plan, torch::nn::Module* host,
+                       at::ScalarType dtype)
+    : class_name_(c.classes.mlp), activation_(c.activation), fused_(c.mlp == families::MlpKind::kGatedFused) {
   torch::nn::Module& place = host ? *host : *this;
-  const auto projection = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-    return place.register_module(name, make_projection(c, in, out, c.mlp_bias, dtype));
-  };
-  if (c.mlp == MlpKind::kGated) gate_ = projection(c.names.gate, c.hidden_size, c.intermediate_size);
-  if (fused_) {
-    gate_ = projection(c.names.gate, c.hidden_size, 2 * c.intermediate_size);
-  } else {
-    up_ = projection(c.names.up, c.hidden_size, c.intermediate_size);
-  }
-  down_ = projection(c.names.down, c.intermediate_size, c.hidden_size);
+  gate_ = add_projection(place, c, plan, c.names.gate, dtype);
+  up_ = add_projection(place, c, plan, c.names.up, dtype);
+  down_ = add_projection(place, c, plan, c.names.down, dtype);
 }
 
 at::Tensor DecoderMlp::forward_impl(at::Tensor x) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "models/config_reader.h"
+#include "families/config_reader.h"
 #include "models/generation.h"
 
 namespace tessera::models {
@@ -9,7 +9,7 @@ namespace {
 
 using EarlyStopping = GenerationConfig::EarlyStopping;
 
-EarlyStopping early_stopping_of(const ConfigReader& in, const nlohmann::json& json) {
+EarlyStopping early_stopping_of(const families::ConfigReader& in, const nlohmann::json& json) {
   if (!in.has("early_stopping")) return EarlyStopping::kFalse;
   const auto& value = json["early_stopping"];
   if (value.is_boolean()) return value.get<bool>() ? EarlyStopping::kTrue : EarlyStopping::kFalse;
@@ -19,7 +19,7 @@ EarlyStopping early_stopping_of(const ConfigReader& in, const nlohmann::json& js
 }
 
 // Options of other decoding methods; a value other than "off" would change the result.
-void refuse_unknown_methods(const ConfigReader& in, const nlohmann::json& json) {
+void refuse_unknown_methods(const families::ConfigReader& in, const nlohmann::json& json) {
   for (const char* key : {"sequence_bias", "penalty_alpha", "constraints", "force_words_ids",
                           "encoder_no_repeat_ngram_size", "watermarking_config", "dola_layers"}) {
     if (in.has(key) && json[key] != 0) throw ConfigError(in.file() + ": '" + key + "' is not supported", key);
@@ -30,13 +30,13 @@ void refuse_unknown_methods(const ConfigReader& in, const nlohmann::json& json) 
   }
 }
 
-void read_end_tokens(const ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
+void read_end_tokens(const families::ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
   if (!in.has("eos_token_id")) return;
   c.eos_token_ids = json["eos_token_id"].is_array() ? in.get<std::vector<std::int64_t>>("eos_token_id", {})
                                                     : std::vector<std::int64_t>{in.token("eos_token_id", 1)};
 }
 
-void read_filters(const ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
+void read_filters(const families::ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
   c.do_sample = in.get<bool>("do_sample", c.do_sample);
   c.temperature = in.get<double>("temperature", c.temperature);
   c.top_k = in.get<std::int64_t>("top_k", c.top_k);
@@ -69,17 +69,17 @@ GenerationConfig read_generation_config(const std::string& folder, const ModelCo
   c.decoder_start_token_id = model.decoder_start_token_id;
   const auto model_file = folder + "/config.json";
   if (std::filesystem::exists(model_file)) {
-    const auto json = read_json(model_file);
-    read_end_tokens(ConfigReader(json, model_file), json, c);
+    const auto json = families::read_json(model_file);
+    read_end_tokens(families::ConfigReader(json, model_file), json, c);
   }
   const auto file = folder + "/generation_config.json";
   if (!std::filesystem::exists(file)) return c;
-  read_generation_json(read_json(file), file, c);
+  read_generation_json(families::read_json(file), file, c);
   return c;
 }
 
 void read_generation_json(const nlohmann::json& json, const std::string& file, GenerationConfig& c) {
-  const ConfigReader in(json, file);
+  const families::ConfigReader in(json, file);
   refuse_unknown_methods(in, json);
   read_filters(in, json, c);
   c.max_new_tokens = in.get<std::int64_t>("max_new_tokens", c.max_new_tokens);

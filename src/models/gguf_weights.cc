@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "families/config_reader.h"
 #include "io/tensor_source.h"
-#include "models/config_reader.h"
 #include "models/gguf_model.h"
 #include "models/gguf_names.h"
 #include "tessera/base/error.h"
@@ -126,7 +126,7 @@ std::optional<std::string> gguf_file_of(const std::string& path) {
 
 nlohmann::json read_model_config(const std::string& path) {
   if (const auto gguf = gguf_file_of(path)) return gguf_config(*io::open_gguf(*gguf));
-  return read_json(path + "/config.json");
+  return families::read_json(path + "/config.json");
 }
 
 std::shared_ptr<io::TensorSource> open_model_weights(const std::string& path) {

@@ -18,15 +18,13 @@ constexpr std::uint64_t kDrawsOfExpert = 8;  // at most: one for each projection
 
 }  // namespace
 
-MixtureOfExperts::MixtureOfExperts(const DecoderConfig& c, at::ScalarType dtype)
+MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const families::Blueprint& plan,
+                                   at::ScalarType dtype)
     : class_name_("MixtralSparseMoeBlock"), per_token_(c.experts.per_token) {
-  gate_ = register_module("gate", make_projection(c, c.hidden_size, c.experts.count, false, dtype));
+  gate_ = add_projection(*this, c, plan, "gate", dtype);
   auto list = std::make_shared<nn::Container>("ModuleList");
-  DecoderConfig expert = c;
-  expert.mlp = MlpKind::kGated;
-  for (std::int64_t i = 0; i < c.experts.count; ++i) {
-    experts_.push_back(list->register_module(std::to_string(i), std::make_shared<DecoderMlp>(expert, nullptr, dtype)));
-  }
+  for (const auto& part : plan.at("experts").parts)
+    experts_.push_back(list->register_module(part.name, std::make_shared<DecoderMlp>(c, part, nullptr, dtype)));
   register_module("experts", list);
 }
 
@@ -52,7 +50,7 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   return {out, logits};
 }
 
-at::Tensor load_balancing_loss(const std::vector<at::Tensor>& router_logits, const ExpertSettings& settings,
+at::Tensor load_balancing_loss(const std::vector<at::Tensor>& router_logits, const families::ExpertSettings& settings,
                                const at::Tensor& visible, const std::function<void(at::Tensor)>& sum_over_ranks) {
   const auto probabilities = at::softmax(at::cat(router_logits, 0), -1, at::kFloat);  // [L * T, E]
   const auto chosen = std::get<1>(at::topk(probabilities, settings.per_token, -1));

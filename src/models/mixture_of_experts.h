@@ -11,7 +11,7 @@ namespace tessera::models {
 /// whose results are weighed by the router's probabilities, normalised over those chosen.
 class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
  public:
-  MixtureOfExperts(const DecoderConfig& config, at::ScalarType dtype);
+  MixtureOfExperts(const families::DecoderConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -27,7 +27,7 @@ class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
 /// This rank's part of the load-balancing loss of Fedus et al. 2021 (Switch Transformers), equations 4 to 6, over all
 /// layers' tokens; the parts of the ranks that sum_over_ranks (ModelInput) adds up over are summed.
 /// router_logits: each [T, E]; visible: [T] uint8, undefined: every token counts.
-at::Tensor load_balancing_loss(const std::vector<at::Tensor>& router_logits, const ExpertSettings& settings,
+at::Tensor load_balancing_loss(const std::vector<at::Tensor>& router_logits, const families::ExpertSettings& settings,
                                const at::Tensor& visible, const std::function<void(at::Tensor)>& sum_over_ranks);
 
 }  // namespace tessera::models

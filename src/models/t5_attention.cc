@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 
+#include "models/build_parts.h"
 #include "models/relative_position.h"
 #include "models/t5_layers.h"
 #include "nn/attention.h"
@@ -14,17 +15,14 @@ void collect_tensors(T5AttentionOutput& o, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&o.hidden, &o.position_bias});
 }
 
-T5Attention::T5Attention(const T5Config& config, T5Role role, bool has_bias, at::ScalarType dtype)
+T5Attention::T5Attention(const families::T5Config& config, const families::Blueprint& plan, T5Role role,
+                         at::ScalarType dtype)
     : config_(config), role_(role) {
-  const std::int64_t inner = config.num_heads * config.d_kv;
-  q_ = register_module("q", std::make_shared<nn::Linear>(config.d_model, inner, false, dtype));
-  k_ = register_module("k", std::make_shared<nn::Linear>(config.d_model, inner, false, dtype));
-  v_ = register_module("v", std::make_shared<nn::Linear>(config.d_model, inner, false, dtype));
-  o_ = register_module("o", std::make_shared<nn::Linear>(inner, config.d_model, false, dtype));
-  if (has_bias) {
-    relative_attention_bias_ = register_module(
-        "relative_attention_bias", std::make_shared<nn::Embedding>(config.relative_buckets, config.num_heads, dtype));
-  }
+  q_ = add_linear(*this, plan, "q", dtype);
+  k_ = add_linear(*this, plan, "k", dtype);
+  v_ = add_linear(*this, plan, "v", dtype);
+  o_ = add_linear(*this, plan, "o", dtype);
+  relative_attention_bias_ = add_embedding(*this, plan, "relative_attention_bias", dtype);
 }
 
 at::Tensor T5Attention::position_bias(const T5Layout& layout) {
@@ -89,12 +87,12 @@ T5AttentionOutput T5Attention::forward_impl(T5AttentionInput in) {
   return {(*o_)(nn::attention(q, k, v, in.position_bias, options)), in.position_bias};
 }
 
-T5LayerAttention::T5LayerAttention(const T5Config& config, T5Role role, bool has_bias, at::ScalarType dtype)
+T5LayerAttention::T5LayerAttention(const families::T5Config& config, const families::Blueprint& plan, T5Role role,
+                                   at::ScalarType dtype)
     : class_name_(config.class_prefix + (role == T5Role::kCross ? "LayerCrossAttention" : "LayerSelfAttention")) {
-  attention_ = register_module(role == T5Role::kCross ? "EncDecAttention" : "SelfAttention",
-                               std::make_shared<T5Attention>(config, role, has_bias, dtype));
-  layer_norm_ = register_module("layer_norm", std::make_shared<nn::RmsNorm>(config.d_model, config.norm_eps,
-                                                                            config.class_prefix + "LayerNorm", dtype));
+  const char* name = role == T5Role::kCross ? "EncDecAttention" : "SelfAttention";
+  attention_ = register_module(name, std::make_shared<T5Attention>(config, plan.at(name), role, dtype));
+  layer_norm_ = add_norm(*this, config, plan, "layer_norm", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.dropout));
 }
 

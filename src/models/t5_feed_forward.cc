@@ -1,35 +1,40 @@
 #include <ATen/ops/mul.h>
 
+#include "models/build_parts.h"
 #include "models/t5_layers.h"
 #include "nn/dropout_ops.h"
 #include "nn/remake.h"
 
 namespace tessera::models {
 
-T5Dense::T5Dense(const T5Config& config, at::ScalarType dtype)
+std::shared_ptr<nn::RmsNorm> add_norm(torch::nn::Module& host, const families::T5Config& config,
+                                      const families::Blueprint& plan, const std::string& name, at::ScalarType dtype) {
+  return add_part(host, plan, name, [&](const families::Blueprint& part) {
+    return std::make_shared<nn::RmsNorm>(part.sizes[0], config.norm_eps, config.class_prefix + "LayerNorm", dtype);
+  });
+}
+
+T5Dense::T5Dense(const families::T5Config& config, const families::Blueprint& plan, at::ScalarType dtype)
     : activation_(config.activation),
       class_name_(config.class_prefix + (config.gated ? "DenseGatedActDense" : "DenseActDense")) {
-  const auto linear = [&](const char* name, std::int64_t in, std::int64_t out) {
-    return register_module(name, std::make_shared<nn::Linear>(in, out, false, dtype));
-  };
-  wi_ = linear(config.gated ? "wi_0" : "wi", config.d_model, config.d_ff);
-  if (config.gated) wi_1_ = linear("wi_1", config.d_model, config.d_ff);
-  wo_ = linear("wo", config.d_ff, config.d_model);
+  wi_ = add_linear(*this, plan, config.gated ? "wi_0" : "wi", dtype);
+  wi_1_ = add_linear(*this, plan, "wi_1", dtype);
+  wo_ = add_linear(*this, plan, "wo", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.dropout));
 }
 
 at::Tensor T5Dense::forward_impl(at::Tensor x) {
   auto h = (*wi_)(x);
-  if (!wi_1_ && activation_ == nn::Activation::kRelu) return (*wo_)(nn::relu_dropout(h, dropout_->active_p()));
+  if (!wi_1_ && activation_ == Activation::kRelu) return (*wo_)(nn::relu_dropout(h, dropout_->active_p()));
   h = nn::activate(h, activation_);
   if (wi_1_) h = nn::remakable({h, (*wi_1_)(x)}, [](const auto& halves) { return at::mul(halves[0], halves[1]); });
   return (*wo_)((*dropout_)(h));
 }
 
-T5LayerFF::T5LayerFF(const T5Config& config, at::ScalarType dtype) : class_name_(config.class_prefix + "LayerFF") {
-  dense_ = register_module("DenseReluDense", std::make_shared<T5Dense>(config, dtype));
-  layer_norm_ = register_module("layer_norm", std::make_shared<nn::RmsNorm>(config.d_model, config.norm_eps,
-                                                                            config.class_prefix + "LayerNorm", dtype));
+T5LayerFF::T5LayerFF(const families::T5Config& config, const families::Blueprint& plan, at::ScalarType dtype)
+    : class_name_(config.class_prefix + "LayerFF") {
+  dense_ = register_module("DenseReluDense", std::make_shared<T5Dense>(config, plan.at("DenseReluDense"), dtype));
+  layer_norm_ = add_norm(*this, config, plan, "layer_norm", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.dropout));
 }
 

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "models/t5_config.h"
+#include "families/blueprint.h"
+#include "families/t5_config.h"
+#include "nn/activation.h"
 #include "nn/sequence_rows.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/dropout.h"
@@ -49,7 +51,7 @@ using T5AttentionBlock = nn::Block<T5AttentionInput, T5AttentionOutput>;
 
 class T5Attention : public T5AttentionBlock {
  public:
-  T5Attention(const T5Config& config, T5Role role, bool has_bias, at::ScalarType dtype);
+  T5Attention(const families::T5Config& config, const families::Blueprint& plan, T5Role role, at::ScalarType dtype);
   std::string class_name() const override { return config_.class_prefix + "Attention"; }
 
  protected:
@@ -61,7 +63,7 @@ class T5Attention : public T5AttentionBlock {
   at::Tensor appended(at::Tensor& cached, std::int64_t& capacity, const at::Tensor& added,
                       const T5Layout& layout) const;
 
-  T5Config config_;
+  families::T5Config config_;
   T5Role role_;
   std::shared_ptr<nn::Linear> q_, k_, v_, o_;
   std::shared_ptr<nn::Embedding> relative_attention_bias_;
@@ -70,7 +72,8 @@ class T5Attention : public T5AttentionBlock {
 /// Norm, attention, dropout and residual: T5LayerSelfAttention and T5LayerCrossAttention.
 class T5LayerAttention : public T5AttentionBlock {
  public:
-  T5LayerAttention(const T5Config& config, T5Role role, bool has_bias, at::ScalarType dtype);
+  T5LayerAttention(const families::T5Config& config, const families::Blueprint& plan, T5Role role,
+                   at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -86,14 +89,14 @@ class T5LayerAttention : public T5AttentionBlock {
 /// T5DenseActDense (wi, wo) and T5DenseGatedActDense (wi_0, wi_1, wo).
 class T5Dense : public nn::Layer {
  public:
-  T5Dense(const T5Config& config, at::ScalarType dtype);
+  T5Dense(const families::T5Config& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
   at::Tensor forward_impl(at::Tensor x) override;
 
  private:
-  nn::Activation activation_;
+  Activation activation_;
   std::string class_name_;
   std::shared_ptr<nn::Linear> wi_, wi_1_, wo_;
   std::shared_ptr<nn::Dropout> dropout_;
@@ -101,7 +104,7 @@ class T5Dense : public nn::Layer {
 
 class T5LayerFF : public nn::Layer {
  public:
-  T5LayerFF(const T5Config& config, at::ScalarType dtype);
+  T5LayerFF(const families::T5Config& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -113,5 +116,9 @@ class T5LayerFF : public nn::Layer {
   std::shared_ptr<nn::RmsNorm> layer_norm_;
   std::shared_ptr<nn::Dropout> dropout_;
 };
+
+/// Registers below `host` the norm that `plan` has under this name.
+std::shared_ptr<nn::RmsNorm> add_norm(torch::nn::Module& host, const families::T5Config& config,
+                                      const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
 
 }  // namespace tessera::models

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "models/build_parts.h"
 #include "nn/linear_cross_entropy.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -56,14 +57,13 @@ at::Tensor packed_ids(const ModelInput& in, const PackedBatch& batch) {
 
 }  // namespace
 
-T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config, at::ScalarType dtype) : config_(config) {
-  shared_ = register_module("shared", std::make_shared<nn::Embedding>(config.vocab_size, config.d_model, dtype));
-  encoder_ = register_module("encoder", std::make_shared<T5Stack>(config, false, dtype));
-  decoder_ = register_module("decoder", std::make_shared<T5Stack>(config, true, dtype));
-  if (!config.tied) {
-    lm_head_ =
-        register_module("lm_head", std::make_shared<nn::Linear>(config.d_model, config.vocab_size, false, dtype));
-  }
+T5ForConditionalGeneration::T5ForConditionalGeneration(const families::T5Config& config, at::ScalarType dtype)
+    : config_(config) {
+  const auto plan = families::blueprint(config);
+  shared_ = add_embedding(*this, plan, "shared", dtype);
+  encoder_ = register_module("encoder", std::make_shared<T5Stack>(config, plan.at("encoder"), false, dtype));
+  decoder_ = register_module("decoder", std::make_shared<T5Stack>(config, plan.at("decoder"), true, dtype));
+  lm_head_ = add_linear(*this, plan, "lm_head", dtype);
 }
 
 std::shared_ptr<Cache> T5ForConditionalGeneration::make_cache() const {

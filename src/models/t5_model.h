@@ -12,7 +12,7 @@ namespace tessera::models {
 /// T5, T5 v1.1, mT5 and umT5 (Raffel et al. 2020) with transformers' module and parameter names.
 class T5ForConditionalGeneration : public Model {
  public:
-  T5ForConditionalGeneration(const T5Config& config, at::ScalarType dtype);
+  T5ForConditionalGeneration(const families::T5Config& config, at::ScalarType dtype);
   std::string class_name() const override { return config_.class_prefix + "ForConditionalGeneration"; }
   ModelKind kind() const override { return ModelKind::kSeq2Seq; }
   std::shared_ptr<Cache> make_cache() const override;
@@ -38,7 +38,7 @@ class T5ForConditionalGeneration : public Model {
   void fused_loss(const ModelInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot, ModelOutput& out);
   double normalizer(const ModelInput& in) const;
 
-  T5Config config_;
+  families::T5Config config_;
   std::shared_ptr<nn::Embedding> shared_;
   std::shared_ptr<T5Stack> encoder_, decoder_;
   std::shared_ptr<nn::Linear> lm_head_;  // null when tied

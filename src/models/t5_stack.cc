@@ -18,15 +18,16 @@ void collect_tensors(T5StackOutput& o, std::vector<at::Tensor*>& out) {
   for (auto& t : o.states) out.push_back(&t);
 }
 
-T5Block::T5Block(const T5Config& config, bool decoder, bool has_bias, at::ScalarType dtype)
+T5Block::T5Block(const families::T5Config& config, const families::Blueprint& plan, bool decoder, at::ScalarType dtype)
     : class_name_(config.class_prefix + "Block"), bias_in_every_layer_(config.bias_in_every_layer) {
   auto layer = std::make_shared<nn::Container>("ModuleList");
-  self_ =
-      layer->register_module("0", std::make_shared<T5LayerAttention>(
-                                      config, decoder ? T5Role::kDecoderSelf : T5Role::kEncoderSelf, has_bias, dtype));
-  if (decoder)
-    cross_ = layer->register_module("1", std::make_shared<T5LayerAttention>(config, T5Role::kCross, false, dtype));
-  feed_forward_ = layer->register_module(decoder ? "2" : "1", std::make_shared<T5LayerFF>(config, dtype));
+  const auto& parts = plan.at("layer").parts;
+  const auto attention = [&](const families::Blueprint& part, T5Role role) {
+    return layer->register_module(part.name, std::make_shared<T5LayerAttention>(config, part, role, dtype));
+  };
+  self_ = attention(parts.front(), decoder ? T5Role::kDecoderSelf : T5Role::kEncoderSelf);
+  if (decoder) cross_ = attention(parts[1], T5Role::kCross);
+  feed_forward_ = layer->register_module(parts.back().name, std::make_shared<T5LayerFF>(config, parts.back(), dtype));
   register_module("layer", layer);
 }
 
@@ -43,19 +44,13 @@ T5BlockOutput T5Block::forward_impl(T5BlockInput in) {
   return {(*feed_forward_)(hidden), self.position_bias};
 }
 
-T5Stack::T5Stack(const T5Config& config, bool decoder, at::ScalarType dtype)
+T5Stack::T5Stack(const families::T5Config& config, const families::Blueprint& plan, bool decoder, at::ScalarType dtype)
     : class_name_(config.class_prefix + "Stack") {
   auto list = std::make_shared<nn::Container>("ModuleList");
-  const std::int64_t count = decoder ? config.num_decoder_layers : config.num_layers;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const bool has_bias = i == 0 || config.bias_in_every_layer;
-    blocks_.push_back(
-        list->register_module(std::to_string(i), std::make_shared<T5Block>(config, decoder, has_bias, dtype)));
-  }
+  for (const auto& part : plan.at("block").parts)
+    blocks_.push_back(list->register_module(part.name, std::make_shared<T5Block>(config, part, decoder, dtype)));
   register_module("block", list);
-  final_layer_norm_ = register_module(
-      "final_layer_norm",
-      std::make_shared<nn::RmsNorm>(config.d_model, config.norm_eps, config.class_prefix + "LayerNorm", dtype));
+  final_layer_norm_ = add_norm(*this, config, plan, "final_layer_norm", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.dropout));
 }
 

@@ -24,7 +24,7 @@ void collect_tensors(T5BlockOutput& o, std::vector<at::Tensor*>& out);
 
 class T5Block : public nn::Block<T5BlockInput, T5BlockOutput> {
  public:
-  T5Block(const T5Config& config, bool decoder, bool has_bias, at::ScalarType dtype);
+  T5Block(const families::T5Config& config, const families::Blueprint& plan, bool decoder, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:
@@ -53,7 +53,7 @@ void collect_tensors(T5StackOutput& o, std::vector<at::Tensor*>& out);
 
 class T5Stack : public nn::Block<T5StackInput, T5StackOutput> {
  public:
-  T5Stack(const T5Config& config, bool decoder, at::ScalarType dtype);
+  T5Stack(const families::T5Config& config, const families::Blueprint& plan, bool decoder, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:

@@ -1,9 +1,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace tessera::nn {
+#include "base/layer_kinds.h"
 
-enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kQuickGelu, kReluSquared, kTanh, kSigmoid, kIdentity };
+namespace tessera::nn {
 
 at::Tensor activate(const at::Tensor& x, Activation activation);
 

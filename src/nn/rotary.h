@@ -4,10 +4,9 @@
 
 #include <utility>
 
-namespace tessera::nn {
+#include "base/layer_kinds.h"
 
-/// Which elements of a head turn together: (i, i + R / 2) as in Llama and GPT-NeoX, or (2 i, 2 i + 1) as in GPT-J.
-enum class RotaryPairs { kHalves, kNeighbours };
+namespace tessera::nn {
 
 struct RotaryTable {
   at::Tensor cos, sin;   // [positions, R / 2] float32

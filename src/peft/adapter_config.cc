@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "models/config_reader.h"
+#include "families/config_reader.h"
 #include "peft/lora.h"
 #include "tessera/base/error.h"
 
@@ -13,14 +13,14 @@ using nlohmann::json;
 
 // A list of T, or a single T.
 template <class T>
-std::vector<T> list_of(const models::ConfigReader& in, const json& document, const std::string& key) {
+std::vector<T> list_of(const families::ConfigReader& in, const json& document, const std::string& key) {
   if (!in.has(key)) return {};
   if (document[key].is_array()) return in.get<std::vector<T>>(key, {});
   return {in.template get<T>(key, T{})};
 }
 
 template <class T>
-std::vector<std::pair<std::string, T>> pattern_of(const models::ConfigReader& in, const json& document,
+std::vector<std::pair<std::string, T>> pattern_of(const families::ConfigReader& in, const json& document,
                                                   const std::string& key) {
   std::vector<std::pair<std::string, T>> out;
   if (!in.has(key)) return out;
@@ -93,8 +93,8 @@ json number(double value) {
 
 LoraConfig read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {
   const std::string file = folder + "/adapter_config.json";
-  const auto document = models::read_json(file);
-  const models::ConfigReader in(document, file);
+  const auto document = families::read_json(file);
+  const families::ConfigReader in(document, file);
   const auto type = in.get<std::string>("peft_type", "");
   if (type != "LORA") throw ConfigError(file + ": peft_type is '" + type + "'; only LORA is supported", "peft_type");
   for (const auto& [key, value] : document.items()) {

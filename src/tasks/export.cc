@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "checkpoint/open_state.h"
 #include "config/options.h"
-#include "models/config_reader.h"
 #include "models/model.h"
 #include "tasks/merge.h"
 #include "tasks/model_folder.h"

@@ -8,7 +8,8 @@
 #include "base/gguf.h"
 #include "checkpoint/pretrained.h"
 #include "config/options.h"
-#include "models/config_reader.h"
+#include "families/config_reader.h"
+#include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
 #include "peft/lora.h"
 #include "tasks/assemble.h"
@@ -24,7 +25,8 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   fsdp.precision = {};  // as stored
   fsdp.source = o.source;
   const auto json = models::read_model_config(o.model_folder);
-  const auto dtype = models::stored_dtype(models::ConfigReader(json, o.model_folder + "/config.json"));
+  const auto dtype =
+      io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
   Assembled a = assemble(
       {.model_folder = o.model_folder, .adapter_folder = o.adapter_folder, .dtype = dtype, .fsdp = fsdp}, group);
   const auto save_tokenizer = [&] {

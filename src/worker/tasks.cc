@@ -1,6 +1,5 @@
 #include "worker/tasks.h"
 
-#include "tasks/estimate.h"
 #include "tasks/export.h"
 #include "tasks/generate.h"
 #include "tasks/init_model.h"
@@ -24,7 +23,6 @@ const std::vector<Task>& tasks() {
       {"init-model", tasks::init_model},
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},
-      {"estimate", tasks::estimate},
   };
   return table;
 }

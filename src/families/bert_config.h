@@ -1,13 +1,11 @@
 #pragma once
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "nn/activation.h"
+#include "base/layer_kinds.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 enum class BertHead { kSequenceClassification, kMaskedLm };
 /// How tokens learn where they are (transformers' position_embedding_type).
@@ -27,11 +25,11 @@ struct BertConfig {
   std::int64_t max_positions = 512, type_vocab_size = 2, pad_token_id = 0;
   double hidden_dropout = 0.1, attention_dropout = 0.1, classifier_dropout = 0.1;
   double norm_eps = 1e-12, initializer_range = 0.02;
-  nn::Activation activation = nn::Activation::kGelu;
+  Activation activation = Activation::kGelu;
   std::int64_t num_labels = 2;
   ProblemType problem = ProblemType::kByLabels;
-  bool tied = true;  // the masked-LM head's matrix is the word table
-  at::ScalarType stored_dtype = at::kFloat;
+  bool tied = true;                  // the masked-LM head's matrix is the word table
+  std::string stored_dtype = "F32";  // as safetensors spells it
 
   /// The longest row: RoBERTa's first positions are padding_idx + 1.
   std::int64_t longest_row() const { return roberta ? max_positions - pad_token_id - 1 : max_positions; }
@@ -40,4 +38,4 @@ struct BertConfig {
 /// ConfigError names the key and the file for a wrong value, and for an architecture whose head is not built.
 BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file);
 
-}  // namespace tessera::models
+}  // namespace tessera::families

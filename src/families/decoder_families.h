@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "models/decoder_config.h"
+#include "families/decoder_config.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 DecoderConfig parse_bloom(const nlohmann::json& json, const std::string& file);
 DecoderConfig parse_falcon(const nlohmann::json& json, const std::string& file);
@@ -24,4 +24,4 @@ DecoderConfig parse_qwen2(const nlohmann::json& json, const std::string& file);
 DecoderConfig parse_qwen3(const nlohmann::json& json, const std::string& file);
 DecoderConfig parse_smollm3(const nlohmann::json& json, const std::string& file);
 
-}  // namespace tessera::models
+}  // namespace tessera::families

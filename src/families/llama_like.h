@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "models/config_reader.h"
-#include "models/decoder_config.h"
+#include "families/config_reader.h"
+#include "families/decoder_config.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 /// Defaults of transformers' config classes, for keys that config.json leaves out.
 struct LlamaDefaults {
@@ -28,4 +28,4 @@ DecoderConfig llama_like(const nlohmann::json& json, const ConfigReader& in, con
 /// "sliding_window"; null: none (0).
 std::int64_t window_of(const nlohmann::json& json, const ConfigReader& in, std::int64_t fallback);
 
-}  // namespace tessera::models
+}  // namespace tessera::families

@@ -1,14 +1,12 @@
 #pragma once
 // Typed reading of config.json: a missing key or null gives the default, a wrong type a ConfigError that names key and
 // file.
-#include <c10/core/ScalarType.h>
-
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "tessera/base/error.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 class ConfigReader {
  public:
@@ -50,7 +48,7 @@ class ConfigReader {
 /// config.json (or another file) of a folder. ConfigError when it is missing or not JSON.
 nlohmann::json read_json(const std::string& file);
 
-/// "dtype" or "torch_dtype"; float32 when the file says nothing or "auto".
-at::ScalarType stored_dtype(const ConfigReader& config);
+/// "dtype" or "torch_dtype" as safetensors spells it, "BF16"; "F32" when the file says nothing or "auto".
+std::string stored_dtype(const ConfigReader& config);
 
-}  // namespace tessera::models
+}  // namespace tessera::families

@@ -2,13 +2,13 @@
 // What the families' config.json files have in common.
 #include <string>
 
-#include "models/config_reader.h"
-#include "models/decoder_config.h"
+#include "families/config_reader.h"
+#include "families/decoder_config.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 /// An activation by transformers' name. ConfigError names the key, the value and the known names.
-nn::Activation parse_activation(const ConfigReader& in, const std::string& key, const std::string& fallback);
+Activation parse_activation(const ConfigReader& in, const std::string& key, const std::string& fallback);
 
 /// Sets num_heads, num_kv_heads and head_dim from the usual keys. ConfigError when they do not divide.
 void parse_heads(const ConfigReader& in, DecoderConfig& config);
@@ -42,4 +42,4 @@ void require(const ConfigReader& in, const std::string& key, const T& expected, 
   if (in.get<T>(key, expected) != expected) throw ConfigError(in.file() + ": '" + key + "' " + why, key);
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

@@ -1,9 +1,9 @@
 // Llama and the families that differ from it in a few settings: Mistral, Mixtral, Qwen2, Qwen3, SmolLM3, Phi3.
-#include "models/decoder_families.h"
-#include "models/decoder_parse.h"
-#include "models/llama_like.h"
+#include "families/decoder_families.h"
+#include "families/decoder_parse.h"
+#include "families/llama_like.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 DecoderConfig llama_like(const nlohmann::json& json, const ConfigReader& in, const LlamaDefaults& defaults) {
   DecoderConfig c;
@@ -188,4 +188,4 @@ DecoderConfig parse_phi3(const nlohmann::json& given, const std::string& file) {
   return c;
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

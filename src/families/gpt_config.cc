@@ -1,10 +1,10 @@
 // GPT-2, GPT-J and GPT-NeoX.
 #include <cmath>
 
-#include "models/decoder_families.h"
-#include "models/decoder_parse.h"
+#include "families/decoder_families.h"
+#include "families/decoder_parse.h"
 
-namespace tessera::models {
+namespace tessera::families {
 namespace {
 
 struct GptDefaults {
@@ -84,7 +84,7 @@ DecoderConfig parse_gptj(const nlohmann::json& json, const std::string& file) {
                           " must be even and at most the size of a head, " + std::to_string(c.head_dim),
                       "rotary_dim");
   }
-  c.rotary.pairs = nn::RotaryPairs::kNeighbours;
+  c.rotary.pairs = RotaryPairs::kNeighbours;
   c.rotary.max_positions = c.max_positions;
   c.residual = ResidualKind::kParallel;
   c.names.mlp_norm = "";
@@ -140,4 +140,4 @@ DecoderConfig parse_gpt_neox(const nlohmann::json& json, const std::string& file
   return c;
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

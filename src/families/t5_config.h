@@ -1,13 +1,11 @@
 #pragma once
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "nn/activation.h"
+#include "base/layer_kinds.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 /// What config.json says of a T5, mT5 or umT5 (names and defaults: transformers' T5Config).
 struct T5Config {
@@ -16,16 +14,16 @@ struct T5Config {
   std::int64_t num_layers = 6, num_decoder_layers = 6;
   std::int64_t relative_buckets = 32, relative_max_distance = 128;
   double dropout = 0.1, norm_eps = 1e-6, initializer_factor = 1.0;
-  nn::Activation activation = nn::Activation::kRelu;
+  Activation activation = Activation::kRelu;
   bool gated = false;
   bool tied = true;                  // the output head is shared.weight, its input scaled by d_model^-0.5
   bool bias_in_every_layer = false;  // umT5
   std::int64_t pad_token_id = 0, eos_token_id = 1, decoder_start_token_id = 0;
-  at::ScalarType stored_dtype = at::kFloat;
+  std::string stored_dtype = "F32";  // as safetensors spells it
 };
 
 /// ConfigError names the key and the file for a wrong type, a size that is not positive, or an activation there is no
 /// code for.
 T5Config parse_t5_config(const nlohmann::json& json, const std::string& file);
 
-}  // namespace tessera::models
+}  // namespace tessera::families

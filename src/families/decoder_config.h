@@ -1,16 +1,14 @@
 #pragma once
 // Everything in which decoder families differ, as data. A family's file fills it in from config.json; the skeleton
 // (decoder_*.cc) builds any of them.
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "models/rotary_settings.h"
-#include "nn/activation.h"
+#include "base/layer_kinds.h"
+#include "families/rotary_settings.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 enum class NormKind {
   kRms,        // w * x / rms(x)
@@ -87,7 +85,7 @@ struct DecoderConfig {
   bool blind_query_sees_past = false;  // a query whose keys are all masked: evenly over the past, not over everything
 
   MlpKind mlp = MlpKind::kGated;
-  nn::Activation activation = nn::Activation::kSilu;
+  Activation activation = Activation::kSilu;
   bool mlp_bias = false;
   ExpertSettings experts;
 
@@ -102,8 +100,8 @@ struct DecoderConfig {
   std::int64_t max_positions = 0;
   double initializer_range = 0.02;
   double output_initializer_range = 0;  // of the projections that end a branch; 0: the same
-  at::ScalarType stored_dtype = at::kFloat;
+  std::string stored_dtype = "F32";     // as safetensors spells it
   std::vector<std::string> lora_targets;
 };
 
-}  // namespace tessera::models
+}  // namespace tessera::families

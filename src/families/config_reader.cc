@@ -1,8 +1,8 @@
-#include "models/config_reader.h"
+#include "families/config_reader.h"
 
 #include <fstream>
 
-namespace tessera::models {
+namespace tessera::families {
 
 nlohmann::json read_json(const std::string& file) {
   std::ifstream in(file);
@@ -16,12 +16,12 @@ nlohmann::json read_json(const std::string& file) {
   }
 }
 
-at::ScalarType stored_dtype(const ConfigReader& config) {
+std::string stored_dtype(const ConfigReader& config) {
   const auto name = config.get<std::string>("dtype", config.get<std::string>("torch_dtype", "float32"));
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  if (name == "float32" || name == "float64" || name == "auto") return at::kFloat;
+  if (name == "bfloat16") return "BF16";
+  if (name == "float16") return "F16";
+  if (name == "float32" || name == "float64" || name == "auto") return "F32";
   throw ConfigError(config.file() + ": dtype '" + name + "' is not one of float32, bfloat16, float16", "dtype");
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

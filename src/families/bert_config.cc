@@ -1,9 +1,9 @@
-#include "models/bert_config.h"
+#include "families/bert_config.h"
 
-#include "models/config_reader.h"
-#include "models/decoder_parse.h"
+#include "families/config_reader.h"
+#include "families/decoder_parse.h"
 
-namespace tessera::models {
+namespace tessera::families {
 namespace {
 
 BertHead head_of(const ConfigReader& in, const std::string& prefix) {
@@ -78,4 +78,4 @@ BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file
   return c;
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

@@ -1,15 +1,15 @@
-#include "models/t5_config.h"
+#include "families/t5_config.h"
 
-#include "models/config_reader.h"
+#include "families/config_reader.h"
 
-namespace tessera::models {
+namespace tessera::families {
 namespace {
 
-nn::Activation activation_of(const ConfigReader& in, const std::string& name) {
-  if (name == "relu") return nn::Activation::kRelu;
-  if (name == "gelu") return nn::Activation::kGelu;
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return nn::Activation::kGeluTanh;
-  if (name == "silu" || name == "swish") return nn::Activation::kSilu;
+Activation activation_of(const ConfigReader& in, const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::kGeluTanh;
+  if (name == "silu" || name == "swish") return Activation::kSilu;
   throw ConfigError(in.file() + ": activation '" + name + "' is not supported (relu, gelu, gelu_new, silu)",
                     "feed_forward_proj");
 }
@@ -57,4 +57,4 @@ T5Config parse_t5_config(const nlohmann::json& json, const std::string& file) {
   return c;
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

@@ -1,4 +1,4 @@
-#include "models/rotary_settings.h"
+#include "models/rotary_cache.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -14,67 +14,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "base/nearest.h"
-
 namespace tessera::models {
 namespace {
 
 constexpr double kPi = std::numbers::pi;
-
-double yarn_mscale(double scale, double mscale) {
-  return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
-}
-
-void parse_yarn(const ConfigReader& in, RotarySettings& r) {
-  r.factor = in.get<double>("factor", 1.0);
-  r.beta_fast = in.get<double>("beta_fast", 32.0);
-  r.beta_slow = in.get<double>("beta_slow", 1.0);
-  r.truncate = in.get<bool>("truncate", true);
-  const double mscale = in.get<double>("mscale", 0.0), all = in.get<double>("mscale_all_dim", 0.0);
-  const double inferred =
-      mscale != 0 && all != 0 ? yarn_mscale(r.factor, mscale) / yarn_mscale(r.factor, all) : yarn_mscale(r.factor, 1.0);
-  r.table_factor = in.get<double>("attention_factor", inferred);
-}
-
-void parse_longrope(const ConfigReader& in, RotarySettings& r) {
-  r.short_factors = in.get<std::vector<double>>("short_factor", {});
-  r.long_factors = in.get<std::vector<double>>("long_factor", {});
-  for (const auto* factors : {&r.short_factors, &r.long_factors}) {
-    if (static_cast<std::int64_t>(factors->size()) != r.dims / 2) {
-      throw ConfigError(in.file() + ": rope_scaling needs short_factor and long_factor of " +
-                            std::to_string(r.dims / 2) + " numbers, found " + std::to_string(factors->size()),
-                        "rope_scaling");
-    }
-  }
-  const double ratio = in.get<double>("factor", 1.0);
-  r.factor = r.original_positions > 0 ? static_cast<double>(r.max_positions) / static_cast<double>(r.original_positions)
-                                      : ratio;
-  if (r.original_positions == 0) r.original_positions = r.max_positions;
-  const double inferred =
-      r.factor <= 1 ? 1.0 : std::sqrt(1 + std::log(r.factor) / std::log(static_cast<double>(r.original_positions)));
-  r.table_factor = in.get<double>("attention_factor", inferred);
-}
-
-double required(const ConfigReader& in, const char* key) {
-  if (!in.has(key)) throw ConfigError(in.file() + ": rope_scaling lacks '" + key + "'", "rope_scaling");
-  return in.get<double>(key, 0.0);
-}
-
-RopeScaling scaling_of(const ConfigReader& in) {
-  static const std::vector<std::pair<std::string, RopeScaling>> kKnown = {
-      {"default", RopeScaling::kNone},  {"linear", RopeScaling::kLinear}, {"dynamic", RopeScaling::kDynamic},
-      {"llama3", RopeScaling::kLlama3}, {"yarn", RopeScaling::kYarn},     {"longrope", RopeScaling::kLongRope},
-      {"su", RopeScaling::kLongRope}};
-  const auto name = in.get<std::string>("rope_type", in.get<std::string>("type", "default"));
-  std::vector<std::string> names;
-  for (const auto& [known, kind] : kKnown) {
-    if (name == known) return kind;
-    names.push_back(known);
-  }
-  throw ConfigError(in.file() + ": rope_scaling of type '" + name +
-                        "' is not known (default, linear, dynamic, llama3, yarn, longrope)" + did_you_mean(name, names),
-                    "rope_scaling");
-}
 
 // base^(2 i / dims) in float32, as upstream computes it.
 at::Tensor wavelength_base(double theta, std::int64_t dims) {
@@ -82,7 +25,7 @@ at::Tensor wavelength_base(double theta, std::int64_t dims) {
   return at::pow(theta, steps);
 }
 
-at::Tensor llama3_frequencies(const RotarySettings& r, const at::Tensor& plain) {
+at::Tensor llama3_frequencies(const families::RotarySettings& r, const at::Tensor& plain) {
   const double old = static_cast<double>(r.original_positions);
   const auto length = at::reciprocal(plain) * (2 * kPi);
   const auto slow = at::where(length > old / r.low_frequency, plain / r.factor, plain);
@@ -93,7 +36,7 @@ at::Tensor llama3_frequencies(const RotarySettings& r, const at::Tensor& plain) 
   return at::where(medium, between, slow);
 }
 
-at::Tensor yarn_frequencies(const RotarySettings& r) {
+at::Tensor yarn_frequencies(const families::RotarySettings& r) {
   const auto base = wavelength_base(r.theta, r.dims);
   const double dims = static_cast<double>(r.dims), old = static_cast<double>(r.original_positions);
   const auto dimension = [&](double rotations) {
@@ -110,64 +53,23 @@ at::Tensor yarn_frequencies(const RotarySettings& r) {
 
 }  // namespace
 
-RotarySettings parse_rotary(const nlohmann::json& json, const ConfigReader& in, std::int64_t dims,
-                            std::int64_t max_positions) {
-  if (dims <= 0 || dims % 2 != 0) {
-    throw ConfigError(
-        in.file() + ": the rotary part of a head must be even and positive, found " + std::to_string(dims), "head_dim");
-  }
-  RotarySettings r;
-  r.dims = dims;
-  r.max_positions = max_positions;
-  r.theta = in.get<double>("rope_theta", 10000.0);
-  if (!in.has("rope_scaling")) return r;
-  const auto& scaling = json["rope_scaling"];
-  if (!scaling.is_object())
-    throw ConfigError(in.file() + ": rope_scaling must be an object, found " + scaling.dump(), "rope_scaling");
-  const ConfigReader s(scaling, in.file());
-  r.scaling = scaling_of(s);
-  r.original_positions = s.get<std::int64_t>("original_max_position_embeddings", max_positions);
+at::Tensor rotary_frequencies(const families::RotarySettings& r, std::int64_t length) {
   switch (r.scaling) {
-    case RopeScaling::kNone:
+    case families::RopeScaling::kNone:
       break;
-    case RopeScaling::kLinear:
-    case RopeScaling::kDynamic:
-      r.factor = required(s, "factor");
-      break;
-    case RopeScaling::kLlama3:
-      r.factor = required(s, "factor");
-      r.low_frequency = required(s, "low_freq_factor");
-      r.high_frequency = required(s, "high_freq_factor");
-      break;
-    case RopeScaling::kYarn:
-      required(s, "factor");
-      parse_yarn(s, r);
-      break;
-    case RopeScaling::kLongRope:
-      r.original_positions = in.get<std::int64_t>("original_max_position_embeddings", 0);
-      parse_longrope(s, r);
-      break;
-  }
-  return r;
-}
-
-at::Tensor rotary_frequencies(const RotarySettings& r, std::int64_t length) {
-  switch (r.scaling) {
-    case RopeScaling::kNone:
-      break;
-    case RopeScaling::kLinear:
+    case families::RopeScaling::kLinear:
       return at::reciprocal(wavelength_base(r.theta, r.dims)) / r.factor;
-    case RopeScaling::kDynamic: {
+    case families::RopeScaling::kDynamic: {
       const double most = static_cast<double>(r.max_positions), n = std::max(static_cast<double>(length), most);
       const double dims = static_cast<double>(r.dims);
       const double theta = r.theta * std::pow(r.factor * n / most - (r.factor - 1), dims / (dims - 2));
       return at::reciprocal(wavelength_base(theta, r.dims));
     }
-    case RopeScaling::kLlama3:
+    case families::RopeScaling::kLlama3:
       return llama3_frequencies(r, at::reciprocal(wavelength_base(r.theta, r.dims)));
-    case RopeScaling::kYarn:
+    case families::RopeScaling::kYarn:
       return yarn_frequencies(r);
-    case RopeScaling::kLongRope: {
+    case families::RopeScaling::kLongRope: {
       const auto& factors = length > r.original_positions ? r.long_factors : r.short_factors;
       return at::reciprocal(at::tensor(factors, at::TensorOptions().dtype(at::kFloat)) *
                             wavelength_base(r.theta, r.dims));
@@ -182,7 +84,8 @@ void RotaryCache::make(std::int64_t rows, std::int64_t length) {
            rotary_frequencies(settings_, frequencies_for).unsqueeze(0);
   };
   auto all = angles(length);
-  if (settings_.scaling == RopeScaling::kLongRope) all = at::cat({angles(0), angles(settings_.original_positions + 1)});
+  if (settings_.scaling == families::RopeScaling::kLongRope)
+    all = at::cat({angles(0), angles(settings_.original_positions + 1)});
   cos_ = all.cos() * settings_.table_factor;
   sin_ = all.sin() * settings_.table_factor;
   rows_ = rows;
@@ -217,14 +120,14 @@ nn::RotaryTable RotaryCache::dynamic_table(const at::Tensor& positions, const nn
 
 nn::RotaryTable RotaryCache::table(const at::Tensor& positions, std::int64_t length,
                                    const nn::SequenceRows* documents) {
-  const bool dynamic = settings_.scaling == RopeScaling::kDynamic;
+  const bool dynamic = settings_.scaling == families::RopeScaling::kDynamic;
   if (dynamic && documents) return dynamic_table(positions, *documents);
   const std::int64_t wanted = dynamic ? std::max(length, settings_.max_positions) : 0;
   if (rows_ < length || wanted != made_for_) {
     make(std::max<std::int64_t>(128, dynamic ? length : 2 * length), length);
     made_for_ = wanted;
   }
-  const bool longrope = settings_.scaling == RopeScaling::kLongRope;
+  const bool longrope = settings_.scaling == families::RopeScaling::kLongRope;
   return {cos_, sin_, longrope ? long_rope_rows(positions, length, documents) : positions, settings_.pairs};
 }
 

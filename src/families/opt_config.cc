@@ -1,7 +1,7 @@
-#include "models/decoder_families.h"
-#include "models/decoder_parse.h"
+#include "families/decoder_families.h"
+#include "families/decoder_parse.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
 DecoderConfig parse_opt(const nlohmann::json& json, const std::string& file) {
   const ConfigReader in(json, file);
@@ -55,4 +55,4 @@ DecoderConfig parse_opt(const nlohmann::json& json, const std::string& file) {
   return c;
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

@@ -1,11 +1,11 @@
 // Gemma and Gemma 2.
 #include <cmath>
 
-#include "models/decoder_families.h"
-#include "models/decoder_parse.h"
-#include "models/llama_like.h"
+#include "families/decoder_families.h"
+#include "families/decoder_parse.h"
+#include "families/llama_like.h"
 
-namespace tessera::models {
+namespace tessera::families {
 namespace {
 
 LlamaDefaults gemma_defaults(const std::string& prefix) {
@@ -67,4 +67,4 @@ DecoderConfig parse_gemma2(const nlohmann::json& json, const std::string& file) 
   return c;
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

@@ -1,14 +1,13 @@
-#include "models/decoder_parse.h"
+#include "families/decoder_parse.h"
 
 #include <cmath>
 #include <utility>
 
 #include "base/nearest.h"
 
-namespace tessera::models {
+namespace tessera::families {
 
-nn::Activation parse_activation(const ConfigReader& in, const std::string& key, const std::string& fallback) {
-  using nn::Activation;
+Activation parse_activation(const ConfigReader& in, const std::string& key, const std::string& fallback) {
   static const std::vector<std::pair<std::string, Activation>> kKnown = {{"relu", Activation::kRelu},
                                                                          {"gelu", Activation::kGelu},
                                                                          {"gelu_python", Activation::kGelu},
@@ -70,4 +69,4 @@ void finish(const ConfigReader& in, DecoderConfig& c) {
   c.stored_dtype = stored_dtype(in);
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

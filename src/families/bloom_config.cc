@@ -1,10 +1,10 @@
 // BLOOM and Falcon: fused projections by key/value head, linear biases (Falcon's early and small models) or rotary.
 #include <cmath>
 
-#include "models/decoder_families.h"
-#include "models/decoder_parse.h"
+#include "families/decoder_families.h"
+#include "families/decoder_parse.h"
 
-namespace tessera::models {
+namespace tessera::families {
 namespace {
 
 DecoderConfig bloom_like(const ConfigReader& in, const std::string& prefix, const std::string& layer) {
@@ -60,7 +60,7 @@ DecoderConfig parse_bloom(const nlohmann::json& json, const std::string& file) {
   c.num_heads = in.positive("n_head", 8);
   parse_heads(in, c);
   c.intermediate_size = 4 * c.hidden_size;
-  c.activation = nn::Activation::kGeluTanh;
+  c.activation = Activation::kGeluTanh;
   c.position = PositionKind::kLinearBias;
   c.qkv_bias = c.o_bias = c.mlp_bias = true;
   c.residual_after_norm = in.get<bool>("apply_residual_connection_post_layernorm", false);
@@ -101,4 +101,4 @@ DecoderConfig parse_falcon(const nlohmann::json& json, const std::string& file) 
   return c;
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::families

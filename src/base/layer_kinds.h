@@ -1,0 +1,10 @@
+#pragma once
+// Kinds of layers that descriptions of models name (families) and kernels compute (nn).
+namespace tessera {
+
+enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kQuickGelu, kReluSquared, kTanh, kSigmoid, kIdentity };
+
+/// Which elements of a head turn together: (i, i + R / 2) as in Llama and GPT-NeoX, or (2 i, 2 i + 1) as in GPT-J.
+enum class RotaryPairs { kHalves, kNeighbours };
+
+}  // namespace tessera

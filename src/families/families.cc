@@ -1,0 +1,69 @@
+#include "families/families.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/nearest.h"
+#include "families/config_reader.h"
+#include "families/decoder_families.h"
+#include "tessera/base/error.h"
+
+namespace tessera::families {
+namespace {
+
+template <auto parse>
+FamilyConfig parsed(const nlohmann::json& json, const std::string& file) {
+  return parse(json, file);
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> kFamilies = {
+      {"bert", parsed<parse_bert_config>},
+      {"bloom", parsed<parse_bloom>},
+      {"falcon", parsed<parse_falcon>},
+      {"gemma", parsed<parse_gemma>},
+      {"gemma2", parsed<parse_gemma2>},
+      {"gpt2", parsed<parse_gpt2>},
+      {"gpt_neox", parsed<parse_gpt_neox>},
+      {"gptj", parsed<parse_gptj>},
+      {"llama", parsed<parse_llama>},
+      {"mistral", parsed<parse_mistral>},
+      {"mixtral", parsed<parse_mixtral>},
+      {"mt5", parsed<parse_t5_config>},
+      {"opt", parsed<parse_opt>},
+      {"phi3", parsed<parse_phi3>},
+      {"qwen2", parsed<parse_qwen2>},
+      {"qwen3", parsed<parse_qwen3>},
+      {"roberta", parsed<parse_bert_config>},
+      {"smollm3", parsed<parse_smollm3>},
+      {"t5", parsed<parse_t5_config>},
+      {"umt5", parsed<parse_t5_config>},
+      {"xlm-roberta", parsed<parse_bert_config>},
+  };
+  return kFamilies;
+}
+
+FamilyConfig parse_config(const nlohmann::json& json, const std::string& file) {
+  const auto model_type = ConfigReader(json, file).get<std::string>("model_type", "");
+  std::vector<std::string> names;
+  std::string listed;
+  for (const auto& family : families()) {
+    if (family.model_type == model_type) return family.parse(json, file);
+    names.push_back(family.model_type);
+    listed += (listed.empty() ? "" : ", ") + family.model_type;
+  }
+  throw ConfigError(
+      file + ": model_type '" + model_type + "' is not known (" + listed + ")" + did_you_mean(model_type, names),
+      "model_type");
+}
+
+Blueprint blueprint_of(const FamilyConfig& config) {
+  return std::visit([](const auto& c) { return blueprint(c); }, config);
+}
+
+const std::string& stored_dtype_of(const FamilyConfig& config) {
+  return std::visit([](const auto& c) -> const std::string& { return c.stored_dtype; }, config);
+}
+
+}  // namespace tessera::families

@@ -1,0 +1,74 @@
+// config.json -> modules without memory, and what the rest of the program asks about the family.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "families/config_reader.h"
+#include "families/families.h"
+#include "io/safetensors_dtype.h"
+#include "models/bert_model.h"
+#include "models/causal_lm.h"
+#include "models/gguf_model.h"
+#include "models/t5_model.h"
+
+namespace tessera::models {
+namespace {
+
+std::shared_ptr<Model> build(const families::T5Config& t5, at::ScalarType dtype, ModelConfig& out) {
+  out.kind = ModelKind::kSeq2Seq;
+  out.no_split_classes = {t5.class_prefix + "Block"};
+  out.default_lora_targets = {"q", "v"};
+  out.vocab_size = t5.vocab_size;
+  out.pad_token_id = t5.pad_token_id;
+  out.eos_token_id = t5.eos_token_id;
+  out.decoder_start_token_id = t5.decoder_start_token_id;
+  out.task_type = "SEQ_2_SEQ_LM";
+  return std::make_shared<T5ForConditionalGeneration>(t5, dtype);
+}
+
+std::shared_ptr<Model> build(const families::DecoderConfig& c, at::ScalarType dtype, ModelConfig& out) {
+  out.kind = ModelKind::kCausal;
+  out.no_split_classes = {c.classes.layer};
+  out.default_lora_targets = c.lora_targets;
+  out.vocab_size = c.vocab_size;
+  out.pad_token_id = c.pad_token_id;
+  out.eos_token_id = c.eos_token_id;
+  out.decoder_start_token_id = c.bos_token_id;
+  out.task_type = "CAUSAL_LM";
+  out.output_embedding = c.names.head;
+  out.max_positions = c.position == families::PositionKind::kLearned ? c.position_rows : 0;
+  return std::make_shared<CausalLm>(c, dtype);
+}
+
+std::shared_ptr<Model> build(const families::BertConfig& c, at::ScalarType dtype, ModelConfig& out) {
+  const bool classifies = c.head == families::BertHead::kSequenceClassification;
+  out.kind = classifies ? ModelKind::kSequenceClassification : ModelKind::kMaskedLm;
+  out.no_split_classes = {c.class_prefix + "Layer", c.class_prefix + "Embeddings", c.class_prefix + "SelfOutput"};
+  out.default_lora_targets = {"query", "value"};
+  out.vocab_size = c.vocab_size;
+  out.pad_token_id = c.pad_token_id;
+  out.task_type = classifies ? "SEQ_CLS" : "";
+  out.output_embedding = c.roberta ? "lm_head.decoder" : "cls.predictions.decoder";
+  out.max_positions = c.longest_row();
+  return make_bert(c, dtype);
+}
+
+}  // namespace
+
+std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, const BuildOptions& options) {
+  const std::string file = folder + "/config.json";
+  auto json = read_model_config(folder);
+  if (options.min_vocab_size > 0)
+    json["vocab_size"] = std::max(options.min_vocab_size, json.value("vocab_size", std::int64_t{0}));
+  if (!options.attn_implementation.empty()) json["attn_implementation"] = options.attn_implementation;
+  const auto described = families::parse_config(json, file);
+  ModelConfig found;
+  found.model_type = families::ConfigReader(json, file).get<std::string>("model_type", "");
+  found.folder = folder;
+  found.stored_dtype = *io::safetensors_dtype(families::stored_dtype_of(described));
+  const auto dtype = options.dtype.value_or(at::kFloat);
+  auto model = std::visit([&](const auto& c) { return build(c, dtype, found); }, described);
+  if (config) *config = std::move(found);
+  return model;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,53 @@
+// Descriptions of models without their code.
+#include "families/families.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+
+namespace tessera::families {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names names_of(const Blueprint& root) {
+  Names out;
+  for (const auto& p : parameters_of(root)) out.push_back(p.name);
+  return out;
+}
+
+TEST(Blueprint, ParametersOfAModuleComeBeforeThoseOfItsParts) {
+  Blueprint root{.parameters = {{"bias", {3}}}};
+  root.parts.push_back(list("layers", 2, [](std::int64_t i) { return linear("", 4, 5 + i, Bias::kNone); }));
+  root.parts.push_back(norm("norm", 4, NormForm::kWeightAndBias));
+  EXPECT_EQ(names_of(root), (Names{"bias", "layers.0.weight", "layers.1.weight", "norm.weight", "norm.bias"}));
+  EXPECT_EQ(parameters_of(root)[2].shape, (std::vector<std::int64_t>{6, 4}));
+  EXPECT_EQ(transposed_linear("a", 4, 5, Bias::kNone).parameters[0].shape, (std::vector<std::int64_t>{4, 5}));
+  EXPECT_EQ(root.find("head"), nullptr);
+  EXPECT_THROW(root.at("head"), Error);
+}
+
+TEST(Families, AConfigIsDescribedByItsModelType) {
+  const auto config = parse_config({{"model_type", "llama"},
+                                    {"num_hidden_layers", 1},
+                                    {"hidden_size", 8},
+                                    {"num_attention_heads", 2},
+                                    {"num_key_value_heads", 1},
+                                    {"intermediate_size", 12},
+                                    {"vocab_size", 16},
+                                    {"tie_word_embeddings", true},
+                                    {"dtype", "bfloat16"}},
+                                   "config.json");
+  EXPECT_EQ(stored_dtype_of(config), "BF16");
+  const std::string layer = "model.layers.0.";
+  EXPECT_EQ(names_of(blueprint_of(config)),
+            (Names{"model.embed_tokens.weight", layer + "self_attn.q_proj.weight", layer + "self_attn.k_proj.weight",
+                   layer + "self_attn.v_proj.weight", layer + "self_attn.o_proj.weight", layer + "mlp.gate_proj.weight",
+                   layer + "mlp.up_proj.weight", layer + "mlp.down_proj.weight", layer + "input_layernorm.weight",
+                   layer + "post_attention_layernorm.weight", "model.norm.weight"}));
+}
+
+}  // namespace
+}  // namespace tessera::families

@@ -1,0 +1,77 @@
+// The modules that are built are those of the blueprint: names, shapes and order of the parameters.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "families/config_reader.h"
+#include "families/families.h"
+#include "models/model.h"
+#include "support/temp_folder.h"
+
+namespace tessera::models {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+
+Shapes described(const std::string& file) {
+  Shapes out;
+  const auto config = families::parse_config(families::read_json(file), file);
+  for (const auto& p : families::parameters_of(families::blueprint_of(config))) out.emplace_back(p.name, p.shape);
+  return out;
+}
+
+Shapes built(const std::string& folder) {
+  Shapes out;
+  for (const auto& p : build_model(folder, nullptr)->named_parameters())
+    out.emplace_back(p.key(), p.value().sizes().vec());
+  return out;
+}
+
+void expect_equal(const json& config) {
+  const test::TempFolder folder("blueprint");
+  std::ofstream(folder.path() + "/config.json") << config.dump();
+  const auto shapes = built(folder.path());
+  EXPECT_GT(shapes.size(), 10u);
+  EXPECT_EQ(described(folder.path() + "/config.json"), shapes) << config.dump();
+}
+
+TEST(BlueprintOfAModel, EveryFamilysDefaultsAreWhatIsBuilt) {
+  for (const auto& family : families::families()) expect_equal({{"model_type", family.model_type}});
+}
+
+TEST(BlueprintOfAModel, KeysThatAddOrTakeAwayModulesAreHonoured) {
+  const std::vector<json> keys = {
+      {{"model_type", "llama"}, {"tie_word_embeddings", true}, {"attention_bias", true}, {"mlp_bias", true}},
+      {{"model_type", "gptj"}, {"tie_word_embeddings", true}},
+      {{"model_type", "gpt2"}, {"tie_word_embeddings", false}, {"n_inner", 100}},
+      {{"model_type", "opt"}, {"word_embed_proj_dim", 256}, {"do_layer_norm_before", false}, {"enable_bias", false}},
+      {{"model_type", "opt"}, {"layer_norm_elementwise_affine", false}, {"tie_word_embeddings", false}},
+      {{"model_type", "falcon"}, {"new_decoder_architecture", true}, {"num_kv_heads", 71}},
+      {{"model_type", "falcon"}, {"parallel_attn", false}, {"bias", true}, {"alibi", true}, {"multi_query", false}},
+      {{"model_type", "gpt_neox"}, {"attention_bias", false}, {"use_parallel_residual", false}},
+      {{"model_type", "t5"}, {"feed_forward_proj", "gated-gelu"}, {"tie_word_embeddings", false}},
+      {{"model_type", "t5"}, {"num_decoder_layers", 2}},
+      {{"model_type", "bert"}, {"tie_word_embeddings", false}, {"position_embedding_type", "relative_key"}},
+      {{"model_type", "bert"}, {"architectures", {"BertForSequenceClassification"}}, {"num_labels", 5}},
+      {{"model_type", "roberta"}, {"architectures", {"RobertaForSequenceClassification"}}},
+      {{"model_type", "xlm-roberta"}, {"tie_word_embeddings", false}}};
+  for (const auto& config : keys) expect_equal(config);
+}
+
+TEST(BlueprintOfAModel, HoldsForTheFoldersOfTheTests) {
+  int folders = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(TESSERA_TEST_DATA)) {
+    if (entry.path().filename() != "config.json" || !families::read_json(entry.path().string()).contains("model_type"))
+      continue;
+    ++folders;
+    EXPECT_EQ(described(entry.path().string()), built(entry.path().parent_path().string())) << entry.path();
+  }
+  EXPECT_GT(folders, 20);
+}
+
+}  // namespace
+}  // namespace tessera::models
