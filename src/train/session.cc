@@ -76,7 +76,6 @@ bool Session::run() {
   print_banner();
   checkpoints_.resume();
   bar_.start_at(state_.global_step);
-  if (task_.flops_per_token > 0) gemm_rate_ = measure_gemm_rate(model_.group(), task_.compute_dtype);
   if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) evaluate();
   const auto start = Clock::now();
   TrainerCallbacks callbacks = checkpoints_.callbacks();
@@ -88,7 +87,7 @@ bool Session::run() {
   checkpoints_.finish();
   if (interrupted_) return false;
   if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
-  summarise(seconds_since(start));
+  summarise(seconds_since(start) - measuring_seconds_);
   return true;
 }
 
@@ -139,6 +138,7 @@ void Session::on_step(const StepReport& step) {
       (arguments_.logging_first_step && step.step == 1)) {
     log_step();
   }
+  if (gemm_rate_ == 0 && task_.flops_per_token > 0) measure_machine();
   if (due(arguments_.eval_strategy, arguments_.eval_steps.value_or(arguments_.logging_steps), false)) evaluate();
   if (checkpoints_.due(false)) save_checkpoint();
   if (step.interrupted && !last) {
@@ -173,6 +173,12 @@ void Session::log_step() {
   }
   log(std::move(row), extra);
   window_ = {};
+}
+
+void Session::measure_machine() {
+  const auto start = Clock::now();
+  gemm_rate_ = measure_gemm_rate(model_.group(), task_.compute_dtype);
+  measuring_seconds_ += seconds_since(start);
 }
 
 void Session::log(Json row, const Json& extra) {

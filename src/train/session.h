@@ -49,6 +49,8 @@ class Session {
   void on_epoch_end();
   bool due(Interval strategy, double steps, bool at_epoch_end) const;
   void log_step();
+  /// Collective, a fraction of a second; not before the first step, which nobody should wait for.
+  void measure_machine();
   void evaluate();
   bool update_best(double value);
   void save_checkpoint();
@@ -72,7 +74,7 @@ class Session {
     double loss = 0, seconds = 0;
     std::int64_t steps = 0, tokens = 0;
   } window_, all_;
-  double last_grad_norm_ = 0, last_learning_rate_ = 0, gemm_rate_ = 0;
+  double last_grad_norm_ = 0, last_learning_rate_ = 0, gemm_rate_ = 0, measuring_seconds_ = 0;
   std::int64_t evaluated_at_ = -1;
   bool stop_ = false, interrupted_ = false;
 };
