@@ -23,7 +23,7 @@ adapter=
   "$python" "$peer" prepare --model "$model" --tokens "$work/tokens.safetensors" --seq "$seq" $adapter
 job="--model '$model' --tokens '$work/tokens.safetensors' $adapter --precision $precision --batch $batch --steps {steps} $more --out {metrics}"
 
-runs=(--run "tessera='$tessera' launch --use_cpu --num_processes $ranks '$(dirname "$tessera")/bench/train_bench' $job")
+runs=(--run "tessera='$tessera' launch --use_cpu --num_processes $ranks --num_cpu_threads_per_process 1 '$(dirname "$tessera")/bench/train_bench' $job")
 for api in ${PEERS-fsdp1 fsdp2}; do
   runs+=(--run "$api='$(dirname "$python")/torchrun' --nproc_per_node $ranks '$peer' train --api $api $job")
 done
