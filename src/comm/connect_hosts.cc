@@ -2,17 +2,16 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <random>
 #include <sstream>
 
 #include "comm/exchange.h"
 #include "comm/hosts_communicator.h"
+#include "comm/own_host.h"
 #include "comm/shm_host.h"
 #include "tessera/base/error.h"
 
@@ -50,16 +49,6 @@ Endpoint master(const RankEnvironment& environment) {
     throw ConfigError(fmt::format("MASTER_PORT must be a port, 1 to 65535, it is '{}'", port), "MASTER_PORT");
   }
   return result;
-}
-
-/// Equal for two processes that can share memory; where a launcher says that they are on different nodes, it is
-/// believed.
-std::string own_host() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  char network[64] = {};
-  [[maybe_unused]] const auto n = ::readlink("/proc/self/ns/net", network, sizeof(network) - 1);
-  return fmt::format("{}/{}/{}/{}", variable("GROUP_RANK"), variable("SLURM_NODEID"), boot, network);
 }
 
 std::string new_secret() {

@@ -1,32 +1,18 @@
 #include "fsdp/mesh.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <fstream>
 
+#include "comm/own_host.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
 namespace {
 
-/// Equal for processes that run under one kernel in one network: what is called a host here (containers count).
-std::string host_identity() {
-  std::array<char, 256> text{};
-  if (gethostname(text.data(), text.size() - 1) != 0) text[0] = 0;
-  std::string identity = text.data();
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  text.fill(0);
-  if (readlink("/proc/self/ns/net", text.data(), text.size() - 1) < 0) text[0] = 0;
-  return identity + "/" + boot + "/" + text.data();
-}
-
 /// Of each rank, its group.
 std::vector<int> shard_groups(comm::Communicator& world, int group_size) {
-  if (group_size == 0) return groups_by_host(world.all_gather_objects(host_identity()));
+  if (group_size == 0) return groups_by_host(world.all_gather_objects(comm::own_host()));
   if (group_size < 0 || world.size() % group_size != 0)
     throw ConfigError(
         fmt::format("hybrid sharding: a group of {} ranks does not divide the world of {}; choose a divisor of {}",

@@ -74,7 +74,7 @@ class Machines : public testing::Test {
     return {"--num_machines",    "2",     "--machine_rank",      std::to_string(rank),
             "--main_process_ip", address, "--main_process_port", std::to_string(port)};
   }
-  static int port(int test) { return 20000 + ::getpid() % 10000 + test * 10000; }
+  static int port(int test) { return 20000 + ::getpid() % 5000 + test * 5000; }
 
   std::vector<double> losses(const std::string& output) const {
     std::vector<double> found;
@@ -84,6 +84,12 @@ class Machines : public testing::Test {
       if (row.contains("step")) found.push_back(row["loss"]);
     }
     return found;
+  }
+
+  std::size_t weights(const std::string& output) const {  // a hash: a megabyte that differs would be printed
+    std::ifstream in(folder_ + output + "/model.safetensors", std::ios::binary);
+    EXPECT_TRUE(in.is_open()) << output;
+    return std::hash<std::string>()({std::istreambuf_iterator<char>(in), {}});
   }
 
   void expect_the_losses_of_one_host(const std::string& output) {
@@ -118,6 +124,45 @@ TEST_F(Machines, NamespacesTrainAsOneHost) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   ASSERT_EQ(second.exit_code, 0) << second.err;
   expect_the_losses_of_one_host("/two");
+}
+
+/// Copies inside hosts, gradients across them: what one host gives for the same groups of ranks, to the bit.
+TEST_F(Machines, HybridStrategiesShareInsideEachHostAndTrainAsOneHost) {
+  const Namespaces namespaces;
+  for (const std::string strategy : {"HYBRID_SHARD", "HYBRID_SHARD_ZERO2"}) {
+    const bool apart = namespaces.made() && strategy == "HYBRID_SHARD";  // else two launches on this machine
+    const auto command = [&](std::vector<std::string> flags, const std::string& output) {
+      flags.insert(flags.end(), {"--use_fsdp", "--fsdp_sharding_strategy", strategy});
+      auto all = launch(flags, output + strategy, "3");
+      all.insert(all.end(),
+                 {"--use_peft_lora", "false", "--gather", "shared"});  // an error where ranks share no memory
+      return all;
+    };
+    const auto on_machine = [&](int k) {
+      const auto flags = machine(k, apart ? "10.77.0.1" : "127.0.0.1", port(apart ? 4 : 5));
+      return apart ? namespaces.on(k, command(flags, "/two")) : command(flags, "/two");
+    };
+    Subprocess zero(on_machine(0)), one(on_machine(1));
+    const Finished first = zero.finish(120s), second = one.finish(120s);
+    ASSERT_EQ(first.exit_code, 0) << strategy << first.err;
+    ASSERT_EQ(second.exit_code, 0) << strategy << second.err;
+    const Finished r = test::run(command({"--fsdp_shard_group_size", "2"}, "/one"));
+    ASSERT_EQ(r.exit_code, 0) << strategy << r.err;
+    ASSERT_EQ(losses("/one" + strategy).size(), 3u);
+    EXPECT_EQ(losses("/two" + strategy), losses("/one" + strategy)) << strategy;
+    EXPECT_EQ(weights("/two" + strategy), weights("/one" + strategy)) << strategy;
+  }
+}
+
+TEST_F(Machines, AShardGroupOverSeveralHostsSharesNoMemory) {
+  auto zero_flags = launch(machine(0, "127.0.0.1", port(6)), "/two", "3");
+  auto one_flags = launch(machine(1, "127.0.0.1", port(6)), "/two", "3");
+  for (auto* flags : {&zero_flags, &one_flags}) flags->insert(flags->end(), {"--gather", "shared"});
+  Subprocess zero(zero_flags), one(one_flags);
+  const Finished first = zero.finish(60s), second = one.finish(60s);
+  EXPECT_NE(first.exit_code, 0);
+  EXPECT_NE(second.exit_code, 0);
+  EXPECT_NE(first.err.find("share no memory"), std::string::npos) << first.err;
 }
 
 TEST_F(Machines, AHostThatIsGoneIsNoticedWithinSecondsAndNamed) {

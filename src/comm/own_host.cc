@@ -1,0 +1,23 @@
+#include "comm/own_host.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+namespace tessera::comm {
+
+std::string own_host() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  char network[64] = {};
+  [[maybe_unused]] const auto n = ::readlink("/proc/self/ns/net", network, sizeof(network) - 1);
+  return fmt::format("{}/{}/{}/{}", variable("GROUP_RANK"), variable("SLURM_NODEID"), boot, network);
+}
+
+}  // namespace tessera::comm
