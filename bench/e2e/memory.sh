@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# What a rank holds at most (proportional memory above what it held before the model), beside the formula of
-# docs/guides/sharding.md, for each strategy, precision and place of the state. Two ranks, rows of 16 tokens, so that
+# What a rank holds at most (the mean over the ranks' proportional memory, above what they held before the model), beside the
+# formula of docs/guides/sharding.md, for each strategy, precision and place of the state. Two ranks, short rows, so that
 # activations do not matter.
 #
-#   bench/e2e/memory.sh MODEL_FOLDER TOKENS ADAPTER_FOLDER DISK_FOLDER
+#   bench/e2e/memory.sh MODEL_FOLDER TOKENS ADAPTER_FOLDER DISK_FOLDER [full | lora | "full lora"]
 #
-# TOKENS and ADAPTER_FOLDER: as bench/peers/causal_lm.py prepare --seq 16 --adapter makes them.
+# TOKENS and ADAPTER_FOLDER: as bench/peers/causal_lm.py prepare --seq 16 --adapter makes them. A frozen table is read where it is
+# mapped, row by row; measure LoRA on a model whose output head is its table (llama_450m), so that all rows are.
 set -euo pipefail
-model=$1 tokens=$2 adapter=$3 disk=$4
+model=$1 tokens=$2 adapter=$3 disk=$4 kinds=${5:-full lora}
 program=$(dirname "${TESSERA:-$(dirname "$0")/../../build/release/tessera}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMP_NUM_THREADS=1
 echo "| trained | strategy | precision | state | formula MiB | held MiB | held / formula | base MiB |"
 echo "|---|---|---|---|---|---|---|---|"
-for kind in full lora; do
+for kind in $kinds; do
   for precision in fp32 bf16; do
     for strategy in FULL_SHARD SHARD_GRAD_OP NO_SHARD; do
       for place in memory disk; do

@@ -56,7 +56,6 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
     (p.trainable ? s.trainable : p.stored_as_computed ? s.frozen_mapped : s.frozen_cast) += p.numel;
     const auto unit = unit_of(p.name);
     whole[unit] += p.numel;
-    if (!p.stored_as_computed) s.largest_cast = std::max(s.largest_cast, p.numel);
     if (p.trainable) buckets.add(unit, p.numel);
   }
   s.root_whole = whole[""];
@@ -74,17 +73,12 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const std::int64_t slots = 4 * s.slots;
   const std::int64_t gradients = 4 * s.trainable / slices, masters = job.low_precision ? gradients : 0;
   const std::int64_t trainable = compute * s.trainable / slices;
-  // What is mapped is one copy for all ranks of the host; what is cast lies in slices.
+  // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
   const std::int64_t frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
-  const std::int64_t cast = 4 * s.largest_cast / slices;  // read while loading
-  const std::int64_t replicas = whole ? slots : 0;        // sums on their way
+  const std::int64_t replicas = whole ? slots : 0;  // sums on their way
   const std::int64_t leaf = s.largest_leaf / slices;
-  if (!job.on_disk) {
-    const auto loaded = trainable + masters + frozen + cast;
-    return std::max(loaded, trainable + masters + frozen + 3 * gradients + slots + replicas);
-  }
-  const std::int64_t units =
-      compute * (s.root_whole + 2 * s.largest_unit_whole) / (s.largest_cast > 0 ? slices : job.ranks);
+  if (!job.on_disk) return trainable + masters + frozen + 3 * gradients + slots + replicas;
+  const std::int64_t units = compute * (s.root_whole + 2 * s.largest_unit_whole) / job.ranks;
   const std::int64_t forward = kept ? trainable + frozen : units;
   const std::int64_t update = 3 * 4 * leaf + (job.low_precision ? 2 * leaf : 0) + (whole ? trainable : 0);
   return gradients + slots + std::max(forward, update);

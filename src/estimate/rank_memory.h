@@ -19,7 +19,6 @@ struct SizedParameter {
 struct ModelSizes {
   std::int64_t trainable = 0, frozen_mapped = 0, frozen_cast = 0;
   std::int64_t root_whole = 0, largest_unit_whole = 0;  // frozen ones included
-  std::int64_t largest_cast = 0;                        // of one parameter
   std::int64_t largest_leaf = 0;                        // trainable, in one flat tensor
   std::int64_t slots = 0;                               // of gradients on their way: fsdp/gradient_reducer.h
   std::int64_t total() const { return trainable + frozen_mapped + frozen_cast; }

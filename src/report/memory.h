@@ -1,6 +1,7 @@
 #pragma once
-// What /proc says of this process. Bytes; 0 where the kernel does not tell.
+// What /proc says of a process. Bytes; 0 where the kernel does not tell.
 #include <cstdint>
+#include <string>
 
 namespace tessera::report {
 
@@ -10,7 +11,8 @@ struct ProcessMemory {
   std::int64_t proportional_bytes = 0;   // Pss: shared pages count 1/n
 };
 
-/// Reading Pss walks the page tables (milliseconds for a large process): not for every step.
-ProcessMemory process_memory();
+/// process: its id; by default this one. Reading Pss walks the page tables (milliseconds for a large process): not for
+/// every step.
+ProcessMemory process_memory(const std::string& process = "self");
 
 }  // namespace tessera::report
