@@ -12,6 +12,7 @@
 #include "base/gradient_ring.h"
 #include "fsdp/slot_ring.h"
 #include "tessera/base/error.h"
+#include "tessera/tensor/allocator.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -21,6 +22,12 @@ constexpr std::int64_t kPage = 4096;
 
 std::int64_t round_to_page(std::int64_t n) {
   return (n + kPage - 1) / kPage * kPage;
+}
+
+/// Of the slice. Not kept between steps: activations need the memory while there are no gradients.
+at::Tensor empty_gradient(const TrainableSegment& s) {
+  const tensor::FarEndScope scope;
+  return at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
 }
 
 }  // namespace
@@ -308,8 +315,7 @@ void GradientReducer::start(Bucket& b, Flight& flight) {
     comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = false};
     part.leaf = s.leaf;
     part.accumulate = s.leaf.grad().defined();
-    // Not kept between steps: activations need the memory while there are no gradients.
-    part.out = part.accumulate ? s.leaf.grad() : at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
+    part.out = part.accumulate ? s.leaf.grad() : empty_gradient(s);
     how.accumulate = part.accumulate;
     if (mesh_.replicate) {  // summed over replicas in the dtype of reductions, then added to what is there
       part.target = part.out;

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "tensor/block_map.h"
 
@@ -15,6 +16,8 @@ constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kSmallest = 16 << 10;
 constexpr std::int64_t kHugePage = 2 << 20;
 constexpr std::int64_t kRange = std::int64_t{1} << 40;  // addresses, not memory
+
+thread_local bool from_far_end = false;
 
 /// Lies in the 64 bytes before a block.
 struct BlockHeader {
@@ -40,7 +43,7 @@ class StepAllocator final : public c10::Allocator {
     if (wanted < kSmallest) return elsewhere(bytes);
     const std::int64_t size = (wanted + 2 * kAlignment - 1) / kAlignment * kAlignment;
     const std::lock_guard lock(mutex_);
-    const std::int64_t offset = blocks_.take(size);
+    const std::int64_t offset = from_far_end ? blocks_.take_high(size) : blocks_.take(size);
     if (offset < 0) return elsewhere(bytes);
     stats_.used_bytes += size;
     if (stats_.used_bytes > stats_.peak_used_bytes) stats_.peak_used_bytes = stats_.used_bytes;
@@ -101,6 +104,11 @@ bool use_step_allocator() {
     if (StepAllocator::installed) c10::SetCPUAllocator(StepAllocator::installed, 1);
   });
   return StepAllocator::installed != nullptr;
+}
+
+FarEndScope::FarEndScope() : before_(std::exchange(from_far_end, true)) {}
+FarEndScope::~FarEndScope() {
+  from_far_end = before_;
 }
 
 AllocatorStats allocator_stats() {

@@ -1,5 +1,7 @@
 #include "tensor/block_map.h"
 
+#include <algorithm>
+
 namespace tessera::tensor {
 
 std::int64_t BlockMap::take(std::int64_t size) {
@@ -10,6 +12,20 @@ std::int64_t BlockMap::take(std::int64_t size) {
     if (found > size) insert(offset + size, found - size);
     return offset;
   }
+  return grow(size);
+}
+
+std::int64_t BlockMap::take_high(std::int64_t size) {
+  const auto fit =
+      std::find_if(by_offset_.rbegin(), by_offset_.rend(), [size](const auto& block) { return block.second >= size; });
+  if (fit == by_offset_.rend()) return grow(size);
+  const auto [offset, found] = *fit;
+  erase(std::prev(fit.base()));
+  if (found > size) insert(offset, found - size);
+  return offset + found - size;
+}
+
+std::int64_t BlockMap::grow(std::int64_t size) {
   std::int64_t offset = end_;
   const auto last = by_offset_.empty() ? by_offset_.end() : std::prev(by_offset_.end());
   if (last != by_offset_.end() && last->first + last->second == end_) offset = last->first;

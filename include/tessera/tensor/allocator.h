@@ -10,6 +10,20 @@ namespace tessera::tensor {
 /// keeps its own allocator.
 bool use_step_allocator();
 
+/// While one exists, what this thread allocates is taken from the far end of the free memory: for what is going to
+/// outlive the operators around it (a gradient that waits for the optimizer), which between their blocks would split
+/// the memory up that they free.
+class FarEndScope {
+ public:
+  FarEndScope();
+  ~FarEndScope();
+  FarEndScope(const FarEndScope&) = delete;
+  FarEndScope& operator=(const FarEndScope&) = delete;
+
+ private:
+  bool before_;
+};
+
 /// Bytes of the blocks from 16 KiB on. All zero without use_step_allocator().
 struct AllocatorStats {
   std::int64_t used_bytes = 0, peak_used_bytes = 0;

@@ -31,6 +31,35 @@ TEST(BlockMap, JoinsNeighboursAndGrowsFromTheLastFreeBlock) {
   EXPECT_EQ(map.take(651), -1);
 }
 
+TEST(BlockMap, WhatOutlivesItsNeighboursDoesNotSplitUpWhatTheyFree) {
+  // A backward: activations that were laid down in order leave from the last to the first, each leaves a gradient.
+  const auto range_after = [](auto place) {
+    BlockMap map(1 << 20);
+    std::vector<std::int64_t> activations, gradients;
+    for (int layer = 0; layer < 30; ++layer) activations.push_back(map.take(600));
+    for (int layer = 0; layer < 30; ++layer) {
+      gradients.push_back((map.*place)(700));
+      map.give_back(activations.back(), 600);
+      activations.pop_back();
+    }
+    return map.end();
+  };
+  EXPECT_LE(range_after(&BlockMap::take_high), 30 * 700 + 2 * 700);
+  EXPECT_GT(range_after(&BlockMap::take), 30 * 700 + 6 * 700);
+}
+
+TEST(BlockMap, TakesTheEndOfTheHighestFreeBlockThatFits) {
+  BlockMap map(1000);
+  for (int i = 0; i < 10; ++i) map.take(50);
+  map.give_back(100, 50);
+  map.give_back(150, 50);
+  map.give_back(300, 50);
+  EXPECT_EQ(map.take_high(60), 140);
+  EXPECT_EQ(map.take_high(40), 310);
+  EXPECT_EQ(map.take_high(60), 500) << "nothing fits: the range grows";
+  EXPECT_EQ(map.end(), 560);
+}
+
 TEST(BlockMap, BlocksNeverOverlapAndARepeatedStepStopsGrowing) {
   BlockMap map(1 << 30);
   std::int64_t end_after_two = 0;
@@ -43,7 +72,8 @@ TEST(BlockMap, BlocksNeverOverlapAndARepeatedStepStopsGrowing) {
         map.give_back(it->first, it->second);
         held.erase(it);
       } else {
-        const std::int64_t size = 64 * (1 + static_cast<std::int64_t>(random() % 4000)), at = map.take(size);
+        const std::int64_t size = 64 * (1 + static_cast<std::int64_t>(random() % 4000));
+        const auto at = random() % 4 ? map.take(size) : map.take_high(size);
         const auto next = held.lower_bound(at);
         ASSERT_TRUE(next == held.end() || at + size <= next->first);
         ASSERT_TRUE(next == held.begin() || std::prev(next)->first + std::prev(next)->second <= at);
