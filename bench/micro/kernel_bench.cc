@@ -1,0 +1,297 @@
+// What each fused operation gains over the same mathematics written with libtorch's own operators, as transformers and
+// peft write it: forward and backward of one layer's worth of tokens, in float32 and bfloat16.
+//
+//   cmake --preset release -DTESSERA_BENCH=ON && ninja -C build/release kernel_bench
+//   OMP_NUM_THREADS=1 build/release/bench/kernel_bench [PART OF A NAME]
+//
+// Prints a Markdown table: medians in milliseconds, the two taking turns, and the largest difference of their results,
+// relative to the result's largest element.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "nn/activation.h"
+#include "nn/attention.h"
+#include "nn/causal_attention.h"
+#include "nn/dropout_ops.h"
+#include "nn/gemm.h"
+#include "nn/linear_cross_entropy.h"
+#include "nn/lookup.h"
+#include "nn/lora_linear.h"
+#include "nn/rms_norm.h"
+#include "nn/rotary.h"
+#include "tensor/rng.h"
+#include "tessera/optim/optimizer.h"
+#include "tessera/tensor/allocator.h"
+
+namespace tessera::bench {
+namespace {
+
+// A Llama of 120 million parameters, two rows of 256 tokens.
+constexpr std::int64_t kRows = 2, kLength = 256, kTokens = kRows * kLength, kDim = 768, kInner = 2048, kHeads = 12,
+                       kHeadDim = kDim / kHeads, kVocabulary = 32000, kRank = 8;
+constexpr double kEps = 1e-6, kDropout = 0.1;
+
+using Tensors = std::vector<at::Tensor>;
+using Operation = std::function<at::Tensor(const Tensors&)>;
+
+struct Kernel {
+  std::string name;
+  Tensors inputs;  // float32; those that require grad get one
+  Operation fused, composite;
+  bool same_numbers = true;  // false where each draws its own mask
+};
+
+at::Tensor trained(at::IntArrayRef shape, double scale = 1.0) {
+  return (at::randn(shape) * scale).set_requires_grad(true);
+}
+at::Tensor frozen(at::IntArrayRef shape, double scale = 1.0) {
+  return at::randn(shape) * scale;
+}
+
+Tensors in_dtype(const Tensors& inputs, at::ScalarType dtype) {
+  Tensors result;
+  for (const auto& t : inputs)
+    result.push_back(t.is_floating_point() ? t.detach().to(dtype).set_requires_grad(t.requires_grad()) : t);
+  return result;
+}
+
+/// The result and the gradients of all inputs that take one.
+Tensors run(const Operation& operation, const Tensors& inputs, const at::Tensor& gradient) {
+  const auto y = operation(inputs);
+  if (!y.requires_grad()) return {y};
+  Tensors wanted;
+  for (const auto& t : inputs)
+    if (t.requires_grad()) wanted.push_back(t);
+  auto result = torch::autograd::grad({y}, wanted, {gradient});
+  result.insert(result.begin(), y.detach());
+  return result;
+}
+
+double milliseconds(const std::function<void()>& pass) {
+  const auto begin = std::chrono::steady_clock::now();
+  pass();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+double difference(const Tensors& a, const Tensors& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto x = a[i].to(at::kDouble), y = b[i].to(at::kDouble).view(x.sizes());
+    most = std::max(most, ((x - y).abs().max() / y.abs().max().clamp_min(1e-30)).item<double>());
+  }
+  return most;
+}
+
+void report(const Kernel& kernel, at::ScalarType dtype) {
+  const auto inputs = in_dtype(kernel.inputs, dtype);
+  const auto y = kernel.composite(inputs);
+  const auto gradient = at::randn_like(y.detach());
+  const auto apart = kernel.same_numbers ? fmt::format("{:.1e}", difference(run(kernel.fused, inputs, gradient),
+                                                                            run(kernel.composite, inputs, gradient)))
+                                         : std::string("own masks");
+  std::vector<double> fused, composite;
+  double spent = 0;
+  while (fused.size() < 7 || (spent < 1000 && fused.size() < 200)) {
+    fused.push_back(milliseconds([&] { run(kernel.fused, inputs, gradient); }));
+    composite.push_back(milliseconds([&] { run(kernel.composite, inputs, gradient); }));
+    spent += fused.back() + composite.back();
+  }
+  fmt::print("| {} | {} | {:.2f} | {:.2f} | {:.1f} | {} |\n", kernel.name, dtype == at::kFloat ? "fp32" : "bf16",
+             median(fused), median(composite), median(composite) / median(fused), apart);
+  std::fflush(stdout);
+}
+
+at::Tensor norm_of_transformers(const Tensors& i) {
+  const auto x = i[0].to(at::kFloat);
+  return i[1] * (x * at::rsqrt(x.pow(2).mean(-1, true) + kEps)).to(i[0].scalar_type());
+}
+
+at::Tensor rotate_half(const at::Tensor& x) {
+  const auto halves = x.chunk(2, -1);
+  return at::cat({-halves[1], halves[0]}, -1);
+}
+
+nn::RotaryTable rotary_table() {
+  const auto angles = at::outer(at::arange(kLength, at::kFloat),
+                                at::pow(10000.0, at::arange(0, kHeadDim, 2, at::kFloat) / -double(kHeadDim)));
+  return {angles.cos(), angles.sin(), at::arange(kLength, at::kLong).repeat(kRows)};
+}
+
+Kernel rotary() {
+  const auto table = rotary_table();
+  const auto cos = at::cat({table.cos, table.cos}, 1).index_select(0, table.positions).unsqueeze(1);
+  const auto sin = at::cat({table.sin, table.sin}, 1).index_select(0, table.positions).unsqueeze(1);
+  return {"rotary embedding of q and k",
+          {trained({kTokens, kHeads, kHeadDim}), trained({kTokens, kHeads, kHeadDim})},
+          [table](const Tensors& i) {
+            const auto [q, k] = nn::rotary(i[0], i[1], table);
+            return at::cat({q, k}, 1);
+          },
+          [cos, sin](const Tensors& i) {
+            const auto c = cos.to(i[0].scalar_type()), s = sin.to(i[0].scalar_type());
+            return at::cat({i[0] * c + rotate_half(i[0]) * s, i[1] * c + rotate_half(i[1]) * s}, 1);
+          }};
+}
+
+std::shared_ptr<const nn::SequenceRows> rows() {
+  return std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(kRows, kLength, kLength));
+}
+
+at::Tensor heads(const at::Tensor& x) {  // [tokens, dim] -> [rows, heads, length, head dim]
+  return x.view({kRows, kLength, kHeads, kHeadDim}).transpose(1, 2);
+}
+at::Tensor joined(const at::Tensor& x) {
+  return x.transpose(1, 2).reshape({kTokens, kDim});
+}
+
+Kernel causal_attention() {
+  nn::CausalAttentionOptions options;
+  options.scale = 1.0 / std::sqrt(double(kHeadDim));
+  options.query_rows = options.key_rows = rows();
+  return {"causal attention (beside scaled_dot_product_attention)",
+          {trained({kTokens, kDim}), trained({kTokens, kDim}), trained({kTokens, kDim})},
+          [options](const Tensors& i) {
+            const auto k = [&](const at::Tensor& t) { return t.view({kTokens, kHeads, kHeadDim}); };
+            return nn::causal_attention(i[0].view({kTokens, kHeads, 1, kHeadDim}), k(i[1]), k(i[2]), options);
+          },
+          [](const Tensors& i) {
+            return joined(at::scaled_dot_product_attention(heads(i[0]), heads(i[1]), heads(i[2]), {}, 0.0, true));
+          }};
+}
+
+Kernel biased_attention() {
+  nn::AttentionOptions options;
+  options.num_heads = kHeads;
+  options.query_rows = options.key_rows = rows();
+  return {"attention with a trained bias (T5)",
+          {trained({kTokens, kDim}, 0.1), trained({kTokens, kDim}, 0.1), trained({kTokens, kDim}),
+           trained({kHeads, kLength, kLength})},
+          [options](const Tensors& i) { return nn::attention(i[0], i[1], i[2], i[3], options); },
+          [](const Tensors& i) {
+            const auto scores = at::matmul(heads(i[0]), heads(i[1]).transpose(-1, -2)) + i[3];
+            return joined(at::matmul(at::softmax(scores.to(at::kFloat), -1).to(scores.scalar_type()), heads(i[2])));
+          }};
+}
+
+Kernel cross_entropy() {
+  const auto labels = at::randint(kVocabulary, {kTokens}, at::kLong);
+  return {"output head with cross entropy, both trained",
+          {trained({kTokens, kDim}), trained({kVocabulary, kDim}, 0.02)},
+          [labels](const Tensors& i) {
+            nn::CrossEntropyOptions options;
+            options.normalizer = kTokens;
+            options.loss_dtype = at::kFloat;
+            return nn::linear_cross_entropy(i[0], i[1], labels, options);
+          },
+          [labels](const Tensors& i) { return at::cross_entropy_loss(at::linear(i[0], i[1]).to(at::kFloat), labels); }};
+}
+
+Kernel lora(double dropout) {
+  return {dropout > 0 ? "linear with LoRA, dropout 0.1" : "linear with LoRA",
+          {trained({kTokens, kDim}), frozen({kInner, kDim}, 0.02), trained({kRank, kDim}, 0.02),
+           trained({kInner, kRank}, 0.02)},
+          [dropout](const Tensors& i) { return nn::lora_linear(i[0], i[1], {}, {i[2], i[3], 2.0, dropout}); },
+          [dropout](const Tensors& i) {
+            const auto x = dropout > 0 ? at::dropout(i[0], dropout, true) : i[0];
+            return at::linear(i[0], i[1]) + at::linear(at::linear(x, i[2]), i[3]) * 2.0;
+          },
+          dropout == 0};
+}
+
+std::vector<Kernel> kernels() {
+  const auto ids = at::randint(kVocabulary, {kTokens}, at::kLong);
+  const auto trained_gate = [] { return Tensors{trained({kTokens, kInner}), trained({kTokens, kInner})}; };
+  return {
+      {"RMSNorm",
+       {trained({kTokens, kDim}), trained({kDim})},
+       [](const Tensors& i) { return nn::rms_norm(i[0], i[1], kEps); },
+       norm_of_transformers},
+      rotary(),
+      {"SwiGLU", trained_gate(), [](const Tensors& i) { return nn::gated(i[0], i[1], nn::Activation::kSilu); },
+       [](const Tensors& i) { return at::silu(i[0]) * i[1]; }},
+      {"GeGLU (tanh)", trained_gate(),
+       [](const Tensors& i) { return nn::gated(i[0], i[1], nn::Activation::kGeluTanh); },
+       [](const Tensors& i) { return at::gelu(i[0], "tanh") * i[1]; }},
+      {"ReLU and dropout",
+       {trained({kTokens, kInner})},
+       [](const Tensors& i) { return nn::relu_dropout(i[0], kDropout); },
+       [](const Tensors& i) { return at::dropout(at::relu(i[0]), kDropout, true); },
+       false},
+      {"residual plus dropout",
+       {trained({kTokens, kDim}), trained({kTokens, kDim})},
+       [](const Tensors& i) { return nn::dropout_add(i[0], i[1], kDropout); },
+       [](const Tensors& i) { return i[0] + at::dropout(i[1], kDropout, true); },
+       false},
+      causal_attention(),
+      biased_attention(),
+      {"linear, all trained",
+       {trained({kTokens, kDim}), trained({kInner, kDim}, 0.02)},
+       [](const Tensors& i) { return nn::affine(i[0], i[1], {}); },
+       [](const Tensors& i) { return at::linear(i[0], i[1]); }},
+      lora(0),
+      lora(kDropout),
+      {"embedding, trained",
+       {trained({kVocabulary, kDim})},
+       [ids](const Tensors& i) { return nn::lookup(i[0], ids); },
+       [ids](const Tensors& i) { return at::embedding(i[0], ids); }},
+      cross_entropy(),
+  };
+}
+
+/// One step over ten million elements; libtorch's is the one pass of torch.optim.AdamW(fused=True).
+void report_adamw() {
+  constexpr std::int64_t kNumel = 10 << 20;
+  const auto start = at::randn({kNumel}), gradient = at::randn({kNumel});
+  const auto mine = start.clone().set_requires_grad(true), theirs = start.clone();
+  mine.mutable_grad() = gradient;
+  optim::AdamW optimizer({mine}, optim::AdamWOptions{.lr = 1e-3});
+  const auto m = at::zeros({kNumel}), v = at::zeros({kNumel}), steps = at::zeros({});
+  std::vector<double> fused, composite;
+  for (int i = 0; i < 15; ++i) {
+    fused.push_back(milliseconds([&] { optimizer.step(); }));
+    composite.push_back(milliseconds([&] {
+      steps.add_(1);
+      at::_fused_adamw_({theirs}, {gradient}, {m}, {v}, {}, {steps}, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
+    }));
+  }
+  fmt::print("| AdamW, {} M elements (beside libtorch's fused one) | fp32 | {:.2f} | {:.2f} | {:.1f} | {:.1e} |\n",
+             kNumel >> 20, median(fused), median(composite), median(composite) / median(fused),
+             difference({mine.detach()}, {theirs}));
+}
+
+void run_all(const std::string& wanted) {
+  tensor::use_step_allocator();
+  tensor::manual_seed(1);
+  fmt::print(
+      "| operation | dtype | fused ms | libtorch's operators ms | times as fast | apart "
+      "|\n|---|---|---|---|---|---|\n");
+  for (const auto& kernel : kernels()) {
+    if (kernel.name.find(wanted) == std::string::npos) continue;
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) report(kernel, dtype);
+  }
+  if (std::string("AdamW").find(wanted) != std::string::npos) report_adamw();
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main(int argc, char** argv) {
+  try {
+    tessera::bench::run_all(argc > 1 ? argv[1] : "");
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "kernel_bench: {}\n", e.what());
+    return 1;
+  }
+}
