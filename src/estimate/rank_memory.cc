@@ -29,15 +29,17 @@ struct Buckets {
     for (const auto& [name, n] : units) numel = std::max(numel, n);
     return numel;
   }
-  /// The root's rest has its own, the others take turns, but for what is too large to.
-  std::int64_t slots() const {
+  std::int64_t ring() const {
     auto turns = between;
     for (const auto& [name, n] : units) turns.push_back(n);
-    const auto ring = ring_size(std::move(turns));
-    auto all = rest + ring;
+    return ring_size(std::move(turns));
+  }
+  /// The root's rest has a slot of its own, and what is too large for the ring.
+  std::int64_t own_slots() const {
+    auto own = rest;
     for (const auto n : before)
-      if (n > ring) all += n;
-    return all;
+      if (n > ring()) own += n;
+    return own;
   }
 };
 
@@ -62,7 +64,8 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
   whole.erase("");
   for (const auto& [name, numel] : whole) s.largest_unit_whole = std::max(s.largest_unit_whole, numel);
   s.largest_leaf = buckets.largest();
-  s.slots = buckets.slots();
+  s.own_slots = buckets.own_slots();
+  s.slots = buckets.ring() + s.own_slots;
   return s;
 }
 
@@ -75,13 +78,14 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const std::int64_t trainable = compute * s.trainable / slices;
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
   const std::int64_t frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
-  const std::int64_t replicas = whole ? slots : 0;  // sums on their way
+  const std::int64_t in_slots = whole ? 0 : 4 * s.own_slots / slices;  // sums that need no memory of their own
+  const std::int64_t replicas = whole ? slots : 0;                     // sums on their way
   const std::int64_t leaf = s.largest_leaf / slices;
-  if (!job.on_disk) return trainable + masters + frozen + 3 * gradients + slots + replicas;
+  if (!job.on_disk) return trainable + masters + frozen + 3 * gradients - in_slots + slots + replicas;
   const std::int64_t units = compute * (s.root_whole + 2 * s.largest_unit_whole) / job.ranks;
   const std::int64_t forward = kept ? trainable + frozen : units;
   const std::int64_t update = 3 * 4 * leaf + (job.low_precision ? 2 * leaf : 0) + (whole ? trainable : 0);
-  return gradients + slots + std::max(forward, update);
+  return gradients - in_slots + slots + std::max(forward, update);
 }
 
 }  // namespace tessera::estimate

@@ -21,6 +21,7 @@ struct ModelSizes {
   std::int64_t root_whole = 0, largest_unit_whole = 0;  // frozen ones included
   std::int64_t largest_leaf = 0;                        // trainable, in one flat tensor
   std::int64_t slots = 0;                               // of gradients on their way: fsdp/gradient_reducer.h
+  std::int64_t own_slots = 0;                           // of these, outside the ring: sums of slices stay there
   std::int64_t total() const { return trainable + frozen_mapped + frozen_cast; }
 };
 

@@ -24,12 +24,6 @@ std::int64_t round_to_page(std::int64_t n) {
   return (n + kPage - 1) / kPage * kPage;
 }
 
-/// Of the slice. Not kept between steps: activations need the memory while there are no gradients.
-at::Tensor empty_gradient(const TrainableSegment& s) {
-  const tensor::FarEndScope scope;
-  return at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
-}
-
 }  // namespace
 
 std::int64_t TrainableSegment::buffer_bytes() const {
@@ -196,8 +190,44 @@ at::Tensor GradientReducer::slot_view(const Bucket& b, std::size_t segment, int 
   return at::from_blob(region_->data() + offset, {s.layout.numel}, at::TensorOptions().dtype(s.reduce));
 }
 
+/// Where this rank's part of its own contribution lies: nobody else reads it.
+at::Tensor GradientReducer::own_slice(const Bucket& b, std::size_t segment) const {
+  const auto& s = b.segments[segment];
+  auto* slot = static_cast<std::byte*>(slot_view(b, segment, mesh_.shard->rank()).mutable_data_ptr());
+  const auto slice_bytes = s.buffer_bytes() / mesh_.shard->size();
+  return at::from_blob(
+      slot + slice_bytes * mesh_.shard->rank(), {s.layout.slice_numel}, [region = region_](void*) {},
+      at::TensorOptions().dtype(s.reduce));
+}
+
+/// A slot that is nobody else's is idle from here to the next backward.
+bool GradientReducer::sums_stay_in_slot(const Bucket& b, std::size_t segment) const {
+  const auto& s = b.segments[segment];
+  return region_ && !b.in_ring && !mesh_.replicate && s.reduce == s.leaf.scalar_type();
+}
+
+bool GradientReducer::holds_sum(const Bucket& b, std::size_t segment) const {
+  const auto& grad = b.segments[segment].leaf.grad();
+  return grad.defined() && sums_stay_in_slot(b, segment) &&
+         grad.const_data_ptr() == own_slice(b, segment).const_data_ptr();
+}
+
+at::Tensor GradientReducer::empty_sum(const Bucket& b, std::size_t segment) const {
+  if (sums_stay_in_slot(b, segment)) return own_slice(b, segment);
+  const auto& s = b.segments[segment];
+  const tensor::FarEndScope scope;  // not kept between steps: activations need the memory while there are none
+  return at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
+}
+
+/// Sums that are still wanted move out before the slot is written.
+void GradientReducer::vacate_slot(Bucket& b) {
+  for (std::size_t i = 0; i < b.segments.size(); ++i)
+    if (holds_sum(b, i)) b.segments[i].leaf.mutable_grad() = b.segments[i].leaf.grad().clone();
+}
+
 void GradientReducer::open_buffers(Bucket& b) {
   b.in_slot = may_use_slot(b);
+  if (b.in_slot) vacate_slot(b);
   if (b.in_slot && b.slot.previous_user >= 0) wait_input_free(static_cast<std::size_t>(b.slot.previous_user));
   for (std::size_t i = 0; i < b.segments.size(); ++i) {
     const auto& s = b.segments[i];
@@ -295,6 +325,7 @@ void GradientReducer::fill_missing(Bucket& b) {
 }
 
 void GradientReducer::move_to_slot(Bucket& b) {
+  vacate_slot(b);
   if (b.slot.previous_user >= 0) wait_input_free(static_cast<std::size_t>(b.slot.previous_user));
   for (std::size_t i = 0; i < b.segments.size(); ++i) {
     auto place = slot_view(b, i, mesh_.shard->rank());
@@ -315,7 +346,7 @@ void GradientReducer::start(Bucket& b, Flight& flight) {
     comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = false};
     part.leaf = s.leaf;
     part.accumulate = s.leaf.grad().defined();
-    part.out = part.accumulate ? s.leaf.grad() : empty_gradient(s);
+    part.out = part.accumulate ? s.leaf.grad() : empty_sum(b, i);
     how.accumulate = part.accumulate;
     if (mesh_.replicate) {  // summed over replicas in the dtype of reductions, then added to what is there
       part.target = part.out;
@@ -444,8 +475,9 @@ std::int64_t GradientReducer::buffer_bytes() const {
 std::int64_t GradientReducer::shard_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& b : buckets_)
-    for (const auto& s : b.segments)
-      if (s.leaf.grad().defined()) bytes += static_cast<std::int64_t>(s.leaf.grad().nbytes());
+    for (std::size_t i = 0; i < b.segments.size(); ++i)
+      if (const auto& grad = b.segments[i].leaf.grad(); grad.defined() && !holds_sum(b, i))
+        bytes += static_cast<std::int64_t>(grad.nbytes());
   return bytes;
 }
 

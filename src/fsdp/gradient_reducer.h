@@ -18,7 +18,8 @@
 // but for the root's rest, which is open during the whole backward, and a parameter that is registered before the units
 // and larger than the ring that they need: it may be tied to the output head and be open as long. A slot is written
 // only when the reduction of its previous user has started here and its readers are done; else the bucket accumulates
-// privately and copies when its turn comes.
+// privately and copies when its turn comes. In a slot outside the ring the sum of this rank's slice stays where its own
+// contribution was, until the next backward needs the slot.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -73,7 +74,7 @@ class GradientReducer {
   void abandon() noexcept;
 
   std::int64_t buffer_bytes() const;  // slots of this rank and private buffers, now
-  std::int64_t shard_bytes() const;   // gradients of the slices, now
+  std::int64_t shard_bytes() const;   // gradients of the slices that lie elsewhere, now
 
  private:
   struct Bucket;
@@ -92,6 +93,11 @@ class GradientReducer {
   bool reduced(const Bucket& b) const;
   bool may_use_slot(const Bucket& b) const;
   at::Tensor slot_view(const Bucket& b, std::size_t segment, int rank) const;
+  at::Tensor own_slice(const Bucket& b, std::size_t segment) const;
+  bool sums_stay_in_slot(const Bucket& b, std::size_t segment) const;
+  bool holds_sum(const Bucket& b, std::size_t segment) const;
+  at::Tensor empty_sum(const Bucket& b, std::size_t segment) const;
+  void vacate_slot(Bucket& b);
   void open_buffers(Bucket& b);
   void fill_missing(Bucket& b);
   void move_to_slot(Bucket& b);

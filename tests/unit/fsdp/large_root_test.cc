@@ -203,6 +203,23 @@ TEST(LargeRootParameters, AccumulatedOverBatches) {
   });
 }
 
+TEST(LargeRootParameters, SumsThatAreStillWantedLeaveTheSlotThatIsWrittenAgain) {
+  expect_same_accumulation([](LargeNet& net, int rank, const BackwardOf& backward) {
+    for (int part = 0; part < 3; ++part) backward(net(ids_of(rank, 10 * part)), true);
+  });
+}
+
+TEST(LargeRootParameters, TheSumOfATiedOneNeedsNoMemoryBesideItsSlot) {
+  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+    LargeNet net({.tied = true});
+    auto sharded = fully_shard(net, group, by_blocks(GatherForm::kShared));
+    one_backward(net, group->rank(), 0);
+    const auto memory = sharded->memory();
+    EXPECT_GE(memory.gradient_buffer_bytes, kRows * kDim * 4);
+    EXPECT_LT(memory.gradient_shard_bytes, 100'000);
+  });
+}
+
 // The first forward prepares its gradient where the second's arrives before.
 TEST(LargeRootParameters, WhatAForwardPreparedSurvivesAnotherBackward) {
   expect_same_accumulation([](LargeNet& net, int rank, const BackwardOf& backward) {
