@@ -145,29 +145,31 @@ Kernel rotary() {
           }};
 }
 
-std::shared_ptr<const nn::SequenceRows> rows() {
-  return std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(kRows, kLength, kLength));
+std::shared_ptr<const nn::SequenceRows> rows(std::int64_t count = kRows, std::int64_t length = kLength) {
+  return std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(count, length, length));
 }
 
-at::Tensor heads(const at::Tensor& x) {  // [tokens, dim] -> [rows, heads, length, head dim]
-  return x.view({kRows, kLength, kHeads, kHeadDim}).transpose(1, 2);
+at::Tensor heads(const at::Tensor& x, std::int64_t length = kLength) {  // [tokens, dim] -> [rows, H, length, head dim]
+  return x.view({-1, length, kHeads, kHeadDim}).transpose(1, 2);
 }
 at::Tensor joined(const at::Tensor& x) {
-  return x.transpose(1, 2).reshape({kTokens, kDim});
+  return x.transpose(1, 2).reshape({-1, kDim});
 }
 
-Kernel causal_attention() {
+Kernel causal_attention(std::int64_t count, std::int64_t length) {
   nn::CausalAttentionOptions options;
   options.scale = 1.0 / std::sqrt(double(kHeadDim));
-  options.query_rows = options.key_rows = rows();
-  return {"causal attention (beside scaled_dot_product_attention)",
-          {trained({kTokens, kDim}), trained({kTokens, kDim}), trained({kTokens, kDim})},
-          [options](const Tensors& i) {
-            const auto k = [&](const at::Tensor& t) { return t.view({kTokens, kHeads, kHeadDim}); };
-            return nn::causal_attention(i[0].view({kTokens, kHeads, 1, kHeadDim}), k(i[1]), k(i[2]), options);
+  options.query_rows = options.key_rows = rows(count, length);
+  const auto tokens = count * length;
+  return {fmt::format("causal attention, {} x {} tokens (beside scaled_dot_product_attention)", count, length),
+          {trained({tokens, kDim}), trained({tokens, kDim}), trained({tokens, kDim})},
+          [options, tokens](const Tensors& i) {
+            const auto k = [&](const at::Tensor& t) { return t.view({tokens, kHeads, kHeadDim}); };
+            return nn::causal_attention(i[0].view({tokens, kHeads, 1, kHeadDim}), k(i[1]), k(i[2]), options);
           },
-          [](const Tensors& i) {
-            return joined(at::scaled_dot_product_attention(heads(i[0]), heads(i[1]), heads(i[2]), {}, 0.0, true));
+          [length](const Tensors& i) {
+            const auto h = [&](const at::Tensor& t) { return heads(t, length); };
+            return joined(at::scaled_dot_product_attention(h(i[0]), h(i[1]), h(i[2]), {}, 0.0, true));
           }};
 }
 
@@ -219,10 +221,9 @@ std::vector<Kernel> kernels() {
        [](const Tensors& i) { return nn::rms_norm(i[0], i[1], kEps); },
        norm_of_transformers},
       rotary(),
-      {"SwiGLU", trained_gate(), [](const Tensors& i) { return nn::gated(i[0], i[1], nn::Activation::kSilu); },
+      {"SwiGLU", trained_gate(), [](const Tensors& i) { return nn::gated(i[0], i[1], Activation::kSilu); },
        [](const Tensors& i) { return at::silu(i[0]) * i[1]; }},
-      {"GeGLU (tanh)", trained_gate(),
-       [](const Tensors& i) { return nn::gated(i[0], i[1], nn::Activation::kGeluTanh); },
+      {"GeGLU (tanh)", trained_gate(), [](const Tensors& i) { return nn::gated(i[0], i[1], Activation::kGeluTanh); },
        [](const Tensors& i) { return at::gelu(i[0], "tanh") * i[1]; }},
       {"ReLU and dropout",
        {trained({kTokens, kInner})},
@@ -234,7 +235,9 @@ std::vector<Kernel> kernels() {
        [](const Tensors& i) { return nn::dropout_add(i[0], i[1], kDropout); },
        [](const Tensors& i) { return i[0] + at::dropout(i[1], kDropout, true); },
        false},
-      causal_attention(),
+      causal_attention(kRows, kLength),
+      causal_attention(1, 1024),
+      causal_attention(1, 2048),
       biased_attention(),
       {"linear, all trained",
        {trained({kTokens, kDim}), trained({kInner, kDim}, 0.02)},

@@ -19,12 +19,18 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Shapes: KV heads of keys, G query heads for each, H = KV * G, D head size; of one block: B queries, N keys.
+// Shapes: KV heads of keys, G query heads for each, H = KV * G, D head size; of one block: B queries, N keys, and in
+// long rows not all heads (KV and H are then the block's own).
 
-constexpr std::int64_t kScores = 1 << 18;  // of one block
+constexpr std::int64_t kScores = 1 << 18;  // of one block, about
+/// Each product copies the block's keys, so that fewer queries would make a step's copies grow with the cube of the
+/// length.
+constexpr std::int64_t kFewestQueries = 64;
 
-/// Queries [begin, begin + count) of a sequence and the keys [lo, hi) that any of them sees.
+/// Some heads' queries [begin, begin + count) of a sequence and the keys [lo, hi) that any of them sees.
 struct QueryBlock {
+  std::int64_t first_head, kv_heads;  // of keys
+  std::int64_t first_query_head;
   std::int64_t query_row, key_row;  // of query `begin` and key `lo` in the tensors
   std::int64_t count, keys;
   std::int64_t place;  // of query `begin` among the keys from `lo` on
@@ -32,18 +38,23 @@ struct QueryBlock {
 };
 
 template <class Body>
-void for_blocks(const CausalAttentionOptions& o, std::int64_t heads, std::int64_t sequence, const Body& body) {
+void for_blocks(const CausalAttentionOptions& o, const at::Tensor& q, std::int64_t sequence, const Body& body) {
   const std::int64_t m = o.query_rows->length[sequence], n = o.key_rows->length[sequence];
-  const std::int64_t step = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, heads * n), 16, 512);
-  for (std::int64_t begin = 0; begin < m; begin += step) {
-    const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
-    std::int64_t lo = 0, hi = n;  // a query that sees nothing reads every key
-    if (!o.key_visible.defined()) {
-      hi = place + count;
-      if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1);
+  const std::int64_t kv = q.size(1), group = q.size(2);
+  const auto fitting = [n](std::int64_t rows) { return kScores / std::max<std::int64_t>(1, rows * n); };
+  const auto step = std::clamp<std::int64_t>(fitting(kv * group), kFewestQueries, 512);
+  const auto heads = std::clamp<std::int64_t>(fitting(std::min(step, m) * group), 1, kv);
+  for (std::int64_t head = 0; head < kv; head += heads) {
+    for (std::int64_t begin = 0; begin < m; begin += step) {
+      const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
+      std::int64_t lo = 0, hi = n;  // a query that sees nothing reads every key
+      if (!o.key_visible.defined()) {
+        hi = place + count;
+        if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1);
+      }
+      body(QueryBlock{head, std::min(heads, kv - head), head * group, o.query_rows->begin[sequence] + begin,
+                      o.key_rows->begin[sequence] + lo, count, hi - lo, place - lo, lo, n});
     }
-    body(QueryBlock{o.query_rows->begin[sequence] + begin, o.key_rows->begin[sequence] + lo, count, hi - lo, place - lo,
-                    lo, n});
   }
 }
 
@@ -74,12 +85,12 @@ class Scores {
     const std::int64_t place = block_.place + r % block_.count;
     row.last = place + 1;
     row.first = options_.window > 0 ? std::max<std::int64_t>(0, place - options_.window + 1) : 0;
-    if (slopes_) row.slope = slopes_[r / block_.count];
+    if (slopes_) row.slope = slopes_[block_.first_query_head + r / block_.count];
     return row;
   }
   /// Where row r's log-sum lies in the [query tokens, H] tensor.
   std::int64_t lse_index(std::int64_t r, std::int64_t heads) const {
-    return (block_.query_row + r % block_.count) * heads + r / block_.count;
+    return (block_.query_row + r % block_.count) * heads + block_.first_query_head + r / block_.count;
   }
 
  private:
@@ -91,26 +102,30 @@ class Scores {
 
 /// Row r of the block's [H * B, N] probabilities, masked.
 void drop(const float* from, float* to, std::int64_t r, const QueryBlock& b, const DropoutMask& mask) {
-  const auto first = head_offset(r / b.count) + static_cast<std::uint32_t>(b.lo);
+  const auto first = head_offset(b.first_query_head + r / b.count) + static_cast<std::uint32_t>(b.lo);
   kernels::dropout(from, to, b.keys, first, mask.row(b.query_row + r % b.count));
 }
 
-/// [B, KV, G, D] rows of the block as [KV, G * B, D], copied.
+/// The block's rows and heads of x [tokens, KV, G, D], as [KV, G, B, D].
+at::Tensor queries_of(const at::Tensor& x, const QueryBlock& b) {
+  return x.narrow(0, b.query_row, b.count).narrow(1, b.first_head, b.kv_heads).permute({1, 2, 0, 3});
+}
+
+/// The same as [KV, G * B, D], copied.
 at::Tensor gathered(const at::Tensor& x, const QueryBlock& b) {
-  const std::int64_t kv = x.size(1), g = x.size(2), d = x.size(3);
-  auto out = at::empty({kv, g * b.count, d}, x.options());
-  out.view({kv, g, b.count, d}).copy_(x.narrow(0, b.query_row, b.count).permute({1, 2, 0, 3}));
+  const std::int64_t g = x.size(2), d = x.size(3);
+  auto out = at::empty({b.kv_heads, g * b.count, d}, x.options());
+  out.view({b.kv_heads, g, b.count, d}).copy_(queries_of(x, b));
   return out;
 }
 
 void scatter(const at::Tensor& block, const at::Tensor& x, const QueryBlock& b) {
-  const std::int64_t kv = x.size(1), g = x.size(2), d = x.size(3);
-  x.narrow(0, b.query_row, b.count).permute({1, 2, 0, 3}).copy_(block.view({kv, g, b.count, d}));
+  queries_of(x, b).copy_(block.view({b.kv_heads, x.size(2), b.count, x.size(3)}));
 }
 
 /// The block's keys or values [KV, N, D], in place.
 at::Tensor keys_of(const at::Tensor& x, const QueryBlock& b) {
-  return x.narrow(0, b.key_row, b.keys).transpose(0, 1);
+  return x.narrow(0, b.key_row, b.keys).narrow(1, b.first_head, b.kv_heads).transpose(0, 1);
 }
 
 /// mask(p) over [H * B, N], or p itself.
@@ -176,21 +191,22 @@ class KeyGradient {
  public:
   KeyGradient(const at::Tensor& out, std::int64_t begin, std::int64_t length) : rows_(out.narrow(0, begin, length)) {}
   void add(const at::Tensor& block, const QueryBlock& b) {  // [KV, N, D]
-    if (b.keys == b.total_keys && b.count > 0 && !sum_.defined() && last(b)) {
-      rows_.transpose(0, 1).copy_(block);
+    if (is_all(b)) {
+      rows_.narrow(1, b.first_head, b.kv_heads).transpose(0, 1).copy_(block);
       written_ = true;
       return;
     }
     if (!sum_.defined())
       sum_ = at::zeros({rows_.size(1), rows_.size(0), rows_.size(2)}, rows_.options().dtype(at::kFloat));
-    sum_.narrow(1, b.lo, b.keys).add_(block);
+    sum_.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).add_(block);
   }
   void write() {
     if (!written_) rows_.transpose(0, 1).copy_(sum_);
   }
 
  private:
-  static bool last(const QueryBlock& b) { return b.place == 0 && b.count == b.total_keys; }
+  /// The sequence has no other block of these heads.
+  static bool is_all(const QueryBlock& b) { return b.keys == b.total_keys && b.place == 0 && b.count == b.total_keys; }
   at::Tensor rows_, sum_;
   bool written_ = false;
 };
@@ -207,7 +223,7 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
     float* sums = lse.mutable_data_ptr<float>();
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
-      for_blocks(o, heads, s, [&](const QueryBlock& b) {
+      for_blocks(o, q, s, [&](const QueryBlock& b) {
         const auto p = gemm(gathered(q, b), keys_of(k, b).transpose(1, 2));
         probabilities(p, o, b, heads, sums, /*again=*/false);
         scatter(gemm(dropped(p, b, saved->mask), keys_of(v, b)), out, b);
@@ -232,7 +248,7 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
       KeyGradient keys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
           values(gv, o.key_rows->begin[s], o.key_rows->length[s]);
-      for_blocks(o, heads, s, [&](const QueryBlock& b) {
+      for_blocks(o, q, s, [&](const QueryBlock& b) {
         const auto qb = gathered(q, b), gb = gathered(g, b);
         const auto p = gemm(qb, keys_of(k, b).transpose(1, 2));
         const auto products = o.softcap > 0 ? p.clone() : at::Tensor();

@@ -1,6 +1,6 @@
 #pragma once
 // Where tensors that live for a whole run lie while nobody computes with them: in files on a disk, mapped into memory
-// (here), or in pinned memory of the host beside a GPU. Whoever owns such tensors says when they are needed.
+// (here). Whoever owns such tensors says when they are needed.
 //
 //   home.fetch(state); ... read and write it ...; home.put_away(state);
 #include <ATen/core/Tensor.h>
