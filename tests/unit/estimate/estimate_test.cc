@@ -56,7 +56,8 @@ TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarge
 
 TEST(RankMemory, LowPrecisionKeepsMastersAndHalvesWhatIsComputedWith) {
   const auto sizes = sizes_of(small_model(true, false));
-  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true}), 2 * 2200 + 4 * (4 * 2200 - 200) + 4 * (400 + 3 * 1000));
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true}),
+            2 * 2200 + 4 * (4 * 2200 - 200) + 4 * (400 + 3 * 1000));
 }
 
 TEST(RankMemory, OffloadingLeavesGradientsAndWhatAnUpdateNeeds) {
