@@ -149,8 +149,8 @@ def comparison(done: dict[Job, list], models: Path) -> list[str]:
     for job, turns in done.items():
         def best(turn, key):
             return min(max(turn[p][key]) if isinstance(turn[p][key], list) else turn[p][key] for p in job.peers)
-        shares = [share_of_gemm(job, turn, "tessera", models) for turn in turns] if not job.kind.startswith(("t5", "sft")) else []
         same_rows = not job.kind.startswith(("t5", "sft"))
+        shares = [share_of_gemm(job, turn, "tessera", models) for turn in turns] if same_rows else []
         loss = max(in_turns.largest_loss_difference(list(turn.values())) for turn in turns) if same_rows else None
         bars.append([job.title, len(turns), spread(best(t, "step_ms") / t["tessera"]["step_ms"] for t in turns), f">= {job.speed}" if job.speed else "",
                      spread(shares), f">= {job.share:.2f}" if job.share else "", spread(max(t["tessera"]["pss_mib"]) / best(t, "pss_mib") for t in turns),

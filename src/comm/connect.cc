@@ -25,8 +25,7 @@ std::chrono::milliseconds operation_timeout(const RendezvousOptions& options) {
 /// is an address to meet at, where they will tell each other.
 bool on_one_host(const RankEnvironment& environment) {
   if (environment.local_world_size >= 0) return environment.local_world_size == environment.world_size;
-  const char* address = std::getenv("MASTER_ADDR");
-  return address == nullptr || *address == 0;
+  return variable("MASTER_ADDR").empty();
 }
 
 }  // namespace

@@ -21,11 +21,6 @@ namespace {
 constexpr int kDefaultPort = 29500;   // torchrun's
 constexpr int kMaxRanksOfHost = 250;  // descriptors in one message
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 Endpoint master(const RankEnvironment& environment) {
   Endpoint result{variable("MASTER_ADDR"), kDefaultPort};
   if (result.address.empty() && environment.family == "SLURM") {

@@ -125,6 +125,20 @@ void combine_block_impl(float* acc, const void* source, FloatFormat format, std:
   }
 }
 
+/// *to = scale * sum, rounded once, or added to what is there.
+template <class Format>
+void finish_vector(V sum, V scale, bool accumulate, typename Format::T* to) {
+  V v = hn::Mul(sum, scale);
+  if (accumulate) v = hn::Add(Format::load(to), v);
+  Format::store(v, to);
+}
+template <class Format>
+void finish_one(float sum, const Finish& finish, typename Format::T& to) {
+  float v = sum * finish.scale;
+  if (finish.accumulate) v = Format::load_one(to) + v;
+  to = Format::store_one(v);
+}
+
 template <class Format>
 void store_format(void* out, const float* HWY_RESTRICT acc, std::size_t n, Finish finish) {
   auto* to = static_cast<typename Format::T*>(out);
@@ -134,16 +148,10 @@ void store_format(void* out, const float* HWY_RESTRICT acc, std::size_t n, Finis
     const std::size_t lanes = hn::Lanes(d);
     const V scale = hn::Set(d, finish.scale);
     for (; i + lanes <= n; i += lanes) {
-      V v = hn::Mul(hn::LoadU(d, acc + i), scale);
-      if (finish.accumulate) v = hn::Add(Format::load(to + i), v);
-      Format::store(v, to + i);
+      finish_vector<Format>(hn::LoadU(d, acc + i), scale, finish.accumulate, to + i);
     }
   }
-  for (; i < n; ++i) {
-    float v = acc[i] * finish.scale;
-    if (finish.accumulate) v = Format::load_one(to[i]) + v;
-    to[i] = Format::store_one(v);
-  }
+  for (; i < n; ++i) finish_one<Format>(acc[i], finish, to[i]);
 }
 
 void store_block_impl(void* out, FloatFormat format, const float* acc, std::size_t n, Finish finish) {
@@ -166,11 +174,7 @@ void sum_formats(void* out, std::span<const void* const> sources, std::size_t n,
     const Floats d;
     const std::size_t lanes = hn::Lanes(d);
     const V scale = hn::Set(d, finish.scale);
-    const auto put = [&](V sum, std::size_t at) {
-      V v = hn::Mul(sum, scale);
-      if (finish.accumulate) v = hn::Add(Out::load(to + at), v);
-      Out::store(v, to + at);
-    };
+    const auto put = [&](V sum, std::size_t at) { finish_vector<Out>(sum, scale, finish.accumulate, to + at); };
     for (; i + 4 * lanes <= n; i += 4 * lanes) {
       const auto* first = source(0) + i;
       V a = In::load(first), b = In::load(first + lanes), c = In::load(first + 2 * lanes),
@@ -191,9 +195,7 @@ void sum_formats(void* out, std::span<const void* const> sources, std::size_t n,
   for (; i < n; ++i) {
     float v = In::load_one(source(0)[i]);
     for (std::size_t k = 1; k < sources.size(); ++k) v += In::load_one(source(k)[i]);
-    v *= finish.scale;
-    if (finish.accumulate) v = Out::load_one(to[i]) + v;
-    to[i] = Out::store_one(v);
+    finish_one<Out>(v, finish, to[i]);
   }
 }
 

@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
+
+#include "comm/rank_environment.h"
 
 namespace tessera::comm {
 
 std::string own_host() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   char network[64] = {};

@@ -88,4 +88,9 @@ RankEnvironment read_rank_environment() {
   return result;
 }
 
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 }  // namespace tessera::comm

@@ -17,4 +17,7 @@ struct RankEnvironment {
 /// Throws ConfigError where the variables contradict each other.
 RankEnvironment read_rank_environment();
 
+/// Of the environment; empty where it is not set.
+std::string variable(const char* name);
+
 }  // namespace tessera::comm

@@ -37,8 +37,9 @@ struct Buckets {
   /// The root's rest has a slot of its own, and what is too large for the ring.
   std::int64_t own_slots() const {
     auto own = rest;
+    const auto turns = ring();
     for (const auto n : before)
-      if (n > ring()) own += n;
+      if (n > turns) own += n;
     return own;
   }
 };
