@@ -1,6 +1,9 @@
 # One GoogleTest program for each folder of tests: unit/<room> -> test_unit_<room>, distributed -> test_distributed, ...
 # Each program is one ctest test, so libtorch is loaded once per program, not once per case.
 find_package(GTest REQUIRED)
+add_library(test_fake_device STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_device.cc")
+target_include_directories(test_fake_device PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+target_link_libraries(test_fake_device PRIVATE tessera_tensor)
 function(tessera_tests name folder)
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cc")
   if(NOT sources)
@@ -12,6 +15,9 @@ function(tessera_tests name folder)
   add_executable(test_${name} ${sources})
   target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(test_${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
+  if(name MATCHES "^unit_(tensor|nn|models|fsdp)$")
+    target_link_libraries(test_${name} PRIVATE test_fake_device)
+  endif()
   target_compile_definitions(test_${name} PRIVATE
     TESSERA_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" TESSERA_BINARY="$<TARGET_FILE:tessera>")
   if(name STREQUAL "unit_fsdp")  # takes longer to compile than to run

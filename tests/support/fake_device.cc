@@ -1,0 +1,233 @@
+#include "support/fake_device.h"
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "tessera/base/error.h"
+
+namespace tessera::test {
+namespace {
+
+// Beyond what any process maps: reading there faults, and system calls return EFAULT.
+constexpr std::uintptr_t kFakeBit = std::uintptr_t{1} << 54;
+constexpr auto kKey = c10::DispatchKey::PrivateUse1;
+constexpr auto kType = c10::DeviceType::PrivateUse1;
+
+thread_local c10::DeviceIndex current_index = 0;
+std::atomic<std::int64_t> used_bytes{0};
+
+void* to_fake(void* real) {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(real) | kFakeBit);
+}
+
+void* to_real(void* fake) {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(fake) & ~kFakeBit);
+}
+
+/// What a DataPtr of the device holds: the memory, which begins after it.
+struct alignas(64) Block {
+  std::size_t bytes;
+};
+
+void free_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  used_bytes -= static_cast<std::int64_t>(block->bytes);
+  std::free(block);
+}
+
+class Memory final : public c10::Allocator {
+ public:
+  at::DataPtr allocate(std::size_t bytes) override {
+    const at::Device device(kType, current_index);
+    if (bytes == 0) return {nullptr, device};
+    void* memory = nullptr;
+    if (posix_memalign(&memory, alignof(Block), sizeof(Block) + bytes) != 0) throw std::bad_alloc();
+    auto* block = new (memory) Block{bytes};
+    used_bytes += static_cast<std::int64_t>(bytes);
+    return {to_fake(block + 1), block, &free_block, device};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to_real(to), to_real(const_cast<void*>(from)), bytes);
+  }
+};
+
+Memory& memory() {
+  static Memory instance;
+  return instance;
+}
+
+/// Without streams: all work is done when a call returns.
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const auto before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return {kType, current_index}; }
+  void setDevice(c10::Device device) const override {
+    TORCH_CHECK(device.index() < kFakeDevices, "no such device: ", device);
+    uncheckedSetDevice(device);
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.index() >= 0) current_index = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kFakeDevices; }
+  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeDevice(c10::DeviceIndex) const override {}
+};
+
+/// What autograd asks about an accelerator.
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+};
+
+// Before main(): autograd counts the devices once, in the first backward of the process.
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
+
+/// The same memory as a tensor of the CPU.
+at::Tensor on_cpu(const at::Tensor& t) {
+  if (t.is_cpu()) return t;
+  return at::from_blob(to_real(t.unsafeGetTensorImpl()->mutable_data()), t.sizes(), t.strides(),
+                       at::TensorOptions().dtype(t.scalar_type()));
+}
+
+c10::impl::ExcludeDispatchKeyGuard without_autograd() {
+  return c10::impl::ExcludeDispatchKeyGuard(c10::autograd_dispatch_keyset);
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+  const auto guard = without_autograd();
+  on_cpu(to).copy_(on_cpu(from));
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) to.resize_(from.sizes());
+  return copy_from(from, to, false);
+}
+
+at::Device or_current(std::optional<at::Device> device) {
+  return device && device->has_index() ? *device : at::Device(kType, current_index);
+}
+
+at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(or_current(device));
+  return at::Tensor(
+      at::detail::empty_generic(sizes, &memory(), c10::DispatchKeySet(kKey), c10::dtype_or_default(dtype), format));
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+  const c10::DeviceGuard guard(or_current(device));
+  return at::Tensor(at::detail::empty_strided_generic(sizes, strides, &memory(), c10::DispatchKeySet(kKey),
+                                                      c10::dtype_or_default(dtype)));
+}
+
+const at::Tensor& resize(const at::Tensor& t, at::IntArrayRef sizes, std::optional<at::MemoryFormat>) {
+  auto* storage = t.storage().unsafeGetStorageImpl();
+  const auto numel = static_cast<std::size_t>(t.storage_offset() + c10::multiply_integers(sizes));
+  const auto needed = numel * t.dtype().itemsize();
+  if (storage->nbytes() < needed) {
+    const c10::DeviceGuard guard(t.device());
+    auto grown = memory().allocate(needed);
+    if (storage->nbytes() > 0) memory().copy_data(grown.get(), storage->data(), storage->nbytes());
+    storage->set_data_ptr_noswap(std::move(grown));
+    storage->set_nbytes(needed);
+  }
+  t.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return t;
+}
+
+at::Tensor& set_storage(at::Tensor& t, at::Storage source, std::int64_t offset, at::IntArrayRef sizes,
+                        at::IntArrayRef strides) {
+  auto* impl = t.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  impl->set_storage_offset(offset);
+  if (strides.empty()) {
+    impl->set_sizes_contiguous(sizes);
+  } else {
+    impl->set_sizes_and_strides(sizes, strides);
+  }
+  return t;
+}
+
+at::Tensor view(const at::Tensor& t, at::IntArrayRef sizes) {
+  return at::native::view(t, sizes);
+}
+
+at::Tensor as_strided(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides,
+                      std::optional<std::int64_t> offset) {
+  return at::native::as_strided_tensorimpl(t, sizes, strides, offset);
+}
+
+at::Tensor reshape_alias(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return at::native::_reshape_alias(t, sizes, strides);
+}
+
+at::Tensor unfold(const at::Tensor& t, std::int64_t dim, std::int64_t size, std::int64_t step) {
+  return at::native::unfold(t, dim, size, step);
+}
+
+void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+}
+
+struct Registration {
+  Registration()
+      : operators(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__),
+        others(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__) {
+    c10::register_privateuse1_backend("fake");
+    at::RegisterPrivateUse1HooksInterface(new Hooks());
+    c10::SetAllocator(kType, &memory());
+    operators.impl("empty.memory_format", &empty);
+    operators.impl("empty_strided", &empty_strided);
+    operators.impl("_copy_from", &copy_from);
+    operators.impl("_copy_from_and_resize", &copy_from_and_resize);
+    operators.impl("resize_", &resize);
+    operators.impl("set_.source_Storage_storage_offset", &set_storage);
+    operators.impl("view", &view);
+    operators.impl("as_strided", &as_strided);
+    operators.impl("_reshape_alias", &reshape_alias);
+    operators.impl("unfold", &unfold);
+    others.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
+  }
+  torch::Library operators, others;
+};
+
+}  // namespace
+
+at::Device fake_device(int index) {
+  TESSERA_CHECK(0 <= index && index < kFakeDevices, "fake devices have indices 0 to 7");
+  // Never destroyed: tensors with static lifetime may outlive it.
+  static const auto* registration = new Registration();
+  static_cast<void>(registration);
+  return {kType, static_cast<c10::DeviceIndex>(index)};
+}
+
+std::int64_t fake_device_bytes() {
+  return used_bytes;
+}
+
+}  // namespace tessera::test
