@@ -126,19 +126,19 @@ std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, const std::vect
   return region;
 }
 
-bool can_drop(const UnitParameter& p, const FsdpOptions& options) {
-  const auto mapped = options.source->map(name_in_source(options, p.spec.name));
-  return tensor::is_file_view(at::from_blob(mapped->data, p.spec.shape, at::TensorOptions().dtype(p.spec.compute)));
+at::Tensor map_parameter(const ParameterSpec& spec, const FsdpOptions& options) {
+  auto mapped = options.source->map(name_in_source(options, spec.name));
+  return at::from_blob(
+      mapped->data, spec.shape, [held = mapped->keep_alive](void*) {}, at::TensorOptions().dtype(spec.compute));
 }
 
 /// From here on the module's tensor has no memory of its own.
 void take_over(UnitParameter p, const FsdpOptions& options) {
   p.tensor.mutable_grad().reset();
   const auto dtype = p.spec.compute;
-  p.tensor.set_data(tensor::make_detached(p.spec.shape, dtype, "parameter '" + p.spec.name + "' is sharded"));
-  if (!p.spec.mapped) return;
-  auto mapped = options.source->map(name_in_source(options, p.spec.name));
-  tensor::attach(p.tensor, mapped->data, mapped->keep_alive);
+  p.tensor.set_data(
+      tensor::make_detached(p.spec.shape, dtype, "parameter '" + p.spec.name + "' is sharded", options.device));
+  if (p.spec.mapped && options.device.is_cpu()) tensor::attach(p.tensor, p.mapped.mutable_data_ptr(), p.mapped);
 }
 
 std::vector<TrainableSegment> trainable_segments(const Unit& unit, const MixedPrecision& precision) {
@@ -171,8 +171,10 @@ void build_units(Runtime& runtime, const UnitPlan& plan) {
     auto store = region ? make_shared_store(d.segments, group->rank(), region, offset, home)
                         : make_copy_store(d.segments, group, runtime.meter(), home);
     offset += shared_store_bytes(d.segments);
-    for (auto& p : d.parameters)
-      if (p.spec.mapped && runtime.home()) p.droppable = can_drop(p, options);
+    for (auto& p : d.parameters) {
+      if (p.spec.mapped) p.mapped = map_parameter(p.spec, options);
+      p.droppable = p.spec.mapped && home && tensor::is_file_view(p.mapped);
+    }
     auto unit = std::make_shared<Unit>(runtime, static_cast<int>(i), plan.units[i].name, plan.units[i].module,
                                        std::move(d.parameters), std::move(d.segments), std::move(store));
     load_slices(*unit, group->rank(), options, *runtime.mesh().world);

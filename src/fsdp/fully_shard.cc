@@ -1,5 +1,7 @@
 #include "tessera/fsdp/fully_shard.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
@@ -109,7 +111,7 @@ class Model final : public FullyShardedDataParallel {
 
 // A mapped parameter is whole on every rank; rank 0 answers for it.
 ShardView Model::mapped_view(const UnitParameter& p) const {
-  const auto flat = p.tensor.detach().view(-1);
+  const auto flat = p.mapped.view(-1);
   const bool mine = runtime_->mesh().shard->rank() == 0;
   ShardView view;
   view.name = p.spec.name;
@@ -170,7 +172,7 @@ void Model::visit_full(const VisitTensor& visit, const std::function<bool(const 
         visit_segment(*unit, segment, unit->store().shard(s), *runtime_->mesh().shard, filtered);
     }
     for (const auto& p : unit->parameters())
-      if (p.spec.mapped) filtered(p.spec.name, p.tensor.detach());
+      if (p.spec.mapped) filtered(p.spec.name, p.mapped);
     if (runtime_->home()) unit->put_away();
   }
 }
@@ -180,11 +182,13 @@ MemoryStats Model::memory() const {
   for (const auto& unit : runtime_->units()) {
     m.shard_bytes += unit->store().shard_bytes();
     for (const auto& p : unit->parameters())
-      if (p.spec.mapped) m.mapped_bytes += static_cast<std::int64_t>(p.tensor.nbytes());
+      if (p.spec.mapped) m.mapped_bytes += static_cast<std::int64_t>(p.mapped.nbytes());
   }
   if (runtime_->home()) m.offloaded_bytes = runtime_->home()->held_bytes();
   m.gathered_bytes = runtime_->meter().now;
   m.peak_gathered_bytes = runtime_->meter().peak;
+  m.device_bytes = runtime_->device_meter().now;
+  m.peak_device_bytes = runtime_->device_meter().peak;
   m.gradient_shard_bytes = runtime_->reducer().shard_bytes();
   m.gradient_buffer_bytes = runtime_->reducer().buffer_bytes();
   return m;
@@ -203,6 +207,19 @@ void choose_checkpointing(nn::HookedModule& root, const UnitPlan& plan, const Wr
     throw ConfigError(
         "activation checkpointing of the wrapped modules: the wrap policy chooses none; choose the model's blocks",
         "fsdp_activation_checkpointing");
+}
+
+/// With its index.
+at::Device checked_device(at::Device device) {
+  if (device.is_cpu()) return at::kCPU;
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(device.type())].load();
+  const int count = guard ? guard->deviceCount() : 0;
+  if (device.index() >= count || count == 0)
+    throw ConfigError("fully_shard: there is no device '" + device.str() + "': this libtorch " +
+                          (guard ? "finds " + std::to_string(count) + " of its type" : "was built without its type") +
+                          "; compute on the CPU",
+                      "device");
+  return device.has_index() ? device : guard->getDevice();
 }
 
 void check_not_sharded(const nn::HookedModule& module) {
@@ -236,6 +253,7 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   if (options.max_gathers_in_flight < 0)
     throw ConfigError("fully_shard: max_gathers_in_flight must not be negative, found " +
                       std::to_string(options.max_gathers_in_flight));
+  options.device = checked_device(options.device);
   const auto plan = plan_units(root, options.wrap, options.ignored_modules);
   if (options.activation_checkpointing) choose_checkpointing(root, plan, options.activation_checkpointing);
   check_same_plan(plan, *group);
@@ -243,6 +261,7 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
   if (runtime->options().sync_module_states) sync_buffers(root, *runtime->mesh().world);
   cast_buffers(root, plan.ignored, runtime->options().precision);
+  move_buffers(root, runtime->options().device);
   build_units(*runtime, plan);
   return std::make_unique<Model>(std::move(runtime), plan);
 }

@@ -248,7 +248,7 @@ void GradientReducer::accumulate(GradientId id, const at::Tensor& grad) {
     const auto& s = b.segments.front();
     if (!b.late.defined()) b.late = at::zeros({s.layout.numel}, s.reduce);
     const auto& entry = s.layout.entries.front();
-    b.late.narrow(0, entry.offset, entry.numel).view(grad.sizes()).add_(grad);
+    b.late.narrow(0, entry.offset, entry.numel).view(grad.sizes()).add_(grad.to(at::kCPU));
     return;
   }
   if (b.buffers.empty()) open_buffers(b);
@@ -256,7 +256,7 @@ void GradientReducer::accumulate(GradientId id, const at::Tensor& grad) {
   if (!entry.prepared.expired()) b.evict();
   const auto view = view_of(id).view(grad.sizes());
   if (entry.written)
-    view.add_(grad);
+    view.add_(grad.to(at::kCPU));
   else
     view.copy_(grad);
   entry.written = true;

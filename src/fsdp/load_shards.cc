@@ -23,7 +23,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 
 /// The whole parameter, flat, as rank 0 has it; the others need not have any.
 at::Tensor value_of_rank_zero(const UnitParameter& p, comm::Communicator& world) {
-  at::Tensor value = world.rank() == 0 ? p.tensor.detach().contiguous().view(-1)
+  at::Tensor value = world.rank() == 0 ? p.tensor.detach().to(at::kCPU).contiguous().view(-1)
                                        : at::empty({p.spec.numel()}, at::TensorOptions().dtype(p.spec.stored));
   world.broadcast(value, 0)->wait_input_free();
   return value;
@@ -76,7 +76,7 @@ void sync_buffers(torch::nn::Module& root, comm::Communicator& world) {
   if (world.size() == 1) return;
   for (auto& buffer : root.buffers()) {
     if (!buffer.defined() || buffer.numel() == 0) continue;
-    auto bytes = buffer.detach().contiguous().view(-1).view(at::kByte);
+    auto bytes = buffer.detach().to(at::kCPU).contiguous().view(-1).view(at::kByte);
     world.broadcast(bytes, 0)->wait();
     buffer.copy_(bytes.view(buffer.scalar_type()).view(buffer.sizes()));
   }

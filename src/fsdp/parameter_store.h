@@ -28,6 +28,7 @@ class ParameterStore {
 
   /// 1-D [slice_numel] in shard_dtype; a leaf that requires grad when the segment is trainable.
   const at::Tensor& shard(std::size_t segment) const { return shards_[segment]; }
+  std::size_t segments() const { return shards_.size(); }
 
   virtual void start_gather() = 0;
   virtual void finish_gather() = 0;

@@ -9,6 +9,11 @@ void cast_floating(const std::vector<at::Tensor*>& tensors, at::ScalarType dtype
     if (t->defined() && t->is_floating_point() && t->scalar_type() != dtype) *t = t->to(dtype);
 }
 
+void move_to(at::Device device, const std::vector<at::Tensor*>& tensors) {
+  for (auto* t : tensors)
+    if (t->defined() && t->device() != device) *t = t->to(device);
+}
+
 at::ScalarType compute_dtype(at::ScalarType stored, const MixedPrecision& precision) {
   return at::isFloatingType(stored) ? precision.param_dtype.value_or(stored) : stored;
 }
@@ -29,6 +34,12 @@ void cast_buffers(torch::nn::Module& root, const std::unordered_set<const torch:
   };
   cast_own(root);  // which need not be held by a shared_ptr
   for (const auto& module : root.modules(/*include_self=*/false)) cast_own(*module);
+}
+
+void move_buffers(torch::nn::Module& root, at::Device device) {
+  at::NoGradGuard no_grad;
+  for (auto& buffer : root.buffers())
+    if (buffer.defined() && buffer.device() != device) buffer.set_data(buffer.to(device));
 }
 
 }  // namespace tessera::fsdp

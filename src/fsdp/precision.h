@@ -12,6 +12,9 @@ namespace tessera::fsdp {
 /// Casts the defined floating tensors; autograd follows.
 void cast_floating(const std::vector<at::Tensor*>& tensors, at::ScalarType dtype);
 
+/// Brings the defined tensors to the device; autograd follows.
+void move_to(at::Device device, const std::vector<at::Tensor*>& tensors);
+
 /// The dtype that a module sees for a parameter stored as `stored`.
 at::ScalarType compute_dtype(at::ScalarType stored, const MixedPrecision& precision);
 
@@ -21,5 +24,8 @@ at::ScalarType reduce_dtype(const Segment& segment, const MixedPrecision& precis
 /// Casts the floating buffers of the tree, once; those of ignored modules stay.
 void cast_buffers(torch::nn::Module& root, const std::unordered_set<const torch::nn::Module*>& ignored,
                   const MixedPrecision& precision);
+
+/// Brings all buffers of the tree to the device.
+void move_buffers(torch::nn::Module& root, at::Device device);
 
 }  // namespace tessera::fsdp

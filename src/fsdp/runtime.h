@@ -47,6 +47,9 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   const GradientReducer& reducer() const { return reducer_; }
   GatherMeter& meter() { return meter_; }
   const GatherMeter& meter() const { return meter_; }
+  /// Of copies on the device that computes.
+  GatherMeter& device_meter() { return device_meter_; }
+  bool on_device() const { return !options_.device.is_cpu(); }
   const CommStats& stats() const { return stats_; }
   std::vector<std::shared_ptr<Unit>>& units() { return units_; }
   const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
@@ -64,7 +67,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   Mesh mesh_;
   FsdpOptions options_;
   CommStats stats_;
-  GatherMeter meter_;
+  GatherMeter meter_, device_meter_;
   GradientReducer reducer_;
   std::vector<std::shared_ptr<Unit>> units_;
   std::shared_ptr<tensor::DiskHome> home_;

@@ -20,6 +20,7 @@ class ReducerPlace final : public tensor::GradientPlace {
     runtime_.reducer().accumulate(id_, grad);
   }
   std::shared_ptr<tensor::PreparedGradient> reserve() override {
+    if (runtime_.on_device()) return nullptr;  // what computes the gradient cannot write there
     auto prepared = runtime_.reducer().reserve(id_);
     if (!prepared) return nullptr;
     prepared->memory = prepared->memory.view(shape_);
@@ -48,7 +49,10 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
       parameters_(std::move(parameters)),
       segments_(std::move(segments)),
       store_(std::move(store)),
-      pinned_(module == nullptr || runtime.always_whole()) {}
+      pinned_(module == nullptr || runtime.always_whole()) {
+  if (runtime.on_device())
+    copy_ = std::make_unique<DeviceCopy>(parameters_, *store_, runtime.options().device, runtime.device_meter());
+}
 
 Unit::~Unit() {
   if (module_) module_->set_hooks(nullptr);
@@ -82,10 +86,16 @@ void Unit::hook_gradients() {
   }
 }
 
+bool Unit::stale() const {
+  return store_->stale() || (copy_ && copy_->stale());
+}
+
 void Unit::attach() {
-  for (auto& p : parameters_) {
-    if (p.segment < 0) continue;
-    const auto whole = store_->whole(static_cast<std::size_t>(p.segment));
+  if (copy_) copy_->update();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& p = parameters_[i];
+    if (p.segment < 0 && !copy_) continue;
+    const auto whole = copy_ ? copy_->memory_of(i) : store_->whole(static_cast<std::size_t>(p.segment));
     auto* data =
         static_cast<std::byte*>(whole.mutable_data_ptr()) + p.offset * static_cast<std::int64_t>(whole.element_size());
     tensor::attach(p.tensor, data, whole);
@@ -94,7 +104,7 @@ void Unit::attach() {
 
 void Unit::detach(const char* why) noexcept {
   for (auto& p : parameters_)
-    if (p.segment >= 0) tensor::detach(p.tensor, "parameter '" + p.spec.name + why);
+    if (p.segment >= 0 || copy_) tensor::detach(p.tensor, "parameter '" + p.spec.name + why);
 }
 
 void Unit::prefetch() {
@@ -106,16 +116,17 @@ void Unit::prefetch() {
 }
 
 void Unit::gather() {
-  if (state_ != State::kSharded && store_->stale()) drop();
+  if (state_ != State::kSharded && stale()) drop();
   prefetch();
   if (state_ != State::kGathering) return;
   store_->finish_gather();
   attach();
+  if (copy_) release_host();
   state_ = State::kWhole;
 }
 
 void Unit::refresh() {
-  if (pinned_ && store_->stale()) gather();
+  if (pinned_ && stale()) gather();
 }
 
 void Unit::release() {
@@ -125,6 +136,11 @@ void Unit::release() {
 void Unit::drop() {
   if (state_ == State::kWhole) detach("' is sharded; unshard its unit first");
   state_ = State::kSharded;
+  if (copy_ && !pinned_) copy_->clear();  // else it is gathered again at once
+  release_host();
+}
+
+void Unit::release_host() {
   store_->release();
   if (runtime_.home()) put_away();
 }
@@ -132,7 +148,7 @@ void Unit::drop() {
 void Unit::put_away() const {
   store_->put_away(*runtime_.home());
   for (const auto& p : parameters_)
-    if (p.droppable) tensor::drop_file_pages(p.tensor);
+    if (p.droppable) tensor::drop_file_pages(p.mapped);
 }
 
 void Unit::publish() {
@@ -148,6 +164,7 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
     runtime_.begin_unit_forward(*this);
     gather();
     runtime_.prefetch_after(*this);
+    if (index_ == 0) move_to(runtime_.options().device, inputs);
     const auto& precision = runtime_.options().precision;
     if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
     runtime_.reducer().expect(index_);

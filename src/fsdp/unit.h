@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fsdp/backward_hooks.h"
+#include "fsdp/device_copy.h"
 #include "fsdp/flat_layout.h"
 #include "fsdp/parameter_store.h"
 #include "tessera/nn/block.h"
@@ -19,15 +20,6 @@
 namespace tessera::fsdp {
 
 class Runtime;
-
-struct UnitParameter {
-  ParameterSpec spec;
-  at::Tensor tensor;  // the module's own, detached while the unit is sharded
-  int segment = -1;   // -1: mapped
-  std::int64_t offset = 0;
-  bool droppable = false;  // offloaded, and a view of the weight file: pages come back from there
-  int position = 0;        // in the model's order of registration
-};
 
 class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<Unit> {
  public:
@@ -68,7 +60,9 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
 
  private:
   enum class State { kSharded, kGathering, kWhole };
+  bool stale() const;
   void attach();
+  void release_host();
   void drop();  // what release() does where it does something
   void detach(const char* why) noexcept;
   void hook_gradients();
@@ -81,6 +75,7 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   std::vector<UnitParameter> parameters_;
   std::vector<Segment> segments_;
   std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<DeviceCopy> copy_;  // null: the host computes
   State state_ = State::kSharded;
   bool pinned_;               // never released
   int forwards_ = 0;          // running now (a module may call itself)

@@ -22,12 +22,12 @@ void set_pointer(const at::Tensor& t, at::DataPtr pointer) {
 
 }  // namespace
 
-at::Tensor make_detached(at::IntArrayRef sizes, at::ScalarType dtype, const std::string& message) {
+at::Tensor make_detached(at::IntArrayRef sizes, at::ScalarType dtype, const std::string& message, at::Device device) {
   std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   for (auto s : sizes) bytes *= s;
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       at::DataPtr(nullptr, at::kCPU), nullptr, false);
-  at::Tensor t = at::empty({0}, at::TensorOptions().dtype(dtype));
+                                                       at::DataPtr(nullptr, device), nullptr, false);
+  at::Tensor t = at::empty({0}, at::TensorOptions().dtype(dtype).device(device));
   t.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(storage));
   t.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
@@ -39,21 +39,21 @@ bool is_detached(const at::Tensor& t) {
 }
 
 void attach(const at::Tensor& t, void* data, at::Tensor keep_alive) {
-  if (!keep_alive.defined()) return set_pointer(t, at::DataPtr(data, at::kCPU));
+  if (!keep_alive.defined()) return set_pointer(t, at::DataPtr(data, t.device()));
   auto* held = new at::Tensor(std::move(keep_alive));
-  set_pointer(t, at::DataPtr(data, held, [](void* p) { delete static_cast<at::Tensor*>(p); }, at::kCPU));
+  set_pointer(t, at::DataPtr(data, held, [](void* p) { delete static_cast<at::Tensor*>(p); }, t.device()));
 }
 
 void attach(const at::Tensor& t, void* data, std::shared_ptr<const void> keep_alive) {
   auto* held = new std::shared_ptr<const void>(std::move(keep_alive));
-  set_pointer(t,
-              at::DataPtr(data, held, [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, at::kCPU));
+  set_pointer(
+      t, at::DataPtr(data, held, [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, t.device()));
 }
 
 void detach(const at::Tensor& t, const std::string& message) {
   auto* storage = impl(t);
   storage->clear_data_ptr_access_error_msg_();
-  storage->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, t.device()));
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
 }
 

@@ -9,14 +9,16 @@
 
 namespace tessera::tensor {
 
-/// A contiguous CPU tensor of this shape whose storage is detached. Takes no memory for its elements.
-at::Tensor make_detached(at::IntArrayRef sizes, at::ScalarType dtype, const std::string& message);
+/// A contiguous tensor of this shape whose storage is detached. Takes no memory for its elements.
+at::Tensor make_detached(at::IntArrayRef sizes, at::ScalarType dtype, const std::string& message,
+                         at::Device device = at::kCPU);
 
 /// True when reading the tensor would throw.
 bool is_detached(const at::Tensor& t);
 
-/// `t` must own the whole of its storage (offset 0). From now on it reads `data`, t.nbytes() bytes; `keep_alive` is
-/// held until the next attach or detach. The version counter is not bumped; autograd's saved views of `t` follow.
+/// `t` must own the whole of its storage (offset 0). From now on it reads `data`, t.nbytes() bytes on its device;
+/// `keep_alive` is held until the next attach or detach. The version counter is not bumped; autograd's saved views of
+/// `t` follow.
 void attach(const at::Tensor& t, void* data, at::Tensor keep_alive = {});
 void attach(const at::Tensor& t, void* data, std::shared_ptr<const void> keep_alive);
 

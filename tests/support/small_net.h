@@ -141,7 +141,8 @@ inline at::Tensor batch(int rank, int step) {
   return fixed_values({4, 6}, 100.0 + 10 * step + rank, 1.0);
 }
 inline at::Tensor loss_of(const at::Tensor& y, int rank, int step) {
-  return (y.to(at::kFloat) - fixed_values(y.sizes(), 500.0 + 10 * step + rank, 1.0)).pow(2).mean();
+  const auto target = fixed_values(y.sizes(), 500.0 + 10 * step + rank, 1.0).to(y.device());
+  return (y.to(at::kFloat) - target).pow(2).mean();
 }
 
 }  // namespace tessera::testing

@@ -26,6 +26,7 @@ struct TrainOptions {
   int steps = 5;
   double clip = 0.5, p = 2.0;
   std::function<void(SmallNet&)> prepare = [](SmallNet&) {};  // before sharding
+  std::function<at::Device(int rank)> device_of = [](int) { return at::Device(at::kCPU); };
   std::function<void(SmallNet&, int rank, int step)> before_step = [](SmallNet&, int, int) {};
 };
 
@@ -78,7 +79,9 @@ inline std::vector<Training> train_sharded(int world, NetOptions net, const fsdp
     auto& result = results[static_cast<std::size_t>(group->rank())];
     SmallNet model(net);
     how.prepare(model);
-    auto sharded = fsdp::fully_shard(model, group, options);
+    auto mine = options;
+    mine.device = how.device_of(group->rank());
+    auto sharded = fsdp::fully_shard(model, group, mine);
     optim::AdamW optimizer(sharded->parameters(), adamw_options());
     for (int step = 0; step < how.steps; ++step) {
       how.before_step(model, group->rank(), step);

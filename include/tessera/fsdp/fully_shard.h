@@ -101,6 +101,12 @@ struct FsdpOptions {
   /// A folder on a disk. Parameters, masters and (through state_home()) optimizer state lie in memory-mapped files
   /// there, units leave memory when they are released. Empty: all stays in memory.
   std::string offload_folder = {};
+  /// What computes. Another device than the CPU (CUDA, or any that libtorch knows) gets copies of a unit's parameters
+  /// while the unit is gathered, the module's buffers, and the inputs of the root's forward; all else stays in host
+  /// memory (PyTorch's CPUOffload, which is the only form that there is): slices, masters, gradients and optimizer
+  /// state, gathers and reductions. The modules' parameters become tensors of the device. Without an index: the
+  /// thread's current device. ConfigError where there is none.
+  at::Device device = at::kCPU;
   /// Parameter name -> name in the source; identity if empty. An empty result means: not in the source.
   std::function<std::string(const std::string&)> source_name = nullptr;
 };
@@ -122,7 +128,8 @@ struct ShardView {
 struct MemoryStats {
   std::int64_t shard_bytes = 0, gathered_bytes = 0, peak_gathered_bytes = 0, gradient_shard_bytes = 0,
                gradient_buffer_bytes = 0, mapped_bytes = 0;
-  std::int64_t offloaded_bytes = 0;  // files that this rank holds mapped, optimizer state included
+  std::int64_t offloaded_bytes = 0;                      // files that this rank holds mapped, optimizer state included
+  std::int64_t device_bytes = 0, peak_device_bytes = 0;  // of parameters on FsdpOptions::device; 0 on the CPU
 };
 /// Collectives since construction: gathers count units (fences in the shared form too), reductions likewise.
 struct CommStats {
