@@ -7,6 +7,7 @@
 #include "models/bert_model.h"
 #include "models/build_parts.h"
 #include "nn/container.h"
+#include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -21,7 +22,7 @@ double normalizer(const ModelInput& in) {
 /// The keys of draws for these of the tokens.
 at::Tensor keys_at(const at::Tensor& places) {
   const auto& keys = tensor::random_state().rows;
-  return keys.defined() ? keys.index_select(0, places) : keys;
+  return keys.defined() ? keys.index_select(0, tensor::on_host(places)) : keys;
 }
 
 /// dropout, dense, tanh, dropout, out_proj.
@@ -85,7 +86,7 @@ at::Tensor BertForSequenceClassification::loss(const at::Tensor& logits, const a
 void BertForSequenceClassification::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
                                                ModelOutput& out) {
   const auto places = at::tensor(batch.rows->begin, at::TensorOptions().dtype(at::kLong));
-  auto first = hidden.index_select(0, places);
+  auto first = hidden.index_select(0, tensor::beside(places, hidden));
   const tensor::RowScope rows(keys_at(places));
   if (backbone_->pooler()) first = (*dropout_)((*backbone_->pooler())(first));
   const auto logits = (*classifier_)(first);

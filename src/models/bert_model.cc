@@ -14,7 +14,7 @@ namespace {
 
 /// [B, S] int64: 0, 1, 2, ... in each row, or what RoBERTa derives from the ids: padding_idx + 1, ... where a token is.
 at::Tensor default_positions(const families::BertConfig& config, const at::Tensor& ids) {
-  if (!config.roberta) return at::arange(ids.size(1), at::kLong).expand_as(ids);
+  if (!config.roberta) return at::arange(ids.size(1), ids.options().dtype(at::kLong)).expand_as(ids);
   const auto token = ids.ne(config.pad_token_id).to(at::kLong);
   return token.cumsum(1) * token + config.pad_token_id;
 }

@@ -13,6 +13,7 @@
 #include "models/decoder_cache.h"
 #include "nn/container.h"
 #include "nn/noise.h"
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -31,10 +32,10 @@ at::Tensor key_places(const DecoderBatch& batch, const at::Tensor& attention_mas
   for (std::int64_t s = 0; s < rows.count(); ++s) {
     for (std::int64_t i = 0; i < rows.length[s]; ++i) p[rows.begin[s] + i] = static_cast<float>(i);
   }
-  return out;
+  return tensor::beside(out, batch.positions);
 }
 
-/// How far the noise of each token's embedding goes, [T] float32; a row's padding does not count as length.
+/// How far the noise of each token's embedding goes, [T] float32 on the CPU; a row's padding does not count as length.
 at::Tensor noise_range(const ModelInput& in, const DecoderBatch& batch, std::int64_t size) {
   const auto& rows = *batch.packed.rows;
   auto lengths = at::empty({batch.positions.size(0)}, at::TensorOptions().dtype(at::kFloat));
@@ -147,7 +148,7 @@ std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& bat
   layout.rows = layout.key_rows = batch.packed.rows;
   layout.visible = batch.packed.visible;
   if (slopes_.defined()) {
-    layout.slopes = slopes_;
+    layout.slopes = tensor::beside(slopes_, batch.positions);
     layout.key_position = key_places(batch, attention_mask);
   }
   place(layout, batch.positions, batch.length, batch.documents ? batch.packed.rows.get() : nullptr);
@@ -174,8 +175,8 @@ ModelOutput CausalLm::step(const ModelInput& in) {
   auto& cache = dynamic_cast<DecoderCache&>(*in.cache);
   auto step = cache.begin(in.input_ids, in.attention_mask);
   if (slopes_.defined()) {
-    step.layout.slopes = slopes_;
-    step.layout.key_position = at::arange(cache.capacity(), at::TensorOptions().dtype(at::kFloat))
+    step.layout.slopes = tensor::beside(slopes_, step.positions);
+    step.layout.key_position = at::arange(cache.capacity(), step.positions.options().dtype(at::kFloat))
                                    .repeat({step.layout.cache_rows / cache.capacity()});
   }
   place(step.layout, step.positions, step.positions.max().item<std::int64_t>() + 1, nullptr);
@@ -186,7 +187,8 @@ ModelOutput CausalLm::step(const ModelInput& in) {
   for (std::int64_t r = 0; r < step.layout.rows->count(); ++r)
     last.push_back(step.layout.rows->begin[r] + step.layout.rows->length[r] - 1);
   ModelOutput out;
-  out.logits = logits(pass.hidden.index_select(0, at::tensor(last, at::TensorOptions().dtype(at::kLong)))).unsqueeze(1);
+  const auto places = tensor::beside(at::tensor(last, at::TensorOptions().dtype(at::kLong)), pass.hidden);
+  out.logits = logits(pass.hidden.index_select(0, places)).unsqueeze(1);
   return out;
 }
 

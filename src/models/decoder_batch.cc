@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -28,7 +29,7 @@ at::Tensor shifted(const at::Tensor& labels) {
 
 // Documents of packed rows: a position that does not follow its predecessor by one starts a new one.
 nn::SequenceRows documents(const at::Tensor& position_ids) {
-  const auto ids = position_ids.contiguous();
+  const auto ids = tensor::on_host(position_ids).contiguous();
   const auto* p = ids.const_data_ptr<std::int64_t>();
   const std::int64_t batch = ids.size(0), length = ids.size(1);
   nn::SequenceRows rows;
@@ -64,7 +65,7 @@ at::Tensor default_positions(const ModelInput& in, bool count_visible) {
     const auto mask = in.attention_mask.ne(0).to(at::kLong);
     return mask.cumsum(1) * mask - 1;
   }
-  return at::arange(length, at::TensorOptions().dtype(at::kLong)).unsqueeze(0).expand({batch, length});
+  return at::arange(length, in.input_ids.options().dtype(at::kLong)).unsqueeze(0).expand({batch, length});
 }
 
 }  // namespace

@@ -6,25 +6,28 @@
 #include <algorithm>
 #include <string>
 
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
 namespace {
 
-at::Tensor index_of(const std::vector<std::int64_t>& values) {
-  return at::tensor(values, at::TensorOptions().dtype(at::kLong));
+at::Tensor index_of(const std::vector<std::int64_t>& values, const at::Tensor& like) {
+  return tensor::beside(at::tensor(values, at::TensorOptions().dtype(at::kLong)), like);
 }
 
 }  // namespace
 
 void DecoderCache::reorder(const at::Tensor& rows) {
-  const auto order = rows.contiguous();
+  const auto order = tensor::on_host(rows).contiguous();
   const auto* p = order.const_data_ptr<std::int64_t>();
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < order.numel(); ++i) lengths.push_back(lengths_.at(p[i]));
   const auto moved = [&](at::Tensor& t) {
     if (t.defined())
-      t = t.view({static_cast<std::int64_t>(lengths_.size()), capacity_, -1}).index_select(0, order).flatten(0, 1);
+      t = t.view({static_cast<std::int64_t>(lengths_.size()), capacity_, -1})
+              .index_select(0, tensor::beside(order, t))
+              .flatten(0, 1);
   };
   for (auto& layer : layers_) {
     moved(layer.keys);
@@ -56,7 +59,7 @@ DecoderCache::Step DecoderCache::begin(const at::Tensor& input_ids, const at::Te
   TESSERA_CHECK(static_cast<std::int64_t>(lengths_.size()) == rows, "the number of rows may not change while decoding");
   grow(*std::max_element(lengths_.begin(), lengths_.end()) + fresh);
   at::Tensor mask;
-  if (attention_mask.defined()) mask = attention_mask.ne(0).contiguous();
+  if (attention_mask.defined()) mask = tensor::on_host(attention_mask).ne(0).contiguous();
   const bool* visible = mask.defined() ? mask.const_data_ptr<bool>() : nullptr;
   std::vector<std::int64_t> tokens, positions, index;
   auto queries = std::make_shared<nn::SequenceRows>(), keys = std::make_shared<nn::SequenceRows>();
@@ -75,10 +78,10 @@ DecoderCache::Step DecoderCache::begin(const at::Tensor& input_ids, const at::Te
     keys->begin.push_back(r * capacity_);
     keys->length.push_back(lengths_[r]);
   }
-  Step step{index_of(tokens), index_of(positions), {}};
+  Step step{index_of(tokens, input_ids), index_of(positions, input_ids), {}};
   step.layout.rows = std::move(queries);
   step.layout.key_rows = std::move(keys);
-  step.layout.cache_index = index_of(index);
+  step.layout.cache_index = index_of(index, input_ids);
   step.layout.cache_rows = rows * capacity_;
   return step;
 }

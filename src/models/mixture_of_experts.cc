@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "nn/container.h"
+#include "tensor/device.h"
 #include "tensor/rng.h"
 
 namespace tessera::models {
@@ -41,8 +42,8 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
     if (hits.size(0) == 0) continue;
     const auto tokens = hits.select(1, 0), ranks = hits.select(1, 1);
     const auto& keys = random.rows;
-    const tensor::RowScope rows(keys.defined() && keys.numel() == x.size(0) ? keys.index_select(0, tokens)
-                                                                            : at::Tensor());
+    const tensor::RowScope rows(
+        keys.defined() && keys.numel() == x.size(0) ? keys.index_select(0, tensor::on_host(tokens)) : at::Tensor());
     const auto weight = weights.flatten().index_select(0, tokens * per_token_ + ranks).unsqueeze(1);
     out = out.index_add(0, tokens, (*experts_[e])(x.index_select(0, tokens)) * weight);
   }

@@ -27,7 +27,7 @@ class Cache {
 };
 
 /// A batch for any family. B batch, S length, T target length (encoder-decoder only; T = S elsewhere). int64 ids; masks
-/// int64 0/1.
+/// int64 0/1. All on the device of the parameters, row_ids on any.
 struct ModelInput {
   at::Tensor input_ids;       // [B, S]
   at::Tensor attention_mask;  // [B, S], undefined: all ones

@@ -5,13 +5,14 @@
 
 #include <string>
 
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
 
 at::Tensor PackedBatch::pack(const at::Tensor& x) const {
   const auto flat = x.flatten(0, 1);
-  return index.defined() ? flat.index_select(0, index) : flat;
+  return index.defined() ? flat.index_select(0, tensor::beside(index, flat)) : flat;
 }
 
 at::Tensor PackedBatch::unpack(const at::Tensor& x) const {
@@ -29,8 +30,8 @@ PackedBatch pack_batch(const at::Tensor& mask_in, std::int64_t batch, std::int64
     throw DataError("attention_mask must have the shape of input_ids [" + std::to_string(batch) + ", " +
                     std::to_string(length) + "]");
   }
-  const auto mask = mask_in.ne(0).contiguous();
-  const bool* p = mask.const_data_ptr<bool>();
+  const auto mask = mask_in.ne(0).contiguous(), here = tensor::on_host(mask);
+  const bool* p = here.const_data_ptr<bool>();
   auto rows = std::make_shared<nn::SequenceRows>();
   std::vector<std::int64_t> index;
   bool removable = true;
@@ -51,7 +52,7 @@ PackedBatch pack_batch(const at::Tensor& mask_in, std::int64_t batch, std::int64
     out.visible = mask.to(at::kByte).flatten();
   } else if (static_cast<std::int64_t>(index.size()) < batch * length) {
     out.rows = std::move(rows);
-    out.index = at::tensor(index, at::TensorOptions().dtype(at::kLong));
+    out.index = tensor::beside(at::tensor(index, at::TensorOptions().dtype(at::kLong)), mask);
   }
   return out;
 }
@@ -61,8 +62,8 @@ at::Tensor token_keys(const at::Tensor& row_ids, const at::Tensor& mask, std::in
   TESSERA_CHECK(row_ids.size(0) == batch && (row_ids.dim() == 1 || row_ids.size(1) == length),
                 "row_ids is [rows] or has the shape of input_ids");
   const bool many = row_ids.dim() == 2;
-  const auto ids = row_ids.contiguous();
-  const auto seen = mask.defined() ? mask.ne(0).contiguous() : at::Tensor();
+  const auto ids = tensor::on_host(row_ids).contiguous();
+  const auto seen = mask.defined() ? tensor::on_host(mask).ne(0).contiguous() : at::Tensor();
   auto out = at::zeros({batch, length}, at::TensorOptions().dtype(at::kLong));
   const auto* id = ids.const_data_ptr<std::int64_t>();
   const bool* visible = seen.defined() ? seen.const_data_ptr<bool>() : nullptr;

@@ -22,7 +22,7 @@ struct PackedBatch {
 };
 
 /// What the tokens of a [B, S] batch are in the job (ModelInput::row_ids): a number for each row and place in it,
-/// padding before the first token not counted. [B, S] int64; undefined for undefined row_ids.
+/// padding before the first token not counted. [B, S] int64 on the CPU; undefined for undefined row_ids.
 at::Tensor token_keys(const at::Tensor& row_ids, const at::Tensor& mask, std::int64_t batch, std::int64_t length);
 
 /// mask: [B, S] int64 0/1 or undefined. Distances between tokens stay those of the padded rows.

@@ -14,6 +14,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tensor/device.h"
+
 namespace tessera::models {
 namespace {
 
@@ -78,7 +80,7 @@ at::Tensor rotary_frequencies(const families::RotarySettings& r, std::int64_t le
   return at::reciprocal(wavelength_base(r.theta, r.dims));
 }
 
-void RotaryCache::make(std::int64_t rows, std::int64_t length) {
+void RotaryCache::make(std::int64_t rows, std::int64_t length, at::Device device) {
   const auto angles = [&](std::int64_t frequencies_for) {
     return at::arange(rows, at::TensorOptions().dtype(at::kFloat)).unsqueeze(1) *
            rotary_frequencies(settings_, frequencies_for).unsqueeze(0);
@@ -86,8 +88,8 @@ void RotaryCache::make(std::int64_t rows, std::int64_t length) {
   auto all = angles(length);
   if (settings_.scaling == families::RopeScaling::kLongRope)
     all = at::cat({angles(0), angles(settings_.original_positions + 1)});
-  cos_ = all.cos() * settings_.table_factor;
-  sin_ = all.sin() * settings_.table_factor;
+  cos_ = (all.cos() * settings_.table_factor).to(device);
+  sin_ = (all.sin() * settings_.table_factor).to(device);
   rows_ = rows;
 }
 
@@ -102,7 +104,8 @@ at::Tensor RotaryCache::long_rope_rows(const at::Tensor& positions, std::int64_t
   return out;
 }
 
-nn::RotaryTable RotaryCache::dynamic_table(const at::Tensor& positions, const nn::SequenceRows& documents) const {
+nn::RotaryTable RotaryCache::dynamic_table(const at::Tensor& given, const nn::SequenceRows& documents) const {
+  const auto positions = tensor::on_host(given);
   const std::int64_t fewest = settings_.max_positions;
   std::int64_t reached = fewest;
   auto angles = at::empty({positions.size(0), settings_.dims / 2}, at::TensorOptions().dtype(at::kFloat));
@@ -114,8 +117,9 @@ nn::RotaryTable RotaryCache::dynamic_table(const at::Tensor& positions, const nn
     auto rows = angles.narrow(0, begin, count);
     at::mul_out(rows, part.to(at::kFloat).unsqueeze(1), rotary_frequencies(settings_, reached).unsqueeze(0));
   }
-  return {angles.cos() * settings_.table_factor, angles.sin() * settings_.table_factor,
-          at::arange(positions.size(0), at::TensorOptions().dtype(at::kLong)), settings_.pairs};
+  return {tensor::beside(angles.cos() * settings_.table_factor, given),
+          tensor::beside(angles.sin() * settings_.table_factor, given), at::arange(given.size(0), given.options()),
+          settings_.pairs};
 }
 
 nn::RotaryTable RotaryCache::table(const at::Tensor& positions, std::int64_t length,
@@ -123,8 +127,8 @@ nn::RotaryTable RotaryCache::table(const at::Tensor& positions, std::int64_t len
   const bool dynamic = settings_.scaling == families::RopeScaling::kDynamic;
   if (dynamic && documents) return dynamic_table(positions, *documents);
   const std::int64_t wanted = dynamic ? std::max(length, settings_.max_positions) : 0;
-  if (rows_ < length || wanted != made_for_) {
-    make(std::max<std::int64_t>(128, dynamic ? length : 2 * length), length);
+  if (rows_ < length || wanted != made_for_ || cos_.device() != positions.device()) {
+    make(std::max<std::int64_t>(128, dynamic ? length : 2 * length), length, positions.device());
     made_for_ = wanted;
   }
   const bool longrope = settings_.scaling == families::RopeScaling::kLongRope;

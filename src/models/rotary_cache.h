@@ -23,7 +23,7 @@ class RotaryCache {
   nn::RotaryTable table(const at::Tensor& positions, std::int64_t length, const nn::SequenceRows* documents = nullptr);
 
  private:
-  void make(std::int64_t rows, std::int64_t length);
+  void make(std::int64_t rows, std::int64_t length, at::Device device);
   nn::RotaryTable dynamic_table(const at::Tensor& positions, const nn::SequenceRows& documents) const;
   at::Tensor long_rope_rows(const at::Tensor& positions, std::int64_t length, const nn::SequenceRows* documents) const;
   families::RotarySettings settings_;

@@ -214,7 +214,8 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
 }
 
 at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
-  const bool rows = gate.dim() == 2 && gate.stride(1) == 1 && up.stride(1) == 1 && gate.dtype() == up.dtype();
+  const bool rows =
+      gate.is_cpu() && gate.dim() == 2 && gate.stride(1) == 1 && up.stride(1) == 1 && gate.dtype() == up.dtype();
   if (rows && (activation == Activation::kSilu || activation == Activation::kGeluTanh))
     return Gated::apply(gate, up, activation == Activation::kSilu, at::GradMode::is_enabled());
   return remakable({activate(gate, activation), up}, [](const auto& s) { return at::mul(s[0], s[1]); });

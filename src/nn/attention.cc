@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "nn/composite.h"
 #include "nn/dropout_ops.h"
 #include "nn/gemm.h"
 #include "nn/rows.h"
@@ -218,6 +219,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const AttentionOptions& options) {
   TESSERA_CHECK(q.dim() == 2 && q.size(1) % options.num_heads == 0, "attention takes [tokens, heads * size]");
   TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
+  if (!q.is_cpu()) return composite::attention(q, k, v, bias, options);
   return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(),
                           bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, options);
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "nn/composite.h"
 #include "nn/dropout_mask.h"
 #include "nn/gemm.h"
 #include "nn/rows.h"
@@ -273,6 +274,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   TESSERA_CHECK(q.dim() == 4 && k.dim() == 3 && v.dim() == 3,
                 "causal_attention takes q [T, KV, G, D], k, v [T, KV, D]");
   TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
+  if (!q.is_cpu()) return composite::causal_attention(q, k, v, options);
   return CausalAttention::apply(q, k, v, options);
 }
 

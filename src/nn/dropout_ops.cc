@@ -5,6 +5,7 @@
 #include <ATen/ops/relu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "nn/composite.h"
 #include "nn/remake.h"
 #include "nn/rows.h"
 
@@ -120,15 +121,17 @@ void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const DropoutMa
 }
 
 at::Tensor dropout(const at::Tensor& x, double p) {
+  if (!x.is_cpu() && p != 0) return composite::dropout(x, p);
   return p == 0 ? x : DropoutFunction::apply(x, p, at::GradMode::is_enabled());
 }
 
 at::Tensor dropout_add(const at::Tensor& residual, const at::Tensor& x, double p) {
-  if (p == 0 || residual.scalar_type() != x.scalar_type()) return at::add(residual, dropout(x, p));
+  if (p == 0 || !x.is_cpu() || residual.scalar_type() != x.scalar_type()) return at::add(residual, dropout(x, p));
   return DropoutAddFunction::apply(residual, x, p);
 }
 
 at::Tensor relu_dropout(const at::Tensor& x, double p) {
+  if (!x.is_cpu()) return dropout(at::relu(x), p);
   return ReluDropoutFunction::apply(x, p);
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "nn/composite.h"
 #include "nn/gemm.h"
 #include "nn/kernels.h"
 #include "nn/rows.h"
@@ -165,6 +166,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options) {
   TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
+  if (!hidden.is_cpu()) return composite::linear_cross_entropy(hidden, weight, labels, options);
   return LinearCrossEntropy::apply(hidden.contiguous(), weight, labels.contiguous(), options,
                                    at::GradMode::is_enabled());
 }

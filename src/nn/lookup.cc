@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "nn/composite.h"
+#include "tensor/device.h"
 #include "tensor/gradient_place.h"
 #include "tessera/base/error.h"
 
@@ -53,7 +55,8 @@ class Lookup : public torch::autograd::Function<Lookup> {
   }
 };
 
-void check_ids(const at::Tensor& ids, std::int64_t num) {
+void check_ids(const at::Tensor& given, std::int64_t num) {
+  const auto ids = tensor::on_host(given);
   const auto* p = ids.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < ids.numel(); ++i) {
     if (p[i] < 0 || p[i] >= num) {
@@ -69,6 +72,7 @@ void check_ids(const at::Tensor& ids, std::int64_t num) {
 at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot, std::int64_t padding_idx) {
   const auto flat = ids.reshape({-1}).to(at::kLong).contiguous();
   check_ids(flat, table.size(0));
+  if (!table.is_cpu()) return composite::lookup(table, ids.to(at::kLong), padding_idx);
   auto sizes = ids.sizes().vec();
   sizes.push_back(table.size(1));
   return Lookup::apply(table, flat, slot, padding_idx).view(sizes);

@@ -15,7 +15,8 @@ using GradientSlot = c10::intrusive_ptr<SharedGradient>;
 
 /// Rows of table [num, dim]: ids [...] int64 -> [..., dim]. Backward adds rows into one table, zeroed or taken from the
 /// slot, in the order of the ids, so its bits depend on nothing else; lookups of `padding_idx` (negative: none) leave
-/// no gradient, as in torch.nn.Embedding. DataError names an id outside the table.
+/// no gradient, as in torch.nn.Embedding. Not on the CPU the slot is left empty, as by the head. DataError names an id
+/// outside the table.
 at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot = {},
                   std::int64_t padding_idx = -1);
 

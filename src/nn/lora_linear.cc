@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "nn/composite.h"
 #include "nn/dora.h"
 #include "nn/dropout_ops.h"
 #include "nn/gemm.h"
@@ -160,6 +161,7 @@ at::Tensor over_rows(const at::Tensor& x, const F& f) {
 }  // namespace
 
 at::Tensor lora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low) {
+  if (!x.is_cpu()) return composite::lora_linear(x, weight, bias, low);
   return over_rows(x, [&](const at::Tensor& rows) {
     return LoraLinear::apply(rows, weight, low.a, low.b, optional(bias), low.scaling, low.dropout);
   });
@@ -170,6 +172,7 @@ at::Tensor dora_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   const auto a = low.a.detach(), w = weight.detach();
   const auto wa = gemm(w, a.to(w.scalar_type()).t());
   const auto norms = adapted_norms(squares, wa, a, low.b.detach(), low.scaling);
+  if (!x.is_cpu()) return composite::dora_linear(x, weight, bias, low, magnitude, norms);
   return over_rows(x, [&](const at::Tensor& rows) {
     return DoraLinear::apply(rows, weight, low.a, low.b, magnitude, norms, optional(bias), low.scaling, low.dropout);
   });

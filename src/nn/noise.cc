@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "nn/rows.h"
+#include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 
@@ -10,6 +11,10 @@ namespace tessera::nn {
 
 at::Tensor uniform_noise(const at::Tensor& x, const at::Tensor& range) {
   TESSERA_CHECK(x.dim() == 2 && range.numel() == x.size(0), "noise is for [T, D] and a range for each row");
+  if (!x.is_cpu()) {
+    const auto here = at::empty(x.sizes(), x.options().device(at::kCPU));
+    return uniform_noise(here, tensor::on_host(range)).to(x.device());
+  }
   const std::int64_t size = x.size(1);
   const auto out = at::empty(x.sizes(), x.options());
   const auto key = tensor::next_key();

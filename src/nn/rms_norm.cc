@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "nn/composite.h"
 #include "nn/kernels.h"
 #include "nn/remake.h"
 #include "nn/rows.h"
@@ -96,6 +97,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
+  if (!x.is_cpu()) return composite::rms_norm(x, weight, eps, offset);
   return RmsNormFunction::apply(x, weight, eps, offset, at::GradMode::is_enabled());
 }
 

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "nn/composite.h"
 #include "nn/rows.h"
 #include "nn/simd.h"
 #include "tessera/base/error.h"
@@ -111,6 +112,7 @@ class Rotary : public torch::autograd::Function<Rotary> {
 
 std::pair<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& k, const RotaryTable& table) {
   TESSERA_CHECK(q.size(-1) >= 2 * table.cos.size(1), "a head is smaller than its rotary part");
+  if (!q.is_cpu()) return composite::rotary(q, k, table);
   auto out = Rotary::apply(q, k, table);
   return {std::move(out[0]), std::move(out[1])};
 }

@@ -195,6 +195,11 @@ at::Tensor unfold(const at::Tensor& t, std::int64_t dim, std::int64_t size, std:
   return at::native::unfold(t, dim, size, step);
 }
 
+/// So that a parameter may move to the device and stay itself (torch::nn::Module::to).
+bool may_take_data_of(const at::Tensor&, const at::Tensor&) {
+  return true;
+}
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }
@@ -217,6 +222,7 @@ struct Registration {
     operators.impl("as_strided", &as_strided);
     operators.impl("_reshape_alias", &reshape_alias);
     operators.impl("unfold", &unfold);
+    operators.impl("_has_compatible_shallow_copy_type", &may_take_data_of);
     others.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
   }
   torch::Library operators, others;

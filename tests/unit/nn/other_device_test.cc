@@ -1,0 +1,330 @@
+// Every fused operation on a device that is not the CPU: value and all gradients against the CPU's kernel.
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/activation.h"
+#include "nn/attention.h"
+#include "nn/causal_attention.h"
+#include "nn/dora.h"
+#include "nn/dropout_ops.h"
+#include "nn/gemm.h"
+#include "nn/linear_cross_entropy.h"
+#include "nn/lookup.h"
+#include "nn/lora_linear.h"
+#include "nn/noise.h"
+#include "nn/rms_norm.h"
+#include "nn/rotary.h"
+#include "support/compare.h"
+#include "support/fake_device.h"
+#include "tensor/rng.h"
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// float32: the kernels' own exponential and tanh are right to about 1e-6. bfloat16: has eight bits, and a composite
+/// rounds between its steps where a kernel rounds once.
+class OtherDevice : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  at::ScalarType dtype() const { return GetParam(); }
+  double tolerance() const { return dtype() == at::kFloat ? 2e-5 : 3e-2; }
+
+  at::Tensor values(at::IntArrayRef sizes, double scale = 1.0) {
+    return (torch::randn(sizes, generator_) * scale).to(dtype());
+  }
+  at::Tensor floats(at::IntArrayRef sizes, double scale = 1.0) { return torch::randn(sizes, generator_) * scale; }
+
+  /// f(leaves, place): a tensor, from the leaves; place() brings what else it needs to the device.
+  template <class F>
+  void expect_same(const Tensors& inputs, const F& f, const std::string& what) {
+    const auto here = run(inputs, f, at::kCPU), there = run(inputs, f, test::fake_device());
+    ASSERT_EQ(here.size(), there.size());
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      const auto name = what + (i == 0 ? ": value" : ": gradient of input " + std::to_string(i - 1));
+      EXPECT_EQ(here[i].scalar_type(), there[i].scalar_type()) << name;
+      test::expect_close(there[i], here[i], tolerance(), name);
+    }
+  }
+
+ private:
+  template <class F>
+  Tensors run(const Tensors& inputs, const F& f, at::Device device) {
+    tensor::manual_seed(5);
+    Tensors leaves;
+    for (const auto& t : inputs) leaves.push_back(t.clone().to(device).set_requires_grad(true));
+    const auto y = f(leaves, [&](const at::Tensor& t) { return t.defined() ? t.to(device) : t; });
+    EXPECT_EQ(y.device(), device);
+    auto same = at::detail::createCPUGenerator(3);
+    y.backward(torch::randn(y.sizes(), same).to(y.scalar_type()).to(device));
+    Tensors out{y.detach().cpu()};
+    for (const auto& leaf : leaves) {
+      EXPECT_EQ(leaf.grad().device(), device);
+      out.push_back(leaf.grad().cpu());
+    }
+    return out;
+  }
+
+  at::Generator generator_ = at::detail::createCPUGenerator(1);
+};
+
+std::shared_ptr<const SequenceRows> rows_of(const std::vector<std::int64_t>& lengths) {
+  auto rows = std::make_shared<SequenceRows>();
+  std::int64_t begin = 0;
+  for (const auto n : lengths) {
+    rows->begin.push_back(begin);
+    rows->length.push_back(n);
+    begin += n;
+  }
+  return rows;
+}
+
+TEST_P(OtherDevice, RmsNorm) {
+  for (const double offset : {0.0, 1.0}) {
+    expect_same(
+        {values({3, 5, 16}), values({16})},
+        [&](const auto& x, const auto&) { return rms_norm(x[0], x[1], 1e-5, offset); },
+        "offset " + std::to_string(offset));
+  }
+  expect_same(
+      {values({4, 8}), floats({8})}, [](const auto& x, const auto&) { return rms_norm(x[0], x[1], 1e-6); },
+      "a weight in float32");
+}
+
+TEST_P(OtherDevice, Rotary) {
+  const auto angles = torch::arange(40, at::kFloat).reshape({10, 4}) * 0.37;
+  const auto positions = torch::tensor({0, 1, 2, 0, 7, 9}, at::kLong);
+  for (const auto pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
+    for (const std::int64_t size : {8, 11}) {
+      expect_same(
+          {values({6, 2, 2, size}), values({6, 2, size})},
+          [&](const auto& x, const auto& place) {
+            const auto [q, k] = rotary(x[0], x[1], {place(angles.cos()), place(angles.sin()), place(positions), pairs});
+            EXPECT_TRUE(q.is_contiguous() && k.is_contiguous());
+            return at::cat({q.flatten(), k.flatten()});
+          },
+          "head of " + std::to_string(size));
+    }
+  }
+}
+
+TEST_P(OtherDevice, Activations) {
+  for (const auto a :
+       {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu, Activation::kQuickGelu,
+        Activation::kReluSquared, Activation::kTanh, Activation::kSigmoid, Activation::kIdentity}) {
+    const auto name = "activation " + std::to_string(static_cast<int>(a));
+    expect_same({values({5, 12})}, [&](const auto& x, const auto&) { return activate(x[0] * 1.0, a); }, name);
+    expect_same(
+        {values({5, 24})},
+        [&](const auto& x, const auto&) { return gated(x[0].narrow(1, 0, 12), x[0].narrow(1, 12, 12), a); },
+        name + ", gated");
+  }
+}
+
+TEST_P(OtherDevice, Dropout) {
+  for (const double p : {0.0, 0.3, 1.0}) {
+    const auto name = "p " + std::to_string(p);
+    expect_same({values({4, 3, 10})}, [&](const auto& x, const auto&) { return dropout(x[0] * 1.0, p); }, name);
+    expect_same({values({6, 10})}, [&](const auto& x, const auto&) { return relu_dropout(x[0], p); }, name);
+    expect_same(
+        {values({6, 10}), values({6, 10})}, [&](const auto& x, const auto&) { return dropout_add(x[0], x[1], p); },
+        name);
+  }
+}
+
+TEST_P(OtherDevice, DropoutDrawsTheRowsKeys) {
+  const auto keys = torch::tensor({17, 4, 99}, at::kLong);
+  expect_same(
+      {values({3, 40})},
+      [&](const auto& x, const auto&) {
+        const tensor::PassScope scope(keys, 12);
+        return dropout(x[0], 0.5);
+      },
+      "keyed");
+}
+
+TEST_P(OtherDevice, Noise) {
+  const auto range = torch::tensor({0.5f, 0.0f, 2.0f});
+  expect_same(
+      {values({3, 9})}, [&](const auto& x, const auto& place) { return x[0] + uniform_noise(x[0], place(range)); },
+      "noise");
+}
+
+TEST_P(OtherDevice, Lookup) {
+  const auto ids = torch::tensor({3, 0, 3, 6, 1, 0}, at::kLong).reshape({2, 3});
+  for (const std::int64_t padding : {-1, 0}) {
+    expect_same(
+        {values({7, 5})}, [&](const auto& x, const auto& place) { return lookup(x[0], place(ids), {}, padding); },
+        "padding " + std::to_string(padding));
+    expect_same(
+        {values({7, 5})}, [&](const auto& x, const auto&) { return lookup(x[0], ids, {}, padding); }, "ids on the CPU");
+  }
+  const auto table = values({4, 5}).to(test::fake_device());
+  EXPECT_THROW(lookup(table, ids.to(test::fake_device())), DataError);
+}
+
+TEST_P(OtherDevice, LinearCrossEntropy) {
+  const auto labels = torch::tensor({2, -100, 0, 8, 8, -1}, at::kLong);
+  for (const double softcap : {0.0, 3.0}) {
+    Tensors predictions;
+    expect_same(
+        {values({6, 8}), values({9, 8})},
+        [&](const auto& x, const auto& place) {
+          at::Tensor best;
+          CrossEntropyOptions options{.scale = 0.7, .softcap = softcap, .normalizer = 4, .predictions = &best};
+          options.loss_scale = 1.5;
+          const auto loss = linear_cross_entropy(x[0], x[1], place(labels), options);
+          predictions.push_back(best.cpu());
+          return loss;
+        },
+        "softcap " + std::to_string(softcap));
+    EXPECT_TRUE(torch::equal(predictions[0], predictions[1]));
+  }
+}
+
+TEST_P(OtherDevice, TiedTableGetsBothGradients) {
+  const auto ids = torch::tensor({2, 5, 0, 5}, at::kLong), labels = torch::tensor({5, 0, 5, -100}, at::kLong);
+  expect_same(
+      {values({9, 8})},
+      [&](const auto& x, const auto& place) {
+        const auto slot = c10::make_intrusive<SharedGradient>();
+        CrossEntropyOptions options{.weight_gradient = slot, .loss_dtype = at::kFloat};
+        return linear_cross_entropy(lookup(x[0], place(ids), slot), x[0], place(labels), options);
+      },
+      "tied");
+}
+
+TEST_P(OtherDevice, Affine) {
+  expect_same(
+      {values({2, 3, 8}), values({6, 8}, 0.4), values({6})},
+      [](const auto& x, const auto&) { return affine(x[0], x[1], x[2]); }, "with bias");
+  expect_same(
+      {values({5, 8}), values({6, 8}, 0.4)}, [](const auto& x, const auto&) { return affine(x[0], x[1], {}); },
+      "without bias");
+}
+
+TEST_P(OtherDevice, LowRankAdapters) {
+  for (const double p : {0.0, 0.4}) {
+    for (const bool with_bias : {false, true}) {
+      const auto name = "p " + std::to_string(p) + (with_bias ? ", bias" : "");
+      Tensors inputs{values({2, 4, 12}), values({6, 12}, 0.3), floats({3, 12}, 0.3), floats({6, 3}, 0.3)};
+      if (with_bias) inputs.push_back(values({6}));
+      const auto bias = [&](const auto& x) { return with_bias ? x[4] : at::Tensor(); };
+      if (dtype() == at::kFloat)  // where x needs another dtype than A, the last bits of its gradient differ
+        expect_same(
+            inputs, [&](const auto& x, const auto&) { return lora_linear(x[0], x[1], bias(x), {x[2], x[3], 0.5, p}); },
+            "LoRA, " + name);
+      inputs.push_back(floats({6}) + 3);
+      expect_same(
+          inputs,
+          [&](const auto& x, const auto&) {
+            return dora_linear(x[0], x[1], bias(x), {x[2], x[3], 0.5, p}, x.back(), squared_norms(x[1], 1));
+          },
+          "DoRA, " + name);
+    }
+  }
+}
+
+TEST_P(OtherDevice, Attention) {
+  struct Variant {
+    std::string name;
+    bool bias, causal, hidden;
+    double scale, dropout;
+  };
+  const auto visible = torch::tensor({1, 1, 0, 1, 0, 0, 0, 1, 1}, at::kByte);  // the middle sequence sees nothing
+  for (const auto& o : std::vector<Variant>{{"plain", false, false, false, 1.0, 0.0},
+                                            {"bias, causal", true, true, false, 1.0, 0.0},
+                                            {"hidden keys, scale", true, false, true, 0.3, 0.0},
+                                            {"all", true, true, true, 0.5, 0.25}}) {
+    Tensors inputs{values({9, 8}), values({9, 8}), values({9, 8})};
+    if (o.bias) inputs.push_back(values({2, 4, 5}));
+    expect_same(
+        inputs,
+        [&](const auto& x, const auto& place) {
+          AttentionOptions options;
+          options.num_heads = 2;
+          options.scale = o.scale;
+          options.causal = o.causal;
+          options.dropout = o.dropout;
+          if (o.hidden) options.key_visible = place(visible);
+          options.query_rows = options.key_rows = rows_of({4, 3, 2});
+          return attention(x[0], x[1], x[2], o.bias ? x[3] : at::Tensor(), options);
+        },
+        o.name);
+  }
+}
+
+TEST_P(OtherDevice, AttentionToOtherRows) {
+  expect_same(
+      {values({5, 8}), values({9, 8}), values({9, 8})},
+      [&](const auto& x, const auto&) {
+        AttentionOptions options;
+        options.num_heads = 4;
+        options.query_rows = rows_of({2, 3});
+        options.key_rows = rows_of({5, 4});
+        return attention(x[0], x[1], x[2], {}, options);
+      },
+      "cross");
+}
+
+TEST_P(OtherDevice, CausalAttention) {
+  struct Variant {
+    std::string name;
+    std::function<void(CausalAttentionOptions&)> set;
+    bool hidden = false, biased = false;
+  };
+  const auto visible = torch::tensor({0, 1, 0, 1, 1, 0, 0, 0, 1}, at::kByte);  // some queries see nothing
+  const auto slopes = torch::tensor({0.5f, 0.25f, 0.125f, 0.3f});
+  const auto places = torch::tensor({0., 1., 2., 3., 4., 0., 1., 2., 3.}, at::kFloat);
+  const std::vector<Variant> variants = {
+      {"plain", [](auto&) {}},
+      {"scale, window", [](auto& o) { o.scale = 0.4, o.window = 2; }},
+      {"softcap", [](auto& o) { o.softcap = 1.5, o.scale = 0.7; }},
+      {"dropout", [](auto& o) { o.dropout = 0.3; }},
+      {"hidden keys", [](auto&) {}, true},
+      {"hidden keys, window, softcap", [](auto& o) { o.window = 3, o.softcap = 2.0; }, true},
+      {"hidden keys, blind sees past", [](auto& o) { o.blind_query_sees_past = true; }, true},
+      {"linear bias", [](auto& o) { o.bias_scale = 0.8; }, false, true},
+      {"linear bias in bfloat16, all", [](auto& o) { o.bias_in_bfloat16 = true, o.scale = 0.5, o.dropout = 0.2; }, true,
+       true}};
+  for (const auto& variant : variants) {
+    expect_same(
+        {values({9, 2, 2, 4}), values({9, 2, 4}), values({9, 2, 4})},
+        [&](const auto& x, const auto& place) {
+          CausalAttentionOptions options;
+          variant.set(options);
+          if (variant.hidden) options.key_visible = place(visible);
+          if (variant.biased) options.slopes = place(slopes), options.key_position = place(places);
+          options.query_rows = options.key_rows = rows_of({5, 4});
+          return causal_attention(x[0], x[1], x[2], options);
+        },
+        variant.name);
+  }
+}
+
+TEST_P(OtherDevice, CausalAttentionBehindACache) {
+  expect_same(
+      {values({3, 1, 2, 4}), values({12, 1, 4}), values({12, 1, 4})},
+      [&](const auto& x, const auto&) {
+        CausalAttentionOptions options;
+        options.query_rows = rows_of({1, 2});
+        auto keys = std::make_shared<SequenceRows>();
+        keys->begin = {0, 6};  // with room behind each
+        keys->length = {4, 5};
+        options.key_rows = keys;
+        // The CPU's kernel leaves keys that no sequence has without a gradient, so none is asked for.
+        return causal_attention(x[0], x[1].detach(), x[2].detach(), options) + 0 * (x[1].sum() + x[2].sum());
+      },
+      "cache");
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, OtherDevice, ::testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+}  // namespace
+}  // namespace tessera::nn
