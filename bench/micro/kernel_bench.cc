@@ -35,7 +35,7 @@ namespace {
 
 // A Llama of 120 million parameters, two rows of 256 tokens.
 constexpr std::int64_t kRows = 2, kLength = 256, kTokens = kRows * kLength, kDim = 768, kInner = 2048, kHeads = 12,
-                       kHeadDim = kDim / kHeads, kVocabulary = 32000, kRank = 8;
+                       kKeyHeads = 4, kHeadDim = kDim / kHeads, kVocabulary = 32000, kRank = 8;
 constexpr double kEps = 1e-6, kDropout = 0.1;
 
 using Tensors = std::vector<at::Tensor>;
@@ -161,15 +161,19 @@ Kernel causal_attention(std::int64_t count, std::int64_t length) {
   options.scale = 1.0 / std::sqrt(double(kHeadDim));
   options.query_rows = options.key_rows = rows(count, length);
   const auto tokens = count * length;
+  constexpr auto kGroup = kHeads / kKeyHeads;
+  const auto keys = [&] { return trained({tokens, kKeyHeads, kHeadDim}); };
   return {fmt::format("causal attention, {} x {} tokens (beside scaled_dot_product_attention)", count, length),
-          {trained({tokens, kDim}), trained({tokens, kDim}), trained({tokens, kDim})},
+          {trained({tokens, kDim}), keys(), keys()},
           [options, tokens](const Tensors& i) {
-            const auto k = [&](const at::Tensor& t) { return t.view({tokens, kHeads, kHeadDim}); };
-            return nn::causal_attention(i[0].view({tokens, kHeads, 1, kHeadDim}), k(i[1]), k(i[2]), options);
+            return nn::causal_attention(i[0].view({tokens, kKeyHeads, kGroup, kHeadDim}), i[1], i[2], options);
           },
           [length](const Tensors& i) {
-            const auto h = [&](const at::Tensor& t) { return heads(t, length); };
-            return joined(at::scaled_dot_product_attention(h(i[0]), h(i[1]), h(i[2]), {}, 0.0, true));
+            const auto q = i[0].view({-1, length, kHeads, kHeadDim}).transpose(1, 2);
+            const auto repeated = [&](const at::Tensor& t) {
+              return t.view({-1, length, kKeyHeads, kHeadDim}).transpose(1, 2).repeat_interleave(kGroup, 1);
+            };
+            return joined(at::scaled_dot_product_attention(q, repeated(i[1]), repeated(i[2]), {}, 0.0, true));
           }};
 }
 

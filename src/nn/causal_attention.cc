@@ -23,10 +23,9 @@ using torch::autograd::variable_list;
 // Shapes: KV heads of keys, G query heads for each, H = KV * G, D head size; of one block: B queries, N keys, and in
 // long rows not all heads (KV and H are then the block's own).
 
-constexpr std::int64_t kScores = 1 << 18;  // of one block, about
-/// Each product copies the block's keys, so that fewer queries would make a step's copies grow with the cube of the
-/// length.
-constexpr std::int64_t kFewestQueries = 64;
+/// Of a block: fewer leave out more of what no query sees, more share a product's fixed cost.
+constexpr std::int64_t kQueries = 128;
+constexpr std::int64_t kScores = 1 << 20;  // of a block, about
 
 /// Some heads' queries [begin, begin + count) of a sequence and the keys [lo, hi) that any of them sees.
 struct QueryBlock {
@@ -42,9 +41,8 @@ template <class Body>
 void for_blocks(const CausalAttentionOptions& o, const at::Tensor& q, std::int64_t sequence, const Body& body) {
   const std::int64_t m = o.query_rows->length[sequence], n = o.key_rows->length[sequence];
   const std::int64_t kv = q.size(1), group = q.size(2);
-  const auto fitting = [n](std::int64_t rows) { return kScores / std::max<std::int64_t>(1, rows * n); };
-  const auto step = std::clamp<std::int64_t>(fitting(kv * group), kFewestQueries, 512);
-  const auto heads = std::clamp<std::int64_t>(fitting(std::min(step, m) * group), 1, kv);
+  const auto blocks = std::max<std::int64_t>(1, (m + kQueries - 1) / kQueries), step = (m + blocks - 1) / blocks;
+  const auto heads = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, step * group * n), 1, kv);
   for (std::int64_t head = 0; head < kv; head += heads) {
     for (std::int64_t begin = 0; begin < m; begin += step) {
       const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
@@ -124,9 +122,16 @@ void scatter(const at::Tensor& block, const at::Tensor& x, const QueryBlock& b) 
   queries_of(x, b).copy_(block.view({b.kv_heads, x.size(2), b.count, x.size(3)}));
 }
 
-/// The block's keys or values [KV, N, D], in place.
+/// A sequence's keys or values, heads first, [KV, its keys, D]: every block of a head then reads them where they lie
+/// (libtorch's products copy what is not dense).
+at::Tensor heads_first(const at::Tensor& x, const SequenceRows& rows, std::int64_t sequence) {
+  const auto i = static_cast<std::size_t>(sequence);
+  return x.narrow(0, rows.begin[i], rows.length[i]).transpose(0, 1).contiguous();
+}
+
+/// The block's part of such, [KV, N, D], dense.
 at::Tensor keys_of(const at::Tensor& x, const QueryBlock& b) {
-  return x.narrow(0, b.key_row, b.keys).narrow(1, b.first_head, b.kv_heads).transpose(0, 1);
+  return x.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).contiguous();
 }
 
 /// mask(p) over [H * B, N], or p itself.
@@ -149,19 +154,17 @@ void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const Q
                    float* lse, bool again) {
   const Scores scores(o, b);
   for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
-    ReadRow in(s, b.keys);
-    WriteRow out(s, b.keys);
+    ChangedRow row(s, b.keys);
     for (std::int64_t r = first; r < last; ++r) {
-      const float* given = in.at(r * b.keys);
-      float* row = out.at(r * b.keys);
-      if (row != given) std::copy(given, given + b.keys, row);
+      const auto how = scores.row(r);
+      float* values = row.load(r * b.keys, how.last);
       float& sum = lse[scores.lse_index(r, heads)];
       if (again) {
-        kernels::score_probabilities(row, sum, scores.row(r));
+        kernels::score_probabilities(values, sum, how);
       } else {
-        sum = kernels::score_softmax(row, scores.row(r));
+        sum = kernels::score_softmax(values, how);
       }
-      out.store();
+      row.store();
     }
   });
 }
@@ -171,18 +174,13 @@ void score_gradient(const at::Tensor& p, const at::Tensor& products, const at::T
                     const CausalAttentionOptions& o, const QueryBlock& b, const DropoutMask& mask) {
   const Scores scores(o, b);
   for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
-    ReadRow rp(p, b.keys), rs(products, b.keys), in(dp, b.keys);
-    WriteRow out(dp, b.keys);
+    ReadRow rp(p, b.keys), rs(products, b.keys);
+    ChangedRow row(dp, b.keys);
     for (std::int64_t r = first; r < last; ++r) {
-      const float* given = in.at(r * b.keys);
-      float* row = out.at(r * b.keys);
-      if (mask.drops()) {
-        drop(given, row, r, b, mask);
-      } else if (row != given) {
-        std::copy(given, given + b.keys, row);
-      }
-      kernels::score_backward(rp.at(r * b.keys), rs.at(r * b.keys), row, scores.row(r));
-      out.store();
+      float* values = row.load(r * b.keys, b.keys);
+      if (mask.drops()) drop(values, values, r, b, mask);
+      kernels::score_backward(rp.at(r * b.keys), rs.at(r * b.keys), values, scores.row(r));
+      row.store();
     }
   });
 }
@@ -224,10 +222,11 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
     float* sums = lse.mutable_data_ptr<float>();
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+      const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
       for_blocks(o, q, s, [&](const QueryBlock& b) {
-        const auto p = gemm(gathered(q, b), keys_of(k, b).transpose(1, 2));
+        const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
         probabilities(p, o, b, heads, sums, /*again=*/false);
-        scatter(gemm(dropped(p, b, saved->mask), keys_of(v, b)), out, b);
+        scatter(gemm(dropped(p, b, saved->mask), keys_of(values, b)), out, b);
       });
     }
     ctx->save_for_backward({q, k, v, lse});
@@ -247,21 +246,22 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     const auto gq = at::empty(q.sizes(), q.options()), gk = at::empty(k.sizes(), k.options()),
                gv = at::empty(v.sizes(), v.options());
     for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
-      KeyGradient keys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
-          values(gv, o.key_rows->begin[s], o.key_rows->length[s]);
+      const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
+      KeyGradient gkeys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
+          gvalues(gv, o.key_rows->begin[s], o.key_rows->length[s]);
       for_blocks(o, q, s, [&](const QueryBlock& b) {
-        const auto qb = gathered(q, b), gb = gathered(g, b);
-        const auto p = gemm(qb, keys_of(k, b).transpose(1, 2));
+        const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
+        const auto p = gemm(qb, kb.transpose(1, 2));
         const auto products = o.softcap > 0 ? p.clone() : at::Tensor();
         probabilities(p, o, b, heads, sums, /*again=*/true);
-        values.add(gemm(dropped(p, b, state->mask).transpose(1, 2), gb), b);
-        const auto ds = gemm(gb, keys_of(v, b).transpose(1, 2));
+        gvalues.add(gemm(dropped(p, b, state->mask).transpose(1, 2), gb), b);
+        const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
         score_gradient(p, products, ds, o, b, state->mask);
-        scatter(gemm(ds, keys_of(k, b)), gq, b);
-        keys.add(gemm(ds.transpose(1, 2), qb), b);
+        scatter(gemm(ds, kb), gq, b);
+        gkeys.add(gemm(ds.transpose(1, 2), qb), b);
       });
-      keys.write();
-      values.write();
+      gkeys.write();
+      gvalues.write();
     }
     return {gq, gk, gv, at::Tensor()};
   }

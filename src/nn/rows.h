@@ -75,6 +75,32 @@ class WriteRow {
   std::vector<float> buffer_;
 };
 
+/// One row that a kernel changes in place: load() brings its first `count` elements, store() takes all n back.
+class ChangedRow {
+ public:
+  ChangedRow(const at::Tensor& t, std::int64_t n) : t_(t), n_(n) {
+    if (t.scalar_type() != at::kFloat) buffer_.resize(n);
+  }
+  float* load(std::int64_t begin, std::int64_t count) {
+    begin_ = begin;
+    if (buffer_.empty()) return t_.mutable_data_ptr<float>() + begin;
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "load_row",
+                                    [&] { read_floats(t_.const_data_ptr<scalar_t>() + begin, buffer_.data(), count); });
+    return buffer_.data();
+  }
+  void store() {
+    if (buffer_.empty()) return;
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "store_row", [&] {
+      write_floats(buffer_.data(), t_.mutable_data_ptr<scalar_t>() + begin_, n_);
+    });
+  }
+
+ private:
+  const at::Tensor& t_;
+  std::int64_t n_, begin_ = 0;
+  std::vector<float> buffer_;
+};
+
 /// Calls body(first, last) over the rows on this rank's threads; `row_numel` elements of work each.
 template <class Body>
 void for_rows(std::int64_t rows, std::int64_t row_numel, const Body& body) {

@@ -40,7 +40,10 @@ bool sees_any(const ScoreRow& row) {
 }  // namespace
 
 // Free functions with external linkage, because target_clones does not take internal ones.
-TESSERA_CLONES void make_scores(float* s, const ScoreRow& row) {
+
+/// Products become scores but for a factor, which is returned: the next pass applies it.
+TESSERA_CLONES float make_scores(float* s, const ScoreRow& row) {
+  if (row.softcap <= 0 && !row.key_position && !row.visible && row.scale > 0) return row.scale;
   const float scale = row.scale, cap = row.softcap, slope = row.slope;
   const std::int64_t first = row.first, last = row.last;
   if (cap > 0) {
@@ -66,16 +69,19 @@ TESSERA_CLONES void make_scores(float* s, const ScoreRow& row) {
   if (const std::uint8_t* visible = row.visible) {
     for (std::int64_t j = first; j < last; ++j) s[j] = visible[j] ? s[j] : kHidden;
   }
+  return 1.0f;
 }
 
-TESSERA_CLONES float softmax_with_lse(float* s, std::int64_t first, std::int64_t last) {
+/// Of factor * s; factor > 0.
+TESSERA_CLONES float softmax_with_lse(float* s, float factor, std::int64_t first, std::int64_t last) {
   float top = kHidden;
 #pragma omp simd reduction(max : top)
   for (std::int64_t j = first; j < last; ++j) top = s[j] > top ? s[j] : top;
+  top *= factor;
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t j = first; j < last; ++j) {
-    const float d = s[j] - top;
+    const float d = s[j] * factor - top;
     const float e = d < -87.0f ? 0.0f : fast_exp(d);
     s[j] = e;
     sum += e;
@@ -86,10 +92,10 @@ TESSERA_CLONES float softmax_with_lse(float* s, std::int64_t first, std::int64_t
   return top + std::log(sum);
 }
 
-TESSERA_CLONES void exponentials(float* s, float lse, std::int64_t first, std::int64_t last) {
+TESSERA_CLONES void exponentials(float* s, float factor, float lse, std::int64_t first, std::int64_t last) {
 #pragma omp simd
   for (std::int64_t j = first; j < last; ++j) {
-    const float d = s[j] - lse;
+    const float d = s[j] * factor - lse;
     s[j] = d < -87.0f ? 0.0f : fast_exp(d);
   }
 }
@@ -129,8 +135,8 @@ float score_softmax(float* s, const ScoreRow& row) {
     spread_evenly(s, row);
     return std::numeric_limits<float>::infinity();
   }
-  make_scores(s, row);
-  const float lse = softmax_with_lse(s, row.first, row.last);
+  const float factor = make_scores(s, row);
+  const float lse = softmax_with_lse(s, factor, row.first, row.last);
   std::fill(s, s + row.first, 0.0f);
   std::fill(s + row.last, s + row.n, 0.0f);
   return lse;
@@ -138,8 +144,8 @@ float score_softmax(float* s, const ScoreRow& row) {
 
 void score_probabilities(float* s, float lse, const ScoreRow& row) {
   if (std::isinf(lse)) return spread_evenly(s, row);
-  make_scores(s, row);
-  exponentials(s, lse, row.first, row.last);
+  const float factor = make_scores(s, row);
+  exponentials(s, factor, lse, row.first, row.last);
   std::fill(s, s + row.first, 0.0f);
   std::fill(s + row.last, s + row.n, 0.0f);
 }
