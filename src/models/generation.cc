@@ -11,6 +11,7 @@
 
 #include "models/beam_search.h"
 #include "models/logits_processors.h"
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -109,15 +110,20 @@ at::Tensor repeated_rows(std::int64_t rows, std::int64_t each) {
   return at::arange(rows, at::TensorOptions().dtype(at::kLong)).repeat_interleave(each);
 }
 
+/// [R, V] float32 on the CPU, of the last token.
+at::Tensor last_logits(Model& model, const ModelInput& in) {
+  return tensor::on_host(model(in).logits.select(1, -1).to(at::kFloat)).contiguous();
+}
+
 NextLogits continue_source(Model& model, const at::Tensor& input_ids, const at::Tensor& mask) {
   return [&model, input_ids, mask, cache = model.make_cache()](const at::Tensor& tokens, const at::Tensor& parents) {
     if (parents.defined()) cache->reorder(parents);
     ModelInput in;
     in.input_ids = input_ids;
     in.attention_mask = mask;
-    in.decoder_input_ids = tokens.contiguous();
+    in.decoder_input_ids = tensor::beside(tokens.contiguous(), input_ids);
     in.cache = cache;
-    return model(in).logits.select(1, -1).to(at::kFloat).contiguous();
+    return last_logits(model, in);
   };
 }
 
@@ -129,14 +135,14 @@ NextLogits continue_prompts(Model& model, const at::Tensor& prompts, const at::T
     in.cache = cache;
     if (!first) {
       if (parents.defined()) cache->reorder(parents);
-      in.input_ids = tokens.contiguous();
-      return model(in).logits.select(1, -1).to(at::kFloat).contiguous();
+      in.input_ids = tensor::beside(tokens.contiguous(), prompts);
+      return last_logits(model, in);
     }
     first = false;
     in.input_ids = prompts;
     in.attention_mask = mask;
-    const auto logits = model(in).logits.select(1, -1).to(at::kFloat);
-    if (each == 1) return logits.contiguous();
+    const auto logits = last_logits(model, in);
+    if (each == 1) return logits;
     const auto rows = repeated_rows(prompts.size(0), each);
     cache->reorder(rows);
     return logits.index_select(0, rows);
@@ -160,8 +166,8 @@ GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::T
     throw ConfigError("generation: this model does not generate text", "model_type");
   const std::int64_t batch = input_ids.size(0);
   if (causal) check_left_padding(attention_mask);
-  auto prompts =
-      causal ? input_ids : at::full({batch, 1}, config.decoder_start_token_id, at::TensorOptions().dtype(at::kLong));
+  auto prompts = causal ? tensor::on_host(input_ids)
+                        : at::full({batch, 1}, config.decoder_start_token_id, at::TensorOptions().dtype(at::kLong));
   const std::int64_t each = config.do_sample ? config.num_return_sequences : config.num_beams;
   const auto next = causal ? continue_prompts(model, input_ids, attention_mask, each)
                            : continue_source(model, input_ids, attention_mask);

@@ -59,6 +59,7 @@ using TokenCallback = std::function<void(const at::Tensor& tokens)>;
 
 /// input_ids, attention_mask: [B, S]; the mask may be undefined. Causal models continue the prompts, which are padded
 /// on the left (DataError otherwise). Runs in eval mode and without grad, and puts the mode back.
+/// The results are on the CPU, wherever the model is.
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
                           const GenerationConfig& config, bool want_scores = false,
                           const TokenCallback& on_tokens = {});

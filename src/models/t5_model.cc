@@ -9,6 +9,7 @@
 
 #include "models/build_parts.h"
 #include "nn/linear_cross_entropy.h"
+#include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 
@@ -25,7 +26,7 @@ struct T5ForConditionalGeneration::StepCache : Cache {
       auto& self = block.self;
       if (!self.keys.defined()) continue;
       const auto moved = [&](const at::Tensor& t) {
-        return t.view({rows, self.capacity, -1}).index_select(0, order).flatten(0, 1);
+        return t.view({rows, self.capacity, -1}).index_select(0, tensor::beside(order, t)).flatten(0, 1);
       };
       self.keys = moved(self.keys);
       self.values = moved(self.values);

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "io/tensor_source.h"
+#include "models/generation.h"
 #include "models/model.h"
 #include "support/compare.h"
 #include "support/fake_device.h"
@@ -145,6 +146,26 @@ TEST(OtherDeviceDecoding, GivesTheCpusLogitsStepByStep) {
     const auto here = run(at::kCPU), there = run(test::fake_device());
     for (std::size_t i = 0; i < here.size(); ++i)
       test::expect_close(there[i], here[i], 1e-5, name + ", step " + std::to_string(i));
+  }
+}
+
+TEST(OtherDeviceDecoding, GeneratesTheCpusTokens) {
+  for (const std::string name : {"llama_gqa_rope3", "t5_v1_0"}) {
+    for (const std::int64_t beams : {1, 3}) {
+      const auto run = [&](at::Device device) {
+        const auto folder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/" + name;
+        const auto model = build_model(folder, nullptr);
+        load_weights(*model, *io::open_weights(folder));
+        model->to(device);
+        GenerationConfig config;
+        config.max_new_tokens = 6;
+        config.num_beams = beams;
+        const auto ids = torch::tensor({5, 9, 3, 4, 8, 6}, at::kLong).view({2, 3});
+        const auto mask = torch::tensor({0, 1, 1, 1, 1, 1}, at::kLong).view({2, 3});
+        return generate(*model, ids.to(device), mask.to(device), config).sequences;
+      };
+      EXPECT_TRUE(torch::equal(run(at::kCPU), run(test::fake_device()))) << name << ", beams " << beams;
+    }
   }
 }
 
