@@ -15,7 +15,7 @@ function(tessera_tests name folder)
   add_executable(test_${name} ${sources})
   target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(test_${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
-  if(name MATCHES "^unit_(tensor|nn|models|fsdp)$")
+  if(name MATCHES "^(unit_(tensor|nn|models|fsdp|checkpoint)|golden)$")
     target_link_libraries(test_${name} PRIVATE test_fake_device)
   endif()
   target_compile_definitions(test_${name} PRIVATE

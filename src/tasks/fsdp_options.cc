@@ -1,5 +1,8 @@
 #include "tasks/fsdp_options.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "comm/rank_environment.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -82,6 +85,22 @@ fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
       break;
   }
   return options;
+}
+
+at::Device compute_device(const std::string& device, const config::AccelerateConfig& config) {
+  if (device != "cuda") return at::kCPU;
+  const auto refuse = [](bool missing, const std::string& what) {
+    if (missing) throw ConfigError("--device cuda: " + what + "; or use --device cpu", "device");
+  };
+  refuse(config.use_cpu, "the launcher's settings say use_cpu: true; set it to false");
+  refuse(!config.fsdp.offload_params,
+         "parameters that stay on the GPU are not supported; set fsdp_offload_params: true, which keeps slices, "
+         "gradients and optimizer state in host memory and brings units to the GPU while they compute");
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(at::kCUDA)].load();
+  refuse(guard == nullptr, "this libtorch was built without CUDA; build with one that has it (-DTESSERA_TORCH=DIR)");
+  const int count = guard->deviceCount();
+  refuse(count == 0, "libtorch has CUDA, but finds no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(comm::read_rank_environment().local_rank % count)};
 }
 
 config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16) {

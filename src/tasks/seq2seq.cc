@@ -38,7 +38,9 @@ AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& fol
   a.adapter_folder = o.adapter.adapter_name_or_path;
   a.seed = static_cast<std::uint64_t>(o.seed);
   a.lora = lora_config(o.adapter, "SEQ_2_SEQ_LM", o.model_name_or_path);
-  a.fsdp = fsdp_options(launch_settings(o.bf16, o.fp16));
+  const config::AccelerateConfig launch = launch_settings(o.bf16, o.fp16);
+  a.fsdp = fsdp_options(launch);
+  a.fsdp.device = compute_device(o.device, launch);
   a.fsdp.gather = o.gather;
   return a;
 }

@@ -13,7 +13,7 @@ namespace {
 std::string text_at(const at::Tensor& ids, const at::Tensor& labels, std::int64_t row,
                     const text::Tokenizer& tokenizer) {
   std::vector<std::int32_t> tokens;
-  const auto id = ids[row], label = labels[row];
+  const auto id = ids[row].cpu(), label = labels[row];
   for (std::int64_t t = 0; t < label.size(0); ++t) {
     if (label[t].item<std::int64_t>() != -100) tokens.push_back(static_cast<std::int32_t>(id[t].item<std::int64_t>()));
   }

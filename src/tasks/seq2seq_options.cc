@@ -65,7 +65,10 @@ void add_training(config::OptionTable& table, Seq2SeqOptions& o) {
   table.add(&o.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&o.bf16, {"--bf16"}, "compute in bfloat16 (overrides the launcher's mixed_precision)", group);
   table.add(&o.fp16, {"--fp16"}, "compute in float16 with a gradient scaler", group);
-  table.add(&o.device, {"--device"}, "where to run", group).choices({"auto", "cpu", "cuda"});
+  table
+      .add(&o.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
+           group)
+      .choices({"auto", "cpu", "cuda"});
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
 }
 
@@ -100,7 +103,6 @@ void check(Seq2SeqOptions& o) {
   if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
   require_option(o.validation_split >= 0 && o.validation_split < 1,
                  "validation_split must be in [0, 1), or a percentage below 100", "validation_split");
-  require_option(o.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
 }
 
 }  // namespace

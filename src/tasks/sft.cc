@@ -30,6 +30,7 @@ AssembleOptions assemble_options(const SftOptions& o, const std::string& folder)
   config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
   launch.fsdp.activation_checkpointing = launch.fsdp.activation_checkpointing || o.training.gradient_checkpointing;
   a.fsdp = fsdp_options(launch);
+  a.fsdp.device = compute_device(o.training.device, launch);
   a.fsdp.gather = o.gather;
   return a;
 }
@@ -73,8 +74,8 @@ class SftJob {
   bool run() {
     const auto seed = static_cast<std::uint64_t>(o_.training.seed);
     tensor::manual_seed(seed);  // draws differ by row, not by rank
-    load_data();
     AssembleOptions options = assemble_options(o_, folder_);
+    load_data();
     options.min_vocab_size = tokenizer_.min_vocab_size;
     compute_dtype_ = options.fsdp.precision.param_dtype.value_or(at::kFloat);
     model_ = assemble(options, group_);

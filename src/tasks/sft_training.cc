@@ -27,7 +27,8 @@ data::SamplerOptions sampler(const data::SftDataset& rows, const train::Training
 double count_right(const data::SftBatch& batch, const at::Tensor& predictions) {
   if (!predictions.defined()) return 0;
   const std::int64_t length = batch.labels.size(1);
-  const at::Tensor expected = batch.labels.narrow(1, 1, length - 1), chosen = predictions.narrow(1, 0, length - 1);
+  const at::Tensor expected = batch.labels.narrow(1, 1, length - 1),
+                   chosen = predictions.cpu().narrow(1, 0, length - 1);
   at::Tensor right = expected.eq(chosen).logical_and(expected.ne(-100));
   if (batch.position_ids.defined() && !batch.attention_mask.defined()) {  // not from one document into the next
     right = right.logical_and(batch.position_ids.narrow(1, 1, length - 1).ne(0));
@@ -50,7 +51,11 @@ models::ModelInput model_input(const data::SftBatch& batch, double normalizer) {
 }
 
 std::function<void(at::Tensor)> sum_over(comm::Communicator& group) {
-  return [&group](at::Tensor t) { group.all_reduce(t, comm::ReduceOp::kSum)->wait(); };
+  return [&group](at::Tensor t) {
+    const at::Tensor here = t.cpu();  // itself, unless a device computes
+    group.all_reduce(here, comm::ReduceOp::kSum)->wait();
+    if (!t.is_cpu()) t.copy_(here);
+  };
 }
 
 SftTrainable::SftTrainable(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,

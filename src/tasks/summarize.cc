@@ -104,6 +104,7 @@ class SummarizeJob {
     a.model_folder = folder_;
     a.seed = static_cast<std::uint64_t>(o_.seed);
     a.fsdp = fsdp_options(settings);
+    a.fsdp.device = compute_device(o_.device, settings);
     a.fsdp.gather = o_.gather;
     model_ = assemble(a, group_);
     if (model_.config.kind != models::ModelKind::kSeq2Seq) {

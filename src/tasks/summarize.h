@@ -29,6 +29,7 @@ struct SummarizeOptions {
   std::int64_t seed = 1;
   std::optional<bool> bf16, fp16;
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+  std::string device = "auto";
   bool no_cuda = false;
   // evaluation and output
   bool track_memory = true, run_validation = true, save_model = true, save_torch_file = true;

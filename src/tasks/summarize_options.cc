@@ -45,7 +45,11 @@ void add_summarize_training(config::OptionTable& table, SummarizeOptions& o) {
   table.add(&o.bf16, {"--bf16"}, "compute in bfloat16; unset: as launched, else where the processor has it", group);
   table.add(&o.fp16, {"--fp16"}, "compute in float16 with a gradient scaler", group);
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
-  table.add(&o.no_cuda, {"--no_cuda"}, "accepted: this build runs on the CPU", group);
+  table
+      .add(&o.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
+           group)
+      .choices({"auto", "cpu", "cuda"});
+  table.add(&o.no_cuda, {"--no_cuda"}, "the same as --device cpu, which is the default", group);
 }
 
 void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
@@ -65,6 +69,7 @@ void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
 
 void check_summarize(const SummarizeOptions& o) {
   train::check_checkpoint_options(o.checkpoints);
+  require_option(!o.no_cuda || o.device != "cuda", "--no_cuda and --device cuda exclude each other", "device");
   require_option(o.batch_size > 0, "batch_size must be at least 1", "batch_size");
   require_option(o.test_batch_size > 0, "test_batch_size must be at least 1", "test_batch_size");
   require_option(o.epochs > 0, "epochs must be at least 1", "epochs");

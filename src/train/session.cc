@@ -138,7 +138,8 @@ void Session::on_step(const StepReport& step) {
       (arguments_.logging_first_step && step.step == 1)) {
     log_step();
   }
-  if (gemm_rate_ == 0 && task_.flops_per_token > 0) measure_machine();
+  const bool processor_computes = arguments_.device != "cuda";  // whose rate is measured
+  if (gemm_rate_ == 0 && task_.flops_per_token > 0 && processor_computes) measure_machine();
   if (due(arguments_.eval_strategy, arguments_.eval_steps.value_or(arguments_.logging_steps), false)) evaluate();
   if (checkpoints_.due(false)) save_checkpoint();
   if (step.interrupted && !last) {

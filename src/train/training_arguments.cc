@@ -69,7 +69,10 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
             group);
   table.add(&a.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&a.data_seed, {"--data_seed"}, "of the order of rows; none: seed", group);
-  table.add(&a.device, {"--device"}, "where to run", group).choices({"auto", "cpu", "cuda"});
+  table
+      .add(&a.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
+           group)
+      .choices({"auto", "cpu", "cuda"});
 }
 
 void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
@@ -242,7 +245,6 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
   require_option(a.warmup_steps >= 0 && a.warmup_ratio >= 0 && a.warmup_ratio <= 1,
                  "warmup_steps must not be negative and warmup_ratio be in [0, 1]", "warmup_steps");
   require_option(a.max_grad_norm >= 0, "max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
-  require_option(a.device != "cuda", "--device cuda: this build runs on the CPU; use --device auto or cpu", "device");
   require_option(a.neftune_noise_alpha >= 0, "--neftune_noise_alpha is a size: 0 or more", "neftune_noise_alpha");
   check_checkpointing_kwargs(a.gradient_checkpointing_kwargs);
   check_intervals(a);

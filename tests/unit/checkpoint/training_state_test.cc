@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/fake_device.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 
@@ -56,7 +57,7 @@ class TrainingState : public ::testing::Test {
     int world;
     fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard;
     int group_size = 0;
-    bool offloaded = false, low_precision = false;
+    bool offloaded = false, low_precision = false, on_device = false;
   };
 
   std::map<std::string, at::Tensor> run(const Sharding& how, int first, int last, bool load, bool save) {
@@ -68,6 +69,7 @@ class TrainingState : public ::testing::Test {
                                 .shard_group_size = how.group_size,
                                 .wrap = fsdp::wrap_classes({"MlpBlock"}),
                                 .offload_folder = disk};
+      if (how.on_device) options.device = test::fake_device(group->rank());
       if (how.low_precision) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
       auto sharded = fsdp::fully_shard(model, group, options);
       optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
@@ -120,7 +122,9 @@ TEST_F(TrainingState, EveryStrategyContinuesBitEqualAndFromEveryOther) {
                                      {"replicated, 2 ranks", 2, ShardingStrategy::kNoShard},
                                      {"gradients and optimizer, 2 ranks", 2, ShardingStrategy::kShardGradOp},
                                      {"on a disk, 2 ranks", 2, ShardingStrategy::kFullShard, 0, true},
-                                     {"on a disk, hybrid", 4, ShardingStrategy::kHybridShard, 2, true}};
+                                     {"on a disk, hybrid", 4, ShardingStrategy::kHybridShard, 2, true},
+                                     {"a device, 2 ranks", 2, ShardingStrategy::kFullShard, 0, false, false, true},
+                                     {"a device, replicated", 2, ShardingStrategy::kNoShard, 0, false, false, true}};
   for (const auto& from : all) {
     fs::remove_all(folder_);
     const auto whole = run(from, 0, 6, false, false);
