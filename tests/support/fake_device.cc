@@ -173,11 +173,6 @@ at::Tensor& set_storage(at::Tensor& t, at::Storage source, std::int64_t offset, 
   return t;
 }
 
-/// Asked by set_data(), which libtorch allows between its own devices.
-bool any_shallow_copy(const at::Tensor& /*self*/, const at::Tensor& /*from*/) {
-  return true;
-}
-
 at::Tensor view(const at::Tensor& t, at::IntArrayRef sizes) {
   return at::native::view(t, sizes);
 }
@@ -217,7 +212,6 @@ struct Registration {
     operators.impl("_copy_from_and_resize", &copy_from_and_resize);
     operators.impl("resize_", &resize);
     operators.impl("set_.source_Storage_storage_offset", &set_storage);
-    operators.impl("_has_compatible_shallow_copy_type", &any_shallow_copy);
     operators.impl("view", &view);
     operators.impl("as_strided", &as_strided);
     operators.impl("_reshape_alias", &reshape_alias);
