@@ -20,6 +20,7 @@
 #include "nn/rotary.h"
 #include "support/compare.h"
 #include "support/fake_device.h"
+#include "tensor/gradient_place.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 
@@ -71,6 +72,24 @@ class OtherDevice : public ::testing::TestWithParam<at::ScalarType> {
   }
 
   at::Generator generator_ = at::detail::createCPUGenerator(1);
+};
+
+/// A place for a parameter's gradient that only autograd may bring one to.
+class HostPlace : public tensor::GradientPlace {
+ public:
+  explicit HostPlace(at::Tensor* collected) : collected_(collected) {}
+  void operator()(const at::Tensor& parameter) override {
+    *collected_ = parameter.grad().cpu();
+    parameter.mutable_grad().reset();
+  }
+  std::shared_ptr<tensor::PreparedGradient> reserve() override {
+    ADD_FAILURE() << "an operation on another device writes a gradient to the host";
+    return nullptr;
+  }
+  void commit(const std::shared_ptr<tensor::PreparedGradient>&) override {}
+
+ private:
+  at::Tensor* collected_;
 };
 
 std::shared_ptr<const SequenceRows> rows_of(const std::vector<std::int64_t>& lengths) {
@@ -197,6 +216,23 @@ TEST_P(OtherDevice, TiedTableGetsBothGradients) {
         return linear_cross_entropy(lookup(x[0], place(ids), slot), x[0], place(labels), options);
       },
       "tied");
+}
+
+TEST_P(OtherDevice, GradientsReachTheirPlacesThroughAutograd) {
+  const auto values_of = [&](at::IntArrayRef sizes) { return values(sizes).to(test::fake_device()); };
+  at::Tensor collected[2];
+  at::Tensor weights[2] = {values_of({9, 8}).set_requires_grad(true), values_of({8, 8}).set_requires_grad(true)};
+  for (int i = 0; i < 2; ++i)
+    torch::autograd::impl::set_post_acc_grad_hooks(weights[i], std::make_unique<HostPlace>(&collected[i]));
+  const auto ids = torch::tensor({2, 5, 0}, at::kLong).to(test::fake_device());
+  const auto slot = c10::make_intrusive<SharedGradient>();
+  const auto hidden = affine(lookup(weights[0], ids, slot), weights[1], {});
+  linear_cross_entropy(hidden, weights[0], ids, {.weight_gradient = slot}).backward();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(collected[i].defined());
+    EXPECT_GT(collected[i].abs().sum().item<double>(), 0);
+  }
+  EXPECT_FALSE(slot->value.defined());
 }
 
 TEST_P(OtherDevice, Affine) {
