@@ -58,6 +58,7 @@ Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communi
 int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
   VerifyOptions options;
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+  std::string device = "auto";
   config::OptionTable table(
       "tessera verify", "compares a model folder with the reference tensors, generations or training run beside it");
   table.positional(&options.folder, "DIR", "a model folder with io*.safetensors, or a run with expect.json");
@@ -65,6 +66,8 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   table.add(&options.logits_tolerance, {"--logits_tolerance"}, "largest difference relative to the largest magnitude");
   table.add(&options.grad_tolerance, {"--grad_tolerance"}, "the same for gradients");
   table.add_enum(&gather, gather_forms(), {"--gather"}, "how units become readable");
+  table.add(&device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)")
+      .choices({"auto", "cpu", "cuda"});
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
     return 0;
@@ -77,7 +80,8 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   }
   options.fsdp = fsdp_options(launch);
   options.fsdp.gather = gather;
-  if (group->size() > 1) options.sharded = true;
+  options.fsdp.device = compute_device(device, launch);
+  if (group->size() > 1 || !options.fsdp.device.is_cpu()) options.sharded = true;
   std::ostringstream quiet;
   std::ostream& report = group->rank() == 0 ? out : quiet;
   const bool passed = verifier_for(options.folder)(options, group, report);

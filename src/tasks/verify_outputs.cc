@@ -15,6 +15,7 @@
 #include "models/gguf_model.h"
 #include "models/model.h"
 #include "tasks/assemble.h"
+#include "tasks/sft_training.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
 #include "train/trainer.h"
@@ -131,6 +132,15 @@ void compare_gradients(Comparison& table, const io::TensorSource& io, const Grad
   }
 }
 
+/// References are there, whatever device computed.
+models::ModelOutput on_host(models::ModelOutput out) {
+  std::vector<at::Tensor*> tensors;
+  collect_tensors(out, tensors);
+  for (auto* t : tensors)
+    if (t->defined()) *t = t->cpu();
+  return out;
+}
+
 /// expect.json may hold the loss of the same batch with the experts' balance.
 void compare_router_loss(const std::string& folder, models::Model& model, models::ModelInput in,
                          comm::Communicator& group, double tolerance, Comparison& table) {
@@ -172,7 +182,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     in.token_type_ids = optional_rows(*io, "token_type_ids", rows);
     in.labels = optional_rows(*io, "labels", rows);
     in.want_hidden = true;
-    in.sum_over_ranks = [&](at::Tensor t) { group->all_reduce(t, comm::ReduceOp::kSum)->wait(); };
+    in.sum_over_ranks = sum_over(*group);
     if (in.labels.defined())
       in.loss_normalizer = rows.copies * counted_labels(io::read_tensor(*io, "labels"), loaded.config.kind);
     if (io->find("seq_lengths")) in.router_loss = false;  // packed rows' loss is that of their tokens
@@ -182,7 +192,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     models::ModelOutput result;
     {
       c10::AutoGradMode grad_mode(backward);
-      result = (*loaded.model)(in);
+      result = on_host((*loaded.model)(in));
     }
     if (io->find("logits")) {
       compare_visible(table, "logits", result.logits.detach(), optional_rows(*io, "logits", rows),

@@ -274,7 +274,7 @@ void compare_final_logits(Comparison& table, const Run& run, const io::TensorSou
   const at::Tensor expected = io::read_tensor(*reference, name);
   const RowShare rows = row_share(expected.size(0), group);
   const auto in = batch_of(batches, 0, group, LossMean::kTokens, a.config.kind);
-  at::Tensor logits = (*a.model)(in).logits, theirs = expected.slice(0, rows.begin, rows.end);
+  at::Tensor logits = (*a.model)(in).logits.cpu(), theirs = expected.slice(0, rows.begin, rows.end);
   // Positions that padding hides mean nothing, but the decoder's of an encoder-decoder model are not hidden.
   if (logits.dim() == 3 && in.attention_mask.defined() && a.config.kind != models::ModelKind::kSeq2Seq) {
     const auto visible = in.attention_mask.unsqueeze(-1);

@@ -4,7 +4,6 @@
 
 #include <sstream>
 
-#include "support/fake_device.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
 
@@ -13,17 +12,13 @@ namespace {
 
 const std::string kRuns = TESSERA_TEST_DATA "/fsdp_runs";
 
-enum class ComputesOn { kCpu, kFakeDevice };
-
 /// Rank 0's report.
-std::string replay_runs(int world, fsdp::FsdpOptions fsdp, bool* passed, ComputesOn where = ComputesOn::kCpu) {
+std::string replay_runs(int world, const fsdp::FsdpOptions& fsdp, bool* passed) {
   std::ostringstream report;
   comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
     at::set_num_threads(1);
     std::ostringstream quiet;
-    auto mine = fsdp;
-    if (where == ComputesOn::kFakeDevice) mine.device = test::fake_device(group->rank());
-    const bool good = verify_fsdp({.folder = kRuns, .fsdp = mine}, group, group->rank() == 0 ? report : quiet);
+    const bool good = verify_fsdp({.folder = kRuns, .fsdp = fsdp}, group, group->rank() == 0 ? report : quiet);
     if (group->rank() == 0) *passed = good;
   });
   return report.str();
@@ -43,15 +38,6 @@ TEST_P(FsdpRuns, LossesAndNormsAreThoseOfTorch) {
 INSTANTIATE_TEST_SUITE_P(All, FsdpRuns,
                          ::testing::Combine(::testing::Values(1, 2, 3),
                                             ::testing::Values(fsdp::GatherForm::kCopy, fsdp::GatherForm::kAuto)));
-
-TEST(FsdpRunsOnADevice, LossesAndNormsAreThoseOfTorch) {
-  for (auto gather : {fsdp::GatherForm::kCopy, fsdp::GatherForm::kAuto}) {
-    bool passed = false;
-    const auto report = replay_runs(2, {.wrap = nullptr, .gather = gather}, &passed, ComputesOn::kFakeDevice);
-    EXPECT_TRUE(passed) << report;
-    EXPECT_NE(report.find("32 runs of torch FSDP, 2 ranks"), std::string::npos) << report;
-  }
-}
 
 TEST(FsdpRunsWorld, AWorldThatPlaysNoRunIsAnError) {
   bool passed = false;
