@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "io/tensor_source.h"
 #include "models/generation.h"
 #include "models/model.h"
 #include "support/compare.h"
 #include "support/fake_device.h"
+#include "support/temp_folder.h"
 #include "tensor/rng.h"
 
 namespace tessera::models {
@@ -18,10 +22,12 @@ struct DeviceCase {
   std::string inputs;  // "padded", "holes", "documents"
   bool recompute = false;
   at::ScalarType dtype = at::kFloat;
+  std::string changes = {};  // of config.json, as JSON; with them weights are random
 };
 
 void PrintTo(const DeviceCase& c, std::ostream* out) {
-  *out << c.model << ", " << c.inputs << (c.recompute ? ", recomputed" : "") << ", " << c10::toString(c.dtype);
+  *out << c.model << ", " << c.inputs << (c.recompute ? ", recomputed" : "") << ", " << c10::toString(c.dtype)
+       << c.changes;
 }
 
 class OtherDeviceModel : public testing::TestWithParam<DeviceCase> {
@@ -33,8 +39,17 @@ class OtherDeviceModel : public testing::TestWithParam<DeviceCase> {
   Loaded load(at::Device device) const {
     Loaded out;
     const auto folder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/" + GetParam().model;
-    out.model = build_model(folder, &out.config);
-    load_weights(*out.model, *io::open_weights(folder));
+    if (GetParam().changes.empty()) {
+      out.model = build_model(folder, &out.config);
+      load_weights(*out.model, *io::open_weights(folder));
+    } else {
+      const test::TempFolder changed("other_device");
+      auto config = nlohmann::json::parse(std::ifstream(folder + "/config.json"));
+      config.merge_patch(nlohmann::json::parse(GetParam().changes));
+      std::ofstream(changed.path() + "/config.json") << config.dump();
+      out.model = build_model(changed.path(), &out.config);
+      init_weights(*out.model, 3);
+    }
     out.model->to(device, GetParam().dtype);
     return out;
   }
@@ -101,6 +116,16 @@ TEST_P(OtherDeviceModel, TrainsLikeOnTheCpu) {
   }
 }
 
+const char* const kDynamicRope =
+    R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 2, "attention_dropout": 0.3})";
+const char* const kLongRope =
+    R"({"rope_scaling": {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 2,
+        "short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 3.0, 5.0]}})";
+const char* const kBloom = R"({"model_type": "bloom", "architectures": ["BloomForCausalLM"], "n_layer": 2, "n_head": 3,
+        "attention_dropout": 0.2, "hidden_dropout": 0.1})";
+const char* const kRelative = R"({"position_embedding_type": "relative_key_query", "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.2})";
+
 INSTANTIATE_TEST_SUITE_P(Families, OtherDeviceModel,
                          testing::Values(DeviceCase{"llama_gqa_rope3", "padded"},
                                          DeviceCase{"llama_gqa_rope3", "documents"},
@@ -111,7 +136,13 @@ INSTANTIATE_TEST_SUITE_P(Families, OtherDeviceModel,
                                          DeviceCase{"falcon_new", "holes"}, DeviceCase{"t5_v1_0", "padded"},
                                          DeviceCase{"t5_v1_1", "holes"}, DeviceCase{"t5_v1_0", "padded", true},
                                          DeviceCase{"t5_v1_1", "padded", false, at::kBFloat16},
-                                         DeviceCase{"bert_mlm", "padded"}, DeviceCase{"roberta_cls", "padded"}));
+                                         DeviceCase{"bert_mlm", "padded"}, DeviceCase{"roberta_cls", "padded"},
+                                         DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kDynamicRope},
+                                         DeviceCase{"llama_gqa_rope3", "padded", true, at::kFloat, kDynamicRope},
+                                         DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kLongRope},
+                                         DeviceCase{"llama_gqa_rope3", "padded", false, at::kFloat, kBloom},
+                                         DeviceCase{"llama_gqa_rope3", "holes", false, at::kFloat, kBloom},
+                                         DeviceCase{"bert_mlm", "holes", false, at::kFloat, kRelative}));
 
 TEST(OtherDeviceDecoding, GivesTheCpusLogitsStepByStep) {
   for (const std::string name : {"llama_gqa_rope3", "gpt2", "t5_v1_0"}) {
