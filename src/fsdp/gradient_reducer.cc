@@ -183,11 +183,20 @@ bool GradientReducer::may_use_slot(const Bucket& b) const {
   return region_ && sync_ && b.slot.previous_user < static_cast<int>(next_);
 }
 
+// See Note [Dtype of contributions].
+at::ScalarType GradientReducer::contribution_dtype(const Bucket& b, std::size_t segment) const {
+  const auto& s = b.segments[segment];
+  const bool of_one_backward = region_ && b.in_ring && !b.alone && sync_ && !holds_unsynced_;
+  return of_one_backward && c10::elementSize(s.layout.compute) < c10::elementSize(s.reduce) ? s.layout.compute
+                                                                                            : s.reduce;
+}
+
 at::Tensor GradientReducer::slot_view(const Bucket& b, std::size_t segment, int rank) const {
   auto offset = rank_bytes_ * rank + b.slot.offset;
   for (std::size_t i = 0; i < segment; ++i) offset += b.segments[i].buffer_bytes();
   const auto& s = b.segments[segment];
-  return at::from_blob(region_->data() + offset, {s.layout.numel}, at::TensorOptions().dtype(s.reduce));
+  return at::from_blob(region_->data() + offset, {s.layout.numel},
+                       at::TensorOptions().dtype(contribution_dtype(b, segment)));
 }
 
 /// Where this rank's part of its own contribution lies: nobody else reads it.
@@ -231,7 +240,8 @@ void GradientReducer::open_buffers(Bucket& b) {
   if (b.in_slot && b.slot.previous_user >= 0) wait_input_free(static_cast<std::size_t>(b.slot.previous_user));
   for (std::size_t i = 0; i < b.segments.size(); ++i) {
     const auto& s = b.segments[i];
-    b.buffers.push_back(b.in_slot ? slot_view(b, i, mesh_.shard->rank()) : at::empty({s.layout.numel}, s.reduce));
+    b.buffers.push_back(b.in_slot ? slot_view(b, i, mesh_.shard->rank())
+                                  : at::empty({s.layout.numel}, contribution_dtype(b, i)));
     for (auto [begin, end] : gaps(s.layout)) b.buffers.back().narrow(0, begin, end - begin).zero_();
   }
 }
@@ -398,11 +408,15 @@ void GradientReducer::wait_input_free(std::size_t order_index) {
 }
 
 void GradientReducer::backward_finished() {
-  if (!sync_) return;
+  if (!sync_) {
+    holds_unsynced_ = true;
+    return;
+  }
   at::NoGradGuard no_grad;
   while (next_ < order_.size()) start_next();
   for (std::size_t i = 0; i < order_.size(); ++i) wait_input_free(i);
   reduce_late();
+  holds_unsynced_ = false;
   next_ = completed_ = 0;
   for (auto& b : buckets_) b.expected = b.finished = false;
   if (!order_agreed_) agree_on_order();
@@ -448,6 +462,7 @@ void GradientReducer::agree_on_order() {
 void GradientReducer::abandon() noexcept {
   for (auto& flight : flights_) flight.parts.clear();
   next_ = completed_ = 0;
+  holds_unsynced_ = false;
   finished_order_.clear();
   for (auto& b : buckets_) {
     try {

@@ -20,6 +20,12 @@
 // only when the reduction of its previous user has started here and its readers are done; else the bucket accumulates
 // privately and copies when its turn comes. In a slot outside the ring the sum of this rank's slice stays where its own
 // contribution was, until the next backward needs the slot.
+//
+// Note [Dtype of contributions]
+// Peers read a slot of the ring once, so it holds a unit's gradients as the unit computed them, in 16 bits where it
+// computes in 16 bits; they are summed over ranks in the dtype of reductions. What is gathered over several backward
+// passes is summed in the dtype of reductions before, too; ranks that differ in this are told by the reduction itself.
+// A slot has room for either.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -92,6 +98,7 @@ class GradientReducer {
   at::Tensor view_of(GradientId id);
   bool reduced(const Bucket& b) const;
   bool may_use_slot(const Bucket& b) const;
+  at::ScalarType contribution_dtype(const Bucket& b, std::size_t segment) const;
   at::Tensor slot_view(const Bucket& b, std::size_t segment, int rank) const;
   at::Tensor own_slice(const Bucket& b, std::size_t segment) const;
   bool sums_stay_in_slot(const Bucket& b, std::size_t segment) const;
@@ -114,6 +121,7 @@ class GradientReducer {
   CommStats& stats_;
   double divisor_;
   bool sync_ = true;
+  bool holds_unsynced_ = false;  // sums of backward passes that did not communicate
   std::vector<Bucket> buckets_;
   std::vector<std::vector<int>> buckets_of_unit_;
   std::vector<std::vector<Place>> places_;  // by unit and trainable segment

@@ -149,7 +149,7 @@ class FullyShardedDataParallel {
   /// Gradients are summed and divided by this; default: the world size.
   virtual void set_gradient_divisor(double divisor) = 0;
   /// While false, backward keeps unsharded gradients and does not communicate; the next synchronising backward adds
-  /// them.
+  /// them. Where units compute in 16 bits: alike on every rank, else that backward throws CommError.
   virtual void set_requires_gradient_sync(bool sync) = 0;
   /// Collective. Global p-norm of the gradients (p = 1, 2, any, infinity); scales them by min(1, max_norm / (norm +
   /// 1e-6)). Returns the norm before scaling, the same bits on every rank. max_norm infinite: only measures.

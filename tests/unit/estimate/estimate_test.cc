@@ -47,17 +47,20 @@ TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarge
       model.push_back({std::string(block) + ".weight", kMillion});
     model.push_back({"norm.weight", 100});
     if (head > 0) model.push_back({"head.weight", head});
-    return sizes_of(model).slots;
+    const auto sizes = sizes_of(model);
+    return std::vector{sizes.ring_bytes, sizes.narrow_ring_bytes, sizes.own_slots_bytes};
   };
-  EXPECT_EQ(slots(2 * kMillion, 2 * kMillion), 100 + 3 * kMillion);
-  EXPECT_EQ(slots(8 * kMillion, 8 * kMillion), 100 + 8 * kMillion);
-  EXPECT_EQ(slots(8 * kMillion, 0), 100 + 8 * kMillion + 3 * kMillion) << "perhaps tied: open from forward on";
+  using Bytes = std::vector<std::int64_t>;
+  EXPECT_EQ(slots(2 * kMillion, 2 * kMillion), (Bytes{12 * kMillion, 8 * kMillion, 400}));
+  EXPECT_EQ(slots(8 * kMillion, 8 * kMillion), (Bytes{32 * kMillion, 32 * kMillion, 400}));
+  EXPECT_EQ(slots(8 * kMillion, 0), (Bytes{12 * kMillion, 6 * kMillion, 400 + 32 * kMillion}))
+      << "perhaps tied: open from forward on";
 }
 
 TEST(RankMemory, LowPrecisionKeepsMastersAndHalvesWhatIsComputedWith) {
   const auto sizes = sizes_of(small_model(true, false));
   EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true}),
-            2 * 2200 + 4 * (4 * 2200 - 200) + 4 * (400 + 3 * 1000));
+            2 * 2200 + 4 * (4 * 2200 - 200) + 4 * 400 + 2 * 3 * 1000);
 }
 
 TEST(RankMemory, OffloadingLeavesGradientsAndWhatAnUpdateNeeds) {

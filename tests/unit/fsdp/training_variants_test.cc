@@ -48,11 +48,13 @@ TEST(TrainingVariants, ClipsLikeOneProcessForEveryNorm) {
 }
 
 /// Two micro-batches a step; `mode` says what happens between them.
-std::map<std::string, at::Tensor> accumulate(GatherForm form, ShardingStrategy strategy, bool no_sync) {
+std::map<std::string, at::Tensor> accumulate(GatherForm form, ShardingStrategy strategy, bool no_sync,
+                                             const MixedPrecision& precision = {}) {
   std::map<std::string, at::Tensor> grads;
   comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
     SmallNet net;
-    auto sharded = fully_shard(net, group, {.strategy = strategy, .wrap = wrap_classes({"MlpBlock"}), .gather = form});
+    auto sharded = fully_shard(
+        net, group, {.strategy = strategy, .wrap = wrap_classes({"MlpBlock"}), .precision = precision, .gather = form});
     for (int round = 0; round < 2; ++round) {
       sharded->zero_grad();
       sharded->set_requires_gradient_sync(!no_sync);
@@ -81,6 +83,39 @@ TEST(TrainingVariants, AccumulationWithAndWithoutSyncEqualsTheSumOfGradients) {
         ASSERT_EQ(got.size(), expected.size());
         for (const auto& [name, g] : got) EXPECT_TRUE(at::allclose(g, expected[name], 1e-5, 1e-6)) << name;
       }
+}
+
+// Shared slots then hold gradients as they were computed, in bfloat16, but sums of several backward passes in float32.
+TEST(TrainingVariants, LowPrecisionGradientsAreSummedInTheReduceDtypeInBothForms) {
+  for (auto precision : {MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat},
+                         MixedPrecision{.param_dtype = at::kHalf, .reduce_dtype = at::kFloat}})
+    for (bool no_sync : {false, true}) {
+      const auto copied = accumulate(GatherForm::kCopy, ShardingStrategy::kFullShard, no_sync, precision),
+                 shared = accumulate(GatherForm::kShared, ShardingStrategy::kFullShard, no_sync, precision);
+      ASSERT_FALSE(copied.empty());
+      for (const auto& [name, g] : copied) EXPECT_TRUE(at::equal(g, shared.at(name))) << name << no_sync;
+    }
+}
+
+TEST(TrainingVariants, InLowPrecisionRanksThatAccumulatedUnlikeAreTold) {
+  comm::run_threads(2, [](std::shared_ptr<comm::Communicator> group) {
+    SmallNet net;
+    auto sharded = fully_shard(
+        net, group,
+        {.wrap = wrap_classes({"MlpBlock"}), .precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}});
+    const auto backward = [&](int step) { loss_of(net(batch(group->rank(), step)), group->rank(), step).backward(); };
+    if (group->rank() == 0) {
+      sharded->set_requires_gradient_sync(false);
+      backward(0);
+      sharded->set_requires_gradient_sync(true);
+    }
+    try {
+      backward(1);
+      ADD_FAILURE() << "rank " << group->rank();
+    } catch (const CommError& e) {
+      EXPECT_NE(std::string(e.what()).find("Ranks disagree"), std::string::npos) << e.what();
+    }
+  });
 }
 
 TEST(TrainingVariants, TheGradientDivisorReplacesTheWorldSize) {
