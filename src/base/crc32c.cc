@@ -3,6 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <array>
 #include <cerrno>
@@ -60,55 +63,63 @@ std::uint32_t shifted(std::uint32_t crc, std::uint64_t bytes) {
 }
 
 #if defined(__x86_64__)
-/// The instruction's result comes three cycles later, but one can start in each: so three lanes of a block run at once,
-/// and are joined by tables of what a lane of zeros does to each byte of a checksum.
-constexpr std::size_t kLaneBytes = 2048, kLanes = 3;
+// A message is a polynomial over GF(2), and the checksum its remainder. 64 bytes stay congruent to all before them when
+// each half of 16 bytes is multiplied by what x^512 leaves there and added to the 16 bytes that lie 64 bytes on (Gopal
+// et al. 2009, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"). Products do this at several
+// times the rate of the CRC instruction, which on some processors starts only once in three cycles.
+constexpr std::size_t kFolded = 64;
+// Reflected remainders of x^(8 n + 31), for a half's lower eight bytes, and x^(8 n - 33), for its upper ones; n =
+// 64, 16.
+constexpr long long kFold64[2] = {0x740eef02, 0x9e4addf8}, kFold16[2] = {0xf20c0dfe, 0x493c7d27};
 
-std::uint32_t shifted_by_lane(std::uint32_t crc) {
-  static const auto tables = [] {
-    std::array<std::array<std::uint32_t, 256>, 4> t{};
-    for (std::uint32_t byte = 0; byte < 4; ++byte)
-      for (std::uint32_t i = 0; i < 256; ++i) t[byte][i] = shifted(i << (8 * byte), kLaneBytes);
-    return t;
-  }();
-  return tables[0][crc & 0xFF] ^ tables[1][crc >> 8 & 0xFF] ^ tables[2][crc >> 16 & 0xFF] ^ tables[3][crc >> 24];
+__attribute__((target("sse4.2,pclmul"))) inline __m128i folded(__m128i sum, __m128i by, __m128i next) {
+  const __m128i low = _mm_clmulepi64_si128(sum, by, 0x00), high = _mm_clmulepi64_si128(sum, by, 0x11);
+  return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t block_by_instruction(const unsigned char* at, std::uint32_t crc) {
-  std::uint64_t lanes[kLanes] = {crc, 0, 0};
-  for (std::size_t i = 0; i < kLaneBytes; i += 8) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      std::uint64_t word;
-      std::memcpy(&word, at + lane * kLaneBytes + i, 8);
-      lanes[lane] = __builtin_ia32_crc32di(lanes[lane], word);
-    }
+__attribute__((target("sse4.2,pclmul"))) inline __m128i load(const unsigned char* at) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+}
+
+/// bytes: at least kFolded. Leaves less than that, and moves `at` and `bytes` on.
+__attribute__((target("sse4.2,pclmul"))) std::uint32_t by_folding(const unsigned char*& at, std::size_t& bytes,
+                                                                  std::uint32_t crc) {
+  const __m128i by = _mm_set_epi64x(kFold64[1], kFold64[0]);
+  __m128i a = _mm_xor_si128(load(at), _mm_cvtsi32_si128(static_cast<int>(crc)));
+  __m128i b = load(at + 16), c = load(at + 32), d = load(at + 48);
+  for (at += kFolded, bytes -= kFolded; bytes >= kFolded; at += kFolded, bytes -= kFolded) {
+    a = folded(a, by, load(at));
+    b = folded(b, by, load(at + 16));
+    c = folded(c, by, load(at + 32));
+    d = folded(d, by, load(at + 48));
   }
-  crc = static_cast<std::uint32_t>(lanes[0]);
-  for (std::size_t lane = 1; lane < kLanes; ++lane)
-    crc = shifted_by_lane(crc) ^ static_cast<std::uint32_t>(lanes[lane]);
-  return crc;
+  const __m128i near = _mm_set_epi64x(kFold16[1], kFold16[0]);
+  d = folded(folded(folded(a, near, b), near, c), near, d);
+  const auto low = static_cast<std::uint64_t>(_mm_cvtsi128_si64(d)),
+             high = static_cast<std::uint64_t>(_mm_extract_epi64(d, 1));
+  return static_cast<std::uint32_t>(_mm_crc32_u64(_mm_crc32_u64(0, low), high));
 }
 
 __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const unsigned char* at, std::size_t bytes,
                                                                std::uint32_t crc) {
-  for (; bytes >= kLanes * kLaneBytes; bytes -= kLanes * kLaneBytes, at += kLanes * kLaneBytes)
-    crc = block_by_instruction(at, crc);
   std::uint64_t wide = crc;
   for (; bytes >= 8; bytes -= 8, at += 8) {
     std::uint64_t word;
     std::memcpy(&word, at, 8);
-    wide = __builtin_ia32_crc32di(wide, word);
+    wide = _mm_crc32_u64(wide, word);
   }
   auto narrow = static_cast<std::uint32_t>(wide);
-  for (; bytes > 0; --bytes) narrow = __builtin_ia32_crc32qi(narrow, *at++);
+  for (; bytes > 0; --bytes) narrow = _mm_crc32_u8(narrow, *at++);
   return narrow;
 }
 #endif
 
 std::uint32_t update(const unsigned char* at, std::size_t bytes, std::uint32_t crc) {
 #if defined(__x86_64__)
-  static const bool fast = __builtin_cpu_supports("sse4.2") != 0;
-  if (fast) return by_instruction(at, bytes, crc);
+  static const bool has_crc = __builtin_cpu_supports("sse4.2") != 0,
+                    has_products = has_crc && __builtin_cpu_supports("pclmul") != 0;
+  if (has_products && bytes >= kFolded) crc = by_folding(at, bytes, crc);
+  if (has_crc) return by_instruction(at, bytes, crc);
 #endif
   return by_table(at, bytes, crc);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// CRC-32C (Castagnoli; iSCSI, RFC 3720 B.4): what checkpoints are checked by. Uses the processor's instruction where it
-// has one.
+// CRC-32C (Castagnoli; iSCSI, RFC 3720 B.4): what checkpoints are checked by. Uses the processor's products and
+// instruction where it has them.
 #include <cstddef>
 #include <cstdint>
 #include <string>
