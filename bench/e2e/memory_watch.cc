@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -10,35 +9,52 @@
 #include "report/memory.h"
 
 namespace tessera::bench {
+namespace {
+
+std::int64_t mean(const std::vector<std::int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), std::int64_t{0}) / static_cast<std::int64_t>(values.size());
+}
+
+}  // namespace
+
 MemoryWatch::MemoryWatch(std::vector<std::string> processes)
-    : processes_(std::move(processes)), base_(mean()), peak_(base_) {
+    : processes_(std::move(processes)), base_(look()), peak_(base_) {
   thread_ = std::thread([this] {
     while (!done_) {
-      peak_ = std::max(peak_.load(), mean());
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      const auto now = look();
+      for (std::size_t i = 0; i < now.size(); ++i) peak_[i] = std::max(peak_[i], now[i]);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
 }
 
 MemoryWatch::~MemoryWatch() {
+  stop();
+}
+
+void MemoryWatch::stop() {
   done_ = true;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void MemoryWatch::leave_out_what_stays(const std::vector<std::string>& bytes) {
-  std::int64_t sum = 0;
-  for (const auto& text : bytes) sum += std::stoll(text);
-  base_ = std::max(base_, mean() - sum / static_cast<std::int64_t>(bytes.size()));
+  const auto now = look();
+  for (std::size_t i = 0; i < now.size(); ++i)
+    base_[i] = std::max<std::int64_t>(base_[i], now[i] - std::stoll(bytes[i]));
 }
 
-std::int64_t MemoryWatch::mean() const {
-  // A page that moves from one rank's account to all ranks' between two looks would count twice: the smaller of two.
-  std::vector<std::int64_t> least(processes_.size(), std::numeric_limits<std::int64_t>::max());
-  for (int look = 0; look < 2; ++look) {
-    for (std::size_t i = 0; i < processes_.size(); ++i)
-      least[i] = std::min(least[i], report::process_memory(processes_[i]).proportional_bytes);
-  }
-  return std::accumulate(least.begin(), least.end(), std::int64_t{0}) / static_cast<std::int64_t>(least.size());
+std::int64_t MemoryWatch::base_bytes() const {
+  return mean(base_);
+}
+
+std::int64_t MemoryWatch::peak_bytes() const {
+  return mean(peak_) - mean(base_);
+}
+
+std::vector<std::int64_t> MemoryWatch::look() const {
+  std::vector<std::int64_t> bytes;
+  for (const auto& process : processes_) bytes.push_back(report::process_memory(process).proportional_bytes);
+  return bytes;
 }
 
 std::int64_t expected_bytes(const fsdp::FullyShardedDataParallel& model, const estimate::RankJob& job) {

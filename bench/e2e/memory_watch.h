@@ -11,25 +11,27 @@
 
 namespace tessera::bench {
 
-/// The highest proportional memory of these processes together while this lives, divided by their number, above their
-/// base: that at its construction. Together, because a page that all will use counts in full for the one that comes to
-/// it first. Looks every five milliseconds.
+/// The highest proportional memory of each of these processes while this lives, above its base: that at construction.
+/// Means over the processes. Looks again after a millisecond (a look takes some more: the kernel walks the pages), for
+/// what is offloaded peaks for a tenth of a second.
 class MemoryWatch {
  public:
   /// processes: their ids.
   explicit MemoryWatch(std::vector<std::string> processes);
   ~MemoryWatch();
-  /// Once the model is gone: what the processes still hold beyond these bytes of each is the program's and its
-  /// libraries' own (oneDNN keeps half a megabyte for every kind of product), and so part of the base.
+  /// Once it is stopped and the model is gone: what the processes still hold beyond these bytes of each is the
+  /// program's and its libraries' own (oneDNN keeps half a megabyte for every kind of product), and so part of the
+  /// base.
   void leave_out_what_stays(const std::vector<std::string>& bytes);
-  std::int64_t base_bytes() const { return base_; }
-  std::int64_t peak_bytes() const { return peak_ - base_; }
+  std::int64_t base_bytes() const;
+  /// After stop().
+  std::int64_t peak_bytes() const;
+  void stop();
 
  private:
-  std::int64_t mean() const;
+  std::vector<std::int64_t> look() const;
   std::vector<std::string> processes_;
-  std::int64_t base_;
-  std::atomic<std::int64_t> peak_;
+  std::vector<std::int64_t> base_, peak_;  // by process
   std::atomic<bool> done_{false};
   std::thread thread_;
 };

@@ -184,6 +184,8 @@ int run(const std::vector<std::string>& args) {
   group->barrier();
   std::optional<Run> job(std::in_place, options, group);
   job->run();
+  if (watch) watch->stop();  // while every rank still holds what it shares
+  group->barrier();
   const auto expected = job->expected_memory();
   job.reset();
   // What stays is the program's, but for the range of tensors, which stays at its largest.
