@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a rank holds at most (the mean over the ranks' proportional memory, above what they held before the model), beside the
+# What a rank holds at most (the mean over the ranks' own peaks of proportional memory, above what they held before the model), beside the
 # formula of docs/guides/sharding.md, for each strategy, precision and place of the state. Two ranks, short rows, so that
 # activations do not matter.
 #
@@ -24,7 +24,7 @@ for kind in $kinds; do
         [ $place = disk ] && options+=(--offload_folder "$disk")
         rm -f "$work/out"
         "$program/tessera" launch --use_cpu --num_processes 2 "$program/bench/train_bench" --model "$model" --tokens "$tokens" \
-          --batch 1 --steps 3 --memory --precision $precision --strategy $strategy "${options[@]}" --out "$work/out" >"$work/log" 2>&1 ||
+          --batch 1 --steps 8 --memory --precision $precision --strategy $strategy "${options[@]}" --out "$work/out" >"$work/log" 2>&1 ||
           { tail -n 5 "$work/log"; exit 1; }
         python3 -c '
 import json, sys

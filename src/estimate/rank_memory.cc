@@ -87,8 +87,11 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   if (!job.on_disk) return trainable + masters + frozen + 3 * gradients - in_slots + slots + replicas;
   const std::int64_t units = compute * (s.root_whole + 2 * s.largest_unit_whole) / job.ranks;
   const std::int64_t forward = kept ? trainable + frozen : units;
-  const std::int64_t update = 3 * 4 * leaf + (job.low_precision ? 2 * leaf : 0) + (whole ? trainable : 0);
-  return gradients - in_slots + slots + std::max(forward, update);
+  // The master and two moments of a slice at a time; where all is whole, the weights beside them, masters among them
+  // unless they are apart.
+  const std::int64_t beside = whole ? trainable - (job.low_precision ? 0 : 4 * leaf) : 0;
+  const std::int64_t update = 3 * 4 * leaf + beside;
+  return gradients - in_slots + slots + replicas + std::max(forward, update);
 }
 
 }  // namespace tessera::estimate

@@ -67,6 +67,13 @@ TEST(RankMemory, OffloadingLeavesGradientsAndWhatAnUpdateNeeds) {
   const auto sizes = sizes_of(small_model(true));
   EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .on_disk = true}),
             4 * (2200 - 200) + 4 * (400 + 3 * 1000) + 3 * 4 * 1000 / 2);
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true, .on_disk = true}),
+            4 * (2200 - 200) + (4 * 400 + 2 * 3 * 1000) + 3 * 4 * 1000 / 2);
+  const auto whole = ShardingStrategy::kNoShard;  // sums on their way; the weights, which in fp32 are the masters
+  EXPECT_EQ(rank_bytes(sizes, {.strategy = whole, .ranks = 2, .on_disk = true}),
+            4 * 4400 + 2 * 4 * (400 + 3 * 1000) + 4 * 4400 + 2 * 4 * 1000);
+  EXPECT_EQ(rank_bytes(sizes, {.strategy = whole, .ranks = 2, .low_precision = true, .on_disk = true}),
+            4 * 4400 + (4 * 400 + 2 * 3 * 1000) + 4 * (400 + 3 * 1000) + 2 * 4400 + 3 * 4 * 1000);
 }
 
 TEST(RankMemory, AMappedFrozenBaseIsOneCopyForAllRanks) {
