@@ -169,11 +169,11 @@ Kernel causal_attention(std::int64_t count, std::int64_t length) {
             return nn::causal_attention(i[0].view({tokens, kKeyHeads, kGroup, kHeadDim}), i[1], i[2], options);
           },
           [length](const Tensors& i) {
-            const auto q = i[0].view({-1, length, kHeads, kHeadDim}).transpose(1, 2);
             const auto repeated = [&](const at::Tensor& t) {
               return t.view({-1, length, kKeyHeads, kHeadDim}).transpose(1, 2).repeat_interleave(kGroup, 1);
             };
-            return joined(at::scaled_dot_product_attention(q, repeated(i[1]), repeated(i[2]), {}, 0.0, true));
+            return joined(
+                at::scaled_dot_product_attention(heads(i[0], length), repeated(i[1]), repeated(i[2]), {}, 0.0, true));
           }};
 }
 

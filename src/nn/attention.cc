@@ -178,14 +178,10 @@ class Attention : public torch::autograd::Function<Attention> {
     const RowSoftmax softmax(o, bias, s);
     const std::int64_t n = p.size(2);
     for_rows(p.size(0) * p.size(1), n, [&](std::int64_t first, std::int64_t last) {
-      ReadRow in(p, n);
-      WriteRow out(p, n);
+      WriteRow row(p, n);
       for (std::int64_t r = first; r < last; ++r) {
-        const float* scores = in.at(r * n);
-        float* row = out.at(r * n);
-        if (row != scores) std::copy(scores, scores + n, row);
-        softmax.apply(row, r);
-        out.store();
+        softmax.apply(row.load(r * n, n), r);
+        row.store();
       }
     });
   }
@@ -195,16 +191,11 @@ class Attention : public torch::autograd::Function<Attention> {
     const std::int64_t n = slice.p.size(2);
     float* bias = gbias.defined() ? gbias.mutable_data_ptr<float>() : nullptr;
     for_rows(slice.p.size(0) * slice.p.size(1), n, [&](std::int64_t first, std::int64_t last) {
-      ReadRow p(slice.p, n), in(ds, n);
+      ReadRow p(slice.p, n);
       WriteRow out(ds, n);
       for (std::int64_t r = first; r < last; ++r) {
-        const float* given = in.at(r * n);
-        float* row = out.at(r * n);
-        if (slice.mask.drops()) {
-          slice.drop(given, row, r);
-        } else if (row != given) {
-          std::copy(given, given + n, row);
-        }
+        float* row = out.load(r * n, n);
+        if (slice.mask.drops()) slice.drop(row, row, r);
         // Hidden keys have p = 0, so they add nothing to the bias gradient either.
         kernels::softmax_backward(p.at(r * n), row, bias ? bias + layout.bias_offset(r) : nullptr, n);
         out.store();

@@ -154,7 +154,7 @@ void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const Q
                    float* lse, bool again) {
   const Scores scores(o, b);
   for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
-    ChangedRow row(s, b.keys);
+    WriteRow row(s, b.keys);
     for (std::int64_t r = first; r < last; ++r) {
       const auto how = scores.row(r);
       float* values = row.load(r * b.keys, how.last);
@@ -175,7 +175,7 @@ void score_gradient(const at::Tensor& p, const at::Tensor& products, const at::T
   const Scores scores(o, b);
   for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
     ReadRow rp(p, b.keys), rs(products, b.keys);
-    ChangedRow row(dp, b.keys);
+    WriteRow row(dp, b.keys);
     for (std::int64_t r = first; r < last; ++r) {
       float* values = row.load(r * b.keys, b.keys);
       if (mask.drops()) drop(values, values, r, b, mask);

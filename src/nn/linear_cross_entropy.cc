@@ -65,13 +65,10 @@ struct Piece {
 void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
   const std::int64_t n = piece.logits.size(1);
   for_rows(piece.logits.size(0), n, [&](std::int64_t first, std::int64_t last) {
-    ReadRow in(piece.logits, n);
     WriteRow out(piece.logits, n);
     std::vector<float> capped;
     for (std::int64_t r = first; r < last; ++r) {
-      const float* given = in.at(r * n);
-      float* row = out.at(r * n);
-      if (row != given) std::copy(given, given + n, row);
+      float* row = out.load(r * n, n);
       if (piece.scale != 1.0f) {
         for (std::int64_t i = 0; i < n; ++i) row[i] *= piece.scale;
       }

@@ -51,7 +51,8 @@ class ReadRow {
   std::vector<float> buffer_;
 };
 
-/// The same for writing: store() after the kernel.
+/// The same for writing: store() after the kernel. at() gives what is to be written whole, load() what is to be
+/// changed.
 class WriteRow {
  public:
   WriteRow(const at::Tensor& t, std::int64_t n) : t_(t), n_(n) {
@@ -62,35 +63,17 @@ class WriteRow {
     if (!t_.defined()) return nullptr;
     return buffer_.empty() ? t_.mutable_data_ptr<float>() + begin : buffer_.data();
   }
+  /// Brings the row's first `count` elements; those after them hold anything.
+  float* load(std::int64_t begin, std::int64_t count) {
+    float* row = at(begin);
+    if (buffer_.empty()) return row;
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "load_row",
+                                    [&] { read_floats(t_.const_data_ptr<scalar_t>() + begin, row, count); });
+    return row;
+  }
   void store() {
     if (buffer_.empty()) return;
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "write_row", [&] {
-      write_floats(buffer_.data(), t_.mutable_data_ptr<scalar_t>() + begin_, n_);
-    });
-  }
-
- private:
-  const at::Tensor& t_;
-  std::int64_t n_, begin_ = 0;
-  std::vector<float> buffer_;
-};
-
-/// One row that a kernel changes in place: load() brings its first `count` elements, store() takes all n back.
-class ChangedRow {
- public:
-  ChangedRow(const at::Tensor& t, std::int64_t n) : t_(t), n_(n) {
-    if (t.scalar_type() != at::kFloat) buffer_.resize(n);
-  }
-  float* load(std::int64_t begin, std::int64_t count) {
-    begin_ = begin;
-    if (buffer_.empty()) return t_.mutable_data_ptr<float>() + begin;
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "load_row",
-                                    [&] { read_floats(t_.const_data_ptr<scalar_t>() + begin, buffer_.data(), count); });
-    return buffer_.data();
-  }
-  void store() {
-    if (buffer_.empty()) return;
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, t_.scalar_type(), "store_row", [&] {
       write_floats(buffer_.data(), t_.mutable_data_ptr<scalar_t>() + begin_, n_);
     });
   }
