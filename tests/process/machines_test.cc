@@ -70,24 +70,66 @@ class Machines : public testing::Test {
                                    "--disable_tqdm", "--per_device_train_batch_size", "2"});
     return command;
   }
+  /// LoRA on the chat model in folder_/chat; `output` also names the cache of the data.
+  std::vector<std::string> launch_sft(const std::vector<std::string>& flags, const std::string& gather,
+                                      const std::string& output) const {
+    std::vector<std::string> command = {TESSERA_BINARY, "launch", "--cpu", "--num_processes", "4", "--use_fsdp"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.insert(command.end(), {"sft",
+                                   "--gather",
+                                   gather,
+                                   "--model_name_or_path",
+                                   folder_ + "/chat",
+                                   "--dataset_name",
+                                   kChat,
+                                   "--dataset_cache_dir",
+                                   folder_ + output + "_cache",
+                                   "--output_dir",
+                                   folder_ + output,
+                                   "--use_peft_lora",
+                                   "true",
+                                   "--lora_r",
+                                   "4",
+                                   "--lora_target_modules",
+                                   "all-linear",
+                                   "--lora_dropout",
+                                   "0.1",
+                                   "--packing",
+                                   "true",
+                                   "--max_seq_length",
+                                   "64",
+                                   "--per_device_train_batch_size",
+                                   "2",
+                                   "--learning_rate",
+                                   "1e-2",
+                                   "--max_steps",
+                                   "4",
+                                   "--logging_steps",
+                                   "1",
+                                   "--print_model",
+                                   "false",
+                                   "--disable_tqdm"});
+    return command;
+  }
   static std::vector<std::string> machine(int rank, const std::string& address, int port) {
     return {"--num_machines",    "2",     "--machine_rank",      std::to_string(rank),
             "--main_process_ip", address, "--main_process_port", std::to_string(port)};
   }
   static int port(int test) { return 20000 + ::getpid() % 5000 + test * 5000; }
 
-  std::vector<double> losses(const std::string& output) const {
+  std::vector<double> losses(const std::string& output, const std::string& key = "loss") const {
     std::vector<double> found;
     std::ifstream in(folder_ + output + "/metrics.jsonl");
     for (std::string line; std::getline(in, line);) {
       const auto row = nlohmann::json::parse(line);
-      if (row.contains("step")) found.push_back(row["loss"]);
+      if (row.contains("step") && row.contains(key)) found.push_back(row[key]);
     }
     return found;
   }
 
-  std::size_t weights(const std::string& output) const {  // a hash: a megabyte that differs would be printed
-    std::ifstream in(folder_ + output + "/model.safetensors", std::ios::binary);
+  /// A hash: a megabyte that differs would be printed.
+  std::size_t weights(const std::string& output, const std::string& file = "model.safetensors") const {
+    std::ifstream in(folder_ + output + "/" + file, std::ios::binary);
     EXPECT_TRUE(in.is_open()) << output;
     return std::hash<std::string>()({std::istreambuf_iterator<char>(in), {}});
   }
@@ -100,6 +142,7 @@ class Machines : public testing::Test {
     EXPECT_EQ(losses(output), expected);  // to the bit: sums are in rank order on any number of hosts
   }
 
+  static inline const std::string kChat = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
   static inline const std::string kDemo = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
   std::string folder_;
 };
@@ -152,6 +195,38 @@ TEST_F(Machines, HybridStrategiesShareInsideEachHostAndTrainAsOneHost) {
     EXPECT_EQ(losses("/two" + strategy), losses("/one" + strategy)) << strategy;
     EXPECT_EQ(weights("/two" + strategy), weights("/one" + strategy)) << strategy;
   }
+}
+
+/// The frozen base is shared inside each host and the adapter's gradients cross the cable: what one host gives for the
+/// same groups of ranks, to the bit, and for one group of all of them, in another order of sums.
+TEST_F(Machines, FineTuningUnderAHybridStrategyTrainsAsOneHost) {
+  const Namespaces namespaces;
+  if (!namespaces.made()) GTEST_SKIP() << "network namespaces cannot be made here (needs root and iproute2)";
+  const Finished made = test::run({TESSERA_BINARY, "init-model", kChat, folder_ + "/chat"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto on_machine = [&](int k) {
+    auto flags = machine(k, "10.77.0.1", port(7));
+    flags.insert(flags.end(), {"--fsdp_sharding_strategy", "HYBRID_SHARD"});
+    return namespaces.on(k, launch_sft(flags, "shared", "/two"));
+  };
+  Subprocess zero(on_machine(0)), one(on_machine(1));
+  const Finished first = zero.finish(120s), second = one.finish(120s);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(first.out.find("Ranks = 4 (hosts)"), std::string::npos) << first.out;
+  const Finished same = test::run(launch_sft(
+      {"--fsdp_sharding_strategy", "HYBRID_SHARD", "--fsdp_shard_group_size", "2"}, "shared", "/same_groups"));
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  const Finished whole = test::run(launch_sft({"--fsdp_sharding_strategy", "FULL_SHARD"}, "copy", "/one_group"));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const std::string exact = "train_loss_exact";
+  const auto found = losses("/two", exact), one_group = losses("/one_group", exact);
+  ASSERT_EQ(found.size(), 4u);
+  ASSERT_EQ(one_group.size(), 4u);
+  EXPECT_LT(found.back(), found.front());
+  EXPECT_EQ(found, losses("/same_groups", exact));
+  EXPECT_EQ(weights("/two", "adapter_model.safetensors"), weights("/same_groups", "adapter_model.safetensors"));
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], one_group[i], 1e-5) << i;
 }
 
 TEST_F(Machines, AShardGroupOverSeveralHostsSharesNoMemory) {
