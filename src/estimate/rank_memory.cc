@@ -29,19 +29,17 @@ struct Buckets {
     for (const auto& [name, n] : units) numel = std::max(numel, n);
     return numel;
   }
-  std::int64_t ring_bytes(std::int64_t element_of_units) const {
-    std::vector<std::int64_t> turns;
-    for (const auto n : between) turns.push_back(4 * n);
-    for (const auto& [name, n] : units) turns.push_back(element_of_units * n);
+  std::int64_t ring() const {
+    auto turns = between;
+    for (const auto& [name, n] : units) turns.push_back(n);
     return ring_size(std::move(turns));
   }
-  /// The root's rest has a slot of its own, and what is too large for the ring.
-  std::int64_t own_slots_bytes() const {
-    auto own = 4 * rest;
-    const auto turns = ring_bytes(4);
+  /// Too large for the ring.
+  std::int64_t apart() const {
+    std::int64_t numel = 0;
     for (const auto n : before)
-      if (4 * n > turns) own += 4 * n;
-    return own;
+      if (n > ring()) numel += n;
+    return numel;
   }
 };
 
@@ -66,9 +64,9 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
   whole.erase("");
   for (const auto& [name, numel] : whole) s.largest_unit_whole = std::max(s.largest_unit_whole, numel);
   s.largest_leaf = buckets.largest();
-  s.ring_bytes = buckets.ring_bytes(4);
-  s.narrow_ring_bytes = buckets.ring_bytes(2);
-  s.own_slots_bytes = buckets.own_slots_bytes();
+  s.ring = buckets.ring();
+  s.root_rest = buckets.rest;
+  s.tables_apart = buckets.apart();
   return s;
 }
 
@@ -76,13 +74,15 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const bool whole = job.strategy == config::ShardingStrategy::kNoShard;
   const bool kept = job.strategy != config::ShardingStrategy::kFullShard;  // gathered from forward to backward
   const std::int64_t slices = whole ? 1 : job.ranks, compute = job.low_precision ? 2 : 4;
-  const std::int64_t slots = (job.low_precision ? s.narrow_ring_bytes : s.ring_bytes) + s.own_slots_bytes;
+  const bool narrow_tables = job.low_precision && job.ranks > 1;
+  const std::int64_t slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
   const std::int64_t gradients = 4 * s.trainable / slices, masters = job.low_precision ? gradients : 0;
   const std::int64_t trainable = compute * s.trainable / slices;
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
   const std::int64_t frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
-  const std::int64_t in_slots = whole ? 0 : s.own_slots_bytes / slices;        // sums that need no memory of their own
-  const std::int64_t replicas = whole ? s.ring_bytes + s.own_slots_bytes : 0;  // sums on their way
+  // Sums that need no memory of their own; sums on their way.
+  const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
+  const std::int64_t replicas = whole ? 4 * (s.ring + s.tables_apart + s.root_rest) : 0;
   const std::int64_t leaf = s.largest_leaf / slices;
   if (!job.on_disk) return trainable + masters + frozen + 3 * gradients - in_slots + slots + replicas;
   const std::int64_t units = compute * (s.root_whole + 2 * s.largest_unit_whole) / job.ranks;

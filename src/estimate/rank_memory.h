@@ -20,9 +20,9 @@ struct ModelSizes {
   std::int64_t trainable = 0, frozen_mapped = 0, frozen_cast = 0;
   std::int64_t root_whole = 0, largest_unit_whole = 0;  // frozen ones included
   std::int64_t largest_leaf = 0;                        // trainable, in one flat tensor
-  // Of gradients on their way (fsdp/gradient_reducer.h), in bytes: the ring, where units compute in 32 and in 16 bits,
-  // and outside it, where sums of slices stay.
-  std::int64_t ring_bytes = 0, narrow_ring_bytes = 0, own_slots_bytes = 0;
+  // Gradients on their way (fsdp/gradient_slots.h): the ring, and what has a slot of its own, the root's small
+  // parameters and a table that may be tied.
+  std::int64_t ring = 0, root_rest = 0, tables_apart = 0;
   std::int64_t total() const { return trainable + frozen_mapped + frozen_cast; }
 };
 

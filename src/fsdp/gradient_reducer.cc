@@ -9,8 +9,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "base/gradient_ring.h"
-#include "fsdp/slot_ring.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/allocator.h"
 
@@ -18,17 +16,17 @@ namespace tessera::fsdp {
 namespace {
 
 constexpr std::size_t kLag = 1;  // a bucket's reduction is waited for when the next one has started its own
-constexpr std::int64_t kPage = 4096;
 
-std::int64_t round_to_page(std::int64_t n) {
-  return (n + kPage - 1) / kPage * kPage;
+/// Of contributions that may be as narrow as they were computed.
+at::ScalarType narrow_dtype(const TrainableSegment& s) {
+  return c10::elementSize(s.layout.compute) < c10::elementSize(s.reduce) ? s.layout.compute : s.reduce;
+}
+
+std::int64_t bytes_in(const TrainableSegment& s, at::ScalarType dtype) {
+  return s.layout.numel * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
 }  // namespace
-
-std::int64_t TrainableSegment::buffer_bytes() const {
-  return layout.numel * static_cast<std::int64_t>(c10::elementSize(reduce));
-}
 
 struct GradientReducer::Bucket {
   struct EntryState {
@@ -44,15 +42,9 @@ struct GradientReducer::Bucket {
   at::Tensor late;                               // of the only segment: what came after the reduction
   bool in_slot = false, finished = false, expected = false;
   int order_index = -1;
-  RingSlot slot;  // previous_user is an order index here; offset is from this rank's begin
-  bool in_ring = true;
+  std::size_t index = 0;
 
   int position() const { return segments.front().position; }
-  std::int64_t bytes() const {
-    std::int64_t n = 0;
-    for (const auto& s : segments) n += s.buffer_bytes();
-    return n;
-  }
   /// What was prepared here and not committed goes elsewhere.
   void evict() {
     for (auto& segment : entries)
@@ -88,7 +80,7 @@ void GradientReducer::set_units(std::vector<std::vector<TrainableSegment>> units
   });
   flights_.resize(order_.size());
   if (shared_memory) allocate_slots();
-  assign_slots();
+  place_in_order();
 }
 
 // See Note [Buckets].
@@ -103,6 +95,7 @@ void GradientReducer::make_buckets(std::vector<std::vector<TrainableSegment>> un
         mine.push_back(static_cast<int>(buckets_.size()));
         if (!alone) together = mine.back();
         auto& b = buckets_.emplace_back();
+        b.index = buckets_.size() - 1;
         b.unit = static_cast<int>(u);
         b.alone = alone;
       }
@@ -114,44 +107,31 @@ void GradientReducer::make_buckets(std::vector<std::vector<TrainableSegment>> un
   }
 }
 
-// See Note [Slots].
+// See Notes [Slots] and [Dtype of contributions].
 void GradientReducer::allocate_slots() {
   int first_unit = -1;
   for (const auto& b : buckets_)
     if (b.unit > 0 && b.position() >= 0 && (first_unit < 0 || b.position() < first_unit)) first_unit = b.position();
-  std::vector<std::int64_t> sizes;  // of what needs the ring in any case
-  const auto may_be_open_long = [&](const Bucket& b) { return b.unit == 0 && b.position() < first_unit; };
-  for (auto& b : buckets_) {
-    b.in_ring = b.unit > 0 || b.alone;
-    if (b.in_ring && !may_be_open_long(b)) sizes.push_back(round_to_page(b.bytes()));
+  const bool fits_nowhere_else = mesh_.shard->size() == 1 && !mesh_.replicate;  // a sum twice as large as its slot
+  std::vector<SlotUser> users;
+  for (const auto& b : buckets_) {
+    auto& user = users.emplace_back();
+    for (const auto& s : b.segments) {
+      user.wide_bytes += bytes_in(s, s.reduce);
+      user.narrow_bytes += bytes_in(s, narrow_dtype(s));
+    }
+    user.takes_turns = b.unit > 0 || b.alone;
+    user.opens_early = b.unit == 0 && b.position() < first_unit;
+    user.keeps_sum = !user.takes_turns || user.narrow_bytes == user.wide_bytes || fits_nowhere_else;
   }
-  rank_bytes_ = ring_bytes_ = ring_size(std::move(sizes));
-  for (auto& b : buckets_) {
-    const auto bytes = round_to_page(b.bytes());
-    if (b.in_ring && bytes <= ring_bytes_) continue;
-    b.in_ring = false;
-    b.slot = {rank_bytes_, -1};
-    rank_bytes_ += bytes;
-  }
-  if (rank_bytes_ > 0) region_ = mesh_.shard->map_shared(rank_bytes_ * mesh_.shard->size());
+  slots_ = GradientSlots(std::move(users));
+  if (slots_.bytes() > 0) region_ = mesh_.shard->map_shared(slots_.bytes() * mesh_.shard->size());
 }
 
-void GradientReducer::assign_slots() {
-  std::vector<int> turns;  // order indices
-  std::vector<std::int64_t> bytes;
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    auto& b = buckets_[static_cast<std::size_t>(order_[i])];
-    b.order_index = static_cast<int>(i);
-    if (!region_ || !b.in_ring) continue;
-    turns.push_back(b.order_index);
-    bytes.push_back(round_to_page(b.bytes()));
-  }
-  const auto slots = place_in_ring(bytes, ring_bytes_);
-  for (std::size_t i = 0; i < turns.size(); ++i) {
-    auto& slot = buckets_[static_cast<std::size_t>(order_[static_cast<std::size_t>(turns[i])])].slot;
-    slot = slots[i];
-    if (slot.previous_user >= 0) slot.previous_user = turns[static_cast<std::size_t>(slot.previous_user)];
-  }
+void GradientReducer::place_in_order() {
+  for (std::size_t i = 0; i < order_.size(); ++i)
+    buckets_[static_cast<std::size_t>(order_[i])].order_index = static_cast<int>(i);
+  if (region_) slots_.set_order(order_);
 }
 
 void GradientReducer::expect(int unit) {
@@ -180,22 +160,23 @@ bool GradientReducer::reduced(const Bucket& b) const {
 }
 
 bool GradientReducer::may_use_slot(const Bucket& b) const {
-  return region_ && sync_ && b.slot.previous_user < static_cast<int>(next_);
+  return region_ && sync_ && slot_of(b).previous_user < static_cast<int>(next_);
+}
+
+const RingSlot& GradientReducer::slot_of(const Bucket& b) const {
+  return slots_.at(b.index, width());
 }
 
 // See Note [Dtype of contributions].
 at::ScalarType GradientReducer::contribution_dtype(const Bucket& b, std::size_t segment) const {
   const auto& s = b.segments[segment];
-  const bool of_one_backward = region_ && b.in_ring && !b.alone && sync_ && !holds_unsynced_;
-  return of_one_backward && c10::elementSize(s.layout.compute) < c10::elementSize(s.reduce) ? s.layout.compute
-                                                                                            : s.reduce;
+  return region_ && slots_.narrow(b.index, width()) ? narrow_dtype(s) : s.reduce;
 }
 
 at::Tensor GradientReducer::slot_view(const Bucket& b, std::size_t segment, int rank) const {
-  auto offset = rank_bytes_ * rank + b.slot.offset;
-  for (std::size_t i = 0; i < segment; ++i) offset += b.segments[i].buffer_bytes();
-  const auto& s = b.segments[segment];
-  return at::from_blob(region_->data() + offset, {s.layout.numel},
+  auto offset = slots_.bytes() * rank + slot_of(b).offset;
+  for (std::size_t i = 0; i < segment; ++i) offset += bytes_in(b.segments[i], contribution_dtype(b, i));
+  return at::from_blob(region_->data() + offset, {b.segments[segment].layout.numel},
                        at::TensorOptions().dtype(contribution_dtype(b, segment)));
 }
 
@@ -203,7 +184,7 @@ at::Tensor GradientReducer::slot_view(const Bucket& b, std::size_t segment, int 
 at::Tensor GradientReducer::own_slice(const Bucket& b, std::size_t segment) const {
   const auto& s = b.segments[segment];
   auto* slot = static_cast<std::byte*>(slot_view(b, segment, mesh_.shard->rank()).mutable_data_ptr());
-  const auto slice_bytes = s.buffer_bytes() / mesh_.shard->size();
+  const auto slice_bytes = bytes_in(s, s.reduce) / mesh_.shard->size();
   return at::from_blob(
       slot + slice_bytes * mesh_.shard->rank(), {s.layout.slice_numel}, [region = region_](void*) {},
       at::TensorOptions().dtype(s.reduce));
@@ -212,7 +193,7 @@ at::Tensor GradientReducer::own_slice(const Bucket& b, std::size_t segment) cons
 /// A slot that is nobody else's is idle from here to the next backward.
 bool GradientReducer::sums_stay_in_slot(const Bucket& b, std::size_t segment) const {
   const auto& s = b.segments[segment];
-  return region_ && !b.in_ring && !mesh_.replicate && s.reduce == s.leaf.scalar_type();
+  return region_ && slots_.keeps_sum(b.index) && !mesh_.replicate && s.reduce == s.leaf.scalar_type();
 }
 
 bool GradientReducer::holds_sum(const Bucket& b, std::size_t segment) const {
@@ -234,10 +215,28 @@ void GradientReducer::vacate_slot(Bucket& b) {
     if (holds_sum(b, i)) b.segments[i].leaf.mutable_grad() = b.segments[i].leaf.grad().clone();
 }
 
+/// Until all have read what lay there.
+void GradientReducer::take_turn(const Bucket& b) {
+  if (width() == SlotWidth::kWide) wide_slots_used_ = true;
+  if (const auto before = slot_of(b).previous_user; before >= 0) wait_input_free(static_cast<std::size_t>(before));
+}
+
+/// For a backward that does not communicate, and so may be followed by one of the other width.
+void GradientReducer::leave_slots() {
+  at::NoGradGuard no_grad;
+  for (auto& b : buckets_) {
+    if (!b.in_slot) continue;
+    b.evict();
+    for (std::size_t i = 0; i < b.segments.size(); ++i)
+      b.buffers[i] = b.buffers[i].to(b.segments[i].reduce, /*non_blocking=*/false, /*copy=*/true);
+    b.in_slot = false;
+  }
+}
+
 void GradientReducer::open_buffers(Bucket& b) {
   b.in_slot = may_use_slot(b);
   if (b.in_slot) vacate_slot(b);
-  if (b.in_slot && b.slot.previous_user >= 0) wait_input_free(static_cast<std::size_t>(b.slot.previous_user));
+  if (b.in_slot) take_turn(b);
   for (std::size_t i = 0; i < b.segments.size(); ++i) {
     const auto& s = b.segments[i];
     b.buffers.push_back(b.in_slot ? slot_view(b, i, mesh_.shard->rank())
@@ -336,7 +335,7 @@ void GradientReducer::fill_missing(Bucket& b) {
 
 void GradientReducer::move_to_slot(Bucket& b) {
   vacate_slot(b);
-  if (b.slot.previous_user >= 0) wait_input_free(static_cast<std::size_t>(b.slot.previous_user));
+  take_turn(b);
   for (std::size_t i = 0; i < b.segments.size(); ++i) {
     auto place = slot_view(b, i, mesh_.shard->rank());
     place.copy_(b.buffers[i]);
@@ -409,6 +408,7 @@ void GradientReducer::wait_input_free(std::size_t order_index) {
 
 void GradientReducer::backward_finished() {
   if (!sync_) {
+    leave_slots();
     holds_unsynced_ = true;
     return;
   }
@@ -456,7 +456,7 @@ void GradientReducer::agree_on_order() {
   TESSERA_CHECK(agreed.size() == mine.size(), "ranks disagree on the number of units");
   std::memcpy(order_.data(), agreed.data(), agreed.size());
   order_agreed_ = true;
-  assign_slots();
+  place_in_order();
 }
 
 void GradientReducer::abandon() noexcept {
@@ -477,7 +477,7 @@ void GradientReducer::abandon() noexcept {
 }
 
 std::int64_t GradientReducer::buffer_bytes() const {
-  auto bytes = rank_bytes_;
+  auto bytes = region_ ? slots_.bytes(wide_slots_used_ ? SlotWidth::kWide : SlotWidth::kNarrow) : 0;
   for (const auto& b : buckets_)
     if (!b.in_slot)
       for (const auto& buffer : b.buffers) bytes += static_cast<std::int64_t>(buffer.nbytes());

@@ -14,18 +14,22 @@
 // times) is reduced in a second round at the end of the backward, if any rank has one.
 //
 // Note [Slots]
-// With shared memory a rank's contributions must lie where its peers look for them. The buckets take turns in a ring,
-// but for the root's rest, which is open during the whole backward, and a parameter that is registered before the units
-// and larger than the ring that they need: it may be tied to the output head and be open as long. A slot is written
-// only when the reduction of its previous user has started here and its readers are done; else the bucket accumulates
-// privately and copies when its turn comes. In a slot outside the ring the sum of this rank's slice stays where its own
-// contribution was, until the next backward needs the slot.
+// With shared memory a rank's contributions must lie where its peers look for them (fsdp/gradient_slots.h). The buckets
+// take turns in a ring, but for the root's rest, which is open during the whole backward, and a parameter that is
+// registered before the units and larger than the ring that they need: it may be tied to the output head and be open as
+// long. A slot is written only when the reduction of its previous user has started here and its readers are done; else
+// the bucket accumulates privately and copies when its turn comes. In a slot outside the ring that is as wide as sums
+// are, the sum of this rank's slice stays where its own contribution was, until the next backward needs the slot.
 //
 // Note [Dtype of contributions]
-// Peers read a slot of the ring once, so it holds a unit's gradients as the unit computed them, in 16 bits where it
-// computes in 16 bits; they are summed over ranks in the dtype of reductions. What is gathered over several backward
-// passes is summed in the dtype of reductions before, too; ranks that differ in this are told by the reduction itself.
-// A slot has room for either.
+// Peers read a slot once, so it holds gradients as they were computed, in 16 bits where the unit computes in 16 bits;
+// what a parameter gets several times in one backward (a tied table) is added up there as autograd would. They are
+// summed over ranks in the dtype of reductions. What is gathered over several backward passes is summed in the dtype of
+// reductions before, too; ranks that differ in this are told by the reduction itself. The slots of both cases are other
+// places in the same memory, of which only what is used exists; no gradient stays in a slot from a backward without
+// reductions to the next. The root's rest, which is small and may hold what every block adds to, is summed in the dtype
+// of reductions in any case, and so is the table with a slot of its own of a rank that shares with nobody: the sum
+// needs the room.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -33,6 +37,7 @@
 #include <vector>
 
 #include "fsdp/flat_layout.h"
+#include "fsdp/gradient_slots.h"
 #include "fsdp/mesh.h"
 #include "tensor/gradient_place.h"
 #include "tessera/fsdp/fully_shard.h"
@@ -45,7 +50,6 @@ struct TrainableSegment {
   at::Tensor leaf;
   at::ScalarType reduce = at::kFloat;
   int position = 0;  // of its first parameter in the order of registration; -1: to be reduced last
-  std::int64_t buffer_bytes() const;
 };
 
 /// One parameter's gradient: by unit, trainable segment of the unit, entry of the segment.
@@ -91,13 +95,15 @@ class GradientReducer {
 
   void make_buckets(std::vector<std::vector<TrainableSegment>> units);
   void allocate_slots();
-  void assign_slots();
+  void place_in_order();
   void agree_on_order();
   const Place& place_of(GradientId id) const;
   Bucket& bucket_of(GradientId id);
   at::Tensor view_of(GradientId id);
   bool reduced(const Bucket& b) const;
   bool may_use_slot(const Bucket& b) const;
+  SlotWidth width() const { return sync_ && !holds_unsynced_ ? SlotWidth::kNarrow : SlotWidth::kWide; }
+  const RingSlot& slot_of(const Bucket& b) const;
   at::ScalarType contribution_dtype(const Bucket& b, std::size_t segment) const;
   at::Tensor slot_view(const Bucket& b, std::size_t segment, int rank) const;
   at::Tensor own_slice(const Bucket& b, std::size_t segment) const;
@@ -105,6 +111,8 @@ class GradientReducer {
   bool holds_sum(const Bucket& b, std::size_t segment) const;
   at::Tensor empty_sum(const Bucket& b, std::size_t segment) const;
   void vacate_slot(Bucket& b);
+  void take_turn(const Bucket& b);
+  void leave_slots();
   void open_buffers(Bucket& b);
   void fill_missing(Bucket& b);
   void move_to_slot(Bucket& b);
@@ -133,7 +141,8 @@ class GradientReducer {
   std::vector<Flight> flights_;
 
   std::shared_ptr<comm::SharedRegion> region_;
-  std::int64_t ring_bytes_ = 0, rank_bytes_ = 0;  // the ring comes first
+  GradientSlots slots_;  // of buckets, by their index
+  bool wide_slots_used_ = false;
 };
 
 }  // namespace tessera::fsdp

@@ -48,12 +48,12 @@ TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarge
     model.push_back({"norm.weight", 100});
     if (head > 0) model.push_back({"head.weight", head});
     const auto sizes = sizes_of(model);
-    return std::vector{sizes.ring_bytes, sizes.narrow_ring_bytes, sizes.own_slots_bytes};
+    return std::vector{sizes.ring, sizes.root_rest, sizes.tables_apart};
   };
-  using Bytes = std::vector<std::int64_t>;
-  EXPECT_EQ(slots(2 * kMillion, 2 * kMillion), (Bytes{12 * kMillion, 8 * kMillion, 400}));
-  EXPECT_EQ(slots(8 * kMillion, 8 * kMillion), (Bytes{32 * kMillion, 32 * kMillion, 400}));
-  EXPECT_EQ(slots(8 * kMillion, 0), (Bytes{12 * kMillion, 6 * kMillion, 400 + 32 * kMillion}))
+  using Elements = std::vector<std::int64_t>;
+  EXPECT_EQ(slots(2 * kMillion, 2 * kMillion), (Elements{3 * kMillion, 100, 0}));
+  EXPECT_EQ(slots(8 * kMillion, 8 * kMillion), (Elements{8 * kMillion, 100, 0}));
+  EXPECT_EQ(slots(8 * kMillion, 0), (Elements{3 * kMillion, 100, 8 * kMillion}))
       << "perhaps tied: open from forward on";
 }
 
@@ -61,6 +61,17 @@ TEST(RankMemory, LowPrecisionKeepsMastersAndHalvesWhatIsComputedWith) {
   const auto sizes = sizes_of(small_model(true, false));
   EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true}),
             2 * 2200 + 4 * (4 * 2200 - 200) + 4 * 400 + 2 * 3 * 1000);
+}
+
+TEST(RankMemory, ATableApartWaitsInSixteenBitsWhereItsSumDoesNotStay) {
+  constexpr std::int64_t kTable = 8 << 20;
+  auto parameters = small_model(true, false);
+  parameters.insert(parameters.begin(), {"embed.weight", kTable, true, false});
+  const auto with = sizes_of(parameters), without = sizes_of(small_model(true, false));
+  const auto more = [&](const RankJob& job) { return rank_bytes(with, job) - rank_bytes(without, job); };
+  EXPECT_EQ(more({.ranks = 2}), (4 * 4 / 2 - 4 / 2 + 4) * kTable) << "in fp32 the sum stays in the slot";
+  EXPECT_EQ(more({.ranks = 4, .low_precision = true}), (2 + 4 * 4) * kTable / 4 + 2 * kTable);
+  EXPECT_EQ(more({.ranks = 1, .low_precision = true}), (2 + 3 * 4 + 4) * kTable) << "as wide as its sum, which stays";
 }
 
 TEST(RankMemory, OffloadingLeavesGradientsAndWhatAnUpdateNeeds) {

@@ -173,27 +173,54 @@ TEST(LargeRootParameters, WithoutUnitsEachIsReducedByItself) {
 
 using BackwardOf = std::function<void(at::Tensor loss, bool last)>;
 
-/// Gradients of a step of several backward passes, of which only the last is synchronised.
-void expect_same_accumulation(const std::function<void(LargeNet&, int rank, const BackwardOf&)>& run) {
+using Accumulate = std::function<void(LargeNet&, int rank, const BackwardOf&)>;
+
+/// After each of two such steps.
+std::vector<Gradients> accumulated(bool tied, const FsdpOptions& how, const Accumulate& run) {
+  std::vector<Gradients> result(2);
+  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+    LargeNet net({.tied = tied});
+    auto sharded = fully_shard(net, group, how);
+    for (auto& gradients : result) {
+      sharded->zero_grad();
+      sharded->set_requires_gradient_sync(true);
+      run(net, group->rank(), [&](const at::Tensor& loss, bool last) {
+        sharded->set_requires_gradient_sync(last);
+        loss.backward();
+      });
+      sharded->visit_full_grads([&](const std::string& name, const at::Tensor& grad) {
+        if (group->rank() == 0) gradients[name] = grad.clone();
+      });
+    }
+  });
+  return result;
+}
+
+FsdpOptions in_bfloat16(GatherForm form) {
+  auto how = by_blocks(form);
+  how.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+  return how;
+}
+
+/// Gradients of a step of several backward passes: those of one process in float32, those of the copy form, where all
+/// is summed in float32, in bfloat16.
+void expect_same_accumulation(const Accumulate& run) {
   for (const bool tied : {false, true}) {
     const auto expected = alone(2, {.tied = tied}, 0, [&](LargeNet& net, int rank, int) {
       run(net, rank, [](const at::Tensor& loss, bool) { loss.backward(); });
     });
-    comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
-      LargeNet net({.tied = tied});
-      auto sharded = fully_shard(net, group, by_blocks(GatherForm::kShared));
-      for (int step = 0; step < 2; ++step) {
-        sharded->zero_grad();
-        sharded->set_requires_gradient_sync(true);
-        run(net, group->rank(), [&](const at::Tensor& loss, bool last) {
-          sharded->set_requires_gradient_sync(last);
-          loss.backward();
-        });
-        sharded->visit_full_grads([&](const std::string& name, const at::Tensor& grad) {
-          test::expect_close(grad, expected.at(name), 1e-6, name);
-        });
+    for (const auto& step : accumulated(tied, by_blocks(GatherForm::kShared), run))
+      for (const auto& [name, want] : expected) test::expect_close(step.at(name), want, 1e-6, name);
+    const auto copied = accumulated(tied, in_bfloat16(GatherForm::kCopy), run),
+               shared = accumulated(tied, in_bfloat16(GatherForm::kShared), run);
+    for (std::size_t step = 0; step < copied.size(); ++step)
+      for (const auto& [name, want] : copied[step]) {
+        const auto& got = shared[step].at(name);
+        if (tied && name == "table.weight")
+          test::expect_close(got, want, 0.01, name);
+        else
+          EXPECT_TRUE(at::equal(got, want)) << name << ", step " << step;
       }
-    });
   }
 }
 
@@ -229,11 +256,70 @@ TEST(LargeRootParameters, WhatAForwardPreparedSurvivesAnotherBackward) {
   });
 }
 
-TEST(LargeRootParameters, InBfloat16GradientsAreSummedInTheDtypeOfReductions) {
-  auto how = by_blocks(GatherForm::kShared);
-  how.precision.param_dtype = at::kBFloat16;
-  how.precision.reduce_dtype = at::kFloat;
-  for (const bool tied : {false, true}) expect_same_gradients(2, {.tied = tied}, how, one_backward, 0.03);
+std::vector<MixedPrecision> precisions_of_16_bits() {
+  return {{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat},
+          {.param_dtype = at::kBFloat16, .reduce_dtype = at::kBFloat16},
+          {.param_dtype = at::kHalf, .reduce_dtype = at::kFloat}};
+}
+
+TEST(LargeRootParameters, In16BitsGradientsAreCloseToThoseOfOneProcess) {
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kNoShard})
+    for (const auto& precision : precisions_of_16_bits()) {
+      auto how = by_blocks(GatherForm::kShared);
+      how.precision = precision;
+      how.strategy = strategy;
+      expect_same_gradients(2, {.tied = true}, how, two_losses, 0.03);
+    }
+  for (const bool tied : {false, true})
+    expect_same_gradients(2, {.tied = tied, .nested = true}, in_bfloat16(GatherForm::kShared), one_backward, 0.03);
+}
+
+// What the gradients of each rank are, as autograd makes them of a model in bfloat16, is summed over ranks in float32.
+TEST(LargeRootParameters, InBfloat16EachRankContributesWhatAutogradWouldSum) {
+  for (const bool tied : {false, true}) {
+    Gradients expected;
+    for (int rank = 0; rank < 2; ++rank) {
+      LargeNet net({.tied = tied});
+      net.to(at::kBFloat16);
+      one_backward(net, rank, 0);
+      for (auto& p : net.named_parameters()) {
+        const auto grad = p.value().grad().to(at::kFloat);
+        auto& sum = expected[p.key()];
+        sum = sum.defined() ? sum + grad : grad;
+      }
+    }
+    comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+      LargeNet net({.tied = tied});
+      auto sharded = fully_shard(net, group, in_bfloat16(GatherForm::kShared));
+      one_backward(net, group->rank(), 0);
+      sharded->visit_full_grads([&](const std::string& name, const at::Tensor& grad) {
+        EXPECT_TRUE(at::equal(grad, expected.at(name) / 2)) << name << ", tied: " << tied;
+      });
+    });
+  }
+}
+
+TEST(LargeRootParameters, InBfloat16SlotsAreHalfAsLarge) {
+  const auto how = in_bfloat16(GatherForm::kShared);
+  for (const bool tied : {false, true}) {
+    const auto bytes = expect_same_gradients(2, {.tied = tied}, how, one_backward, 0.03);
+    EXPECT_GE(bytes, kRows * kDim * 2);
+    EXPECT_LT(bytes, kRows * kDim * 2 + 100'000);
+  }
+}
+
+TEST(LargeRootParameters, InBfloat16TheSumOfATiedOneStaysInItsSlotOnlyWhereThatIsLess) {
+  for (const int world : {1, 3})
+    comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+      LargeNet net({.tied = true});
+      auto sharded = fully_shard(net, group, in_bfloat16(GatherForm::kShared));
+      one_backward(net, group->rank(), 0);
+      const auto memory = sharded->memory();
+      const auto held = memory.gradient_buffer_bytes + memory.gradient_shard_bytes;
+      const auto expected = world == 1 ? kRows * kDim * 4 : kRows * kDim * 2 + kRows * kDim * 4 / 3;
+      EXPECT_GE(held, expected);
+      EXPECT_LT(held, expected + 200'000);
+    });
 }
 
 }  // namespace
