@@ -10,6 +10,7 @@
 #include "nn/dora.h"
 #include "nn/dropout_ops.h"
 #include "nn/gemm.h"
+#include "nn/low_rank.h"
 #include "nn/remake.h"
 
 namespace tessera::nn {
@@ -25,15 +26,6 @@ at::Tensor masked(const at::Tensor& x, const DropoutMask& mask) {
   return y;
 }
 
-// y += scale * (left right), y perhaps of another dtype.
-void add_product(const at::Tensor& y, const at::Tensor& left, const at::Tensor& right, double scale) {
-  if (y.scalar_type() == left.scalar_type()) {
-    gemm_add(y, left, right, scale);
-  } else {
-    y.add_(gemm(left, right), scale);
-  }
-}
-
 /// The base product and the adapter's, [N, out], and u = dropout(x) A^T [N, R]. N tokens, R rank.
 struct Products {
   at::Tensor y, u;
@@ -44,8 +36,8 @@ Products products(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   Products out;
   out.y = gemm(x, weight.t());
   if (bias.defined()) out.y.add_(bias);
-  out.u = gemm(masked(x.to(low.a.scalar_type()), mask), low.a.t());
-  add_product(out.y, out.u, low.b.t(), low.scaling);
+  out.u = low_rank_project(masked(x.to(low.a.scalar_type()), mask), low.a);
+  low_rank_add(out.y, out.u, low.b.t(), low.scaling);
   return out;
 }
 
@@ -71,19 +63,19 @@ ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g,
   const LowRank low{a, saved[2], ctx->saved_data["scaling"].toDouble(), 0};
   const auto ga_in = g.to(a.scalar_type());
   ProductGradients out;
-  const auto gu = gemm(ga_in, low.b).mul_(low.scaling);  // [N, R]
-  if (ctx->needs_input_grad(3)) out.b = gemm(ga_in.t(), u).mul_(low.scaling);
+  const auto gu = low_rank_project(ga_in, low.b.t(), low.scaling);  // [N, R]
+  if (ctx->needs_input_grad(3)) out.b = low_rank_gradient(u, ga_in, low.scaling).t().contiguous();
   if (ctx->needs_input_grad(0)) {
     out.x = gemm(g, weight);
     if (!mask.drops()) {
-      add_product(out.x, gu, a, 1.0);
+      low_rank_add(out.x, gu, a);
     } else {
       accumulate_masked(gemm(gu, a).to(out.x.scalar_type()), out.x, mask);
     }
   }
   if (!ctx->needs_input_grad(1) && !ctx->needs_input_grad(2)) return out;
   const auto x = kept_input(ctx, saved, input, out.x);
-  if (ctx->needs_input_grad(2)) out.a = gemm(gu.t(), masked(x.to(a.scalar_type()), mask));
+  if (ctx->needs_input_grad(2)) out.a = low_rank_gradient(gu, masked(x.to(a.scalar_type()), mask));
   if (ctx->needs_input_grad(1)) out.weight = gemm(g.t(), x);
   return out;
 }
