@@ -26,82 +26,102 @@ struct GateSlopes {
   float gate, up;
 };
 /// s: the sigmoid of g.
-inline GateSlopes silu_slopes(float g, float u, float s, float grad) {
+TESSERA_INLINE GateSlopes silu_slopes(float g, float u, float s, float grad) {
   const float a = g * s;
   return {grad * u * (s + a * (1.0f - s)), grad * a};
 }
 
-TESSERA_CLONES void silu_gate(const float* g, const float* u, float* y, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) y[i] = g[i] / (1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i]))) * u[i];
-}
-
-TESSERA_CLONES void silu_gate_backward(const float* gy, const float* g, const float* u, float* gg, float* gu,
-                                       std::int64_t n) {
+// Rows of T: float32, or bfloat16 as its bits, which is converted in registers.
+template <class T>
+TESSERA_INLINE void silu_row(const T* g, const T* u, T* y, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float s = 1.0f / (1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i])));
-    const auto slopes = silu_slopes(g[i], u[i], s, gy[i]);
-    gu[i] = slopes.up;
-    gg[i] = slopes.gate;
+    const float x = widened(g[i]);
+    narrow_to(y[i], x / (1.0f + fast_exp(-(x < -80.0f ? -80.0f : x))) * widened(u[i]));
   }
 }
-
-// The same, and y = silu(g) * u.
-TESSERA_CLONES void silu_gate_again(const float* gy, const float* g, const float* u, float* gg, float* gu, float* y,
-                                    std::int64_t n) {
+template <class T>
+TESSERA_INLINE void silu_row_backward(const T* gy, const T* g, const T* u, T* gg, T* gu, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float d = 1.0f + fast_exp(-(g[i] < -80.0f ? -80.0f : g[i]));
-    const float s = 1.0f / d;
-    const auto slopes = silu_slopes(g[i], u[i], s, gy[i]);
-    y[i] = g[i] / d * u[i];  // the forward's roundings
-    gu[i] = slopes.up;
-    gg[i] = slopes.gate;
+    const float x = widened(g[i]);
+    const float s = 1.0f / (1.0f + fast_exp(-(x < -80.0f ? -80.0f : x)));
+    const auto slopes = silu_slopes(x, widened(u[i]), s, widened(gy[i]));
+    narrow_to(gu[i], slopes.up);
+    narrow_to(gg[i], slopes.gate);
+  }
+}
+// The same, and y = silu(g) * u.
+template <class T>
+TESSERA_INLINE void silu_row_again(const T* gy, const T* g, const T* u, T* gg, T* gu, T* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = widened(g[i]), v = widened(u[i]);
+    const float d = 1.0f + fast_exp(-(x < -80.0f ? -80.0f : x));
+    const auto slopes = silu_slopes(x, v, 1.0f / d, widened(gy[i]));
+    narrow_to(y[i], x / d * v);  // the forward's roundings
+    narrow_to(gu[i], slopes.up);
+    narrow_to(gg[i], slopes.gate);
   }
 }
 
 constexpr float kRoot = 0.7978845608028654f;  // sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 
-inline float gelu_tanh(float x) {
+TESSERA_INLINE float gelu_tanh(float x) {
   return fast_tanh(kRoot * (x + kCubic * x * x * x));
 }
 /// t: gelu_tanh(x).
-inline GateSlopes gelu_slopes(float x, float u, float t, float grad) {
+TESSERA_INLINE GateSlopes gelu_slopes(float x, float u, float t, float grad) {
   const float slope = kRoot * (1.0f + 3.0f * kCubic * x * x);
   return {grad * u * 0.5f * ((1.0f + t) + x * (1.0f - t * t) * slope), grad * 0.5f * x * (1.0f + t)};
 }
 
-TESSERA_CLONES void gelu_gate(const float* g, const float* u, float* y, std::int64_t n) {
+template <class T>
+TESSERA_INLINE void gelu_row(const T* g, const T* u, T* y, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float x = g[i];
-    y[i] = 0.5f * x * (1.0f + gelu_tanh(x)) * u[i];
+    const float x = widened(g[i]);
+    narrow_to(y[i], 0.5f * x * (1.0f + gelu_tanh(x)) * widened(u[i]));
+  }
+}
+template <class T>
+TESSERA_INLINE void gelu_row_backward(const T* gy, const T* g, const T* u, T* gg, T* gu, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = widened(g[i]);
+    const auto slopes = gelu_slopes(x, widened(u[i]), gelu_tanh(x), widened(gy[i]));
+    narrow_to(gu[i], slopes.up);
+    narrow_to(gg[i], slopes.gate);
+  }
+}
+template <class T>
+TESSERA_INLINE void gelu_row_again(const T* gy, const T* g, const T* u, T* gg, T* gu, T* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = widened(g[i]), v = widened(u[i]), t = gelu_tanh(x);
+    const auto slopes = gelu_slopes(x, v, t, widened(gy[i]));
+    narrow_to(y[i], 0.5f * x * (1.0f + t) * v);
+    narrow_to(gu[i], slopes.up);
+    narrow_to(gg[i], slopes.gate);
   }
 }
 
-TESSERA_CLONES void gelu_gate_backward(const float* gy, const float* g, const float* u, float* gg, float* gu,
-                                       std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto slopes = gelu_slopes(g[i], u[i], gelu_tanh(g[i]), gy[i]);
-    gu[i] = slopes.up;
-    gg[i] = slopes.gate;
+#define TESSERA_GATE(name, T)                                                                                      \
+  TESSERA_CLONES void name##_gate(const T* g, const T* u, T* y, std::int64_t n) {                                  \
+    name##_row(g, u, y, n);                                                                                        \
+  }                                                                                                                \
+  TESSERA_CLONES void name##_gate_backward(const T* gy, const T* g, const T* u, T* gg, T* gu, std::int64_t n) {    \
+    name##_row_backward(gy, g, u, gg, gu, n);                                                                      \
+  }                                                                                                                \
+  TESSERA_CLONES void name##_gate_again(const T* gy, const T* g, const T* u, T* gg, T* gu, T* y, std::int64_t n) { \
+    name##_row_again(gy, g, u, gg, gu, y, n);                                                                      \
   }
-}
-
-TESSERA_CLONES void gelu_gate_again(const float* gy, const float* g, const float* u, float* gg, float* gu, float* y,
-                                    std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = g[i], t = gelu_tanh(x);
-    const auto slopes = gelu_slopes(x, u[i], t, gy[i]);
-    y[i] = 0.5f * x * (1.0f + t) * u[i];
-    gu[i] = slopes.up;
-    gg[i] = slopes.gate;
-  }
-}
+TESSERA_GATE(silu, float)
+TESSERA_GATE(silu, std::uint16_t)
+TESSERA_GATE(gelu, float)
+TESSERA_GATE(gelu, std::uint16_t)
+#undef TESSERA_GATE
 
 }  // namespace kernels
 
@@ -110,18 +130,36 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor gated_rows(const at::Tensor& gate, const at::Tensor& up, bool silu) {
-  const std::int64_t rows = gate.size(0), n = gate.size(1);
-  const auto y = at::empty({rows, n}, gate.options());
-  for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
-    ReadRow g(gate, n), u(up, n);
-    WriteRow out(y, n);
+template <class T>
+const T* row_of(const at::Tensor& t, std::int64_t r) {
+  return static_cast<const T*>(t.const_data_ptr()) + r * t.stride(0);
+}
+template <class T>
+T* mutable_row_of(const at::Tensor& t, std::int64_t r) {
+  return static_cast<T*>(t.mutable_data_ptr()) + r * t.stride(0);
+}
+
+template <class T>
+void write_gated_rows(const at::Tensor& gate, const at::Tensor& up, bool silu, const at::Tensor& y) {
+  const std::int64_t n = gate.size(1);
+  for_rows(gate.size(0), n, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {
-      const float *pg = g.at(r * gate.stride(0)), *pu = u.at(r * up.stride(0));
-      (silu ? kernels::silu_gate : kernels::gelu_gate)(pg, pu, out.at(r * n), n);
-      out.store();
+      const T *g = row_of<T>(gate, r), *u = row_of<T>(up, r);
+      T* out = mutable_row_of<T>(y, r);
+      silu ? kernels::silu_gate(g, u, out, n) : kernels::gelu_gate(g, u, out, n);
     }
   });
+}
+
+at::Tensor gated_rows(const at::Tensor& gate, const at::Tensor& up, bool silu) {
+  const auto y = at::empty(gate.sizes(), gate.options());
+  if (gate.scalar_type() == at::kFloat) {
+    write_gated_rows<float>(gate, up, silu, y);
+  } else if (gate.scalar_type() == at::kBFloat16) {
+    write_gated_rows<std::uint16_t>(gate, up, silu, y);
+  } else {
+    return gated_rows(gate.to(at::kFloat), up.to(at::kFloat), silu).to(gate.scalar_type());
+  }
   return y;
 }
 
@@ -130,28 +168,40 @@ struct GateGradients : torch::CustomClassHolder {
   at::Tensor of, gate, up;
 };
 
+template <class T>
+void write_gate_gradients(const at::Tensor& gate, const at::Tensor& up, bool silu, const at::Tensor& gy,
+                          const at::Tensor& y, const GateGradients& out) {
+  const std::int64_t n = gate.size(1);
+  for_rows(gate.size(0), n, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r) {
+      const T *in = row_of<T>(gy, r), *g = row_of<T>(gate, r), *u = row_of<T>(up, r);
+      T *gg = mutable_row_of<T>(out.gate, r), *gu = mutable_row_of<T>(out.up, r);
+      if (y.defined()) {
+        T* again = mutable_row_of<T>(y, r);
+        silu ? kernels::silu_gate_again(in, g, u, gg, gu, again, n)
+             : kernels::gelu_gate_again(in, g, u, gg, gu, again, n);
+      } else {
+        silu ? kernels::silu_gate_backward(in, g, u, gg, gu, n) : kernels::gelu_gate_backward(in, g, u, gg, gu, n);
+      }
+    }
+  });
+}
+
 /// y: written, or undefined.
 void gate_gradients(const at::Tensor& gate, const at::Tensor& up, bool silu, const at::Tensor& gy, const at::Tensor& y,
                     GateGradients& out) {
-  const std::int64_t rows = gate.size(0), n = gate.size(1);
-  out.gate = at::empty({rows, n}, gate.options());
-  out.up = at::empty({rows, n}, gate.options());
-  for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
-    ReadRow g(gate, n), u(up, n), in(gy, n);
-    WriteRow out_g(out.gate, n), out_u(out.up, n), out_y(y, n);
-    for (std::int64_t r = first; r < last; ++r) {
-      const float *row = in.at(r * n), *rg = g.at(r * gate.stride(0)), *ru = u.at(r * up.stride(0));
-      float *gg = out_g.at(r * n), *gu = out_u.at(r * n);
-      if (y.defined()) {
-        (silu ? kernels::silu_gate_again : kernels::gelu_gate_again)(row, rg, ru, gg, gu, out_y.at(r * n), n);
-      } else {
-        (silu ? kernels::silu_gate_backward : kernels::gelu_gate_backward)(row, rg, ru, gg, gu, n);
-      }
-      out_g.store();
-      out_u.store();
-      out_y.store();
-    }
-  });
+  const auto dtype = gate.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16) {
+    const auto wide = y.defined() ? y.to(at::kFloat) : y;
+    gate_gradients(gate.to(at::kFloat), up.to(at::kFloat), silu, gy.to(at::kFloat), wide, out);
+    if (y.defined()) y.copy_(wide);
+    out.gate = out.gate.to(dtype);
+    out.up = out.up.to(dtype);
+    return;
+  }
+  out.gate = at::empty(gate.sizes(), gate.options());
+  out.up = at::empty(gate.sizes(), gate.options());
+  (dtype == at::kFloat ? write_gate_gradients<float> : write_gate_gradients<std::uint16_t>)(gate, up, silu, gy, y, out);
 }
 
 class Gated : public torch::autograd::Function<Gated> {

@@ -23,17 +23,19 @@ Mask make_mask(double p, tensor::RandomKey key) {
 }
 
 TESSERA_CLONES void widen(const std::uint16_t* x, float* y, std::int64_t n) {
+  constexpr std::int64_t kLine = 32;  // elements
+  std::int64_t i = 0;
+  for (; i + kLine <= n; i += kLine) {
+    __builtin_prefetch(x + n + i);  // of the next row
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) y[i] = std::bit_cast<float>(static_cast<std::uint32_t>(x[i]) << 16);
+    for (std::int64_t k = i; k < i + kLine; ++k) y[k] = widened(x[k]);
+  }
+  for (; i < n; ++i) y[i] = widened(x[i]);
 }
 
 TESSERA_CLONES void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(x[i]);
-    const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-    y[i] = static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded);
-  }
+  for (std::int64_t i = 0; i < n; ++i) narrow_to(y[i], x[i]);
 }
 
 TESSERA_CLONES float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {

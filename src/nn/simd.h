@@ -17,10 +17,31 @@
 #define TESSERA_CLONES
 #endif
 
+// A part of such a function, compiled with it.
+#define TESSERA_INLINE inline __attribute__((always_inline))
+
 namespace tessera::nn::kernels {
 
+TESSERA_INLINE float widened(float x) {
+  return x;
+}
+/// bfloat16, as its bits.
+TESSERA_INLINE float widened(std::uint16_t x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
+}
+
+TESSERA_INLINE void narrow_to(float& y, float x) {
+  y = x;
+}
+/// To the nearest bfloat16, ties to even.
+TESSERA_INLINE void narrow_to(std::uint16_t& y, float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  y = static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded);
+}
+
 // exp for x <= ~88, relative error below 2e-7: 2^k times a degree-6 polynomial on [-ln2/2, ln2/2] (Cephes' constants).
-inline float fast_exp(float x) {
+TESSERA_INLINE float fast_exp(float x) {
   x = x < -87.0f ? -87.0f : x;
   const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the low bits hold the nearest integer
   const float k = shifted - 12582912.0f;
@@ -37,7 +58,7 @@ inline float fast_exp(float x) {
 }
 
 // Relative error below 3e-7 (Cephes' polynomial where the exponential would cancel).
-inline float fast_tanh(float x) {
+TESSERA_INLINE float fast_tanh(float x) {
   const float a = x < 0 ? -x : x;
   const float z = x * x;
   float p = -5.70498872745e-3f;
