@@ -1,18 +1,43 @@
 #include "e2e/memory_watch.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
+#include <fstream>
+#include <map>
 #include <numeric>
+#include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
-
-#include "report/memory.h"
 
 namespace tessera::bench {
 namespace {
 
 std::int64_t mean(const std::vector<std::int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), std::int64_t{0}) / static_cast<std::int64_t>(values.size());
+}
+
+constexpr auto kAnonymous = "00:00 0";
+
+/// Proportional bytes of a process, by device and inode of what is mapped.
+std::map<std::string, std::int64_t> proportional_by_file(const std::string& process) {
+  std::ifstream in("/proc/" + process + "/smaps");
+  std::map<std::string, std::int64_t> bytes;
+  std::string file;
+  for (std::string line; std::getline(in, line);) {
+    constexpr std::string_view kField = "Pss:";
+    if (line.compare(0, kField.size(), kField) == 0) {
+      bytes[file] += std::stoll(line.substr(kField.size())) * 1024;
+    } else if (std::isupper(static_cast<unsigned char>(line[0])) == 0) {  // a mapping's head; fields are capitalised
+      std::istringstream words(line);
+      std::string range, access, offset, device, inode;
+      words >> range >> access >> offset >> device >> inode;
+      file = device + ' ' + inode;
+    }
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -52,8 +77,27 @@ std::int64_t MemoryWatch::peak_bytes() const {
 }
 
 std::vector<std::int64_t> MemoryWatch::look() const {
+  std::vector<std::map<std::string, std::int64_t>> looks;
+  std::map<std::string, std::pair<int, std::int64_t>> files;  // how many map it, bytes of all
+  for (const auto& process : processes_) {
+    for (const auto& [file, bytes] : looks.emplace_back(proportional_by_file(process))) {
+      auto& [users, sum] = files[file];
+      ++users;
+      sum += bytes;
+    }
+  }
+  const auto is_shared = [&](const std::string& file) { return file != kAnonymous && files.at(file).first > 1; };
+  std::int64_t shared = 0;
+  for (const auto& [file, total] : files) {
+    if (is_shared(file)) shared += total.second;
+  }
   std::vector<std::int64_t> bytes;
-  for (const auto& process : processes_) bytes.push_back(report::process_memory(process).proportional_bytes);
+  for (const auto& look : looks) {
+    std::int64_t& sum = bytes.emplace_back(shared / static_cast<std::int64_t>(processes_.size()));
+    for (const auto& [file, own] : look) {
+      if (!is_shared(file)) sum += own;
+    }
+  }
   return bytes;
 }
 

@@ -11,9 +11,11 @@
 
 namespace tessera::bench {
 
-/// The highest proportional memory of each of these processes while this lives, above its base: that at construction.
-/// Means over the processes. Looks again after a millisecond (a look takes some more: the kernel walks the pages), for
-/// what is offloaded peaks for a tenth of a second.
+/// The highest memory of each of these processes while this lives, above its base: that at construction. Means over the
+/// processes. A file that several of them map (the frozen base, the slots of a gather) counts in equal parts for all of
+/// them, at every moment: its proportional memory alone would count a page whole for the process that touches it first,
+/// and so twice, where peaks are of different moments. Looks again after a millisecond (a look takes some more: the
+/// kernel walks the pages), for what is offloaded peaks for a tenth of a second.
 class MemoryWatch {
  public:
   /// processes: their ids.

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
+#include "nn/causal_attention_pairs.h"
+#include "nn/causal_scores.h"
 #include "nn/composite.h"
-#include "nn/dropout_mask.h"
 #include "nn/gemm.h"
 #include "nn/rows.h"
-#include "nn/score_kernels.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -26,16 +26,6 @@ using torch::autograd::variable_list;
 /// Of a block: fewer leave out more of what no query sees, more share a product's fixed cost.
 constexpr std::int64_t kQueries = 128;
 constexpr std::int64_t kScores = 1 << 20;  // of a block, about
-
-/// Some heads' queries [begin, begin + count) of a sequence and the keys [lo, hi) that any of them sees.
-struct QueryBlock {
-  std::int64_t first_head, kv_heads;  // of keys
-  std::int64_t first_query_head;
-  std::int64_t query_row, key_row;  // of query `begin` and key `lo` in the tensors
-  std::int64_t count, keys;
-  std::int64_t place;  // of query `begin` among the keys from `lo` on
-  std::int64_t lo, total_keys;
-};
 
 template <class Body>
 void for_blocks(const CausalAttentionOptions& o, const at::Tensor& q, std::int64_t sequence, const Body& body) {
@@ -61,49 +51,6 @@ struct SavedCausalAttention : torch::CustomClassHolder {
   CausalAttentionOptions options;
   DropoutMask mask;  // by query
 };
-
-class Scores {
- public:
-  Scores(const CausalAttentionOptions& o, const QueryBlock& block) : options_(o), block_(block) {
-    row_.n = block.keys;
-    row_.scale = static_cast<float>(o.scale);
-    row_.softcap = static_cast<float>(o.softcap);
-    row_.blind_sees_past = o.blind_query_sees_past;
-    if (o.slopes.defined()) {
-      slopes_ = o.slopes.const_data_ptr<float>();
-      row_.bias_scale = static_cast<float>(o.bias_scale);
-      row_.bias_in_bfloat16 = o.bias_in_bfloat16;
-      row_.key_position = o.key_position.const_data_ptr<float>() + block.key_row;
-    }
-    if (o.key_visible.defined()) row_.visible = o.key_visible.const_data_ptr<std::uint8_t>() + block.key_row;
-  }
-
-  /// Row r of the block's [H * B, N] scores.
-  kernels::ScoreRow row(std::int64_t r) const {
-    auto row = row_;
-    const std::int64_t place = block_.place + r % block_.count;
-    row.last = place + 1;
-    row.first = options_.window > 0 ? std::max<std::int64_t>(0, place - options_.window + 1) : 0;
-    if (slopes_) row.slope = slopes_[block_.first_query_head + r / block_.count];
-    return row;
-  }
-  /// Where row r's log-sum lies in the [query tokens, H] tensor.
-  std::int64_t lse_index(std::int64_t r, std::int64_t heads) const {
-    return (block_.query_row + r % block_.count) * heads + block_.first_query_head + r / block_.count;
-  }
-
- private:
-  const CausalAttentionOptions& options_;
-  const QueryBlock& block_;
-  kernels::ScoreRow row_;
-  const float* slopes_ = nullptr;
-};
-
-/// Row r of the block's [H * B, N] probabilities, masked.
-void drop(const float* from, float* to, std::int64_t r, const QueryBlock& b, const DropoutMask& mask) {
-  const auto first = head_offset(b.first_query_head + r / b.count) + static_cast<std::uint32_t>(b.lo);
-  kernels::dropout(from, to, b.keys, first, mask.row(b.query_row + r % b.count));
-}
 
 /// The block's rows and heads of x [tokens, KV, G, D], as [KV, G, B, D].
 at::Tensor queries_of(const at::Tensor& x, const QueryBlock& b) {
@@ -150,15 +97,16 @@ at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const DropoutMask& 
 }
 
 /// Products become probabilities in place; log-sums are written (forward) or read (backward).
-void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const QueryBlock& b, std::int64_t heads,
-                   float* lse, bool again) {
+void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const QueryBlock& b, const at::Tensor& lse,
+                   bool again) {
   const Scores scores(o, b);
+  float* sums = lse.mutable_data_ptr<float>();
   for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
     WriteRow row(s, b.keys);
     for (std::int64_t r = first; r < last; ++r) {
       const auto how = scores.row(r);
       float* values = row.load(r * b.keys, how.last);
-      float& sum = lse[scores.lse_index(r, heads)];
+      float& sum = sums[scores.lse_index(r, lse.size(1))];
       if (again) {
         kernels::score_probabilities(values, sum, how);
       } else {
@@ -210,6 +158,41 @@ class KeyGradient {
   bool written_ = false;
 };
 
+void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CausalAttentionOptions& o,
+            const DropoutMask& mask, const at::Tensor& out, const at::Tensor& lse) {
+  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+    const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
+    for_blocks(o, q, s, [&](const QueryBlock& b) {
+      const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
+      probabilities(p, o, b, lse, /*again=*/false);
+      scatter(gemm(dropped(p, b, mask), keys_of(values, b)), out, b);
+    });
+  }
+}
+
+void attend_backward(const at::Tensor& g, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const at::Tensor& lse, const CausalAttentionOptions& o, const DropoutMask& mask,
+                     const at::Tensor& gq, const at::Tensor& gk, const at::Tensor& gv) {
+  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+    const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
+    KeyGradient gkeys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
+        gvalues(gv, o.key_rows->begin[s], o.key_rows->length[s]);
+    for_blocks(o, q, s, [&](const QueryBlock& b) {
+      const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
+      const auto p = gemm(qb, kb.transpose(1, 2));
+      const auto products = o.softcap > 0 ? p.clone() : at::Tensor();
+      probabilities(p, o, b, lse, /*again=*/true);
+      gvalues.add(gemm(dropped(p, b, mask).transpose(1, 2), gb), b);
+      const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
+      score_gradient(p, products, ds, o, b, mask);
+      scatter(gemm(ds, kb), gq, b);
+      gkeys.add(gemm(ds.transpose(1, 2), qb), b);
+    });
+    gkeys.write();
+    gvalues.write();
+  }
+}
+
 class CausalAttention : public torch::autograd::Function<CausalAttention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -220,14 +203,10 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     const std::int64_t heads = q.size(1) * q.size(2);
     const auto out = at::empty({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options());
     const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
-    float* sums = lse.mutable_data_ptr<float>();
-    for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
-      const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
-      for_blocks(o, q, s, [&](const QueryBlock& b) {
-        const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
-        probabilities(p, o, b, heads, sums, /*again=*/false);
-        scatter(gemm(dropped(p, b, saved->mask), keys_of(values, b)), out, b);
-      });
+    if (attends_in_pairs(q, k, v, o)) {
+      attend_in_pairs(q, k, v, o, saved->mask, out, lse);
+    } else {
+      attend(q, k, v, o, saved->mask, out, lse);
     }
     ctx->save_for_backward({q, k, v, lse});
     ctx->saved_data["options"] = c10::IValue::make_capsule(saved);
@@ -237,31 +216,16 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2];
-    float* sums = saved[3].mutable_data_ptr<float>();
     const auto state = c10::static_intrusive_pointer_cast<SavedCausalAttention>(ctx->saved_data["options"].toCapsule());
     const auto& o = state->options;
-    const std::int64_t heads = q.size(1) * q.size(2);
     const auto g = grads[0].contiguous().view({q.size(0), q.size(1), q.size(2), v.size(2)});
     // Every row is written: sequences cover the queries, and with a cache there is no backward.
     const auto gq = at::empty(q.sizes(), q.options()), gk = at::empty(k.sizes(), k.options()),
                gv = at::empty(v.sizes(), v.options());
-    for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
-      const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
-      KeyGradient gkeys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
-          gvalues(gv, o.key_rows->begin[s], o.key_rows->length[s]);
-      for_blocks(o, q, s, [&](const QueryBlock& b) {
-        const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
-        const auto p = gemm(qb, kb.transpose(1, 2));
-        const auto products = o.softcap > 0 ? p.clone() : at::Tensor();
-        probabilities(p, o, b, heads, sums, /*again=*/true);
-        gvalues.add(gemm(dropped(p, b, state->mask).transpose(1, 2), gb), b);
-        const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
-        score_gradient(p, products, ds, o, b, state->mask);
-        scatter(gemm(ds, kb), gq, b);
-        gkeys.add(gemm(ds.transpose(1, 2), qb), b);
-      });
-      gkeys.write();
-      gvalues.write();
+    if (attends_in_pairs(q, k, v, o)) {
+      attend_in_pairs_backward(g, q, k, v, saved[3], o, state->mask, gq, gk, gv);
+    } else {
+      attend_backward(g, q, k, v, saved[3], o, state->mask, gq, gk, gv);
     }
     return {gq, gk, gv, at::Tensor()};
   }

@@ -9,6 +9,7 @@
 
 #include "nn/gemm.h"
 #include "nn/low_rank_kernels.h"
+#include "nn/pair_products.h"
 #include "nn/rows.h"
 
 namespace tessera::nn {

@@ -1,36 +1,23 @@
-// AVX-512's VDPBF16PS adds to each float32 the products of a pair of bfloat16 with a pair.
 #include "nn/low_rank_kernels.h"
+
+#include "nn/bfloat16_pairs.h"
 #include "tessera/base/error.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#define TESSERA_PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-
 namespace tessera::nn::kernels {
 namespace {
 
-constexpr std::int64_t kFloats = 16, kPairs = 32;  // in a vector
-constexpr std::int64_t kRowsOfBlock = 32;          // of x, that stay in the cache while their columns are gone through
+constexpr std::int64_t kRowsOfBlock = 32;  // of x, that stay in the cache while their columns are gone through
 
-TESSERA_PAIRS inline __m512bh as_pairs(__m512i v) {
-  return (__m512bh)v;
-}
 TESSERA_PAIRS inline __mmask32 first(std::int64_t count) {
   return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1;
 }
 
-// The forms with a mask, because g++ 12 warns of the others' own definitions (its bug 105593).
-TESSERA_PAIRS inline __m512i low_halves(__mmask16 mask, const std::uint16_t* x) {
-  return _mm512_maskz_cvtepu16_epi32(mask, _mm256_maskz_loadu_epi16(mask, x));
-}
-TESSERA_PAIRS inline __m512i high_halves(__mmask16 mask, const std::uint16_t* x) {
-  return _mm512_maskz_slli_epi32(mask, low_halves(mask, x), 16);
-}
 /// out[R] = scale * the sums of R vectors.
 TESSERA_PAIRS inline void store_sums(const __m512 (&v)[8], float scale, std::uint16_t* out) {
   __m512 pairs[4], fours[2];
@@ -103,12 +90,6 @@ TESSERA_PAIRS inline void project_block(const std::uint16_t* x, const std::uint1
   for (; n < rows; ++n) project<1, R>(x + n * m, a, u + n * r, m, r, scale);
 }
 
-inline int pair_at(const std::uint16_t* x) {
-  int pair;
-  std::memcpy(&pair, x, sizeof pair);
-  return pair;
-}
-
 /// `Columns` vectors of columns, `Rows` rows of y. mask: of the last vector.
 template <int Rows, int Columns>
 TESSERA_PAIRS inline void add(std::uint16_t* y, const std::uint16_t* u, const std::uint32_t* pairs, std::int64_t m,
@@ -125,7 +106,7 @@ TESSERA_PAIRS inline void add(std::uint16_t* y, const std::uint16_t* u, const st
       b[c] = as_pairs(_mm512_maskz_loadu_epi32(c + 1 < Columns ? __mmask16(~0) : last, pairs + k * m + c * kFloats));
 #pragma GCC unroll 8
     for (int n = 0; n < Rows; ++n) {
-      const auto factor = as_pairs(_mm512_set1_epi32(pair_at(u + 2 * (n * p + k))));
+      const auto factor = pair_everywhere(u + 2 * (n * p + k));
 #pragma GCC unroll 8
       for (int c = 0; c < Columns; ++c) sums[n][c] = _mm512_dpbf16_ps(sums[n][c], b[c], factor);
     }
@@ -200,12 +181,6 @@ TESSERA_PAIRS inline void gradient_of_block(const std::uint32_t* u, const std::u
 
 }  // namespace
 
-bool multiplies_bfloat16_pairs() {
-  static const bool does =
-      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return does;
-}
-
 TESSERA_PAIRS void low_rank_project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t rows,
                                     std::int64_t m, std::int64_t r, float scale) {
   for (std::int64_t n = 0; n < rows; n += kRowsOfBlock) {
@@ -247,9 +222,6 @@ TESSERA_PAIRS void low_rank_gradient(const std::uint16_t* u, const std::uint16_t
 
 namespace tessera::nn::kernels {
 
-bool multiplies_bfloat16_pairs() {
-  return false;
-}
 void low_rank_project(const std::uint16_t*, const std::uint16_t*, std::uint16_t*, std::int64_t, std::int64_t,
                       std::int64_t, float) {
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");

@@ -1,12 +1,10 @@
 #pragma once
 // Loops of the products in nn/low_rank.h for bfloat16 (as its bits), with sums in float32, by instructions that
-// multiply pairs. Matrices are row-major; R, the rank, is even. Callers divide the work among threads.
+// multiply pairs (nn/pair_products.h says whether there are). Matrices are row-major; R, the rank, is even. Callers
+// divide the work among threads.
 #include <cstdint>
 
 namespace tessera::nn::kernels {
-
-/// This processor has the instructions (AVX512_BF16); without them nothing else here may be called.
-bool multiplies_bfloat16_pairs();
 
 /// u[rows, R] = scale * x[rows, M] a[R, M]^T.
 void low_rank_project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t rows,

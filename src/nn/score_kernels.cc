@@ -11,10 +11,10 @@ namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::max();
 
-// Round to nearest even, as a float32.
-inline float rounded_to_bfloat16(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return std::bit_cast<float>((bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u);
+TESSERA_INLINE float rounded_to_bfloat16(float x) {
+  std::uint16_t narrow = 0;
+  narrow_to(narrow, x);
+  return widened(narrow);
 }
 
 /// What a query that sees nothing attends to evenly.

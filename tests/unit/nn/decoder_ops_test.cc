@@ -2,12 +2,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <numeric>
+
 #include "nn/activation.h"
 #include "nn/causal_attention.h"
 #include "nn/linear_cross_entropy.h"
+#include "nn/pair_products.h"
 #include "nn/rms_norm.h"
 #include "nn/rotary.h"
 #include "support/compare.h"
+#include "tensor/rng.h"
 #include "unit/nn/same_gradients.h"
 
 namespace tessera::nn {
@@ -19,6 +23,7 @@ struct AttentionCase {
   std::int64_t kv = 2, groups = 2, size = 8, window = 0;
   double softcap = 0;
   bool biases = false, hidden_keys = false, blind_sees_past = false;
+  double dropout = 0;
   at::ScalarType dtype = at::kFloat;
   double tolerance = 2e-5;
 };
@@ -48,16 +53,17 @@ at::Tensor eager(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   return torch::matmul(torch::softmax(s, -1), heads(v)).transpose(0, 1).reshape({n, -1});
 }
 
-class CausalAttentionOp : public testing::TestWithParam<AttentionCase> {};
+std::int64_t tokens_of(const AttentionCase& c) {
+  return std::accumulate(c.lengths.begin(), c.lengths.end(), std::int64_t{0});
+}
 
-TEST_P(CausalAttentionOp, EqualsEagerAttention) {
-  const auto& c = GetParam();
-  torch::manual_seed(1);
+CausalAttentionOptions options_of(const AttentionCase& c) {
   CausalAttentionOptions o;
   o.scale = 0.3;
   o.window = c.window;
   o.softcap = c.softcap;
   o.blind_query_sees_past = c.blind_sees_past;
+  o.dropout = c.dropout;
   auto rows = std::make_shared<SequenceRows>();
   std::int64_t tokens = 0;
   for (auto length : c.lengths) {
@@ -67,7 +73,7 @@ TEST_P(CausalAttentionOp, EqualsEagerAttention) {
   }
   o.query_rows = o.key_rows = rows;
   if (c.biases) {
-    o.slopes = torch::tensor({0.5f, 0.25f, 0.125f, 0.1f});
+    o.slopes = torch::tensor({0.5f, 0.25f, 0.125f, 0.1f}).narrow(0, 0, c.kv * c.groups);
     o.key_position = torch::arange(tokens, torch::kFloat) * 0.1;
   }
   if (c.hidden_keys) {
@@ -75,6 +81,17 @@ TEST_P(CausalAttentionOp, EqualsEagerAttention) {
     o.key_visible.narrow(0, 0, 2).zero_();
     o.key_visible[c.lengths[0] - 1] = 0;
   }
+  return o;
+}
+
+class CausalAttentionOp : public testing::TestWithParam<AttentionCase> {};
+
+TEST_P(CausalAttentionOp, EqualsEagerAttention) {
+  const auto& c = GetParam();
+  torch::manual_seed(1);
+  const auto o = options_of(c);
+  const std::int64_t tokens = tokens_of(c);
+  const auto& rows = o.key_rows;
   const auto fused = [&](const Inputs& i) { return causal_attention(i[0], i[1], i[2], o); };
   const auto composite = [&](const Inputs& i) {
     std::vector<at::Tensor> out;
@@ -109,6 +126,54 @@ INSTANTIATE_TEST_SUITE_P(
         AttentionCase{
             .name = "several blocks with a window", .lengths = {700}, .kv = 4, .groups = 2, .size = 4, .window = 90},
         AttentionCase{.name = "bfloat16", .lengths = {33}, .dtype = at::kBFloat16, .tolerance = 4e-2}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::replace(name.begin(), name.end(), ' ', '_');
+      return name;
+    });
+
+// The reference is the same operation in float32, which takes another way.
+class CausalAttentionInPairs : public testing::TestWithParam<AttentionCase> {};
+
+TEST_P(CausalAttentionInPairs, EqualsFloat32) {
+  if (!kernels::multiplies_bfloat16_pairs()) GTEST_SKIP() << "no instructions for pairs of bfloat16";
+  const auto& c = GetParam();
+  torch::manual_seed(1);
+  const auto o = options_of(c);
+  const std::int64_t tokens = tokens_of(c);
+  const auto make = [&](at::IntArrayRef sizes) { return torch::randn(sizes).to(at::kBFloat16); };
+  const auto attend = [&](const Inputs& i, at::ScalarType dtype) {
+    tensor::manual_seed(7);
+    return causal_attention(i[0].to(dtype), i[1].to(dtype), i[2].to(dtype), o).to(at::kBFloat16);
+  };
+  const Inputs inputs = {make({tokens, c.kv, c.groups, c.size}), make({tokens, c.kv, c.size}),
+                         make({tokens, c.kv, 2 * c.size})};
+  expect_same(
+      inputs, [&](const Inputs& i) { return attend(i, at::kBFloat16); },
+      [&](const Inputs& i) { return attend(i, at::kFloat); }, 2e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, CausalAttentionInPairs,
+    testing::Values(
+        AttentionCase{.name = "packed", .lengths = {5, 1, 16, 33}, .size = 16},
+        AttentionCase{.name = "heads of their own", .lengths = {67, 2}, .kv = 3, .groups = 1, .size = 64},
+        AttentionCase{.name = "several blocks", .lengths = {333}, .kv = 1, .groups = 2, .size = 32},
+        AttentionCase{.name = "long rows", .lengths = {2100}, .kv = 1, .groups = 1, .size = 16},
+        AttentionCase{.name = "window", .lengths = {333, 12}, .kv = 1, .groups = 2, .size = 16, .window = 70},
+        AttentionCase{.name = "narrow window", .lengths = {150}, .kv = 1, .groups = 2, .size = 48, .window = 3},
+        AttentionCase{.name = "softcap", .lengths = {40, 7}, .size = 16, .softcap = 2.0},
+        AttentionCase{.name = "linear biases", .lengths = {40, 7}, .size = 16, .biases = true},
+        AttentionCase{.name = "hidden keys", .lengths = {75, 7}, .size = 16, .hidden_keys = true},
+        AttentionCase{.name = "blind to the future",
+                      .lengths = {75, 7},
+                      .size = 16,
+                      .hidden_keys = true,
+                      .blind_sees_past = true},
+        AttentionCase{
+            .name = "hidden keys in a window", .lengths = {75, 7}, .size = 16, .window = 9, .hidden_keys = true},
+        AttentionCase{.name = "dropout", .lengths = {75, 7}, .size = 16, .dropout = 0.3},
+        AttentionCase{.name = "dropout in a window", .lengths = {99}, .size = 16, .window = 20, .dropout = 0.3}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::replace(name.begin(), name.end(), ' ', '_');

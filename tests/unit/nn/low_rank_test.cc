@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "nn/low_rank_kernels.h"
+#include "nn/pair_products.h"
 
 namespace tessera::nn {
 namespace {
