@@ -24,7 +24,7 @@ for kind in $kinds; do
         [ $place = disk ] && options+=(--offload_folder "$disk")
         rm -f "$work/out"
         "$program/tessera" launch --use_cpu --num_processes 2 "$program/bench/train_bench" --model "$model" --tokens "$tokens" \
-          --batch 1 --steps 8 --memory --precision $precision --strategy $strategy "${options[@]}" --out "$work/out" >"$work/log" 2>&1 ||
+          --batch 1 --steps 16 --memory --precision $precision --strategy $strategy "${options[@]}" --out "$work/out" >"$work/log" 2>&1 ||
           { tail -n 5 "$work/log"; exit 1; }
         python3 -c '
 import json, sys

@@ -40,9 +40,8 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, b
   spec.trainable = p.tensor.requires_grad();
   check_source_shape(options, spec);
   const bool received = options.sync_module_states && rank > 0;
-  if (name_in_source(options, spec.name).empty() && !received && tensor::is_detached(p.tensor))
-    throw DataError("parameter '" + spec.name + "' has no value: it is not in the weight files" +
-                    (options.source ? "" : " (none were given)") + " and was not initialised");
+  if (name_in_source(options, spec.name).empty() && !received && !options.param_init_fn)
+    check_has_value(p.tensor, spec.name, options);
   const bool may_map = options.gather == GatherForm::kAuto || options.gather == GatherForm::kMapped;
   if (spec.trainable || !may_map) return spec;
   const auto reason = why_not_mapped(options, spec);

@@ -48,6 +48,12 @@ void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec) {
                     info.file);
 }
 
+void check_has_value(const at::Tensor& parameter, const std::string& name, const FsdpOptions& options) {
+  if (!tensor::is_detached(parameter)) return;
+  throw DataError("parameter '" + name + "' has no value: it is not in the weight files" +
+                  (options.source ? "" : " (none were given)") + " and was not initialised");
+}
+
 void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::Communicator& world) {
   at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < unit.segments().size(); ++i) {
@@ -56,6 +62,11 @@ void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::C
     for (const auto& entry : unit.segments()[i].entries) {
       const auto& p = unit.parameters()[static_cast<std::size_t>(entry.parameter)];
       const auto name = name_in_source(options, p.spec.name);
+      const bool received = options.sync_module_states && world.rank() > 0;
+      if (name.empty() && !received && options.param_init_fn && tensor::is_detached(p.tensor)) {
+        options.param_init_fn(p.spec.name, p.tensor);
+        check_has_value(p.tensor, p.spec.name, options);
+      }
       const bool synced = name.empty() && options.sync_module_states && world.size() > 1;
       const at::Tensor value = synced ? value_of_rank_zero(p, world) : p.tensor.detach();
       const auto piece = std::find_if(pieces.begin(), pieces.end(),

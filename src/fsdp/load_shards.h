@@ -12,6 +12,9 @@ std::string name_in_source(const FsdpOptions& options, const std::string& parame
 /// DataError unless the source has the parameter with this shape.
 void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec);
 
+/// DataError where the parameter holds nothing; the source does not have it.
+void check_has_value(const at::Tensor& parameter, const std::string& name, const FsdpOptions& options);
+
 /// Fills the slices of `rank` in the shard group from the source, or from the values that the module holds: here, or on
 /// rank 0 of the world with sync_module_states. Then collective over the world.
 void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::Communicator& world);

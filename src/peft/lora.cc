@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
+#include <utility>
 
 #include "base/grouped.h"
 #include "base/nearest.h"
@@ -81,29 +84,22 @@ void fill_like_linear(const at::Tensor& w, tensor::RandomKey key) {
   tensor::fill_uniform(w, key, -bound, bound);
 }
 
-void initialise(const Slot& slot, const LoraConfig& config, std::uint64_t seed) {
-  auto a = slot.a().detach(), b = slot.b().detach();
-  nn::allocate(a);
-  nn::allocate(b);
-  const auto key_a = tensor::named_key(seed, slot.name + ".lora_A"),
-             key_b = tensor::named_key(seed, slot.name + ".lora_B");
-  if (slot.embedding) {
-    a.zero_();
-    if (config.init_lora_weights == "false") tensor::fill_normal(a, key_a, 0.0, 1.0);
-    tensor::fill_normal(b, key_b, 0.0, 1.0);
-  } else {
-    if (config.init_lora_weights == "gaussian") {
-      tensor::fill_normal(a, key_a, 0.0, 1.0 / static_cast<double>(a.size(0)));
-    } else {
-      fill_like_linear(a, key_a);
-    }
-    b.zero_();
-    if (config.init_lora_weights == "false") fill_like_linear(b, key_b);
+using Draw = std::function<void(const at::Tensor&, tensor::RandomKey)>;
+
+Draw draw_a(const Slot& slot, const std::string& how) {
+  const auto rank = static_cast<double>(slot.a().size(0));
+  if (how == "gaussian" && slot.linear) {
+    return [rank](const at::Tensor& a, tensor::RandomKey key) { tensor::fill_normal(a, key, 0.0, 1.0 / rank); };
   }
-  if (!slot.magnitude().defined()) return;
-  auto magnitude = slot.magnitude().detach();
-  nn::allocate(magnitude);
-  magnitude.fill_(1);  // until the weights are there
+  if (slot.linear) return fill_like_linear;
+  if (how == "false") return [](const at::Tensor& a, tensor::RandomKey key) { tensor::fill_normal(a, key, 0.0, 1.0); };
+  return [](const at::Tensor& a, tensor::RandomKey) { a.zero_(); };
+}
+
+Draw draw_b(const Slot& slot, const std::string& how) {
+  if (slot.embedding) return [](const at::Tensor& b, tensor::RandomKey key) { tensor::fill_normal(b, key, 0.0, 1.0); };
+  if (how == "false") return fill_like_linear;
+  return [](const at::Tensor& b, tensor::RandomKey) { b.zero_(); };
 }
 
 void attach(const Slot& slot, const LoraConfig& config) {
@@ -185,8 +181,7 @@ std::string LoraReport::trainable_line() const {
                      total == 0 ? 0.0 : 100.0 * static_cast<double>(trainable) / static_cast<double>(total));
 }
 
-LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& given,
-                      std::uint64_t seed) {
+LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& given) {
   check_supported(given);
   LoraReport report;
   auto& config = report.config;
@@ -197,7 +192,6 @@ LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family
   for (auto& p : model.parameters()) p.set_requires_grad(false);
   for (const auto& slot : targets) {
     attach(slot, config);
-    initialise(slot, config, seed);
     if (config.bias == "lora_only" && slot.bias().defined()) slot.bias().set_requires_grad(true);
     config.fan_in_fan_out = config.fan_in_fan_out || (slot.linear && slot.transposed());
     report.adapted.push_back(slot.name);
@@ -214,6 +208,26 @@ LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family
   }
   count(model, report.untied ? family.output_embedding : "", report);
   return report;
+}
+
+std::function<void(const std::string&, const at::Tensor&)> adapter_init(const nn::HookedModule& model,
+                                                                        const LoraConfig& config, std::uint64_t seed) {
+  std::map<std::string, std::function<void(const at::Tensor&)>> draws;
+  for (const auto& slot : adapted_slots(model)) {
+    const auto keyed = [seed](Draw draw, const std::string& name) {
+      return [draw = std::move(draw), key = tensor::named_key(seed, name)](const at::Tensor& t) { draw(t, key); };
+    };
+    draws[slot.name_of_a()] = keyed(draw_a(slot, config.init_lora_weights), slot.name + ".lora_A");
+    draws[slot.name_of_b()] = keyed(draw_b(slot, config.init_lora_weights), slot.name + ".lora_B");
+    draws[slot.name_of_magnitude()] = [](const at::Tensor& t) { t.fill_(1); };  // until the weights are there
+  }
+  return [draws = std::move(draws)](const std::string& name, const at::Tensor& parameter) {
+    const auto draw = draws.find(name);
+    if (draw == draws.end()) return;
+    const auto values = parameter.detach();
+    nn::allocate(values);
+    draw->second(values);
+  };
 }
 
 }  // namespace tessera::peft

@@ -8,6 +8,7 @@
 //   "...lora_embedding_B.default" [dim, r];
 //   modules_to_save are trained in place: no frozen copy is kept, the adapter file holds the trained values.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -55,11 +56,15 @@ struct LoraReport {
   std::string trainable_line() const;  // "trainable params: 884,736 || all params: 223,788,288 || trainable%: 0.3953"
 };
 
-/// Freezes the model, puts initialised adapters (fp32, seeded by module name so that every rank and world size draws
-/// the same) into the matching slots, and makes biases and modules_to_save trainable. ConfigError when a name matches
-/// nothing (lists the module names there are). DoRA's magnitudes need the weights: see initialise_magnitudes.
-LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& config,
-                      std::uint64_t seed);
+/// Freezes the model, puts adapters (fp32, without memory yet) into the matching slots, and makes biases and
+/// modules_to_save trainable. ConfigError when a name matches nothing (lists the module names there are).
+LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& config);
+
+/// Gives a parameter of an adapter, by its name, memory and its first values, seeded by module name so that every rank
+/// and world size draws the same; leaves others alone: fsdp::FsdpOptions::param_init_fn. DoRA's magnitudes need the
+/// weights: see initialise_magnitudes.
+std::function<void(const std::string&, const at::Tensor&)> adapter_init(const nn::HookedModule& model,
+                                                                        const LoraConfig& config, std::uint64_t seed);
 
 /// Magnitudes of DoRA adapters become the norms of W + scaling B A; unsharded, after the weights were loaded.
 void initialise_magnitudes(nn::HookedModule& model);

@@ -50,7 +50,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     a.lora = options.lora;
   }
   if (a.lora) {
-    a.adapters = peft::apply_lora(*a.model, a.config, *a.lora, options.seed);
+    a.adapters = peft::apply_lora(*a.model, a.config, *a.lora);
     a.lora = a.adapters->config;
   }
   for (const auto& p : a.model->parameters()) {
@@ -71,6 +71,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     }
   }
   if (!options.adapter_folder.empty()) read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.lora});
+  if (a.lora) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.lora, options.seed);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
   if (a.lora && a.lora->use_dora && options.adapter_folder.empty())

@@ -19,7 +19,9 @@ inline Loaded load(const LoraConfig& config, const std::string& base) {
   Loaded out;
   out.model = models::build_model(kFolder + base, &out.family);
   models::load_weights(*out.model, *io::open_weights(kFolder + base));
-  out.report = apply_lora(*out.model, out.family, config, 7);
+  out.report = apply_lora(*out.model, out.family, config);
+  const auto init = adapter_init(*out.model, out.report.config, 7);
+  for (const auto& item : out.model->named_parameters()) init(item.key(), item.value());
   return out;
 }
 
