@@ -7,7 +7,6 @@
 #include <array>
 
 #include "nn/causal_scores.h"
-#include "nn/kernels.h"
 #include "nn/pair_products.h"
 
 namespace tessera::nn {
@@ -152,7 +151,7 @@ void query_products(const HeadBlock& b, const std::uint32_t* p, const std::uint3
 }
 
 void narrow_rows(const float* x, std::int64_t rows, std::int64_t size, const HeadRows<std::uint16_t>& out) {
-  for (std::int64_t i = 0; i < rows; ++i) kernels::narrow(x + i * size, out.row(i), size);
+  for (std::int64_t i = 0; i < rows; ++i) kernels::narrow_row(x + i * size, out.row(i), size);
 }
 
 }  // namespace
@@ -191,7 +190,7 @@ void attend_in_pairs(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
               float* row = scored + i * b.width();
               sums[b.scores.lse_index(i, kv * group)] = kernels::score_softmax(row, b.row(i, last));
               if (mask.drops()) drop(row, row, i, b, mask);
-              kernels::narrow(row + first, p + i * b.width() + first, last - first);
+              kernels::narrow_row(row + first, p + i * b.width() + first, last - first);
             }
           });
           key_products(b, p, vp + b.lo / 2 * value_size, value_size, y);

@@ -14,8 +14,8 @@ constexpr __mmask16 kAll = 0xFFFF;
 
 /// `Rows` rows and `Columns` vectors of c.
 template <int Rows, int Columns>
-TESSERA_PAIRS inline void tile(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
-                               std::int64_t c_stride, std::int64_t pairs, bool add) {
+TESSERA_PAIRS inline void multiply_tile(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
+                                        std::int64_t c_stride, std::int64_t pairs, bool add) {
   __m512 sums[Rows][Columns];
 #pragma GCC unroll 8
   for (int m = 0; m < Rows; ++m)
@@ -42,16 +42,16 @@ TESSERA_PAIRS inline void tile(const PairRows& a, const std::uint32_t* b, std::i
 
 /// All rows, for as long as the columns of b stay in the first cache.
 template <int Columns>
-TESSERA_PAIRS inline void panel(PairRows a, const std::uint32_t* b, std::int64_t b_stride, float* c,
-                                std::int64_t c_stride, std::int64_t rows, std::int64_t pairs, bool add) {
+TESSERA_PAIRS inline void multiply_panel(PairRows a, const std::uint32_t* b, std::int64_t b_stride, float* c,
+                                         std::int64_t c_stride, std::int64_t rows, std::int64_t pairs, bool add) {
   const auto take = [&](std::int64_t count) {
     a.at += count * a.row;
     c += count * c_stride;
     rows -= count;
   };
-  for (; rows >= 8; take(8)) tile<8, Columns>(a, b, b_stride, c, c_stride, pairs, add);
-  for (; rows >= 2; take(2)) tile<2, Columns>(a, b, b_stride, c, c_stride, pairs, add);
-  if (rows > 0) tile<1, Columns>(a, b, b_stride, c, c_stride, pairs, add);
+  for (; rows >= 8; take(8)) multiply_tile<8, Columns>(a, b, b_stride, c, c_stride, pairs, add);
+  for (; rows >= 2; take(2)) multiply_tile<2, Columns>(a, b, b_stride, c, c_stride, pairs, add);
+  if (rows > 0) multiply_tile<1, Columns>(a, b, b_stride, c, c_stride, pairs, add);
 }
 
 }  // namespace
@@ -88,6 +88,11 @@ TESSERA_PAIRS void pack_transposed_pairs(const std::uint16_t* x, std::int64_t st
   }
 }
 
+TESSERA_PAIRS void narrow_row(const float* x, std::uint16_t* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += kFloats)
+    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(y + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
+}
+
 TESSERA_PAIRS void narrow_pairs(const float* even, const float* odd, std::int64_t n, std::uint32_t* out,
                                 std::uint16_t* even_row, std::uint16_t* odd_row) {
   for (std::int64_t i = 0; i < n; i += kFloats) {
@@ -104,8 +109,9 @@ TESSERA_PAIRS void multiply_pairs(const PairRows& a, const std::uint32_t* b, std
                                   std::int64_t c_stride, std::int64_t rows, std::int64_t n, std::int64_t pairs,
                                   bool add) {
   std::int64_t i = 0;
-  for (; i + 2 * kFloats <= n; i += 2 * kFloats) panel<2>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
-  for (; i < n; i += kFloats) panel<1>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
+  for (; i + 2 * kFloats <= n; i += 2 * kFloats)
+    multiply_panel<2>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
+  for (; i < n; i += kFloats) multiply_panel<1>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
 }
 
 }  // namespace tessera::nn::kernels
@@ -121,6 +127,9 @@ void pack_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, 
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
 }
 void pack_transposed_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*) {
+  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+}
+void narrow_row(const float*, std::uint16_t*, std::int64_t) {
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
 }
 void narrow_pairs(const float*, const float*, std::int64_t, std::uint32_t*, std::uint16_t*, std::uint16_t*) {

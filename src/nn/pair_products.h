@@ -19,6 +19,8 @@ void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std
 /// Packs the transpose of x [n, k], k even: [k / 2, pair_columns(n)] words, zeros after n.
 void pack_transposed_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t n, std::int64_t k,
                            std::uint32_t* out);
+/// A row of float32 to the nearest bfloat16; n a multiple of 16.
+void narrow_row(const float* x, std::uint16_t* y, std::int64_t n);
 /// Packs two rows of float32, to the nearest: n words, n a multiple of 16; and writes them as rows unless those are
 /// null.
 void narrow_pairs(const float* even, const float* odd, std::int64_t n, std::uint32_t* out, std::uint16_t* even_row,

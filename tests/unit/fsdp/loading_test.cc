@@ -7,6 +7,7 @@
 #include "support/train_small_net.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/init.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -120,6 +121,46 @@ TEST(Loading, NamesInTheFileMayDiffer) {
   auto sharded = fully_shard(net, comm::make_solo(),
                              {.source = source, .source_name = [](const std::string& n) { return "model." + n; }});
   EXPECT_TRUE(at::equal(net(batch(0, 0)), original(batch(0, 0))));
+}
+
+TEST(Loading, WhatTheSourceLacksIsInitialisedUnitByUnit) {
+  SmallNet original;
+  const auto values = original.named_parameters();
+  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+    auto source = std::make_shared<CountingSource>(original);
+    std::erase_if(source->infos_, [](const auto& info) { return info.name.find("weight") != std::string::npos; });
+    SmallNet net;
+    forget_values(net);
+    std::vector<std::string> asked;
+    const auto block_of = [](const std::string& name) { return name.substr(0, name.find('.')); };
+    const auto init = [&](const std::string& name, const at::Tensor& parameter) {
+      for (const auto& other : net.named_parameters()) {
+        if (block_of(other.key()) == block_of(name) || block_of(name).find("block") == std::string::npos) continue;
+        EXPECT_TRUE(tensor::is_detached(other.value())) << other.key() << " is whole while " << name << " is made";
+      }
+      asked.push_back(name);
+      const auto memory = parameter.detach();
+      nn::allocate(memory);
+      memory.copy_(values[name]);
+    };
+    auto sharded =
+        fully_shard(net, group, {.wrap = wrap_classes({"MlpBlock"}), .source = source, .param_init_fn = init});
+    sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
+      EXPECT_TRUE(at::equal(t, values[name])) << name;
+      EXPECT_EQ(std::count(asked.begin(), asked.end(), name), name.find("weight") != std::string::npos) << name;
+    });
+  });
+}
+
+TEST(Loading, AnInitialisationThatForgetsAParameterIsNamed) {
+  SmallNet empty;
+  forget_values(empty);
+  try {
+    fully_shard(empty, comm::make_solo(), {.param_init_fn = [](const std::string&, const at::Tensor&) {}});
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("has no value"), std::string::npos) << e.what();
+  }
 }
 
 TEST(Loading, MissingAndMisshapenTensorsAreNamed) {
