@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-rooms=${*:-base tensor config comm launch}
+rooms=${*:-base tensor config comm launch nn}
 
 targets=()
 for room in $rooms; do

@@ -95,8 +95,9 @@ void forget_cached(const std::string& folder) {
 void fill_cache(const std::string& folder) {
   std::vector<char> buffer(std::size_t{1} << 18);
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
     std::ifstream file(entry.path(), std::ios::binary);
-    while (entry.is_regular_file() && file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()))) continue;
+    while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()))) continue;
   }
 }
 
