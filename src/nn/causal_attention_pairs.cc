@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "nn/causal_scores.h"
 #include "nn/pair_products.h"
@@ -82,7 +82,7 @@ struct HeadBlock : QueryBlock {
   }
 };
 
-/// body(rows, from): groups of rows.
+/// body(from, count) over groups of rows.
 template <class Body>
 void for_groups(std::int64_t rows, const Body& body) {
   for (std::int64_t i = 0; i < rows; i += kGroup) body(i, std::min(kGroup, rows - i));
@@ -172,8 +172,8 @@ void attend_in_pairs(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     Scratch<std::uint32_t> keys, values;
     Scratch<std::uint16_t> probabilities;
     Scratch<float> scores, result;
-    for (std::int64_t at = begin; at < end; ++at) {
-      const std::int64_t s = at / kv, head = at % kv, n = o.key_rows->length[s], columns = kernels::pair_columns(n);
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t s = item / kv, head = item % kv, n = o.key_rows->length[s], columns = kernels::pair_columns(n);
       const auto ks = head_rows(k, o.key_rows->begin[s], head), vs = head_rows(v, o.key_rows->begin[s], head);
       auto *kt = keys.of(size / 2 * columns), *vp = values.of((n + 1) / 2 * value_size);
       kernels::pack_transposed_pairs(ks.at, ks.stride, n, size, kt);
@@ -210,8 +210,8 @@ void attend_in_pairs_backward(const at::Tensor& g, const at::Tensor& q, const at
     Scratch<std::uint32_t> keys, transposed_keys, transposed_values, queries, gradients, probability_pairs, score_pairs;
     Scratch<std::uint16_t> score_rows;
     Scratch<float> scores, products, score_gradients, query_gradients, key_sums, value_sums, zeros;
-    for (std::int64_t at = begin; at < end; ++at) {
-      const std::int64_t s = at / kv, head = at % kv, n = o.key_rows->length[s], columns = kernels::pair_columns(n);
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t s = item / kv, head = item % kv, n = o.key_rows->length[s], columns = kernels::pair_columns(n);
       const std::int64_t first_row = o.key_rows->begin[s];
       const auto ks = head_rows(k, first_row, head), vs = head_rows(v, first_row, head);
       auto *kt = transposed_keys.of(size / 2 * columns), *vt = transposed_values.of(value_size / 2 * columns);
@@ -249,12 +249,12 @@ void attend_in_pairs_backward(const at::Tensor& g, const at::Tensor& q, const at
               if (mask.drops()) drop(row, row, i, b, mask);
             }
             for (std::int64_t i = from; i < from + rows; i += 2) {
-              const std::int64_t at = i * width + first;
+              const std::int64_t even = i * width + first;
               const bool alone = i + 1 == b.count;
-              const auto odd = [&](const float* x) { return alone ? zero : x + at + width; };
-              kernels::narrow_pairs(p + at, odd(p), last - first, p_pairs + i / 2 * width + first, nullptr, nullptr);
-              kernels::narrow_pairs(dp + at, odd(dp), last - first, s_pairs + i / 2 * width + first, s_rows + at,
-                                    alone ? nullptr : s_rows + at + width);
+              const auto odd = [&](const float* x) { return alone ? zero : x + even + width; };
+              kernels::narrow_pairs(p + even, odd(p), last - first, p_pairs + i / 2 * width + first, nullptr, nullptr);
+              kernels::narrow_pairs(dp + even, odd(dp), last - first, s_pairs + i / 2 * width + first, s_rows + even,
+                                    alone ? nullptr : s_rows + even + width);
             }
           });
           auto* dq = query_gradients.of(b.count * size);
