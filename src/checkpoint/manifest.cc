@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -38,8 +39,18 @@ std::uint32_t parse_checksum(const std::string& text) {
   return value;
 }
 
+/// Only what is written as a whole number: others may not fit, and converting those is undefined.
+template <class T>
+T whole_number(const ManifestJson& json, const char* key) {
+  const auto& value = json.at(key);
+  if (!value.is_number_unsigned() ||
+      value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max()))
+    throw std::runtime_error(fmt::format("'{}' is no whole number in range, but {}", key, value.dump()));
+  return value.get<T>();
+}
+
 FileRecord parse_record(const ManifestJson& json) {
-  FileRecord out{json.at("name").get<std::string>(), json.at("bytes").get<std::int64_t>(),
+  FileRecord out{json.at("name").get<std::string>(), whole_number<std::int64_t>(json, "bytes"),
                  parse_checksum(json.at("crc32c").get<std::string>()), 0};
   const fs::path path(out.name);
   const bool outside = path.empty() || path.is_absolute() ||
@@ -123,15 +134,15 @@ Manifest parse_manifest(const std::string& text, const std::string& file) {
   if (document.is_discarded() || !document.is_object()) fail("is damaged: it is not a JSON object");
   try {
     if (document.value("format", "") != kFormat) fail("is not a manifest of tessera");
-    out.version = document.at("version").get<int>();
+    out.version = whole_number<int>(document, "version");
     if (out.version < 1 || out.version > kManifestVersion)
       fail(fmt::format("has format version {}, this program reads versions 1 to {}; use the program that wrote it",
                        out.version, kManifestVersion));
     if (document.value(kOwnChecksum, "") != own_checksum(document))
       fail("is damaged: its own checksum does not fit its content");
     out.created_by = document.at("created_by").get<std::string>();
-    out.step = document.at("step").get<std::int64_t>();
-    out.world_size = document.at("world_size").get<int>();
+    out.step = whole_number<std::int64_t>(document, "step");
+    out.world_size = whole_number<int>(document, "world_size");
     for (const auto& entry : document.at("files")) out.files.push_back(parse_record(entry));
   } catch (const CheckpointError&) {
     throw;

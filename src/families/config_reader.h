@@ -1,8 +1,10 @@
 #pragma once
 // Typed reading of config.json: a missing key or null gives the default, a wrong type a ConfigError that names key and
 // file.
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 
 #include "tessera/base/error.h"
 
@@ -17,10 +19,12 @@ class ConfigReader {
     const auto it = json_.find(key);
     if (it == json_.end() || it->is_null()) return fallback;
     try {
-      return it->template get<T>();
+      // Other conversions lose digits, or are undefined.
+      if (!std::is_integral_v<T> || !it->is_number_float() || is_whole(it->template get<double>()))
+        return it->template get<T>();
     } catch (const nlohmann::json::exception&) {
-      throw ConfigError(file_ + ": key '" + key + "' has the unexpected value " + it->dump(), key);
     }
+    throw ConfigError(file_ + ": key '" + key + "' has the unexpected value " + it->dump(), key);
   }
 
   std::int64_t positive(const std::string& key, std::int64_t fallback) const {
@@ -41,6 +45,8 @@ class ConfigReader {
   const std::string& file() const { return file_; }
 
  private:
+  static bool is_whole(double x) { return std::abs(x) < 0x1p31 && x == std::floor(x); }
+
   const nlohmann::json& json_;
   std::string file_;
 };

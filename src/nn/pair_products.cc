@@ -42,16 +42,13 @@ TESSERA_PAIRS inline void multiply_tile(const PairRows& a, const std::uint32_t* 
 
 /// All rows, for as long as the columns of b stay in the first cache.
 template <int Columns>
-TESSERA_PAIRS inline void multiply_panel(PairRows a, const std::uint32_t* b, std::int64_t b_stride, float* c,
+TESSERA_PAIRS inline void multiply_panel(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
                                          std::int64_t c_stride, std::int64_t rows, std::int64_t pairs, bool add) {
-  const auto take = [&](std::int64_t count) {
-    a.at += count * a.row;
-    c += count * c_stride;
-    rows -= count;
-  };
-  for (; rows >= 8; take(8)) multiply_tile<8, Columns>(a, b, b_stride, c, c_stride, pairs, add);
-  for (; rows >= 2; take(2)) multiply_tile<2, Columns>(a, b, b_stride, c, c_stride, pairs, add);
-  if (rows > 0) multiply_tile<1, Columns>(a, b, b_stride, c, c_stride, pairs, add);
+  std::int64_t m = 0;
+  const auto from = [&] { return PairRows{a.at + m * a.row, a.row, a.pair}; };
+  for (; m + 8 <= rows; m += 8) multiply_tile<8, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
+  for (; m + 2 <= rows; m += 2) multiply_tile<2, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
+  if (m < rows) multiply_tile<1, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
 }
 
 }  // namespace

@@ -102,6 +102,10 @@ TEST_F(ManifestOfAFolder, RefusesOtherVersionsAndPathsOutside) {
   EXPECT_EQ(message(), "no error");
   std::ofstream(folder_ + "/manifest.json") << R"({"format":"tessera-checkpoint","version":9})";
   EXPECT_NE(message().find("format version 9, this program reads versions 1 to 1"), std::string::npos) << message();
+  for (const char* version : {"6.6e95", "1.5", "-1", "99999999999", "\"1\""}) {
+    std::ofstream(folder_ + "/manifest.json") << R"({"format":"tessera-checkpoint","version":)" << version << "}";
+    EXPECT_NE(message().find("'version' is no whole number in range"), std::string::npos) << message();
+  }
   std::ofstream(folder_ + "/manifest.json") << R"({"format":"other"})";
   EXPECT_NE(message().find("is not a manifest of tessera"), std::string::npos) << message();
   fs::remove(folder_ + "/manifest.json");
