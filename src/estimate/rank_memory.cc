@@ -86,7 +86,9 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const std::int64_t leaf = s.largest_leaf / slices;
   if (!job.on_disk) return trainable + masters + frozen + 3 * gradients - in_slots + slots + replicas;
   const std::int64_t units = compute * (s.root_whole + 2 * s.largest_unit_whole) / job.ranks;
-  const std::int64_t forward = kept ? trainable + frozen : units;
+  // What was gathered leaves, unit by unit, as gradients come; what is whole on every rank stays.
+  const std::int64_t gathered = whole ? frozen : std::max<std::int64_t>(0, frozen - gradients);
+  const std::int64_t forward = kept ? trainable + gathered : units;
   // The master and two moments of a slice at a time; where all is whole, the weights beside them, masters among them
   // unless they are apart.
   const std::int64_t beside = whole ? trainable - (job.low_precision ? 0 : 4 * leaf) : 0;
