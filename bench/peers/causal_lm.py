@@ -34,6 +34,7 @@ def parse():
     parser.add_argument("--batch", type=int, default=2, help="rows of a rank in one step")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--strategy", choices=["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"], default="FULL_SHARD")
     parser.add_argument("--activation_checkpointing", action="store_true")
     parser.add_argument("--out")
     return parser.parse_args()
@@ -71,23 +72,29 @@ def shard(model, args):
     if args.api == "none":
         return model
     if args.api == "fsdp1":
-        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
         policy = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16) if mixed else None
         return FullyShardedDataParallel(
-            model, auto_wrap_policy=ModuleWrapPolicy({layer}), mixed_precision=policy, device_id=torch.device("cpu"), use_orig_params=bool(args.adapter))
+            model, sharding_strategy=ShardingStrategy[args.strategy], auto_wrap_policy=ModuleWrapPolicy({layer}), mixed_precision=policy,
+            device_id=torch.device("cpu"), use_orig_params=bool(args.adapter))
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if args.strategy == "NO_SHARD":  # FSDP2 says it as groups of one rank
+        mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
+    options = {"mesh": mesh, "mp_policy": policy}
+    kept = {} if args.strategy == "FULL_SHARD" else {"reshard_after_forward": False}
     for module in model.modules():
         if isinstance(module, layer):
             if args.api == "fsdp2_compile":
                 module.compile()
-            fully_shard(module, mesh=mesh, mp_policy=policy)
-    return fully_shard(model, mesh=mesh, mp_policy=policy)
+            fully_shard(module, **options, **kept)
+    return fully_shard(model, **options, **kept)
 
 
 def train(args) -> None:

@@ -18,13 +18,7 @@ class ConfigReader {
   T get(const std::string& key, T fallback) const {
     const auto it = json_.find(key);
     if (it == json_.end() || it->is_null()) return fallback;
-    try {
-      // Other conversions lose digits, or are undefined.
-      if (!std::is_integral_v<T> || !it->is_number_float() || is_whole(it->template get<double>()))
-        return it->template get<T>();
-    } catch (const nlohmann::json::exception&) {
-    }
-    throw ConfigError(file_ + ": key '" + key + "' has the unexpected value " + it->dump(), key);
+    return converted<T>(*it, key);
   }
 
   std::int64_t positive(const std::string& key, std::int64_t fallback) const {
@@ -37,7 +31,7 @@ class ConfigReader {
   /// A token id, or the first of a list of ids.
   std::int64_t token(const std::string& key, std::int64_t fallback) const {
     const auto it = json_.find(key);
-    if (it != json_.end() && it->is_array() && !it->empty()) return it->front().get<std::int64_t>();
+    if (it != json_.end() && it->is_array() && !it->empty()) return converted<std::int64_t>(it->front(), key);
     return get<std::int64_t>(key, fallback);
   }
 
@@ -45,6 +39,16 @@ class ConfigReader {
   const std::string& file() const { return file_; }
 
  private:
+  template <class T>
+  T converted(const nlohmann::json& value, const std::string& key) const {
+    try {
+      // Other conversions lose digits, or are undefined.
+      if (!std::is_integral_v<T> || !value.is_number_float() || is_whole(value.template get<double>()))
+        return value.template get<T>();
+    } catch (const nlohmann::json::exception&) {
+    }
+    throw ConfigError(file_ + ": key '" + key + "' has the unexpected value " + value.dump(), key);
+  }
   static bool is_whole(double x) { return std::abs(x) < 0x1p31 && x == std::floor(x); }
 
   const nlohmann::json& json_;

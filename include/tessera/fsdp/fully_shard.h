@@ -91,10 +91,11 @@ struct FsdpOptions {
   /// where a filter is given and matches nothing, or the root.
   ModuleFilter ignored_modules = nullptr;
   /// Initial values: read by name, each rank only its ranges (mapped: none). Parameters that the source lacks, or all
-  /// when it is null, take the values they hold now, which must be the same on every rank, or get from param_init_fn.
+  /// when it is null, take the values they hold now, which must be the same on every rank, or param_init_fn's.
   std::shared_ptr<const io::TensorSource> source = nullptr;
-  /// Called with the name of a parameter that has neither memory nor a place in the source, when its unit is sharded:
-  /// gives it both (nn::allocate), the same values on every rank. No more than a unit is ever whole this way.
+  /// Called with the name of a parameter that has no memory and that the source lacks, when its unit is sharded: gives
+  /// it memory (nn::allocate) and values, the same on every rank. No more than a unit is ever whole this way. DataError
+  /// where it does not.
   std::function<void(const std::string&, const at::Tensor&)> param_init_fn = nullptr;
   /// What the source lacks, and all buffers, take rank 0's values instead; other ranks' parameters may have no memory.
   bool sync_module_states = false;
