@@ -85,15 +85,16 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const std::int64_t replicas = whole ? 4 * (s.ring + s.tables_apart + s.root_rest) : 0;
   const std::int64_t leaf = s.largest_leaf / slices;
   if (!job.on_disk) return trainable + masters + frozen + 3 * gradients - in_slots + slots + replicas;
+  // Sums come in backward and leave after the optimizer's step; what was gathered leaves, unit by unit, as they come,
+  // but for what is whole on every rank.
   const std::int64_t units = compute * (s.root_whole + 2 * s.largest_unit_whole) / job.ranks;
-  // What was gathered leaves, unit by unit, as gradients come; what is whole on every rank stays.
-  const std::int64_t gathered = whole ? frozen : std::max<std::int64_t>(0, frozen - gradients);
-  const std::int64_t forward = kept ? trainable + gathered : units;
+  const std::int64_t forward = kept ? trainable + frozen : units;
+  const std::int64_t backward = gradients - in_slots + (whole ? trainable + frozen : units);
   // The master and two moments of a slice at a time; where all is whole, the weights beside them, masters among them
   // unless they are apart.
   const std::int64_t beside = whole ? trainable - (job.low_precision ? 0 : 4 * leaf) : 0;
-  const std::int64_t update = 3 * 4 * leaf + beside;
-  return gradients - in_slots + slots + replicas + std::max(forward, update);
+  const std::int64_t update = gradients - in_slots + 3 * 4 * leaf + beside;
+  return slots + replicas + std::max({forward, backward, update});
 }
 
 }  // namespace tessera::estimate

@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "fsdp/parameter_store.h"
-#include "tensor/lasting_zeros.h"
+#include "tensor/mapped_zeros.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -91,7 +91,7 @@ class CopyStore final : public ParameterStore {
 
 at::Tensor allocate_shard(const Segment& segment, tensor::Home* home) {
   if (home) return home->allocate(segment.slice_numel, segment.shard_dtype());
-  return tensor::lasting_zeros(segment.slice_numel, segment.shard_dtype());
+  return tensor::mapped_zeros(segment.slice_numel, segment.shard_dtype());
 }
 
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,

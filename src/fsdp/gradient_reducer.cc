@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "tensor/mapped_zeros.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/allocator.h"
 
@@ -66,8 +67,8 @@ struct GradientReducer::Flight {
   std::vector<Part> parts;
 };
 
-GradientReducer::GradientReducer(Mesh mesh, CommStats& stats)
-    : mesh_(std::move(mesh)), stats_(stats), divisor_(mesh_.world->size()) {}
+GradientReducer::GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave)
+    : mesh_(std::move(mesh)), stats_(stats), divisor_(mesh_.world->size()), sums_leave_(sums_leave) {}
 
 GradientReducer::~GradientReducer() = default;
 
@@ -205,6 +206,7 @@ bool GradientReducer::holds_sum(const Bucket& b, std::size_t segment) const {
 at::Tensor GradientReducer::empty_sum(const Bucket& b, std::size_t segment) const {
   if (sums_stay_in_slot(b, segment)) return own_slice(b, segment);
   const auto& s = b.segments[segment];
+  if (sums_leave_) return tensor::mapped_zeros(s.layout.slice_numel, s.leaf.scalar_type());
   const tensor::FarEndScope scope;  // not kept between steps: activations need the memory while there are none
   return at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
 }
@@ -385,10 +387,7 @@ void GradientReducer::complete_until(std::size_t count) {
 
 void GradientReducer::complete(Flight& flight) {
   for (auto& part : flight.parts) {
-    if (!region_)
-      part.work->wait_input_free();
-    else
-      part.work->wait();
+    region_ ? part.work->wait() : part.work->wait_input_free();
     part.buffer = at::Tensor();
     if (part.target.defined()) {
       mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();

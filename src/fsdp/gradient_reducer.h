@@ -59,7 +59,8 @@ struct GradientId {
 
 class GradientReducer {
  public:
-  GradientReducer(Mesh mesh, CommStats& stats);
+  /// sums_leave: the memory of gradients goes back to the system when they are freed; else later steps use it again.
+  GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave);
   ~GradientReducer();
 
   /// Units in registration order, the root first; without trainable segments too. Collective when `shared_memory`.
@@ -128,6 +129,7 @@ class GradientReducer {
   Mesh mesh_;
   CommStats& stats_;
   double divisor_;
+  bool sums_leave_;
   bool sync_ = true;
   bool holds_unsynced_ = false;  // sums of backward passes that did not communicate
   std::vector<Bucket> buckets_;

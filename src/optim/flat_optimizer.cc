@@ -4,7 +4,7 @@
 
 #include "optim/update.h"
 #include "tensor/home.h"
-#include "tensor/lasting_zeros.h"
+#include "tensor/mapped_zeros.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 
@@ -29,7 +29,7 @@ void FlatOptimizer::allocate_states() {
     for (const auto& p : parameters_) {
       auto& t = states_[s].emplace_back();
       if (names_[s].empty()) continue;
-      t = home_ ? home_->allocate(p.numel(), p.scalar_type()) : tensor::lasting_zeros(p.numel(), p.scalar_type());
+      t = home_ ? home_->allocate(p.numel(), p.scalar_type()) : tensor::mapped_zeros(p.numel(), p.scalar_type());
       t = t.view_as(p);
       if (initial_[s] != 0) t.fill_(initial_[s]);
     }

@@ -16,6 +16,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/tensor/allocator.h"
 
 namespace tessera {
 namespace {
@@ -115,6 +116,7 @@ std::string setting(const char* name) {
 
 void train_as_rank() {
   auto group = comm::connect();
+  if (setting("MEMORY_KEPT") == "1") tensor::use_step_allocator();  // which keeps what is freed
   at::set_num_threads(1);
   auto net = std::make_unique<DeepNet>();  // at::empty: no page of it is touched
   if (setting("MEMORY_FROZEN") == "1")
@@ -128,7 +130,9 @@ void train_as_rank() {
   Watch watch;
   auto sharded =
       fsdp::fully_shard(*net, group,
-                        {.wrap = fsdp::wrap_classes({"WideBlock"}),
+                        {.strategy = setting("MEMORY_KEPT") == "1" ? fsdp::ShardingStrategy::kShardGradOp
+                                                                   : fsdp::ShardingStrategy::kFullShard,
+                         .wrap = fsdp::wrap_classes({"WideBlock"}),
                          .gather = setting("MEMORY_FORM") == "copy" ? fsdp::GatherForm::kCopy : fsdp::GatherForm::kAuto,
                          .source = source,
                          .offload_folder = setting("MEMORY_OFFLOAD")});
@@ -239,6 +243,16 @@ TEST_F(MemoryByProc, OffloadingLeavesGradientsAndTwoUnitsInMemory) {
     // Two units, whole where the peer is somewhere else, and a slice of state.
     EXPECT_LE(b["file"].get<std::int64_t>(), 3 * kBlockBytes + kSlackBytes) << b;
     EXPECT_LE(b["total"].get<std::int64_t>(), shard + 6 * kBlockBytes + kSlackBytes) << b;
+  }
+}
+
+TEST_F(MemoryByProc, OnADiskKeptUnitsLeaveWhileGradientsCome) {
+  for (const auto& r :
+       run_ranks(2, {{"MEMORY_OPTIMIZER", "1"}, {"MEMORY_OFFLOAD", folder_.string()}, {"MEMORY_KEPT", "1"}})) {
+    const auto shard = kModelBytes / 2;
+    EXPECT_GE(r["file"].get<std::int64_t>(), shard - 4 * kBlockBytes) << "all units at the end of forward: " << r;
+    EXPECT_GE(r["anonymous"].get<std::int64_t>(), shard - kBlockBytes) << "all gradients: " << r;
+    EXPECT_LE(r["total"].get<std::int64_t>(), shard + 6 * kBlockBytes + kSlackBytes) << "never both: " << r;
   }
 }
 

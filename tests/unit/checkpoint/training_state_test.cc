@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "support/fake_device.h"
+#include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 
@@ -62,13 +63,13 @@ class TrainingState : public ::testing::Test {
 
   std::map<std::string, at::Tensor> run(const Sharding& how, int first, int last, bool load, bool save) {
     std::map<std::string, at::Tensor> weights;
-    const std::string disk = how.offloaded ? disk_folder() : "";
+    const auto disk = test::TempFolder::on_disk("training_state");
     comm::run_threads(how.world, [&](std::shared_ptr<comm::Communicator> group) {
       SmallNet model(testing::NetOptions{});
       fsdp::FsdpOptions options{.strategy = how.strategy,
                                 .shard_group_size = how.group_size,
                                 .wrap = fsdp::wrap_classes({"MlpBlock"}),
-                                .offload_folder = disk};
+                                .offload_folder = how.offloaded ? disk.path() : ""};
       if (how.on_device) options.device = test::fake_device(group->rank());
       if (how.low_precision) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
       auto sharded = fsdp::fully_shard(model, group, options);
@@ -82,13 +83,6 @@ class TrainingState : public ::testing::Test {
       });
     });
     return weights;
-  }
-
-  /// Beside the program: on a disk, as TMPDIR need not be.
-  static std::string disk_folder() {
-    const auto folder = fs::path(TESSERA_BINARY).parent_path() / "training_state_test";
-    fs::create_directories(folder);
-    return folder.string();
   }
 
   std::string folder_;

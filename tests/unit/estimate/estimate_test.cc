@@ -80,6 +80,10 @@ TEST(RankMemory, OffloadingLeavesGradientsAndWhatAnUpdateNeeds) {
             4 * (2200 - 200) + 4 * (400 + 3 * 1000) + 3 * 4 * 1000 / 2);
   EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true, .on_disk = true}),
             4 * (2200 - 200) + (4 * 400 + 2 * 3 * 1000) + 3 * 4 * 1000 / 2);
+  const auto kept = ShardingStrategy::kShardGradOp;
+  EXPECT_EQ(rank_bytes(sizes, {.strategy = kept, .ranks = 2, .on_disk = true}),
+            rank_bytes(sizes, {.ranks = 2, .on_disk = true}))
+      << "what is kept leaves while gradients come";
   const auto whole = ShardingStrategy::kNoShard;  // sums on their way; the weights, which in fp32 are the masters
   EXPECT_EQ(rank_bytes(sizes, {.strategy = whole, .ranks = 2, .on_disk = true}),
             4 * 4400 + 2 * 4 * (400 + 3 * 1000) + 4 * 4400 + 2 * 4 * 1000);
@@ -97,6 +101,18 @@ TEST(RankMemory, AMappedFrozenBaseIsOneCopyForAllRanks) {
   // The adapter with its gradient, two moments, slots twice (its sums on their way).
   EXPECT_EQ(rank_bytes(mapped, job), 4400 + 4 * (4 * 10 + 2 * 10));
   EXPECT_EQ(rank_bytes(cast, job), 4 * 4400 + 4 * (4 * 10 + 2 * 10));
+}
+
+TEST(RankMemory, OnADiskAFrozenBaseIsWholeAtTheEndOfForwardWhereItIsKept) {
+  auto parameters = small_model(false);
+  parameters.push_back({"layers.0.up.lora_A", 10, true, true});
+  const auto sizes = sizes_of(parameters);
+  const auto bytes = [&](ShardingStrategy strategy) {
+    return rank_bytes(sizes, {.strategy = strategy, .ranks = 2, .on_disk = true});
+  };
+  const std::int64_t slots = 4 * 10, adapter = 4 * 10 / 2;
+  EXPECT_EQ(bytes(ShardingStrategy::kShardGradOp), slots + 4 * 4400 / 2 + adapter);
+  EXPECT_EQ(bytes(ShardingStrategy::kFullShard), slots + 4 * (400 + 2 * 1010) / 2 + adapter);
 }
 
 TEST(BytesText, RoundsToTwoDigitsInUnitsOf1024) {

@@ -4,6 +4,7 @@
 #include "nn/linear_cross_entropy.h"
 #include "nn/lookup.h"
 #include "support/compare.h"
+#include "support/temp_folder.h"
 #include "support/train_small_net.h"
 
 namespace tessera::fsdp {
@@ -133,6 +134,19 @@ TEST(LargeRootParameters, GradientsAreThoseOfOneProcess) {
   for (const auto form : testing::kForms)
     for (const bool tied : {false, true})
       for (const int world : {2, 3}) expect_same_gradients(world, {.tied = tied}, by_blocks(form), one_backward);
+}
+
+TEST(LargeRootParameters, GradientsAreTheSameBesideStateOnADisk) {
+  const auto disk = test::TempFolder::on_disk("large_root");
+  for (const auto form : testing::kForms)
+    for (const auto strategy :
+         {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard})
+      for (const bool tied : {false, true}) {
+        auto how = by_blocks(form);
+        how.strategy = strategy;
+        how.offload_folder = disk.path();
+        expect_same_gradients(2, {.tied = tied}, how, one_backward);
+      }
 }
 
 TEST(LargeRootParameters, UntiedOnesTakeTurnsInOneSlot) {

@@ -4,27 +4,22 @@
 #include <filesystem>
 
 #include "io/tensor_source.h"
+#include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tensor/home.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/factory.h"
+#include "tessera/tensor/allocator.h"
 
 namespace tessera::fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TempFolder;
 using testing::batch;
 using testing::kForms;
 using testing::loss_of;
 using testing::SmallNet;
-
-/// A new folder beside the program: on a disk, as TMPDIR need not be.
-std::string disk_folder(const std::string& name) {
-  const auto folder = fs::path(TESSERA_BINARY).parent_path() / ("offload_test_" + name);
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder.string();
-}
 
 struct OffloadRun {
   std::map<std::string, at::Tensor> weights;
@@ -61,7 +56,8 @@ std::vector<OffloadRun> train_accumulating(int world, FsdpOptions options, bool 
 }
 
 TEST(Offload, GivesTheSameBitsWithAccumulationClippingAndFrozenParameters) {
-  const auto folder = disk_folder("bits");
+  const auto temp = TempFolder::on_disk("offload_bits");
+  const auto& folder = temp.path();
   for (int world : {1, 2, 3})
     for (auto form : kForms)
       for (auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard})
@@ -81,7 +77,8 @@ TEST(Offload, GivesTheSameBitsWithAccumulationClippingAndFrozenParameters) {
 }
 
 TEST(Offload, HoldsParametersAndTwoMomentsInFiles) {
-  const auto folder = disk_folder("bytes");
+  const auto temp = TempFolder::on_disk("offload_bytes");
+  const auto& folder = temp.path();
   for (auto form : kForms) {
     const auto runs =
         train_accumulating(2, {.wrap = wrap_classes({"MlpBlock"}), .gather = form, .offload_folder = folder}, false);
@@ -92,8 +89,29 @@ TEST(Offload, HoldsParametersAndTwoMomentsInFiles) {
   }
 }
 
+TEST(Offload, GradientsAreNotPartOfTheMemoryThatStepsKeep) {
+  tensor::use_step_allocator();
+  const auto temp = TempFolder::on_disk("offload_gradients");
+  const auto held = [&](const std::string& folder) {  // by gradients, in what steps keep
+    std::int64_t bytes = 0;
+    comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+      constexpr std::int64_t kDim = 1024;
+      testing::MlpBlock net(kDim, kDim, 1.0);
+      auto sharded = fully_shard(net, group, {.wrap = wrap_none(), .offload_folder = folder});
+      net(at::ones({2, kDim})).sum().backward();
+      const auto before = tensor::allocator_stats().used_bytes;
+      sharded->zero_grad();
+      bytes = before - tensor::allocator_stats().used_bytes;
+    });
+    return bytes;
+  };
+  EXPECT_GT(held(""), 8'000'000);
+  EXPECT_EQ(held(temp.path()), 0);
+}
+
 TEST(Offload, LeavesMappedWeightsInTheirFile) {
-  const auto folder = disk_folder("mapped");
+  const auto temp = TempFolder::on_disk("offload_mapped");
+  const auto& folder = temp.path();
   SmallNet values;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (auto& p : values.named_parameters()) tensors.emplace_back(p.key(), p.value().detach());
@@ -112,7 +130,8 @@ TEST(Offload, LeavesMappedWeightsInTheirFile) {
 }
 
 TEST(Offload, OptimizersWithOtherStatesKeepTheirBits) {
-  const auto folder = disk_folder("optimizers");
+  const auto temp = TempFolder::on_disk("offload_optimizers");
+  const auto& folder = temp.path();
   for (const std::string name : {"adamw_torch", "lion_32bit", "adagrad", "sgd", "adafactor"}) {
     std::vector<at::Tensor> results;
     for (const auto& offload : {std::string(), folder}) {
@@ -140,7 +159,8 @@ TEST(Offload, OptimizersWithOtherStatesKeepTheirBits) {
 TEST(DiskHome, RefusesFoldersThatSaveNothing) {
   EXPECT_THROW(tensor::DiskHome("/nowhere/at/all"), Error);
   EXPECT_THROW(tensor::DiskHome("/dev/shm"), Error);
-  tensor::DiskHome home(disk_folder("full"));
+  const auto temp = TempFolder::on_disk("offload_full");
+  tensor::DiskHome home(temp.path());
   try {
     home.allocate(std::int64_t{1} << 58, at::kByte);
     FAIL() << "no disk is that large";
@@ -151,7 +171,8 @@ TEST(DiskHome, RefusesFoldersThatSaveNothing) {
 }
 
 TEST(DiskHome, ValuesSurviveWithoutMemory) {
-  tensor::DiskHome home(disk_folder("values"));
+  const auto temp = TempFolder::on_disk("offload_values");
+  tensor::DiskHome home(temp.path());
   auto t = home.allocate(100'000, at::kFloat);
   EXPECT_EQ(home.held_bytes(), 400'000);
   t.copy_(at::arange(100'000));

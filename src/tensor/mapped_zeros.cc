@@ -1,4 +1,4 @@
-#include "tensor/lasting_zeros.h"
+#include "tensor/mapped_zeros.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
@@ -13,7 +13,7 @@ constexpr std::size_t kSmallestMapping = 1 << 20;  // bytes; below, a mapping of
 
 }  // namespace
 
-at::Tensor lasting_zeros(std::int64_t numel, at::ScalarType dtype) {
+at::Tensor mapped_zeros(std::int64_t numel, at::ScalarType dtype) {
   const auto bytes = static_cast<std::size_t>(numel) * c10::elementSize(dtype);
   void* memory = MAP_FAILED;
   if (bytes >= kSmallestMapping)
