@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/gradient_ring.h"
+#include "base/offloaded_piece.h"
 
 namespace tessera::estimate {
 namespace {
@@ -34,6 +36,10 @@ struct Buckets {
     for (const auto& [name, n] : units) turns.push_back(n);
     return ring_size(std::move(turns));
   }
+  /// Tables that no output head is tied to: only rows of them are read.
+  std::int64_t looked_up() const {
+    return between.empty() ? 0 : std::accumulate(before.begin(), before.end(), std::int64_t{0});
+  }
   /// Too large for the ring.
   std::int64_t apart() const {
     std::int64_t numel = 0;
@@ -61,8 +67,10 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
     if (p.trainable) buckets.add(unit, p.numel);
   }
   s.root_whole = whole[""];
+  s.looked_up = buckets.looked_up();
   whole.erase("");
   for (const auto& [name, numel] : whole) s.largest_unit_whole = std::max(s.largest_unit_whole, numel);
+  for (const auto& [name, numel] : buckets.units) s.largest_unit_trainable = std::max(s.largest_unit_trainable, numel);
   s.largest_leaf = buckets.largest();
   s.ring = buckets.ring();
   s.root_rest = buckets.rest;
@@ -80,21 +88,22 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const std::int64_t trainable = compute * s.trainable / slices;
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
   const std::int64_t frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
-  // Sums that need no memory of their own; sums on their way.
   const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
-  const std::int64_t replicas = whole ? 4 * (s.ring + s.tables_apart + s.root_rest) : 0;
-  const std::int64_t leaf = s.largest_leaf / slices;
-  if (!job.on_disk) return trainable + masters + frozen + 3 * gradients - in_slots + slots + replicas;
-  // Sums come in backward and leave after the optimizer's step; what was gathered leaves, unit by unit, as they come,
-  // but for what is whole on every rank.
-  const std::int64_t units = compute * (s.root_whole + 2 * s.largest_unit_whole) / job.ranks;
-  const std::int64_t forward = kept ? trainable + frozen : units;
-  const std::int64_t backward = gradients - in_slots + (whole ? trainable + frozen : units);
-  // The master and two moments of a slice at a time; where all is whole, the weights beside them, masters among them
+  const std::int64_t sums = gradients - in_slots;  // those that need memory of their own
+  if (!job.on_disk) return trainable + masters + frozen + 2 * gradients + sums + slots;
+  // Sums come in backward and leave after the optimizer's step. What was gathered leaves, unit by unit, as they come,
+  // but for the root and for what is whole on every rank.
+  const std::int64_t weights = trainable + frozen - compute * s.looked_up / slices;
+  const std::int64_t root = compute * (s.root_whole - s.looked_up) / job.ranks;
+  const std::int64_t units = 2 * compute * s.largest_unit_whole / job.ranks;
+  const std::int64_t their_sums = 2 * 4 * s.largest_unit_trainable / slices;
+  const std::int64_t forward = kept ? weights : root + units;
+  const std::int64_t backward = sums + (whole ? weights : root + std::max<std::int64_t>(0, units - their_sums));
+  // The master and two moments of a piece at a time; where all is whole, the weights beside them, masters among them
   // unless they are apart.
-  const std::int64_t beside = whole ? trainable - (job.low_precision ? 0 : 4 * leaf) : 0;
-  const std::int64_t update = gradients - in_slots + 3 * 4 * leaf + beside;
-  return slots + replicas + std::max({forward, backward, update});
+  const std::int64_t piece = std::min(s.largest_leaf / slices, kOffloadedPiece);
+  const std::int64_t update = sums + 3 * 4 * piece + (whole ? weights - (job.low_precision ? 0 : 4 * piece) : 0);
+  return slots + std::max({forward, backward, update});
 }
 
 }  // namespace tessera::estimate

@@ -359,7 +359,8 @@ void GradientReducer::start(Bucket& b, Flight& flight) {
     part.accumulate = s.leaf.grad().defined();
     part.out = part.accumulate ? s.leaf.grad() : empty_sum(b, i);
     how.accumulate = part.accumulate;
-    if (mesh_.replicate) {  // summed over replicas in the dtype of reductions, then added to what is there
+    // Summed over replicas in the dtype of reductions, then added to what is there.
+    if (mesh_.replicate && (part.accumulate || s.reduce != part.out.scalar_type())) {
       part.target = part.out;
       part.out = at::empty({s.layout.slice_numel}, s.reduce);
       how.accumulate = false;
@@ -389,10 +390,8 @@ void GradientReducer::complete(Flight& flight) {
   for (auto& part : flight.parts) {
     region_ ? part.work->wait() : part.work->wait_input_free();
     part.buffer = at::Tensor();
-    if (part.target.defined()) {
-      mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();
-      part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
-    }
+    if (mesh_.replicate) mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();
+    if (part.target.defined()) part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
     part.leaf.mutable_grad() = part.out;
     part.out = part.target = at::Tensor();
   }

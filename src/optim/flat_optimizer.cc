@@ -2,6 +2,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
+#include "base/offloaded_piece.h"
 #include "optim/update.h"
 #include "tensor/home.h"
 #include "tensor/mapped_zeros.h"
@@ -53,9 +56,7 @@ void FlatOptimizer::step() {
     if (grad.scalar_type() != p.scalar_type() || !grad.is_contiguous()) grad = grad.to(p.scalar_type()).contiguous();
     for (const auto& slice : slices_) {
       if (slice.numel == 0 || slice.parameter != static_cast<std::int64_t>(i)) continue;
-      if (home_) for_offloaded(slice, &tensor::Home::fetch);
-      update_slice(slice, p, grad);
-      if (home_) for_offloaded(slice, &tensor::Home::put_away);
+      home_ ? update_offloaded(slice, p, grad) : update_slice(slice, p, grad);
     }
     p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
   }
@@ -78,8 +79,28 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
   });
 }
 
+// Piece by piece, the next one on its way, so that not even a large slice is in memory whole.
+void FlatOptimizer::update_offloaded(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {
+  const auto part = [&](std::int64_t begin, std::int64_t end) {
+    auto result = slice;
+    begin = std::max<std::int64_t>(begin, 0);
+    result.parameter_offset += begin;
+    result.numel = std::max<std::int64_t>(std::min(end, slice.numel) - begin, 0);
+    return result;
+  };
+  constexpr std::int64_t kPage = 4096;  // elements, at least a page of them: the one that a piece shares with the last
+  for_offloaded(part(0, kOffloadedPiece), &tensor::Home::fetch);
+  for (std::int64_t begin = 0; begin < slice.numel; begin += kOffloadedPiece) {
+    const auto end = begin + kOffloadedPiece;
+    for_offloaded(part(end, end + kOffloadedPiece), &tensor::Home::fetch);
+    update_slice(part(begin, end), parameter, grad);
+    for_offloaded(part(begin - kPage, end), &tensor::Home::put_away);
+  }
+}
+
 void FlatOptimizer::for_offloaded(const ParameterSlice& slice, OffloadAction action) const {
   const auto flat = static_cast<std::size_t>(slice.parameter);
+  if (slice.numel == 0) return;
   const auto range = [&](const at::Tensor& t) {
     return t.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
   };

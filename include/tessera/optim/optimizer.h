@@ -107,6 +107,7 @@ class FlatOptimizer : public Optimizer {
  private:
   void allocate_states();
   void update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
+  void update_offloaded(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
   using OffloadAction = void (tensor::Home::*)(const at::Tensor&) const;
   void for_offloaded(const ParameterSlice& slice, OffloadAction action) const;
   double weight_decay_;

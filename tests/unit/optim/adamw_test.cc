@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "support/temp_folder.h"
+#include "tensor/home.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 
@@ -54,6 +56,28 @@ TEST(AdamW, BitsDoNotDependOnHowAParameterIsCut) {
     two.step();
   }
   EXPECT_TRUE(at::equal(whole.detach(), at::cat({left.detach(), right.detach()})));
+}
+
+TEST(AdamW, PieceByPieceOnADiskTheBitsAreTheSame) {
+  const auto disk = test::TempFolder::on_disk("adamw");
+  constexpr std::int64_t kNumel = 2'500'003, kFirst = 1'001;  // three pieces, none at the edge of a page
+  const std::vector<ParameterSlice> slices = {
+      {.name = "a", .shape = {kFirst}, .numel = kFirst, .parameter = 0},
+      {.name = "b", .shape = {kNumel - kFirst}, .numel = kNumel - kFirst, .parameter = 0, .parameter_offset = kFirst}};
+  std::vector<at::Tensor> trained;
+  for (const bool offloaded : {false, true}) {
+    auto home = offloaded ? std::make_shared<tensor::DiskHome>(disk.path()) : nullptr;
+    auto p = offloaded ? home->allocate(kNumel, at::kFloat) : at::empty({kNumel});
+    p.copy_(wave(kNumel, 1)).set_requires_grad(true);
+    AdamW optimizer({p}, slices, {});
+    optimizer.keep_state_in(home);
+    for (int t = 0; t < 2; ++t) {
+      p.mutable_grad() = wave(kNumel, 5 + t);
+      optimizer.step();
+    }
+    trained.push_back(p.detach().clone());
+  }
+  EXPECT_TRUE(at::equal(trained[0], trained[1]));
 }
 
 TEST(AdamW, LeavesNoDecayRangesUndecayed) {
