@@ -100,6 +100,7 @@ std::vector<std::string> rank_row(const std::string& name, const ModelSizes& siz
     row.push_back(bytes_text(static_cast<double>(rank_bytes(sizes, {.strategy = strategy,
                                                                     .ranks = options.num_processes,
                                                                     .low_precision = options.mixed_precision != "no",
+                                                                    .whole_masters = options.mixed_precision == "fp16",
                                                                     .on_disk = on_disk}))));
   return row;
 }

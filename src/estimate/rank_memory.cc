@@ -84,7 +84,8 @@ std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
   const std::int64_t slices = whole ? 1 : job.ranks, compute = job.low_precision ? 2 : 4;
   const bool narrow_tables = job.low_precision && job.ranks > 1;
   const std::int64_t slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
-  const std::int64_t gradients = 4 * s.trainable / slices, masters = job.low_precision ? gradients : 0;
+  const std::int64_t gradients = 4 * s.trainable / slices;
+  const std::int64_t masters = !job.low_precision ? 0 : job.whole_masters ? gradients : gradients / 2;
   const std::int64_t trainable = compute * s.trainable / slices;
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
   const std::int64_t frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;

@@ -38,6 +38,7 @@ struct RankJob {
   config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;  // the hybrid ones are not known here
   int ranks = 1;                                                             // of one host
   bool low_precision = false;                                                // bf16 or fp16 computation, fp32 masters
+  bool whole_masters = false;                                                // fp16: they are not kept in halves
   bool on_disk = false;                                                      // fsdp_offload_folder
 };
 

@@ -31,6 +31,8 @@ class Model final : public FullyShardedDataParallel {
     for (const auto& unit : runtime_->units())
       for (std::size_t s = 0; s < unit->segments().size(); ++s)
         if (unit->segments()[s].trainable) leaves_.push_back({unit.get(), s});
+    state_home_ = runtime_->home();
+    if (!state_home_) state_home_ = split_masters();
   }
 
   std::vector<at::Tensor> parameters() const override {
@@ -82,7 +84,7 @@ class Model final : public FullyShardedDataParallel {
                     *runtime_->mesh().shard, visit);
   }
 
-  std::shared_ptr<tensor::Home> state_home() const override { return runtime_->home(); }
+  std::shared_ptr<tensor::Home> state_home() const override { return state_home_; }
   MemoryStats memory() const override;
   CommStats comm_stats() const override { return runtime_->stats(); }
   std::string to_string() const override { return print_model(*runtime_); }
@@ -102,11 +104,22 @@ class Model final : public FullyShardedDataParallel {
     return result;
   }
 
+  /// Null: there are none.
+  std::shared_ptr<tensor::Home> split_masters() const {
+    std::vector<std::shared_ptr<SplitMaster>> masters;
+    for (const auto& unit : runtime_->units())
+      for (const auto& m : unit->store().split_masters())
+        if (m) masters.push_back(m);
+    return masters.empty() ? nullptr : std::make_shared<SplitMasters>(std::move(masters));
+  }
+
   ShardView mapped_view(const UnitParameter& p) const;
+  void visit_shard(Unit& unit, std::size_t segment, const VisitTensor& visit);
 
   std::shared_ptr<Runtime> runtime_;
   std::vector<std::pair<int, int>> registration_;  // unit and index in it
   std::vector<Leaf> leaves_;
+  std::shared_ptr<tensor::Home> state_home_;
 };
 
 // A mapped parameter is whole on every rank; rank 0 answers for it.
@@ -124,6 +137,7 @@ std::vector<ShardView> Model::shards() const {
   std::unordered_map<const UnitParameter*, ShardView> held;
   std::int64_t leaf = -1;
   for (const auto& unit : runtime_->units()) {
+    unit->store().join_masters();
     for (std::size_t s = 0; s < unit->segments().size(); ++s) {
       const auto& segment = unit->segments()[s];
       if (segment.trainable) ++leaf;
@@ -154,6 +168,12 @@ std::vector<ShardView> Model::shards() const {
   return result;
 }
 
+void Model::visit_shard(Unit& unit, std::size_t segment, const VisitTensor& visit) {
+  unit.store().join_masters();
+  visit_segment(unit, unit.segments()[segment], unit.store().shard(segment), *runtime_->mesh().shard, visit);
+  unit.store().settle();
+}
+
 void Model::visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) {
   const VisitTensor filtered = [&](const std::string& name, const at::Tensor& tensor) {
     if (!wanted || wanted(name)) visit(name, tensor);
@@ -169,7 +189,7 @@ void Model::visit_full(const VisitTensor& visit, const std::function<bool(const 
       if (!segment.trainable && unit->store().always_whole())
         visit_whole(*unit, segment, unit->store().whole(s), filtered);
       else
-        visit_segment(*unit, segment, unit->store().shard(s), *runtime_->mesh().shard, filtered);
+        visit_shard(*unit, s, filtered);
     }
     for (const auto& p : unit->parameters())
       if (p.spec.mapped) filtered(p.spec.name, p.mapped);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fsdp/flat_layout.h"
+#include "fsdp/split_master.h"
 #include "tensor/home.h"
 #include "tessera/comm/communicator.h"
 
@@ -42,6 +43,11 @@ class ParameterStore {
   virtual bool needs_publish() const = 0;
   /// Makes this rank's slices visible to its peers, who see them after the next fence.
   virtual void publish() = 0;
+  /// Gives shards that are kept in halves their memory, until they are published or settle() finds nothing written.
+  virtual void join_masters() {}
+  virtual void settle() {}
+  const std::vector<std::shared_ptr<SplitMaster>>& split_masters() const { return masters_; }
+
   /// Offloaded memory of this unit is about to be used, or is not needed for a while.
   virtual void fetch(const tensor::Home& home) const = 0;
   virtual void put_away(const tensor::Home& home) const = 0;
@@ -54,6 +60,7 @@ class ParameterStore {
 
  protected:
   std::vector<at::Tensor> shards_;
+  std::vector<std::shared_ptr<SplitMaster>> masters_;  // by segment, null where a shard is never split; or empty
 };
 
 /// `home`: where private slices lie; null: in memory.

@@ -121,6 +121,7 @@ void Runtime::end_backward() {
 
 void Runtime::publish() {
   bool needed = false;
+  for (const auto& unit : units_) unit->store().settle();
   for (const auto& unit : units_) needed = needed || unit->store().needs_publish();
   if (!needed) return;
   if (read_since_fence_) mesh_.shard->barrier();

@@ -1,5 +1,6 @@
 // Gathering without copies: the ranks of a host address one region. Where compute and stored dtype agree the slice in
-// the region is the master; else masters are private, and publish() casts them into the region.
+// the region is the master; else masters are private, and publish() casts them into the region. Of masters in float32
+// beside bfloat16 only the bits that the region lacks may be kept.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
@@ -28,6 +29,8 @@ class SharedStore final : public ParameterStore {
       shards_.push_back(in_place ? slices_.back() : allocate_shard(s, home));
       shards_.back().set_requires_grad(s.trainable);
       published_.push_back(shards_.back()._version());
+      const bool splits = !home && s.shard_dtype() == at::kFloat && s.compute == at::kBFloat16;
+      masters_.push_back(splits ? std::make_shared<SplitMaster>(shards_.back(), slices_.back()) : nullptr);
     }
   }
 
@@ -39,17 +42,28 @@ class SharedStore final : public ParameterStore {
 
   bool needs_publish() const override {
     for (std::size_t i = 0; i < shards_.size(); ++i)
-      if (static_cast<std::uint32_t>(shards_[i]._version()) != published_[i]) return true;
+      if (written(i) || (masters_[i] && masters_[i]->undivided())) return true;
     return false;
   }
 
   void publish() override {
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
-      if (static_cast<std::uint32_t>(shards_[i]._version()) == published_[i]) continue;
-      if (!shards_[i].is_same(slices_[i])) slices_[i].copy_(shards_[i]);
+      if (masters_[i] && (written(i) || masters_[i]->undivided()))
+        masters_[i]->divide();
+      else if (written(i) && !shards_[i].is_same(slices_[i]))
+        slices_[i].copy_(shards_[i]);
       published_[i] = shards_[i]._version();
     }
+  }
+
+  void join_masters() override {
+    for (const auto& m : masters_)
+      if (m) m->join();
+  }
+  void settle() override {
+    for (const auto& m : masters_)
+      if (m) m->settle();
   }
 
   void fetch(const tensor::Home& home) const override {
@@ -66,7 +80,10 @@ class SharedStore final : public ParameterStore {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
       bytes += static_cast<std::int64_t>(slices_[i].nbytes());
-      if (!shards_[i].is_same(slices_[i])) bytes += static_cast<std::int64_t>(shards_[i].nbytes());
+      if (masters_[i])
+        bytes += masters_[i]->bytes();
+      else if (!shards_[i].is_same(slices_[i]))
+        bytes += static_cast<std::int64_t>(shards_[i].nbytes());
     }
     return bytes;
   }
@@ -74,6 +91,8 @@ class SharedStore final : public ParameterStore {
   bool always_whole() const override { return true; }
 
  private:
+  bool written(std::size_t i) const { return static_cast<std::uint32_t>(shards_[i]._version()) != published_[i]; }
+
   std::vector<Segment> segments_;
   std::vector<at::Tensor> wholes_, slices_;
   std::vector<std::uint32_t> published_;

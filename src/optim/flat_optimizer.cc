@@ -3,11 +3,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/offloaded_piece.h"
 #include "optim/update.h"
 #include "tensor/home.h"
 #include "tensor/mapped_zeros.h"
+#include "tensor/split_floats.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 
@@ -23,6 +25,7 @@ FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<Par
 void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::Home> home) {
   TESSERA_CHECK(states_.empty(), "keep_state_in() comes before the first step");
   home_ = std::move(home);
+  if (home_) home_->accept_halves();
 }
 
 void FlatOptimizer::allocate_states() {
@@ -62,8 +65,13 @@ void FlatOptimizer::step() {
   }
 }
 
+Update FlatOptimizer::scalars_of(const ParameterSlice& slice) const {
+  return update(lr_ * slice.lr_scale, slice.weight_decay.value_or(weight_decay_));
+}
+
 void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {
-  const auto scalars = update(lr_ * slice.lr_scale, slice.weight_decay.value_or(weight_decay_));
+  if (const auto* halves = home_ ? home_->halves_of(parameter) : nullptr) return update_halves(slice, *halves, grad);
+  const auto scalars = scalars_of(slice);
   const auto flat = static_cast<std::size_t>(slice.parameter);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, parameter.scalar_type(), "optimizer", [&] {
     auto* p = parameter.mutable_data_ptr<scalar_t>() + slice.parameter_offset;
@@ -76,6 +84,30 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
       for (std::size_t k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + begin : nullptr;
       update_range(scalars, end - begin, p + begin, g + begin, here);
     });
+  });
+}
+
+/// Through a block of float32 that stays in the first cache.
+void FlatOptimizer::update_halves(const ParameterSlice& slice, const tensor::SplitFloats& values,
+                                  const at::Tensor& grad) {
+  const auto scalars = scalars_of(slice);
+  const auto flat = static_cast<std::size_t>(slice.parameter);
+  const auto* g = grad.const_data_ptr<float>();
+  States<float> s{};
+  for (std::size_t k = 0; k < states_.size(); ++k)
+    if (states_[k][flat].defined()) s[k] = states_[k][flat].mutable_data_ptr<float>();
+  const auto first = slice.parameter_offset;
+  at::parallel_for(first, first + slice.numel, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kBlock = 2048;
+    alignas(64) std::array<float, kBlock> block;
+    for (auto at = begin; at < end; at += kBlock) {
+      const auto count = std::min(kBlock, end - at);
+      States<float> here{};
+      for (std::size_t k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + at : nullptr;
+      values.read(at, count, block.data());
+      update_range(scalars, count, block.data(), g + at, here);
+      values.write(at, count, block.data());
+    }
   });
 }
 

@@ -12,6 +12,8 @@
 
 namespace tessera::tensor {
 
+struct SplitFloats;
+
 class Home {
  public:
   virtual ~Home() = default;
@@ -22,6 +24,10 @@ class Home {
   /// Nobody needs it for a while: the memory behind it may serve others. Values stay, and reading it brings them back.
   /// Tensors that lie elsewhere are left alone.
   virtual void put_away(const at::Tensor& t) const = 0;
+  /// The caller reads and writes parameters where halves_of() says: these may lose their own memory from now on.
+  virtual void accept_halves() {}
+  /// Where a parameter without memory has its values; nullptr: it has memory. Until the parameter is written to next.
+  virtual const SplitFloats* halves_of(const at::Tensor& /*parameter*/) const { return nullptr; }
   /// Of what was allocated and is still held.
   virtual std::int64_t held_bytes() const = 0;
 };

@@ -145,9 +145,12 @@ class FullyShardedDataParallel {
   virtual ~FullyShardedDataParallel() = default;
 
   /// 1-D sharded leaves, one for each trainable segment: give them to an optimizer. After backward their grad() holds
-  /// the average over ranks (or the sum, see set_gradient_divisor). Order and sizes are the same on every rank.
+  /// the average over ranks (or the sum, see set_gradient_divisor). Order and sizes are the same on every rank. Where
+  /// param_dtype is bfloat16 and an optimizer was told to keep_state_in(state_home()), they have no memory of their own
+  /// from the next forward on: a master is then the bfloat16 value that units compute with and the bits that it lacks.
   virtual std::vector<at::Tensor> parameters() const = 0;
-  /// Every parameter's part on this rank, in registration order. `local` of trainable ones aliases parameters().
+  /// Every parameter's part on this rank, in registration order. `local` of trainable ones aliases parameters(), which
+  /// have memory until the next forward.
   virtual std::vector<ShardView> shards() const = 0;
 
   /// Gradients are summed and divided by this; default: the world size.
@@ -176,7 +179,7 @@ class FullyShardedDataParallel {
   virtual void visit_full_of(const std::vector<at::Tensor>& like_parameters,
                              const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
 
-  /// Where optimizer state shall lie (optim::Optimizer::keep_state_in()); null: in memory.
+  /// Where optimizer state shall lie (optim::Optimizer::keep_state_in()), and how masters may; null: in memory, whole.
   virtual std::shared_ptr<tensor::Home> state_home() const = 0;
 
   virtual MemoryStats memory() const = 0;

@@ -17,7 +17,8 @@ class Communicator;
 }
 namespace tessera::tensor {
 class Home;
-}
+struct SplitFloats;
+}  // namespace tessera::tensor
 
 namespace tessera::optim {
 
@@ -58,7 +59,8 @@ class Optimizer {
   virtual std::vector<StateSlice> state() = 0;
 
   /// Before the first step or state(): state tensors as large as the parameters are kept there (null: in memory), and
-  /// both they and the parameters are put away as step() is done with them. Rules with small states ignore it.
+  /// both they and the parameters are put away as step() is done with them. Rules that treat every element alone then
+  /// take masters in halves as well (fsdp: parameters() loses its memory). Rules with small states ignore it.
   virtual void keep_state_in(std::shared_ptr<tensor::Home> /*home*/) {}
 
   void set_lr(double lr) { lr_ = lr; }
@@ -107,6 +109,8 @@ class FlatOptimizer : public Optimizer {
  private:
   void allocate_states();
   void update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
+  Update scalars_of(const ParameterSlice& slice) const;
+  void update_halves(const ParameterSlice& slice, const tensor::SplitFloats& values, const at::Tensor& grad);
   void update_offloaded(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
   using OffloadAction = void (tensor::Home::*)(const at::Tensor&) const;
   void for_offloaded(const ParameterSlice& slice, OffloadAction action) const;

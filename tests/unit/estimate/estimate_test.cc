@@ -56,10 +56,11 @@ TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarge
       << "perhaps tied: open from forward on";
 }
 
-TEST(RankMemory, LowPrecisionKeepsMastersAndHalvesWhatIsComputedWith) {
+TEST(RankMemory, LowPrecisionHalvesWhatIsComputedWithAndKeepsWhatMastersHaveBeside) {
   const auto sizes = sizes_of(small_model(true, false));
-  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true}),
-            2 * 2200 + 4 * (4 * 2200 - 200) + 4 * 400 + 2 * 3 * 1000);
+  const std::int64_t others = 4 * (3 * 2200 - 200) + 4 * 400 + 2 * 3 * 1000;
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true}), (2 + 2) * 2200 + others);
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .low_precision = true, .whole_masters = true}), (2 + 4) * 2200 + others);
 }
 
 TEST(RankMemory, ATableApartWaitsInSixteenBitsWhereItsSumDoesNotStay) {
@@ -69,8 +70,9 @@ TEST(RankMemory, ATableApartWaitsInSixteenBitsWhereItsSumDoesNotStay) {
   const auto with = sizes_of(parameters), without = sizes_of(small_model(true, false));
   const auto more = [&](const RankJob& job) { return rank_bytes(with, job) - rank_bytes(without, job); };
   EXPECT_EQ(more({.ranks = 2}), (4 * 4 / 2 - 4 / 2 + 4) * kTable) << "in fp32 the sum stays in the slot";
-  EXPECT_EQ(more({.ranks = 4, .low_precision = true}), (2 + 4 * 4) * kTable / 4 + 2 * kTable);
-  EXPECT_EQ(more({.ranks = 1, .low_precision = true}), (2 + 3 * 4 + 4) * kTable) << "as wide as its sum, which stays";
+  EXPECT_EQ(more({.ranks = 4, .low_precision = true}), (2 + 2 + 3 * 4) * kTable / 4 + 2 * kTable);
+  EXPECT_EQ(more({.ranks = 1, .low_precision = true}), (2 + 2 + 2 * 4 + 4) * kTable)
+      << "as wide as its sum, which stays";
 }
 
 TEST(RankMemory, OffloadingLeavesGradientsBesideTheRootOrAPieceOfAnUpdate) {

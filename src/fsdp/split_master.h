@@ -1,0 +1,60 @@
+#pragma once
+// Masters in float32 of what computes in bfloat16, held as the copy for the computation and the bits that it lacks
+// (tensor/split_floats.h): 4 bytes an element where a master beside the copy takes 6.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tensor/home.h"
+#include "tensor/split_floats.h"
+
+namespace tessera::fsdp {
+
+/// The master of one slice. Whole at first: `leaf` has memory. Once an optimizer has said that it takes halves,
+/// divide() leaves `leaf` without, and join() gives it back for a while.
+class SplitMaster {
+ public:
+  /// leaf: float32. high: this rank's slice of the copy for the computation, bfloat16.
+  SplitMaster(at::Tensor leaf, at::Tensor high) : leaf_(std::move(leaf)), halves_{std::move(high), {}} {}
+
+  const at::Tensor& leaf() const { return leaf_; }
+  void accept_halves() { accepted_ = true; }
+  /// To be divided at the next publication although nothing was written: it never was.
+  bool undivided() const { return accepted_ && !halves_.low.defined(); }
+  /// nullptr while the leaf has memory: what is written there counts.
+  const tensor::SplitFloats* halves() const { return whole_ ? nullptr : &halves_; }
+
+  /// Brings the leaf's values to where the computation reads them.
+  void divide();
+  void join();
+  /// Takes the leaf's memory away again, unless it was written to since join().
+  void settle();
+  std::int64_t bytes() const;  // beside the copy for the computation
+
+ private:
+  bool read_only() const;
+  void take_memory_away();
+  at::Tensor leaf_;
+  tensor::SplitFloats halves_;
+  bool accepted_ = false, whole_ = true;
+  std::uint32_t joined_version_ = 0;
+};
+
+/// Optimizer state in memory, parameters in halves.
+class SplitMasters final : public tensor::Home {
+ public:
+  explicit SplitMasters(std::vector<std::shared_ptr<SplitMaster>> masters) : masters_(std::move(masters)) {}
+  at::Tensor allocate(std::int64_t numel, at::ScalarType dtype) override;
+  void fetch(const at::Tensor&) const override {}
+  void put_away(const at::Tensor&) const override {}
+  std::int64_t held_bytes() const override { return 0; }
+  void accept_halves() override;
+  const tensor::SplitFloats* halves_of(const at::Tensor& parameter) const override;
+
+ private:
+  std::vector<std::shared_ptr<SplitMaster>> masters_;
+};
+
+}  // namespace tessera::fsdp
