@@ -15,7 +15,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Words = hn::ScalableTag<std::uint32_t>;
 using Halves = hn::Rebind<std::uint16_t, Words>;
 
-void join_vector(const std::uint16_t* high, const std::uint16_t* low, float* values) {
+HWY_INLINE void join_vector(const std::uint16_t* high, const std::uint16_t* low, float* values) {
   const Words words;
   const auto rounded = hn::PromoteTo(words, hn::LoadU(Halves(), high));
   const auto rest = hn::PromoteTo(words, hn::LoadU(Halves(), low));
@@ -23,7 +23,7 @@ void join_vector(const std::uint16_t* high, const std::uint16_t* low, float* val
   hn::StoreU(hn::Or(hn::ShiftLeft<16>(upper), rest), words, reinterpret_cast<std::uint32_t*>(values));
 }
 
-void split_vector(const float* values, std::uint16_t* high, std::uint16_t* low) {
+HWY_INLINE void split_vector(const float* values, std::uint16_t* high, std::uint16_t* low) {
   const Words words;
   const auto set = [&](std::uint32_t x) { return hn::Set(words, x); };
   auto bits = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(values));
