@@ -21,7 +21,7 @@ export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 peer_mib() {
   local adapted=
   [ "$1" = lora ] && adapted="--adapter '$adapter'"
-  "$here/in_turns.py" --rounds 1 --steps 6 --interval 0.1 --run "fsdp2='$(dirname "$python")/torchrun' --nproc_per_node 2 '$here/../peers/causal_lm.py' train \
+  "$here/in_turns.py" --rounds 1 --steps 16 --interval 0.02 --run "fsdp2='$(dirname "$python")/torchrun' --nproc_per_node 2 '$here/../peers/causal_lm.py' train \
     --api fsdp2 --model '$model' --tokens '$tokens' $adapted --batch 1 --steps {steps} --precision $2 --strategy $3 --out {metrics}" >"$work/peer"
   python3 -c 'import json, sys; pss = json.loads(open(sys.argv[1]).readline())["pss_mib"]; print(sum(pss) / len(pss))' "$work/peer"
 }
