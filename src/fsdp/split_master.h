@@ -3,8 +3,8 @@
 // (tensor/split_floats.h): 4 bytes an element where a master beside the copy takes 6.
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "tensor/home.h"
