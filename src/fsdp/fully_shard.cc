@@ -145,7 +145,7 @@ std::vector<ShardView> Model::shards() const {
         const auto& shard = unit->store().shard(s);
         auto& view = held[&unit->parameters()[static_cast<std::size_t>(piece.parameter)]];
         view.offset = piece.in_parameter;
-        view.local = shard.detach().narrow(0, piece.in_slice, piece.numel);
+        view.local = unit->store().values(s).narrow(0, piece.in_slice, piece.numel);
         if (shard.grad().defined()) view.grad = shard.grad().narrow(0, piece.in_slice, piece.numel);
         if (segment.trainable) view.parameter = leaf, view.parameter_offset = piece.in_slice;
       }
@@ -157,8 +157,7 @@ std::vector<ShardView> Model::shards() const {
     const auto& p = unit.parameters()[static_cast<std::size_t>(i)];
     auto found = held.find(&p);
     auto view = p.spec.mapped ? mapped_view(p) : found == held.end() ? ShardView{} : found->second;
-    if (!view.local.defined())
-      view.local = unit.store().shard(static_cast<std::size_t>(p.segment)).detach().narrow(0, 0, 0);
+    if (!view.local.defined()) view.local = unit.store().values(static_cast<std::size_t>(p.segment)).narrow(0, 0, 0);
     view.name = p.spec.name;
     view.shape = p.spec.shape;
     view.trainable = p.spec.trainable;

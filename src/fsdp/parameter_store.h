@@ -30,6 +30,11 @@ class ParameterStore {
   /// 1-D [slice_numel] in shard_dtype; a leaf that requires grad when the segment is trainable.
   const at::Tensor& shard(std::size_t segment) const { return shards_[segment]; }
   std::size_t segments() const { return shards_.size(); }
+  /// The shard's values, once join_masters() was called; they stay as long as somebody holds them.
+  at::Tensor values(std::size_t segment) const {
+    const bool split = segment < masters_.size() && masters_[segment];
+    return split ? masters_[segment]->values() : shards_[segment].detach();
+  }
 
   virtual void start_gather() = 0;
   virtual void finish_gather() = 0;

@@ -26,11 +26,12 @@ class SharedStore final : public ParameterStore {
       auto* own = data + s.slice_numel * rank * static_cast<std::int64_t>(c10::elementSize(s.compute));
       slices_.push_back(at::from_blob(own, {s.slice_numel}, [region](void*) {}, at::TensorOptions().dtype(s.compute)));
       const bool in_place = s.shard_dtype() == s.compute;
-      shards_.push_back(in_place ? slices_.back() : allocate_shard(s, home));
+      const bool splits = !home && s.shard_dtype() == at::kFloat && s.compute == at::kBFloat16;
+      auto memory = in_place ? slices_.back() : allocate_shard(s, home);
+      masters_.push_back(splits ? std::make_shared<SplitMaster>(memory, slices_.back()) : nullptr);
+      shards_.push_back(splits ? masters_.back()->leaf() : std::move(memory));
       shards_.back().set_requires_grad(s.trainable);
       published_.push_back(shards_.back()._version());
-      const bool splits = !home && s.shard_dtype() == at::kFloat && s.compute == at::kBFloat16;
-      masters_.push_back(splits ? std::make_shared<SplitMaster>(shards_.back(), slices_.back()) : nullptr);
     }
   }
 

@@ -16,15 +16,18 @@ namespace tessera::fsdp {
 /// divide() leaves `leaf` without, and join() gives it back for a while.
 class SplitMaster {
  public:
-  /// leaf: float32. high: this rank's slice of the copy for the computation, bfloat16.
-  SplitMaster(at::Tensor leaf, at::Tensor high) : leaf_(std::move(leaf)), halves_{std::move(high), {}} {}
+  /// values: float32, what leaf() has at first. high: this rank's slice of the copy for the computation, bfloat16.
+  SplitMaster(at::Tensor values, at::Tensor high);
 
   const at::Tensor& leaf() const { return leaf_; }
+  /// The leaf's memory, while it has some. Who holds it has the values longer: a save may read them while the next step
+  /// computes.
+  const at::Tensor& values() const { return values_; }
   void accept_halves() { accepted_ = true; }
   /// To be divided at the next publication although nothing was written: it never was.
   bool undivided() const { return accepted_ && !halves_.low.defined(); }
   /// nullptr while the leaf has memory: what is written there counts.
-  const tensor::SplitFloats* halves() const { return whole_ ? nullptr : &halves_; }
+  const tensor::SplitFloats* halves() const { return values_.defined() ? nullptr : &halves_; }
 
   /// Brings the leaf's values to where the computation reads them.
   void divide();
@@ -35,10 +38,11 @@ class SplitMaster {
 
  private:
   bool read_only() const;
+  void give_memory(at::Tensor values);
   void take_memory_away();
-  at::Tensor leaf_;
+  at::Tensor leaf_, values_;
   tensor::SplitFloats halves_;
-  bool accepted_ = false, whole_ = true;
+  bool accepted_ = false;
   std::uint32_t joined_version_ = 0;
 };
 

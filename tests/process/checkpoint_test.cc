@@ -116,6 +116,23 @@ TEST_F(Checkpoints, ARunThatIsKilledAtAnyMomentGoesOnAndEndsTheSame) {
   EXPECT_TRUE(same_weights("whole", "killed"));
 }
 
+// Masters in halves are read while the next step computes.
+TEST_F(Checkpoints, InBfloat16SavingChangesNothingAndARunGoesOnBitEqual) {
+  const std::vector<std::string> flags = {"--bf16", "true", "--max_steps", "6"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), flags.begin(), flags.end());
+    return more;
+  };
+  const Finished saved = train(2, "saved", with({"--save_steps", "1"}));
+  ASSERT_EQ(saved.exit_code, 0) << saved.err;
+  ASSERT_EQ(train(2, "unsaved", with({"--save_strategy", "no"})).exit_code, 0);
+  EXPECT_TRUE(same_weights("saved", "unsaved"));
+  EXPECT_TRUE(same_weights("saved/checkpoint-6", "unsaved"));
+  const Finished r = train(2, "on", with({"--resume_from_checkpoint", folder_ + "/saved/checkpoint-3"}));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(same_weights("saved", "on"));
+}
+
 TEST_F(Checkpoints, AnotherNumberOfRanksKeepsTheOrderOfTheRows) {
   const auto flags = [](const char* batch) {
     return std::vector<std::string>{"--max_steps", "6", "--save_steps", "3", "--per_device_train_batch_size", batch};

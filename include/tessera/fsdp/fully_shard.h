@@ -150,7 +150,7 @@ class FullyShardedDataParallel {
   /// from the next forward on: a master is then the bfloat16 value that units compute with and the bits that it lacks.
   virtual std::vector<at::Tensor> parameters() const = 0;
   /// Every parameter's part on this rank, in registration order. `local` of trainable ones aliases parameters(), which
-  /// have memory until the next forward.
+  /// have memory until the next forward; what is written there afterwards is lost, what is read are the old values.
   virtual std::vector<ShardView> shards() const = 0;
 
   /// Gradients are summed and divided by this; default: the world size.

@@ -95,6 +95,27 @@ TEST(SplitMaster, AnUnchangedLookGivesItsMemoryBackAtTheNextForward) {
   });
 }
 
+// A save in the background reads them during the next steps.
+TEST(SplitMaster, ValuesThatSomebodyHoldsOutliveTheNextStep) {
+  comm::run_threads(2, [](std::shared_ptr<comm::Communicator> group) {
+    SmallNet net;
+    auto sharded = fully_shard(net, group, in_bfloat16());
+    optim::AdamW optimizer(sharded->parameters());
+    optimizer.keep_state_in(sharded->state_home());
+    for (int step = 0; step < 3; ++step) {
+      const auto views = sharded->shards();
+      std::vector<at::Tensor> before;
+      for (const auto& view : views) before.push_back(view.local.clone());
+      loss_of(net(batch(group->rank(), step)), group->rank(), step).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+      net(batch(group->rank(), step));
+      for (std::size_t i = 0; i < views.size(); ++i)
+        EXPECT_TRUE(at::equal(views[i].local, before[i])) << views[i].name << ", step " << step;
+    }
+  });
+}
+
 TEST(SplitMaster, WhatIsWrittenToShardsCounts) {
   const auto reset = [](FullyShardedDataParallel& sharded, int step) {
     if (step != 3) return;
