@@ -14,6 +14,27 @@
 #include "tessera/optim/optimizer.h"
 
 namespace tessera::optim {
+namespace {
+
+constexpr std::int64_t kGrain = 1 << 15;  // elements of a thread
+
+/// Those of one flat parameter, from its first element on.
+template <class T>
+States<T> states_of(const std::vector<std::vector<at::Tensor>>& by_name, std::size_t flat) {
+  States<T> result{};
+  for (std::size_t k = 0; k < by_name.size(); ++k)
+    if (by_name[k][flat].defined()) result[k] = by_name[k][flat].mutable_data_ptr<T>();
+  return result;
+}
+
+template <class T>
+States<T> from(const States<T>& states, std::int64_t offset) {
+  States<T> result{};
+  for (std::size_t k = 0; k < kMaxStates; ++k) result[k] = states[k] ? states[k] + offset : nullptr;
+  return result;
+}
+
+}  // namespace
 
 FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, double lr,
                              double weight_decay, std::vector<std::string> states)
@@ -72,17 +93,12 @@ Update FlatOptimizer::scalars_of(const ParameterSlice& slice) const {
 void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {
   if (const auto* halves = home_ ? home_->halves_of(parameter) : nullptr) return update_halves(slice, *halves, grad);
   const auto scalars = scalars_of(slice);
-  const auto flat = static_cast<std::size_t>(slice.parameter);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, parameter.scalar_type(), "optimizer", [&] {
     auto* p = parameter.mutable_data_ptr<scalar_t>() + slice.parameter_offset;
     const auto* g = grad.const_data_ptr<scalar_t>() + slice.parameter_offset;
-    States<scalar_t> s{};
-    for (std::size_t k = 0; k < states_.size(); ++k)
-      if (states_[k][flat].defined()) s[k] = states_[k][flat].mutable_data_ptr<scalar_t>() + slice.parameter_offset;
-    at::parallel_for(0, slice.numel, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
-      States<scalar_t> here{};
-      for (std::size_t k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + begin : nullptr;
-      update_range(scalars, end - begin, p + begin, g + begin, here);
+    const auto s = states_of<scalar_t>(states_, static_cast<std::size_t>(slice.parameter));
+    at::parallel_for(0, slice.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      update_range(scalars, end - begin, p + begin, g + begin, from(s, slice.parameter_offset + begin));
     });
   });
 }
@@ -91,21 +107,16 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
 void FlatOptimizer::update_halves(const ParameterSlice& slice, const tensor::SplitFloats& values,
                                   const at::Tensor& grad) {
   const auto scalars = scalars_of(slice);
-  const auto flat = static_cast<std::size_t>(slice.parameter);
   const auto* g = grad.const_data_ptr<float>();
-  States<float> s{};
-  for (std::size_t k = 0; k < states_.size(); ++k)
-    if (states_[k][flat].defined()) s[k] = states_[k][flat].mutable_data_ptr<float>();
+  const auto s = states_of<float>(states_, static_cast<std::size_t>(slice.parameter));
   const auto first = slice.parameter_offset;
-  at::parallel_for(first, first + slice.numel, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+  at::parallel_for(first, first + slice.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     constexpr std::int64_t kBlock = 2048;
     alignas(64) std::array<float, kBlock> block;
     for (auto at = begin; at < end; at += kBlock) {
       const auto count = std::min(kBlock, end - at);
-      States<float> here{};
-      for (std::size_t k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + at : nullptr;
       values.read(at, count, block.data());
-      update_range(scalars, count, block.data(), g + at, here);
+      update_range(scalars, count, block.data(), g + at, from(s, at));
       values.write(at, count, block.data());
     }
   });
