@@ -54,6 +54,19 @@ void expect_same_bits(const SplitRun& a, const SplitRun& b) {
   for (const auto& [name, t] : a.weights) EXPECT_TRUE(at::equal(t, b.weights.at(name))) << name;
 }
 
+using Body = std::function<void(SmallNet&, FullyShardedDataParallel&, optim::Optimizer&)>;
+
+/// On each of these ranks, with an optimizer that takes halves.
+void with_halves(int world, const Body& body) {
+  comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+    SmallNet net;
+    auto sharded = fully_shard(net, group, in_bfloat16());
+    optim::AdamW optimizer(sharded->parameters());
+    optimizer.keep_state_in(sharded->state_home());
+    body(net, *sharded, optimizer);
+  });
+}
+
 TEST(SplitMaster, TrainsAsAWholeMasterDoesInTwoThirdsOfTheMemory) {
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard})
     for (const std::string rule : {"adamw_torch", "lion_32bit", "adagrad", "sgd", "rmsprop"}) {
@@ -75,41 +88,34 @@ TEST(SplitMaster, LookingAtShardsBetweenStepsChangesNothing) {
 }
 
 TEST(SplitMaster, AnUnchangedLookGivesItsMemoryBackAtTheNextForward) {
-  comm::run_threads(1, [](std::shared_ptr<comm::Communicator> group) {
-    SmallNet net;
-    auto sharded = fully_shard(net, group, in_bfloat16());
-    optim::AdamW optimizer(sharded->parameters());
-    optimizer.keep_state_in(sharded->state_home());
-    const auto whole = sharded->memory().shard_bytes;
+  with_halves(1, [](SmallNet& net, FullyShardedDataParallel& sharded, optim::Optimizer& optimizer) {
+    const auto whole = sharded.memory().shard_bytes;
     net(batch(0, 0));
-    const auto split = sharded->memory().shard_bytes;
+    const auto split = sharded.memory().shard_bytes;
     EXPECT_LT(split, whole);
-    sharded->shards();
-    EXPECT_EQ(sharded->memory().shard_bytes, whole + split - whole / 3) << "halves, and the whole beside them";
+    sharded.shards();
+    EXPECT_EQ(sharded.memory().shard_bytes, whole + split - whole / 3) << "halves, and the whole beside them";
     net(batch(0, 0));
-    EXPECT_EQ(sharded->memory().shard_bytes, split);
+    EXPECT_EQ(sharded.memory().shard_bytes, split);
     loss_of(net(batch(0, 0)), 0, 0).backward();
     optimizer.step();
-    sharded->visit_full([](const std::string&, const at::Tensor&) {});
-    EXPECT_EQ(sharded->memory().shard_bytes, split) << "a unit at a time, also before what was written is published";
+    sharded.visit_full([](const std::string&, const at::Tensor&) {});
+    EXPECT_EQ(sharded.memory().shard_bytes, split) << "a unit at a time, also before what was written is published";
   });
 }
 
 // A save in the background reads them during the next steps.
 TEST(SplitMaster, ValuesThatSomebodyHoldsOutliveTheNextStep) {
-  comm::run_threads(2, [](std::shared_ptr<comm::Communicator> group) {
-    SmallNet net;
-    auto sharded = fully_shard(net, group, in_bfloat16());
-    optim::AdamW optimizer(sharded->parameters());
-    optimizer.keep_state_in(sharded->state_home());
+  with_halves(2, [](SmallNet& net, FullyShardedDataParallel& sharded, optim::Optimizer& optimizer) {
+    const int rank = sharded.group().rank();
     for (int step = 0; step < 3; ++step) {
-      const auto views = sharded->shards();
+      const auto views = sharded.shards();
       std::vector<at::Tensor> before;
       for (const auto& view : views) before.push_back(view.local.clone());
-      loss_of(net(batch(group->rank(), step)), group->rank(), step).backward();
+      loss_of(net(batch(rank, step)), rank, step).backward();
       optimizer.step();
       optimizer.zero_grad();
-      net(batch(group->rank(), step));
+      net(batch(rank, step));
       for (std::size_t i = 0; i < views.size(); ++i)
         EXPECT_TRUE(at::equal(views[i].local, before[i])) << views[i].name << ", step " << step;
     }
@@ -129,14 +135,10 @@ TEST(SplitMaster, WhatIsWrittenToShardsCounts) {
 }
 
 TEST(SplitMaster, ReadingParametersWithoutMemorySaysWhatToDo) {
-  comm::run_threads(2, [](std::shared_ptr<comm::Communicator> group) {
-    SmallNet net;
-    auto sharded = fully_shard(net, group, in_bfloat16());
-    optim::AdamW optimizer(sharded->parameters());
-    optimizer.keep_state_in(sharded->state_home());
+  with_halves(2, [](SmallNet& net, FullyShardedDataParallel& sharded, optim::Optimizer&) {
     net(batch(0, 0));
     try {
-      sharded->parameters().front().detach().sum();
+      sharded.parameters().front().detach().sum();
       FAIL() << "there is nothing to read";
     } catch (const c10::Error& e) {
       EXPECT_NE(std::string(e.what()).find("read them through shards() or visit_full()"), std::string::npos)
