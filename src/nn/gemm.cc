@@ -1,6 +1,7 @@
 #include "nn/gemm.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
@@ -8,6 +9,11 @@
 #include <ATen/ops/mm.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <optional>
+
+#include "nn/low_rank.h"
+#include "nn/panel_product.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -34,9 +40,67 @@ MkldnnMatmul onednn_for(const at::Tensor& a, const at::Tensor& b) {
   return fits ? function : nullptr;
 }
 
+constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
+constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
+
+std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
+  const bool fits = t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.dim() == 2 && t.numel() > 0 &&
+                    (t.stride(0) == 1 || t.stride(1) == 1);
+  if (!fits) return std::nullopt;
+  return kernels::Bfloat16Matrix{static_cast<const std::uint16_t*>(t.const_data_ptr()), t.stride(0), t.stride(1)};
+}
+
+/// a b, or a b + u v where u is defined.
+std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const at::Tensor& b,
+                                                      const at::Tensor& u = {}, const at::Tensor& v = {}) {
+  if (!kernels::multiplies_in_panels() || a.size(0) < kFewestRows) return std::nullopt;
+  const auto left = bfloat16_matrix(a), right = bfloat16_matrix(b);
+  if (!left || !right) return std::nullopt;
+  kernels::PanelProduct product{*left, *right, {}, {}, a.size(0), b.size(1), a.size(1), 0};
+  const bool pairs_in_rows = left->column == 1 || right->column != 1;
+  if (pairs_in_rows && product.inner % 2 != 0) return std::nullopt;
+  if (!u.defined()) return product;
+  const auto few = bfloat16_matrix(u), wide = bfloat16_matrix(v);
+  if (!few || !wide || few->column != 1 || u.size(1) % 2 != 0) return std::nullopt;
+  product.u = *few, product.v = *wide, product.rank = u.size(1);
+  return product;
+}
+
+/// Each thread takes some columns, or some rows.
+void run(const kernels::PanelProduct& product, const at::Tensor& out, double alpha, bool add) {
+  const bool by_columns =
+      product.columns / kColumnsAThread >= std::min<std::int64_t>(at::get_num_threads(), product.rows / kRowsAThread);
+  const std::int64_t unit = by_columns ? kColumnsAThread : kRowsAThread;
+  const std::int64_t size = by_columns ? product.columns : product.rows;
+  const bool floats = out.scalar_type() == at::kFloat;
+  at::parallel_for(0, (size + unit - 1) / unit, 1, [&](std::int64_t begin, std::int64_t end) {
+    auto part = product;
+    const std::int64_t first = begin * unit, count = std::min(size, end * unit) - first;
+    if (by_columns) {
+      part.columns = count;
+      part.b.at += first * part.b.column;
+      if (part.rank > 0) part.v.at += first * part.v.column;
+    } else {
+      part.rows = count;
+      part.a.at += first * part.a.row;
+      if (part.rank > 0) part.u.at += first * part.u.row;
+    }
+    auto* to = static_cast<char*>(out.mutable_data_ptr()) +
+               first * (by_columns ? 1 : out.stride(0)) * static_cast<std::int64_t>(out.element_size());
+    const auto scratch = at::empty({static_cast<std::int64_t>(kernels::panel_scratch_bytes(part))}, at::kByte);
+    kernels::panel_product(part, {to, out.stride(0), floats, add, static_cast<float>(alpha)},
+                           scratch.mutable_data_ptr());
+  });
+}
+
 }  // namespace
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+  if (const auto panels = panel_product_of(a, b)) {
+    const auto out = at::empty({a.size(0), b.size(1)}, a.options());
+    run(*panels, out, 1.0, false);
+    return out;
+  }
   if (!onednn_for(a, b)) return a.dim() == 3 ? at::bmm(a, b) : at::mm(a, b);
   auto sizes = a.sizes().vec();
   sizes.back() = b.sizes().back();
@@ -46,6 +110,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
+  if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 0.0f, static_cast<float>(alpha));
@@ -57,6 +122,7 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
 }
 
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
+  if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 1.0f, static_cast<float>(alpha));
@@ -65,6 +131,17 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
   } else {
     out.addmm_(a, b, 1, alpha);
   }
+}
+
+at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
+  if (const auto panels = panel_product_of(a, b, u, v)) {
+    auto out = at::empty({a.size(0), b.size(1)}, a.options());
+    run(*panels, out, 1.0, false);
+    return out;
+  }
+  auto out = gemm(a, b);
+  low_rank_add(out, u, v);
+  return out;
 }
 
 }  // namespace tessera::nn

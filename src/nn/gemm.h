@@ -1,6 +1,7 @@
 #pragma once
-// Matrix products without autograd, through the fastest library that libtorch carries for this processor: MKL runs
-// float32 at half speed on processors that are not Intel's, oneDNN does not.
+// Matrix products without autograd, by what is fastest on this processor: our own loops for bfloat16 where it
+// multiplies pairs but has no matrix unit (panel_product.h), else a library that libtorch carries (MKL runs float32 at
+// half speed on processors that are not Intel's, oneDNN does not).
 #include <ATen/core/Tensor.h>
 
 namespace tessera::nn {
@@ -10,6 +11,8 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 /// out = alpha * a b, out += alpha * a b. out: contiguous, of the same dtype.
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
+/// a b + u v, as a layer and its adapter give; u: [M, R], v: [R, N], of the adapter's dtype.
+at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v);
 
 /// x W^T + bias with autograd; x: [..., in], weight: [out, in], bias: [out] or undefined. Keeps x for backward only
 /// where the weight trains.

@@ -26,7 +26,7 @@ at::Tensor masked(const at::Tensor& x, const DropoutMask& mask) {
   return y;
 }
 
-/// The base product and the adapter's, [N, out], and u = dropout(x) A^T [N, R]. N tokens, R rank.
+/// The base product and the adapter's, [N, out], and u = scaling * dropout(x) A^T [N, R]. N tokens, R rank.
 struct Products {
   at::Tensor y, u;
 };
@@ -34,10 +34,9 @@ struct Products {
 Products products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
                   const DropoutMask& mask) {
   Products out;
-  out.y = gemm(x, weight.t());
+  out.u = low_rank_project(masked(x.to(low.a.scalar_type()), mask), low.a, low.scaling);
+  out.y = gemm_sum(x, weight.t(), out.u, low.b.t());
   if (bias.defined()) out.y.add_(bias);
-  out.u = low_rank_project(masked(x.to(low.a.scalar_type()), mask), low.a);
-  low_rank_add(out.y, out.u, low.b.t(), low.scaling);
   return out;
 }
 
@@ -64,12 +63,12 @@ ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g,
   const auto ga_in = g.to(a.scalar_type());
   ProductGradients out;
   const auto gu = low_rank_project(ga_in, low.b.t(), low.scaling);  // [N, R]
-  if (ctx->needs_input_grad(3)) out.b = low_rank_gradient(u, ga_in, low.scaling).t().contiguous();
+  if (ctx->needs_input_grad(3)) out.b = low_rank_gradient(u, ga_in).t().contiguous();
   if (ctx->needs_input_grad(0)) {
-    out.x = gemm(g, weight);
     if (!mask.drops()) {
-      low_rank_add(out.x, gu, a);
+      out.x = gemm_sum(g, weight, gu, a);
     } else {
+      out.x = gemm(g, weight);
       accumulate_masked(gemm(gu, a).to(out.x.scalar_type()), out.x, mask);
     }
   }

@@ -1,5 +1,6 @@
 #include "nn/gemm.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -7,6 +8,7 @@
 #include <limits>
 
 #include "nn/kernels.h"
+#include "nn/panel_product.h"
 
 namespace tessera::nn {
 namespace {
@@ -44,6 +46,83 @@ TEST(Gemm, GivesTheSameBitsAgain) {
   const auto a = at::randn({128, 96}), b = at::randn({96, 64});
   EXPECT_TRUE(at::equal(gemm(a, b), gemm(a, b)));
 }
+
+struct Panels {
+  std::int64_t rows, inner, columns;
+};
+
+/// Products that are large enough for panels; gemm() takes other ways on other processors.
+class PanelProducts : public ::testing::TestWithParam<Panels> {
+ protected:
+  // Multiples of 1/8 below 1: products are exact, and sums are while they are below 2^18.
+  static at::Tensor eighths(at::IntArrayRef sizes) { return (at::randint(-7, 8, sizes) / 8).to(at::kBFloat16); }
+  static at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+    return at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  }
+  const Panels size_ = GetParam();
+  const at::Tensor a_ = eighths({size_.rows, size_.inner}), b_ = eighths({size_.inner, size_.columns});
+  const at::Tensor expected_ = product(a_, b_);
+};
+
+TEST_P(PanelProducts, AreExactBeforeTheyAreRoundedInEveryLayout) {
+  const auto rounded = expected_.to(at::kFloat).to(at::kBFloat16);
+  const auto at_ = a_.t().contiguous().t(), bt = b_.t().contiguous().t();
+  EXPECT_TRUE(at::equal(gemm(a_, b_), rounded));
+  EXPECT_TRUE(at::equal(gemm(a_, bt), rounded));
+  EXPECT_TRUE(at::equal(gemm(at_, b_), rounded));
+  EXPECT_TRUE(at::equal(gemm(at_, bt), rounded));
+}
+
+TEST_P(PanelProducts, ReadAndWritePartsOfATensorAndNothingBesideThem) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto wide_a = at::full({size_.rows + 2, size_.inner + 6}, nan).to(at::kBFloat16),
+             wide_b = at::full({size_.inner + 2, size_.columns + 4}, nan).to(at::kBFloat16),
+             whole = at::full({size_.rows + 2, size_.columns + 2}, 5.0).to(at::kBFloat16);
+  const auto part = [](const at::Tensor& t, std::int64_t rows, std::int64_t columns) {
+    return t.narrow(0, 1, rows).narrow(1, 1, columns);
+  };
+  const auto a = part(wide_a, size_.rows, size_.inner), b = part(wide_b, size_.inner, size_.columns),
+             out = whole.narrow(0, 1, size_.rows);
+  a.copy_(a_), b.copy_(b_);
+  const auto dense = at::full({size_.rows, size_.columns}, 5.0).to(at::kBFloat16);
+  gemm_to(dense, a, b, 0.5);
+  EXPECT_TRUE(at::equal(dense, (expected_ * 0.5).to(at::kFloat).to(at::kBFloat16)));
+  gemm_add(dense, a, b, 2.0);
+  const auto first = (expected_ * 0.5).to(at::kFloat).to(at::kBFloat16);
+  EXPECT_TRUE(at::equal(dense, (expected_ * 2.0 + first.to(at::kDouble)).to(at::kFloat).to(at::kBFloat16)));
+  const auto rows = at::full({size_.rows + 2, size_.columns}, 5.0).to(at::kBFloat16);
+  gemm_to(rows.narrow(0, 1, size_.rows), a, b);
+  EXPECT_TRUE(at::equal(rows.narrow(0, 1, size_.rows), expected_.to(at::kFloat).to(at::kBFloat16)));
+  for (const std::int64_t r : {std::int64_t{0}, size_.rows + 1}) EXPECT_TRUE(rows[r].eq(5.0).all().item<bool>());
+}
+
+TEST_P(PanelProducts, TakeAnAdaptersProductAlong) {
+  const auto u = eighths({size_.rows, 8}), v = eighths({8, size_.columns});
+  const auto both = (expected_ + product(u, v)).to(at::kFloat).to(at::kBFloat16);
+  // Where there are no panels the base product is rounded first.
+  const double tolerance = expected_.abs().max().item<double>() / 128;
+  EXPECT_LE(gemm_difference(gemm_sum(a_, b_, u, v), both), tolerance);
+  EXPECT_LE(gemm_difference(gemm_sum(a_, b_.t().contiguous().t(), u, v.t().contiguous().t()), both), tolerance);
+  EXPECT_LE(gemm_difference(gemm_sum(a_, b_, u.to(at::kFloat), v.to(at::kFloat)), both), tolerance);
+}
+
+TEST_P(PanelProducts, DoNotDependOnHowManyRowsAndThreadsThereAre) {
+  if (!kernels::multiplies_in_panels() || size_.inner % 2 != 0) GTEST_SKIP() << "a library multiplies";
+  const auto a = at::randn({size_.rows + 40, size_.inner}).to(at::kBFloat16),
+             b = at::randn({size_.inner, size_.columns}).to(at::kBFloat16);
+  const auto all = gemm(a, b);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  const auto divided = gemm(a, b);
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::equal(all, divided));
+  EXPECT_TRUE(at::equal(all.narrow(0, 5, 35), gemm(a.narrow(0, 5, 35), b)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, PanelProducts,
+                         ::testing::Values(Panels{32, 2, 1}, Panels{33, 6, 16}, Panels{37, 34, 65}, Panels{64, 32, 64},
+                                           Panels{40, 31, 63}, Panels{98, 96, 130}, Panels{770, 40, 80},
+                                           Panels{50, 1056, 600}, Panels{100, 2050, 70}, Panels{800, 1031, 34}));
 
 TEST(Affine, HasTheGradientsOfLinear) {
   for (const bool with_bias : {false, true}) {
