@@ -7,10 +7,12 @@
 #include <cstring>
 
 #define TESSERA_PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define TESSERA_PAIRS_INLINE TESSERA_PAIRS inline __attribute__((always_inline))
 
 namespace tessera::nn::kernels {
 
 constexpr std::int64_t kFloats = 16, kPairs = 32;  // in a vector
+constexpr __mmask16 kAll = 0xFFFF;
 
 TESSERA_PAIRS inline __m512bh as_pairs(__m512i v) {
   return (__m512bh)v;

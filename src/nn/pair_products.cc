@@ -10,8 +10,6 @@
 namespace tessera::nn::kernels {
 namespace {
 
-constexpr __mmask16 kAll = 0xFFFF;
-
 /// `Rows` rows and `Columns` vectors of c.
 template <int Rows, int Columns>
 TESSERA_PAIRS inline void multiply_tile(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 
-#define TESSERA_PAIRS_INLINE TESSERA_PAIRS inline __attribute__((always_inline))
 /// Four words of each quarter, numbered as in the first one: x's from 0, y's from 16.
 #define TESSERA_EACH_QUARTER(x, y, i, j, k, l)                                                                      \
   __builtin_shufflevector(x, y, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
@@ -41,7 +40,7 @@ struct Depth {
         part(rounded_up((pairs + parts - 1) / parts, kLinePairs)) {}
 };
 
-/// Fetches a rectangle of memory into the second cache, some lines at a time.
+/// Fetches a rectangle of memory, some lines at a time: it falls to the second cache until it is packed.
 struct Ahead {
   const char* at = nullptr;
   std::int64_t rows = 0, lines = 0, stride = 0;
@@ -49,7 +48,7 @@ struct Ahead {
 
   void fetch(std::int64_t count) {
     for (; count > 0 && row < rows; --count) {
-      _mm_prefetch(at + row * stride + line * 64, _MM_HINT_T1);
+      _mm_prefetch(at + row * stride + line * 64, _MM_HINT_T0);
       if (++line == lines) line = 0, ++row;
     }
   }
@@ -89,7 +88,11 @@ TESSERA_PAIRS_INLINE void put(const PanelOutput& out, std::int64_t at, __mmask16
   } else {
     auto* y = static_cast<std::uint16_t*>(out.at) + at;
     if (out.add) sum = _mm512_add_ps(sum, _mm512_castsi512_ps(high_halves(mask, y)));
-    _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+    const auto narrow = (__m256i)_mm512_cvtneps_pbh(sum);
+    if (mask == kAll)  // processors of AMD store parts of vectors slowly
+      _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(y), narrow);
+    else
+      _mm256_mask_storeu_epi16(y, mask, narrow);
   }
 }
 
@@ -120,7 +123,7 @@ TESSERA_PAIRS_INLINE void tile(const Tile& t, const PairRows& a, const PairRows&
   for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 4
     for (int n = 0; n < Columns; ++n)
-      put(t.out, (row + m) * t.out.stride + n * kFloats, n + 1 == Columns ? t.tail : __mmask16{0xFFFF}, sums[m][n]);
+      put(t.out, (row + m) * t.out.stride + n * kFloats, n + 1 == Columns ? t.tail : kAll, sums[m][n]);
 }
 
 /// Rows of the first factor, as they stand or packed; `block` counts from the packed ones.
