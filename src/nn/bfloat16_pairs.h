@@ -14,6 +14,11 @@ namespace tessera::nn::kernels {
 constexpr std::int64_t kFloats = 16, kPairs = 32;  // in a vector
 constexpr __mmask16 kAll = 0xFFFF;
 
+/// A mask of the first n of a vector's 16.
+inline __mmask16 first_lanes(std::int64_t n) {
+  return n >= kFloats ? kAll : static_cast<__mmask16>((1u << n) - 1);
+}
+
 TESSERA_PAIRS inline __m512bh as_pairs(__m512i v) {
   return (__m512bh)v;
 }

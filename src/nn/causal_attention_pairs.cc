@@ -60,7 +60,8 @@ struct HeadBlock : QueryBlock {
   HeadBlock& operator=(const HeadBlock&) = delete;
 
   std::int64_t width() const { return kernels::pair_columns(keys); }
-  bool sees_all() const { return options.key_visible.defined(); }  // a query that sees no visible key reads all
+  std::int64_t stride() const { return kernels::pair_stride(keys); }  // of rows of W
+  bool sees_all() const { return options.key_visible.defined(); }     // a query that sees no visible key reads all
   /// Of queries [i, i + count): keys [first, last) by whole groups.
   std::pair<std::int64_t, std::int64_t> keys_of(std::int64_t i, std::int64_t rows) const {
     if (sees_all()) return {0, width()};
@@ -124,7 +125,7 @@ void score_products(const HeadBlock& b, const HeadRows<const std::uint16_t>& q, 
                     const std::uint32_t* k, std::int64_t columns, float* s) {
   for_groups(b.count, [&](std::int64_t i, std::int64_t rows) {
     const auto [first, last] = b.keys_of(i, rows);
-    kernels::multiply_pairs({q.row(i), q.stride, 2}, k + first, columns, s + i * b.width() + first, b.width(), rows,
+    kernels::multiply_pairs({q.row(i), q.stride, 2}, k + first, columns, s + i * b.stride() + first, b.stride(), rows,
                             last - first, size / 2, /*add=*/false);
   });
 }
@@ -134,7 +135,7 @@ void key_products(const HeadBlock& b, const std::uint16_t* p, const std::uint32_
   for_groups(b.count, [&](std::int64_t i, std::int64_t rows) {
     const auto [first, last] = b.keys_of(i, rows);
     const auto pairs = (std::min(last, b.keys) + 1) / 2 - first / 2;
-    kernels::multiply_pairs({p + i * b.width() + first, b.width(), 2}, x + first / 2 * size, size, y + i * size, size,
+    kernels::multiply_pairs({p + i * b.stride() + first, b.stride(), 2}, x + first / 2 * size, size, y + i * size, size,
                             rows, size, pairs, /*add=*/false);
   });
 }
@@ -144,8 +145,8 @@ void query_products(const HeadBlock& b, const std::uint32_t* p, const std::uint3
                     float* sums) {
   for_groups(b.keys, [&](std::int64_t j, std::int64_t rows) {
     const auto [first, last] = b.query_pairs_of(j);
-    const auto* from = reinterpret_cast<const std::uint16_t*>(p + first * b.width() + j);
-    kernels::multiply_pairs({from, 2, 2 * b.width()}, x + first * size, size, sums + j * size, size, rows, size,
+    const auto* from = reinterpret_cast<const std::uint16_t*>(p + first * b.stride() + j);
+    kernels::multiply_pairs({from, 2, 2 * b.stride()}, x + first * size, size, sums + j * size, size, rows, size,
                             last - first, /*add=*/true);
   });
 }
@@ -173,24 +174,24 @@ void attend_in_pairs(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     Scratch<std::uint16_t> probabilities;
     Scratch<float> scores, result;
     for (std::int64_t item = begin; item < end; ++item) {
-      const std::int64_t s = item / kv, head = item % kv, n = o.key_rows->length[s], columns = kernels::pair_columns(n);
+      const std::int64_t s = item / kv, head = item % kv, n = o.key_rows->length[s], columns = kernels::pair_stride(n);
       const auto ks = head_rows(k, o.key_rows->begin[s], head), vs = head_rows(v, o.key_rows->begin[s], head);
       auto *kt = keys.of(size / 2 * columns), *vp = values.of((n + 1) / 2 * value_size);
-      kernels::pack_transposed_pairs(ks.at, ks.stride, n, size, kt);
-      kernels::pack_pairs(vs.at, vs.stride, n, value_size, vp);
+      kernels::pack_transposed_pairs(ks.at, ks.stride, n, size, kt, columns);
+      kernels::pack_pairs(vs.at, vs.stride, n, value_size, vp, value_size);
       for (std::int64_t g = 0; g < group; ++g) {
         for_blocks(o, s, head, head * group + g, [&](const HeadBlock& b) {
-          auto* scored = scores.of(b.count * b.width());
-          auto* p = probabilities.of(b.count * b.width());
+          auto* scored = scores.of(b.count * b.stride());
+          auto* p = probabilities.of(b.count * b.stride());
           auto* y = result.of(b.count * value_size);
           score_products(b, head_rows(q, b.query_row, head, g), size, kt + b.lo, columns, scored);
           for_groups(b.count, [&](std::int64_t first_row, std::int64_t rows) {
             const auto [first, last] = b.keys_of(first_row, rows);
             for (std::int64_t i = first_row; i < first_row + rows; ++i) {
-              float* row = scored + i * b.width();
+              float* row = scored + i * b.stride();
               sums[b.scores.lse_index(i, kv * group)] = kernels::score_softmax(row, b.row(i, last));
               if (mask.drops()) drop(row, row, i, b, mask);
-              kernels::narrow_row(row + first, p + i * b.width() + first, last - first);
+              kernels::narrow_row(row + first, p + i * b.stride() + first, last - first);
             }
           });
           key_products(b, p, vp + b.lo / 2 * value_size, value_size, y);
@@ -211,25 +212,25 @@ void attend_in_pairs_backward(const at::Tensor& g, const at::Tensor& q, const at
     Scratch<std::uint16_t> score_rows;
     Scratch<float> scores, products, score_gradients, query_gradients, key_sums, value_sums, zeros;
     for (std::int64_t item = begin; item < end; ++item) {
-      const std::int64_t s = item / kv, head = item % kv, n = o.key_rows->length[s], columns = kernels::pair_columns(n);
+      const std::int64_t s = item / kv, head = item % kv, n = o.key_rows->length[s], columns = kernels::pair_stride(n);
       const std::int64_t first_row = o.key_rows->begin[s];
       const auto ks = head_rows(k, first_row, head), vs = head_rows(v, first_row, head);
       auto *kt = transposed_keys.of(size / 2 * columns), *vt = transposed_values.of(value_size / 2 * columns);
       auto* kp = keys.of((n + 1) / 2 * size);
-      kernels::pack_transposed_pairs(ks.at, ks.stride, n, size, kt);
-      kernels::pack_transposed_pairs(vs.at, vs.stride, n, value_size, vt);
-      kernels::pack_pairs(ks.at, ks.stride, n, size, kp);
+      kernels::pack_transposed_pairs(ks.at, ks.stride, n, size, kt, columns);
+      kernels::pack_transposed_pairs(vs.at, vs.stride, n, value_size, vt, columns);
+      kernels::pack_pairs(ks.at, ks.stride, n, size, kp, size);
       auto *k_sums = key_sums.of(n * size), *v_sums = value_sums.of(n * value_size), *zero = zeros.of(columns);
       std::fill(k_sums, k_sums + n * size, 0.0f);
       std::fill(v_sums, v_sums + n * value_size, 0.0f);
       std::fill(zero, zero + columns, 0.0f);
       for (std::int64_t h = 0; h < group; ++h) {
         for_blocks(o, s, head, head * group + h, [&](const HeadBlock& b) {
-          const std::int64_t width = b.width(), pairs = (b.count + 1) / 2;
+          const std::int64_t width = b.stride(), pairs = (b.count + 1) / 2;
           const auto qs = head_rows(q, b.query_row, head, h), gs = head_rows(g, b.query_row, head, h);
           auto *qp = queries.of(pairs * size), *gp = gradients.of(pairs * value_size);
-          kernels::pack_pairs(qs.at, qs.stride, b.count, size, qp);
-          kernels::pack_pairs(gs.at, gs.stride, b.count, value_size, gp);
+          kernels::pack_pairs(qs.at, qs.stride, b.count, size, qp, size);
+          kernels::pack_pairs(gs.at, gs.stride, b.count, value_size, gp, value_size);
           auto *p = scores.of(b.count * width), *dp = score_gradients.of(b.count * width);
           score_products(b, qs, size, kt + b.lo, columns, p);
           score_products(b, gs, value_size, vt + b.lo, columns, dp);

@@ -7,8 +7,15 @@
 
 #include <algorithm>
 
+/// Four words of each quarter, numbered as in the first one: x's from 0, y's from 16.
+#define TESSERA_EACH_QUARTER(x, y, i, j, k, l)                                                                      \
+  __builtin_shufflevector(x, y, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
+                          k + 12, l + 12)
+
 namespace tessera::nn::kernels {
 namespace {
+
+using Words = std::int32_t __attribute__((vector_size(64)));
 
 /// `Rows` rows and `Columns` vectors of c.
 template <int Rows, int Columns>
@@ -49,6 +56,31 @@ TESSERA_PAIRS inline void multiply_panel(const PairRows& a, const std::uint32_t*
   if (m < rows) multiply_tile<1, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
 }
 
+/// Words 4 q to 4 q + 3 of rows r, r + 4, r + 8 and r + 12.
+TESSERA_PAIRS_INLINE Words quarters(const std::uint16_t* x, std::int64_t stride, int r, int q) {
+  const auto at = [&](int i) { return reinterpret_cast<const __m128i_u*>(x + (r + 4 * i) * stride + 8 * q); };
+  auto rows = _mm512_maskz_broadcast_i32x4(0x000F, _mm_loadu_si128(at(0)));
+  rows = _mm512_mask_broadcast_i32x4(rows, 0x00F0, _mm_loadu_si128(at(1)));
+  rows = _mm512_mask_broadcast_i32x4(rows, 0x0F00, _mm_loadu_si128(at(2)));
+  return (Words)_mm512_mask_broadcast_i32x4(rows, 0xF000, _mm_loadu_si128(at(3)));
+}
+
+/// 16 rows of 16 words become 16 columns.
+TESSERA_PAIRS_INLINE void transpose_words(const std::uint16_t* x, std::int64_t stride, std::uint32_t* out,
+                                          std::int64_t out_stride) {
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q, out += 4 * out_stride) {
+    const Words a = quarters(x, stride, 0, q), b = quarters(x, stride, 1, q), c = quarters(x, stride, 2, q),
+                d = quarters(x, stride, 3, q);
+    const Words ab = TESSERA_EACH_QUARTER(a, b, 0, 16, 1, 17), cd = TESSERA_EACH_QUARTER(c, d, 0, 16, 1, 17);
+    const Words above = TESSERA_EACH_QUARTER(a, b, 2, 18, 3, 19), below = TESSERA_EACH_QUARTER(c, d, 2, 18, 3, 19);
+    _mm512_storeu_si512(out, (__m512i)TESSERA_EACH_QUARTER(ab, cd, 0, 1, 16, 17));
+    _mm512_storeu_si512(out + out_stride, (__m512i)TESSERA_EACH_QUARTER(ab, cd, 2, 3, 18, 19));
+    _mm512_storeu_si512(out + 2 * out_stride, (__m512i)TESSERA_EACH_QUARTER(above, below, 0, 1, 16, 17));
+    _mm512_storeu_si512(out + 3 * out_stride, (__m512i)TESSERA_EACH_QUARTER(above, below, 2, 3, 18, 19));
+  }
+}
+
 }  // namespace
 
 bool multiplies_bfloat16_pairs() {
@@ -58,27 +90,31 @@ bool multiplies_bfloat16_pairs() {
 }
 
 TESSERA_PAIRS void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std::int64_t n,
-                              std::uint32_t* out) {
-  for (std::int64_t p = 0; p < (k + 1) / 2; ++p, out += n) {
+                              std::uint32_t* out, std::int64_t out_stride) {
+  for (std::int64_t p = 0; p < (k + 1) / 2; ++p, out += out_stride) {
     const auto *even = x + 2 * p * stride, *odd = even + stride;
     const bool alone = 2 * p + 1 == k;
     for (std::int64_t i = 0; i < n; i += kFloats) {
-      const auto high = alone ? _mm512_setzero_si512() : high_halves(kAll, odd + i);
-      _mm512_storeu_si512(out + i, _mm512_or_si512(low_halves(kAll, even + i), high));
+      const auto mask = first_lanes(n - i);
+      const auto high = alone ? _mm512_setzero_si512() : high_halves(mask, odd + i);
+      _mm512_storeu_si512(out + i, _mm512_or_si512(low_halves(mask, even + i), high));
     }
   }
 }
 
 TESSERA_PAIRS void pack_transposed_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t n, std::int64_t k,
-                                         std::uint32_t* out) {
-  const std::int64_t columns = pair_columns(n);
-  const auto lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const auto index = _mm512_maskz_mullo_epi32(kAll, lane, _mm512_set1_epi32(static_cast<int>(2 * stride)));
-  for (std::int64_t i = 0; i < n; i += kFloats) {
-    const auto mask = static_cast<__mmask16>((1u << std::min<std::int64_t>(kFloats, n - i)) - 1);
-    for (std::int64_t p = 0; p < k / 2; ++p) {
-      const auto words = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, index, x + i * stride + 2 * p, 1);
-      _mm512_storeu_si512(out + p * columns + i, words);
+                                         std::uint32_t* out, std::int64_t out_stride) {
+  for (std::int64_t i = 0; i < n; i += kFloats, x += kFloats * stride, out += kFloats) {
+    const std::int64_t rows = std::min(kFloats, n - i), pairs = k / 2;
+    std::int64_t p = 0;
+    if (rows == kFloats)
+      for (; p + kFloats <= pairs; p += kFloats) transpose_words(x + 2 * p, stride, out + p * out_stride, out_stride);
+    for (; p < pairs; ++p) {
+      for (std::int64_t r = 0; r < kFloats; ++r) {
+        std::uint32_t word = 0;
+        if (r < rows) std::memcpy(&word, x + r * stride + 2 * p, sizeof word);
+        out[p * out_stride + r] = word;
+      }
     }
   }
 }
@@ -118,10 +154,11 @@ namespace tessera::nn::kernels {
 bool multiplies_bfloat16_pairs() {
   return false;
 }
-void pack_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*) {
+void pack_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*, std::int64_t) {
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
 }
-void pack_transposed_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*) {
+void pack_transposed_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*,
+                           std::int64_t) {
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
 }
 void narrow_row(const float*, std::uint16_t*, std::int64_t) {

@@ -14,11 +14,18 @@ constexpr std::int64_t pair_columns(std::int64_t n) {
   return (n + 15) / 16 * 16;
 }
 
-/// Packs x [k, n], n a multiple of 16, k perhaps odd: [(k + 1) / 2, n] words.
-void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std::int64_t n, std::uint32_t* out);
-/// Packs the transpose of x [n, k], k even: [k / 2, pair_columns(n)] words, zeros after n.
+/// Where rows of a packed operand that is read down its columns should begin: an odd number of cache lines apart, so
+/// that they don't share a place in the first cache.
+constexpr std::int64_t pair_stride(std::int64_t n) {
+  return (n + 15) / 16 % 2 == 0 ? pair_columns(n) + 16 : pair_columns(n);
+}
+
+/// Packs x [k, n], k perhaps odd: [(k + 1) / 2, pair_columns(n)] words, zeros after n, rows out_stride apart.
+void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std::int64_t n, std::uint32_t* out,
+                std::int64_t out_stride);
+/// Packs the transpose of x [n, k], k even: [k / 2, pair_columns(n)] words likewise.
 void pack_transposed_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t n, std::int64_t k,
-                           std::uint32_t* out);
+                           std::uint32_t* out, std::int64_t out_stride);
 /// A row of float32 to the nearest bfloat16; n a multiple of 16.
 void narrow_row(const float* x, std::uint16_t* y, std::int64_t n);
 /// Packs two rows of float32, to the nearest: n words, n a multiple of 16; and writes them as rows unless those are

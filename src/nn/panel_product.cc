@@ -9,15 +9,8 @@
 
 #include <algorithm>
 
-/// Four words of each quarter, numbered as in the first one: x's from 0, y's from 16.
-#define TESSERA_EACH_QUARTER(x, y, i, j, k, l)                                                                      \
-  __builtin_shufflevector(x, y, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
-                          k + 12, l + 12)
-
 namespace tessera::nn::kernels {
 namespace {
-
-using Words = std::int32_t __attribute__((vector_size(64)));
 
 constexpr std::int64_t kVectors = 4, kPanel = kVectors * kFloats;  // columns that are packed together
 constexpr std::int64_t kTileRows = 6;        // 24 sums, 4 vectors of columns and a pair of rows: 29 of 32 registers
@@ -159,70 +152,14 @@ TESSERA_PAIRS void column_of_tiles(const Tile& t, const Left& a, const Left& u, 
     last_tile<kTileRows - 1, Columns>(rows - m, t, a.from(m), u.from(m), earlier + m * kPanel, first_row + m);
 }
 
-/// Words 4 q to 4 q + 3 of rows r, r + 4, r + 8 and r + 12.
-TESSERA_PAIRS_INLINE Words quarters(const std::uint16_t* x, std::int64_t stride, int r, int q) {
-  const auto at = [&](int i) { return reinterpret_cast<const __m128i_u*>(x + (r + 4 * i) * stride + 8 * q); };
-  auto rows = _mm512_maskz_broadcast_i32x4(0x000F, _mm_loadu_si128(at(0)));
-  rows = _mm512_mask_broadcast_i32x4(rows, 0x00F0, _mm_loadu_si128(at(1)));
-  rows = _mm512_mask_broadcast_i32x4(rows, 0x0F00, _mm_loadu_si128(at(2)));
-  return (Words)_mm512_mask_broadcast_i32x4(rows, 0xF000, _mm_loadu_si128(at(3)));
-}
-
-/// 16 rows of 16 words become 16 columns.
-TESSERA_PAIRS_INLINE void transpose_words(const std::uint16_t* x, std::int64_t stride, std::uint32_t* out,
-                                          std::int64_t out_stride) {
-#pragma GCC unroll 4
-  for (int q = 0; q < 4; ++q, out += 4 * out_stride) {
-    const Words a = quarters(x, stride, 0, q), b = quarters(x, stride, 1, q), c = quarters(x, stride, 2, q),
-                d = quarters(x, stride, 3, q);
-    const Words ab = TESSERA_EACH_QUARTER(a, b, 0, 16, 1, 17), cd = TESSERA_EACH_QUARTER(c, d, 0, 16, 1, 17);
-    const Words above = TESSERA_EACH_QUARTER(a, b, 2, 18, 3, 19), below = TESSERA_EACH_QUARTER(c, d, 2, 18, 3, 19);
-    _mm512_storeu_si512(out, (__m512i)TESSERA_EACH_QUARTER(ab, cd, 0, 1, 16, 17));
-    _mm512_storeu_si512(out + out_stride, (__m512i)TESSERA_EACH_QUARTER(ab, cd, 2, 3, 18, 19));
-    _mm512_storeu_si512(out + 2 * out_stride, (__m512i)TESSERA_EACH_QUARTER(above, below, 0, 1, 16, 17));
-    _mm512_storeu_si512(out + 3 * out_stride, (__m512i)TESSERA_EACH_QUARTER(above, below, 2, 3, 18, 19));
-  }
-}
-
-/// Rows k, k + 1, ... of x in pairs beside each other, `columns` of them: [pairs, stride] words. A row that is missing
-/// at the end counts as zeros, as do columns up to the next multiple of 16.
-TESSERA_PAIRS void interleave(const std::uint16_t* x, std::int64_t row, std::int64_t rows, std::int64_t columns,
-                              std::uint32_t* out, std::int64_t stride) {
-  for (std::int64_t k = 0; k < rows; k += 2, x += 2 * row, out += stride) {
-    for (std::int64_t i = 0; i < columns; i += kFloats) {
-      const auto mask = static_cast<__mmask16>((1u << std::min(kFloats, columns - i)) - 1);
-      const auto high = k + 1 < rows ? high_halves(mask, x + row + i) : _mm512_setzero_si512();
-      _mm512_storeu_si512(out + i, _mm512_or_si512(low_halves(mask, x + i), high));
-    }
-  }
-}
-
-/// The transpose of x, whose rows are the columns: [pairs, stride] words, zeros up to the next multiple of 16.
-TESSERA_PAIRS void transpose(const std::uint16_t* x, std::int64_t row, std::int64_t columns, std::int64_t pairs,
-                             std::uint32_t* out, std::int64_t stride) {
-  for (std::int64_t n = 0; n < columns; n += kFloats, x += kFloats * row, out += kFloats) {
-    const std::int64_t count = std::min(kFloats, columns - n);
-    std::int64_t p = 0;
-    if (count == kFloats)
-      for (; p + kFloats <= pairs; p += kFloats) transpose_words(x + 2 * p, row, out + p * stride, stride);
-    for (; p < pairs; ++p) {
-      for (std::int64_t i = 0; i < kFloats; ++i) {
-        std::uint32_t word = 0;
-        if (i < count) std::memcpy(&word, x + i * row + 2 * p, sizeof word);
-        out[p * stride + i] = word;
-      }
-    }
-  }
-}
-
 /// Rows `from` to `to` of b [inner, columns], columns `first` and on, as pairs: [pairs, kPanel].
 void pack(const Bfloat16Matrix& b, std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t columns,
           std::uint32_t* out) {
   const auto* x = b.at + from * b.row + first * b.column;
   if (b.column == 1)
-    interleave(x, b.row, to - from, columns, out, kPanel);
+    pack_pairs(x, b.row, to - from, columns, out, kPanel);
   else
-    transpose(x, b.column, columns, (to - from) / 2, out, kPanel);
+    pack_transposed_pairs(x, b.column, columns, to - from, out, kPanel);
 }
 
 Ahead ahead_of(const Bfloat16Matrix& b, std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t columns) {
@@ -280,7 +217,7 @@ void panel_product(const PanelProduct& p, const PanelOutput& out, void* scratch)
         Left a{p.a.at + m0 * p.a.row + k0 * p.a.column, p.a.row, pairs, packs_left(p.a)};
         if (a.packed) {
           for (std::int64_t m = 0; m < rows; m += kLeftPanel)
-            interleave(a.at + m, p.a.column, k1 - k0, std::min(kLeftPanel, rows - m), left + m * pairs, kLeftPanel);
+            pack_pairs(a.at + m, p.a.column, k1 - k0, std::min(kLeftPanel, rows - m), left + m * pairs, kLeftPanel);
           a.at = reinterpret_cast<const std::uint16_t*>(left);
         }
         const Left u{p.rank > 0 ? p.u.at + m0 * p.u.row : a.at, p.rank > 0 ? p.u.row : 0, p.rank / 2, false};
@@ -294,7 +231,7 @@ void panel_product(const PanelProduct& p, const PanelOutput& out, void* scratch)
             ahead = ahead_of(p.b, k0, k1, n + kPanel, std::min(kPanel, n1 - n - kPanel));
           else if (!t.last)
             ahead = ahead_of(p.b, k1, std::min(p.inner, k1 + 2 * depth.part), n0, std::min(kPanel, n1 - n0));
-          t.tail = static_cast<__mmask16>((1u << (columns - (vectors - 1) * kFloats)) - 1);
+          t.tail = first_lanes(columns - (vectors - 1) * kFloats);
           t.out.at = static_cast<char*>(out.at) + n * (out.floats ? 4 : 2);
           float* earlier = sums + (n - n0) * rounded_up(rows, kTileRows);
           switch (vectors) {
