@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -216,6 +217,25 @@ Kernel lora(double dropout) {
           dropout == 0};
 }
 
+/// As a model reads its weights: none is in a cache when its turn comes.
+Kernel frozen_layers() {
+  constexpr int kLayers = 12;
+  const auto through = [](const Tensors& i, const auto& linear) {
+    auto y = i[0];
+    for (int layer = 1; layer <= kLayers; ++layer) y = linear(y, i[layer]);
+    return y;
+  };
+  Tensors inputs{trained({kTokens, kDim})};
+  for (int layer = 0; layer < kLayers; ++layer) inputs.push_back(frozen({kDim, kDim}, 1 / std::sqrt(1.0 * kDim)));
+  return {fmt::format("{} frozen linear layers one after the other", kLayers), inputs,
+          [through](const Tensors& i) {
+            return through(i, [](const at::Tensor& x, const at::Tensor& w) { return nn::affine(x, w, {}); });
+          },
+          [through](const Tensors& i) {
+            return through(i, [](const at::Tensor& x, const at::Tensor& w) { return at::linear(x, w); });
+          }};
+}
+
 std::vector<Kernel> kernels() {
   const auto ids = at::randint(kVocabulary, {kTokens}, at::kLong);
   const auto trained_gate = [] { return Tensors{trained({kTokens, kInner}), trained({kTokens, kInner})}; };
@@ -247,6 +267,7 @@ std::vector<Kernel> kernels() {
        {trained({kTokens, kDim}), trained({kInner, kDim}, 0.02)},
        [](const Tensors& i) { return nn::affine(i[0], i[1], {}); },
        [](const Tensors& i) { return at::linear(i[0], i[1]); }},
+      frozen_layers(),
       lora(0),
       lora(kDropout),
       {"embedding, trained",

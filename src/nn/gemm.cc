@@ -41,6 +41,7 @@ MkldnnMatmul onednn_for(const at::Tensor& a, const at::Tensor& b) {
 }
 
 constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
+constexpr std::int64_t kRowsWidened = 2048;
 constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
 
 std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
@@ -93,6 +94,15 @@ void run(const kernels::PanelProduct& product, const at::Tensor& out, double alp
   });
 }
 
+/// out = alpha * a b or out += alpha * a b in a wider dtype, so many rows at a time.
+void widen_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha, bool add) {
+  for (std::int64_t row = 0; row < a.size(0); row += kRowsWidened) {
+    const auto count = std::min(kRowsWidened, a.size(0) - row);
+    const auto product = gemm(a.narrow(0, row, count), b), to = out.narrow(0, row, count);
+    add ? to.add_(product, alpha) : to.copy_(product).mul_(alpha);
+  }
+}
+
 }  // namespace
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
@@ -111,6 +121,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
+  if (out.scalar_type() != a.scalar_type()) return widen_product(out, a, b, alpha, false);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 0.0f, static_cast<float>(alpha));
@@ -123,6 +134,7 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
 
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
+  if (out.scalar_type() != a.scalar_type()) return widen_product(out, a, b, alpha, true);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 1.0f, static_cast<float>(alpha));

@@ -81,11 +81,7 @@ TESSERA_PAIRS_INLINE void put(const PanelOutput& out, std::int64_t at, __mmask16
   } else {
     auto* y = static_cast<std::uint16_t*>(out.at) + at;
     if (out.add) sum = _mm512_add_ps(sum, _mm512_castsi512_ps(high_halves(mask, y)));
-    const auto narrow = (__m256i)_mm512_cvtneps_pbh(sum);
-    if (mask == kAll)  // processors of AMD store parts of vectors slowly
-      _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(y), narrow);
-    else
-      _mm256_mask_storeu_epi16(y, mask, narrow);
+    _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
   }
 }
 
