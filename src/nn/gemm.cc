@@ -41,7 +41,6 @@ MkldnnMatmul onednn_for(const at::Tensor& a, const at::Tensor& b) {
 }
 
 constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
-constexpr std::int64_t kRowsWidened = 2048;
 constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
 
 std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
@@ -69,11 +68,11 @@ std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const
 
 /// Each thread takes some columns, or some rows.
 void run(const kernels::PanelProduct& product, const at::Tensor& out, double alpha, bool add) {
+  TESSERA_CHECK(out.scalar_type() == at::kBFloat16 && out.stride(-1) == 1, "a product goes to dense rows of its dtype");
   const bool by_columns =
       product.columns / kColumnsAThread >= std::min<std::int64_t>(at::get_num_threads(), product.rows / kRowsAThread);
   const std::int64_t unit = by_columns ? kColumnsAThread : kRowsAThread;
   const std::int64_t size = by_columns ? product.columns : product.rows;
-  const bool floats = out.scalar_type() == at::kFloat;
   at::parallel_for(0, (size + unit - 1) / unit, 1, [&](std::int64_t begin, std::int64_t end) {
     auto part = product;
     const std::int64_t first = begin * unit, count = std::min(size, end * unit) - first;
@@ -86,21 +85,10 @@ void run(const kernels::PanelProduct& product, const at::Tensor& out, double alp
       part.a.at += first * part.a.row;
       if (part.rank > 0) part.u.at += first * part.u.row;
     }
-    auto* to = static_cast<char*>(out.mutable_data_ptr()) +
-               first * (by_columns ? 1 : out.stride(0)) * static_cast<std::int64_t>(out.element_size());
+    auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? 1 : out.stride(0));
     const auto scratch = at::empty({static_cast<std::int64_t>(kernels::panel_scratch_bytes(part))}, at::kByte);
-    kernels::panel_product(part, {to, out.stride(0), floats, add, static_cast<float>(alpha)},
-                           scratch.mutable_data_ptr());
+    kernels::panel_product(part, {to, out.stride(0), add, static_cast<float>(alpha)}, scratch.mutable_data_ptr());
   });
-}
-
-/// out = alpha * a b or out += alpha * a b in a wider dtype, so many rows at a time.
-void widen_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha, bool add) {
-  for (std::int64_t row = 0; row < a.size(0); row += kRowsWidened) {
-    const auto count = std::min(kRowsWidened, a.size(0) - row);
-    const auto product = gemm(a.narrow(0, row, count), b), to = out.narrow(0, row, count);
-    add ? to.add_(product, alpha) : to.copy_(product).mul_(alpha);
-  }
 }
 
 }  // namespace
@@ -121,7 +109,6 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
-  if (out.scalar_type() != a.scalar_type()) return widen_product(out, a, b, alpha, false);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 0.0f, static_cast<float>(alpha));
@@ -134,7 +121,6 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
 
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
-  if (out.scalar_type() != a.scalar_type()) return widen_product(out, a, b, alpha, true);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 1.0f, static_cast<float>(alpha));

@@ -8,7 +8,7 @@ namespace tessera::nn {
 
 /// a [M, K] times b [K, N], or both with a leading batch size; same dtype; views that are transposed are read in place.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
-/// out = alpha * a b, out += alpha * a b. out: contiguous, of the same dtype or, for matrices, float32.
+/// out = alpha * a b, out += alpha * a b. out: contiguous, of the same dtype.
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
 /// a b + u v, as a layer and its adapter give; u: [M, R], v: [R, N], of the adapter's dtype.

@@ -22,6 +22,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr std::int64_t kLogitsBytes = 16 << 20;  // of one piece
+constexpr std::int64_t kClassesAtOnce = 2048;    // whose gradient is made before it is widened
 
 /// The weight's gradient while it is made: in the place where gradients are collected, if that is free, or here.
 struct WeightGradient : torch::CustomClassHolder {
@@ -37,6 +38,13 @@ struct WeightGradient : torch::CustomClassHolder {
   void add(const at::Tensor& g, const at::Tensor& h, bool first) {
     if (!prepared && first) {
       own = gemm(g.t(), h);
+    } else if (value().scalar_type() != g.scalar_type()) {
+      for (std::int64_t c = 0; c < g.size(1); c += kClassesAtOnce) {
+        const auto count = std::min(kClassesAtOnce, g.size(1) - c);
+        const auto piece = gemm(g.narrow(1, c, count).t(), h);
+        const auto sum = value().narrow(0, c, count);
+        first ? sum.copy_(piece) : sum.add_(piece);
+      }
     } else if (first) {
       gemm_to(value(), g.t(), h);
     } else {

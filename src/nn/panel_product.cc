@@ -74,15 +74,9 @@ TESSERA_PAIRS_INLINE void add_products(__m512 (&sums)[Rows][Columns], const std:
 
 TESSERA_PAIRS_INLINE void put(const PanelOutput& out, std::int64_t at, __mmask16 mask, __m512 sum) {
   sum = _mm512_mul_ps(sum, _mm512_set1_ps(out.alpha));
-  if (out.floats) {
-    auto* y = static_cast<float*>(out.at) + at;
-    if (out.add) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, y));
-    _mm512_mask_storeu_ps(y, mask, sum);
-  } else {
-    auto* y = static_cast<std::uint16_t*>(out.at) + at;
-    if (out.add) sum = _mm512_add_ps(sum, _mm512_castsi512_ps(high_halves(mask, y)));
-    _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
-  }
+  auto* y = out.at + at;
+  if (out.add) sum = _mm512_add_ps(sum, _mm512_castsi512_ps(high_halves(mask, y)));
+  _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
 /// sums: of earlier parts, rows kPanel apart. row: of the output.
@@ -228,7 +222,7 @@ void panel_product(const PanelProduct& p, const PanelOutput& out, void* scratch)
           else if (!t.last)
             ahead = ahead_of(p.b, k1, std::min(p.inner, k1 + 2 * depth.part), n0, std::min(kPanel, n1 - n0));
           t.tail = first_lanes(columns - (vectors - 1) * kFloats);
-          t.out.at = static_cast<char*>(out.at) + n * (out.floats ? 4 : 2);
+          t.out.at = out.at + n;
           float* earlier = sums + (n - n0) * rounded_up(rows, kTileRows);
           switch (vectors) {
             case 1:

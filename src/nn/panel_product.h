@@ -28,9 +28,8 @@ struct PanelProduct {
 
 /// The first of `rows` rows, `stride` elements apart; takes alpha * product, or that is added.
 struct PanelOutput {
-  void* at;
+  std::uint16_t* at;
   std::int64_t stride;
-  bool floats;  // float32 rather than bfloat16
   bool add;
   float alpha;
 };

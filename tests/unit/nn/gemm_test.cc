@@ -73,17 +73,6 @@ TEST_P(PanelProducts, AreExactBeforeTheyAreRoundedInEveryLayout) {
   EXPECT_TRUE(at::equal(gemm(at_, bt), rounded));
 }
 
-TEST_P(PanelProducts, AreNotRoundedInFloat32) {
-  const auto out = at::full({size_.rows, size_.columns}, 0.5);
-  gemm_add(out, a_, b_, 0.25);
-  const double tolerance = kernels::multiplies_in_panels() && size_.inner % 2 == 0
-                               ? 0.0
-                               : expected_.abs().max().item<double>() / 1024;  // a library rounds to bfloat16
-  EXPECT_LE(gemm_difference(out, expected_ * 0.25 + 0.5), tolerance);
-  gemm_to(out, a_, b_, 2.0);
-  EXPECT_LE(gemm_difference(out, expected_ * 2.0), 8 * tolerance);
-}
-
 TEST_P(PanelProducts, ReadAndWritePartsOfATensorAndNothingBesideThem) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto wide_a = at::full({size_.rows + 2, size_.inner + 6}, nan).to(at::kBFloat16),
@@ -110,8 +99,8 @@ TEST_P(PanelProducts, ReadAndWritePartsOfATensorAndNothingBesideThem) {
 TEST_P(PanelProducts, TakeAnAdaptersProductAlong) {
   const auto u = eighths({size_.rows, 8}), v = eighths({8, size_.columns});
   const auto both = (expected_ + product(u, v)).to(at::kFloat).to(at::kBFloat16);
-  // Where there are no panels the base product is rounded first.
-  const double tolerance = expected_.abs().max().item<double>() / 128;
+  // Where there are no panels the base product is rounded first, and the sum once more: to 8 bits each.
+  const double tolerance = expected_.abs().max().item<double>() / 64;
   EXPECT_LE(gemm_difference(gemm_sum(a_, b_, u, v), both), tolerance);
   EXPECT_LE(gemm_difference(gemm_sum(a_, b_.t().contiguous().t(), u, v.t().contiguous().t()), both), tolerance);
   EXPECT_LE(gemm_difference(gemm_sum(a_, b_, u.to(at::kFloat), v.to(at::kFloat)), both), tolerance);
