@@ -119,6 +119,15 @@ TEST_P(PanelProducts, DoNotDependOnHowManyRowsAndThreadsThereAre) {
   EXPECT_TRUE(at::equal(all.narrow(0, 5, 35), gemm(a.narrow(0, 5, 35), b)));
 }
 
+// Rounded first, a sum of about 8 would not notice it.
+TEST(PanelProductsOfAdapters, CountThoughTheyAreSmallerThanARounding) {
+  if (!kernels::multiplies_in_panels()) GTEST_SKIP() << "a library multiplies";
+  const auto a = at::randn({64, 64}).to(at::kBFloat16), b = at::randn({64, 512}).to(at::kBFloat16);
+  const auto u = at::full({64, 2}, 0.0625).to(at::kBFloat16), v = at::full({2, 512}, 0.03125).to(at::kBFloat16);
+  const auto added = gemm_sum(a, b, u, v).to(at::kDouble) - at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  EXPECT_NEAR(added.mean().item<double>(), 2 * 0.0625 * 0.03125, 4e-4);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, PanelProducts,
                          ::testing::Values(Panels{32, 2, 1}, Panels{33, 6, 16}, Panels{37, 34, 65}, Panels{64, 32, 64},
                                            Panels{40, 31, 63}, Panels{98, 96, 130}, Panels{770, 40, 80},
