@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "nn/low_rank.h"
+#include "nn/pair_products.h"
 #include "nn/panel_product.h"
 #include "tessera/base/error.h"
 
@@ -41,6 +41,7 @@ MkldnnMatmul onednn_for(const at::Tensor& a, const at::Tensor& b) {
 }
 
 constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
+constexpr std::int64_t kShortInner = 16;
 constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
 
 std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
@@ -50,10 +51,13 @@ std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
   return kernels::Bfloat16Matrix{static_cast<const std::uint16_t*>(t.const_data_ptr()), t.stride(0), t.stride(1)};
 }
 
-/// a b, or a b + u v where u is defined.
+/// a b, or a b + u v where u is defined. A short inner dimension makes the product a pass over memory, in which no
+/// matrix unit helps.
 std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const at::Tensor& b,
                                                       const at::Tensor& u = {}, const at::Tensor& v = {}) {
-  if (!kernels::multiplies_in_panels() || a.size(0) < kFewestRows) return std::nullopt;
+  const bool pays =
+      kernels::multiplies_in_panels() || (a.size(-1) <= kShortInner && kernels::multiplies_bfloat16_pairs());
+  if (!pays || a.size(0) < kFewestRows) return std::nullopt;
   const auto left = bfloat16_matrix(a), right = bfloat16_matrix(b);
   if (!left || !right) return std::nullopt;
   kernels::PanelProduct product{*left, *right, {}, {}, a.size(0), b.size(1), a.size(1), 0};
@@ -91,14 +95,16 @@ void run(const kernels::PanelProduct& product, const at::Tensor& out, double alp
   });
 }
 
+at::Tensor run(const kernels::PanelProduct& product, const at::TensorOptions& options) {
+  auto out = at::empty({product.rows, product.columns}, options);
+  run(product, out, 1.0, false);
+  return out;
+}
+
 }  // namespace
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
-  if (const auto panels = panel_product_of(a, b)) {
-    const auto out = at::empty({a.size(0), b.size(1)}, a.options());
-    run(*panels, out, 1.0, false);
-    return out;
-  }
+  if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
   if (!onednn_for(a, b)) return a.dim() == 3 ? at::bmm(a, b) : at::mm(a, b);
   auto sizes = a.sizes().vec();
   sizes.back() = b.sizes().back();
@@ -132,13 +138,13 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
 }
 
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
-  if (const auto panels = panel_product_of(a, b, u, v)) {
-    auto out = at::empty({a.size(0), b.size(1)}, a.options());
-    run(*panels, out, 1.0, false);
-    return out;
-  }
+  if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
   auto out = gemm(a, b);
-  low_rank_add(out, u, v);
+  if (out.scalar_type() == u.scalar_type()) {
+    gemm_add(out, u, v);
+  } else {
+    out.add_(gemm(u, v));
+  }
   return out;
 }
 

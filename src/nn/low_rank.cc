@@ -40,22 +40,6 @@ void transpose(const T* x, T* y, std::int64_t rows, std::int64_t columns) {
     for (std::int64_t r = 0; r < rows; ++r) y[c * rows + r] = x[r * columns + c];
 }
 
-/// Rows 2 p and 2 p + 1 of b [R, M] beside each other: [R / 2, M].
-std::vector<std::uint32_t> pairs_of_rows(const at::Tensor& b) {
-  const std::int64_t p = b.size(0) / 2, m = b.size(1);
-  std::vector<std::uint32_t> out(static_cast<std::size_t>(p * m));
-  if (!b.is_contiguous()) {  // a column holds its pairs already
-    transpose(static_cast<const std::uint32_t*>(b.const_data_ptr()), out.data(), m, p);
-    return out;
-  }
-  for (std::int64_t k = 0; k < p; ++k) {
-    const auto *low = bits(b) + 2 * k * m, *high = low + m;
-    for (std::int64_t i = 0; i < m; ++i)
-      out[static_cast<std::size_t>(k * m + i)] = low[i] | static_cast<std::uint32_t>(high[i]) << 16;
-  }
-  return out;
-}
-
 std::int64_t rows_grain(std::int64_t m) {
   return std::max<std::int64_t>(1, kGrain / m);
 }
@@ -77,23 +61,6 @@ at::Tensor low_rank_project(const at::Tensor& x, const at::Tensor& a, double sca
                               static_cast<float>(scale));
   });
   return u;
-}
-
-void low_rank_add(const at::Tensor& y, const at::Tensor& u, const at::Tensor& b, double scale) {
-  if (!in_pairs(u, y, b)) {
-    if (y.scalar_type() == u.scalar_type()) {
-      gemm_add(y, u, b, scale);
-    } else {
-      y.add_(gemm(u, b), scale);
-    }
-    return;
-  }
-  const std::int64_t m = y.size(1), r = u.size(1);
-  const auto pairs = pairs_of_rows(b);
-  at::parallel_for(0, y.size(0), rows_grain(m), [&](std::int64_t begin, std::int64_t end) {
-    kernels::low_rank_add(mutable_bits(y) + begin * m, bits(u) + begin * r, pairs.data(), end - begin, m, r,
-                          static_cast<float>(scale));
-  });
 }
 
 at::Tensor low_rank_gradient(const at::Tensor& u, const at::Tensor& x, double scale) {

@@ -8,8 +8,6 @@ namespace tessera::nn {
 
 /// scale * x a^T, [N, R]; x: [N, M], a: [R, M], perhaps a transposed view.
 at::Tensor low_rank_project(const at::Tensor& x, const at::Tensor& a, double scale = 1.0);
-/// y += scale * u b; y: [N, M], perhaps of another dtype than u: [N, R] and b: [R, M], perhaps a transposed view.
-void low_rank_add(const at::Tensor& y, const at::Tensor& u, const at::Tensor& b, double scale = 1.0);
 /// scale * u^T x, [R, M]; u: [N, R], x: [N, M].
 at::Tensor low_rank_gradient(const at::Tensor& u, const at::Tensor& x, double scale = 1.0);
 

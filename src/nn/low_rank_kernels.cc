@@ -1,25 +1,21 @@
 #include "nn/low_rank_kernels.h"
 
 #include "nn/bfloat16_pairs.h"
+#include "nn/pair_products.h"
 #include "tessera/base/error.h"
 
 #if defined(__x86_64__)
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 namespace tessera::nn::kernels {
 namespace {
 
 constexpr std::int64_t kRowsOfBlock = 32;  // of x, that stay in the cache while their columns are gone through
 
-TESSERA_PAIRS inline __mmask32 first(std::int64_t count) {
-  return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1;
-}
-
-/// out[R] = scale * the sums of R vectors.
-TESSERA_PAIRS inline void store_sums(const __m512 (&v)[8], float scale, std::uint16_t* out) {
+/// out[R] = scale * the totals of R vectors.
+TESSERA_PAIRS_INLINE void store_totals(const __m512 (&v)[8], float scale, std::uint16_t* out) {
   __m512 pairs[4], fours[2];
   for (int i = 0; i < 4; ++i) {
     const auto &x = v[2 * i], &y = v[2 * i + 1];
@@ -39,15 +35,15 @@ TESSERA_PAIRS inline void store_sums(const __m512 (&v)[8], float scale, std::uin
   const auto narrow = _mm256_cvtneps_pbh(sums * _mm256_set1_ps(scale));
   std::memcpy(out, &narrow, sizeof narrow);
 }
-TESSERA_PAIRS inline void store_sums(const __m512 (&v)[2], float scale, std::uint16_t* out) {
+TESSERA_PAIRS_INLINE void store_totals(const __m512 (&v)[2], float scale, std::uint16_t* out) {
   const __m512 none = _mm512_setzero_ps();
   std::uint16_t eight[8];
-  store_sums({v[0], v[1], none, none, none, none, none, none}, scale, eight);
+  store_totals({v[0], v[1], none, none, none, none, none, none}, scale, eight);
   std::memcpy(out, eight, 2 * sizeof(std::uint16_t));
 }
 
 template <int Rows, int R, class Load>
-TESSERA_PAIRS inline void add_products(__m512 (&sums)[Rows][R], const std::uint16_t* x, const std::uint16_t* a,
+TESSERA_PAIRS_INLINE void add_products(__m512 (&sums)[Rows][R], const std::uint16_t* x, const std::uint16_t* a,
                                        std::int64_t m, const Load& load) {
   __m512bh row[Rows];
 #pragma GCC unroll 8
@@ -62,7 +58,7 @@ TESSERA_PAIRS inline void add_products(__m512 (&sums)[Rows][R], const std::uint1
 
 /// u[Rows, R] = scale * x[Rows, M] a[R, M]^T, u's rows being r apart.
 template <int Rows, int R>
-TESSERA_PAIRS inline void project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t m,
+TESSERA_PAIRS_INLINE void project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t m,
                                   std::int64_t r, float scale) {
   __m512 sums[Rows][R];
 #pragma GCC unroll 8
@@ -73,68 +69,27 @@ TESSERA_PAIRS inline void project(const std::uint16_t* x, const std::uint16_t* a
   for (; i + kPairs <= m; i += kPairs)
     add_products(sums, x + i, a + i, m, [](const auto* at) TESSERA_PAIRS { return as_pairs(_mm512_loadu_si512(at)); });
   if (i < m) {
-    const auto rest = first(m - i);
+    const __mmask32 rest = (__mmask32{1} << (m - i)) - 1;
     add_products(sums, x + i, a + i, m,
                  [rest](const auto* at) TESSERA_PAIRS { return as_pairs(_mm512_maskz_loadu_epi16(rest, at)); });
   }
 #pragma GCC unroll 8
-  for (int n = 0; n < Rows; ++n) store_sums(sums[n], scale, u + n * r);
+  for (int n = 0; n < Rows; ++n) store_totals(sums[n], scale, u + n * r);
 }
 
 /// The same for many rows, for as long as R rows of a stay in the first cache.
 template <int R>
-TESSERA_PAIRS inline void project_block(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u,
+TESSERA_PAIRS_INLINE void project_block(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u,
                                         std::int64_t rows, std::int64_t m, std::int64_t r, float scale) {
   std::int64_t n = 0;
   for (; n + 2 <= rows; n += 2) project<2, R>(x + n * m, a, u + n * r, m, r, scale);
   for (; n < rows; ++n) project<1, R>(x + n * m, a, u + n * r, m, r, scale);
 }
 
-/// `Columns` vectors of columns, `Rows` rows of y. mask: of the last vector.
-template <int Rows, int Columns>
-TESSERA_PAIRS inline void add(std::uint16_t* y, const std::uint16_t* u, const std::uint32_t* pairs, std::int64_t m,
-                              std::int64_t p, __m512 scale, __mmask16 last) {
-  __m512 sums[Rows][Columns];
-#pragma GCC unroll 8
-  for (int n = 0; n < Rows; ++n)
-#pragma GCC unroll 8
-    for (int c = 0; c < Columns; ++c) sums[n][c] = _mm512_setzero_ps();
-  for (std::int64_t k = 0; k < p; ++k) {
-    __m512bh b[Columns];
-#pragma GCC unroll 8
-    for (int c = 0; c < Columns; ++c)
-      b[c] = as_pairs(_mm512_maskz_loadu_epi32(c + 1 < Columns ? __mmask16(~0) : last, pairs + k * m + c * kFloats));
-#pragma GCC unroll 8
-    for (int n = 0; n < Rows; ++n) {
-      const auto factor = pair_everywhere(u + 2 * (n * p + k));
-#pragma GCC unroll 8
-      for (int c = 0; c < Columns; ++c) sums[n][c] = _mm512_dpbf16_ps(sums[n][c], b[c], factor);
-    }
-  }
-#pragma GCC unroll 8
-  for (int n = 0; n < Rows; ++n)
-#pragma GCC unroll 8
-    for (int c = 0; c < Columns; ++c) {
-      const __mmask16 mask = c + 1 < Columns ? __mmask16(~0) : last;
-      auto* to = y + n * m + c * kFloats;
-      const auto old = _mm512_castsi512_ps(high_halves(mask, to));
-      _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_fmadd_ps(sums[n][c], scale, old)));
-    }
-}
-
-template <int Rows>
-TESSERA_PAIRS inline void add_rows(std::uint16_t* y, const std::uint16_t* u, const std::uint32_t* pairs, std::int64_t m,
-                                   std::int64_t p, __m512 scale) {
-  std::int64_t i = 0;
-  for (; i + 2 * kFloats <= m; i += 2 * kFloats) add<Rows, 2>(y + i, u, pairs + i, m, p, scale, __mmask16(~0));
-  for (; i < m; i += kFloats)
-    add<Rows, 1>(y + i, u, pairs + i, m, p, scale, static_cast<__mmask16>(first(std::min(m - i, kFloats))));
-}
-
-/// sums[R, one or two vectors of columns] += u^T x over `count` pairs of rows. u: [count, r] pairs.
+/// sums[R, one or two vectors of columns] += u^T x over `count` pairs of rows. u: [count, kFloats] pairs.
 template <int R, int Columns>
-TESSERA_PAIRS inline void gradient(const std::uint32_t* u, const std::uint16_t* x, float* sums, std::int64_t count,
-                                   std::int64_t m, std::int64_t r, bool odd, __mmask16 last) {
+TESSERA_PAIRS_INLINE void gradient(const std::uint32_t* u, const std::uint16_t* x, float* sums, std::int64_t count,
+                                   std::int64_t m, bool odd, __mmask16 last) {
   __m512 acc[R][Columns];
 #pragma GCC unroll 8
   for (int k = 0; k < R; ++k)
@@ -144,15 +99,13 @@ TESSERA_PAIRS inline void gradient(const std::uint32_t* u, const std::uint16_t* 
     __m512bh rows[Columns];
 #pragma GCC unroll 8
     for (int c = 0; c < Columns; ++c) {
-      const __mmask16 mask = c + 1 < Columns ? __mmask16(~0) : last;
-      const auto* low = x + 2 * n * m + c * kFloats;
+      const auto* even = x + 2 * n * m + c * kFloats;
       const bool alone = odd && n + 1 == count;
-      const auto high = alone ? _mm512_setzero_si512() : high_halves(mask, low + m);
-      rows[c] = as_pairs(_mm512_or_si512(low_halves(mask, low), high));
+      rows[c] = as_pairs(interleaved(c + 1 < Columns ? kAll : last, even, alone ? nullptr : even + m));
     }
 #pragma GCC unroll 8
     for (int k = 0; k < R; ++k) {
-      const auto factor = as_pairs(_mm512_set1_epi32(static_cast<int>(u[n * r + k])));
+      const auto factor = as_pairs(_mm512_set1_epi32(static_cast<int>(u[n * kFloats + k])));
 #pragma GCC unroll 8
       for (int c = 0; c < Columns; ++c) acc[k][c] = _mm512_dpbf16_ps(acc[k][c], rows[c], factor);
     }
@@ -161,22 +114,20 @@ TESSERA_PAIRS inline void gradient(const std::uint32_t* u, const std::uint16_t* 
   for (int k = 0; k < R; ++k)
 #pragma GCC unroll 8
     for (int c = 0; c < Columns; ++c) {
-      const __mmask16 mask = c + 1 < Columns ? __mmask16(~0) : last;
+      const __mmask16 mask = c + 1 < Columns ? kAll : last;
       float* to = sums + k * m + c * kFloats;
       _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), acc[k][c]));
     }
 }
 
 template <int R>
-TESSERA_PAIRS inline void gradient_of_block(const std::uint32_t* u, const std::uint16_t* x, float* sums,
-                                            std::int64_t rows, std::int64_t columns, std::int64_t m, std::int64_t r) {
+TESSERA_PAIRS_INLINE void gradient_of_block(const std::uint32_t* u, const std::uint16_t* x, float* sums,
+                                            std::int64_t rows, std::int64_t columns, std::int64_t m) {
   const std::int64_t count = (rows + 1) / 2;
   const bool odd = rows % 2 != 0;
   std::int64_t i = 0;
-  for (; i + 2 * kFloats <= columns; i += 2 * kFloats)
-    gradient<R, 2>(u, x + i, sums + i, count, m, r, odd, __mmask16(~0));
-  for (; i < columns; i += kFloats)
-    gradient<R, 1>(u, x + i, sums + i, count, m, r, odd, static_cast<__mmask16>(first(std::min(columns - i, kFloats))));
+  for (; i + 2 * kFloats <= columns; i += 2 * kFloats) gradient<R, 2>(u, x + i, sums + i, count, m, odd, kAll);
+  for (; i < columns; i += kFloats) gradient<R, 1>(u, x + i, sums + i, count, m, odd, first_lanes(columns - i));
 }
 
 }  // namespace
@@ -191,28 +142,15 @@ TESSERA_PAIRS void low_rank_project(const std::uint16_t* x, const std::uint16_t*
   }
 }
 
-TESSERA_PAIRS void low_rank_add(std::uint16_t* y, const std::uint16_t* u, const std::uint32_t* pairs, std::int64_t rows,
-                                std::int64_t m, std::int64_t r, float scale) {
-  const std::int64_t p = r / 2;
-  const auto factor = _mm512_set1_ps(scale);
-  std::int64_t n = 0;
-  for (; n + 4 <= rows; n += 4) add_rows<4>(y + n * m, u + n * r, pairs, m, p, factor);
-  for (; n < rows; ++n) add_rows<1>(y + n * m, u + n * r, pairs, m, p, factor);
-}
-
 TESSERA_PAIRS void low_rank_gradient(const std::uint16_t* u, const std::uint16_t* x, float* sums, std::int64_t rows,
                                      std::int64_t columns, std::int64_t m, std::int64_t r) {
-  std::vector<std::uint32_t> pairs(static_cast<std::size_t>(kRowsOfBlock / 2 * r));
+  std::uint32_t pairs[kRowsOfBlock / 2 * kFloats];
   for (std::int64_t n = 0; n < rows; n += kRowsOfBlock) {
     const std::int64_t count = std::min(kRowsOfBlock, rows - n);
-    for (std::int64_t i = 0; i < count; i += 2)
-      for (std::int64_t k = 0; k < r; ++k) {
-        const std::uint32_t low = u[(n + i) * r + k], high = i + 1 < count ? u[(n + i + 1) * r + k] : 0;
-        pairs[static_cast<std::size_t>(i / 2 * r + k)] = low | high << 16;
-      }
+    pack_pairs(u + n * r, r, count, r, pairs, kFloats);
     std::int64_t k = 0;
-    for (; k + 8 <= r; k += 8) gradient_of_block<8>(pairs.data() + k, x + n * m, sums + k * m, count, columns, m, r);
-    for (; k < r; k += 2) gradient_of_block<2>(pairs.data() + k, x + n * m, sums + k * m, count, columns, m, r);
+    for (; k + 8 <= r; k += 8) gradient_of_block<8>(pairs + k, x + n * m, sums + k * m, count, columns, m);
+    for (; k < r; k += 2) gradient_of_block<2>(pairs + k, x + n * m, sums + k * m, count, columns, m);
   }
 }
 
@@ -224,10 +162,6 @@ namespace tessera::nn::kernels {
 
 void low_rank_project(const std::uint16_t*, const std::uint16_t*, std::uint16_t*, std::int64_t, std::int64_t,
                       std::int64_t, float) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
-}
-void low_rank_add(std::uint16_t*, const std::uint16_t*, const std::uint32_t*, std::int64_t, std::int64_t, std::int64_t,
-                  float) {
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
 }
 void low_rank_gradient(const std::uint16_t*, const std::uint16_t*, float*, std::int64_t, std::int64_t, std::int64_t,

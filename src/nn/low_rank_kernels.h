@@ -9,9 +9,6 @@ namespace tessera::nn::kernels {
 /// u[rows, R] = scale * x[rows, M] a[R, M]^T.
 void low_rank_project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t rows,
                       std::int64_t m, std::int64_t r, float scale);
-/// y[rows, M] += scale * u[rows, R] b[R, M]. pairs[R / 2, M]: rows 2 p (low halves) and 2 p + 1 of b beside each other.
-void low_rank_add(std::uint16_t* y, const std::uint16_t* u, const std::uint32_t* pairs, std::int64_t rows,
-                  std::int64_t m, std::int64_t r, float scale);
 /// sums[R, columns] += u[rows, R]^T x[rows, columns]; rows of x and of sums are m apart.
 void low_rank_gradient(const std::uint16_t* u, const std::uint16_t* x, float* sums, std::int64_t rows,
                        std::int64_t columns, std::int64_t m, std::int64_t r);

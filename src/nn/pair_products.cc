@@ -19,36 +19,18 @@ using Words = std::int32_t __attribute__((vector_size(64)));
 
 /// `Rows` rows and `Columns` vectors of c.
 template <int Rows, int Columns>
-TESSERA_PAIRS inline void multiply_tile(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
-                                        std::int64_t c_stride, std::int64_t pairs, bool add) {
+TESSERA_PAIRS void multiply_tile(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
+                                 std::int64_t c_stride, std::int64_t pairs, bool add) {
   __m512 sums[Rows][Columns];
-#pragma GCC unroll 8
-  for (int m = 0; m < Rows; ++m)
-#pragma GCC unroll 8
-    for (int n = 0; n < Columns; ++n)
-      sums[m][n] = add ? _mm512_loadu_ps(c + m * c_stride + n * kFloats) : _mm512_setzero_ps();
-  const auto* from = a.at;
-  for (std::int64_t p = 0; p < pairs; ++p, from += a.pair, b += b_stride) {
-    __m512bh columns[Columns];
-#pragma GCC unroll 8
-    for (int n = 0; n < Columns; ++n) columns[n] = as_pairs(_mm512_loadu_si512(b + n * kFloats));
-#pragma GCC unroll 8
-    for (int m = 0; m < Rows; ++m) {
-      const auto row = pair_everywhere(from + m * a.row);
-#pragma GCC unroll 8
-      for (int n = 0; n < Columns; ++n) sums[m][n] = _mm512_dpbf16_ps(sums[m][n], columns[n], row);
-    }
-  }
-#pragma GCC unroll 8
-  for (int m = 0; m < Rows; ++m)
-#pragma GCC unroll 8
-    for (int n = 0; n < Columns; ++n) _mm512_storeu_ps(c + m * c_stride + n * kFloats, sums[m][n]);
+  load_sums(sums, add, c, c_stride);
+  add_pair_products(sums, a, b, b_stride, pairs);
+  store_sums(sums, c, c_stride);
 }
 
 /// All rows, for as long as the columns of b stay in the first cache.
 template <int Columns>
-TESSERA_PAIRS inline void multiply_panel(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
-                                         std::int64_t c_stride, std::int64_t rows, std::int64_t pairs, bool add) {
+TESSERA_PAIRS void multiply_panel(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
+                                  std::int64_t c_stride, std::int64_t rows, std::int64_t pairs, bool add) {
   std::int64_t m = 0;
   const auto from = [&] { return PairRows{a.at + m * a.row, a.row, a.pair}; };
   for (; m + 8 <= rows; m += 8) multiply_tile<8, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
@@ -94,11 +76,8 @@ TESSERA_PAIRS void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::
   for (std::int64_t p = 0; p < (k + 1) / 2; ++p, out += out_stride) {
     const auto *even = x + 2 * p * stride, *odd = even + stride;
     const bool alone = 2 * p + 1 == k;
-    for (std::int64_t i = 0; i < n; i += kFloats) {
-      const auto mask = first_lanes(n - i);
-      const auto high = alone ? _mm512_setzero_si512() : high_halves(mask, odd + i);
-      _mm512_storeu_si512(out + i, _mm512_or_si512(low_halves(mask, even + i), high));
-    }
+    for (std::int64_t i = 0; i < n; i += kFloats)
+      _mm512_storeu_si512(out + i, interleaved(first_lanes(n - i), even + i, alone ? nullptr : odd + i));
   }
 }
 

@@ -24,13 +24,25 @@ constexpr std::int64_t rounded_up(std::int64_t n, std::int64_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-/// The inner dimension in equal parts.
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
+
+/// body(range) over [begin, end) in steps.
+template <class Body>
+void for_ranges(const Range& all, std::int64_t step, const Body& body) {
+  for (std::int64_t i = all.begin; i < all.end; i += step) body(Range{i, std::min(all.end, i + step)});
+}
+
+/// The inner dimension in equal parts of so many pairs.
 struct Depth {
-  std::int64_t pairs, parts, part;
-  explicit Depth(std::int64_t inner)
-      : pairs((inner + 1) / 2),
-        parts((pairs + kDepth - 1) / kDepth),
-        part(rounded_up((pairs + parts - 1) / parts, kLinePairs)) {}
+  std::int64_t parts, part;
+  explicit Depth(std::int64_t inner) {
+    const std::int64_t pairs = (inner + 1) / 2;
+    parts = (pairs + kDepth - 1) / kDepth;
+    part = rounded_up((pairs + parts - 1) / parts, kLinePairs);
+  }
 };
 
 /// Fetches a rectangle of memory, some lines at a time: it falls to the second cache until it is packed.
@@ -56,22 +68,6 @@ struct Tile {
   PanelOutput out;
 };
 
-template <int Rows, int Columns>
-TESSERA_PAIRS_INLINE void add_products(__m512 (&sums)[Rows][Columns], const std::uint16_t* a, const PairRows& rows,
-                                       const std::uint32_t* b, std::int64_t pairs) {
-  for (std::int64_t p = 0; p < pairs; ++p, a += rows.pair, b += kPanel) {
-    __m512bh columns[Columns];
-#pragma GCC unroll 4
-    for (int n = 0; n < Columns; ++n) columns[n] = as_pairs(_mm512_loadu_si512(b + n * kFloats));
-#pragma GCC unroll 6
-    for (int m = 0; m < Rows; ++m) {
-      const auto row = pair_everywhere(a + m * rows.row);
-#pragma GCC unroll 4
-      for (int n = 0; n < Columns; ++n) sums[m][n] = _mm512_dpbf16_ps(sums[m][n], columns[n], row);
-    }
-  }
-}
-
 TESSERA_PAIRS_INLINE void put(const PanelOutput& out, std::int64_t at, __mmask16 mask, __m512 sum) {
   sum = _mm512_mul_ps(sum, _mm512_set1_ps(out.alpha));
   auto* y = out.at + at;
@@ -79,29 +75,20 @@ TESSERA_PAIRS_INLINE void put(const PanelOutput& out, std::int64_t at, __mmask16
   _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
-/// sums: of earlier parts, rows kPanel apart. row: of the output.
+/// earlier: sums of earlier parts, rows kPanel apart. row: of the output.
 template <int Rows, int Columns>
 TESSERA_PAIRS_INLINE void tile(const Tile& t, const PairRows& a, const PairRows& u, float* earlier, std::int64_t row) {
   __m512 sums[Rows][Columns];
-#pragma GCC unroll 6
-  for (int m = 0; m < Rows; ++m)
-#pragma GCC unroll 4
-    for (int n = 0; n < Columns; ++n)
-      sums[m][n] = t.first ? _mm512_setzero_ps() : _mm512_loadu_ps(earlier + m * kPanel + n * kFloats);
+  load_sums(sums, !t.first, earlier, kPanel);
   for (std::int64_t p = 0; p < t.pairs; p += kLinePairs) {
-    const auto* now = a.at + p * a.pair;
-#pragma GCC unroll 6
-    for (int m = 0; m < Rows; ++m) _mm_prefetch(reinterpret_cast<const char*>(now + (Rows + m) * a.row), _MM_HINT_T0);
-    add_products(sums, now, a, t.b + p * kPanel, std::min(kLinePairs, t.pairs - p));
-  }
-  if (!t.last) {
+    const PairRows now{a.at + p * a.pair, a.row, a.pair};
 #pragma GCC unroll 6
     for (int m = 0; m < Rows; ++m)
-#pragma GCC unroll 4
-      for (int n = 0; n < Columns; ++n) _mm512_storeu_ps(earlier + m * kPanel + n * kFloats, sums[m][n]);
-    return;
+      _mm_prefetch(reinterpret_cast<const char*>(now.at + (Rows + m) * a.row), _MM_HINT_T0);
+    add_pair_products(sums, now, t.b + p * kPanel, kPanel, std::min(kLinePairs, t.pairs - p));
   }
-  add_products(sums, u.at, u, t.v, t.rank_pairs);
+  if (!t.last) return store_sums(sums, earlier, kPanel);
+  add_pair_products(sums, u, t.v, kPanel, t.rank_pairs);
 #pragma GCC unroll 6
   for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 4
@@ -130,7 +117,7 @@ TESSERA_PAIRS void last_tile(std::int64_t rows, const Tile& t, const PairRows& a
 /// All rows of a block against one panel.
 template <int Columns>
 TESSERA_PAIRS void column_of_tiles(const Tile& t, const Left& a, const Left& u, float* earlier, std::int64_t first_row,
-                                   std::int64_t rows, Ahead& ahead) {
+                                   std::int64_t rows, Ahead ahead) {
   const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   const std::int64_t lines = (ahead.rows * ahead.lines + tiles - 1) / tiles;
   std::int64_t m = 0;
@@ -142,21 +129,20 @@ TESSERA_PAIRS void column_of_tiles(const Tile& t, const Left& a, const Left& u, 
     last_tile<kTileRows - 1, Columns>(rows - m, t, a.from(m), u.from(m), earlier + m * kPanel, first_row + m);
 }
 
-/// Rows `from` to `to` of b [inner, columns], columns `first` and on, as pairs: [pairs, kPanel].
-void pack(const Bfloat16Matrix& b, std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t columns,
-          std::uint32_t* out) {
-  const auto* x = b.at + from * b.row + first * b.column;
+/// Some of b [inner, columns] as pairs: [pairs, kPanel].
+void pack(const Bfloat16Matrix& b, const Range& inner, const Range& columns, std::uint32_t* out) {
+  const auto* x = b.at + inner.begin * b.row + columns.begin * b.column;
   if (b.column == 1)
-    pack_pairs(x, b.row, to - from, columns, out, kPanel);
+    pack_pairs(x, b.row, inner.size(), columns.size(), out, kPanel);
   else
-    pack_transposed_pairs(x, b.column, columns, to - from, out, kPanel);
+    pack_transposed_pairs(x, b.column, columns.size(), inner.size(), out, kPanel);
 }
 
-Ahead ahead_of(const Bfloat16Matrix& b, std::int64_t from, std::int64_t to, std::int64_t first, std::int64_t columns) {
-  const auto* at = reinterpret_cast<const char*>(b.at + from * b.row + first * b.column);
+Ahead ahead_of(const Bfloat16Matrix& b, const Range& inner, const Range& columns) {
+  const auto* at = reinterpret_cast<const char*>(b.at + inner.begin * b.row + columns.begin * b.column);
   const auto lines = [](std::int64_t elements) { return (elements * 2 + 63) / 64; };
-  if (b.column == 1) return {at, to - from, lines(columns), b.row * 2};
-  return {at, columns, lines(to - from), b.column * 2};
+  if (b.column == 1) return {at, inner.size(), lines(columns.size()), b.row * 2};
+  return {at, columns.size(), lines(inner.size()), b.column * 2};
 }
 
 bool packs_left(const Bfloat16Matrix& a) {
@@ -168,11 +154,90 @@ struct Scratch {
   explicit Scratch(const PanelProduct& p) {
     const Depth depth(p.inner);
     const auto rows = std::min(p.rows, kBlockRows);
-    panel = std::min(depth.part, rounded_up(depth.pairs, kLinePairs)) * kPanel;
+    panel = depth.part * kPanel;
     ranks = p.rank / 2 * kPanel;
     left = packs_left(p.a) ? rounded_up(rows, kLeftPanel) * depth.part : 0;
     sums = depth.parts > 1 ? rounded_up(rows, kTileRows) * std::min(rounded_up(p.columns, kPanel), kBlockColumns) : 0;
   }
+};
+
+/// Goes through a product: some columns, some of their rows, a part of the inner dimension, a panel.
+class Multiplier {
+ public:
+  Multiplier(const PanelProduct& product, const PanelOutput& out, void* scratch)
+      : p_(product), out_(out), depth_(product.inner), words_(product), panel_(static_cast<std::uint32_t*>(scratch)) {}
+
+  void multiply() {
+    for_ranges({0, p_.columns}, depth_.parts > 1 ? kBlockColumns : p_.columns, [&](const Range& columns) {
+      for_ranges({0, p_.rows}, kBlockRows, [&](const Range& rows) {
+        for_ranges({0, p_.inner}, 2 * depth_.part, [&](const Range& inner) { multiply(rows, columns, inner); });
+      });
+    });
+  }
+
+ private:
+  void multiply(const Range& rows, const Range& columns, const Range& inner) {
+    const Left a = left(rows, inner), u{p_.u.at + rows.begin * p_.u.row, p_.u.row, p_.rank / 2, false};
+    auto* sums = reinterpret_cast<float*>(left_at() + words_.left);
+    for_ranges(columns, kPanel, [&](const Range& panel) {
+      const Tile t = packed(panel, inner);
+      auto* earlier = sums + (panel.begin - columns.begin) * rounded_up(rows.size(), kTileRows);
+      const auto ahead = after(panel, columns, inner);
+      switch ((panel.size() + kFloats - 1) / kFloats) {
+        case 1:
+          return column_of_tiles<1>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+        case 2:
+          return column_of_tiles<2>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+        case 3:
+          return column_of_tiles<3>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+        default:
+          return column_of_tiles<4>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+      }
+    });
+  }
+
+  std::uint32_t* ranks_at() const { return panel_ + words_.panel; }
+  std::uint32_t* left_at() const { return ranks_at() + words_.ranks; }
+
+  Left left(const Range& rows, const Range& inner) const {
+    const auto* from = p_.a.at + rows.begin * p_.a.row + inner.begin * p_.a.column;
+    const std::int64_t pairs = (inner.size() + 1) / 2;
+    if (!packs_left(p_.a)) return {from, p_.a.row, pairs, false};
+    for_ranges({0, rows.size()}, kLeftPanel, [&](const Range& few) {
+      pack_pairs(from + few.begin, p_.a.column, inner.size(), few.size(), left_at() + few.begin * pairs, kLeftPanel);
+    });
+    return {reinterpret_cast<const std::uint16_t*>(left_at()), 0, pairs, true};
+  }
+
+  Tile packed(const Range& panel, const Range& inner) const {
+    const bool last = inner.end == p_.inner;
+    pack(p_.b, inner, panel, panel_);
+    if (last && p_.rank > 0) pack(p_.v, {0, p_.rank}, panel, ranks_at());
+    auto out = out_;
+    out.at += panel.begin;
+    return {panel_,
+            ranks_at(),
+            (inner.size() + 1) / 2,
+            p_.rank / 2,
+            inner.begin == 0,
+            last,
+            first_lanes((panel.size() - 1) % kFloats + 1),
+            out};
+  }
+
+  /// What is packed next.
+  Ahead after(const Range& panel, const Range& columns, const Range& inner) const {
+    if (panel.end < columns.end) return ahead_of(p_.b, inner, {panel.end, std::min(columns.end, panel.end + kPanel)});
+    if (inner.end == p_.inner) return {};
+    return ahead_of(p_.b, {inner.end, std::min(p_.inner, inner.end + 2 * depth_.part)},
+                    {columns.begin, std::min(columns.end, columns.begin + kPanel)});
+  }
+
+  const PanelProduct& p_;
+  const PanelOutput& out_;
+  const Depth depth_;
+  const Scratch words_;
+  std::uint32_t* panel_;
 };
 
 }  // namespace
@@ -190,57 +255,8 @@ std::size_t panel_scratch_bytes(const PanelProduct& product) {
   return static_cast<std::size_t>(words.panel + words.ranks + words.left + words.sums) * sizeof(std::uint32_t);
 }
 
-void panel_product(const PanelProduct& p, const PanelOutput& out, void* scratch) {
-  const Depth depth(p.inner);
-  const Scratch words(p);
-  auto* panel = static_cast<std::uint32_t*>(scratch);
-  auto *ranks = panel + words.panel, *left = ranks + words.ranks;
-  auto* sums = reinterpret_cast<float*>(left + words.left);
-  const std::int64_t block_columns = depth.parts > 1 ? kBlockColumns : p.columns;
-  for (std::int64_t n0 = 0; n0 < p.columns; n0 += block_columns) {
-    const std::int64_t n1 = std::min(p.columns, n0 + block_columns);
-    for (std::int64_t m0 = 0; m0 < p.rows; m0 += kBlockRows) {
-      const std::int64_t rows = std::min(kBlockRows, p.rows - m0);
-      for (std::int64_t d = 0; d < depth.pairs; d += depth.part) {
-        const std::int64_t pairs = std::min(depth.part, depth.pairs - d), k0 = 2 * d,
-                           k1 = std::min(p.inner, k0 + 2 * pairs);
-        Left a{p.a.at + m0 * p.a.row + k0 * p.a.column, p.a.row, pairs, packs_left(p.a)};
-        if (a.packed) {
-          for (std::int64_t m = 0; m < rows; m += kLeftPanel)
-            pack_pairs(a.at + m, p.a.column, k1 - k0, std::min(kLeftPanel, rows - m), left + m * pairs, kLeftPanel);
-          a.at = reinterpret_cast<const std::uint16_t*>(left);
-        }
-        const Left u{p.rank > 0 ? p.u.at + m0 * p.u.row : a.at, p.rank > 0 ? p.u.row : 0, p.rank / 2, false};
-        for (std::int64_t n = n0; n < n1; n += kPanel) {
-          const std::int64_t columns = std::min(kPanel, n1 - n), vectors = (columns + kFloats - 1) / kFloats;
-          Tile t{panel, ranks, pairs, p.rank / 2, d == 0, d + pairs == depth.pairs, 0, out};
-          pack(p.b, k0, k1, n, columns, panel);
-          if (t.last && p.rank > 0) pack(p.v, 0, p.rank, n, columns, ranks);
-          Ahead ahead;
-          if (n + kPanel < n1)
-            ahead = ahead_of(p.b, k0, k1, n + kPanel, std::min(kPanel, n1 - n - kPanel));
-          else if (!t.last)
-            ahead = ahead_of(p.b, k1, std::min(p.inner, k1 + 2 * depth.part), n0, std::min(kPanel, n1 - n0));
-          t.tail = first_lanes(columns - (vectors - 1) * kFloats);
-          t.out.at = out.at + n;
-          float* earlier = sums + (n - n0) * rounded_up(rows, kTileRows);
-          switch (vectors) {
-            case 1:
-              column_of_tiles<1>(t, a, u, earlier, m0, rows, ahead);
-              break;
-            case 2:
-              column_of_tiles<2>(t, a, u, earlier, m0, rows, ahead);
-              break;
-            case 3:
-              column_of_tiles<3>(t, a, u, earlier, m0, rows, ahead);
-              break;
-            default:
-              column_of_tiles<4>(t, a, u, earlier, m0, rows, ahead);
-          }
-        }
-      }
-    }
-  }
+void panel_product(const PanelProduct& product, const PanelOutput& out, void* scratch) {
+  Multiplier(product, out, scratch).multiply();
 }
 
 }  // namespace tessera::nn::kernels

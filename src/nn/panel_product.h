@@ -1,7 +1,7 @@
 #pragma once
 // Large matrix products of bfloat16 (as its bits) with sums in float32, by instructions that multiply pairs along the
-// inner dimension. The second factor is packed 64 columns at a time, the
-// next ones are fetched meanwhile, and each tile of 6 rows by 64 columns stays in registers for up to 1024 of the inner
+// inner dimension (pair_products.h says whether there are). The second factor is packed 64 columns at a time, the next
+// ones are fetched meanwhile, and each tile of 6 rows by 64 columns stays in registers for up to 1024 of the inner
 // dimension: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008. An element's sum is
 // added in an order that depends on the inner dimension alone.
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace tessera::nn::kernels {
 
-/// This processor has the instructions (pair_products.h), and no matrix unit, which a library uses better. Else nothing
-/// here may be called.
+/// Whether large products belong here: this processor has the instructions, and no matrix unit, which a library uses
+/// better.
 bool multiplies_in_panels();
 
 /// Element (i, j) stands at at[i * row + j * column]; one of the two strides is 1.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "nn/gemm.h"
 #include "nn/pair_products.h"
 
 namespace tessera::nn {
@@ -52,7 +53,7 @@ TEST_P(LowRankProducts, AddBackToRows) {
   const auto expected = x_.to(at::kDouble) + 0.75 * at::mm(u_.to(at::kDouble), a_.to(at::kDouble));
   for (const auto& b : {a_, by_columns(a_)}) {
     const auto y = x_.clone();
-    low_rank_add(y, u_, b, 0.75);
+    gemm_add(y, u_, b, 0.75);
     EXPECT_LT(apart(y, expected), 1.0);
   }
 }
@@ -77,7 +78,7 @@ TEST(LowRankProducts, OfFiniteRowsIgnoreWhatLiesBesideThem) {
   const auto a = at::ones({2, 40}, at::kBFloat16), u = at::ones({3, 2}, at::kBFloat16);
   EXPECT_TRUE(at::equal(low_rank_project(rows, a), at::full({3, 2}, 40.0).to(at::kBFloat16)));
   EXPECT_TRUE(at::equal(low_rank_gradient(u, rows), at::full({2, 40}, 3.0).to(at::kBFloat16)));
-  low_rank_add(rows, u, a);
+  gemm_add(rows, u, a);
   EXPECT_TRUE(at::equal(rows, at::full({3, 40}, 3.0).to(at::kBFloat16)));
   EXPECT_TRUE(around.narrow(0, 0, 2).isnan().all().item<bool>());
   EXPECT_TRUE(around.narrow(0, 5, 2).isnan().all().item<bool>());
