@@ -41,7 +41,7 @@ def jobs() -> list[Job]:
     found = [causal(m, *key, bar=bars[key]) for key in bars for m in large]
     found[1:1] = [causal("llama-120m", "lora", "bf16", ", 1024 tokens", bars["lora", "bf16"], seq=1024, batch=1)]
     found += [Job("t5-small, LoRA, fp32", "t5-small", "t5-lora", "fp32", 64, 8, speed=2.0), causal("llama-20m", "full", "fp32", bar=(2.0, None)),
-              Job("`tessera sft` beside TRL, llama-120m, LoRA, fp32", "llama-120m", "sft", "fp32", peers=("trl",))]
+              *(Job(f"`tessera sft` beside TRL, llama-120m, LoRA, {precision}", "llama-120m", "sft", precision, peers=("trl",)) for precision in ("fp32", "bf16"))]
     found += [causal(m, "lora", "bf16", ", beside torch.compile", (1.8, None), peers=("fsdp2_compile",)) for m in large]
     found += [causal(m, kind, "bf16", ", 1024 tokens", bars[kind, "bf16"], seq=1024, batch=1) for kind in ("full", "lora") for m in large
               if (m, kind) != ("llama-120m", "lora")]
@@ -86,7 +86,7 @@ def run_job(job: Job, args, options: list[str]) -> None:
     if job.kind.startswith("t5"):
         command = [HERE / "t5_small.sh", args.models / job.model, args.sentences, args.python, job.kind[3:]]
     if job.kind == "sft":
-        command = [HERE / "sft.sh", args.models / job.model, HERE.parents[1] / "examples/demo/chats", args.python]
+        command = [HERE / "sft.sh", args.models / job.model, HERE.parents[1] / "examples/demo/chats", args.python, job.precision]
     timeout = "1500" if "fsdp2_compile" in job.peers else "600"
     subprocess.run([*map(str, command), "--steps", str(args.steps), "--timeout", timeout, "--out", str(path), *options], env=env, stdout=sys.stderr)
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # `tessera sft` beside the same run of TRL, PEFT and Accelerate, in turns: from the command to the first step, time of a step, memory.
-# LoRA on all linear layers, fp32, packed rows of 256 tokens, two ranks of one thread each.
+# LoRA on all linear layers, packed rows of 256 tokens, two ranks of one thread each.
 #
-#   bench/e2e/sft.sh MODEL_FOLDER DATA_FOLDER PEER_PYTHON [options of in_turns.py: --rounds 3 --steps 5 --out FILE]
+#   bench/e2e/sft.sh MODEL_FOLDER DATA_FOLDER PEER_PYTHON fp32|bf16 [options of in_turns.py: --rounds 3 --steps 5 --out FILE]
 #
 # DATA_FOLDER has train.jsonl with messages (examples/demo/chats). Nothing is cached between runs. PEER_PYTHON is a Python with
 # bench/peers/requirements.txt. TESSERA names another program than build/release/tessera.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-model=$1 data=$2 python=$3
-shift 3
+model=$1 data=$2 python=$3 precision=$4
+shift 4
+bf16=$([ "$precision" = bf16 ] && echo true || echo false)
 tessera=${TESSERA:-$here/../../build/release/tessera}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -32,7 +33,7 @@ rm -rf '$work/cache' '$work/out'
 '$tessera' launch --use_cpu --use_fsdp --num_processes 2 sft --model_name_or_path '$work/model' --dataset_name '$data' --eval_strategy no \
     --packing true --max_seq_length 256 --use_peft_lora true --lora_r 8 --lora_alpha 16 --lora_dropout 0 --lora_target_modules all-linear \
     --per_device_train_batch_size 2 --learning_rate 1e-4 --max_steps \$1 --logging_steps 1 --save_strategy no --disable_tqdm true \
-    --report_to none --output_dir '$work/out' --dataset_cache_dir '$work/cache' && cp '$work/out/metrics.jsonl' "\$2"
+    --report_to none --bf16 $bf16 --output_dir '$work/out' --dataset_cache_dir '$work/cache' && cp '$work/out/metrics.jsonl' "\$2"
 EOF
-theirs="'$(dirname "$python")/torchrun' --nproc_per_node 2 '$here/../peers/trl_sft.py' --model '$work/model' --data '$data/train.jsonl' --steps {steps} --out {metrics}"
+theirs="'$(dirname "$python")/torchrun' --nproc_per_node 2 '$here/../peers/trl_sft.py' --model '$work/model' --data '$data/train.jsonl' --precision $precision --steps {steps} --out {metrics}"
 "$here/in_turns.py" --run "tessera=bash '$work/ours.sh' {steps} {metrics}" --run "trl=$theirs" --rows 4 --rows_tokens 256 "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TRL's SFTTrainer with PEFT and Accelerate on CPU ranks: chat rows, packed rows, LoRA on all linear layers, fp32.
+"""TRL's SFTTrainer with PEFT and Accelerate on CPU ranks: chat rows, packed rows, LoRA on all linear layers.
 
     pip install -r bench/peers/requirements.txt
     ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 bench/peers/trl_sft.py --model FOLDER --data train.jsonl --steps 5 --out metrics.jsonl
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--seq", type=int, default=256)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
 
@@ -49,7 +50,7 @@ def main() -> None:
         config = SFTConfig(
             output_dir=os.path.join(folder, "out"), max_length=args.seq, packing=True, per_device_train_batch_size=args.batch,
             max_steps=args.steps, learning_rate=1e-4, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True,
-            gradient_checkpointing=False, bf16=False, model_init_kwargs={"dtype": "float32"},
+            gradient_checkpointing=False, bf16=args.precision == "bf16", model_init_kwargs={"dtype": "float32"},
         )
         lora = LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear")
         trainer = SFTTrainer(args.model, args=config, train_dataset=rows, processing_class=tokenizer, peft_config=lora, callbacks=[Clock()])
