@@ -41,7 +41,7 @@ MkldnnMatmul onednn_for(const at::Tensor& a, const at::Tensor& b) {
 }
 
 constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
-constexpr std::int64_t kShortInner = 16;
+constexpr std::int64_t kShortInner = 16;  // with which a product is a pass over memory: no matrix unit helps
 constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
 
 std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
@@ -51,8 +51,7 @@ std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
   return kernels::Bfloat16Matrix{static_cast<const std::uint16_t*>(t.const_data_ptr()), t.stride(0), t.stride(1)};
 }
 
-/// a b, or a b + u v where u is defined. A short inner dimension makes the product a pass over memory, in which no
-/// matrix unit helps.
+/// a b, or a b + u v where u is defined; nothing where a library should do it.
 std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const at::Tensor& b,
                                                       const at::Tensor& u = {}, const at::Tensor& v = {}) {
   const bool pays =
