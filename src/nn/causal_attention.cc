@@ -6,11 +6,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "nn/causal_attention_pairs.h"
 #include "nn/causal_scores.h"
 #include "nn/composite.h"
 #include "nn/gemm.h"
+#include "nn/kernels.h"
 #include "nn/rows.h"
 #include "tessera/base/error.h"
 
@@ -96,9 +98,8 @@ at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const DropoutMask& 
   return out;
 }
 
-/// Products become probabilities in place; log-sums are written (forward) or read (backward).
-void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const QueryBlock& b, const at::Tensor& lse,
-                   bool again) {
+/// Products become probabilities in place; their log-sums are written.
+void softmax(const at::Tensor& s, const CausalAttentionOptions& o, const QueryBlock& b, const at::Tensor& lse) {
   const Scores scores(o, b);
   float* sums = lse.mutable_data_ptr<float>();
   for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
@@ -106,29 +107,31 @@ void probabilities(const at::Tensor& s, const CausalAttentionOptions& o, const Q
     for (std::int64_t r = first; r < last; ++r) {
       const auto how = scores.row(r);
       float* values = row.load(r * b.keys, how.last);
-      float& sum = sums[scores.lse_index(r, lse.size(1))];
-      if (again) {
-        kernels::score_probabilities(values, sum, how);
-      } else {
-        sum = kernels::score_softmax(values, how);
-      }
+      const auto softmax = kernels::score_softmax(values, how);
+      kernels::scale_row(values, softmax.scale, how.last);
+      sums[scores.lse_index(r, lse.size(1))] = softmax.lse;
       row.store();
     }
   });
 }
 
-/// dp becomes the gradient of the products, in place.
-void score_gradient(const at::Tensor& p, const at::Tensor& products, const at::Tensor& dp,
-                    const CausalAttentionOptions& o, const QueryBlock& b, const DropoutMask& mask) {
+/// Products become probabilities again, and dp, their gradient, becomes that of the products, both in place.
+void softmax_backward(const at::Tensor& p, const at::Tensor& dp, const CausalAttentionOptions& o, const QueryBlock& b,
+                      const at::Tensor& lse, const DropoutMask& mask) {
   const Scores scores(o, b);
+  const float* sums = lse.const_data_ptr<float>();
   for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
-    ReadRow rp(p, b.keys), rs(products, b.keys);
-    WriteRow row(dp, b.keys);
+    WriteRow row(p, b.keys), gradient(dp, b.keys);
+    std::vector<float> products(o.softcap > 0 ? static_cast<std::size_t>(b.keys) : 0);
     for (std::int64_t r = first; r < last; ++r) {
-      float* values = row.load(r * b.keys, b.keys);
-      if (mask.drops()) drop(values, values, r, b, mask);
-      kernels::score_backward(rp.at(r * b.keys), rs.at(r * b.keys), values, scores.row(r));
+      const auto how = scores.row(r);
+      float *values = row.load(r * b.keys, b.keys), *gradients = gradient.load(r * b.keys, b.keys);
+      if (mask.drops()) drop(gradients, gradients, r, b, mask);
+      if (!products.empty()) std::copy(values, values + b.keys, products.begin());
+      const float dot = kernels::score_probabilities(values, sums[scores.lse_index(r, lse.size(1))], gradients, how);
+      kernels::score_backward(values, products.data(), gradients, dot, how);
       row.store();
+      gradient.store();
     }
   });
 }
@@ -164,7 +167,7 @@ void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
     const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
     for_blocks(o, q, s, [&](const QueryBlock& b) {
       const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
-      probabilities(p, o, b, lse, /*again=*/false);
+      softmax(p, o, b, lse);
       scatter(gemm(dropped(p, b, mask), keys_of(values, b)), out, b);
     });
   }
@@ -180,11 +183,9 @@ void attend_backward(const at::Tensor& g, const at::Tensor& q, const at::Tensor&
     for_blocks(o, q, s, [&](const QueryBlock& b) {
       const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
       const auto p = gemm(qb, kb.transpose(1, 2));
-      const auto products = o.softcap > 0 ? p.clone() : at::Tensor();
-      probabilities(p, o, b, lse, /*again=*/true);
-      gvalues.add(gemm(dropped(p, b, mask).transpose(1, 2), gb), b);
       const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
-      score_gradient(p, products, ds, o, b, mask);
+      softmax_backward(p, ds, o, b, lse, mask);
+      gvalues.add(gemm(dropped(p, b, mask).transpose(1, 2), gb), b);
       scatter(gemm(ds, kb), gq, b);
       gkeys.add(gemm(ds.transpose(1, 2), qb), b);
     });

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "nn/causal_scores.h"
+#include "nn/kernels.h"
 #include "nn/pair_products.h"
 
 namespace tessera::nn {
@@ -172,7 +173,7 @@ void attend_in_pairs(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   for_heads(o, kv, [&](std::int64_t begin, std::int64_t end) {
     Scratch<std::uint32_t> keys, values;
     Scratch<std::uint16_t> probabilities;
-    Scratch<float> scores, result;
+    Scratch<float> scores, scales, result;
     for (std::int64_t item = begin; item < end; ++item) {
       const std::int64_t s = item / kv, head = item % kv, n = o.key_rows->length[s], columns = kernels::pair_stride(n);
       const auto ks = head_rows(k, o.key_rows->begin[s], head), vs = head_rows(v, o.key_rows->begin[s], head);
@@ -184,17 +185,21 @@ void attend_in_pairs(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
           auto* scored = scores.of(b.count * b.stride());
           auto* p = probabilities.of(b.count * b.stride());
           auto* y = result.of(b.count * value_size);
+          float* scale = scales.of(b.count);
           score_products(b, head_rows(q, b.query_row, head, g), size, kt + b.lo, columns, scored);
           for_groups(b.count, [&](std::int64_t first_row, std::int64_t rows) {
             const auto [first, last] = b.keys_of(first_row, rows);
             for (std::int64_t i = first_row; i < first_row + rows; ++i) {
               float* row = scored + i * b.stride();
-              sums[b.scores.lse_index(i, kv * group)] = kernels::score_softmax(row, b.row(i, last));
+              const auto softmax = kernels::score_softmax(row, b.row(i, last));
+              sums[b.scores.lse_index(i, kv * group)] = softmax.lse;
+              scale[i] = softmax.scale;
               if (mask.drops()) drop(row, row, i, b, mask);
               kernels::narrow_row(row + first, p + i * b.stride() + first, last - first);
             }
           });
           key_products(b, p, vp + b.lo / 2 * value_size, value_size, y);
+          for (std::int64_t i = 0; i < b.count; ++i) kernels::scale_row(y + i * value_size, scale[i], value_size);
           narrow_rows(y, b.count, value_size, head_rows<std::uint16_t>(out, b.query_row, head, g));
         });
       }
@@ -244,9 +249,10 @@ void attend_in_pairs_backward(const at::Tensor& g, const at::Tensor& q, const at
               float *row = p + i * width, *gradient = dp + i * width;
               const auto how = b.row(i, last);
               if (product) std::copy(row, row + width, product);
-              kernels::score_probabilities(row, sums[b.scores.lse_index(i, kv * group)], how);
               if (mask.drops()) drop(gradient, gradient, i, b, mask);
-              kernels::score_backward(row, product, gradient, how);
+              const float lse = sums[b.scores.lse_index(i, kv * group)];
+              const float dot = kernels::score_probabilities(row, lse, gradient, how);
+              kernels::score_backward(row, product, gradient, dot, how);
               if (mask.drops()) drop(row, row, i, b, mask);
             }
             for (std::int64_t i = from; i < from + rows; i += 2) {

@@ -1,8 +1,8 @@
 #include "nn/kernels.h"
 
 #include <cmath>
-#include <limits>
 
+#include "nn/row_sums.h"
 #include "nn/simd.h"
 
 namespace tessera::nn::kernels {
@@ -38,11 +38,13 @@ TESSERA_CLONES void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) narrow_to(y[i], x[i]);
 }
 
+TESSERA_CLONES void scale_row(float* x, float scale, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= scale;
+}
+
 TESSERA_CLONES float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
-  const float rstd = 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
+  const float rstd = 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) y[i] = w[i] * (x[i] * rstd);
   return rstd;
@@ -96,42 +98,23 @@ TESSERA_CLONES void softmax(float* s, const float* bias, std::int64_t n) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) s[i] += bias[i];
   }
-  float top = -std::numeric_limits<float>::max();
-#pragma omp simd reduction(max : top)
-  for (std::int64_t i = 0; i < n; ++i) top = s[i] > top ? s[i] : top;
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float d = s[i] - top;
-    const float e = d < -87.0f ? 0.0f : fast_exp(d);
-    s[i] = e;
-    sum += e;
-  }
-  const float scale = 1.0f / sum;
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) s[i] *= scale;
+  const float sum = exponentials(s, s, 1.0f, largest(s, n), n);
+  scale_row(s, 1.0f / sum, n);
 }
 
 TESSERA_CLONES void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n) {
-  float dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (std::int64_t i = 0; i < n; ++i) dot += p[i] * dp[i];
+  const float shift = dot(p, dp, n);
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot);
+  for (std::int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - shift);
   if (bias_grad) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) bias_grad[i] += dp[i];
   }
 }
 
-TESSERA_CLONES float log_sum_exp(const float* x, std::int64_t n) {
-  float top = -std::numeric_limits<float>::max();
-#pragma omp simd reduction(max : top)
-  for (std::int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) sum += fast_exp(x[i] - top);
-  return top + std::log(sum);
+float log_sum_exp(const float* x, std::int64_t n) {
+  const float top = largest(x, n);
+  return top + std::log(sum_of_exponentials(x, 1.0f, top, n));
 }
 
 TESSERA_CLONES void scaled_softmax(float* x, float lse, float scale, std::int64_t n) {

@@ -19,6 +19,8 @@ Mask make_mask(double p, tensor::RandomKey key);
 void widen(const std::uint16_t* x, float* y, std::int64_t n);
 void narrow(const float* x, std::uint16_t* y, std::int64_t n);
 
+/// x *= scale.
+void scale_row(float* x, float scale, std::int64_t n);
 /// y = w * x * rstd; returns rstd.
 float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps);
 /// gx from gy; gw += gy * x * rstd when gw is not null.

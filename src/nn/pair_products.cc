@@ -33,7 +33,10 @@ TESSERA_PAIRS void multiply_panel(const PairRows& a, const std::uint32_t* b, std
                                   std::int64_t c_stride, std::int64_t rows, std::int64_t pairs, bool add) {
   std::int64_t m = 0;
   const auto from = [&] { return PairRows{a.at + m * a.row, a.row, a.pair}; };
-  for (; m + 8 <= rows; m += 8) multiply_tile<8, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
+  constexpr int kRows = Columns == 4 ? 6 : 8;  // as many sums as registers hold
+  for (; m + kRows <= rows; m += kRows)
+    multiply_tile<kRows, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
+  for (; m + 4 <= rows; m += 4) multiply_tile<4, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
   for (; m + 2 <= rows; m += 2) multiply_tile<2, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
   if (m < rows) multiply_tile<1, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
 }
@@ -119,6 +122,8 @@ TESSERA_PAIRS void multiply_pairs(const PairRows& a, const std::uint32_t* b, std
                                   std::int64_t c_stride, std::int64_t rows, std::int64_t n, std::int64_t pairs,
                                   bool add) {
   std::int64_t i = 0;
+  for (; i + 4 * kFloats <= n; i += 4 * kFloats)
+    multiply_panel<4>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
   for (; i + 2 * kFloats <= n; i += 2 * kFloats)
     multiply_panel<2>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
   for (; i < n; i += kFloats) multiply_panel<1>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "nn/row_sums.h"
 #include "nn/simd.h"
 
 namespace tessera::nn::kernels {
@@ -72,42 +73,9 @@ TESSERA_CLONES float make_scores(float* s, const ScoreRow& row) {
   return 1.0f;
 }
 
-/// Of factor * s; factor > 0.
-TESSERA_CLONES float softmax_with_lse(float* s, float factor, std::int64_t first, std::int64_t last) {
-  float top = kHidden;
-#pragma omp simd reduction(max : top)
-  for (std::int64_t j = first; j < last; ++j) top = s[j] > top ? s[j] : top;
-  top *= factor;
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t j = first; j < last; ++j) {
-    const float d = s[j] * factor - top;
-    const float e = d < -87.0f ? 0.0f : fast_exp(d);
-    s[j] = e;
-    sum += e;
-  }
-  const float scale = 1.0f / sum;
+TESSERA_CLONES void softmax_gradient(const float* p, float* dp, float dot, float scale, std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t j = first; j < last; ++j) s[j] *= scale;
-  return top + std::log(sum);
-}
-
-TESSERA_CLONES void exponentials(float* s, float factor, float lse, std::int64_t first, std::int64_t last) {
-#pragma omp simd
-  for (std::int64_t j = first; j < last; ++j) {
-    const float d = s[j] * factor - lse;
-    s[j] = d < -87.0f ? 0.0f : fast_exp(d);
-  }
-}
-
-TESSERA_CLONES void softmax_gradient(const float* p, float* dp, const ScoreRow& row) {
-  const std::int64_t first = row.first, last = row.last;
-  const float scale = row.softcap > 0 ? 1.0f : row.scale;
-  float dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (std::int64_t j = first; j < last; ++j) dot += p[j] * dp[j];
-#pragma omp simd
-  for (std::int64_t j = first; j < last; ++j) dp[j] = scale * p[j] * (dp[j] - dot);
+  for (std::int64_t j = 0; j < n; ++j) dp[j] = scale * p[j] * (dp[j] - dot);
 }
 
 TESSERA_CLONES void softcap_gradient(const float* products, float* dp, const ScoreRow& row) {
@@ -121,37 +89,45 @@ TESSERA_CLONES void softcap_gradient(const float* products, float* dp, const Sco
 
 namespace {
 
-void score_gradient_within(const float* p, const float* products, float* dp, const ScoreRow& row) {
-  softmax_gradient(p, dp, row);
-  if (row.softcap > 0) softcap_gradient(products, dp, row);
-  std::fill(dp, dp + row.first, 0.0f);
-  std::fill(dp + row.last, dp + row.n, 0.0f);
+void clear_unseen(float* s, const ScoreRow& row) {
+  std::fill(s, s + row.first, 0.0f);
+  std::fill(s + row.last, s + row.n, 0.0f);
 }
 
 }  // namespace
 
-float score_softmax(float* s, const ScoreRow& row) {
+RowSoftmax score_softmax(float* s, const ScoreRow& row) {
   if (!sees_any(row)) {
     spread_evenly(s, row);
-    return std::numeric_limits<float>::infinity();
+    return {1.0f, std::numeric_limits<float>::infinity()};
   }
   const float factor = make_scores(s, row);
-  const float lse = softmax_with_lse(s, factor, row.first, row.last);
-  std::fill(s, s + row.first, 0.0f);
-  std::fill(s + row.last, s + row.n, 0.0f);
-  return lse;
+  float* seen = s + row.first;
+  const std::int64_t n = row.last - row.first;
+  const float top = factor * largest(seen, n);
+  const float sum = exponentials(seen, seen, factor, top, n);
+  clear_unseen(s, row);
+  return {1.0f / sum, top + std::log(sum)};
 }
 
-void score_probabilities(float* s, float lse, const ScoreRow& row) {
-  if (std::isinf(lse)) return spread_evenly(s, row);
+float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& row) {
+  if (std::isinf(lse)) {
+    spread_evenly(s, row);
+    return dot(s, dp, row.n);
+  }
   const float factor = make_scores(s, row);
-  exponentials(s, factor, lse, row.first, row.last);
-  std::fill(s, s + row.first, 0.0f);
-  std::fill(s + row.last, s + row.n, 0.0f);
+  float* seen = s + row.first;
+  const std::int64_t n = row.last - row.first;
+  clear_unseen(s, row);
+  return exponentials_dot(seen, seen, factor, lse, dp + row.first, n);
 }
 
-void score_backward(const float* p, const float* products, float* dp, const ScoreRow& row) {
-  score_gradient_within(p, products, dp, sees_any(row) ? row : blind(row));
+void score_backward(const float* p, const float* products, float* dp, float dot, const ScoreRow& given) {
+  const ScoreRow row = sees_any(given) ? given : blind(given);
+  const std::int64_t first = row.first;
+  softmax_gradient(p + first, dp + first, dot, row.softcap > 0 ? 1.0f : row.scale, row.last - first);
+  if (row.softcap > 0) softcap_gradient(products, dp, row);
+  clear_unseen(dp, row);
 }
 
 }  // namespace tessera::nn::kernels

@@ -15,12 +15,18 @@ struct ScoreRow {
   const std::uint8_t* visible = nullptr;  // null: all
 };
 
-/// Products s become probabilities in place, zeros where keys do not count; returns log(sum(exp(score))). No key
-/// counts: evenly over all n (or over [first, last), with blind_sees_past), and infinity.
-float score_softmax(float* s, const ScoreRow& row);
-/// The probabilities again, from the products and the number that score_softmax returned.
-void score_probabilities(float* s, float lse, const ScoreRow& row);
-/// dp (gradient of the probabilities) becomes the gradient of the products, in place. products: read with softcap only.
-void score_backward(const float* p, const float* products, float* dp, const ScoreRow& row);
+/// What a row's exponentials lack of probabilities, and log(sum(exp(score))).
+struct RowSoftmax {
+  float scale, lse;
+};
+
+/// Products s become exponentials in place, zeros where keys do not count; probabilities are `scale` times those. No
+/// key counts: evenly over all n (or over [first, last), with blind_sees_past), and lse is infinity.
+RowSoftmax score_softmax(float* s, const ScoreRow& row);
+/// Products become the probabilities again, from the lse that score_softmax gave. Returns sum(p * dp).
+float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& row);
+/// dp (gradient of the probabilities) becomes the gradient of the products, in place. dot: sum(p * dp). products: read
+/// with softcap only.
+void score_backward(const float* p, const float* products, float* dp, float dot, const ScoreRow& row);
 
 }  // namespace tessera::nn::kernels
