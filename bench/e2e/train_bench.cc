@@ -133,7 +133,7 @@ class Run {
     in.want_logits = false;
     const at::Tensor loss = (*model_.model)(in).loss;
     torch::autograd::backward({loss}, {});
-    if (o_.clip > 0) model_.sharded->clip_grad_norm(o_.clip);
+    if (o_.clip > 0) model_.sharded->clip_grad_norm(o_.clip, *optimizer_);
     optimizer_->step();
     optimizer_->zero_grad();
     return loss.item<double>();

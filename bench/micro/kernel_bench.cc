@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/grad_norm.h"
 #include "nn/activation.h"
 #include "nn/attention.h"
 #include "nn/causal_attention.h"
@@ -28,6 +29,7 @@
 #include "nn/rms_norm.h"
 #include "nn/rotary.h"
 #include "tensor/rng.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/tensor/allocator.h"
 
@@ -278,25 +280,34 @@ std::vector<Kernel> kernels() {
   };
 }
 
-/// One step over ten million elements; libtorch's is the one pass of torch.optim.AdamW(fused=True).
-void report_adamw() {
+/// One step over ten million elements; libtorch's is the one pass of torch.optim.AdamW(fused=True), after
+/// torch.nn.utils.clip_grad_norm_ if clipped.
+void report_adamw(bool clipped, comm::Communicator& group) {
   constexpr std::int64_t kNumel = 10 << 20;
-  const auto start = at::randn({kNumel}), gradient = at::randn({kNumel});
+  constexpr double kMaxNorm = 1.0;
+  const auto start = at::randn({kNumel}), gradient = at::randn({kNumel}), their_gradient = gradient.clone();
   const auto mine = start.clone().set_requires_grad(true), theirs = start.clone();
   mine.mutable_grad() = gradient;
   optim::AdamW optimizer({mine}, optim::AdamWOptions{.lr = 1e-3});
   const auto m = at::zeros({kNumel}), v = at::zeros({kNumel}), steps = at::zeros({});
   std::vector<double> fused, composite;
   for (int i = 0; i < 15; ++i) {
-    fused.push_back(milliseconds([&] { optimizer.step(); }));
+    fused.push_back(milliseconds([&] {
+      if (clipped) {
+        const double norm = fsdp::global_norm({gradient}, 2.0, group);
+        optimizer.scale_next_gradients(fsdp::clip_factor(norm, kMaxNorm));
+      }
+      optimizer.step();
+    }));
     composite.push_back(milliseconds([&] {
+      if (clipped) their_gradient.mul_(at::clamp_max(kMaxNorm / (at::linalg_vector_norm(their_gradient) + 1e-6), 1.0));
       steps.add_(1);
-      at::_fused_adamw_({theirs}, {gradient}, {m}, {v}, {}, {steps}, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
+      at::_fused_adamw_({theirs}, {their_gradient}, {m}, {v}, {}, {steps}, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
     }));
   }
-  fmt::print("| AdamW, {} M elements (beside libtorch's fused one) | fp32 | {:.2f} | {:.2f} | {:.1f} | {:.1e} |\n",
-             kNumel >> 20, median(fused), median(composite), median(composite) / median(fused),
-             difference({mine.detach()}, {theirs}));
+  fmt::print("| {}AdamW, {} M elements (beside libtorch's fused one) | fp32 | {:.2f} | {:.2f} | {:.1f} | {:.1e} |\n",
+             clipped ? "clipping and " : "", kNumel >> 20, median(fused), median(composite),
+             median(composite) / median(fused), difference({mine.detach()}, {theirs}));
 }
 
 void run_all(const std::string& wanted) {
@@ -309,7 +320,10 @@ void run_all(const std::string& wanted) {
     if (kernel.name.find(wanted) == std::string::npos) continue;
     for (const auto dtype : {at::kFloat, at::kBFloat16}) report(kernel, dtype);
   }
-  if (std::string("AdamW").find(wanted) != std::string::npos) report_adamw();
+  if (std::string("clipping and AdamW").find(wanted) == std::string::npos) return;
+  comm::run_threads(1, [](const std::shared_ptr<comm::Communicator>& group) {
+    for (const bool clipped : {false, true}) report_adamw(clipped, *group);
+  });
 }
 
 }  // namespace

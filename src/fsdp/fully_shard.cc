@@ -53,8 +53,14 @@ class Model final : public FullyShardedDataParallel {
   double clip_grad_norm(double max_norm, double p) override {
     const auto grads = this->grads();
     const auto norm = global_norm(grads, p, *runtime_->mesh().shard);
-    const auto factor = max_norm / (norm + 1e-6);
+    const auto factor = clip_factor(norm, max_norm);
     if (factor < 1.0) scale_in_place(grads, factor);
+    return norm;
+  }
+
+  double clip_grad_norm(double max_norm, optim::Optimizer& optimizer, double p) override {
+    const auto norm = global_norm(this->grads(), p, *runtime_->mesh().shard);
+    optimizer.scale_next_gradients(clip_factor(norm, max_norm));
     return norm;
   }
 

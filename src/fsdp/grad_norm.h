@@ -13,6 +13,12 @@ namespace tessera::fsdp {
 /// magnitude.
 double global_norm(const std::vector<at::Tensor>& grads, double p, comm::Communicator& group);
 
+/// min(1, max_norm / (norm + 1e-6)); 1 where that is not a number.
+inline double clip_factor(double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  return factor < 1.0 ? factor : 1.0;
+}
+
 void scale_in_place(const std::vector<at::Tensor>& grads, double factor);
 
 }  // namespace tessera::fsdp

@@ -120,6 +120,11 @@ Adafactor::Adafactor(std::vector<at::Tensor> parameters, std::vector<ParameterSl
 void Adafactor::step() {
   at::NoGradGuard no_grad;
   ++steps_;
+  if (gradient_factor_ != 1) {
+    for (auto& p : parameters_)
+      if (p.grad().defined()) p.mutable_grad().mul_(gradient_factor_);
+  }
+  gradient_factor_ = 1;
   sum_rows_and_columns();
   update_moments();
   sum_updates();

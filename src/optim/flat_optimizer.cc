@@ -84,10 +84,13 @@ void FlatOptimizer::step() {
     }
     p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
   }
+  gradient_factor_ = 1;
 }
 
 Update FlatOptimizer::scalars_of(const ParameterSlice& slice) const {
-  return update(lr_ * slice.lr_scale, slice.weight_decay.value_or(weight_decay_));
+  auto scalars = update(lr_ * slice.lr_scale, slice.weight_decay.value_or(weight_decay_));
+  scalars.gradient_factor = gradient_factor_;
+  return scalars;
 }
 
 void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {

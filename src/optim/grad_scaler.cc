@@ -63,6 +63,7 @@ bool GradScaler::unscale(Optimizer& optimizer, comm::Communicator& group) {
 bool GradScaler::step(Optimizer& optimizer, comm::Communicator& group) {
   if (!finite_) unscale(optimizer, group);
   if (*finite_) optimizer.step();
+  optimizer.scale_next_gradients(1.0);  // a clip of what was skipped
   return *finite_;
 }
 

@@ -79,12 +79,13 @@ struct Rules {
 };
 
 template <class T, class Step>
-void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, const Step& step) {
+void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, double gradient_factor, const Step& step) {
   const hn::ScalableTag<T> d;
+  const auto factor = hn::Set(d, static_cast<T>(gradient_factor));
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   using V = hn::Vec<decltype(d)>;
   auto at = [&](T* pp, const T* gg, const States<T>& ss) {
-    Lane<V> x{hn::LoadU(d, pp), hn::LoadU(d, gg), {}};
+    Lane<V> x{hn::LoadU(d, pp), hn::Mul(hn::LoadU(d, gg), factor), {}};
     for (int k = 0; k < kMaxStates; ++k) x.s[k] = ss[k] ? hn::LoadU(d, ss[k]) : hn::Zero(d);
     step(x);
     hn::StoreU(x.p, d, pp);
@@ -121,15 +122,15 @@ void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) 
   using L = Lane<typename Rules<T>::V>;
   switch (u.rule) {
     case Rule::kAdam:
-      return for_each_vector(n, p, g, s, [&](L& x) { rules.adam(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.adam(x); });
     case Rule::kSgd:
-      return for_each_vector(n, p, g, s, [&](L& x) { rules.sgd(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.sgd(x); });
     case Rule::kLion:
-      return for_each_vector(n, p, g, s, [&](L& x) { rules.lion(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.lion(x); });
     case Rule::kRmsProp:
-      return for_each_vector(n, p, g, s, [&](L& x) { rules.rms_prop(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.rms_prop(x); });
     case Rule::kAdagrad:
-      return for_each_vector(n, p, g, s, [&](L& x) { rules.adagrad(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.adagrad(x); });
   }
 }
 

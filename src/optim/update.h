@@ -15,6 +15,7 @@ using States = std::array<T*, kMaxStates>;
 /// The scalars of one step, derived once from the options and the step counter. A rule uses what it names.
 struct Update {
   Rule rule = Rule::kAdam;
+  double gradient_factor = 1;       // on the gradient, before all else
   double lr = 0;                    // all but kAdam
   double decay = 1;                 // factor on the parameter: decoupled weight decay (kAdam, kLion)
   double l2 = 0;                    // weight decay that is added to the gradient (not kLion)

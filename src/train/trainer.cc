@@ -81,7 +81,7 @@ void Trainer::fail_not_finite(const std::vector<double>& losses, std::int64_t ep
 
 double Trainer::update() {
   if (scaler_) scaler_->unscale(optimizer_, model_.group());
-  const double norm = options_.max_grad_norm > 0 ? model_.clip_grad_norm(options_.max_grad_norm) : 0;
+  const double norm = options_.max_grad_norm > 0 ? model_.clip_grad_norm(options_.max_grad_norm, optimizer_) : 0;
   if (scaler_) {
     scaler_->step(optimizer_, model_.group());
     scaler_->update();

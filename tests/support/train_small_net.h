@@ -25,6 +25,7 @@ struct Training {
 struct TrainOptions {
   int steps = 5;
   double clip = 0.5, p = 2.0;
+  bool clip_in_step = false;                                  // by the optimizer, as it reads the gradients
   std::function<void(SmallNet&)> prepare = [](SmallNet&) {};  // before sharding
   std::function<at::Device(int rank)> device_of = [](int) { return at::Device(at::kCPU); };
   std::function<void(SmallNet&, int rank, int step)> before_step = [](SmallNet&, int, int) {};
@@ -88,7 +89,8 @@ inline std::vector<Training> train_sharded(int world, NetOptions net, const fsdp
       auto loss = loss_of(model(batch(group->rank(), step)), group->rank(), step);
       loss.backward();
       result.losses.push_back(loss.item<double>());
-      result.norms.push_back(sharded->clip_grad_norm(how.clip, how.p));
+      result.norms.push_back(how.clip_in_step ? sharded->clip_grad_norm(how.clip, optimizer, how.p)
+                                              : sharded->clip_grad_norm(how.clip, how.p));
       optimizer.step();
       optimizer.zero_grad();
     }

@@ -161,6 +161,8 @@ class FullyShardedDataParallel {
   /// Collective. Global p-norm of the gradients (p = 1, 2, any, infinity); scales them by min(1, max_norm / (norm +
   /// 1e-6)). Returns the norm before scaling, the same bits on every rank. max_norm infinite: only measures.
   virtual double clip_grad_norm(double max_norm, double p = 2.0) = 0;
+  /// The same, but leaves the scaling to the optimizer's next step(), which reads them anyway.
+  virtual double clip_grad_norm(double max_norm, optim::Optimizer& optimizer, double p = 2.0) = 0;
   virtual void zero_grad() = 0;
   /// Collective. After writing to shards() other than through an optimizer over parameters(), on any rank: the next
   /// forward sees the new values.

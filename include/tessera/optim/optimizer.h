@@ -63,6 +63,9 @@ class Optimizer {
   /// take masters in halves as well (fsdp: parameters() loses its memory). Rules with small states ignore it.
   virtual void keep_state_in(std::shared_ptr<tensor::Home> /*home*/) {}
 
+  /// The next step() takes `factor` times each gradient, multiplied as it is read: clipping without a pass of its own.
+  void scale_next_gradients(double factor) { gradient_factor_ = factor; }
+
   void set_lr(double lr) { lr_ = lr; }
   double lr() const { return lr_; }
   void zero_grad();
@@ -77,6 +80,7 @@ class Optimizer {
   std::vector<at::Tensor> parameters_;
   std::vector<ParameterSlice> slices_;
   double lr_ = 0;
+  double gradient_factor_ = 1;  // 1 again after step()
   std::int64_t steps_ = 0;
 };
 

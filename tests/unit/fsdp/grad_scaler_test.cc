@@ -70,7 +70,7 @@ std::vector<Outcome> train(int world, GatherForm form, MixedPrecision precision,
       const bool explode = step == overflow && group->rank() == 1;
       (scaler.scale(loss) * (explode ? 1e30 : 1.0)).backward();
       scaler.unscale(optimizer, *group);
-      sharded->clip_grad_norm(0.5);
+      sharded->clip_grad_norm(0.5, optimizer);
       out.stepped.push_back(scaler.step(optimizer, *group));
       scaler.update();
       optimizer.zero_grad();

@@ -47,6 +47,16 @@ TEST(TrainingVariants, ClipsLikeOneProcessForEveryNorm) {
     }
 }
 
+TEST(TrainingVariants, ClippingInTheOptimizersStepGivesTheSameBits) {
+  TrainOptions how{.clip = 0.05};
+  const auto before = train_sharded(2, {}, {.wrap = wrap_classes({"MlpBlock"})}, how);
+  how.clip_in_step = true;
+  const auto within = train_sharded(2, {}, {.wrap = wrap_classes({"MlpBlock"})}, how);
+  EXPECT_EQ(before[0].norms, within[0].norms);
+  EXPECT_GT(before[0].norms[0], how.clip);
+  EXPECT_EQ(worst_difference(before[0], within[0]), 0);
+}
+
 /// Two micro-batches a step; `mode` says what happens between them.
 std::map<std::string, at::Tensor> accumulate(GatherForm form, ShardingStrategy strategy, bool no_sync,
                                              const MixedPrecision& precision = {}) {

@@ -33,6 +33,21 @@ TEST(Factory, BuildsEveryNameItLists) {
   }
 }
 
+TEST(Factory, EveryOptimizerScalesTheNextGradientsAlone) {
+  for (const auto& name : optimizer_names()) {
+    const auto first = make(name), second = make(name);
+    const auto gradient = at::linspace(-3, 2, 6);
+    for (const double factor : {0.3, 1.0}) {
+      first->parameters()[0].mutable_grad() = gradient * factor;
+      first->step();
+      second->parameters()[0].mutable_grad() = gradient.clone();
+      if (factor != 1) second->scale_next_gradients(factor);
+      second->step();
+    }
+    EXPECT_TRUE(first->parameters()[0].detach().equal(second->parameters()[0].detach())) << name;
+  }
+}
+
 TEST(Factory, NamesTheNearestOptimizer) {
   const auto text = message_of("adamw_torhc");
   EXPECT_NE(text.find("optim|"), std::string::npos);
