@@ -17,13 +17,29 @@ namespace tessera::fsdp {
 namespace {
 
 constexpr std::int64_t kChunk = 1 << 16;
+constexpr std::int64_t kLanes = 8;  // of a sum: the same order of additions for every vector width
+
+template <class Lanes>
+double total(const Lanes& lanes) {
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+/// Sum of term(x[i]).
+template <class T, class Term>
+double sum_of(const T* x, std::int64_t n, Term term) {
+  double lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lanes[j] += term(static_cast<double>(x[i + j]));
+  for (int j = 0; i < n; ++i, ++j) lanes[j] += term(static_cast<double>(x[i]));
+  return total(lanes);
+}
 
 }  // namespace
 
-/// In eight lanes, as sum_of(); a product of two float32 is exact, so that fused additions change nothing. With
+/// Of float32, by whole vectors: the product of two is exact, so that fused additions change nothing. With
 /// external linkage, because target_clones does not take internal functions.
 TESSERA_CLONES double sum_of_squares(const float* x, std::int64_t n) {
-  constexpr std::int64_t kLanes = 8;
   using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
   using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
   Doubles lanes{};
@@ -35,22 +51,10 @@ TESSERA_CLONES double sum_of_squares(const float* x, std::int64_t n) {
     lanes += v * v;
   }
   for (int j = 0; i < n; ++i, ++j) lanes[j] += double{x[i]} * x[i];
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  return total(lanes);
 }
 
 namespace {
-
-/// Sum of term(x[i]) in eight lanes: the compiler may vectorise without changing the order of additions.
-template <class T, class Term>
-double sum_of(const T* x, std::int64_t n, Term term) {
-  constexpr int kLanes = 8;
-  double lanes[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int j = 0; j < kLanes; ++j) lanes[j] += term(static_cast<double>(x[i + j]));
-  for (int j = 0; i < n; ++i, ++j) lanes[j] += term(static_cast<double>(x[i]));
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
-}
 
 template <class T>
 double power_sum(const T* x, std::int64_t n, double p) {
