@@ -9,6 +9,7 @@ namespace tessera {
 struct EnvironmentVariable {
   const char* name;
   const char* meaning;
+  bool is_secret = false;  // its value is not shown
 };
 
 const std::vector<EnvironmentVariable>& environment_variables();

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "base/nearest.h"
 #include "cli/exit_code.h"
+#include "launch/cores.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cli {
@@ -77,6 +79,7 @@ std::vector<std::string> task_names() {
 
 void become_worker(const std::string& task, const Arguments& args) {
   const std::string worker = worker_path();
+  for (const auto& [name, value] : launch::waiting_environment()) ::setenv(name.c_str(), value.c_str(), 1);
   std::vector<std::string> texts = {"tessera", task};
   texts.insert(texts.end(), args.begin(), args.end());
   std::vector<char*> pointers;

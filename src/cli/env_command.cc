@@ -21,7 +21,8 @@ int env_command(const Arguments& args, std::ostream& out, std::ostream&) {
                      config::default_accelerate_path());
   out << "environment variables\n";
   for (const EnvironmentVariable& variable : environment_variables()) {
-    const auto value = environment(variable.name);
+    auto value = environment(variable.name);
+    if (value && variable.is_secret) value = "(set, not shown)";
     out << fmt::format("  {:<28} {}\n  {:<28} {}\n", variable.name, value.value_or("(not set)"), "", variable.meaning);
   }
   return kSuccess;

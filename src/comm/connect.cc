@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -42,7 +43,10 @@ std::shared_ptr<Communicator> connect(const RendezvousOptions& options) {
     throw ConfigError(fmt::format("The backend 'solo' is a world of one, the environment says {} ranks.", size),
                       "backend");
   }
-  if (size == 1 && (backend == "auto" || backend == "solo")) return make_solo();
+  if (size == 1 && (backend == "auto" || backend == "solo")) {
+    share_cores(at::get_num_threads(), 1);
+    return make_solo();
+  }
   const HostsRendezvous rendezvous{environment, connections++, options.init_timeout, operation_timeout(options)};
   const bool one_host = on_one_host(environment);
   if (backend == "shm" && !one_host && environment.local_world_size >= 0) {

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <random>
-#include <sstream>
 
+#include "base/cpu_quota.h"
+#include "comm/card.h"
 #include "comm/exchange.h"
 #include "comm/hosts_communicator.h"
 #include "comm/own_host.h"
@@ -16,6 +15,14 @@
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
+
+void share_cores(int cores, int ranks) {
+  if (!variable("OMP_NUM_THREADS").empty()) return;
+  const int quota = cpu_quota();
+  if (quota > 0) cores = std::min(cores, quota);
+  at::set_num_threads(std::clamp(cores / ranks, 1, at::get_num_threads()));
+}
+
 namespace {
 
 constexpr int kDefaultPort = 29500;   // torchrun's
@@ -46,40 +53,6 @@ Endpoint master(const RankEnvironment& environment) {
   return result;
 }
 
-std::string new_secret() {
-  std::random_device random;
-  std::string text;
-  for (int i = 0; i < 4; ++i) text += fmt::format("{:08x}", random());
-  return text;
-}
-
-JobSecret secret_of(const std::string& text) {
-  JobSecret secret{};
-  for (std::size_t i = 0; i < secret.size() && 2 * i + 1 < text.size(); ++i)
-    secret[i] = static_cast<std::uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
-  return secret;
-}
-
-/// What a rank tells the others, a line each.
-struct Card {
-  std::string host;
-  Endpoint listens;
-  std::string secret;
-
-  std::string to_text() const { return fmt::format("{}\n{}\n{}\n{}", host, listens.address, listens.port, secret); }
-  static Card from_text(const std::string& text) {
-    Card card;
-    std::istringstream in(text);
-    std::string port;
-    std::getline(in, card.host);
-    std::getline(in, card.listens.address);
-    std::getline(in, port);
-    std::getline(in, card.secret);
-    card.listens.port = std::atoi(port.c_str());
-    return card;
-  }
-};
-
 /// A host whose own name leads to its loopback address has told that one: it is the master, whose address is known.
 void mend_loopback(std::vector<Endpoint>& peers, const Endpoint& meeting_place) {
   const std::string address = resolve(meeting_place.address);
@@ -87,13 +60,6 @@ void mend_loopback(std::vector<Endpoint>& peers, const Endpoint& meeting_place) 
   for (Endpoint& peer : peers) {
     if (is_loopback(peer.address)) peer.address = address;
   }
-}
-
-/// Launchers other than ours (SLURM, mpirun --bind-to none) may leave every rank all cores: with a thread for each core
-/// in every rank, ranks would mostly wait for each other. Whoever sets OMP_NUM_THREADS knows better.
-void share_cores(int cores, int ranks) {
-  if (!variable("OMP_NUM_THREADS").empty()) return;
-  at::set_num_threads(std::clamp(cores / ranks, 1, at::get_num_threads()));
 }
 
 }  // namespace
@@ -125,6 +91,7 @@ std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_ran
 std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
   const RankEnvironment& environment = rendezvous.environment;
   const Endpoint place = master(environment);
+  const std::string secret = job_secret();
   Exchange exchange;
   exchange.store = place;
   exchange.store_is_there = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -132,25 +99,34 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
   exchange.size = environment.world_size;
   exchange.prefix = fmt::format("tessera/{}/{}/", variable("TORCHELASTIC_RESTART_COUNT"), rendezvous.connection);
   exchange.timeout = rendezvous.init_timeout;
+  const auto seat = [&](int rank) { return fmt::format("{}{}/{}", exchange.prefix, rank, exchange.size); };
+  exchange.is_genuine = [&](int rank, const std::string& text) {
+    return read_card(text, secret, seat(rank)).has_value();
+  };
   try {
-    Listener listener = listen_on_any_port();
-    const Card own{own_host(), {address_towards(place), listener.port}, new_secret()};
+    Listener listener = listen_at({listening_address(place), 0});
+    const Card own{own_host(), {address_towards(place), listener.port}, new_nonce()};
     std::vector<Endpoint> peers;
     std::vector<std::string> host_of_rank;
-    std::string secret;
-    for (const std::string& text : exchange_texts(exchange, own.to_text())) {
-      const Card card = Card::from_text(text);
-      if (peers.empty()) secret = card.secret;
-      peers.push_back(card.listens);
-      host_of_rank.push_back(card.host);
+    std::string all_cards = "session\n";
+    for (const std::string& text : exchange_texts(exchange, own.to_text(secret, seat(environment.rank)))) {
+      const auto card = read_card(text, secret, seat(static_cast<int>(peers.size())));
+      TESSERA_CHECK(card.has_value(), "the exchange gives genuine cards");
+      peers.push_back(card->listens);
+      host_of_rank.push_back(card->host);
+      all_cards += text + "\n";
     }
+    // Only who knows the secret can have it, and only ranks that have seen the same cards.
+    const Mac session = hmac_sha256(secret, all_cards);
+    const std::string key(as_text(session));
     const Hosts hosts = hosts_of_world(host_of_rank);
     const int host = hosts.host_of(environment.rank), first = hosts.first(host);
-    const std::string key = fmt::format("{}@{}", secret, first);  // launchers may put several of a job's "hosts" on one
-    auto local = connect_one_host(environment.rank - first, hosts.size(host), first, key, rendezvous);
+    // Launchers may put several of a job's "hosts" on one.
+    const std::string local_key = fmt::format("{}@{}", to_hex(hmac_sha256(key, "host")), first);
+    auto local = connect_one_host(environment.rank - first, hosts.size(host), first, local_key, rendezvous);
     if (hosts.count() == 1) return local;
     mend_loopback(peers, place);
-    auto network = std::make_shared<Network>(std::move(listener), std::move(peers), environment.rank, secret_of(secret),
+    auto network = std::make_shared<Network>(std::move(listener), std::move(peers), environment.rank, key,
                                              rendezvous.init_timeout);
     return std::make_shared<HostsCommunicator>(std::move(network), std::static_pointer_cast<GroupCommunicator>(local),
                                                hosts, host, "world");

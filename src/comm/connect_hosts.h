@@ -21,6 +21,11 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous);
 /// The first node of SLURM's compact list: "gpu[03-05,9],x1" -> "gpu03".
 std::string first_node(const std::string& node_list);
 
+/// Launchers other than ours (SLURM, mpirun --bind-to none) may leave every rank all cores, and containers more cores
+/// than time on them: with a thread for each core, threads would mostly wait for each other. So libtorch gets the
+/// rank's share. Whoever sets OMP_NUM_THREADS knows better.
+void share_cores(int cores, int ranks);
+
 /// Collective: the ranks of one host. `first_rank`: what its rank 0 is called in the world.
 std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_rank, const std::string& job_key,
                                                const HostsRendezvous& rendezvous);

@@ -1,7 +1,11 @@
 #include "comm/network.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <optional>
 #include <system_error>
 
 #include "tessera/base/error.h"
@@ -9,8 +13,10 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::uint64_t kHelloMagic = 0x3177656e65737354;
-constexpr std::chrono::seconds kHelloTime{2};  // a stranger who says nothing holds up the others no longer
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kRefusedLong{5};  // a listener that is overrun by strangers turns ranks away, too
+constexpr useconds_t kCallAgainMicroseconds = 50'000;
 
 /// FNV-1a: the same on every host.
 std::uint64_t hash_of(const std::string& name) {
@@ -21,26 +27,26 @@ std::uint64_t hash_of(const std::string& name) {
 
 }  // namespace
 
-struct Network::Hello {
-  std::uint64_t magic, name;
-  JobSecret secret;
-  std::int32_t from;
-  Purpose purpose;
-};
-
-Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, JobSecret secret,
+Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key,
                  std::chrono::milliseconds timeout)
-    : listener_(std::move(listener)), peers_(std::move(peers)), rank_(rank), secret_(secret), timeout_(timeout) {}
+    : reception_(std::move(listener), rank, key),
+      peers_(std::move(peers)),
+      rank_(rank),
+      key_(std::move(key)),
+      timeout_(timeout) {}
 
-// The rank with the higher number calls.
+// The rank with the higher number calls. It waits only for ranks with lower ones, and these take calls while they wait
+// for theirs; so they do not wait for each other in a circle.
 Connection Network::open(int peer, const std::string& name) {
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout_;
-  const std::uint64_t hash = hash_of(name);
+  const Deadline deadline = steady_clock::now() + timeout_;
+  const bool calls = rank_ > peer;
+  Call what{hash_of(name), calls ? rank_ : peer, calls ? peer : rank_};
   try {
     Connection connection;
     for (const Purpose purpose : {Purpose::kData, Purpose::kLife}) {
+      what.purpose = purpose;
       Descriptor& socket = purpose == Purpose::kData ? connection.data : connection.life;
-      socket = rank_ > peer ? call(peer, hash, purpose, deadline) : await_call(peer, hash, purpose, deadline);
+      socket = calls ? call(what, deadline) : reception_.await(what, deadline);
     }
     keep_alive(connection.life);
     return connection;
@@ -54,34 +60,20 @@ Connection Network::open(int peer, const std::string& name) {
   }
 }
 
-Descriptor Network::call(int peer, std::uint64_t name, Purpose purpose, Deadline deadline) const {
-  Descriptor socket = connect_before(peers_[static_cast<std::size_t>(peer)], deadline);
-  const Hello hello{kHelloMagic, name, secret_, rank_, purpose};
-  send_all(socket, &hello, sizeof(hello), deadline);
-  return socket;
-}
-
-Descriptor Network::await_call(int peer, std::uint64_t name, Purpose purpose, Deadline deadline) {
-  const Key wanted{name, peer, purpose};
+Descriptor Network::call(const Call& call, Deadline deadline) const {
+  std::optional<Deadline> patience;
   while (true) {
-    if (const auto found = called_.find(wanted); found != called_.end()) {
-      Descriptor socket = std::move(found->second);
-      called_.erase(found);
-      return socket;
-    }
-    Descriptor socket = accept_before(listener_, deadline);
-    if (std::chrono::steady_clock::now() >= deadline) {
-      throw std::system_error(ETIMEDOUT, std::generic_category(), "waiting for its call");
-    }
-    if (socket.get() < 0) continue;
-    Hello hello{};
+    Descriptor socket = connect_before(peers_[static_cast<std::size_t>(call.to)], deadline);
     try {
-      receive_all(socket, &hello, sizeof(hello), std::chrono::steady_clock::now() + kHelloTime);
-    } catch (const std::system_error&) {
-      continue;
+      introduce(socket, call, key_, deadline);
+      return socket;
+    } catch (const std::system_error& error) {
+      const bool turned_away = error.code() == std::errc::connection_reset || error.code() == std::errc::broken_pipe;
+      const auto now = steady_clock::now();
+      if (!patience) patience = std::min<Deadline>(deadline, now + kRefusedLong);
+      if (!turned_away || now >= *patience) throw;
     }
-    if (hello.magic != kHelloMagic || hello.secret != secret_) continue;
-    called_[{hello.name, hello.from, hello.purpose}] = std::move(socket);
+    ::usleep(kCallAgainMicroseconds);
   }
 }
 

@@ -8,11 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <system_error>
 
+#include "base/cpu_quota.h"
 #include "comm/control.h"
 #include "comm/mapping.h"
 #include "tessera/base/error.h"
@@ -26,7 +28,7 @@ constexpr std::chrono::milliseconds kRetry{20};
 // Follows the control block of the world in the same memory.
 struct WorldRecord {
   AbortRecord abort;
-  std::int32_t cores;  // that any of the ranks may run on
+  std::int32_t cores;  // that any of the ranks may run on, as far as there is time on them
 };
 
 std::int64_t world_bytes(int size) {
@@ -100,7 +102,8 @@ class ShmHost : public Host {
     collect_hellos(cores);
     const Descriptor memory = make_memory(world_bytes(rendezvous_.size));
     memory_ = map_memory(world_bytes(rendezvous_.size), memory.get());
-    record().cores = CPU_COUNT(&cores);
+    const int quota = cpu_quota();
+    record().cores = quota > 0 ? std::min(quota, CPU_COUNT(&cores)) : CPU_COUNT(&cores);
     std::vector<int> descriptors{memory.get()};
     for (const Descriptor& process : processes_) descriptors.push_back(process.get());
     for (int r = 1; r < rendezvous_.size; ++r) send(r, "world", descriptors);

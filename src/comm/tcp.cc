@@ -26,11 +26,6 @@ constexpr useconds_t kConnectRetryMicroseconds = 50'000;
   throw std::system_error(error, std::generic_category(), what);
 }
 
-int milliseconds_until(Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
-}
-
 /// False at the deadline.
 bool wait_for(int fd, short events, Deadline deadline) {
   pollfd waiting{fd, events, 0};
@@ -63,6 +58,10 @@ void set_option(const Descriptor& socket, int level, int option, int value) {
   if (::setsockopt(socket.get(), level, option, &value, sizeof(value)) != 0) fail_with_errno("setsockopt");
 }
 
+Descriptor open_socket(int family) {
+  return Descriptor(::socket(family, SOCK_STREAM | kSocketFlags, 0));
+}
+
 /// 0 when it is connected, else the reason.
 int try_to_connect(const Descriptor& socket, const addrinfo& address, Deadline deadline) {
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
@@ -76,30 +75,33 @@ int try_to_connect(const Descriptor& socket, const addrinfo& address, Deadline d
 
 }  // namespace
 
-Listener listen_on_any_port() {
-  Listener result{Descriptor(::socket(AF_INET6, SOCK_STREAM | kSocketFlags, 0)), 0};
+int milliseconds_until(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+}
+
+Listener listen_at(const Endpoint& place) {
+  const bool everywhere = place.address.empty(), has_ipv6 = open_socket(AF_INET6).get() >= 0;
+  // The IPv6 wildcard takes IPv4, too.
+  const Addresses addresses =
+      look_up({everywhere ? (has_ipv6 ? "::" : "0.0.0.0") : place.address, place.port}, SOCK_STREAM);
+  Listener result{open_socket(addresses->ai_family), 0};
+  if (result.socket.get() < 0) fail_with_errno("listening for other hosts");
+  if (everywhere && has_ipv6) set_option(result.socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (place.port != 0) set_option(result.socket, SOL_SOCKET, SO_REUSEADDR, 1);  // past connections are no hindrance
   sockaddr_storage address{};
-  socklen_t size = sizeof(sockaddr_in6);
-  if (result.socket.get() >= 0) {
-    set_option(result.socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    address.ss_family = AF_INET6;
-  } else {  // a host without IPv6
-    result.socket = Descriptor(::socket(AF_INET, SOCK_STREAM | kSocketFlags, 0));
-    address.ss_family = AF_INET;
-    size = sizeof(sockaddr_in);
-  }
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (result.socket.get() < 0 || ::bind(result.socket.get(), generic, size) != 0 ||
-      ::listen(result.socket.get(), kBacklog) != 0 || ::getsockname(result.socket.get(), generic, &size) != 0) {
-    fail_with_errno("listening for other hosts");
+  socklen_t size = sizeof(address);
+  if (::bind(result.socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      ::listen(result.socket.get(), kBacklog) != 0 ||
+      ::getsockname(result.socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    fail_with_errno(fmt::format("listening at {} port {}", everywhere ? "all addresses" : place.address, place.port));
   }
   // The port lies at the same place in both families.
   result.port = ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
   return result;
 }
 
-Descriptor accept_before(const Listener& listener, Deadline deadline) {
-  if (!wait_for(listener.socket.get(), POLLIN, deadline)) return Descriptor();
+Descriptor accept_waiting(const Listener& listener) {
   Descriptor socket(::accept4(listener.socket.get(), nullptr, nullptr, kSocketFlags));
   if (socket.get() >= 0) set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   return socket;
@@ -110,7 +112,7 @@ Descriptor connect_before(const Endpoint& peer, Deadline deadline) {
     const Addresses addresses = look_up(peer, SOCK_STREAM);
     int error = 0;
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      Descriptor socket(::socket(a->ai_family, SOCK_STREAM | kSocketFlags, 0));
+      Descriptor socket = open_socket(a->ai_family);
       if (socket.get() < 0) continue;
       error = try_to_connect(socket, *a, deadline);
       if (error != 0) continue;
@@ -126,6 +128,7 @@ Descriptor connect_before(const Endpoint& peer, Deadline deadline) {
 
 std::string address_towards(const Endpoint& peer) {
   const Addresses addresses = look_up(peer, SOCK_DGRAM);
+  std::string found;
   for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
     const Descriptor socket(::socket(a->ai_family, SOCK_DGRAM | kSocketFlags, 0));
     // Connecting a datagram socket sends nothing; it chooses the route.
@@ -133,9 +136,35 @@ std::string address_towards(const Endpoint& peer) {
     sockaddr_storage own{};
     socklen_t size = sizeof(own);
     auto* generic = reinterpret_cast<sockaddr*>(&own);
-    if (::getsockname(socket.get(), generic, &size) == 0) return numeric(generic, size);
+    if (::getsockname(socket.get(), generic, &size) != 0) continue;
+    if (found.empty() || a->ai_family == AF_INET) found = numeric(generic, size);
+    if (a->ai_family == AF_INET) break;
   }
-  fail_with_errno(fmt::format("no route to '{}'", peer.address), EHOSTUNREACH);
+  if (found.empty()) fail_with_errno(fmt::format("no route to '{}'", peer.address), EHOSTUNREACH);
+  return found;
+}
+
+std::string listening_address(const Endpoint& meeting_place) {
+  const std::string own = address_towards(meeting_place);
+  const bool same_elsewhere = meeting_place.address == "localhost" || is_numeric_address(meeting_place.address);
+  return is_loopback(own) && !same_elsewhere ? "" : own;
+}
+
+std::string peer_address(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (::getpeername(socket.get(), generic, &size) != 0) fail_with_errno("the other end's address");
+  return numeric(generic, size);
+}
+
+bool is_numeric_address(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  if (address.empty() || ::getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) return false;
+  ::freeaddrinfo(found);
+  return true;
 }
 
 std::string resolve(const std::string& name) {

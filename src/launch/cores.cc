@@ -4,28 +4,23 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <tuple>
 
+#include "base/cpu_quota.h"
+#include "base/env.h"
 #include "tessera/base/error.h"
 
 namespace tessera::launch {
 namespace {
 
+/// Looks at a barrier before a thread sleeps: docs/benchmarks.md has what others cost, on an idle and a busy machine.
+constexpr int kSpins = 3'000;
+
 int read_topology(int cpu, const char* what) {
   int value = 0;
   std::ifstream(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", cpu, what)) >> value;
   return value;
-}
-
-/// CPUs' worth of time that the control group grants; 0: unlimited.
-int quota_cpus() {
-  std::string quota;
-  double period = 0;
-  std::ifstream("/sys/fs/cgroup/cpu.max") >> quota >> period;
-  if (quota.empty() || quota == "max" || period <= 0) return 0;
-  return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
 }
 
 }  // namespace
@@ -42,7 +37,7 @@ std::vector<int> usable_cpus() {
   std::sort(sorted.begin(), sorted.end());
   std::vector<int> cpus;
   for (const auto& [package, core, cpu] : sorted) cpus.push_back(cpu);
-  const int quota = quota_cpus();
+  const int quota = cpu_quota();
   if (quota > 0 && static_cast<std::size_t>(quota) < cpus.size()) cpus.resize(static_cast<std::size_t>(quota));
   return cpus;
 }
@@ -74,6 +69,12 @@ CorePlan plan_cores(const CoreRequest& request, const std::vector<int>& cpus) {
   for (int r = 0; r < ranks; ++r)
     plan.cpus_of_rank.emplace_back(cpus.begin() + r * share, cpus.begin() + (r + 1) * share);
   return plan;
+}
+
+config::Environment waiting_environment() {
+  const auto is_set = [](const char* name) { return environment(name).has_value(); };
+  if (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT")) return {};
+  return {{"GOMP_SPINCOUNT", std::to_string(kSpins)}};
 }
 
 }  // namespace tessera::launch

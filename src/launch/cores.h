@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "config/accelerate.h"
+
 namespace tessera::launch {
 
 struct CoreRequest {
@@ -26,5 +28,10 @@ CorePlan plan_cores(const CoreRequest& request, const std::vector<int>& cpus);
 /// The CPUs of this process's affinity mask, hyper-threads of a core beside each other; fewer where the control group's
 /// quota allows only so many.
 std::vector<int> usable_cpus();
+
+/// What the OpenMP threads of a process (libtorch's kernels) do while they wait for each other. GNU's library lets them
+/// look for milliseconds before they sleep: where other processes want the cores, the threads wait with all their time
+/// for one that has none. Nothing where the user has chosen. The library reads it when it is loaded.
+config::Environment waiting_environment();
 
 }  // namespace tessera::launch

@@ -23,6 +23,7 @@ struct LaunchOptions {
   int tee = 0;  // as torchrun's: 1 stdout, 2 stderr, 3 both
   std::string log_dir;
   int max_restarts = 0;
+  std::optional<double> grace_period;  // seconds, for ranks to end after a signal; nothing: no limit
   double monitor_interval = 0.1;
   std::string role = "default";
   std::string rdzv_conf;

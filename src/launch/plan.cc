@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/file.h"
 #include "base/nearest.h"
 #include "config/accelerate_input.h"
@@ -27,6 +28,10 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
   t.add(&o.tee, {"--tee", "-t"}, "show the output of all ranks with a prefix: 1 stdout, 2 stderr, 3 both", supervision);
   t.add(&o.log_dir, {"--log_dir"}, "also write DIR/rank_N/stdout.log and stderr.log", supervision).placeholder("DIR");
   t.add(&o.max_restarts, {"--max_restarts"}, "start all ranks again after a failure, up to so many times", supervision);
+  t.add(&o.grace_period, {"--grace_period"},
+        "seconds that ranks may take to end (tasks finish the step and write a checkpoint) after Ctrl-C, SIGTERM or "
+        "SIGHUP, before they are killed (default: no limit; a second Ctrl-C ends them at once)",
+        supervision);
   t.add(&o.role, {"--role"}, "the ranks' ROLE_NAME", supervision);
   t.add(&o.monitor_interval, {"--monitor_interval"}, "accepted: failures are noticed at once", supervision);
   t.add(&o.rdzv_conf, {"--rdzv_conf"}, "accepted: machines meet at main_process_ip", supervision);
@@ -84,6 +89,9 @@ void check_options(LaunchPlan& plan) {
   };
   if (o.tee < 0 || o.tee > 3) refuse("tee", fmt::format(" expects 0 to 3, found {}", o.tee));
   if (o.max_restarts < 0) refuse("max_restarts", fmt::format(" expects 0 or more, found {}", o.max_restarts));
+  if (o.grace_period && !(*o.grace_period >= 0 && *o.grace_period < 1e9)) {
+    refuse("grace_period", fmt::format(" expects a number of seconds, found {}", *o.grace_period));
+  }
   if (o.multi_gpu && !has_gpu()) refuse("multi_gpu", ": no GPU found on this machine; leave it out to run on the CPU");
   if (!o.log_dir.empty()) ensure_writable_folder(o.log_dir);
   if (!has_gpu() && !plan.accelerate.use_cpu) plan.notes.push_back("no GPU found: running on the CPU");
@@ -139,6 +147,10 @@ std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, cons
     plan.notes.push_back(
         fmt::format("machine {} of {}: ranks {} to {} of {} run here; the first machine shows the output",
                     a.machine_rank, a.num_machines, first, first + here - 1, a.num_processes));
+    if (!environment("TESSERA_SECRET")) {
+      plan.notes.push_back(
+          "TESSERA_SECRET is not set: whoever reaches the ranks' ports could take part; for trusted networks only");
+    }
   }
   const CoreRequest request{ranks_here(plan.accelerate), plan.options.num_cpu_threads_per_process,
                             plan.accelerate.enable_cpu_affinity};

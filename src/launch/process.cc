@@ -59,6 +59,8 @@ bool is_executable_file(const std::string& path) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // A shell ignores SIGINT in what it puts in the background; what the launcher passes on must act.
+  for (const int s : {SIGINT, SIGTERM}) ::signal(s, SIG_DFL);
   if (mask != nullptr) ::sched_setaffinity(0, sizeof(*mask), mask);
   const int null = ::open("/dev/null", O_RDWR);
   if (null >= 0) ::dup2(null, 0);

@@ -1,6 +1,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -52,13 +53,20 @@ std::vector<Command> commands_of(const LaunchPlan& plan, int restart) {
 }
 
 void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
-  const int others = ranks_here(plan.accelerate) - 1;
-  for (const std::string& line : outcome.last_lines) {
-    log_error(fmt::format("[rank {}]: {}", outcome.failed_rank, line));
-  }
+  const int others = ranks_here(plan.accelerate) - 1, rank = outcome.failure->rank;
+  for (const std::string& line : outcome.last_lines) log_error(fmt::format("[rank {}]: {}", rank, line));
   log_error(fmt::format(
-      "rank {} failed with {}{}", outcome.failed_rank, describe_exit(outcome.exit_code),
+      "rank {} failed with {}{}", rank, describe(*outcome.failure),
       others == 0 ? "" : fmt::format("; the other {} ended with it", others == 1 ? "rank was" : "ranks were")));
+}
+
+/// Where the reader of this process's output goes (a pipe's other end, a closed connection), the ranks must not go with
+/// it. Blocked, not ignored: ranks begin with nothing blocked.
+void outlive_readers() {
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  ::sigprocmask(SIG_BLOCK, &pipe, nullptr);
 }
 
 }  // namespace
@@ -86,6 +94,7 @@ config::Environment rank_environment(const LaunchPlan& plan, int local_rank, int
   set("TORCHELASTIC_RESTART_COUNT", restart);
   set("TORCHELASTIC_MAX_RESTARTS", plan.options.max_restarts);
   set("OMP_NUM_THREADS", plan.cores.threads_per_rank);
+  for (const auto& [name, value] : waiting_environment()) set(name.c_str(), value);
   const auto& gpus = plan.accelerate.gpu_ids;
   if (gpus && *gpus != "all") set("CUDA_VISIBLE_DEVICES", *gpus);
   return env;
@@ -97,10 +106,15 @@ int run_launch(const LaunchPlan& plan) {
   options.output.tee_stderr = (plan.options.tee & 2) != 0;
   options.output.log_dir = plan.options.log_dir;
   options.first_rank = plan.accelerate.machine_rank * ranks_here(plan.accelerate);
+  if (const auto& seconds = plan.options.grace_period) {
+    options.signal_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
+  }
+  outlive_readers();
   for (int restart = 0;; ++restart) {
     const Outcome outcome = supervise(commands_of(plan, restart), options, log_warning);
-    if (outcome.failed_rank >= 0) report_failure(plan, outcome);
-    if (outcome.failed_rank < 0 || restart == plan.options.max_restarts) return outcome.exit_code;
+    if (outcome.failure) report_failure(plan, outcome);
+    const bool again = outcome.failure && outcome.forwarded_signal == 0 && restart < plan.options.max_restarts;
+    if (!again) return outcome.exit_code;
     log_warning(fmt::format("starting all ranks again ({} of {})", restart + 1, plan.options.max_restarts));
   }
 }

@@ -3,58 +3,31 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "launch/keeper.h"
-#include "tessera/base/error.h"
+#include "launch/signals.h"
 
 namespace tessera::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Time in which ranks that fail for the same reason may say so themselves before they are ended: rank 0's message is
-/// the one that the user sees in full.
-constexpr std::chrono::milliseconds kSettle{200};
+/// Time in which ranks that fail for the same reason may say so themselves before they are ended; more where the first
+/// only says that another is lost, which may take longer to end.
+constexpr std::chrono::milliseconds kSettle{200}, kSettleWithoutCause{2'000};
 
-/// Signals arrive as data while this lives.
-class Signals {
- public:
-  Signals() {
-    sigset_t taken;
-    sigemptyset(&taken);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&taken, s);
-    ::sigprocmask(SIG_BLOCK, &taken, &before_);
-    fd_ = Fd(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (fd_.get() < 0) throw Error(fmt::format("signalfd: {}", std::strerror(errno)));
-  }
-  ~Signals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  int fd() const { return fd_.get(); }
-  /// 0 where none is waiting.
-  int next() {
-    signalfd_siginfo info;
-    return ::read(fd_.get(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  sigset_t before_;
-  Fd fd_;
-};
+/// Signals so close to each other are one request: `timeout`, service managers and clusters send several.
+constexpr std::chrono::milliseconds kSameRequest{100};
 
 struct Rank {
   pid_t pid = -1;  // -1: not started; also its process group
   bool ended = false;
-  int exit_code = 0;
   std::unique_ptr<RankStream> out, err;
 };
 
@@ -128,45 +101,67 @@ class Supervisor {
 
   void handle(int signal) {
     if (signal == SIGCHLD) return;  // reap() looks
+    const auto now = Clock::now();
+    const bool same_request = requested_at_ && now - *requested_at_ < kSameRequest;
+    requested_at_ = now;
+    if (same_request) return;
     if (forwarded_ == 0) {
-      forwarded_ = signal;
-      say_(fmt::format("{}: waiting up to {} s for the ranks to end{}", ::strsignal(signal),
-                       options_.signal_grace.count() / 1000,
-                       signal == SIGINT ? " (press Ctrl-C again to end them at once)" : ""));
-      kill_all(signal);
-      stage_ = Stage::kTerminating;
-      deadline_ = Clock::now() + options_.signal_grace;
+      begin_end(signal);
     } else if (signal == SIGINT) {
-      end_now();
-    } else {
-      kill_all(signal);
+      return end_now();
     }
+    send_all(signal);
+  }
+
+  void begin_end(int signal) {
+    forwarded_ = signal;
+    // Whoever signals all processes at once may have reached a rank before this one.
+    const auto& cause = cause_.found();
+    if (cause && cause->exit_code == 128 + signal && stage_ == Stage::kSettling) {
+      cause_.forget();
+      stage_ = Stage::kRunning;
+      deadline_.reset();
+    }
+    failed_before_signal_ = cause_.found().has_value();
+    if (!failed_before_signal_ && options_.signal_grace) deadline_ = Clock::now() + *options_.signal_grace;
+    say_(fmt::format("{}: waiting {} for the ranks to end{}", signal_name(signal),
+                     options_.signal_grace
+                         ? fmt::format("up to {} s", static_cast<double>(options_.signal_grace->count()) / 1000)
+                         : "as long as it takes",
+                     signal == SIGINT ? " (press Ctrl-C again to end them at once)" : ""));
   }
 
   /// Ended ranks stay zombies until bury_all(), so that their process groups' numbers cannot come to mean others.
   void reap() {
+    std::vector<Ending> bad;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = ranks_[r];
       siginfo_t info{};
       if (rank.ended || ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) continue;
       if (info.si_pid == 0) continue;
       rank.ended = true;
-      rank.exit_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
-      if (rank.exit_code == 0 || forwarded_ != 0 || stage_ > Stage::kSettling) continue;
-      if (failed_ < 0) {
-        failed_ = static_cast<int>(r);
-        stage_ = Stage::kSettling;
-        deadline_ = Clock::now() + kSettle;
-      } else if (r == 0 && rank.exit_code == ranks_[static_cast<std::size_t>(failed_)].exit_code) {
-        failed_ = 0;
-      }
+      const bool by_signal = info.si_code != CLD_EXITED;
+      const Ending ending{name_of(r), by_signal ? 128 + info.si_status : info.si_status, by_signal};
+      if (ending.exit_code != 0 && !is_our_doing(ending)) bad.push_back(ending);
     }
+    if (bad.empty() || (stage_ == Stage::kTerminating && cause_.is_certain())) return;
+    cause_.add(std::move(bad));
+    // What a user's signal stops may have exit codes of its own; the others go on with what they do about it.
+    const Ending& cause = *cause_.found();
+    if (stage_ != Stage::kRunning || (forwarded_ != 0 && !cause.by_signal)) return;
+    stage_ = Stage::kSettling;
+    deadline_ = Clock::now() + (cause.lost_a_peer() ? kSettleWithoutCause : kSettle);
+  }
+
+  /// Ranks that end because of a signal from here, or because others did, are no news.
+  bool is_our_doing(const Ending& ending) const {
+    return sent_.contains(ending.exit_code - 128) || (forwarded_ != 0 && ending.lost_a_peer());
   }
 
   void act_on_deadlines() {
     if (!deadline_ || Clock::now() < *deadline_) return;
     if (stage_ == Stage::kSettling) {
-      kill_all(SIGTERM);
+      send_all(SIGTERM);
       stage_ = Stage::kTerminating;
       deadline_ = Clock::now() + options_.failure_grace;
     } else {
@@ -175,13 +170,14 @@ class Supervisor {
   }
 
   void end_now() {
-    kill_all(SIGKILL);
-    stage_ = Stage::kKilled;
+    send_all(SIGKILL);
+    stage_ = Stage::kTerminating;
     deadline_.reset();
   }
 
   /// Whole groups: also what a rank has started itself.
-  void kill_all(int signal) {
+  void send_all(int signal) {
+    sent_.insert(signal);
     for (const Rank& rank : ranks_) {
       if (rank.pid > 0) ::kill(-rank.pid, signal);
     }
@@ -189,7 +185,7 @@ class Supervisor {
 
   /// Whatever the ranks left running ends with them.
   void bury_all() {
-    kill_all(SIGKILL);
+    send_all(SIGKILL);
     for (Rank& rank : ranks_) {
       if (rank.pid > 0) ::waitpid(rank.pid, nullptr, 0);
       rank.pid = -1;
@@ -199,18 +195,17 @@ class Supervisor {
   Outcome outcome() const {
     Outcome out;
     out.forwarded_signal = forwarded_;
-    if (forwarded_ != 0) {
-      out.exit_code = 128 + forwarded_;
-    } else if (failed_ >= 0) {
-      const Rank& rank = ranks_[static_cast<std::size_t>(failed_)];
-      out.failed_rank = name_of(static_cast<std::size_t>(failed_));
-      out.exit_code = rank.exit_code;
-      out.last_lines = rank.err->last_lines();
+    out.failure = cause_.found();
+    if (out.failure) {
+      out.exit_code = out.failure->exit_code;
+      const auto r = static_cast<std::size_t>(out.failure->rank - options_.first_rank);
+      out.last_lines = ranks_[r].err->last_lines();
     }
+    if (forwarded_ != 0 && !failed_before_signal_) out.exit_code = 128 + forwarded_;
     return out;
   }
 
-  enum class Stage { kRunning, kSettling, kTerminating, kKilled };
+  enum class Stage { kRunning, kSettling, kTerminating };
 
   const SupervisorOptions& options_;
   const std::function<void(const std::string&)>& say_;
@@ -218,9 +213,11 @@ class Supervisor {
   Keeper keeper_;
   std::vector<Rank> ranks_;
   Stage stage_ = Stage::kRunning;
-  std::optional<Clock::time_point> deadline_;
+  std::optional<Clock::time_point> deadline_, requested_at_;
+  FirstCause cause_;
+  std::set<int> sent_;  // signals, to all ranks
   int forwarded_ = 0;
-  int failed_ = -1;
+  bool failed_before_signal_ = false;
 };
 
 }  // namespace
@@ -230,11 +227,6 @@ Outcome supervise(std::vector<Command> commands, const SupervisorOptions& option
   Supervisor supervisor(options, say);
   supervisor.start_all(commands);
   return supervisor.run();
-}
-
-std::string describe_exit(int exit_code) {
-  if (exit_code <= 128 || exit_code > 128 + SIGRTMAX) return fmt::format("exit code {}", exit_code);
-  return fmt::format("signal {} ({})", exit_code - 128, ::strsignal(exit_code - 128));
 }
 
 }  // namespace tessera::launch

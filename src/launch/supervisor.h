@@ -2,9 +2,11 @@
 // Runs the ranks to their end: streams, signals, and the end of all when one fails.
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "launch/cause.h"
 #include "launch/output.h"
 #include "launch/process.h"
 
@@ -13,25 +15,24 @@ namespace tessera::launch {
 struct SupervisorOptions {
   OutputOptions output;
   int first_rank = 0;  // what the first command's rank is called
-  /// After SIGTERM to the other ranks of a failed one, and after a forwarded SIGINT, SIGTERM or SIGHUP (ranks may save
-  /// their state first): then SIGKILL.
-  std::chrono::milliseconds failure_grace{5'000}, signal_grace{30'000};
+  /// After SIGTERM to the other ranks of a failed one: then SIGKILL.
+  std::chrono::milliseconds failure_grace{5'000};
+  /// The same after a forwarded SIGINT, SIGTERM or SIGHUP. Nothing: as long as the ranks take; a step and a checkpoint
+  /// have no length that would be known here.
+  std::optional<std::chrono::milliseconds> signal_grace;
 };
 
 struct Outcome {
-  int exit_code = 0;                    // of the first rank that failed; 128 + signal
-  int failed_rank = -1;                 // -1: none
-  int forwarded_signal = 0;             // the user's; exit_code is then 128 + it
+  int exit_code = 0;                    // 128 + the user's signal; else of the rank that failed first
+  int forwarded_signal = 0;             // the user's first
+  std::optional<Ending> failure;        // the first; also of ranks that did not end well after a forwarded signal
   std::vector<std::string> last_lines;  // of the failed rank's stderr, where the user has not seen them
 };
 
 /// commands[r] starts rank first_rank + r (its stream descriptors are set here). Returns when every rank and what it
-/// started has ended. SIGINT, SIGTERM and SIGHUP are taken over for the duration; the second SIGINT ends the ranks at
-/// once. `say` gets notices. Single-threaded callers only (it forks).
+/// started has ended. SIGINT, SIGTERM and SIGHUP are passed on to the ranks; a SIGINT after the first signal ends the
+/// ranks at once. `say` gets notices. Single-threaded callers only (it forks).
 Outcome supervise(std::vector<Command> commands, const SupervisorOptions& options,
                   const std::function<void(const std::string&)>& say);
-
-/// "exit code 3", "signal 9 (Killed)".
-std::string describe_exit(int exit_code);
 
 }  // namespace tessera::launch

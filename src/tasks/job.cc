@@ -1,7 +1,5 @@
 #include "tasks/job.h"
 
-#include <algorithm>
-#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -74,9 +72,13 @@ std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, con
   return std::make_unique<report::MetricsFile>(group.rank() == 0 ? path : "");
 }
 
-int interrupted_exit_code() {
+int interrupted_exit_code(comm::Communicator& group) {
   constexpr int kBySignal = 128;
-  return kBySignal + std::max(train::Interruption::signal(), SIGINT);
+  int signal = train::Interruption::signal();
+  for (const auto& other : group.all_gather_objects(std::to_string(signal))) {
+    if (signal == 0) signal = std::stoi(other);
+  }
+  return kBySignal + signal;
 }
 
 }  // namespace tessera::tasks

@@ -26,7 +26,8 @@ nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& ou
 /// Appends to `file`, or where that is empty to metrics.jsonl in the folder; other ranks than 0 write nothing.
 std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, const std::string& folder,
                                                   const std::string& file);
-/// Of a run that a signal has stopped in good order.
-int interrupted_exit_code();
+/// Collective: of a run that signals have stopped in good order, 128 + this rank's; where it got none, the first rank's
+/// that did.
+int interrupted_exit_code(comm::Communicator& group);
 
 }  // namespace tessera::tasks

@@ -20,7 +20,6 @@
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
-#include "train/interruption.h"
 
 namespace tessera::tasks {
 namespace {
@@ -105,7 +104,6 @@ class Seq2SeqJob {
     train::RunCheckpoints checkpoints(o_.checkpoints, checkpoint_content(), trainer, *model_.sharded, optimizer,
                                       o_.trainer, o_.per_device_train_batch_size, out_);
     metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
-    const train::Interruption signals;
     print_banner(trainer);
     checkpoints.resume();
     report::ProgressBar bar(err_, bars_, trainer.total_steps());
@@ -206,7 +204,7 @@ int seq2seq(const std::vector<std::string>& args, std::ostream& out, std::ostrea
   std::ostringstream nowhere;
   const bool finished = Seq2SeqJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
-  return finished ? 0 : interrupted_exit_code();
+  return finished ? 0 : interrupted_exit_code(*group);
 }
 
 }  // namespace tessera::tasks

@@ -208,7 +208,7 @@ int sft(const std::vector<std::string>& args, std::ostream& out, std::ostream& e
   std::ostringstream nowhere;
   const bool finished = SftJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
-  return finished ? 0 : interrupted_exit_code();
+  return finished ? 0 : interrupted_exit_code(*group);
 }
 
 }  // namespace tessera::tasks

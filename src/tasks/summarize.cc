@@ -24,7 +24,6 @@
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 #include "text/tokenizer.h"
-#include "train/interruption.h"
 
 namespace tessera::tasks {
 namespace {
@@ -131,7 +130,6 @@ class SummarizeJob {
     train::RunCheckpoints checkpoints(o_.checkpoints, checkpoint_content(), trainer, *model_.sharded, optimizer,
                                       trainer_options_, o_.batch_size, out_);
     metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
-    const train::Interruption signals;
     date_ = group_->broadcast_object(date_of_run(), 0);
     out_ << "--> current date and time of run = " << date_ << "\n" << std::flush;
     checkpoints.resume();
@@ -284,7 +282,7 @@ int summarize(const std::vector<std::string>& args, std::ostream& out, std::ostr
   std::ostringstream nowhere;
   const bool finished = SummarizeJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();
-  return finished ? 0 : interrupted_exit_code();
+  return finished ? 0 : interrupted_exit_code(*group);
 }
 
 }  // namespace tessera::tasks

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "text/character_classes.h"
 #include "text/unicode.h"
 
 namespace tessera::text {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "text/character_classes.h"
 #include "text/normalizer.h"
 #include "text/unicode.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 bool is_cleaned_away(char32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return false;
-  return c == 0 || c == 0xFFFD || is_other(c);
+  return c == 0 || c == 0xFFFD || has_class(c, kOther);
 }
 
 // The blocks of CJK unified and compatibility ideographs, as BERT lists them.
@@ -46,7 +47,7 @@ class SpaceIdeographs final : public Normalizer {
 class StripNonspacing final : public Normalizer {
  public:
   void normalize(AlignedText& text, std::int32_t) const override {
-    std::erase_if(text, [](const AlignedChar& a) { return is_nonspacing_mark(a.c); });
+    std::erase_if(text, [](const AlignedChar& a) { return has_class(a.c, kNonspacingMark); });
   }
 };
 

@@ -1,9 +1,7 @@
 #include "text/class_rules.h"
 
-#include <algorithm>
-
 #include "text/byte_level.h"
-#include "text/special_names.h"
+#include "text/json_parts.h"
 
 namespace tessera::text {
 namespace {
@@ -13,26 +11,47 @@ std::int32_t id_of(const std::string& token, const Pipeline& pipeline) {
   return added ? added->id : pipeline.model->find(token);
 }
 
-// Every class: a ByteLevel pre-tokenizer prefixes a space only if the configuration says so.
-void set_prefix_space(const JsonPlace& root, const TokenizerConfig& config, Pipeline& out) {
-  if (!root.has("pre_tokenizer")) return;
-  const auto json = root.at("pre_tokenizer");
-  if (json.at("type").string() != "ByteLevel") return;
-  out.pre_tokenizer = make_byte_level(
-      {.add_prefix_space = config.add_prefix_space.value_or(false), .use_regex = json.boolean_or("use_regex", true)});
+PreTokenizerPtr byte_level(const JsonPlace& json, bool add_prefix_space) {
+  return make_byte_level({.add_prefix_space = add_prefix_space, .use_regex = json.boolean_or("use_regex", true)});
 }
 
-// Llama's and Gemma's classes make the post-processor anew from add_bos_token and add_eos_token.
-void set_llama_template(const TokenizerConfig& config, Pipeline& out) {
+// Every class: a ByteLevel pre-tokenizer prefixes a space only if the configuration says so.
+void set_prefix_space(const JsonPlace& root, const TokenizerConfig& config, Pipeline& out) {
+  if (!root.has("pre_tokenizer") || (config.has_rule(kOwnPrefix) && !config.add_prefix_space)) return;
+  const auto json = root.at("pre_tokenizer");
+  const bool wanted = config.add_prefix_space.value_or(false);
+  if (json.at("type").string() == "ByteLevel") {
+    out.pre_tokenizer = byte_level(json, wanted);
+  } else if (config.has_rule(kPrefixesNested) && wanted && json.has("pretokenizers")) {
+    out.pre_tokenizer = make_sequence(json_sequence<PreTokenizerPtr>(json, "pretokenizers", [](const JsonPlace& part) {
+      return part.at("type").string() == "ByteLevel" ? byte_level(part, true) : json_pre_tokenizer(part);
+    }));
+  }
+}
+
+std::int32_t wrapping_token(const char* flag, const char* name, const std::string& token, const JsonPlace& root,
+                            const Pipeline& pipeline) {
+  if (token.empty())
+    root.fail(
+        fmt::format("the tokenizer class puts the {0} around rows ({1} is true), but no {0} is named; name it in "
+                    "tokenizer_config.json, or set {1} to false",
+                    name, flag));
+  return id_of(token, pipeline);
+}
+
+// These classes make the post-processor anew from add_bos_token and add_eos_token.
+void set_wrapping_template(const JsonPlace& root, const TokenizerConfig& config, Pipeline& out) {
   using Kind = TemplatePart::Kind;
-  const auto bos = out.special.bos.empty() ? -1 : id_of(out.special.bos, out);
-  const auto eos = out.special.eos.empty() ? -1 : id_of(out.special.eos, out);
-  const bool add_bos = config.add_bos_token.value_or(true) && bos >= 0;
-  const bool add_eos = config.add_eos_token.value_or(false) && eos >= 0;
+  const auto& special = out.special;
+  std::vector<TemplatePart> before, after;
+  if (config.add_bos_token.value_or(config.has_rule(kBeginsRows)))
+    before = {{Kind::kSpecial, {wrapping_token("add_bos_token", "bos_token", special.bos, root, out)}}};
+  if (config.add_eos_token.value_or(false))
+    after = {{Kind::kSpecial, {wrapping_token("add_eos_token", "eos_token", special.eos, root, out)}}};
   const auto wrap = [&](Kind kind, std::vector<TemplatePart>& parts) {
-    if (add_bos) parts.push_back({Kind::kSpecial, {bos}});
+    parts.insert(parts.end(), before.begin(), before.end());
     parts.push_back({kind, {}});
-    if (add_eos) parts.push_back({Kind::kSpecial, {eos}});
+    parts.insert(parts.end(), after.begin(), after.end());
   };
   out.post_processor = {};
   out.post_processor.single.clear();
@@ -42,7 +61,7 @@ void set_llama_template(const TokenizerConfig& config, Pipeline& out) {
   wrap(Kind::kSecond, out.post_processor.pair);
 }
 
-// BERT's classes: do_lower_case (default true), strip_accents and tokenize_chinese_chars win over the file.
+// do_lower_case (default true), strip_accents and tokenize_chinese_chars win over the file.
 void set_bert_normalizer(const JsonPlace& root, const TokenizerConfig& config, Pipeline& out) {
   if (!root.has("normalizer") || root.at("normalizer").string_or("type", "") != "BertNormalizer") return;
   const auto json = root.at("normalizer");
@@ -50,28 +69,29 @@ void set_bert_normalizer(const JsonPlace& root, const TokenizerConfig& config, P
   options.clean_text = json.boolean_or("clean_text", true);
   options.lowercase = config.do_lower_case.value_or(true);
   options.strip_accents = config.strip_accents.value_or(options.lowercase);
-  options.handle_chinese_chars = config.tokenize_chinese_chars.value_or(true);
+  options.handle_chinese_chars = config.has_rule(kSpacesIdeographs) ? config.tokenize_chinese_chars.value_or(true)
+                                                                    : json.boolean_or("handle_chinese_chars", true);
   out.normalizer = make_bert_normalizer(options);
+}
+
+// RoBERTa's kind: what the post-processor does to offsets.
+void set_offsets(const JsonPlace& root, const TokenizerConfig& config, Pipeline& out) {
+  if (!root.has("post_processor")) return;
+  const auto type = root.at("post_processor").at("type").string();
+  if (type != "RobertaProcessing" && type != "ByteLevel") return;
+  out.post_processor.trim_offsets = config.trim_offsets.value_or(true);
+  out.post_processor.add_prefix_space = config.add_prefix_space.value_or(false);
 }
 
 }  // namespace
 
-std::vector<std::string> special_list(const SpecialTokens& special) {
-  std::vector<std::string> out;
-  const auto take = [&](const std::string& token) {
-    if (!token.empty() && std::find(out.begin(), out.end(), token) == out.end()) out.push_back(token);
-  };
-  for (const auto& [name, token] : kSpecialNames) take(special.*token);
-  for (const auto& token : special.additional) take(token);
-  return out;
-}
-
 void apply_class_rules(const JsonPlace& root, const TokenizerConfig& config, Pipeline& pipeline) {
+  if (config.family() == "CodeGen" && config.add_bos_token.value_or(false))
+    root.fail("CodeGenTokenizerFast cannot add a bos_token; set add_bos_token to false in tokenizer_config.json");
   set_prefix_space(root, config, pipeline);
-  const auto family = config.family();
-  if (family == "Llama" || family == "CodeLlama" || family == "Gemma") set_llama_template(config, pipeline);
-  if (family == "Bert" || family == "DistilBert" || family == "MPNet" || family == "Electra")
-    set_bert_normalizer(root, config, pipeline);
+  if (config.has_rule(kBeginsRows) || config.has_rule(kMayBeginRows)) set_wrapping_template(root, config, pipeline);
+  if (config.has_rule(kLowercases)) set_bert_normalizer(root, config, pipeline);
+  if (config.has_rule(kTrimsOffsets)) set_offsets(root, config, pipeline);
 }
 
 }  // namespace tessera::text

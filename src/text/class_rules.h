@@ -6,9 +6,7 @@
 
 namespace tessera::text {
 
-/// bos, eos, unk, sep, pad, cls, mask, additional; those that are given, each once.
-std::vector<std::string> special_list(const SpecialTokens& special);
-
+/// DataError where the class asks for a token that the folder does not name.
 void apply_class_rules(const JsonPlace& root, const TokenizerConfig& config, Pipeline& pipeline);
 
 }  // namespace tessera::text

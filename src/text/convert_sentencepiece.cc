@@ -1,25 +1,33 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/file.h"
 #include "tessera/base/error.h"
 #include "text/base64.h"
 #include "text/convert.h"
 #include "text/json_forms.h"
 #include "text/sentencepiece_model.h"
-#include "text/special_defaults.h"
 
 namespace tessera::text {
 namespace {
 
 using nlohmann::json;
-constexpr int kT5ExtraIds = 100;
 
 std::string token_of(const SentencePieceModel& model, std::int32_t id) {
   return id < 0 ? std::string() : model.pieces[static_cast<std::size_t>(id)].text;
 }
 
+constexpr int kT5ExtraIds = 100;
+constexpr const char* kSpace = "\xE2\x96\x81";
+
+json replaced(const char* from, const char* to) {
+  return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+}
+
 json metaspace(const char* scheme) {
-  return {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", scheme}, {"split", true}};
+  return {{"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", scheme}, {"split", true}};
 }
 
 // SentencePiece's own preparation of the text: its character map, then white space taken away.
@@ -51,10 +59,8 @@ void set_unigram_stages(const SentencePieceModel& model, json& root) {
   root["decoder"] = scheme;
 }
 
-void set_bpe_stages(const SentencePieceModel& model, const TokenizerConfig& config, json& root) {
-  set_llama_stages({.add_prefix_space = config.add_prefix_space.value_or(model.add_dummy_prefix),
-                    .legacy = config.legacy.value_or(true)},
-                   root);
+void set_bpe_stages(const SentencePieceModel& model, json& root) {
+  set_llama_stages({.add_prefix_space = model.add_dummy_prefix}, root);
   auto parts = preparation(model, model.remove_extra_whitespaces);
   if (parts.empty()) return;
   if (root.contains("normalizer"))
@@ -62,9 +68,7 @@ void set_bpe_stages(const SentencePieceModel& model, const TokenizerConfig& conf
   root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
 }
 
-void add_extra_ids(const SentencePieceModel& model, const TokenizerConfig& config, json& root) {
-  const bool t5 = model.pad_id == 0 && model.eos_id == 1 && model.unk_id == 2;
-  const int count = config.extra_ids.value_or(t5 ? kT5ExtraIds : 0);
+void add_extra_ids(const SentencePieceModel& model, int count, json& root) {
   for (const auto& piece : model.pieces)
     if (piece.text == "<extra_id_0>") return;
   auto& vocab = root["model"]["vocab"];
@@ -75,15 +79,15 @@ void add_extra_ids(const SentencePieceModel& model, const TokenizerConfig& confi
   }
 }
 
-json unigram_model(const SentencePieceModel& model) {
+json unigram_model(const SentencePieceModel& model, bool byte_fallback) {
   json vocab = json::array();
   for (const auto& piece : model.pieces) vocab.push_back({piece.text, piece.score});
-  json out = {{"type", "Unigram"}, {"vocab", vocab}, {"byte_fallback", model.byte_fallback}};
+  json out = {{"type", "Unigram"}, {"vocab", vocab}, {"byte_fallback", byte_fallback}};
   if (model.unk_id >= 0) out["unk_id"] = model.unk_id;
   return out;
 }
 
-json bpe_model(const SentencePieceModel& model) {
+json bpe_model(const SentencePieceModel& model, bool byte_fallback) {
   std::vector<std::pair<std::string, double>> pieces;
   json vocab = json::object();
   for (const auto& piece : model.pieces) {
@@ -93,10 +97,72 @@ json bpe_model(const SentencePieceModel& model) {
   auto out = json_plain_bpe();
   if (model.unk_id >= 0) out["unk_token"] = token_of(model, model.unk_id);
   out["fuse_unk"] = true;
-  out["byte_fallback"] = model.byte_fallback;
+  out["byte_fallback"] = byte_fallback;
   out["vocab"] = std::move(vocab);
   out["merges"] = merges_from_scores(pieces);
   return out;
+}
+
+json any_model(const SentencePieceModel& model, bool byte_fallback) {
+  return model.type == SentencePieceModel::Type::kUnigram ? unigram_model(model, byte_fallback)
+                                                          : bpe_model(model, byte_fallback);
+}
+
+// Llama's class: the model's own preparation of the text counts for nothing.
+void set_llama_form(const SentencePieceModel& model, const TokenizerConfig& config, json& root) {
+  const bool code = config.family() == "CodeLlama";  // it knows neither key
+  root["model"] = any_model(model, true);
+  set_llama_stages({.add_prefix_space = code || config.add_prefix_space.value_or(true),
+                    .legacy = code || config.legacy.value_or(true)},
+                   root);
+}
+
+// Gemma's: the first three pieces are the configuration's, and a tab takes the place of its byte.
+void set_gemma_form(SentencePieceModel model, const SpecialTokens& special, json& root) {
+  const std::array first{special.pad, special.eos, special.bos};
+  for (std::size_t id = 0; id < first.size() && id < model.pieces.size(); ++id) model.pieces[id].text = first[id];
+  const auto find = [&](const char* text) {
+    return std::find_if(model.pieces.begin(), model.pieces.end(),
+                        [&](const auto& piece) { return piece.text == text; });
+  };
+  if (const auto byte = find("<0x09>"); find("\t") == model.pieces.end() && byte != model.pieces.end())
+    byte->text.assign(1, '\t');
+  root["model"] = any_model(model, true);
+  root["normalizer"] = replaced(" ", kSpace);
+  root["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
+  root["decoder"] = {
+      {"type", "Sequence"},
+      {"decoders", json::array({replaced(kSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}})}};
+}
+
+// T5's: white space at the end goes, several spaces are one.
+void set_t5_form(const SentencePieceModel& model, const TokenizerConfig& config, const IdAndToken& eos, json& root) {
+  const bool prefix = config.add_prefix_space.value_or(true);
+  root["model"] = unigram_model(model, false);
+  add_extra_ids(model, config.extra_ids.value_or(kT5ExtraIds), root);
+  json parts = preparation(model, false);
+  parts.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
+  parts.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", kSpace}});
+  root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
+  root["pre_tokenizer"] = metaspace(!prefix ? "never" : config.legacy.value_or(true) ? "always" : "first");
+  root["decoder"] = root["pre_tokenizer"];
+  root["post_processor"] = json_template({-1, ""}, eos);
+}
+
+// Without a class: what the model itself says.
+void set_own_form(const SentencePieceModel& model, const IdAndToken& bos, const IdAndToken& eos, json& root) {
+  const IdAndToken none{-1, ""};
+  root["model"] = any_model(model, model.byte_fallback);
+  if (model.type == SentencePieceModel::Type::kUnigram) {
+    const bool t5 = model.pad_id == 0 && model.eos_id == 1 && model.unk_id == 2;
+    add_extra_ids(model, t5 ? kT5ExtraIds : 0, root);
+    set_unigram_stages(model, root);
+    root["post_processor"] = json_template(none, eos);
+  } else {
+    set_bpe_stages(model, root);
+    root["post_processor"] = json_template(bos, none);
+  }
 }
 
 bool is_special(const SentencePieceModel::Piece& piece, const TokenizerConfig& config) {
@@ -126,18 +192,21 @@ std::string sentencepiece_to_json(const std::string& file, const TokenizerConfig
       root["added_tokens"].push_back(
           json_added_token(piece.text, static_cast<std::int64_t>(id), is_special(piece, config)));
   }
-  const IdAndToken none{-1, ""}, bos{model.bos_id, token_of(model, model.bos_id)},
-      eos{model.eos_id, token_of(model, model.eos_id)};
-  if (model.type == Type::kUnigram) {
-    root["model"] = unigram_model(model);
-    add_extra_ids(model, config, root);
-    set_unigram_stages(model, root);
-    root["post_processor"] = json_template(none, eos);
-  } else {
-    root["model"] = bpe_model(model);
-    set_bpe_stages(model, config, root);
-    root["post_processor"] = json_template(config.add_bos_token.value_or(true) ? bos : none,
-                                           config.add_eos_token.value_or(false) ? eos : none);
+  const IdAndToken bos{model.bos_id, token_of(model, model.bos_id)}, eos{model.eos_id, token_of(model, model.eos_id)};
+  const auto family = config.family();
+  if (family == "Llama" || family == "CodeLlama")
+    set_llama_form(model, config, root);
+  else if (family == "Gemma")
+    set_gemma_form(model, config.special, root);
+  else if (family == "T5" || family == "MT5")
+    set_t5_form(model, config, eos, root);
+  else if (family.empty())
+    set_own_form(model, bos, eos, root);
+  else
+    throw_not_converted(config, file);
+  if (!family.empty()) {
+    special = config.special;
+    return root.dump();
   }
   special = {
       .bos = bos.second, .eos = eos.second, .unk = token_of(model, model.unk_id), .pad = token_of(model, model.pad_id)};

@@ -6,7 +6,6 @@
 #include "tessera/base/error.h"
 #include "text/convert.h"
 #include "text/json_forms.h"
-#include "text/special_defaults.h"
 #include "text/special_names.h"
 
 namespace tessera::text {
@@ -59,43 +58,47 @@ IdAndToken entry(const json& vocabulary, const std::string& token, const std::st
 }
 
 // Tokens of the vocabulary that have a meaning are found in the text before the model sees it.
-json added_tokens(const json& vocabulary, SpecialTokens& special) {
+json added_tokens(const json& vocabulary, const TokenizerConfig& config, SpecialTokens& special) {
   json out = json::array();
   for (const auto& [name, member] : kSpecialNames) {
     std::string& token = special.*member;
     const auto it = vocabulary.find(token);
-    if (it == vocabulary.end())
-      token.clear();
-    else if (it->is_number_integer())
+    if (it == vocabulary.end()) {
+      if (!config.tokenizer_class) token.clear();  // a class adds it
+    } else if (it->is_number_integer())
       out.push_back(json_added_token(token, it->get<std::int64_t>(), true));
   }
   return out;
 }
 
-// What a class or model type that has these files is called here.
-std::string form_of(const TokenizerConfig& config, const char* fallback) {
-  if (!config.family().empty()) return config.family();
-  const auto& type = config.model_type;
-  if (type == "roberta") return "Roberta";
-  if (type.starts_with("qwen")) return "Qwen2";
-  return fallback;
-}
-
-SpecialTokens special_of(const TokenizerConfig& config, const std::string& form) {
-  if (special_defaults(config.family()) != SpecialTokens{}) return config.special;  // they are in it
-  auto out = special_defaults(form);
-  override_special(config.special, out);
-  return out;
+// RoBERTa's kind, by its converter.
+bool is_roberta(const TokenizerConfig& config) {
+  const auto family = config.family();
+  return family == "Roberta" || family == "Bart" || family == "LED" || family == "Longformer" || family == "Mvp";
 }
 
 }  // namespace
 
+void throw_not_converted(const TokenizerConfig& config, const std::string& file) {
+  throw DataError(
+      fmt::format("{}: this file is not converted for the tokenizer class {}Tokenizer; open the folder once with "
+                  "transformers' AutoTokenizer and save it again, which writes the tokenizer.json that is needed",
+                  file, config.family()),
+      file);
+}
+
 std::string gpt2_to_json(const std::string& vocab_file, const std::string& merges_file, const TokenizerConfig& config,
                          SpecialTokens& special) {
-  const auto form = form_of(config, "GPT2");
-  special = special_of(config, form == "Roberta" || form == "Qwen2" ? form : "GPT2");
+  const auto form = config.family();
+  if (!form.empty() && form != "GPT2" && form != "CodeGen" && form != "Qwen2" && !is_roberta(config))
+    throw_not_converted(config, vocab_file);
+  special = find_tokenizer_class("GPT2Tokenizer", vocab_file)->special;
+  if (form.empty())
+    override_special(config.special, special);
+  else
+    special = config.special;
   auto vocabulary = read_vocabulary(vocab_file);
-  json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, special)}};
+  json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, config, special)}};
   const bool prefix = config.add_prefix_space.value_or(false);
   root["pre_tokenizer"] = json_byte_level(prefix, true, true);
   root["post_processor"] = json_byte_level(true, false, true);
@@ -103,8 +106,7 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
   if (form == "Qwen2") {
     root["normalizer"] = {{"type", "NFC"}};
     root["pre_tokenizer"] = json_split_then_byte_level(kQwen2Pattern);
-  } else if (form == "Roberta") {
-    for (auto& token : root["added_tokens"]) token["lstrip"] = token["content"] == special.mask;  // its class's rule
+  } else if (is_roberta(config)) {
     const auto sep = entry(vocabulary, special.sep, vocab_file), cls = entry(vocabulary, special.cls, vocab_file);
     root["post_processor"] = {{"type", "RobertaProcessing"},
                               {"sep", json::array({sep.second, sep.first})},
@@ -125,13 +127,19 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
 }
 
 std::string bert_to_json(const std::string& vocab_file, const TokenizerConfig& config, SpecialTokens& special) {
-  special = special_of(config, "Bert");
+  const bool bert = config.has_rule(kLowercases) && config.has_rule(kSpacesIdeographs);
+  if (config.tokenizer_class && (!bert || config.family() == "Funnel")) throw_not_converted(config, vocab_file);
+  special = find_tokenizer_class("BertTokenizer", vocab_file)->special;
+  if (config.tokenizer_class)
+    special = config.special;
+  else
+    override_special(config.special, special);
   json vocabulary = json::object();
   std::int64_t id = 0;
   each_line(read_file(vocab_file), [&](std::string_view line) { vocabulary[std::string(line)] = id++; });
   const auto cls = entry(vocabulary, special.cls, vocab_file), sep = entry(vocabulary, special.sep, vocab_file);
   const bool lower = config.do_lower_case.value_or(true);
-  json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, special)}};
+  json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, config, special)}};
   root["normalizer"] = {{"type", "BertNormalizer"},
                         {"clean_text", true},
                         {"handle_chinese_chars", config.tokenize_chinese_chars.value_or(true)},

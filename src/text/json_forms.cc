@@ -132,14 +132,16 @@ json merges_from_scores(const std::vector<std::pair<std::string, double>>& piece
 
 void set_llama_stages(const LlamaForm& form, json& root) {
   const json replace = {{"type", "Replace"}, {"pattern", string_pattern(" ")}, {"content", kSpace}};
-  if (form.legacy || !form.add_prefix_space) {
+  if (form.legacy) {
     json parts = json::array();
     if (form.add_prefix_space) parts.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
     parts.push_back(replace);
     root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
   } else {
-    root["pre_tokenizer"] = {
-        {"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "first"}, {"split", false}};
+    root["pre_tokenizer"] = {{"type", "Metaspace"},
+                             {"replacement", kSpace},
+                             {"prepend_scheme", form.add_prefix_space ? "first" : "never"},
+                             {"split", false}};
   }
   json decoders = json::array({{{"type", "Replace"}, {"pattern", string_pattern(kSpace)}, {"content", " "}},
                                {{"type", "ByteFallback"}},

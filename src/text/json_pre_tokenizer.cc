@@ -54,7 +54,7 @@ PreTokenizerPtr json_pre_tokenizer(const JsonPlace& json) {
     if (length < 1) json.at("length").fail("expected at least 1");
     return make_fixed_length(static_cast<std::size_t>(length));
   }
-  if (type == "UnicodeScripts") return make_unicode_scripts(json.where());
+  if (type == "UnicodeScripts") return make_unicode_scripts();
   if (type == "Split")
     return make_split(json_pattern(json.at("pattern")), behavior(json.at("behavior")), json.boolean_or("invert", false),
                       json.where());

@@ -8,6 +8,9 @@
 
 namespace tessera::text {
 
+/// Adds tokenizer.json's added tokens to the configuration's.
+void take_added_tokens(const std::string& file, TokenizerConfig& config);
+
 /// tokenizer.json, version 1.0, with what the configuration changes, as transformers' fast tokenizers do.
 Pipeline load_tokenizer_json(const std::string& file, const TokenizerConfig& config);
 /// The same from memory; `source` and the configuration's folder are kept for saving.

@@ -1,7 +1,6 @@
-#include <utf8proc.h>
-
 #include <algorithm>
 
+#include "text/character_classes.h"
 #include "text/normalizer.h"
 #include "text/regex.h"
 #include "text/unicode.h"
@@ -27,7 +26,7 @@ class Lowercase final : public Normalizer {
     out.reserve(text.size());
     for (auto a : text) {
       const bool dotted_i = a.c == 0x130;  // the one code point whose lower case is two
-      a.c = dotted_i ? U'i' : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(a.c)));
+      a.c = dotted_i ? U'i' : to_lower(a.c);
       out.push_back(a);
       if (dotted_i) out.push_back({0x307, a.begin, a.end});
     }
@@ -38,7 +37,7 @@ class Lowercase final : public Normalizer {
 class StripAccents final : public Normalizer {
  public:
   void normalize(AlignedText& text, std::int32_t) const override {
-    std::erase_if(text, [](const AlignedChar& a) { return is_mark(a.c); });
+    std::erase_if(text, [](const AlignedChar& a) { return has_class(a.c, kMark); });
   }
 };
 
@@ -76,8 +75,7 @@ class Replace final : public Normalizer {
   Replace(const std::string& pattern, const std::string& content, const std::string& where)
       : regex_(pattern, where), content_(to_utf32(content)) {}
   void normalize(AlignedText& text, std::int32_t origin) const override {
-    const auto utf8 = to_utf8(text.data(), text.data() + text.size());
-    const auto matches = regex_.find_all(utf8);
+    const auto matches = regex_.find_all(text.data(), text.data() + text.size());
     if (matches.empty()) return;
     AlignedText out;
     std::size_t at = 0, byte = 0;  // the same place in `text` and in `utf8`

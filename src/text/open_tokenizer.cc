@@ -21,17 +21,48 @@ Pipeline parse_converted(const std::string& file, std::string json, const Specia
   return parse_tokenizer_json(source->json, source, file, config);
 }
 
+// Classes that make the tokenizer anew from the files that tokenizer.json came from.
+bool is_made_anew(const TokenizerConfig& config) {
+  return config.from_slow || (config.has_rule(kRebuilds) && config.add_prefix_space);
+}
+
+fs::path file_to_convert(const fs::path& folder) {
+  for (const char* name : {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"})
+    if (fs::exists(folder / name)) return folder / name;
+  throw DataError(
+      fmt::format("{}: tokenizer_config.json asks (by add_prefix_space or from_slow) that the tokenizer be "
+                  "made from the files that tokenizer.json came from, but neither a SentencePiece model nor "
+                  "vocab.json nor vocab.txt is here; add it, or remove that key",
+                  folder.string()),
+      folder.string());
+}
+
+Pipeline convert(const fs::path& path, TokenizerConfig config);
+
+Pipeline make_anew(const fs::path& tokenizer_json, TokenizerConfig config) {
+  if (!config.has_added_tokens_decoder) take_added_tokens(tokenizer_json.string(), config);
+  config.prefix_is_null |= !config.add_prefix_space;  // so T5's and Llama's classes hand it on
+  return convert(file_to_convert(tokenizer_json.parent_path()), std::move(config));
+}
+
 Pipeline load(const fs::path& path) {
+  auto config = read_tokenizer_config(path.parent_path().string());
+  if (path.extension() != ".json" || path.filename() == "vocab.json") return convert(path, std::move(config));
+  if (is_made_anew(config)) return make_anew(path, std::move(config));
+  return load_tokenizer_json(path.string(), config);
+}
+
+Pipeline convert(const fs::path& path, TokenizerConfig config) {
   const auto folder = path.parent_path(), name = path.filename();
-  const auto config = read_tokenizer_config(folder.string());
+  config.is_converted = true;
+  if (config.has_rule(kRebuilds) && config.prefix_is_null) config.add_prefix_space = false;
+  if (config.has_rule(kLowercases) && !config.clean_up_tokenization_spaces) config.clean_up_tokenization_spaces = true;
   SpecialTokens special;
   std::string json;
   if (path.extension() == ".txt" && name != "merges.txt") {
     json = bert_to_json(path.string(), config, special);
   } else if (name == "vocab.json" || name == "merges.txt") {
     json = gpt2_to_json((folder / "vocab.json").string(), (folder / "merges.txt").string(), config, special);
-  } else if (path.extension() == ".json") {
-    return load_tokenizer_json(path.string(), config);
   } else {
     json = sentencepiece_to_json(path.string(), config, special);
   }

@@ -29,9 +29,7 @@ void trim(Offsets& offsets, std::int32_t length, At at, bool may_be_prefix) {
 
 class PipelineTokenizer final : public Tokenizer {
  public:
-  explicit PipelineTokenizer(Pipeline pipeline) : p_(std::move(pipeline)) {
-    if (p_.special.unk.empty() && p_.model->unk_id() >= 0) p_.special.unk = p_.model->token(p_.model->unk_id());
-  }
+  explicit PipelineTokenizer(Pipeline pipeline) : p_(std::move(pipeline)) {}
 
   using Tokenizer::decode;
   using Tokenizer::encode;

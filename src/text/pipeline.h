@@ -11,6 +11,7 @@
 #include "text/post_processor.h"
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_classes.h"
 
 namespace tessera::text {
 
@@ -29,6 +30,7 @@ struct Pipeline {
   DecoderPtr decoder;  // null: tokens are joined by spaces
   AddedTokens added_tokens;
   SpecialTokens special;
+  const TokenizerClass* tokenizer_class = nullptr;  // null: not known
   std::map<std::string, std::string> chat_templates;
   bool clean_up_tokenization_spaces = false;
   std::shared_ptr<const TokenizerSource> source;

@@ -34,7 +34,7 @@ PreTokenizerPtr make_bert();  // white space removed, punctuation isolated
 PreTokenizerPtr make_digits(bool individual);
 PreTokenizerPtr make_fixed_length(std::size_t length);  // pieces of so many code points
 /// Cut where the script changes; Hiragana and Katakana count as Han, spaces before the first letter vanish.
-PreTokenizerPtr make_unicode_scripts(const std::string& where);
+PreTokenizerPtr make_unicode_scripts();
 PreTokenizerPtr make_char_delimiter(char32_t delimiter);
 /// `invert`: the delimiters are what the expression does not match.
 PreTokenizerPtr make_split(const std::string& pattern, Delimiters behavior, bool invert, const std::string& where);

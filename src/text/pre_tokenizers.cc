@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "text/character_classes.h"
 #include "text/pre_tokenizer.h"
 #include "text/regex.h"
 #include "text/unicode.h"
@@ -138,19 +139,18 @@ class Split final : public PreTokenizer {
       : regex_(pattern, where), behavior_(behavior), invert_(invert) {}
   void cut(Pieces& pieces) const override {
     cut_pieces(pieces, behavior_, [this](const AlignedText& text, const Piece& piece, std::vector<Run>& runs) {
-      const auto utf8 = to_utf8(text.data() + piece.begin, text.data() + piece.end);
       auto at = piece.begin;
       std::size_t byte = 0;
       const auto advance_to = [&](std::size_t target, bool delimiter) {
         const auto begin = at;
-        while (byte < target) byte += static_cast<std::size_t>(utf8_length(text[at++].c));
+        while (byte < target && at < piece.end) byte += static_cast<std::size_t>(utf8_length(text[at++].c));
         runs.push_back({begin, at, delimiter});
       };
-      for (const auto& [begin, end] : regex_.find_all(utf8)) {
+      for (const auto& [begin, end] : regex_.find_all(text.data() + piece.begin, text.data() + piece.end)) {
         if (begin > byte) advance_to(begin, invert_);
         advance_to(end, !invert_);  // an empty match cuts too
       }
-      if (utf8.size() > byte) advance_to(utf8.size(), invert_);
+      if (at < piece.end) advance_to(std::string::npos, invert_);
     });
   }
 
@@ -232,7 +232,7 @@ PreTokenizerPtr make_bert() {
   return make_sequence(std::move(parts));
 }
 PreTokenizerPtr make_digits(bool individual) {
-  return by_class(&is_digit, individual ? Delimiters::kIsolated : Delimiters::kContiguous);
+  return by_class(&is_number, individual ? Delimiters::kIsolated : Delimiters::kContiguous);
 }
 PreTokenizerPtr make_fixed_length(std::size_t length) {
   return std::make_unique<FixedLength>(length);

@@ -4,14 +4,16 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
+#include "text/character_classes.h"
 #include "text/regex_syntax.h"
+#include "text/unicode.h"
 
 namespace tessera::text {
 
 namespace {
-
-constexpr std::string_view kVowelSeparator = "\xE1\xA0\x8E";  // U+180E, see SpaceClass
 
 struct Code {
   pcre2_code* code = nullptr;
@@ -38,24 +40,43 @@ struct Code {
 }  // namespace
 
 struct Regex::Impl {
-  Code own, exact;  // `exact` where the text holds U+180E and the expression asks for white space
+  Code code;
   std::string where;
+  std::vector<std::pair<char32_t, char32_t>> named;
+
+  bool is_named(char32_t c) const {
+    return std::any_of(named.begin(), named.end(), [c](const auto& run) { return run.first <= c && c <= run.second; });
+  }
+
+  // PCRE2's tables are of another Unicode version than the reference's. Where they may differ, the text that is
+  // searched gets a code point that both know alike; matches are at the same bytes.
+  std::string searched(const AlignedChar* begin, const AlignedChar* end) const {
+    const auto* classes = class_table();
+    std::string out;
+    out.reserve(static_cast<std::size_t>(end - begin) + 16);
+    for (; begin != end; ++begin) {
+      const bool newer = (classes[begin->c] & kNewerThanPcre) != 0 && !is_named(begin->c);
+      append_utf8(newer ? stand_in(begin->c) : begin->c, out);
+    }
+    return out;
+  }
 };
 
 Regex::Regex(const std::string& pattern, const std::string& where) : impl_(std::make_unique<Impl>()) {
   impl_->where = where;
-  const auto own = to_pcre(pattern, SpaceClass::kOwn), exact = to_pcre(pattern, SpaceClass::kExact);
-  impl_->own.compile(own, pattern, where);
-  if (exact != own) impl_->exact.compile(exact, pattern, where);
+  auto rewritten = to_pcre(pattern);
+  impl_->code.compile(rewritten.text, pattern, where);
+  impl_->named = std::move(rewritten.named);
 }
 
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 
-std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_view utf8) const {
+std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(const AlignedChar* begin,
+                                                                 const AlignedChar* end) const {
   std::vector<std::pair<std::size_t, std::size_t>> out;
-  const bool exact = impl_->exact.code && utf8.find(kVowelSeparator) != std::string_view::npos;
-  const auto* code = exact ? impl_->exact.code : impl_->own.code;
+  const auto utf8 = impl_->searched(begin, end);
+  const auto* code = impl_->code.code;
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
   std::uint32_t may_be_empty = 0;
@@ -80,6 +101,11 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_vie
     }
   }
   return out;
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_view utf8) const {
+  const auto text = align(utf8);
+  return find_all(text.data(), text.data() + text.size());
 }
 
 std::string quote_regex(const std::string& text) {

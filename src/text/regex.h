@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "text/aligned_text.h"
+
 namespace tessera::text {
 
 class Regex {
@@ -17,8 +19,9 @@ class Regex {
   ~Regex();
   Regex(Regex&&) noexcept;
 
-  /// Byte ranges of all matches, in order: empty ones too, but not right behind another match, and none in an empty
-  /// text (as Rust's onig crate iterates, which upstream's tokenizers use). `utf8` must be well-formed.
+  /// Byte ranges (of the text in UTF-8) of all matches, in order: empty ones too, but not right behind another match,
+  /// and none in an empty text (as Rust's onig crate iterates, which upstream's tokenizers use).
+  std::vector<std::pair<std::size_t, std::size_t>> find_all(const AlignedChar* begin, const AlignedChar* end) const;
   std::vector<std::pair<std::size_t, std::size_t>> find_all(std::string_view utf8) const;
 
  private:

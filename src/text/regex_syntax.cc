@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "text/unicode.h"
+
 namespace tessera::text {
 namespace {
 
@@ -22,10 +24,9 @@ constexpr std::string_view kLatinNumbers = R"(\xB2\xB3\xB9\xBC-\xBE)";
 constexpr std::string_view kSpace = R"(\t-\r \x{85}\p{Z})";
 
 // The members of the class, as written between brackets; "": the escape means the same in PCRE2.
-std::string members(char escape, SpaceClass space, bool in_brackets) {
+std::string members(char escape, bool in_brackets) {
   if (escape == 'w' || escape == 'W') return std::string(kWord) + std::string(in_brackets ? "" : kLatinNumbers);
   if (escape == 'h' || escape == 'H') return "0-9a-fA-F";
-  if ((escape == 's' || escape == 'S') && space == SpaceClass::kExact) return std::string(kSpace);
   return "";
 }
 
@@ -106,29 +107,107 @@ bool is_script(std::string_view name) {
   return std::find(kScripts.begin(), kScripts.end(), name) != kScripts.end();
 }
 
+// Letters that one code point stands for when case does not matter, and what then matches them.
+struct Ligature {
+  std::string_view letters;
+  std::u32string_view signs;
+  std::string_view matches;
+};
+constexpr std::array<Ligature, 7> kLigatures{{{"ffi", U"\uFB03", R"((?:ffi|\x{FB03}|\x{FB00}i|f\x{FB01}))"},
+                                              {"ffl", U"\uFB04", R"((?:ffl|\x{FB04}|\x{FB00}l|f\x{FB02}))"},
+                                              {"ff", U"\uFB00", R"((?:ff|\x{FB00}))"},
+                                              {"fi", U"\uFB01", R"((?:fi|\x{FB01}))"},
+                                              {"fl", U"\uFB02", R"((?:fl|\x{FB02}))"},
+                                              {"ss", U"\u00DF\u1E9E", R"((?:ss|[\xDF\x{1E9E}]))"},
+                                              {"st", U"\uFB05\uFB06", R"((?:st|[\x{FB05}\x{FB06}]))"}}};
+
 class Rewriter {
  public:
-  Rewriter(const std::string& pattern, SpaceClass space) : in_(pattern), space_(space) {}
+  explicit Rewriter(const std::string& pattern) : in_(pattern) {}
 
-  std::string run() {
+  PcrePattern run() {
     std::string out;
     while (at_ < in_.size()) {
-      if (in_[at_] == '[')
+      if (in_[at_] == '[') {
         out += bracket();
-      else if (in_[at_] == '\\')
+      } else if (in_[at_] == '\\') {
         out += escape(false).text;
-      else
-        out += in_[at_++];
+      } else if (in_[at_] == '(') {
+        out += group();
+      } else if (const auto* ligature = ignore_case_.back() ? find_ligature() : nullptr) {
+        out += ligature->matches;
+      } else {
+        if (in_[at_] == ')' && ignore_case_.size() > 1) ignore_case_.pop_back();
+        const auto sign = literal();
+        name(sign.code_point, sign.code_point);
+        out += sign.text;
+      }
     }
-    return out;
+    return {out, std::move(named_)};
   }
 
  private:
+  static constexpr char32_t kNone = 0xFFFFFFFF;
+
   // A part of a class: text for between brackets, or (`whole`) an expression that matches one character.
   struct Item {
     std::string text;
     bool whole = false;
+    char32_t code_point = kNone;  // that the text stands for, if it is one alone
   };
+
+  void name(char32_t first, char32_t last) {
+    if (last >= 0x80 && last != kNone) named_.emplace_back(first, last);
+  }
+
+  Item literal() {
+    std::string_view rest = std::string_view(in_).substr(at_);
+    const auto before = rest.size();
+    const auto c = next_code_point(rest);
+    const auto length = before - rest.size();
+    at_ += length;
+    return {in_.substr(at_ - length, length), false, c};
+  }
+
+  // An opening parenthesis, with the options that stand behind it: (?i: for the group, (?i) for what follows.
+  std::string group() {
+    const auto begin = at_++;
+    bool ignore = ignore_case_.back();
+    auto end = in_.compare(at_, 1, "?") == 0 ? in_.find_first_not_of("imx-", at_ + 1) : std::string::npos;
+    if (end == std::string::npos || (in_[end] != ':' && in_[end] != ')')) end = begin;
+    for (auto i = begin, on = std::size_t{1}; i < end; ++i) {
+      if (in_[i] == '-') on = 0;
+      if (in_[i] == 'i') ignore = on != 0;
+    }
+    if (end > begin) at_ = end + 1;
+    if (end > begin && in_[end] == ')')
+      ignore_case_.back() = ignore;
+    else
+      ignore_case_.push_back(ignore);
+    return in_.substr(begin, at_ - begin);
+  }
+
+  // At letters that one sign stands for, or at the sign: goes behind them. A quantifier takes the last letter alone.
+  const Ligature* find_ligature() {
+    const auto is_quantified = [&](std::size_t end) {
+      return end < in_.size() && std::string_view("*+?{").find(in_[end]) != std::string_view::npos;
+    };
+    const auto equal = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
+    for (const auto& ligature : kLigatures) {
+      const auto written = std::string_view(in_).substr(at_, ligature.letters.size());
+      if (std::equal(written.begin(), written.end(), ligature.letters.begin(), ligature.letters.end(), equal) &&
+          !is_quantified(at_ + written.size())) {
+        at_ += written.size();
+        return &ligature;
+      }
+    }
+    const auto begin = at_;
+    const auto sign = literal().code_point;
+    for (const auto& ligature : kLigatures)
+      if (ligature.signs.find(sign) != std::u32string_view::npos) return &ligature;
+    at_ = begin;
+    return nullptr;
+  }
 
   static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 
@@ -139,17 +218,31 @@ class Rewriter {
     if (c == 'p' || c == 'P') return {property(c)};
     if (c == 'u' && is_hex(at_, 4)) {
       at_ += 4;
-      return {"\\x{" + in_.substr(at_ - 4, 4) + "}"};
+      return numbered(in_.substr(at_ - 4, 4));
+    }
+    if (c == 'x' && at_ < in_.size() && in_[at_] == '{') {
+      const auto end = in_.find('}', at_);
+      if (end != std::string::npos && end > at_ + 1 && end < at_ + 8 && is_hex(at_ + 1, end - at_ - 1)) {
+        const auto digits = in_.substr(at_ + 1, end - at_ - 1);
+        at_ = end + 1;
+        return numbered(digits);
+      }
     }
     if ((c == 'b' || c == 'B') && !in_brackets) {  // where \w, as it is rewritten, begins or ends
-      const std::string word = "[" + members('w', space_, false) + "]";
+      const std::string word = "[" + members('w', false) + "]";
       const char* form = c == 'b' ? "(?:(?<={0})(?!{0})|(?<!{0})(?={0}))" : "(?:(?<={0})(?={0})|(?<!{0})(?!{0}))";
       return {fmt::format(fmt::runtime(form), word)};
     }
-    const std::string inner = members(c, space_, in_brackets);
+    const std::string inner = members(c, in_brackets);
     if (inner.empty()) return {std::string("\\") + c};
     if (!is_upper(c)) return {in_brackets ? inner : "[" + inner + "]"};
     return {"[^" + inner + "]", true};
+  }
+
+  Item numbered(const std::string& digits) {
+    const auto c = static_cast<char32_t>(std::stoul(digits, nullptr, 16));
+    name(c, c);
+    return {"\\x{" + digits + "}", false, c};
   }
 
   bool is_hex(std::size_t at, std::size_t count) const {
@@ -200,7 +293,9 @@ class Rewriter {
     if (negated) ++at_;
     std::vector<std::vector<Item>> parts(1);  // intersected
     bool first = true;
+    char32_t from = kNone, range = kNone;  // the code point before; the one before a hyphen
     for (; at_ < in_.size() && (in_[at_] != ']' || first); first = false) {
+      const auto count = parts.back().size();
       if (in_.compare(at_, 2, "&&") == 0) {
         at_ += 2;
         parts.emplace_back();
@@ -211,8 +306,15 @@ class Rewriter {
         const bool nested = listed.empty();
         parts.back().push_back({nested ? bracket() : std::move(listed), nested});
       } else {
-        parts.back().push_back({std::string(1, in_[at_++])});
+        parts.back().push_back(literal());
       }
+      const auto now = parts.back().size() > count ? parts.back().back().code_point : kNone;
+      if (range != kNone && now != kNone)
+        name(range, now);
+      else
+        name(now, now);
+      range = now == U'-' ? from : kNone;
+      from = now;
     }
     if (at_ == in_.size()) return in_.substr(begin);  // never closed: PCRE2 says so
     ++at_;
@@ -238,14 +340,15 @@ class Rewriter {
   }
 
   const std::string& in_;
-  SpaceClass space_;
   std::size_t at_ = 0;
+  std::vector<bool> ignore_case_{false};  // of the groups that are open
+  std::vector<std::pair<char32_t, char32_t>> named_;
 };
 
 }  // namespace
 
-std::string to_pcre(const std::string& pattern, SpaceClass space) {
-  return Rewriter(pattern, space).run();
+PcrePattern to_pcre(const std::string& pattern) {
+  return Rewriter(pattern).run();
 }
 
 }  // namespace tessera::text

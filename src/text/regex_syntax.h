@@ -1,14 +1,19 @@
 #pragma once
 // tokenizer.json has expressions of Oniguruma's Ruby syntax. Most mean the same in PCRE2; what does not is rewritten.
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::text {
 
-/// How \s is written: PCRE2's own counts U+180E as white space, Oniguruma does not, and its class is slower.
-enum class SpaceClass { kOwn, kExact };
+struct PcrePattern {
+  std::string text;
+  std::vector<std::pair<char32_t, char32_t>> named;  // code points that the expression lists itself: first, last
+};
 
-/// \w \W \b \B \h \H and, with kExact, \s \S; \u00AB; POSIX classes; names of scripts and long names of categories;
-/// classes within classes, their intersections ([a-z&&[^aeiou]]) and complements ([^\W\d_]).
-std::string to_pcre(const std::string& pattern, SpaceClass space);
+/// Rewritten are \w \W \b \B \h \H; \u00AB; POSIX classes; names of scripts and long names of categories; classes
+/// within classes, their intersections ([a-z&&[^aeiou]]) and complements ([^\W\d_]); letters that are one when case
+/// does not matter ((?i:st) matches U+FB05).
+PcrePattern to_pcre(const std::string& pattern);
 
 }  // namespace tessera::text

@@ -10,9 +10,8 @@
 
 #include "base/file.h"
 #include "tessera/base/error.h"
-#include "text/class_rules.h"
-#include "text/special_defaults.h"
 #include "text/special_names.h"
+#include "text/tokenizer_classes.h"
 
 namespace tessera::text {
 namespace {
@@ -74,9 +73,13 @@ std::string tokenizer_config_json(const Pipeline& pipeline) {
   Json decoder = Json::object();
   for (const auto& token : by_id(pipeline.added_tokens)) decoder[std::to_string(token.id)] = flags_of(token);
   root["added_tokens_decoder"] = std::move(decoder);
+  for (const auto& [name, token] : kSpecialNames)
+    if (root.contains(name)) root[name] = nullptr;  // what another file took away stays away
   set_special(pipeline.special, root);
   root["clean_up_tokenization_spaces"] = pipeline.clean_up_tokenization_spaces;
-  if (!root.contains("tokenizer_class")) root["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (!root.contains("tokenizer_class"))
+    root["tokenizer_class"] =
+        std::string(pipeline.tokenizer_class ? pipeline.tokenizer_class->family : "PreTrained") + "TokenizerFast";
   root.erase("chat_template");
   if (pipeline.chat_templates.size() == 1 && pipeline.chat_templates.contains("default")) {
     root["chat_template"] = pipeline.chat_templates.at("default");

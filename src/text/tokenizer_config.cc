@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 #include "tessera/base/error.h"
-#include "text/special_defaults.h"
 #include "text/special_names.h"
 
 namespace tessera::text {
@@ -57,26 +56,42 @@ void take_special(const json& root, SpecialTokens& out) {
     if (auto token = token_of(item); !token.empty()) out.additional.push_back(std::move(token));
 }
 
+AddedToken flagged_token(const json& value) {
+  AddedToken token;
+  token.content = token_of(value);
+  token.single_word = value.value("single_word", false);
+  token.lstrip = value.value("lstrip", false);
+  token.rstrip = value.value("rstrip", false);
+  token.special = value.value("special", false);
+  token.normalized = value.value("normalized", !token.special);
+  return token;
+}
+
+// Special tokens that are objects: what they say of white space counts.
+void take_flagged(const json& root, std::vector<AddedToken>& out) {
+  const auto take_one = [&](const json& value) {
+    if (!value.is_object() || token_of(value).empty()) return;
+    out.push_back(flagged_token(value));
+    out.back().special = true;
+  };
+  for (const auto& [name, token] : kSpecialNames)
+    if (root.contains(name)) take_one(root[name]);
+  if (const auto it = root.find("additional_special_tokens"); it != root.end() && it->is_array())
+    for (const auto& value : *it) take_one(value);
+}
+
 void take_added(const json& root, const std::string& file, std::vector<AddedToken>& out) {
   const auto it = root.find("added_tokens_decoder");
   if (it == root.end() || !it->is_object()) return;
   for (const auto& [id, value] : it->items()) {
-    AddedToken token;
-    token.content = token_of(value);
     if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos || !value.is_object() ||
-        token.content.empty())
+        token_of(value).empty())
       throw DataError(
           fmt::format("{}: added_tokens_decoder.{}: expected a token id and an object with \"content\"", file, id),
           file);
-    token.id = std::stoi(id);
-    token.single_word = value.value("single_word", false);
-    token.lstrip = value.value("lstrip", false);
-    token.rstrip = value.value("rstrip", false);
-    token.special = value.value("special", false);
-    token.normalized = value.value("normalized", !token.special);
-    out.push_back(std::move(token));
+    out.push_back(flagged_token(value));
+    out.back().id = std::stoi(id);
   }
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 
 // A template, or several as [{"name": ..., "template": ...}].
@@ -99,22 +114,72 @@ void take_extra_ids(const json& root, const std::string& file, std::optional<int
   out = count->get<int>();
 }
 
-void read_config(const std::string& file, TokenizerConfig& out) {
-  const auto root = read_object(file);
-  out.found = true;
-  take(root, "tokenizer_class", out.tokenizer_class);
-  auto special = special_defaults(out.family());
-  override_special(out.special, special);
-  out.special = std::move(special);
-  take_special(root, out.special);
-  try {
-    take_added(root, file, out.added_tokens);
-  } catch (const json::exception& e) {
-    throw DataError(fmt::format("{}: added_tokens_decoder: {}", file, e.what()), file);
+// added_tokens.json: {"<|im_start|>": 32000}, from before the configuration held them.
+void take_added_json(const json& root, const std::string& file, TokenizerConfig& out) {
+  for (const auto& [content, id] : root.items()) {
+    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > 0x7FFFFFFE)
+      throw DataError(fmt::format("{}: \"{}\": expected a token id", file, content), file);
+    AddedToken token{.content = content, .id = id.get<std::int32_t>()};
+    const auto special = special_list(out.special);
+    token.special = std::find(special.begin(), special.end(), content) != special.end();
+    token.normalized = !token.special;
+    out.added_tokens.push_back(std::move(token));
   }
+}
+
+// special_tokens_map.json counts where the configuration does not list all added tokens; then it wins.
+void merge_special_map(const json& map, json& root) {
+  for (const auto& [key, value] : map.items()) {
+    if (key != "additional_special_tokens" || !value.is_array()) {
+      root[key] = value;
+      continue;
+    }
+    auto& list = root[key];
+    if (!list.is_array()) list = json::array();
+    for (const auto& token : value)
+      if (std::none_of(list.begin(), list.end(), [&](const json& old) { return token_of(old) == token_of(token); }))
+        list.push_back(token);
+  }
+}
+
+// The class's own special tokens, then the files'; T5's sentinels.
+void take_all_special(const json& root, const std::string& file, TokenizerConfig& out) {
+  const SpecialTokens none;
+  const auto& own = out.tokenizer_class ? out.tokenizer_class->special : none;
+  out.special = own;
+  take_special(root, out.special);
+  take_flagged(root, out.flagged);
+  out.pad_is_given = !out.special.pad.empty() || root.contains("pad_token");
+  out.mask_is_named = root.contains("mask_token");
+  if (out.has_rule(kMaskTakesSpace) && !(out.mask_is_named && root["mask_token"].is_object()))
+    out.class_mask = {
+        .content = out.special.mask, .lstrip = true, .normalized = out.has_rule(kMaskIsNormalized), .special = true};
+  auto& additional = out.special.additional;
+  if (out.has_rule(kOwnAdditional) && additional != own.additional)
+    additional.insert(additional.end(), own.additional.begin(), own.additional.end());
+  if (const auto it = root.find("extra_special_tokens"); it != root.end() && it->is_object())
+    for (const auto& value : *it)
+      if (auto token = token_of(value); !token.empty()) out.extra_special.push_back(std::move(token));
+  if (!out.has_rule(kExtraIds)) return;
+  constexpr int kExtraIdsOfT5 = 100;
+  const int count = out.extra_ids.value_or(kExtraIdsOfT5);
+  const auto given = std::count_if(additional.begin(), additional.end(), [](const std::string& token) {
+    return token.find("<extra_id_") != std::string::npos;
+  });
+  if (given > 0 && count > 0 && given != count)
+    throw DataError(
+        fmt::format("{}: additional_special_tokens holds {} of the {} <extra_id_N> that extra_ids asks for; "
+                    "list all or none",
+                    file, given, count),
+        file);
+  for (int n = 0; n < count && given == 0; ++n) additional.push_back(fmt::format("<extra_id_{}>", n));
+}
+
+void take_settings(const json& root, const std::string& file, TokenizerConfig& out) {
   take_templates(root, out.chat_templates);
   take_extra_ids(root, file, out.extra_ids);
   take(root, "add_prefix_space", out.add_prefix_space);
+  out.prefix_is_null = root.contains("add_prefix_space") && root["add_prefix_space"].is_null();
   take(root, "add_bos_token", out.add_bos_token);
   take(root, "add_eos_token", out.add_eos_token);
   take(root, "legacy", out.legacy);
@@ -122,33 +187,55 @@ void read_config(const std::string& file, TokenizerConfig& out) {
   take(root, "do_lower_case", out.do_lower_case);
   take(root, "strip_accents", out.strip_accents);
   take(root, "tokenize_chinese_chars", out.tokenize_chinese_chars);
+  take(root, "trim_offsets", out.trim_offsets);
+  std::optional<bool> from_slow;
+  take(root, "from_slow", from_slow);
+  out.from_slow = from_slow.value_or(false);
+}
+
+// As AutoTokenizer finds it: tokenizer_config.json, then config.json, then by the type of the model.
+const TokenizerClass* find_class(const json& root, const fs::path& folder) {
+  std::string name, type;
+  take(root, "tokenizer_class", name);
+  if (!name.empty()) return find_tokenizer_class(name, (folder / "tokenizer_config.json").string());
+  const auto file = folder / "config.json";
+  if (!fs::exists(file)) return nullptr;
+  const auto config = read_object(file.string());
+  take(config, "tokenizer_class", name);
+  take(config, "model_type", type);
+  return find_tokenizer_class(name.empty() ? std::string(family_of_model_type(type)) : name, file.string());
 }
 
 }  // namespace
-
-std::string TokenizerConfig::family() const {
-  std::string out = tokenizer_class;
-  for (const std::string suffix : {"Fast", "Tokenizer"})
-    if (out.ends_with(suffix)) out.resize(out.size() - suffix.size());
-  return out;
-}
 
 TokenizerConfig read_tokenizer_config(const std::string& folder) {
   TokenizerConfig out;
   out.folder = folder.empty() ? "." : folder;
   const fs::path path(out.folder);
-  if (const auto file = path / "special_tokens_map.json"; fs::exists(file))
-    take_special(read_object(file.string()), out.special);
-  if (const auto file = path / "tokenizer_config.json"; fs::exists(file)) read_config(file.string(), out);
+  const auto file = (path / "tokenizer_config.json").string(), map = (path / "special_tokens_map.json").string(),
+             added = (path / "added_tokens.json").string();
+  out.found = fs::exists(file);
+  json root = out.found ? read_object(file) : json::object();
+  out.tokenizer_class = find_class(root, path);
+  out.found |= out.tokenizer_class != nullptr;
+  out.has_added_tokens_decoder = root.contains("added_tokens_decoder");
+  if (!out.has_added_tokens_decoder && fs::exists(map)) merge_special_map(read_object(map), root);
+  take_settings(root, file, out);
+  try {
+    take_all_special(root, file, out);
+    take_added(root, file, out.added_tokens);
+  } catch (const json::exception& e) {
+    throw DataError(fmt::format("{}: a token: {}", file, e.what()), file);
+  }
+  if (!out.has_added_tokens_decoder && fs::exists(added)) take_added_json(read_object(added), added, out);
+  std::sort(out.added_tokens.begin(), out.added_tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   // transformers 4.51 and later save templates as files of their own; these win.
-  if (const auto file = path / "chat_template.jinja"; fs::exists(file))
-    out.chat_templates["default"] = read_file(file.string());
+  if (const auto jinja = path / "chat_template.jinja"; fs::exists(jinja))
+    out.chat_templates["default"] = read_file(jinja.string());
   if (fs::is_directory(path / "additional_chat_templates"))
     for (const auto& entry : fs::directory_iterator(path / "additional_chat_templates"))
       if (entry.path().extension() == ".jinja")
         out.chat_templates[entry.path().stem().string()] = read_file(entry.path().string());
-  if (const auto file = path / "config.json"; fs::exists(file))
-    take(read_object(file.string()), "model_type", out.model_type);
   return out;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the small files of a tokenizer's folder say: tokenizer_config.json, special_tokens_map.json,
-// chat_template.jinja.
+// What the small files of a tokenizer's folder say: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+// chat_template.jinja, and config.json as far as it tells the tokenizer's class.
 #include <map>
 #include <optional>
 #include <string>
@@ -8,23 +8,32 @@
 
 #include "text/added_tokens.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_classes.h"
 
 namespace tessera::text {
 
 struct TokenizerConfig {
-  bool found = false;           // there is a tokenizer_config.json
-  std::string folder;           // "": none
-  std::string tokenizer_class;  // "LlamaTokenizerFast"; "": not given
-  std::string model_type;       // of config.json; "": not given
+  bool found = false;                               // there is a tokenizer_config.json, or the class is known
+  std::string folder;                               // "": none
+  const TokenizerClass* tokenizer_class = nullptr;  // null: no file tells it
   SpecialTokens special;
-  std::vector<AddedToken> added_tokens;  // of added_tokens_decoder, by id
+  bool pad_is_given = false;
+  std::vector<std::string> extra_special;  // of extra_special_tokens, a model's own
+  std::vector<AddedToken> flagged;         // special tokens that are given with their flags
+  std::optional<AddedToken> class_mask;    // as the class has it, if no file gives its flags
+  bool mask_is_named = false;
+  bool has_added_tokens_decoder = false;  // if not, special_tokens_map.json and added_tokens.json count
+  std::vector<AddedToken> added_tokens;   // by id
   std::map<std::string, std::string> chat_templates;
   std::optional<int> extra_ids;  // T5: how many <extra_id_N>
   std::optional<bool> add_prefix_space, add_bos_token, add_eos_token, legacy, clean_up_tokenization_spaces;
-  std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars;
+  std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars, trim_offsets;
+  bool from_slow = false, prefix_is_null = false;
+  bool is_converted = false;  // there is no tokenizer.json, or it is not used
 
-  /// "Llama" for LlamaTokenizer and LlamaTokenizerFast.
-  std::string family() const;
+  /// "Llama" for LlamaTokenizer and LlamaTokenizerFast; "": not known.
+  std::string_view family() const { return tokenizer_class ? tokenizer_class->family : std::string_view(); }
+  bool has_rule(ClassRule rule) const { return tokenizer_class && (tokenizer_class->rules & rule) != 0; }
 };
 
 /// Missing files say nothing. DataError names the file and key.

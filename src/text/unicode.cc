@@ -7,10 +7,6 @@ namespace {
 
 constexpr char32_t kReplacement = 0xFFFD;
 
-utf8proc_category_t category(char32_t c) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
-}
-
 }  // namespace
 
 char32_t next_code_point(std::string_view& from) {
@@ -67,37 +63,6 @@ bool is_whitespace(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13);
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
          c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-bool is_punctuation(char32_t c) {
-  if (c < 0x80) return (c > 32 && c < 48) || (c > 57 && c < 65) || (c > 90 && c < 97) || (c > 122 && c < 127);
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
-}
-
-bool is_word(char32_t c) {
-  const auto k = category(c);
-  return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC || c == 0x200C ||
-         c == 0x200D || (c >= 0x24B6 && c <= 0x24E9);  // circled letters are alphabetic
-}
-
-bool is_digit(char32_t c) {
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
-}
-
-bool is_nonspacing_mark(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_MN;
-}
-
-bool is_mark(char32_t c) {
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
-}
-
-bool is_other(char32_t c) {
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_CC;
 }
 
 bool is_grapheme_break(char32_t before, char32_t after, std::int32_t& state) {

@@ -1,5 +1,5 @@
 #pragma once
-// UTF-8, character classes and grapheme clusters (utf8proc's tables).
+// UTF-8, white space and grapheme clusters.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,15 +16,6 @@ int utf8_length(char32_t c);
 
 /// The White_Space property.
 bool is_whitespace(char32_t c);
-/// ASCII punctuation and the categories P*.
-bool is_punctuation(char32_t c);
-/// Letters, marks, digits, connectors: what a regex calls \w.
-bool is_word(char32_t c);
-bool is_digit(char32_t c);            // categories N*
-bool is_nonspacing_mark(char32_t c);  // Mn
-bool is_mark(char32_t c);             // M*
-bool is_other(char32_t c);            // Cc, Cf, Cs, Co
-
 /// True when an extended grapheme cluster ends between the two. `state` starts at 0 and is carried along the text.
 bool is_grapheme_break(char32_t before, char32_t after, std::int32_t& state);
 

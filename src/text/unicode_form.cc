@@ -3,21 +3,25 @@
 #include <algorithm>
 #include <array>
 
+#include "text/character_classes.h"
 #include "text/normalizer.h"
-#include "text/unicode.h"
 
 namespace tessera::text {
 namespace {
 
+// Values of utf8proc's, never changed once Unicode has given them, but for those code points only that the reference
+// knows.
 int combining_class(char32_t c) {
-  return c < 0x300 ? 0 : utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+  if (c < 0x300 || !has_class(c, kNormalizes)) return 0;
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
 }
 
 // The one code point that the two make up, or 0.
 char32_t compose(char32_t first, char32_t second) {
   std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(first), static_cast<utf8proc_int32_t>(second)};
   constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  return utf8proc_normalize_utf32(pair.data(), 2, kOptions) == 1 ? static_cast<char32_t>(pair[0]) : 0;
+  const bool one = utf8proc_normalize_utf32(pair.data(), 2, kOptions) == 1;
+  return one && has_class(static_cast<char32_t>(pair[0]), kNormalizes) ? static_cast<char32_t>(pair[0]) : 0;
 }
 
 // NFC, NFD, NFKC, NFKD (Unicode annex 15). What composes vanishes at the place of the code point that it joins, as the
@@ -64,16 +68,17 @@ class Form final : public Normalizer {
     if (c < 0x300) return false;
     if (c >= 0x1160 && c <= 0x11FF) return true;
     if (compat_ && ((c >= 0x3131 && c <= 0x318E) || (c >= 0xFF9E && c <= 0xFFDC))) return true;
-    return is_mark(c);
+    return has_class(c, kMark);
   }
 
   bool stays(char32_t c, char32_t settled) const {
     if (c < settled) return true;
     if (c >= 0xAC00 && c <= 0xD7A3) return compose_;  // Hangul syllables
-    return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex == UINT16_MAX;
+    return !has_class(c, kNormalizes);
   }
 
   void decompose(char32_t c, std::vector<Rewrite>& out) const {
+    if (!has_class(c, kNormalizes)) return out.push_back({c, 0});
     std::array<utf8proc_int32_t, 32> made{};
     const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compat_ ? UTF8PROC_COMPAT : 0));
     int boundary = 0;

@@ -1,186 +1,42 @@
-// UnicodeScripts, as an expression: a script's letters in a row, with the spaces between and behind them, are a piece.
-#include <fmt/format.h>
-
-#include <array>
-#include <string_view>
-
+#include "text/character_classes.h"
 #include "text/pre_tokenizer.h"
 
 namespace tessera::text {
 namespace {
 
-// Of Unicode 14, without Common and Han (below), Hiragana and Katakana (which count as Han). Frequent ones first.
-constexpr std::array<std::string_view, 157> kScripts{"Latin",
-                                                     "Cyrillic",
-                                                     "Greek",
-                                                     "Arabic",
-                                                     "Hebrew",
-                                                     "Devanagari",
-                                                     "Thai",
-                                                     "Hangul",
-                                                     "Inherited",
-                                                     "Adlam",
-                                                     "Ahom",
-                                                     "Anatolian_Hieroglyphs",
-                                                     "Armenian",
-                                                     "Avestan",
-                                                     "Balinese",
-                                                     "Bamum",
-                                                     "Bassa_Vah",
-                                                     "Batak",
-                                                     "Bengali",
-                                                     "Bhaiksuki",
-                                                     "Bopomofo",
-                                                     "Brahmi",
-                                                     "Braille",
-                                                     "Buginese",
-                                                     "Buhid",
-                                                     "Canadian_Aboriginal",
-                                                     "Carian",
-                                                     "Caucasian_Albanian",
-                                                     "Chakma",
-                                                     "Cham",
-                                                     "Cherokee",
-                                                     "Chorasmian",
-                                                     "Coptic",
-                                                     "Cuneiform",
-                                                     "Cypriot",
-                                                     "Cypro_Minoan",
-                                                     "Deseret",
-                                                     "Dives_Akuru",
-                                                     "Dogra",
-                                                     "Duployan",
-                                                     "Egyptian_Hieroglyphs",
-                                                     "Elbasan",
-                                                     "Elymaic",
-                                                     "Ethiopic",
-                                                     "Georgian",
-                                                     "Glagolitic",
-                                                     "Gothic",
-                                                     "Grantha",
-                                                     "Gujarati",
-                                                     "Gunjala_Gondi",
-                                                     "Gurmukhi",
-                                                     "Hanifi_Rohingya",
-                                                     "Hanunoo",
-                                                     "Hatran",
-                                                     "Imperial_Aramaic",
-                                                     "Inscriptional_Pahlavi",
-                                                     "Inscriptional_Parthian",
-                                                     "Javanese",
-                                                     "Kaithi",
-                                                     "Kannada",
-                                                     "Kayah_Li",
-                                                     "Kharoshthi",
-                                                     "Khitan_Small_Script",
-                                                     "Khmer",
-                                                     "Khojki",
-                                                     "Khudawadi",
-                                                     "Lao",
-                                                     "Lepcha",
-                                                     "Limbu",
-                                                     "Linear_A",
-                                                     "Linear_B",
-                                                     "Lisu",
-                                                     "Lycian",
-                                                     "Lydian",
-                                                     "Mahajani",
-                                                     "Makasar",
-                                                     "Malayalam",
-                                                     "Mandaic",
-                                                     "Manichaean",
-                                                     "Marchen",
-                                                     "Masaram_Gondi",
-                                                     "Medefaidrin",
-                                                     "Meetei_Mayek",
-                                                     "Mende_Kikakui",
-                                                     "Meroitic_Cursive",
-                                                     "Meroitic_Hieroglyphs",
-                                                     "Miao",
-                                                     "Modi",
-                                                     "Mongolian",
-                                                     "Mro",
-                                                     "Multani",
-                                                     "Myanmar",
-                                                     "Nabataean",
-                                                     "Nandinagari",
-                                                     "New_Tai_Lue",
-                                                     "Newa",
-                                                     "Nko",
-                                                     "Nushu",
-                                                     "Nyiakeng_Puachue_Hmong",
-                                                     "Ogham",
-                                                     "Ol_Chiki",
-                                                     "Old_Hungarian",
-                                                     "Old_Italic",
-                                                     "Old_North_Arabian",
-                                                     "Old_Permic",
-                                                     "Old_Persian",
-                                                     "Old_Sogdian",
-                                                     "Old_South_Arabian",
-                                                     "Old_Turkic",
-                                                     "Old_Uyghur",
-                                                     "Oriya",
-                                                     "Osage",
-                                                     "Osmanya",
-                                                     "Pahawh_Hmong",
-                                                     "Palmyrene",
-                                                     "Pau_Cin_Hau",
-                                                     "Phags_Pa",
-                                                     "Phoenician",
-                                                     "Psalter_Pahlavi",
-                                                     "Rejang",
-                                                     "Runic",
-                                                     "Samaritan",
-                                                     "Saurashtra",
-                                                     "Sharada",
-                                                     "Shavian",
-                                                     "Siddham",
-                                                     "SignWriting",
-                                                     "Sinhala",
-                                                     "Sogdian",
-                                                     "Sora_Sompeng",
-                                                     "Soyombo",
-                                                     "Sundanese",
-                                                     "Syloti_Nagri",
-                                                     "Syriac",
-                                                     "Tagalog",
-                                                     "Tagbanwa",
-                                                     "Tai_Le",
-                                                     "Tai_Tham",
-                                                     "Tai_Viet",
-                                                     "Takri",
-                                                     "Tamil",
-                                                     "Tangsa",
-                                                     "Tangut",
-                                                     "Telugu",
-                                                     "Thaana",
-                                                     "Tibetan",
-                                                     "Tifinagh",
-                                                     "Tirhuta",
-                                                     "Toto",
-                                                     "Ugaritic",
-                                                     "Vai",
-                                                     "Vithkuqi",
-                                                     "Wancho",
-                                                     "Warang_Citi",
-                                                     "Yezidi",
-                                                     "Yi",
-                                                     "Zanabazar_Square"};
+class UnicodeScripts final : public PreTokenizer {
+ public:
+  void cut(Pieces& pieces) const override {
+    std::vector<Piece> out;
+    for (const auto& piece : pieces.list) {
+      if (piece.token >= 0)
+        out.push_back(piece);
+      else
+        cut_piece(pieces.text, piece, out);
+    }
+    pieces.list.swap(out);
+  }
 
-constexpr std::string_view kLongMark = "\xE3\x83\xBC";  // U+30FC is Common, and counts as Han
+ private:
+  // Code points without a script, and spaces, go with the piece before them.
+  static void cut_piece(const AlignedText& text, const Piece& piece, std::vector<Piece>& out) {
+    int last = 0;
+    for (auto i = piece.begin; i < piece.end; ++i) {
+      const int script = unicode_script(text[i].c);
+      if (script != 0 && script != last) {
+        out.push_back({i, i + 1, -1});
+        last = script;
+      } else if (last != 0) {
+        out.back().end = i + 1;
+      }
+    }
+  }
+};
 
 }  // namespace
 
-PreTokenizerPtr make_unicode_scripts(const std::string& where) {
-  // Unassigned characters go with the piece before them, as spaces do.
-  std::string pattern = fmt::format(
-      "(?![ {0}])\\p{{sc:Common}}(?:(?!{0})\\p{{sc:Common}}|\\p{{sc:Unknown}})*"
-      "|[\\p{{sc:Han}}\\p{{sc:Hiragana}}\\p{{sc:Katakana}}{0}]"
-      "[\\p{{sc:Han}}\\p{{sc:Hiragana}}\\p{{sc:Katakana}}{0} \\p{{sc:Unknown}}]*",
-      kLongMark);
-  for (const auto script : kScripts) pattern += fmt::format("|\\p{{sc:{0}}}[\\p{{sc:{0}}} \\p{{sc:Unknown}}]*", script);
-  return make_split(pattern, Delimiters::kRemoved, true, where);
+PreTokenizerPtr make_unicode_scripts() {
+  return std::make_unique<UnicodeScripts>();
 }
 
 }  // namespace tessera::text

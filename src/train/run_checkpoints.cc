@@ -9,7 +9,6 @@
 #include "checkpoint/restore.h"
 #include "checkpoint/training_state.h"
 #include "tessera/base/error.h"
-#include "train/interruption.h"
 
 namespace tessera::train {
 

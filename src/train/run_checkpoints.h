@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/torch_state.h"
 #include "train/checkpoint_options.h"
+#include "train/interruption.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
 
@@ -62,6 +63,7 @@ class RunCheckpoints {
   void push_torch_state(const std::string& folder);
 
   const CheckpointOptions& options_;
+  Interruption interruption_;  // from here on there is something to lose, up to the last file of the run
   CheckpointContent content_;
   Trainer& trainer_;
   fsdp::FullyShardedDataParallel& model_;

@@ -15,7 +15,6 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/restore.h"
 #include "tessera/base/error.h"
-#include "train/interruption.h"
 #include "train/seconds.h"
 #include "train/throughput.h"
 
@@ -72,7 +71,6 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
 }
 
 bool Session::run() {
-  const Interruption signals;
   print_banner();
   checkpoints_.resume();
   bar_.start_at(state_.global_step);

@@ -6,6 +6,7 @@
 #include "cli/exit_code.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/allocator.h"
+#include "train/interruption.h"
 #include "worker/tasks.h"
 
 namespace {
@@ -22,5 +23,7 @@ int run(const tessera::cli::Arguments& args) {
 
 int main(int argc, char** argv) {
   tessera::tensor::use_step_allocator();
-  return tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
+  const int code = tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
+  tessera::train::end_by_signal(code);
+  return code;
 }

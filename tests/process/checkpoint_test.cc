@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "support/ranks.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -97,7 +98,14 @@ TEST_F(Checkpoints, ARunThatIsKilledAtAnyMomentGoesOnAndEndsTheSame) {
     test::Subprocess run(words);
     run.wait_for_output("Running training", std::chrono::seconds(60));
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
-    run.signal(SIGKILL);
+    // The launcher and a rank in turns; a run may have come to its end.
+    const auto ranks = test::ranks_of(run.pid());
+    const auto victim = ranks.find(kill / 2 % 2);
+    if (kill % 2 == 1 && victim != ranks.end()) {
+      ::kill(victim->second, SIGKILL);
+    } else {
+      run.signal(SIGKILL);
+    }
     run.finish();
     if (!fs::exists(folder_ + "/killed")) continue;
     for (const auto& entry : fs::directory_iterator(folder_ + "/killed")) {
@@ -114,6 +122,40 @@ TEST_F(Checkpoints, ARunThatIsKilledAtAnyMomentGoesOnAndEndsTheSame) {
   const Finished r = train(2, "killed", last);
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(same_weights("whole", "killed"));
+}
+
+TEST_F(Checkpoints, ARunWhoseRankIsKilledGoesOnAndEndsTheSame) {
+  const std::vector<std::string> flags = {"--max_steps", "40", "--save_steps", "1", "--save_total_limit", "2"};
+  ASSERT_EQ(train(2, "whole", flags).exit_code, 0);
+  auto words = flags;
+  for (const int victim : {1, 0}) {
+    test::Subprocess run(command(2, "killed", words));
+    ASSERT_TRUE(run.wait_for_output("Running training", std::chrono::seconds(120)));
+    const auto ranks = test::ranks_of(run.pid());
+    ASSERT_EQ(ranks.size(), 2u);
+    std::string last;
+    while (run.running() && last.empty()) {  // its first checkpoint
+      for (const auto& entry : fs::directory_iterator(folder_ + "/killed"))
+        if (entry.path().filename().string().starts_with("checkpoint-")) last = entry.path().string();
+    }
+    ::kill(ranks.at(victim), SIGKILL);
+    const Finished r = run.finish();
+    EXPECT_EQ(r.exit_code, 128 + SIGKILL) << r.err;
+    EXPECT_SAYS(r.err, "rank " + std::to_string(victim) + " failed with signal 9 (SIGKILL");
+    if (victim == 1) words.insert(words.end(), {"--resume_from_checkpoint", "true"});
+  }
+  const Finished r = train(2, "killed", words);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_SAYS(r.out, "Continuing from global step");
+  EXPECT_TRUE(same_weights("whole", "killed"));
+}
+
+TEST_F(Checkpoints, TheKillTestKillsLaunchersAndRanks) {
+  const std::string script = std::string(TESSERA_TEST_DATA) + "/../../scripts/kill_test.sh";
+  const Finished r = test::Subprocess({"/bin/bash", script, "4", "3"}, {{"TESSERA", TESSERA_BINARY}})
+                         .finish(std::chrono::seconds(300));
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_SAYS(r.out, "4 kills (launcher 2, ranks 2)");
 }
 
 // Masters in halves are read while the next step computes.

@@ -117,7 +117,9 @@ TEST(Launch, NamesTheFailedRankItsCodeAndItsLastLines) {
 TEST(Launch, NamesTheSignalOfAKilledRank) {
   const Finished r = run_launch({"--num_processes", "2"}, "[ $RANK = 0 ] && kill -9 $$; exec sleep 60");
   EXPECT_EQ(r.exit_code, 137);
-  EXPECT_TRUE(contains(r.err, "rank 0 failed with signal 9 (Killed); the other rank was ended with it")) << r.err;
+  EXPECT_TRUE(
+      contains(r.err, "rank 0 failed with signal 9 (SIGKILL: perhaps out of memory); the other rank was ended with it"))
+      << r.err;
 }
 
 TEST(Launch, BlamesRankZeroWhereAllFailAlike) {
@@ -174,6 +176,81 @@ TEST(Launch, TheSecondInterruptEndsTheRanksAtOnce) {
   EXPECT_EQ(r.exit_code, 130);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
   EXPECT_TRUE(ends_within(printed_pid(r.out), 2s));
+}
+
+/// `timeout` signals its child and then the child's group.
+TEST(Launch, TakesSignalsOneRightAfterTheOtherForOneRequest) {
+  Subprocess p(launch({"--num_processes", "2"},
+                      "trap 'sleep 0.5; echo saved; exit 0' INT; echo ready; while :; do sleep 0.05; done"));
+  ASSERT_TRUE(p.wait_for_output("ready"));
+  std::this_thread::sleep_for(200ms);
+  p.signal(SIGINT);
+  std::this_thread::sleep_for(5ms);
+  p.signal(SIGINT);
+  const Finished r = p.finish();
+  EXPECT_EQ(r.exit_code, 130);
+  EXPECT_TRUE(contains(r.out, "saved")) << r.out << r.err;
+}
+
+TEST(Launch, GivesRanksTheTimeThatTheUserGrants) {
+  const std::string slow = "trap 'sleep 1; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+  for (const bool limited : {false, true}) {
+    std::vector<std::string> flags = {"--num_processes", "2"};
+    if (limited) flags.insert(flags.end(), {"--grace_period", "0.2"});
+    Subprocess p(launch(flags, slow));
+    ASSERT_TRUE(p.wait_for_output("ready"));
+    std::this_thread::sleep_for(200ms);
+    p.signal(SIGTERM);
+    const Finished r = p.finish();
+    EXPECT_EQ(r.exit_code, 143);
+    EXPECT_EQ(contains(r.out, "saved"), !limited) << r.out << r.err;
+    EXPECT_TRUE(contains(r.err, limited ? "waiting up to 0.2 s" : "waiting as long as it takes")) << r.err;
+  }
+  EXPECT_EQ(run_launch({"--grace_period", "-1"}, "true").exit_code, 2);
+}
+
+TEST(Launch, NamesTheRankThatASignalEndedAndNotThoseThatLostIt) {
+  // Rank 0 and 2 end first, as tasks that notice the loss of another do.
+  const Finished r =
+      run_launch({"--num_processes", "3"}, "[ $RANK = 1 ] || exit 5; sleep 0.5; kill -TERM $$; sleep 60");
+  EXPECT_EQ(r.exit_code, 143);
+  EXPECT_TRUE(contains(r.err, "rank 1 failed with signal 15 (SIGTERM); the other ranks were ended with it")) << r.err;
+}
+
+TEST(Launch, SaysWhichRankDidNotEndWellAfterASignal) {
+  Subprocess p(launch({"--num_processes", "2"},
+                      "trap '[ $RANK = 1 ] && exit 4; exit 0' TERM; echo ready; while :; do sleep 0.05; done"));
+  ASSERT_TRUE(p.wait_for_output("ready"));
+  std::this_thread::sleep_for(200ms);
+  p.signal(SIGTERM);
+  const Finished r = p.finish();
+  EXPECT_EQ(r.exit_code, 143);
+  EXPECT_TRUE(contains(r.err, "rank 1 failed with exit code 4")) << r.err;
+}
+
+TEST(Launch, OutlivesTheReaderOfItsOutput) {
+  Subprocess p(launch({"--num_processes", "2", "--tee", "3"},
+                      "trap 'exit 0' TERM; echo ready; while :; do echo more; sleep 0.05; done"));
+  ASSERT_TRUE(p.wait_for_output("ready"));
+  std::this_thread::sleep_for(200ms);
+  p.stop_reading();
+  std::this_thread::sleep_for(300ms);
+  EXPECT_TRUE(p.running());
+  p.signal(SIGTERM);
+  EXPECT_EQ(p.finish().exit_code, 143);
+}
+
+TEST(Launch, LetsThreadsThatWaitSleepSoonUnlessTheUserHasChosen) {
+  const std::string show = "echo spins=$GOMP_SPINCOUNT policy=$OMP_WAIT_POLICY";
+  const auto run = [&](const test::Variables& environment) {
+    std::vector<std::string> words = launch({"--num_processes", "1"}, show);
+    words.insert(words.begin(), {"/usr/bin/env", "-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT"});
+    for (const auto& [name, value] : environment) words.insert(words.begin() + 5, name + "=" + value);
+    return test::run(words).out;
+  };
+  EXPECT_EQ(run({}), "spins=3000 policy=\n");
+  EXPECT_EQ(run({{"OMP_WAIT_POLICY", "active"}}), "spins= policy=active\n");
+  EXPECT_EQ(run({{"GOMP_SPINCOUNT", "7"}}), "spins=7 policy=\n");
 }
 
 TEST(Launch, LeavesNoOrphanWhenItIsKilled) {

@@ -44,8 +44,8 @@ class Subprocess {
   }
   ~Subprocess() {
     if (pid_ > 0) finish(std::chrono::seconds(0));
-    ::close(out_fd_);
-    ::close(err_fd_);
+    if (out_fd_ >= 0) ::close(out_fd_);
+    if (err_fd_ >= 0) ::close(err_fd_);
   }
   Subprocess(const Subprocess&) = delete;
   Subprocess& operator=(const Subprocess&) = delete;
@@ -58,6 +58,13 @@ class Subprocess {
     return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
   }
   void signal(int number) const { ::kill(pid_, number); }
+
+  /// As a terminal that goes: the process finds nobody at the other end of its output.
+  void stop_reading() {
+    ::close(std::exchange(out_fd_, -1));
+    ::close(std::exchange(err_fd_, -1));
+    out_open_ = err_open_ = false;
+  }
 
   /// Until stdout holds `text` (true) or the time is over.
   bool wait_for_output(const std::string& text, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {

@@ -22,7 +22,7 @@ struct ReduceOptions {
   bool accumulate = false;  // out += scale * sum, instead of out = scale * sum
 };
 
-/// A started operation. Dropping it without wait() is an error in the caller; the destructor waits.
+/// A started operation; data moves in wait(), not in the background. Dropping it unwaited is an error; it then waits.
 class Work {
  public:
   virtual ~Work() = default;

@@ -75,10 +75,10 @@ struct FsdpOptions {
   WrapPolicy wrap = wrap_none();
   MixedPrecision precision = {};
   GatherForm gather = GatherForm::kAuto;
-  /// When backward starts to gather the unit it needs next (the one whose forward ended before): before or after it
-  /// computes the present one. Has something to overlap where gathers copy.
+  /// When backward announces the gather of the unit that it needs next (whose forward ended before): before or after it
+  /// computes the present one. Data moves when it is waited for: this hides no communication behind computation.
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  /// Forward starts to gather the next unit, by the order of the last forward, before it computes the present one.
+  /// Forward announces the next unit's gather, by the order of the last forward, before it computes the present one.
   bool forward_prefetch = false;
   /// Gathers that are started ahead and not yet used: beyond, a prefetch is left out. (torch's limit_all_gathers is 2.)
   int max_gathers_in_flight = 2;

@@ -110,10 +110,15 @@ void throwing_rank(Comm c) {
   });
 }
 
+void meet(Comm c) {
+  c->barrier();
+}
+
 }  // namespace
 
 const std::map<std::string, Body>& faults() {
   static const std::map<std::string, Body> all = {
+      {"Meet", meet},
       {"DifferentOperations", different_operations},
       {"DifferentSizes", different_sizes},
       {"DifferentDtypes", different_dtypes},

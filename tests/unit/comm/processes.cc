@@ -49,6 +49,7 @@ std::vector<int> run_processes(const Job& job) {
   std::vector<pid_t> children;
   const int started = job.started < 0 ? job.size : job.started;
   for (int rank = 0; rank < started; ++rank) {
+    if (rank + 1 == started && job.before_last) job.before_last(port);
     const Place place = place_of(job, rank);
     std::vector<std::string> environment = {"TESSERA_TEST_BODY=" + job.body,
                                             "RANK=" + std::to_string(rank),
@@ -82,6 +83,11 @@ std::vector<int> run_processes(const Job& job) {
 int run_as_rank() {
   const char* body = std::getenv("TESSERA_TEST_BODY");
   if (body == nullptr) return -1;
+  const char* expected = std::getenv("EXPECT_ERROR");
+  const char* other = std::getenv("OTHER_SECRET");
+  if (other != nullptr && std::string(other) == std::getenv("RANK")) {
+    ::setenv("TESSERA_SECRET", "a secret that nobody else has", 1);
+  }
   try {
     const auto world = connect({.init_timeout = std::chrono::seconds(std::getenv("SHORT_INIT") ? 1 : 60)});
     const std::string name = body;
@@ -96,8 +102,9 @@ int run_as_rank() {
     } else {
       faults().at(name)(world);
     }
-    return 0;
+    return expected == nullptr ? 0 : 1;
   } catch (const std::exception& error) {
+    if (expected != nullptr && std::string(error.what()).find(expected) != std::string::npos) return 0;
     std::fprintf(stderr, "rank %s: %s\n", std::getenv("RANK"), error.what());
     return 1;
   }

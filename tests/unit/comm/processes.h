@@ -1,5 +1,6 @@
 #pragma once
 // Ranks as real processes: this test program, started again with the name of a body.
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,14 @@ struct Job {
   std::vector<std::string> environment = {};  // "NAME=value"
   int started = -1;                           // ranks that are started; -1: all
   std::vector<int> hosts = {};                // ranks on each of several hosts, which this machine plays; empty: one
+  std::function<void(int port)> before_last = {};  // called before the last rank starts, with MASTER_PORT
 };
 /// Starts the ranks and returns their wait statuses.
 std::vector<int> run_processes(const Job& job);
 
+/// Variables for ranks: EXPECT_ERROR=TEXT is a success where connecting fails with an error that holds the text;
+/// OTHER_SECRET=RANK gives one rank a TESSERA_SECRET of its own; SHORT_INIT waits a second for the others.
+///
 /// Runs a body if this process is a rank of a job; -1 if it is not, else its exit status.
 int run_as_rank();
 
