@@ -6,6 +6,7 @@
    through rooms count);
  - every room of the table is in CMakeLists.txt, and the other way round; the table has no cycle;
  - no source or header is longer than 500 lines;
+ - files are opened for reading through base/open_file.h, which takes no pipe, folder or device for a file;
  - no file of the project names a path outside it (a neighbouring folder, somebody's machine).
 
     tools/check_layers.py [ROOT]
@@ -19,6 +20,13 @@ from pathlib import Path
 MAX_LINES = 500
 SOURCES = {".h", ".cc", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"(?:tessera/)?([a-z0-9_]+)/[^"]+"')
+OPENS_TO_READ = re.compile(
+    r"\bifstream\b|\bfopen\s*\([^;]*\"r|MemoryMappedFile::Open|ReadableFile::Open|\bLoadFile\s*\(|\bparser\.load\s*\(|"
+    r"\bopen(?:at)?\s*\((?![^;]*O_(?:CREAT|DIRECTORY)\b)[^;]*\bO_(?:RDONLY|RDWR)\b"
+)
+OF_THE_SYSTEM = re.compile(r'"/(?:proc|sys|dev)/')
+# What else may open files: the function itself, files of the system whose paths are put together, and files of our own making.
+OPENERS = {f"src/{name}.cc" for name in ("base/open_file", "base/cpu_quota", "report/memory", "checkpoint/checkpoint_folder", "tensor/home")}
 # Spelled in two parts so that this file does not accuse itself.
 OUTSIDE = re.compile(r"\.\./" r"shared\b|(?<![\w.$}/-])/(?:" r"work|root|home)/\w")
 
@@ -92,6 +100,8 @@ def check_source(path: Path, text: str, table: dict[str, set[str]]) -> list[str]
     if room not in table:
         return [*problems, f"{path}: '{room}' is no room of docs/architecture.md"]
     for number, line in enumerate(lines, 1):
+        if OPENS_TO_READ.search(line) and not OF_THE_SYSTEM.search(line) and path.as_posix() not in OPENERS:
+            problems.append(f"{path}:{number}: opens a file by itself; use OpenFile, read_file() or InputFile: {line.strip()[:100]}")
         match = INCLUDE.match(line)
         if match and match.group(1) in table and match.group(1) not in table[room] | {room}:
             problems.append(f"{path}:{number}: '{room}' must not include '{match.group(1)}' (allowed: {' '.join(sorted(table[room])) or 'nothing'})")

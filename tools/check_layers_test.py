@@ -49,6 +49,17 @@ class CheckLayers(unittest.TestCase):
         text = "int x;\n" * 501
         self.assertEqual(len(self.problems({"src/comm/a.cc": text, "tests/unit/comm/a.cc": text})), 1)
 
+    def test_reports_files_opened_for_reading_past_the_one_function(self):
+        ways = ["std::ifstream in(path);", "int d = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);", 'std::fopen(path, "rb");',
+                "YAML::LoadFile(path);", "parser.load(path);"]
+        found = self.problems({"src/comm/a.cc": "\n".join(ways)})
+        self.assertEqual([problem.split(" ")[0] for problem in found], [f"src/comm/a.cc:{n}:" for n in range(1, len(ways) + 1)])
+
+    def test_accepts_files_of_the_system_folders_and_writing(self):
+        others = ['std::ifstream in("/proc/meminfo");', "::open(folder, O_RDONLY | O_DIRECTORY);", 'std::fopen(path, "wb");',
+                  "::open(path, O_WRONLY | O_CREAT);", "std::ofstream out(path);", "file.open(flags);"]
+        self.assertEqual(self.problems({"src/comm/a.cc": "\n".join(others)}), [])
+
     def test_reports_paths_outside_the_project(self):
         outside = ["/ho" "me/me/x", "../sha" "red/data", "(/wo" "rk/x)"]
         self.assertEqual(len(self.problems({"README.md": "\n".join(outside)})), 3)

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +10,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/open_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -76,23 +76,18 @@ void flush_folder(const fs::path& folder) {
 }  // namespace
 
 std::string read_file(const std::string& path, std::int64_t max_bytes) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) throw DataError(fmt::format("cannot read '{}': {}", path, reason(errno)), path);
-  struct stat info{};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    throw DataError(fmt::format("cannot read '{}': it is not a regular file", path), path);
-  }
-  if (info.st_size > max_bytes) {
-    throw DataError(fmt::format("'{}' has {} bytes; at most {} are expected here", path, info.st_size, max_bytes),
+  const OpenFile file(path);
+  if (file.size_bytes() > static_cast<std::uint64_t>(max_bytes)) {
+    throw DataError(fmt::format("'{}' has {} bytes; at most {} are expected here", path, file.size_bytes(), max_bytes),
                     path);
   }
-  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  std::string bytes(static_cast<std::size_t>(file.size_bytes()), '\0');
   std::size_t at = 0;
   while (at < bytes.size()) {
-    const ssize_t n = ::read(fd.get(), bytes.data() + at, bytes.size() - at);
+    const ssize_t n = ::read(file.descriptor(), bytes.data() + at, bytes.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw DataError(fmt::format("cannot read '{}': {}", path, reason(errno)), path);
-    if (n == 0) break;  // it shrank since fstat
+    if (n == 0) break;  // it shrank since it was opened
     at += static_cast<std::size_t>(n);
   }
   bytes.resize(at);

@@ -1,10 +1,7 @@
 #include "base/gguf.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,6 +9,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/open_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -190,19 +188,11 @@ std::optional<T> copy_of(const T* value) {
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat info{};
-    const bool good = file >= 0 && ::fstat(file, &info) == 0 && S_ISREG(info.st_mode);
-    if (good && info.st_size > 0) {
-      size_ = static_cast<std::size_t>(info.st_size);
-      data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-    }
-    const int error = errno;
-    if (file >= 0) ::close(file);
-    if (!good || data_ == MAP_FAILED)
-      throw DataError(
-          fmt::format("{}: cannot be read: {}", path, good || file < 0 ? std::strerror(error) : "not a regular file"),
-          path);
+    const OpenFile file(path);
+    if (file.size_bytes() == 0) return;
+    size_ = static_cast<std::size_t>(file.size_bytes());
+    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+    if (data_ == MAP_FAILED) throw DataError(fmt::format("cannot read '{}': {}", path, std::strerror(errno)), path);
   }
   ~MappedFile() {
     if (data_) ::munmap(data_, size_);

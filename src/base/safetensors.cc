@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <simdjson.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 
+#include "base/open_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -88,13 +90,15 @@ SafetensorsHeader read_safetensors_header(const std::string& path, std::uint64_t
 }
 
 SafetensorsHeader read_safetensors_header(const std::string& path) {
-  std::error_code code;
-  const auto bytes = std::filesystem::file_size(path, code);
-  std::ifstream file(path, std::ios::binary);
-  if (code || !file) fail(path, "cannot be read (expected a safetensors file)");
-  return read_safetensors_header(path, bytes, [&](std::uint64_t offset, void* out, std::size_t count) {
-    file.seekg(static_cast<std::streamoff>(offset));
-    if (!file.read(static_cast<char*>(out), static_cast<std::streamsize>(count))) fail(path, "ends early");
+  const OpenFile file(path);
+  return read_safetensors_header(path, file.size_bytes(), [&](std::uint64_t offset, void* out, std::size_t count) {
+    for (std::size_t done = 0; done < count;) {
+      const auto got =
+          ::pread(file.descriptor(), static_cast<char*>(out) + done, count - done, static_cast<off_t>(offset + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) fail(path, got < 0 ? std::strerror(errno) : "ends early");
+      done += static_cast<std::size_t>(got);
+    }
   });
 }
 

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/gguf.h"
 #include "base/nearest.h"
+#include "base/open_file.h"
 #include "chat/json.h"
 #include "chat/template_error.h"
 #include "tessera/base/error.h"
@@ -22,7 +23,7 @@ constexpr std::array kTokens{"bos_token", "eos_token", "unk_token", "sep_token",
 
 // Null where the file does not exist.
 DictPtr read_object(const fs::path& file) {
-  if (!fs::exists(file)) return nullptr;
+  if (!is_there(file)) return nullptr;
   Value root;
   try {
     root = parse_json(read_file(file.string()));
@@ -132,7 +133,7 @@ TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   fs::path folder(folder_or_file);
   if (!fs::exists(folder))
     throw DataError(fmt::format("{}: no such file or folder (expected a tokenizer)", folder_or_file), folder_or_file);
-  const bool has_config = fs::exists(folder / "tokenizer_config.json") || fs::exists(folder / "tokenizer.json");
+  const bool has_config = is_there(folder / "tokenizer_config.json") || is_there(folder / "tokenizer.json");
   if (const auto gguf = has_config ? std::nullopt : find_gguf(folder_or_file)) return read_gguf_templates(*gguf);
   if (!fs::is_directory(folder)) folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
   TokenizerTemplates out;
@@ -144,11 +145,11 @@ TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
     read_templates(folder / name, *root, out);
     read_special_tokens(*root, out);
   }
-  if (fs::exists(folder / "additional_chat_templates"))
+  if (is_there(folder / "additional_chat_templates"))
     for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates"))
       if (entry.path().extension() == ".jinja")
         out.templates[entry.path().stem().string()] = read_file(entry.path().string());
-  if (fs::exists(folder / "chat_template.jinja"))
+  if (is_there(folder / "chat_template.jinja"))
     out.templates["default"] = read_file((folder / "chat_template.jinja").string());
   return out;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/open_file.h"
 #include "checkpoint/torch_state.h"
 #include "io/dcp_folder.h"
 #include "tessera/base/error.h"
@@ -29,7 +30,7 @@ OpenedState open_state(const std::string& path) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                            "pytorch_model.bin.index.json", "adapter_model.safetensors", "adapter_model.bin"}) {
     const std::string file = path + "/" + name;
-    if (fs::exists(file)) return opened(io::open_weights(file), file);
+    if (is_there(file)) return opened(io::open_weights(file), file);
   }
   if (auto source = open_torch_model(path)) return opened(std::move(source), path);
   if (io::is_dcp_folder(path)) return opened(io::open_dcp(path), path);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/open_file.h"
 #include "checkpoint/torch_state.h"
 #include "io/dcp_folder.h"
 #include "io/torch_file.h"
@@ -18,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::shared_ptr<io::TensorSource> open_either(const std::string& file, const std::string& dcp_folder) {
-  if (fs::exists(file)) return io::make_stored_source(io::list_nested_torch_file(file));
+  if (is_there(file)) return io::make_stored_source(io::list_nested_torch_file(file));
   if (io::is_dcp_folder(dcp_folder)) return io::open_dcp(dcp_folder);
   return nullptr;
 }
@@ -28,7 +29,7 @@ std::shared_ptr<io::TensorSource> open_slices(const std::string& folder, const s
   std::vector<std::shared_ptr<const io::TensorSource>> sources;
   for (int rank = 0;; ++rank) {
     const std::string file = fmt::format("{}/{}{}.bin", folder, prefix, rank);
-    if (!fs::exists(file)) break;
+    if (!is_there(file)) break;
     sources.push_back(io::make_stored_source(io::list_nested_torch_file(file)));
   }
   if (sources.empty()) return nullptr;
@@ -108,8 +109,8 @@ std::shared_ptr<io::TensorSource> open_torch_optimizer(const std::string& folder
 }
 
 bool has_torch_state(const std::string& folder) {
-  return fs::exists(folder + "/pytorch_model_fsdp.bin") || io::is_dcp_folder(folder + "/pytorch_model_fsdp_0") ||
-         fs::exists(folder + "/pytorch_model_fsdp_rank0.bin");
+  return is_there(folder + "/pytorch_model_fsdp.bin") || io::is_dcp_folder(folder + "/pytorch_model_fsdp_0") ||
+         is_there(folder + "/pytorch_model_fsdp_rank0.bin");
 }
 
 void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer, const TorchNames& names,

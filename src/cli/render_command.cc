@@ -1,10 +1,13 @@
 // tessera render: what a chat template makes of conversations.
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iostream>
+#include <unistd.h>
+
+#include <optional>
 
 #include "base/file.h"
+#include "base/line_reader.h"
+#include "base/open_file.h"
 #include "chat/chat_template.h"
 #include "chat/json.h"
 #include "chat/tokenizer_template.h"
@@ -46,7 +49,7 @@ class Renderer {
   }
 
   /// The row's answer as JSON.
-  std::string render(const std::string& line, std::int64_t number) {
+  std::string render(std::string_view line, std::int64_t number) {
     try {
       const Value row = parse_row(line, number);
       auto variables = tokens_.special_tokens;
@@ -71,7 +74,7 @@ class Renderer {
     return templates_.emplace(kind, chat::Template(source)).first->second;
   }
 
-  static Value parse_row(const std::string& line, std::int64_t number) {
+  static Value parse_row(std::string_view line, std::int64_t number) {
     Value row;
     try {
       row = chat::parse_json(line);
@@ -160,18 +163,15 @@ int render_command(const Arguments& args, std::ostream& out, std::ostream&) {
   }
   if (options.tokenizer.empty() && options.template_file.empty())
     throw ConfigError("name a tokenizer folder with --tokenizer PATH or a template with --template FILE", "tokenizer");
-  std::ifstream file;
-  if (!options.input.empty()) {
-    file.open(options.input);
-    if (!file) throw DataError(fmt::format("{}: cannot be opened", options.input), options.input);
-  }
-  std::istream& in = options.input.empty() ? std::cin : file;
+  std::optional<OpenFile> file;
+  if (!options.input.empty()) file.emplace(options.input, OpenFile::Takes::kPipes);
   Renderer renderer(options);
-  std::string line;
+  LineReader lines(file ? file->descriptor() : STDIN_FILENO, file ? options.input : "standard input",
+                   [&] { out.flush(); });
   bool any = false;
-  for (std::int64_t number = 1; std::getline(in, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    out << renderer.render(line, number) << "\n";
+  for (std::string_view line; lines.next(line);) {
+    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
+    out << renderer.render(line, lines.number()) << "\n";
     any = true;
   }
   if (!any) renderer.check_template();

@@ -100,7 +100,7 @@ int tokenize_command(const Arguments& args, std::ostream& out, std::ostream&) {
     out.write(rows.data(), static_cast<std::streamsize>(rows.size())).flush();
     rows.clear();
   };
-  LineReader lines(STDIN_FILENO, flush);
+  LineReader lines(STDIN_FILENO, "standard input", flush);
   simdjson::dom::parser parser;
   try {
     for (std::string_view line; lines.next(line);) {

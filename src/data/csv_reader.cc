@@ -4,30 +4,36 @@
 
 #include <algorithm>
 
+#include "base/row_limit.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
 
 bool CsvReader::at_line_end() const {
-  if (at_ >= text_.size() || text_[at_] == '\n') return true;
-  if (text_[at_] != '\r') return false;
-  return dialect_ == CsvDialect::kPython || text_.substr(at_, 2) == "\r\n";
+  if (at_ >= seen_.size() || seen_[at_] == '\n') return true;
+  if (seen_[at_] != '\r') return false;
+  return dialect_ == CsvDialect::kPython || seen_.substr(at_, 2) == "\r\n";
 }
 
 void CsvReader::skip_line_end() {
-  at_ += text_.substr(at_, 2) == "\r\n" ? 2 : 1;
+  at_ += seen_.substr(at_, 2) == "\r\n" ? 2 : 1;
   ++line_;
 }
 
 bool CsvReader::next(std::vector<std::string>& fields, std::int64_t& line) {
-  while (at_ < text_.size() && at_line_end()) skip_line_end();
+  seen_ = text_;
+  while (at_ < seen_.size() && at_line_end()) skip_line_end();
+  seen_ = text_.substr(0, std::min(text_.size(), at_ + kMaxRowBytes));
   fields.clear();
-  line = line_;
-  if (at_ >= text_.size()) return false;
+  line = record_line_ = line_;
+  if (at_ >= seen_.size()) return false;
   for (;;) {
     fields.push_back(field());
-    if (at_ >= text_.size()) return true;
-    if (text_[at_] == ',') {
+    if (at_ >= seen_.size()) {
+      check_length();
+      return true;
+    }
+    if (seen_[at_] == ',') {
       ++at_;
       continue;
     }
@@ -36,12 +42,16 @@ bool CsvReader::next(std::vector<std::string>& fields, std::int64_t& line) {
   }
 }
 
+void CsvReader::check_length() const {
+  if (seen_.size() < text_.size()) fail_long_row(file_, record_line_);
+}
+
 std::string CsvReader::field() {
   std::string out;
-  if (at_ < text_.size() && text_[at_] == '"') {
+  if (at_ < seen_.size() && seen_[at_] == '"') {
     quoted(out);
     if (dialect_ == CsvDialect::kRfc4180) {
-      if (!at_line_end() && text_[at_] != ',')
+      if (!at_line_end() && seen_[at_] != ',')
         throw DataError(
             fmt::format("{}:{}: expected a comma or the end of the line after a quoted field", file_, line_), file_,
             line_);
@@ -54,24 +64,25 @@ std::string CsvReader::field() {
 
 void CsvReader::plain(std::string& out) {
   const auto begin = at_;
-  while (!at_line_end() && text_[at_] != ',') at_ = std::min(text_.find_first_of(",\r\n", at_ + 1), text_.size());
-  out += text_.substr(begin, at_ - begin);
+  while (!at_line_end() && seen_[at_] != ',') at_ = std::min(seen_.find_first_of(",\r\n", at_ + 1), seen_.size());
+  out += seen_.substr(begin, at_ - begin);
 }
 
 void CsvReader::quoted(std::string& out) {
   const auto opened = line_;
   for (++at_;;) {
-    const auto quote = text_.find('"', at_);
-    append_lines(text_.substr(at_, quote - at_), out);
+    const auto quote = seen_.find('"', at_);
+    append_lines(seen_.substr(at_, quote - at_), out);
     if (quote == std::string_view::npos) {
+      check_length();
       if (dialect_ == CsvDialect::kRfc4180)
         throw DataError(fmt::format("{}:{}: a quoted field that starts here is never closed", file_, opened), file_,
                         opened);
-      at_ = text_.size();
+      at_ = seen_.size();
       return;
     }
     at_ = quote + 1;
-    if (text_.substr(at_, 1) != "\"") return;
+    if (seen_.substr(at_, 1) != "\"") return;
     out += '"';
     ++at_;
   }

@@ -10,8 +10,8 @@ namespace tessera::data {
 
 enum class CsvDialect {
   kRfc4180,  // lines end with \n or \r\n; a quote that is never closed or has something behind it is an error
-  kPython,   // as Python's csv.reader on a file opened as text: nothing is an error, \r ends a line, too, and line ends
-             // within a field become \n
+  kPython,   // as Python's csv.reader on a file opened as text: nothing but its length makes a record an error, \r ends
+             // a line, too, and line ends within a field become \n
 };
 
 class CsvReader {
@@ -21,10 +21,12 @@ class CsvReader {
       : file_(std::move(file)), text_(text), dialect_(dialect) {}
 
   /// False at the end of the file. Empty lines are no records. `line` is the line on which the record starts. DataError
-  /// names the line.
+  /// names the line; also of a record that is too long (base/row_limit.h).
   bool next(std::vector<std::string>& fields, std::int64_t& line);
 
  private:
+  /// At the end of what is seen of the text: DataError unless that is all of it.
+  void check_length() const;
   bool at_line_end() const;
   void skip_line_end();
   /// The field up to a comma or the end of the line, at `at_`.
@@ -34,10 +36,10 @@ class CsvReader {
   void append_lines(std::string_view part, std::string& out);
 
   std::string file_;
-  std::string_view text_;
+  std::string_view text_, seen_;  // all of it; up to where the record must end
   CsvDialect dialect_;
   std::size_t at_ = 0;
-  std::int64_t line_ = 1;
+  std::int64_t line_ = 1, record_line_ = 1;
 };
 
 }  // namespace tessera::data

@@ -10,7 +10,7 @@
 namespace tessera::data {
 namespace {
 
-std::string latin1_to_utf8(const std::string& bytes) {
+std::string latin1_to_utf8(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size() + bytes.size() / 16);
   for (unsigned char c : bytes) {
@@ -26,7 +26,7 @@ std::string latin1_to_utf8(const std::string& bytes) {
 
 // The line that holds the first malformed sequence: a line break is never part of a sequence, so lines can be judged
 // alone.
-std::int64_t first_bad_line(const std::string& bytes) {
+std::int64_t first_bad_line(std::string_view bytes) {
   std::int64_t number = 1;
   for (std::size_t begin = 0; begin < bytes.size(); ++number) {
     const auto end = std::min(bytes.find('\n', begin), bytes.size());
@@ -38,17 +38,15 @@ std::int64_t first_bad_line(const std::string& bytes) {
 
 }  // namespace
 
-std::string decode_bytes(const std::string& file, std::string bytes, FileEncoding encoding, bool latin1_fallback) {
+std::optional<std::string> decode_bytes(const std::string& file, std::string_view bytes, FileEncoding encoding,
+                                        bool latin1_fallback) {
   if (encoding == FileEncoding::kLatin1) return latin1_to_utf8(bytes);
-  if (!simdjson::validate_utf8(bytes.data(), bytes.size())) {
-    if (encoding == FileEncoding::kAuto && latin1_fallback) return latin1_to_utf8(bytes);
-    const auto line = first_bad_line(bytes);
-    throw DataError(
-        fmt::format("{}:{}: bytes that are not UTF-8. Convert the file, or say that it is ISO-8859-1", file, line),
-        file, line);
-  }
-  if (bytes.rfind("\xEF\xBB\xBF", 0) == 0) bytes.erase(0, 3);
-  return bytes;
+  if (simdjson::validate_utf8(bytes.data(), bytes.size())) return std::nullopt;
+  if (encoding == FileEncoding::kAuto && latin1_fallback) return latin1_to_utf8(bytes);
+  const auto line = first_bad_line(bytes);
+  throw DataError(
+      fmt::format("{}:{}: bytes that are not UTF-8. Convert the file, or say that it is ISO-8859-1", file, line), file,
+      line);
 }
 
 }  // namespace tessera::data

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "tessera/base/error.h"
+#include "base/open_file.h"
 
 namespace tessera::data {
 
@@ -24,11 +24,10 @@ void Fingerprint::add(std::string_view field) {
 }
 
 void Fingerprint::add_file(const std::string& path) {
+  const OpenFile file(path);
   std::error_code code;
-  const auto size = std::filesystem::file_size(path, code);
-  if (code) throw DataError(fmt::format("{}: cannot be read: {}", path, code.message()), path);
   add(std::filesystem::absolute(path).lexically_normal().string());
-  add(static_cast<std::int64_t>(size));
+  add(static_cast<std::int64_t>(file.size_bytes()));
   add(static_cast<std::int64_t>(std::filesystem::last_write_time(path, code).time_since_epoch().count()));
 }
 

@@ -2,6 +2,7 @@
 #include <simdjson.h>
 
 #include "data/row_table.h"
+#include "data/text_rows.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -43,39 +44,29 @@ TextPair read_row(const std::string& file, std::int64_t line, const element& row
   return {std::move(source.text), label_text(file, line, label.text, label.is_integer, options), file, line};
 }
 
-}  // namespace
-
-std::vector<TextPair> read_jsonl(const std::string& file, std::string_view text, const ReadOptions& options) {
+template <class Source>
+std::vector<TextPair> read_rows(const std::string& file, std::string_view text, const ReadOptions& options) {
   simdjson::dom::parser parser;
   std::vector<TextPair> rows;
-  std::int64_t number = 0;
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    const auto line = text.substr(0, end);
-    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+  Source source(file, text);
+  for (std::string_view json; source.next(json);) {
     element row;
-    if (auto error = parser.parse(line.data(), line.size()).get(row))
+    const auto number = source.number();
+    if (const auto error = parser.parse(json.data(), json.size()).get(row))
       throw DataError(fmt::format("{}:{}: not JSON: {}", file, number, simdjson::error_message(error)), file, number);
     rows.push_back(read_row(file, number, row, options));
   }
   return rows;
 }
 
+}  // namespace
+
+std::vector<TextPair> read_jsonl(const std::string& file, std::string_view text, const ReadOptions& options) {
+  return read_rows<TextLines>(file, text, options);
+}
+
 std::vector<TextPair> read_json(const std::string& file, std::string_view text, const ReadOptions& options) {
-  simdjson::dom::parser parser;
-  element root;
-  if (auto error = parser.parse(text.data(), text.size()).get(root))
-    throw DataError(fmt::format("{}: not JSON: {}", file, simdjson::error_message(error)), file);
-  simdjson::dom::array array;
-  if (root.get(array) && root["data"].get(array))
-    throw DataError(
-        fmt::format("{}: expected an array of objects (or an object with such an array under \"data\")", file), file);
-  std::vector<TextPair> rows;
-  std::int64_t number = 0;
-  for (auto row : array) rows.push_back(read_row(file, ++number, row, options));
-  return rows;
+  return read_rows<JsonElements>(file, text, options);
 }
 
 }  // namespace tessera::data

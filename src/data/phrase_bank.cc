@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "data/row_table.h"
+#include "data/text_rows.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -17,12 +18,10 @@ std::string_view strip(std::string_view s) {
 
 std::vector<TextPair> read_phrase_bank(const std::string& file, std::string_view text) {
   std::vector<TextPair> rows;
-  std::int64_t number = 0;
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    const auto line = strip(text.substr(0, end));
-    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
-    ++number;
+  TextLines lines(file, text);
+  for (std::string_view line; lines.next(line);) {
+    const auto number = lines.number();
+    line = strip(line);
     if (line.empty()) continue;
     const auto at = line.rfind('@');
     if (at == std::string_view::npos)

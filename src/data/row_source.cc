@@ -7,11 +7,13 @@
 #include <array>
 #include <filesystem>
 
+#include "base/row_limit.h"
 #include "chat/json.h"
 #include "chat/template_error.h"
 #include "data/csv_reader.h"
 #include "data/mapped_text.h"
 #include "data/parquet/parquet_rows.h"
+#include "data/text_rows.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -21,84 +23,39 @@ constexpr std::array<std::string_view, 6> kEndings{".jsonl", ".ndjson", ".json",
 
 class LineSource : public RowSource {
  public:
-  LineSource(const std::string& file, const std::string& text_column) : file_(file), rest_(file_.text()) {
+  LineSource(const std::string& file, const std::string& text_column) : file_(file), lines_(file, file_.text()) {
     if (!text_column.empty()) columns_ = {text_column};
   }
   bool next(SourceRow& row) override {
-    while (!rest_.empty()) {
-      const auto end = rest_.find('\n');
-      auto line = rest_.substr(0, end);
-      rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
-      ++number_;
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-      row = {&file_.name(), number_, columns_.empty() ? line : std::string_view(), {}, nullptr, nullptr};
-      if (!columns_.empty()) {
-        row.fields = {std::string(line)};
-        row.columns = &columns_;
-      }
-      return true;
+    std::string_view line;
+    if (!lines_.next(line)) return false;
+    row = {&file_.name(), lines_.number(), columns_.empty() ? line : std::string_view(), {}, nullptr, nullptr};
+    if (!columns_.empty()) {
+      row.fields = {std::string(line)};
+      row.columns = &columns_;
     }
-    return false;
-  }
-
- private:
-  MappedText file_;
-  std::string_view rest_;
-  std::vector<std::string> columns_;  // of plain text: its one column
-  std::int64_t number_ = 0;
-};
-
-// Elements of the outermost array (or of the first array of the outermost object), found by counting brackets.
-class ArraySource : public RowSource {
- public:
-  explicit ArraySource(const std::string& file) : file_(file), text_(file_.text()) {
-    at_ = text_.find_first_not_of(" \t\r\n");
-    if (at_ != std::string_view::npos && text_[at_] == '{') at_ = text_.find('[', at_);
-    if (at_ == std::string_view::npos || text_[at_] != '[')
-      throw DataError(
-          fmt::format("{}: expected an array of objects (or an object with such an array under \"data\")", file), file);
-    ++at_;
-  }
-  bool next(SourceRow& row) override {
-    at_ = text_.find_first_not_of(" \t\r\n,", at_);
-    if (at_ == std::string_view::npos)
-      throw DataError(fmt::format("{}: the array of rows is never closed", file_.name()), file_.name());
-    if (text_[at_] == ']') return false;
-    const std::size_t begin = at_;
-    skip_element();
-    row = {&file_.name(), ++number_, text_.substr(begin, at_ - begin), {}, nullptr, nullptr};
     return true;
   }
 
  private:
-  void skip_element() {
-    int depth = 0;
-    for (bool quoted = false; at_ < text_.size(); ++at_) {
-      const char c = text_[at_];
-      if (quoted) {
-        if (c == '\\') ++at_;
-        quoted = c != '"';
-      } else if (c == '"') {
-        quoted = true;
-      } else if (c == '{' || c == '[') {
-        ++depth;
-      } else if (c == '}' || c == ']') {
-        if (depth == 0) return;
-        if (--depth == 0) {
-          ++at_;
-          return;
-        }
-      } else if (c == ',' && depth == 0) {
-        return;
-      }
-    }
+  MappedText file_;
+  TextLines lines_;
+  std::vector<std::string> columns_;  // of plain text: its one column
+};
+
+class ArraySource : public RowSource {
+ public:
+  explicit ArraySource(const std::string& file) : file_(file), elements_(file, file_.text()) {}
+  bool next(SourceRow& row) override {
+    std::string_view element;
+    if (!elements_.next(element)) return false;
+    row = {&file_.name(), elements_.number(), element, {}, nullptr, nullptr};
+    return true;
   }
 
+ private:
   MappedText file_;
-  std::string_view text_;
-  std::size_t at_ = 0;
-  std::int64_t number_ = 0;
+  JsonElements elements_;
 };
 
 class CsvSource : public RowSource {
@@ -129,7 +86,7 @@ bool is_one_object_a_line(const std::string& file) {
   const auto text = mapped.text();
   const auto begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos || text[begin] != '{') return false;
-  const auto end = text.find('\n', begin);
+  const auto end = text.substr(0, begin + kMaxRowBytes).find('\n', begin);
   simdjson::dom::parser parser;
   return end != std::string_view::npos && text.find_first_not_of(" \t\r\n", end) != std::string_view::npos &&
          parser.parse(text.data() + begin, end - begin).error() == simdjson::SUCCESS;

@@ -42,7 +42,7 @@ std::vector<fs::path> data_files(const fs::path& folder) {
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
     const bool other = name.starts_with("license") || name.starts_with("readme") || name == "dataset_infos.json" ||
                        name == "dataset_dict.json" || name == "state.json";
-    if (entry.is_regular_file() && !other && is_data_file(entry.path().string())) out.push_back(entry.path());
+    if (!entry.is_directory() && !other && is_data_file(entry.path().string())) out.push_back(entry.path());
   }
   std::sort(out.begin(), out.end());
   return out;

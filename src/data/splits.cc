@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/open_file.h"
 #include "data/shuffle.h"
 #include "data/text_pair.h"
 #include "tessera/base/error.h"
@@ -38,7 +39,7 @@ std::vector<fs::path> table_files(const fs::path& folder) {
     auto name = path.filename().string();
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
     const bool prose = name.rfind("license", 0) == 0 || name.rfind("readme", 0) == 0;
-    if (!prose && entry.is_regular_file() && std::find(kKinds.begin(), kKinds.end(), path.extension()) != kKinds.end())
+    if (!prose && !entry.is_directory() && std::find(kKinds.begin(), kKinds.end(), path.extension()) != kKinds.end())
       out.push_back(path);
   }
   std::sort(out.begin(), out.end());
@@ -56,7 +57,7 @@ fs::path partner(const fs::path& train) {
   for (auto name : kValidation) {
     auto path =
         train.parent_path() / (stem.substr(0, stem.size() - 5) + std::string(name) + train.extension().string());
-    if (fs::is_regular_file(path)) return path;
+    if (is_there(path)) return path;
   }
   return {};
 }
@@ -70,7 +71,7 @@ Found find_in_folder(const fs::path& folder) {
   }
   if (train.size() == 1 && validation.size() <= 1) return {train[0], validation.empty() ? fs::path() : validation[0]};
   for (const char* name : kPhraseBank)
-    if (fs::is_regular_file(folder / name)) return {folder / name, {}};
+    if (is_there(folder / name)) return {folder / name, {}};
   if (files.size() == 1) return {files[0], {}};
   std::vector<std::string> names;
   for (const auto& file : files) names.push_back(file.filename().string());

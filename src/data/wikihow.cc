@@ -11,6 +11,8 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "base/open_file.h"
+#include "base/row_limit.h"
 #include "chat/unicode.h"
 #include "data/csv_reader.h"
 #include "data/mapped_text.h"
@@ -75,12 +77,13 @@ std::string title_key(const std::string& title) {
 }
 
 std::optional<Titles> read_titles(const fs::path& file) {
-  if (!fs::exists(file)) return std::nullopt;
+  if (!is_there(file)) return std::nullopt;
   Titles titles;
   const MappedText mapped(file.string());
   std::string_view rest = mapped.text();
-  while (!rest.empty()) {
-    const auto end = std::min(rest.find_first_of("\r\n"), rest.size());
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    const auto end = std::min(rest.substr(0, kMaxRowBytes + 1).find_first_of("\r\n"), rest.size());
+    if (end > kMaxRowBytes) fail_long_row(mapped.name(), number);
     titles.insert(stripped(std::string(rest.substr(0, end))));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
@@ -91,11 +94,11 @@ std::optional<Titles> read_titles(const fs::path& file) {
 fs::path find_csv(const WikiHowOptions& o) {
   const bool all = o.part == WikiHowPart::kAll;
   const char* name = all ? "wikihowAll.csv" : "wikihowSep.csv";
-  if (fs::is_regular_file(o.data_dir)) return o.data_dir;
+  if (is_there(o.data_dir) && !fs::is_directory(o.data_dir)) return o.data_dir;
   const fs::path file = fs::path(o.data_dir) / name;
-  if (fs::exists(file)) return file;
+  if (is_there(file)) return file;
   const char* other = all ? "wikihowSep.csv" : "wikihowAll.csv";
-  if (fs::exists(fs::path(o.data_dir) / other)) {
+  if (is_there(fs::path(o.data_dir) / other)) {
     throw DataError(fmt::format("'{}' has no {}, but {}: choose that one with --dataset_part {}", o.data_dir, name,
                                 other, all ? "sep" : "all"),
                     file.string());

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/gguf.h"
+#include "base/open_file.h"
 #include "base/safetensors.h"
 #include "base/weight_index.h"
 #include "base/weight_names.h"
@@ -31,7 +32,7 @@ std::vector<fs::path> files_of_index(const fs::path& index) {
 /// Whether config.json says that the output head is the token table.
 bool has_tied_head(const fs::path& folder) {
   const auto file = folder / "config.json";
-  if (!fs::exists(file)) return false;
+  if (!is_there(file)) return false;
   const auto config = families::read_json(file.string());
   return config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() &&
          config["tie_word_embeddings"].get<bool>();
@@ -100,11 +101,11 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path) {
         "model_name");
   if (fs::is_directory(at)) {
     const bool has_head = !has_tied_head(at);
-    if (fs::exists(at / "model.safetensors")) return from_safetensors({at / "model.safetensors"}, has_head);
+    if (is_there(at / "model.safetensors")) return from_safetensors({at / "model.safetensors"}, has_head);
     const auto index = at / "model.safetensors.index.json";
-    if (fs::exists(index)) return from_safetensors(files_of_index(index), has_head);
+    if (is_there(index)) return from_safetensors(files_of_index(index), has_head);
     if (const auto gguf = find_gguf(path)) return from_gguf(*gguf);
-    if (fs::exists(at / "config.json")) return from_config((at / "config.json").string());
+    if (is_there(at / "config.json")) return from_config((at / "config.json").string());
     throw ConfigError(fmt::format("'{}' holds no model; looked for model.safetensors, model.safetensors.index.json, a "
                                   ".gguf file and config.json",
                                   path),

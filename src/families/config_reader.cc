@@ -1,16 +1,17 @@
 #include "families/config_reader.h"
 
-#include <fstream>
+#include "base/file.h"
 
 namespace tessera::families {
 
 nlohmann::json read_json(const std::string& file) {
-  std::ifstream in(file);
-  if (!in) throw ConfigError("cannot read " + file + "; expected the folder of a Hugging Face model");
+  constexpr std::int64_t kMaxBytes = 64 << 20;
   try {
-    auto json = nlohmann::json::parse(in);
+    auto json = nlohmann::json::parse(read_file(file, kMaxBytes));
     if (!json.is_object()) throw ConfigError(file + ": expected a JSON object at the top");
     return json;
+  } catch (const DataError& e) {
+    throw ConfigError(std::string(e.what()) + "; expected the folder of a Hugging Face model");
   } catch (const nlohmann::json::exception& e) {
     throw ConfigError(file + " is not valid JSON: " + e.what());
   }

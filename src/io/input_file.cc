@@ -3,32 +3,19 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
-#include <vector>
 
 #include "tessera/base/error.h"
 
 namespace tessera::io {
 
-InputFile::InputFile(const std::string& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)), path);
-  struct stat info{};
-  if (::fstat(descriptor_, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(descriptor_);
-    throw DataError(fmt::format("{}: expected a file, found something else (a folder or a device)", path), path);
-  }
-  size_bytes_ = static_cast<std::uint64_t>(info.st_size);
-}
+InputFile::InputFile(const std::string& path) : path_(path), file_(path) {}
 
 InputFile::~InputFile() {
-  ::close(descriptor_);
   if (direct_ >= 0) ::close(direct_);
 }
 
@@ -42,7 +29,7 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
   std::size_t done = 0;
   while (done < bytes) {
     const auto got =
-        ::pread(descriptor_, to + done, std::min(bytes - done, kMaxCall), static_cast<off_t>(offset + done));
+        ::pread(file_.descriptor(), to + done, std::min(bytes - done, kMaxCall), static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw DataError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)), path_);
     if (got == 0)
@@ -55,9 +42,9 @@ void InputFile::read(std::uint64_t offset, void* out, std::size_t bytes) const {
 }
 
 std::string InputFile::read_string(std::uint64_t offset, std::size_t bytes) const {
-  if (offset > size_bytes_ || bytes > size_bytes_ - offset)
+  if (offset > size_bytes() || bytes > size_bytes() - offset)
     throw DataError(fmt::format("{}: the file ends too early: expected {} bytes at byte {}, the file has {}", path_,
-                                bytes, offset, size_bytes_),
+                                bytes, offset, size_bytes()),
                     path_);
   std::string out(bytes, '\0');
   read(offset, out.data(), bytes);
@@ -66,20 +53,15 @@ std::string InputFile::read_string(std::uint64_t offset, std::size_t bytes) cons
 
 int InputFile::direct() const {
   std::lock_guard lock(mutex_);
-  if (direct_ != kNotOpened) return direct_;
-  int opened = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-  struct stat here{}, there{};
-  const bool same = opened >= 0 && ::fstat(descriptor_, &here) == 0 && ::fstat(opened, &there) == 0 &&
-                    here.st_dev == there.st_dev && here.st_ino == there.st_ino;
-  if (opened >= 0 && !same) ::close(std::exchange(opened, kNotHere));  // another file has the name by now
-  return direct_ = opened >= 0 ? opened : kNotHere;
+  if (direct_ == kNotOpened) direct_ = file_.open_again(O_DIRECT);
+  return direct_;
 }
 
 bool InputFile::read_past_cache(std::uint64_t offset, std::byte* out, std::size_t bytes) const {
   const int descriptor = direct();
   if (descriptor < 0) return false;
   std::size_t done = 0;
-  while (done < bytes && offset + done < size_bytes_) {
+  while (done < bytes && offset + done < size_bytes()) {
     const auto got = ::pread(descriptor, out + done, bytes - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EINVAL) return false;
@@ -87,7 +69,7 @@ bool InputFile::read_past_cache(std::uint64_t offset, std::byte* out, std::size_
     done += static_cast<std::size_t>(got);
     if (got == 0 || done % kBlockBytes != 0) break;  // the end of the file
   }
-  const std::uint64_t expected = std::min<std::uint64_t>(bytes, size_bytes_ - std::min(size_bytes_, offset));
+  const std::uint64_t expected = std::min<std::uint64_t>(bytes, size_bytes() - std::min(size_bytes(), offset));
   if (done < expected)
     throw DataError(fmt::format("{}: the file ends too early: expected {} bytes at byte {}, found {}. Is it truncated?",
                                 path_, expected, offset, done),
@@ -98,7 +80,7 @@ bool InputFile::read_past_cache(std::uint64_t offset, std::byte* out, std::size_
 bool InputFile::is_cached(std::uint64_t offset, std::size_t bytes) const {
   constexpr std::uint64_t kApart = std::uint64_t{128} << 10;  // what the kernel reads at once: neighbours come together
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t begin = offset / page * page, end = std::min(size_bytes_, offset + bytes);
+  const std::uint64_t begin = offset / page * page, end = std::min(size_bytes(), offset + bytes);
   std::size_t asked = 0, resident = 0;
   const std::byte* mapping = map().get();
   for (std::uint64_t at = begin; at < end; at += kApart, ++asked) {
@@ -110,15 +92,15 @@ bool InputFile::is_cached(std::uint64_t offset, std::size_t bytes) const {
 }
 
 void InputFile::prefetch(std::uint64_t offset, std::size_t bytes) const {
-  ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+  ::posix_fadvise(file_.descriptor(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 
 std::shared_ptr<std::byte> InputFile::map() const {
   std::lock_guard lock(mutex_);
-  if (mapping_ || size_bytes_ == 0) return mapping_;
-  const auto bytes = static_cast<std::size_t>(size_bytes_);
+  if (mapping_ || size_bytes() == 0) return mapping_;
+  const auto bytes = static_cast<std::size_t>(size_bytes());
   // NORESERVE: private writable mappings would otherwise count against the commit limit, though nobody writes.
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor_, 0);
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.descriptor(), 0);
   if (at == MAP_FAILED) throw DataError(fmt::format("{}: cannot be mapped: {}", path_, std::strerror(errno)), path_);
   mapping_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(at), [bytes](std::byte* p) { ::munmap(p, bytes); });
   return mapping_;

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <string>
 
+#include "base/open_file.h"
+
 namespace tessera::io {
 
 class InputFile {
@@ -19,7 +21,7 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  std::uint64_t size_bytes() const { return size_bytes_; }
+  std::uint64_t size_bytes() const { return file_.size_bytes(); }
 
   /// Exactly `bytes` bytes from `offset`; DataError when the file ends before. Thread-safe, moves no file position.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;
@@ -40,12 +42,11 @@ class InputFile {
   std::shared_ptr<std::byte> map() const;
 
  private:
-  static constexpr int kNotOpened = -2, kNotHere = -1;
+  static constexpr int kNotOpened = -2;
   int direct() const;
   std::string path_;
-  int descriptor_ = -1;
+  OpenFile file_;
   mutable std::atomic<int> direct_ = kNotOpened;  // the same file past the page cache, opened by the first call
-  std::uint64_t size_bytes_ = 0;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<std::byte> mapping_;
 };

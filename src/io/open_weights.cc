@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/open_file.h"
 #include "base/weight_index.h"
 #include "io/safetensors_reader.h"
 #include "io/torch_file.h"
@@ -59,7 +60,7 @@ std::shared_ptr<TensorSource> open_weights(const std::string& folder_or_file) {
                                     "pytorch_model.bin.index.json"};
   std::string looked_for;
   for (const char* name : kNames) {
-    if (fs::exists(path / name)) return open_weights((path / name).string());
+    if (is_there(path / name)) return open_weights((path / name).string());
     looked_for.append(looked_for.empty() ? "" : ", ").append(name);
   }
   throw DataError(fmt::format("{}: no weights found; looked for {}", folder_or_file, looked_for), folder_or_file);

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <filesystem>
 
+#include "base/open_file.h"
 #include "families/config_reader.h"
 #include "models/generation.h"
 
@@ -68,12 +68,12 @@ GenerationConfig read_generation_config(const std::string& folder, const ModelCo
   c.pad_token_id = model.pad_token_id;
   c.decoder_start_token_id = model.decoder_start_token_id;
   const auto model_file = folder + "/config.json";
-  if (std::filesystem::exists(model_file)) {
+  if (is_there(model_file)) {
     const auto json = families::read_json(model_file);
     read_end_tokens(families::ConfigReader(json, model_file), json, c);
   }
   const auto file = folder + "/generation_config.json";
-  if (!std::filesystem::exists(file)) return c;
+  if (!is_there(file)) return c;
   read_generation_json(families::read_json(file), file, c);
   return c;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/open_file.h"
 #include "families/config_reader.h"
 #include "io/tensor_source.h"
 #include "models/gguf_model.h"
@@ -121,7 +122,7 @@ std::shared_ptr<io::TensorSource> gguf_weights(std::shared_ptr<const io::GgufFil
 }
 
 std::optional<std::string> gguf_file_of(const std::string& path) {
-  return fs::exists(fs::path(path) / "config.json") ? std::nullopt : find_gguf(path);
+  return is_there(fs::path(path) / "config.json") ? std::nullopt : find_gguf(path);
 }
 
 nlohmann::json read_model_config(const std::string& path) {

@@ -1,9 +1,9 @@
 #include "peft/adapter_files.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
+#include "base/open_file.h"
 #include "peft/slots.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
@@ -80,7 +80,7 @@ std::string plain_parameter(std::string name) {
 
 std::string find_file(const std::string& folder) {
   for (const char* name : {"/adapter_model.safetensors", "/adapter_model.bin"}) {
-    if (std::filesystem::exists(folder + name)) return folder + name;
+    if (is_there(folder + name)) return folder + name;
   }
   throw DataError(folder + " holds neither adapter_model.safetensors nor adapter_model.bin", folder);
 }

@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "base/file.h"
+#include "base/open_file.h"
 #include "checkpoint/open_state.h"
 #include "config/options.h"
 #include "models/model.h"
@@ -25,7 +26,7 @@ struct ExportOptions {
 
 /// An adapter as it is: its tensors, streamed one by one, and the files beside it.
 std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState& state) {
-  const std::string config_folder = fs::exists(o.checkpoint + "/adapter_config.json") ? o.checkpoint : o.adapter;
+  const std::string config_folder = is_there(o.checkpoint + "/adapter_config.json") ? o.checkpoint : o.adapter;
   if (config_folder.empty())
     throw ConfigError("'" + state.found +
                           "' holds an adapter without its adapter_config.json; name a folder that has it " +
@@ -50,8 +51,8 @@ std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState
 /// The folder with config.json: the named one, the checkpoint itself, or the base that its adapter names.
 std::string config_folder(const ExportOptions& o) {
   if (!o.base.empty()) return find_model_folder(o.base);
-  if (fs::exists(o.checkpoint + "/config.json")) return o.checkpoint;
-  if (fs::exists(o.checkpoint + "/adapter_config.json"))
+  if (is_there(o.checkpoint + "/config.json")) return o.checkpoint;
+  if (is_there(o.checkpoint + "/adapter_config.json"))
     return find_model_folder(peft::read_adapter_config(o.checkpoint).base_model_name_or_path);
   throw ConfigError("'" + o.checkpoint + "' has no config.json; name the folder of the model that was trained with " +
                         "--model_name_or_path",
@@ -110,8 +111,8 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
   if (o.merge && !is_adapter)
     throw ConfigError("--merge: '" + state.found + "' holds a whole model, not an adapter; leave the flag out",
                       "merge");
-  const bool merge_in_place = o.merge && fs::exists(o.checkpoint + "/adapter_config.json") &&
-                              fs::exists(o.checkpoint + "/adapter_model.safetensors");
+  const bool merge_in_place = o.merge && is_there(o.checkpoint + "/adapter_config.json") &&
+                              is_there(o.checkpoint + "/adapter_model.safetensors");
   if (o.merge && !merge_in_place)
     throw ConfigError("--merge needs a folder with adapter_model.safetensors and adapter_config.json; export '" +
                           state.found + "' without --merge first, then merge what comes out",

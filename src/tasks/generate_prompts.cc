@@ -1,10 +1,11 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/line_reader.h"
+#include "base/open_file.h"
 #include "chat/chat_template.h"
 #include "chat/json.h"
 #include "chat/tokenizer_template.h"
@@ -84,14 +85,14 @@ std::optional<std::string> take_completion(json& row) {
   return completion.is_string() ? std::optional(completion.get<std::string>()) : std::nullopt;
 }
 
-std::vector<Prompt> read_rows(std::istream& in, const std::string& name, Renderer& renderer) {
+std::vector<Prompt> read_rows(int descriptor, const std::string& name, Renderer& renderer) {
   std::vector<Prompt> prompts;
-  std::string line;
-  for (std::int64_t number = 1; std::getline(in, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const auto where = fmt::format("{}:{}: ", name, number);
+  LineReader lines(descriptor, name);
+  for (std::string_view line; lines.next(line);) {
+    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
+    const auto where = fmt::format("{}:{}: ", name, lines.number());
     auto row = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (row.is_discarded()) throw DataError(where + "not JSON", name, number);
+    if (row.is_discarded()) throw DataError(where + "not JSON", name, lines.number());
     auto expected = take_completion(row);
     prompts.push_back(prompt_of(row, where, renderer));
     prompts.back().expected = std::move(expected);
@@ -111,10 +112,9 @@ std::vector<Prompt> read_prompts(const GenerateOptions& options, const std::stri
     messages.push_back({{"role", "user"}, {"content", *options.message}});
     return {prompt_of({{"messages", messages}}, "--message: ", renderer)};
   }
-  if (options.input_file == "-") return read_rows(std::cin, "standard input", renderer);
-  std::ifstream in(options.input_file);
-  if (!in) throw DataError("cannot read " + options.input_file, options.input_file);
-  return read_rows(in, options.input_file, renderer);
+  if (options.input_file == "-") return read_rows(STDIN_FILENO, "standard input", renderer);
+  const OpenFile in(options.input_file, OpenFile::Takes::kPipes);
+  return read_rows(in.descriptor(), options.input_file, renderer);
 }
 
 }  // namespace tessera::tasks

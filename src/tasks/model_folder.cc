@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/open_file.h"
 #include "models/gguf_model.h"
 #include "tessera/base/error.h"
 
@@ -33,12 +34,12 @@ fs::path cached_snapshot(std::string name) {
 }  // namespace
 
 std::string find_model_folder(const std::string& name_or_path) {
-  if (fs::exists(fs::path(name_or_path) / "config.json") || models::gguf_file_of(name_or_path)) return name_or_path;
+  if (is_there(fs::path(name_or_path) / "config.json") || models::gguf_file_of(name_or_path)) return name_or_path;
   if (fs::is_directory(name_or_path)) {
     throw DataError("the model folder '" + name_or_path + "' has neither a config.json nor a GGUF file", name_or_path);
   }
   const fs::path snapshot = cached_snapshot(name_or_path);
-  if (!snapshot.empty() && fs::exists(snapshot / "config.json")) return snapshot.string();
+  if (!snapshot.empty() && is_there(snapshot / "config.json")) return snapshot.string();
   throw DataError("the model '" + name_or_path + "' is neither a folder here nor in the Hugging Face cache (" +
                       hub_cache().string() + "). Download it first and give the path of its folder.",
                   name_or_path);

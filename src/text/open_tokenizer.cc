@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/gguf.h"
+#include "base/open_file.h"
 #include "tessera/base/error.h"
 #include "text/convert.h"
 #include "text/gguf_tokenizer.h"
@@ -28,7 +29,7 @@ bool is_made_anew(const TokenizerConfig& config) {
 
 fs::path file_to_convert(const fs::path& folder) {
   for (const char* name : {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"})
-    if (fs::exists(folder / name)) return folder / name;
+    if (is_there(folder / name)) return folder / name;
   throw DataError(
       fmt::format("{}: tokenizer_config.json asks (by add_prefix_space or from_slow) that the tokenizer be "
                   "made from the files that tokenizer.json came from, but neither a SentencePiece model nor "
@@ -81,10 +82,9 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_fil
   if (path.extension() == ".gguf") return from_gguf(folder_or_file);
   if (!fs::is_directory(path)) return make_tokenizer(load(path));
   for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"})
-    if (fs::exists(path / name)) return make_tokenizer(load(path / name));
-  if (fs::exists(path / "vocab.json") && fs::exists(path / "merges.txt"))
-    return make_tokenizer(load(path / "vocab.json"));
-  if (fs::exists(path / "vocab.txt")) return make_tokenizer(load(path / "vocab.txt"));
+    if (is_there(path / name)) return make_tokenizer(load(path / name));
+  if (is_there(path / "vocab.json") && is_there(path / "merges.txt")) return make_tokenizer(load(path / "vocab.json"));
+  if (is_there(path / "vocab.txt")) return make_tokenizer(load(path / "vocab.txt"));
   if (const auto gguf = find_gguf(folder_or_file)) return from_gguf(*gguf);
   throw DataError(fmt::format("{}: no tokenizer in this folder; looked for tokenizer.json, spiece.model, "
                               "tokenizer.model, vocab.json with merges.txt, vocab.txt, a .gguf file",

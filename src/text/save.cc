@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/open_file.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"
 #include "text/tokenizer_classes.h"
@@ -55,7 +56,7 @@ std::string tokenizer_json(const Pipeline& pipeline) {
 }
 
 Json read_object(const fs::path& file) {
-  if (!fs::exists(file)) return Json::object();
+  if (!is_there(file)) return Json::object();
   auto out = Json::parse(read_file(file.string()), nullptr, /*allow_exceptions=*/false);
   return out.is_object() ? out : Json::object();
 }
@@ -119,7 +120,7 @@ void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
   fs::remove(out / "chat_template.jinja");  // an older one would win over the configuration's
   if (from.empty() || fs::equivalent(from, out)) return;
   for (const char* name : kOthers)
-    if (fs::exists(from / name)) write_file_atomically((out / name).string(), read_file((from / name).string()));
+    if (is_there(from / name)) write_file_atomically((out / name).string(), read_file((from / name).string()));
 }
 
 }  // namespace tessera::text

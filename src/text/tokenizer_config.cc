@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/open_file.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"
 
@@ -199,7 +200,7 @@ const TokenizerClass* find_class(const json& root, const fs::path& folder) {
   take(root, "tokenizer_class", name);
   if (!name.empty()) return find_tokenizer_class(name, (folder / "tokenizer_config.json").string());
   const auto file = folder / "config.json";
-  if (!fs::exists(file)) return nullptr;
+  if (!is_there(file)) return nullptr;
   const auto config = read_object(file.string());
   take(config, "tokenizer_class", name);
   take(config, "model_type", type);
@@ -214,12 +215,12 @@ TokenizerConfig read_tokenizer_config(const std::string& folder) {
   const fs::path path(out.folder);
   const auto file = (path / "tokenizer_config.json").string(), map = (path / "special_tokens_map.json").string(),
              added = (path / "added_tokens.json").string();
-  out.found = fs::exists(file);
+  out.found = is_there(file);
   json root = out.found ? read_object(file) : json::object();
   out.tokenizer_class = find_class(root, path);
   out.found |= out.tokenizer_class != nullptr;
   out.has_added_tokens_decoder = root.contains("added_tokens_decoder");
-  if (!out.has_added_tokens_decoder && fs::exists(map)) merge_special_map(read_object(map), root);
+  if (!out.has_added_tokens_decoder && is_there(map)) merge_special_map(read_object(map), root);
   take_settings(root, file, out);
   try {
     take_all_special(root, file, out);
@@ -227,10 +228,10 @@ TokenizerConfig read_tokenizer_config(const std::string& folder) {
   } catch (const json::exception& e) {
     throw DataError(fmt::format("{}: a token: {}", file, e.what()), file);
   }
-  if (!out.has_added_tokens_decoder && fs::exists(added)) take_added_json(read_object(added), added, out);
+  if (!out.has_added_tokens_decoder && is_there(added)) take_added_json(read_object(added), added, out);
   std::sort(out.added_tokens.begin(), out.added_tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   // transformers 4.51 and later save templates as files of their own; these win.
-  if (const auto jinja = path / "chat_template.jinja"; fs::exists(jinja))
+  if (const auto jinja = path / "chat_template.jinja"; is_there(jinja))
     out.chat_templates["default"] = read_file(jinja.string());
   if (fs::is_directory(path / "additional_chat_templates"))
     for (const auto& entry : fs::directory_iterator(path / "additional_chat_templates"))

@@ -1,5 +1,6 @@
 // Rows of docs/limits.md that need whole programs: what the Python stack cannot do, or does wrongly, on CPU ranks.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -40,6 +41,32 @@ class Limits : public testing::Test {
 
 bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+// A run waited for ever for somebody to write into them.
+TEST_F(Limits, PipesAndFoldersAreRefusedByName) {
+  namespace fs = std::filesystem;
+  const std::string model = folder_ + "t5/";
+  const auto refused = [&](const std::string& file, const std::vector<std::string>& command) {
+    SCOPED_TRACE(file);
+    if (fs::exists(file)) fs::rename(file, file + ".kept");
+    for (const bool pipe : {true, false}) {
+      if (pipe)
+        ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+      else
+        ASSERT_TRUE(fs::create_directory(file));
+      test::Subprocess run(words({TESSERA_BINARY}, command));
+      const auto r = run.finish(std::chrono::seconds(20));
+      EXPECT_TRUE(says(r.err, "'" + file + "': expected a file, found a " + (pipe ? "named pipe" : "folder"))) << r.err;
+      fs::remove(file);
+    }
+    if (fs::exists(file + ".kept")) fs::rename(file + ".kept", file);
+  };
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) refused(model + name, seq2seq("out"));
+  refused(model + "generation_config.json", {"generate", "--model", model, "--prompt", "x"});
+  refused(model + "model.safetensors", {"estimate-memory", model});
+  refused(folder_ + "rows.jsonl", words(seq2seq("out"), {"--dataset_path", folder_ + "rows.jsonl"}));
+  refused(folder_ + "accelerate.yaml", {"launch", "--config_file", folder_ + "accelerate.yaml", "env"});
 }
 
 TEST_F(Limits, CpuAndFsdpTogether) {

@@ -3,13 +3,17 @@
 #include "data/parquet/parquet_rows.h"
 
 #include <arrow/api.h>
-#include <arrow/io/file.h>
+#include <arrow/io/memory.h>
 #include <arrow/util/float16.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
 #include <simdjson.h>
 
+#include <algorithm>
+
+#include "base/row_limit.h"
 #include "chat/json.h"
+#include "io/input_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -22,6 +26,9 @@ constexpr std::int64_t kRowsTogether = 1024;  // of one record batch: what is in
 Value value_at(const arrow::Array& array, std::int64_t i);
 
 Value text_value(std::string_view bytes, const arrow::Array& array) {
+  if (bytes.size() > kMaxRowBytes)
+    throw DataError(fmt::format("a value has {} bytes; a row may have at most {}. Cut long texts into rows",
+                                bytes.size(), kMaxRowBytes));
   if (!simdjson::validate_utf8(bytes.data(), bytes.size()))
     throw DataError(fmt::format("a value of type {} is not UTF-8 text", array.type()->ToString()));
   return Value(bytes);
@@ -129,11 +136,14 @@ Value value_at(const arrow::Array& array, std::int64_t i) {
 class ParquetSource : public RowSource {
  public:
   explicit ParquetSource(const std::string& file) : file_(file) {
-    auto input = take(arrow::io::MemoryMappedFile::Open(file, arrow::io::FileMode::READ));
+    const io::InputFile input(file);
+    bytes_ = input.map();
+    auto buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const std::uint8_t*>(bytes_.get()),
+                                                  static_cast<std::int64_t>(input.size_bytes()));
     parquet::arrow::FileReaderBuilder builder;
-    require(builder.Open(std::move(input)));
+    require(builder.Open(std::make_shared<arrow::io::BufferReader>(std::move(buffer))));
     parquet::ArrowReaderProperties properties;
-    properties.set_batch_size(kRowsTogether);
+    properties.set_batch_size(rows_together(*builder.raw_reader()->metadata()));
     reader_ = take(builder.properties(properties)->Build());
   }
 
@@ -158,6 +168,21 @@ class ParquetSource : public RowSource {
   }
 
  private:
+  /// As many rows as may lie in memory together, by the sizes that the file states of its row groups. DataError where
+  /// the rows of a group are too long.
+  std::int64_t rows_together(const parquet::FileMetaData& file) const {
+    constexpr auto kBudget = static_cast<std::int64_t>(kMaxRowBytes);
+    std::int64_t rows = kRowsTogether, before = 0;
+    for (int g = 0; g < file.num_row_groups(); ++g) {
+      const auto group = file.RowGroup(g);
+      const std::int64_t bytes_per_row = group->total_byte_size() / std::max<std::int64_t>(1, group->num_rows());
+      if (bytes_per_row > kBudget) fail_long_row(file_, before + 1);
+      rows = std::clamp<std::int64_t>(kBudget / std::max<std::int64_t>(1, bytes_per_row), 1, rows);
+      before += group->num_rows();
+    }
+    return rows;
+  }
+
   /// One row group after another: Arrow cannot join the dictionaries of two groups inside lists and structs.
   bool next_batch() {
     batch_ = nullptr;
@@ -182,6 +207,7 @@ class ParquetSource : public RowSource {
   }
 
   std::string file_;
+  std::shared_ptr<std::byte> bytes_;  // the mapped file
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;

@@ -17,7 +17,7 @@ TEST(LineReader, GivesLinesAsTheyArrive) {
     ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
   };
   int waits = 0;
-  LineReader lines(ends[0], [&] { ++waits; });
+  LineReader lines(ends[0], "a pipe", [&] { ++waits; });
   std::string_view line;
   say("one\r\n\ntw");
   ASSERT_TRUE(lines.next(line));
@@ -38,9 +38,31 @@ TEST(LineReader, GivesLinesAsTheyArrive) {
 }
 
 TEST(LineReader, AnInputThatCannotBeReadIsAnError) {
-  LineReader lines(-1, [] {});
+  LineReader lines(-1, "nothing");
   std::string_view line;
   EXPECT_THROW(lines.next(line), DataError);
+}
+
+TEST(LineReader, ALineThatIsTooLongIsRefusedBeforeItsEndIsRead) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  constexpr std::size_t kLimit = 100;
+  LineReader lines(ends[0], "a pipe", [] {}, kLimit);
+  const std::string text = "short\n" + std::string(kLimit, 'x') + "\n" + std::string(kLimit + 1, 'y');  // no end
+  ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  std::string_view line;
+  ASSERT_TRUE(lines.next(line));
+  ASSERT_TRUE(lines.next(line));
+  EXPECT_EQ(line.size(), kLimit);
+  try {
+    lines.next(line);  // the pipe is open: whoever wants more of it waits
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_EQ(e.line, 3);
+    EXPECT_EQ(e.file, "a pipe");
+  }
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 }  // namespace

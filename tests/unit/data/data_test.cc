@@ -9,8 +9,10 @@
 #include <fstream>
 #include <set>
 
+#include "base/row_limit.h"
 #include "data/collate.h"
 #include "data/epoch_sampler.h"
+#include "data/row_source.h"
 #include "data/shuffle.h"
 #include "data/text_pair.h"
 #include "tessera/base/error.h"
@@ -70,6 +72,52 @@ TEST_F(PhraseBank, NamesTheLineAtFault) {
   expect_error([&] { read_pairs(write("a.jsonl", "{\"text\":\"x\",\"label\":\"\xe4\"}\n"), {}); }, 1, {"not UTF-8"});
   expect_error([&] { read_pairs((folder_ / "none.txt").string(), {}); }, 0, {"none.txt"});
   expect_error([&] { read_pairs(write("a.xml", "x"), {}); }, 0, {".jsonl"});
+}
+
+TEST_F(Files, RowsThatNobodyMeantAreRefusedBeforeTheyAreParsed) {
+  // A row without an end: what follows the first bytes is a hole in the file.
+  const auto endless = [&](const std::string& name, const std::string& begin) {
+    const auto file = write(name, begin);
+    fs::resize_file(file, begin.size() + kMaxRowBytes + 1);
+    return file;
+  };
+  const std::vector<std::pair<std::string, std::int64_t>> files = {
+      {endless("a.jsonl", "{\"text\":\"x\",\"label\":\"y\"}\n{\"text\":\""), 2},
+      {endless("a.json", "[{\"text\":\"x\",\"label\":\"y\"},\n{\"text\":\""), 2},
+      {endless("a.csv", "text,label\na,b\n\"c"), 3},
+      {endless("b.csv", "text,label\na,b\nc"), 3},
+      {endless("a.txt", "x@y\n"), 2}};
+  for (const auto& [file, line] : files) {
+    SCOPED_TRACE(file);
+    const std::string at = fs::path(file).filename().string() + ":" + std::to_string(line) + ": this row has more than";
+    expect_error([&] { read_pairs(file, {}); }, line, {at});
+    const auto rows = open_rows(file, "text");
+    SourceRow row;
+    for (std::int64_t before = line - (file.ends_with(".csv") ? 2 : 1); before > 0; --before)
+      ASSERT_TRUE(rows->next(row));
+    expect_error([&] { rows->next(row); }, line, {at});
+  }
+}
+
+TEST_F(Files, JsonArraysAreReadAsWrittenOrNotAtAll) {
+  const auto texts = [&](const std::string& json) {
+    std::string out;
+    for (const auto& row : read_pairs(write("a.json", json), {})) out += row.source;
+    return out;
+  };
+  EXPECT_EQ(texts(R"([{"text":"],[","label":1} , {"text":"b","label":2}] )"), "],[b");
+  EXPECT_EQ(texts(R"({"version":[1,2],"data":[{"text":"a","label":1}],"end":0})"), "a");
+  EXPECT_EQ(texts(R"({"n\"[":{"data":[3]},"rows":[{"text":"c","label":1}]})"), "c");
+  for (const auto& [json, says] : std::vector<std::pair<std::string, std::string>>{
+           {R"([{"text":"a","label":1}][{"text":"b","label":2}])", "behind the array"},
+           {R"([{"text":"a","label":1} {"text":"b","label":2}])", "expected a comma"},
+           {R"([{"text":"a","label":1},,{"text":"b","label":2}])", "row 2 is empty"},
+           {R"([{"text":"a","label":1},])", "row 2 is empty"},
+           {R"([{"text":"a","label":1})", "never closed"},
+           {R"([{"text":"a","label":1)", "never closed"},
+           {R"({"rows":3})", "array of objects"}}) {
+    expect_error([&] { texts(json); }, 0, {"a.json", says});
+  }
 }
 
 TEST_F(Files, ReadsCsvWithQuotesAndLineBreaks) {

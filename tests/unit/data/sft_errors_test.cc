@@ -1,5 +1,6 @@
 // Data that cannot be used: the message names file, row and key.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -100,6 +101,14 @@ TEST_F(SftData, EmptyMixedAndMissingSplitsAreRefused) {
 TEST_F(SftData, UnknownColumnsAreListed) {
   write("train.jsonl", R"({"question": "x", "answer": "y"})");
   expect_failure("found question, answer");
+}
+
+TEST_F(SftData, APipeOrALinkToNothingIsNoDataFile) {
+  ASSERT_EQ(::mkfifo((folder_ + "/train.jsonl").c_str(), 0600), 0);
+  expect_failure("train.jsonl': expected a file, found a named pipe");
+  std::filesystem::remove(folder_ + "/train.jsonl");
+  std::filesystem::create_symlink(folder_ + "/gone.jsonl", folder_ + "/train.jsonl");
+  expect_failure("train.jsonl': it is a link to");
 }
 
 TEST_F(SftData, DamagedParquetIsNamed) {
