@@ -54,6 +54,7 @@ std::string CheckpointSaver::begin(std::int64_t step, std::string keep) {
   finish();
   const std::string folder = partial_folder(output_dir_, step);
   on_rank_zero(group_, folder, [&] {
+    lock_->check();  // a folder made anew would be another one
     remove_partial_folders(output_dir_);
     ensure_writable_folder(folder);
   });
@@ -84,6 +85,10 @@ void CheckpointSaver::finish() {
   }
 }
 
+void CheckpointSaver::check_folder() {
+  on_rank_zero(group_, output_dir_, [this] { lock_->check(); });
+}
+
 void CheckpointSaver::advance() {
   if (stage_ == Stage::kWriting)
     or_discard([this] { start_commit(); });
@@ -99,6 +104,7 @@ void CheckpointSaver::start_commit() {
   queue_.push([this, all] {
     std::vector<FileRecord> known;
     for (const auto& bytes : all) append_records(bytes, known);
+    lock_->check();
     commit_checkpoint(output_dir_, step_, group_.size(), known);
     if (limit_ > 0) rotate_checkpoints(output_dir_, limit_, keep_);
   });

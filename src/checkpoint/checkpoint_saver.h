@@ -33,6 +33,11 @@ class CheckpointSaver {
   /// written is removed then, older checkpoints are as they were.
   void finish();
 
+  /// Whether this rank sees that the output folder was taken away (run_lock.h); rank 0 looks, others say false.
+  bool is_folder_lost() const { return lock_ && lock_->is_lost(); }
+  /// Collective: CheckpointError on every rank when it was.
+  void check_folder();
+
  private:
   void start_commit();
   void finish_commit();

@@ -76,6 +76,19 @@ std::optional<std::uint32_t> known_checksum(const std::string& path, std::int64_
   return !parts.empty() && end == bytes ? std::optional(crc) : std::nullopt;
 }
 
+/// What was written must be there: who removes files of a folder that is being written would else get a manifest of the
+/// rest, and a checkpoint that says it is whole.
+void check_all_there(const std::vector<FileRecord>& known) {
+  for (const auto& part : known) {
+    std::error_code code;
+    const auto size = fs::file_size(part.name, code);
+    if (code || static_cast<std::int64_t>(size) < part.offset + part.bytes)
+      throw CheckpointError(fmt::format("'{}' was written and is {}: something else changes this folder", part.name,
+                                        code ? "gone" : "shorter now"),
+                            part.name);
+  }
+}
+
 std::vector<FileRecord> records_of(const std::string& folder, const std::vector<FileRecord>& known) {
   std::vector<FileRecord> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -116,6 +129,7 @@ std::string damage_of(const std::string& folder, const FileRecord& record, Depth
 
 void write_manifest(const std::string& folder, std::int64_t step, int world_size,
                     const std::vector<FileRecord>& known) {
+  check_all_there(known);
   ManifestJson document = {
       {"format", kFormat}, {"version", kManifestVersion}, {"created_by", "tessera " TESSERA_VERSION},
       {"step", step},      {"world_size", world_size},    {"files", ManifestJson::array()}};

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/file.h"
 #include "tessera/base/error.h"
@@ -36,28 +37,47 @@ int lock(int descriptor) {
 
 }  // namespace
 
-RunLock::RunLock(const std::string& output_dir) {
-  ensure_writable_folder(output_dir);
-  const std::string file = output_dir + "/.tessera.lock";
-  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0)
-    throw CheckpointError(fmt::format("cannot create '{}': {}", file, std::strerror(errno)), output_dir);
-  if (const int error = lock(descriptor_); error != 0) {
-    const std::string holder = holder_of(descriptor_);
-    ::close(descriptor_);
-    if (error != EWOULDBLOCK) {  // a file system without locks: nothing can be promised, nothing is in the way
-      descriptor_ = -1;
-      return;
-    }
-    throw CheckpointError(fmt::format("'{}' is being written by another run ({}); wait for it, or choose another "
-                                      "--output_dir",
-                                      output_dir, holder),
-                          output_dir);
-  }
+RunLock::RunLock(const std::string& output_dir) : output_dir_(output_dir) {
+  do {  // who holds the lock of a file that has lost its name holds nothing
+    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+    acquire();
+  } while (!name_.loss().empty());
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
   const std::string text = fmt::format("process {} on {}", ::getpid(), host);
   if (::ftruncate(descriptor_, 0) == 0) (void)!::pwrite(descriptor_, text.data(), text.size(), 0);
+}
+
+void RunLock::acquire() {
+  ensure_writable_folder(output_dir_);
+  const std::string file = output_dir_ + "/.tessera.lock";
+  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0)
+    throw CheckpointError(fmt::format("cannot create '{}': {}", file, std::strerror(errno)), output_dir_);
+  name_ = HeldName(file, descriptor_);
+  // Other errors are of a file system without locks: nothing can be promised, nothing is in the way.
+  if (lock(descriptor_) != EWOULDBLOCK) return;
+  const std::string holder = holder_of(descriptor_);
+  ::close(descriptor_);
+  throw CheckpointError(fmt::format("'{}' is being written by another run ({}); wait for it, or choose another "
+                                    "--output_dir",
+                                    output_dir_, holder),
+                        output_dir_);
+}
+
+bool RunLock::is_lost() const {
+  return !name_.loss().empty();
+}
+
+void RunLock::check() const {
+  const std::string loss = name_.loss();
+  if (loss.empty()) return;
+  throw CheckpointError(
+      fmt::format("the output folder '{0}' was taken away from this run: '{0}/.tessera.lock' {1}. What "
+                  "the run writes has no place, and another run may have the folder. Start it again; "
+                  "with --resume_from_checkpoint, where a checkpoint is left",
+                  output_dir_, loss),
+      output_dir_);
 }
 
 RunLock::~RunLock() {

@@ -17,11 +17,13 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path) {
                         ". Check that its folder exists and is writable.",
                     path_);
   }
+  name_ = HeldName(path_);
 }
 
 void MetricsFile::write(nlohmann::ordered_json row) {
   if (path_.empty()) return;
   row["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  name_.check();
   out_ << row.dump() << '\n' << std::flush;
   if (!out_) throw DataError("writing '" + path_ + "' failed: is the disk full?", path_);
 }

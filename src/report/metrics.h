@@ -4,18 +4,21 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "base/held_name.h"
+
 namespace tessera::report {
 
 class MetricsFile {
  public:
   /// Appends to the file (an empty path: writes nothing). DataError when it cannot be opened.
   explicit MetricsFile(const std::string& path);
-  /// Adds "time": seconds since 1970.
+  /// Adds "time": seconds since 1970. DataError when that fails, CheckpointError when the file was removed.
   void write(nlohmann::ordered_json row);
 
  private:
   std::string path_;
   std::ofstream out_;
+  HeldName name_;
 };
 
 }  // namespace tessera::report

@@ -3,28 +3,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "tessera/base/error.h"
 
 namespace tessera::report {
 namespace {
-
-constexpr std::array<std::uint32_t, 256> crc_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    auto c = i;
-    for (int bit = 0; bit < 8; ++bit) c = c & 1 ? c >> 1 ^ 0x82F63B78u : c >> 1;
-    table[i] = c;
-  }
-  return table;
-}
 
 template <class T>
 std::string raw(T value) {  // little-endian, as every machine this runs on
@@ -81,10 +71,7 @@ std::string file_name() {
 }  // namespace
 
 std::uint32_t masked_crc32c(std::string_view data) {
-  static constexpr auto kTable = crc_table();
-  std::uint32_t crc = 0xFFFFFFFFu;
-  for (const char c : data) crc = kTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF] ^ crc >> 8;
-  crc = ~crc;
+  const std::uint32_t crc = crc32c(data.data(), data.size());
   return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
@@ -113,6 +100,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
   path_ = (std::filesystem::path(folder) / file_name()).string();
   out_.open(path_, std::ios::binary | std::ios::trunc);
   if (!out_) throw CheckpointError("cannot create '" + path_ + "': " + std::strerror(errno), path_);
+  name_ = HeldName(path_);
   write(version_event(now()));
 }
 
@@ -125,6 +113,7 @@ void TensorBoardWriter::text(const std::string& tag, const std::string& text, st
 }
 
 void TensorBoardWriter::write(const std::string& message) {
+  name_.check();
   const auto record = tf_record(message);
   out_.write(record.data(), static_cast<std::streamsize>(record.size()));
   out_.flush();

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/held_name.h"
+
 namespace tessera::report {
 
 class TensorBoardWriter {
@@ -24,6 +26,7 @@ class TensorBoardWriter {
   void write(const std::string& event);
   std::string path_;
   std::ofstream out_;
+  HeldName name_;
 };
 
 /// CRC-32C (Castagnoli), as TFRecord masks it: rotated right by 15 bits plus a constant.

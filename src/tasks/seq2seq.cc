@@ -110,6 +110,7 @@ class Seq2SeqJob {
     bar.start_at(checkpoints.resumed_at());
     train::TrainerCallbacks callbacks = checkpoints.callbacks();
     callbacks.on_step = [&](const train::StepReport& step) {
+      checkpoints.poll(step);
       on_step(step, bar);
       checkpoints.after_step(step);
     };

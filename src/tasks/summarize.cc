@@ -139,6 +139,7 @@ class SummarizeJob {
     callbacks.on_step = [&](const train::StepReport& step) {
       if (!bar)
         bar = std::make_unique<report::ProgressBar>(err_, bars_, trainer.steps_per_epoch(), "r0 Training Epoch");
+      checkpoints.poll(step);
       on_step(step, *bar);
       checkpoints.after_step(step);
     };

@@ -135,8 +135,17 @@ void RunCheckpoints::push_torch_state(const std::string& folder) {
                                    content_.optimizer_name_in_torch, queue);
 }
 
-void RunCheckpoints::after_step(const StepReport& step) {
+void RunCheckpoints::poll(const StepReport& step) {
   saver_.poll();
+  if (step.interrupted) saver_.check_folder();
+}
+
+void RunCheckpoints::finish() {
+  saver_.finish();
+  saver_.check_folder();
+}
+
+void RunCheckpoints::after_step(const StepReport& step) {
   state_.global_step = step.step;
   state_.epoch = step.epoch;
   state_.loss_sum += step.loss;
@@ -159,7 +168,8 @@ TrainerCallbacks RunCheckpoints::callbacks() {
           .on_epoch_end = nullptr,
           .should_stop = [this] { return interrupted_; },
           .before_update = [this] { saver_.before_update(); },
-          .interruption = Interruption::requested};
+          // A step in which rank 0 finds no output folder any more ends the run as a signal does: on all ranks.
+          .interruption = [this] { return Interruption::requested() || saver_.is_folder_lost(); }};
 }
 
 }  // namespace tessera::train

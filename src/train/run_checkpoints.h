@@ -44,12 +44,14 @@ class RunCheckpoints {
   bool due(bool at_epoch_end) const;
   /// Collective. keep: a checkpoint that save_total_limit leaves.
   void save(const std::string& keep = "");
-  /// Collective. Gives names to what is written; waits for all of it.
-  void poll() { saver_.poll(); }
-  void finish() { saver_.finish(); }
+  /// Collective, after each step before anything else is written: gives names to what is written. CheckpointError on
+  /// every rank when the output folder was taken away.
+  void poll(const StepReport& step);
+  /// Collective. The same, and waits for all of it.
+  void finish();
 
-  /// Collective, for tasks without a Session: keeps the books and saves when it is due or the run is interrupted. What
-  /// is due at the last step of an epoch is saved after what the task does at the epoch's end.
+  /// Collective, for tasks without a Session, behind poll(): keeps the books and saves when it is due or the run is
+  /// interrupted. What is due at the last step of an epoch is saved after what the task does at the epoch's end.
   void after_step(const StepReport& step);
   void after_epoch();
   /// Those of a Trainer that this answers; interrupted runs stop.

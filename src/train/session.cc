@@ -113,7 +113,7 @@ bool Session::due(Interval strategy, double steps, bool at_epoch_end) const {
 }
 
 void Session::on_step(const StepReport& step) {
-  checkpoints_.poll();
+  checkpoints_.poll(step);
   state_.global_step = step.step;
   state_.epoch = step.epoch;
   state_.loss_sum += step.loss;

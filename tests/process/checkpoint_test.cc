@@ -358,5 +358,19 @@ TEST_F(Checkpoints, TwoRunsDoNotWriteOneFolder) {
   first.finish();
 }
 
+TEST_F(Checkpoints, AFolderThatIsRemovedEndsTheRunByName) {
+  for (const bool with_all : {true, false}) {  // and of a folder that stays, the metrics
+    SCOPED_TRACE(with_all);
+    test::Subprocess run(command(2, "out", {"--max_steps", "2000", "--save_strategy", "no", "--logging_steps", "1"}));
+    ASSERT_TRUE(run.wait_for_output("'loss'", std::chrono::seconds(60)));
+    const std::string lost = folder_ + (with_all ? "/out" : "/out/metrics.jsonl");
+    fs::remove_all(lost);
+    const Finished r = run.finish();
+    EXPECT_NE(r.exit_code, 0);
+    EXPECT_SAYS(r.err, "'" + lost + "' was " + (with_all ? "taken away from this run" : "removed while"));
+    EXPECT_EQ(fs::exists(lost), false);
+  }
+}
+
 }  // namespace
 }  // namespace tessera

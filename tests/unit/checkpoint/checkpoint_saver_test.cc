@@ -8,11 +8,14 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 #include "base/file.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/pretrained.h"
 #include "checkpoint/restore.h"
+#include "checkpoint/run_lock.h"
 #include "checkpoint/training_state.h"
 #include "io/tensor_source.h"
 #include "support/temp_folder.h"
@@ -176,6 +179,77 @@ TEST_F(TwoRuns, TheSecondIsTurnedAwayByName) {
     }
   }
   EXPECT_NO_THROW(CheckpointSaver(*solo, folder_, 0, SaveQueue::Mode::kNow));
+}
+
+// Its lock goes with a folder that is removed; so it asks for the lock of the folder that is there.
+TEST_F(TwoRuns, TheSecondTakesTheFolderThatIsThereWhenTheFirstOnesWasRemoved) {
+  auto first = std::make_unique<checkpoint::RunLock>(folder_);
+  std::unique_ptr<checkpoint::RunLock> second;
+  std::thread waiting([&] { second = std::make_unique<checkpoint::RunLock>(folder_); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it has opened the first one's file
+  fs::remove_all(folder_);
+  first = nullptr;
+  waiting.join();
+  EXPECT_NO_THROW(second->check());
+  EXPECT_TRUE(fs::exists(folder_ + "/.tessera.lock"));
+}
+
+using AFolderTakenAway = Saver;
+
+TEST_F(AFolderTakenAway, IsNamedOnEveryRankAndNothingIsWrittenThere) {
+  const std::vector<std::pair<const char*, std::function<void()>>> ways = {
+      {"was removed", [&] { fs::remove_all(folder_); }},
+      {"was removed", [&] { fs::rename(folder_, folder_ + "_moved"); }},
+      {"was removed", [&] { fs::remove(folder_ + "/.tessera.lock"); }},
+      {"was replaced", [&] {
+         fs::remove_all(folder_);
+         const checkpoint::RunLock other(folder_);
+       }}};
+  for (const auto& [says, take_away] : ways) {
+    fs::remove_all(folder_);
+    on_ranks(2, [&, says = says, &take_away = take_away](comm::Communicator& group, SmallNet&,
+                                                         fsdp::FullyShardedDataParallel&, optim::Optimizer&) {
+      CheckpointSaver saver(group, folder_, 0, SaveQueue::Mode::kNow);
+      EXPECT_NO_THROW(saver.check_folder());
+      EXPECT_FALSE(saver.is_folder_lost());
+      group.barrier();
+      if (group.rank() == 1) take_away();
+      group.barrier();
+      EXPECT_EQ(saver.is_folder_lost(), group.rank() == 0);
+      for (const auto& use :
+           std::vector<std::function<void()>>{[&] { saver.check_folder(); }, [&] { saver.begin(1, ""); }}) {
+        try {
+          use();
+          ADD_FAILURE() << "expected an error";
+        } catch (const CheckpointError& e) {
+          const std::string message = e.what();
+          EXPECT_NE(message.find("'" + folder_ + "' was taken away from this run"), std::string::npos) << message;
+          EXPECT_NE(message.find(says), std::string::npos) << message;
+        }
+      }
+    });
+    EXPECT_TRUE(checkpoint::list_checkpoints(folder_).empty());
+    EXPECT_FALSE(fs::exists(checkpoint::partial_folder(folder_, 1)));
+  }
+  fs::remove_all(folder_ + "_moved");
+}
+
+TEST_P(Saver, AFolderTakenAwayDuringASaveIsNamed) {
+  on_ranks(2, [&](comm::Communicator& group, SmallNet& model, fsdp::FullyShardedDataParallel& sharded,
+                  optim::Optimizer& optimizer) {
+    CheckpointSaver saver(group, folder_, 0, GetParam());
+    step(model, sharded, optimizer, 0, saver);
+    const std::string to = saver.begin(1, "");
+    checkpoint::save_pretrained(sharded, to, to, 0, &saver.queue());
+    if (group.rank() == 0) saver.queue().push([&] { fs::remove_all(folder_); });
+    EXPECT_THROW(
+        {
+          saver.end();
+          saver.finish();
+        },
+        CheckpointError);
+  });
+  EXPECT_FALSE(fs::exists(folder_ + "/checkpoint-1"));
 }
 
 }  // namespace

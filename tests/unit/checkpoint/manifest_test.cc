@@ -54,6 +54,26 @@ TEST_F(ManifestOfAFolder, ListsEveryFile) {
   EXPECT_EQ(find_damage(folder_, Depth::kChecksums), "");
 }
 
+TEST_F(ManifestOfAFolder, IsNotWrittenWhenAFileOfItIsGoneOrCut) {
+  const std::vector<FileRecord> known = {{folder_ + "/a", 10, crc32c("first file", 10), 0}};
+  EXPECT_NO_THROW(write_manifest(folder_, 8, 2, known));
+  for (const bool cut : {true, false}) {
+    if (cut)
+      fs::resize_file(folder_ + "/a", 9);
+    else
+      fs::remove(folder_ + "/a");
+    try {
+      write_manifest(folder_, 9, 2, known);
+      ADD_FAILURE() << "expected an error";
+    } catch (const CheckpointError& e) {
+      EXPECT_NE(std::string(e.what()).find(cut ? "/a' was written and is shorter" : "/a' was written and is gone"),
+                std::string::npos)
+          << e.what();
+    }
+    EXPECT_EQ(read_manifest(folder_).step, 8);
+  }
+}
+
 TEST_F(ManifestOfAFolder, NamesAFileWhoseBytesHaveChanged) {
   flip("sub/b", 3);
   EXPECT_EQ(find_damage(folder_, Depth::kSizes), "");

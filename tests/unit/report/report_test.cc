@@ -77,6 +77,19 @@ TEST(MetricsFile, NamesThePathThatCannotBeOpened) {
   }
 }
 
+TEST(MetricsFile, ThatIsRemovedIsNamedAtTheNextRow) {
+  const std::string path = testing::TempDir() + "metrics_removed.jsonl";
+  MetricsFile file(path);
+  file.write({{"step", 1}});
+  std::filesystem::remove(path);
+  try {
+    file.write({{"step", 2}});
+    FAIL();
+  } catch (const CheckpointError& e) {
+    EXPECT_NE(std::string(e.what()).find("'" + path + "' was removed"), std::string::npos) << e.what();
+  }
+}
+
 TEST(ProcessMemory, ThePeakIsAtLeastWhatIsResident) {
   const ProcessMemory m = process_memory();
   EXPECT_GT(m.resident_bytes, 1 << 20);
