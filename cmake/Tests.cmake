@@ -1,4 +1,4 @@
-# One GoogleTest program for each folder of tests: unit/<room> -> test_unit_<room>, distributed -> test_distributed, ...
+# One GoogleTest program for each folder of tests: unit/<room> -> test_unit_<room>, process -> test_process, ...
 # Each program is one ctest test, so libtorch is loaded once per program, not once per case.
 find_package(GTest REQUIRED)
 add_library(test_fake_device STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_device.cc")
@@ -30,7 +30,6 @@ endfunction()
 foreach(room base tensor config families comm io text chat data optim nn models peft fsdp checkpoint report launch estimate train tasks cli worker)
   tessera_tests(unit_${room} unit/${room} tessera_${room})
 endforeach()
-tessera_tests(distributed distributed tessera_tasks)
 tessera_tests(golden golden tessera_tasks)
 tessera_tests(process process tessera_worker)
 tessera_tests(cli cli tessera_worker)

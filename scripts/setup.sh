@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 torch_version=2.13.0
 
 packages=(cmake ninja-build ccache pkg-config python3 python3-pip unzip ca-certificates
-    libyaml-cpp-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev libspdlog-dev libfmt-dev
-    libpcre2-dev libutf8proc-dev libhwy-dev libssl-dev libgtest-dev libgmock-dev)
+    libyaml-cpp-dev nlohmann-json3-dev libsimdjson-dev libspdlog-dev libfmt-dev
+    libpcre2-dev libutf8proc-dev libhwy-dev libisal-dev libssl-dev libgtest-dev libgmock-dev)
 
 system_packages() {
     command -v dpkg-query >/dev/null || {

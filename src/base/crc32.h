@@ -1,5 +1,5 @@
 #pragma once
-// CRC-32 as zip files have it (ISO 3309).
+// CRC-32 as zip files have it (ISO 3309), by ISA-L.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// CRC-32C (Castagnoli; iSCSI, RFC 3720 B.4): what checkpoints are checked by. Uses the processor's products and
-// instruction where it has them.
+// CRC-32C (Castagnoli; iSCSI, RFC 3720 B.4): what checkpoints are checked by. By ISA-L, which takes what the processor
+// has for it.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/crc32.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -23,6 +24,13 @@ TEST(Crc32c, GivesThePublishedValues) {
   EXPECT_EQ(of(std::string(32, '\xff')), 0x62A8AB43u);
   EXPECT_EQ(of(""), 0u);
   EXPECT_EQ(crc32c_text(of("123456789")), "e3069283");
+}
+
+// ISO 3309, as zip files have it.
+TEST(Crc32, GivesThePublishedValueWhateverTheCut) {
+  const std::string text = "123456789";
+  for (std::size_t cut = 0; cut <= text.size(); ++cut)
+    EXPECT_EQ(crc32(text.data() + cut, text.size() - cut, crc32(text.data(), cut)), 0xCBF43926u) << cut;
 }
 
 TEST(Crc32c, PartsCombineToTheWhole) {
