@@ -10,24 +10,30 @@
 namespace tessera::data {
 namespace {
 
+// Behind the closing quote of the JSON text whose opening quote is at `at`; the whole text's end if there is none.
+std::size_t end_of_quoted(std::string_view text, std::size_t at) {
+  const auto begin = ++at;
+  for (; (at = text.find('"', at)) != std::string_view::npos; ++at) {
+    auto escapes = at;
+    while (escapes > begin && text[escapes - 1] == '\\') --escapes;
+    if ((at - escapes) % 2 == 0) return at + 1;
+  }
+  return text.size();
+}
+
 // Where the JSON value that begins at `at` ends, found by counting brackets; the text's end if it does not.
 std::size_t end_of_value(std::string_view text, std::size_t at) {
   int depth = 0;
-  for (bool quoted = false; at < text.size(); ++at) {
+  while (at < text.size()) {
     const char c = text[at];
-    if (quoted) {
-      if (c == '\\') ++at;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if (c == '}' || c == ']') {
-      if (depth == 0) return at;
-      if (--depth == 0) return at + 1;
-    } else if (c == ',' && depth == 0) {
-      return at;
+    if (c == '"') {
+      at = end_of_quoted(text, at);
+      continue;
     }
+    if (c == '{' || c == '[') ++depth;
+    if (depth == 0 && (c == ',' || c == '}' || c == ']')) return at;
+    ++at;
+    if ((c == '}' || c == ']') && --depth == 0) return at;
   }
   return text.size();
 }
@@ -80,11 +86,10 @@ bool JsonElements::next(std::string_view& element) {
 std::size_t JsonElements::find_array() const {
   std::size_t first = text_.size();
   for (auto at = skip_blanks(at_ + 1); at < text_.size() && text_[at] == '"'; at = skip_blanks(at + 1)) {
-    auto end = at + 1;
-    while (end < text_.size() && text_[end] != '"') end += text_[end] == '\\' ? 2 : 1;
-    const auto value = skip_blanks(skip_blanks(end + 1) + 1);
+    const auto end = end_of_quoted(text_, at);
+    const auto value = skip_blanks(skip_blanks(end) + 1);
     const bool is_array = value < text_.size() && text_[value] == '[';
-    if (is_array && text_.substr(at, end - at) == "\"data") return value;
+    if (is_array && text_.substr(at, end - at) == "\"data\"") return value;
     if (is_array) first = std::min(first, value);
     at = skip_blanks(end_of_value(text_, value));
     if (at >= text_.size() || text_[at] != ',') break;
