@@ -2,15 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "chat/bound_arguments.h"
 #include "chat/escape.h"
 #include "chat/string_format.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 
 namespace tessera::chat {
 namespace {
+
+constexpr std::int64_t kOperationWork = 30;
+constexpr std::int64_t kMaxItems = std::int64_t{1} << 40;  // far above what any budget allows
 
 [[noreturn]] void unsupported(std::string_view operation, const Value& a, const Value& b) {
   type_error(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'",
@@ -18,51 +23,50 @@ namespace {
 }
 
 template <typename Pointer>
-Value join_items(Runtime& runtime, const Pointer& a, const Pointer& b, Value (*make)(std::vector<Value>)) {
-  runtime.spend(static_cast<std::int64_t>(a->items.size() + b->items.size()));
-  std::vector<Value> items = a->items;
+Value join_items(const Pointer& a, const Pointer& b, Value (*make)(std::vector<Value>)) {
+  auto items = room_for(static_cast<std::int64_t>(a->items.size() + b->items.size()));
+  items.insert(items.end(), a->items.begin(), a->items.end());
   items.insert(items.end(), b->items.begin(), b->items.end());
   return make(std::move(items));
 }
 
-Value join_texts(Runtime& runtime, const TextPtr& a, const TextPtr& b) {
-  runtime.spend(static_cast<std::int64_t>(a->utf8.size() + b->utf8.size()));
-  if (a->safe || b->safe)
-    return make_safe((a->safe ? a->utf8 : escape_html(a->utf8)) + (b->safe ? b->utf8 : escape_html(b->utf8)));
-  return a->utf8 + b->utf8;
+Value join_texts(const TextPtr& a, const TextPtr& b) {
+  const bool safe = a->safe || b->safe;
+  TextBuilder out;
+  out += safe && !a->safe ? escape_html(a->utf8) : a->utf8;
+  out += safe && !b->safe ? escape_html(b->utf8) : b->utf8;
+  return safe ? make_safe(out.take()) : Value(out.take());
 }
 
-Value add(Runtime& runtime, const Value& a, const Value& b) {
+Value add(const Value& a, const Value& b) {
   if (const auto* text = a.get<TextPtr>()) {
-    if (b.is_text()) return join_texts(runtime, *text, *b.get<TextPtr>());
+    if (b.is_text()) return join_texts(*text, *b.get<TextPtr>());
     type_error(fmt::format("can only concatenate str (not \"{}\") to str", type_name(b)));
   }
   if (const auto* list = a.get<ListPtr>()) {
-    if (b.is<ListPtr>()) return join_items(runtime, *list, *b.get<ListPtr>(), make_list);
+    if (b.is<ListPtr>()) return join_items(*list, *b.get<ListPtr>(), make_list);
     type_error(fmt::format("can only concatenate list (not \"{}\") to list", type_name(b)));
   }
   if (const auto* tuple = a.get<TuplePtr>()) {
-    if (b.is<TuplePtr>()) return join_items(runtime, *tuple, *b.get<TuplePtr>(), make_tuple);
+    if (b.is<TuplePtr>()) return join_items(*tuple, *b.get<TuplePtr>(), make_tuple);
     type_error(fmt::format("can only concatenate tuple (not \"{}\") to tuple", type_name(b)));
   }
   unsupported("+", a, b);
 }
 
-Value repeat(Runtime& runtime, const Value& sequence, std::int64_t times) {
+Value repeat(const Value& sequence, std::int64_t times) {
   times = std::max<std::int64_t>(times, 0);
-  const auto size = sequence.is_text() ? static_cast<std::int64_t>(sequence.text().size()) : length(sequence);
-  std::int64_t total = 0;
-  if (__builtin_mul_overflow(size, times, &total)) fail(ErrorKind::kLimit, "a repeated text or list is too long");
-  runtime.spend(total);
-  if (sequence.is_text()) {
-    std::string out;
-    out.reserve(static_cast<std::size_t>(total));
-    for (std::int64_t i = 0; i < times && size > 0; ++i) out += sequence.text();
-    return out;
+  if (const auto* text = sequence.get<TextPtr>()) {
+    TextBuilder out;
+    out.repeat((*text)->utf8, times);
+    return made_of(sequence, out.take());
   }
-  std::vector<Value> out;
+  std::int64_t total = 0;
+  if (__builtin_mul_overflow(length(sequence), times, &total) || total > kMaxItems)
+    fail(ErrorKind::kLimit, "a repeated list is too long");
+  auto out = room_for(total);
   const auto items = iterate(sequence);
-  for (std::int64_t i = 0; i < times && size > 0; ++i) out.insert(out.end(), items.begin(), items.end());
+  while (static_cast<std::int64_t>(out.size()) < total) out.insert(out.end(), items.begin(), items.end());
   return sequence.is<ListPtr>() ? make_list(std::move(out)) : make_tuple(std::move(out));
 }
 
@@ -70,12 +74,12 @@ bool is_sequence(const Value& value) {
   return value.is_text() || value.is<ListPtr>() || value.is<TuplePtr>();
 }
 
-Value multiply(Runtime& runtime, const Value& a, const Value& b) {
+Value multiply(const Value& a, const Value& b) {
   const Value& sequence = is_sequence(a) ? a : b;
   const Value& times = is_sequence(a) ? b : a;
   if (!is_sequence(sequence)) unsupported("*", a, b);
   if (!times.integer()) type_error(fmt::format("can't multiply sequence by non-int of type '{}'", type_name(times)));
-  return repeat(runtime, sequence, as_index(times));
+  return repeat(sequence, as_index(times));
 }
 
 double floor_modulo(double a, double b) {
@@ -86,24 +90,6 @@ double floor_modulo(double a, double b) {
 
 void require_divisor(bool zero, const char* message) {
   if (zero) value_error(message);
-}
-
-Value integer_arithmetic(std::string_view operation, const Integer& a, const Integer& b) {
-  if (operation == "+") return a + b;
-  if (operation == "-") return a - b;
-  if (operation == "*") return a * b;
-  if (operation == "**") {
-    if (!b.is_negative()) return power(a, b);
-    require_divisor(a.is_zero(), "0.0 cannot be raised to a negative power");
-    return std::pow(a.to_double(), b.to_double());
-  }
-  if (operation == "/") {
-    require_divisor(b.is_zero(), "division by zero");
-    return a.to_double() / b.to_double();
-  }
-  require_divisor(b.is_zero(), operation == "%" ? "integer modulo by zero" : "integer division or modulo by zero");
-  const Division division = floor_divide(a, b);
-  return operation == "%" ? division.remainder : division.quotient;
 }
 
 double float_arithmetic(std::string_view operation, double a, double b) {
@@ -123,26 +109,53 @@ double float_arithmetic(std::string_view operation, double a, double b) {
   }
   require_divisor(b == 0, operation == "%" ? "float modulo" : "float floor division by zero");
   if (operation == "%") return floor_modulo(a, b);
-  const double whole = (a - floor_modulo(a, b)) / b;
-  return whole == 0 ? std::copysign(0.0, a / b) : std::floor(whole + 0.5);
+  const double rest = std::fmod(a, b);
+  const double quotient = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0) ? 1 : 0), whole = std::floor(quotient);
+  if (quotient == 0) return std::copysign(0.0, a / b);
+  return quotient - whole > 0.5 ? whole + 1 : whole;
+}
+
+double as_float(const Integer& value) {
+  const double out = value.to_double();
+  if (std::isinf(out)) value_error("int too large to convert to float");
+  return out;
+}
+
+Value integer_arithmetic(std::string_view operation, const Integer& a, const Integer& b) {
+  if (operation == "+") return a + b;
+  if (operation == "-") return a - b;
+  if (operation == "*") return a * b;
+  if (operation == "**") {
+    if (!b.is_negative()) return power(a, b);
+    require_divisor(a.is_zero(), "0.0 cannot be raised to a negative power");
+    return float_arithmetic(operation, as_float(a), as_float(b));
+  }
+  if (operation == "/") {
+    require_divisor(b.is_zero(), "division by zero");
+    const double out = divide(a, b);
+    if (std::isinf(out)) value_error("integer division result too large for a float");
+    return out;
+  }
+  require_divisor(b.is_zero(), operation == "%" ? "integer modulo by zero" : "integer division or modulo by zero");
+  const Division division = floor_divide(a, b);
+  return operation == "%" ? division.remainder : division.quotient;
 }
 
 }  // namespace
 
-Value arithmetic(Runtime& runtime, std::string_view operation, const Value& a, const Value& b) {
-  if (operation == "%" && a.is_text()) return format_percent(runtime, a, b);
+Value arithmetic(std::string_view operation, const Value& a, const Value& b) {
+  spend(kOperationWork);
+  if (operation == "%" && a.is_text()) return made_of(a, format_percent(a, b));
   require_defined(a);
   require_defined(b);
   const auto x = a.integer(), y = b.integer();
   if (x && y) {
-    runtime.spend(x->is_small() && y->is_small() ? 1 : (x->bit_length() / 32 + 1) * (y->bit_length() / 32 + 1));
     return integer_arithmetic(operation, *x, *y);
   }
-  const auto u = a.number(), v = b.number();
-  if ((x && u && std::isinf(*u)) || (y && v && std::isinf(*v))) value_error("int too large to convert to float");
-  if (u && v) return float_arithmetic(operation, *u, *v);
-  if (operation == "+") return add(runtime, a, b);
-  if (operation == "*") return multiply(runtime, a, b);
+  if (a.number() && b.number())
+    return float_arithmetic(operation, x ? as_float(*x) : *a.get<double>(), y ? as_float(*y) : *b.get<double>());
+  if (operation == "+") return add(a, b);
+  if (operation == "*") return multiply(a, b);
   unsupported(operation, a, b);
 }
 
@@ -168,9 +181,8 @@ bool compare(std::string_view operation, const Value& a, const Value& b) {
   if (operation == "<") return less(a, b);
   if (operation == ">") return less(b, a, ">");
   // Through "not greater" NaN would compare equal.
-  const auto u = a.number(), v = b.number();
-  if (operation == "<=") return u && v && !(a.integer() && b.integer()) ? *u <= *v : !less(b, a, "<=");
-  return u && v && !(a.integer() && b.integer()) ? *u >= *v : !less(a, b, ">=");
+  if (const auto order = order_of_numbers(a, b)) return operation == "<=" ? *order <= 0 : *order >= 0;
+  return operation == "<=" ? !less(b, a, "<=") : !less(a, b, ">=");
 }
 
 }  // namespace tessera::chat

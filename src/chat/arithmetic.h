@@ -1,12 +1,12 @@
 #pragma once
 #include <string_view>
 
-#include "chat/runtime.h"
+#include "chat/value.h"
 
 namespace tessera::chat {
 
 /// a + b, - * / // % **, with Python's meaning for numbers, strings, lists and tuples.
-Value arithmetic(Runtime& runtime, std::string_view operation, const Value& a, const Value& b);
+Value arithmetic(std::string_view operation, const Value& a, const Value& b);
 Value negative(const Value& value);
 Value positive(const Value& value);
 /// == != < <= > >= in, not in.

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "chat/bound_arguments.h"
+#include "chat/escape.h"
 #include "chat/methods.h"
 #include "chat/repr.h"
 #include "chat/runtime.h"
@@ -10,10 +13,38 @@
 namespace tessera::chat {
 namespace {
 
+constexpr std::int64_t kCallWork = 150;
+
+// markupsafe.escape.
+Value escaped(const Value& value) {
+  return is_safe(value) ? value : make_safe(escape_html(to_text(value)));
+}
+
+// What the methods of a safe text take in is escaped first.
+void escape_arguments(std::string_view method, Arguments& arguments) {
+  auto& given = arguments.positional;
+  const bool second = method == "replace" || method == "ljust" || method == "rjust" || method == "center";
+  if (second && given.size() > 1) given[1] = escaped(given[1]);
+  if (method != "join" || given.size() != 1 || !is_iterable(given[0])) return;
+  std::vector<Value> items = iterate(given[0]);
+  for (auto& item : items) item = escaped(item);
+  given[0] = make_list(std::move(items));
+}
+
+// And what they make is safe: texts, and lists and tuples of them.
+Value as_safe(const Value& made) {
+  if (made.is_text()) return make_safe(made.text());
+  if (!made.is<ListPtr>() && !made.is<TuplePtr>()) return made;
+  std::vector<Value> items = iterate(made);
+  for (auto& item : items) item = as_safe(item);
+  return made.is<ListPtr>() ? make_list(std::move(items)) : make_tuple(std::move(items));
+}
+
 class BoundMethod : public Object {
  public:
   BoundMethod(std::string name, Value self, Method method)
       : name_(std::move(name)), self_(std::move(self)), method_(method) {
+    spend(kCallWork);
     depth = depth_of(self_) + 1;
     if (depth > kMaxNesting) fail(ErrorKind::kLimit, "values nest too deep");
   }
@@ -21,7 +52,11 @@ class BoundMethod : public Object {
   std::string repr() const override {
     return fmt::format("<built-in method {} of {} object>", name_, chat::type_name(self_));
   }
-  Value call(Runtime& runtime, Arguments arguments) override { return method_(runtime, self_, std::move(arguments)); }
+  Value call(Runtime& runtime, Arguments arguments) override {
+    if (!is_safe(self_)) return method_(runtime, self_, std::move(arguments));
+    escape_arguments(name_, arguments);
+    return as_safe(method_(runtime, self_, std::move(arguments)));
+  }
 
  private:
   std::string name_;
@@ -47,9 +82,9 @@ Value missing(const Value& object, const Value& key) {
 }
 
 Value refused(const Value& object, std::string_view name) {
-  return std::make_shared<const Undefined>(Undefined{
+  return make_undefined(
       fmt::format("access to attribute {} of {} object is unsafe.", repr_text(name), repr_text(type_name(object))),
-      true});
+      true);
 }
 
 // __class__ and the like, which every Python object has.
@@ -80,11 +115,16 @@ std::optional<Value> character(const Text& text, std::int64_t index) {
     if (index < 0 || index >= size) return std::nullopt;
     return Value(std::string_view(text.utf8).substr(static_cast<std::size_t>(index), 1));
   }
-  const auto points = to_points(text.utf8);
-  const auto size = static_cast<std::int64_t>(points.size());
-  if (index < 0) index += size;
-  if (index < 0 || index >= size) return std::nullopt;
-  return Value(std::u32string(1, points[static_cast<std::size_t>(index)]));
+  if (index < 0) index += count_points(text.utf8);
+  spend(static_cast<std::int64_t>(text.utf8.size()));
+  const auto begins = [](char c) { return (c & 0xc0) != 0x80; };
+  for (std::size_t at = 0; index >= 0 && at < text.utf8.size(); ++at) {
+    if (!begins(text.utf8[at]) || index-- > 0) continue;
+    std::size_t end = at + 1;
+    while (end < text.utf8.size() && !begins(text.utf8[end])) ++end;
+    return Value(std::string_view(text.utf8).substr(at, end - at));
+  }
+  return std::nullopt;
 }
 
 // object[key], where that is allowed and there.
@@ -92,7 +132,8 @@ std::optional<Value> find_item(const Value& object, const Value& key) {
   if (const auto* dict = object.get<DictPtr>()) {
     try {
       if (const Value* found = (*dict)->find(key)) return *found;
-    } catch (const TemplateError&) {  // a key that cannot be one is not there
+    } catch (const TemplateError& e) {  // a key that cannot be one is not there
+      if (e.kind == ErrorKind::kLimit) throw;
     }
     return std::nullopt;
   }
@@ -102,7 +143,10 @@ std::optional<Value> find_item(const Value& object, const Value& key) {
   const Value* found = nullptr;
   if (const auto* list = object.get<ListPtr>()) found = element((*list)->items, index);
   if (const auto* tuple = object.get<TuplePtr>()) found = element((*tuple)->items, index);
-  if (const auto* text = object.get<TextPtr>()) return character(**text, index);
+  if (const auto* text = object.get<TextPtr>()) {
+    auto found = character(**text, index);
+    return found && (*text)->safe ? as_safe(*found) : found;
+  }
   if (const auto* range = object.get<Range>()) {
     const auto at = index < 0 ? index + range->size() : index;
     if (at >= 0 && at < range->size()) return Value(range->start + at * range->step);
@@ -111,32 +155,31 @@ std::optional<Value> find_item(const Value& object, const Value& key) {
 }
 
 struct Steps {
-  std::int64_t begin, count, step;
+  std::int64_t begin, end, count, step;
 };
 
 Steps resolve_slice(std::int64_t size, const Value& start, const Value& stop, const Value& step_value) {
   const auto bound = [&](const Value& value, std::int64_t otherwise, std::int64_t low, std::int64_t high) {
-    if (value.is_none()) return otherwise;
-    const auto integer = value.integer();
-    require_defined(value);
-    if (!integer) type_error("slice indices must be integers or None or have an __index__ method");
-    Integer at = *integer;
-    if (at.is_negative()) at = at + Integer(size);
-    return at < Integer(low) ? low : at > Integer(high) ? high : at.small();
+    return value.is_none() ? otherwise : std::clamp(slice_bound(value, size), low, high);
   };
-  const std::int64_t step = step_value.is_none() ? 1 : as_index(step_value);
+  const std::int64_t step = step_value.is_none() ? 1 : slice_bound(step_value, 0);
   if (step == 0) value_error("slice step cannot be zero");
   if (step > 0) {
     const auto begin = bound(start, 0, 0, size), end = bound(stop, size, 0, size);
-    return {begin, begin < end ? (end - begin - 1) / step + 1 : 0, step};
+    return {begin, end, begin < end ? (end - begin - 1) / step + 1 : 0, step};
   }
   const auto begin = bound(start, size - 1, -1, size - 1), end = bound(stop, -1, -1, size - 1);
-  return {begin, begin > end ? (begin - end - 1) / -step + 1 : 0, step};
+  return {begin, end, begin > end ? (begin - end - 1) / -step + 1 : 0, step};
 }
+
+constexpr std::int64_t kItemWork = 10;
 
 template <typename Sequence>
 Sequence take(const Sequence& from, const Steps& steps) {
+  spend(steps.count * (std::is_same_v<Sequence, std::vector<Value>> ? kItemWork : 1));
+  require_memory(steps.count * static_cast<std::int64_t>(sizeof(from[0])));
   Sequence out;
+  out.reserve(static_cast<std::size_t>(steps.count));
   for (std::int64_t i = 0; i < steps.count; ++i)
     out.push_back(from[static_cast<std::size_t>(steps.begin + i * steps.step)]);
   return out;
@@ -188,10 +231,15 @@ Value get_item(const Value& object, const Value& key) {
 
 Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
   require_defined(object);
+  // Where Python raises a TypeError jinja2 goes on with an undefined value.
+  const Value no_slice = make_undefined(
+      fmt::format("{} has no element slice({}, {}, {})", described(object), repr(start), repr(stop), repr(step)));
+  for (const auto* bound : {&start, &stop, &step})
+    if (!bound->is_none() && !bound->integer()) return no_slice;
   if (const auto* text = object.get<TextPtr>()) {
     const auto steps = resolve_slice(length(object), start, stop, step);
-    if ((*text)->ascii) return take((*text)->utf8, steps);
-    return take(to_points((*text)->utf8), steps);
+    return made_of(object,
+                   (*text)->ascii ? take((*text)->utf8, steps) : to_utf8(take(to_points((*text)->utf8), steps)));
   }
   if (const auto* list = object.get<ListPtr>())
     return make_list(take((*list)->items, resolve_slice(length(object), start, stop, step)));
@@ -199,11 +247,10 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
     return make_tuple(take((*tuple)->items, resolve_slice(length(object), start, stop, step)));
   if (const auto* range = object.get<Range>()) {
     const auto steps = resolve_slice(range->size(), start, stop, step);
-    const auto first = range->start + steps.begin * range->step, stride = range->step * steps.step;
-    return Range{first, first + steps.count * stride, stride};
+    return Range{range->start + steps.begin * range->step, range->start + steps.end * range->step,
+                 range->step * steps.step};
   }
-  type_error(object.is<DictPtr>() ? "unhashable type: 'slice'"
-                                  : fmt::format("'{}' object is not subscriptable", type_name(object)));
+  return no_slice;
 }
 
 }  // namespace tessera::chat

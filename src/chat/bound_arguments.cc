@@ -20,7 +20,7 @@ BoundArguments::BoundArguments(const char* function, Arguments arguments, std::i
     given_[i] = true;
   }
   for (auto& [name, value] : arguments.named) {
-    const auto it = std::find(names.begin(), names.end(), name);
+    const auto it = name.empty() ? names.end() : std::find(names.begin(), names.end(), name);
     if (it == names.end()) type_error(fmt::format("{}() got an unexpected keyword argument '{}'", function, name));
     const auto i = static_cast<std::size_t>(it - names.begin());
     if (given_[i]) type_error(fmt::format("{}() got multiple values for argument '{}'", function, name));
@@ -28,7 +28,9 @@ BoundArguments::BoundArguments(const char* function, Arguments arguments, std::i
     given_[i] = true;
   }
   for (std::size_t i = 0; i < required; ++i)
-    if (!given_[i]) type_error(fmt::format("{}() missing required argument: '{}'", function, *(names.begin() + i)));
+    if (!given_[i])
+      type_error(
+          fmt::format("{}() takes at least {} argument(s): '{}' is missing", function, required, *(names.begin() + i)));
 }
 
 bool BoundArguments::truth(std::size_t i, bool otherwise) const {
@@ -41,6 +43,21 @@ std::int64_t BoundArguments::integer(std::size_t i, std::int64_t otherwise) cons
 
 std::string BoundArguments::text(std::size_t i, std::string_view otherwise) const {
   return given_[i] ? to_text(values_[i]) : std::string(otherwise);
+}
+
+const std::string& required_text(const Value& value, const char* function) {
+  require_defined(value);
+  if (!value.is_text()) type_error(fmt::format("{}() argument must be str, not {}", function, type_name(value)));
+  return value.text();
+}
+
+std::int64_t slice_bound(const Value& value, std::int64_t size) {
+  require_defined(value);
+  const auto integer = value.integer();
+  if (!integer) type_error("slice indices must be integers or None or have an __index__ method");
+  constexpr std::int64_t kFar = std::int64_t{1} << 62;
+  const auto at = *integer > Integer(kFar) ? kFar : *integer < Integer(-kFar) ? -kFar : integer->small();
+  return at < 0 ? at + size : at;
 }
 
 std::int64_t as_index(const Value& value) {

@@ -11,10 +11,12 @@ namespace tessera::chat {
 
 class BoundArguments {
  public:
-  /// TypeError for too many, unknown or doubled ones, and when fewer than `required` are given.
+  /// A parameter without a name ("") is given by its place only. TypeError for too many, unknown or doubled ones, and
+  /// when fewer than `required` are given.
   BoundArguments(const char* function, Arguments arguments, std::initializer_list<std::string_view> names,
                  std::size_t required = 0);
 
+  std::size_t size() const { return values_.size(); }
   bool has(std::size_t i) const { return given_[i]; }
   const Value& operator[](std::size_t i) const { return values_[i]; }
   Value get(std::size_t i, Value otherwise) const { return given_[i] ? values_[i] : std::move(otherwise); }
@@ -28,6 +30,10 @@ class BoundArguments {
   std::vector<bool> given_;
 };
 
+/// The text of an argument of `function`; TypeError where it is none.
+const std::string& required_text(const Value& value, const char* function);
+/// A bound of a slice of `size` items: counted from the end where it is negative; far ones come near.
+std::int64_t slice_bound(const Value& value, std::int64_t size);
 /// An integer that fits 64 bits; TypeError or OverflowError otherwise.
 std::int64_t as_index(const Value& value);
 

@@ -1,9 +1,11 @@
 #include "chat/escape.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <utility>
 
+#include "chat/text_builder.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
@@ -15,7 +17,7 @@ std::pair<std::string, std::size_t> entity(std::string_view text) {
       {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\xc2\xa0"}}};
   for (const auto& [name, character] : kNames)
     if (text.starts_with(name)) return {std::string(character), name.size()};
-  const auto end = text.find(';');
+  const auto end = text.substr(0, 12).find(';');
   if (!text.starts_with("&#") || end == std::string_view::npos || end < 3 || end > 10) return {};
   const bool hex = (text[2] | 32) == 'x';
   const std::string digits(text.substr(hex ? 3 : 2, end - (hex ? 3 : 2)));
@@ -30,7 +32,7 @@ std::pair<std::string, std::size_t> entity(std::string_view text) {
 }  // namespace
 
 std::string escape_html(std::string_view text) {
-  std::string out;
+  TextBuilder out;
   for (char c : text) {
     switch (c) {
       case '&':
@@ -52,21 +54,23 @@ std::string escape_html(std::string_view text) {
         out += c;
     }
   }
-  return out;
+  return out.take();
 }
 
 std::string strip_tags(std::string_view text) {
-  std::string bare;
-  for (std::size_t at = 0; at < text.size();) {
-    const bool comment = text.substr(at, 4) == "<!--";
-    const auto end = text[at] != '<' ? std::string_view::npos : text.find(comment ? "-->" : ">", at);
-    if (end != std::string_view::npos)
-      at = end + (comment ? 3 : 1);
-    else
-      bare += text[at++];
+  // Comments and tags; the first that is not closed ends the search.
+  TextBuilder bare;
+  std::size_t at = 0;
+  for (auto open = text.find('<'); open != std::string_view::npos; open = text.find('<', at)) {
+    const bool comment = text.substr(open, 4) == "<!--";
+    const auto close = comment ? text.find("-->", open + 4) : text.find('>', open);
+    if (close == std::string_view::npos) break;
+    bare += text.substr(at, open - at);
+    at = close + (comment ? 3 : 1);
   }
+  bare += text.substr(at);
   std::u32string words;
-  for (char32_t c : to_points(bare)) {
+  for (char32_t c : to_points(bare.text())) {
     if (!is_space(c))
       words += c;
     else if (!words.empty() && words.back() != ' ')
@@ -74,14 +78,17 @@ std::string strip_tags(std::string_view text) {
   }
   if (!words.empty() && words.back() == ' ') words.pop_back();
   const std::string collapsed = to_utf8(words);
-  std::string out;
+  TextBuilder out;
   for (std::size_t at = 0; at < collapsed.size();) {
     const auto [character, size] =
         collapsed[at] == '&' ? entity(std::string_view(collapsed).substr(at)) : std::pair<std::string, std::size_t>{};
-    out += size > 0 ? character : std::string(1, collapsed[at]);
-    at += size > 0 ? size : 1;
+    if (size > 0)
+      out += character;
+    else
+      out += collapsed[at];
+    at += std::max<std::size_t>(size, 1);
   }
-  return out;
+  return out.take();
 }
 
 }  // namespace tessera::chat

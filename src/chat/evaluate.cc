@@ -11,21 +11,22 @@
 #include "chat/tests.h"
 
 namespace tessera::chat {
+namespace {
+
+// In the budget's units.
+constexpr std::int64_t kNodeWork = 30, kCallWork = 100;
+
+}  // namespace
 
 Interpreter::Deeper::Deeper(Interpreter& interpreter) : interpreter(interpreter) {
-  if (++interpreter.depth_ <= interpreter.limits_.depth) return;
+  if (++interpreter.depth_ <= interpreter.max_depth_) return;
   --interpreter.depth_;
   fail(ErrorKind::kLimit, "maximum recursion depth exceeded");
 }
 
-void Interpreter::spend(std::int64_t work) {
-  work_ += work;
-  if (work_ > limits_.work || work < 0) fail(ErrorKind::kLimit, "the template does too much work; it may not end");
-}
-
 Value Interpreter::evaluate(const Expression& expression, const ScopePtr& scope) {
   const Deeper deeper(*this);
-  spend(1);
+  spend(kNodeWork);
   at_ = expression.at;
   return evaluate_node(expression, scope);
 }
@@ -50,9 +51,7 @@ Value Interpreter::evaluate_node(const Expression& e, const ScopePtr& scope) {
     }
     case ExpressionKind::kSlice: {
       const auto parts = evaluate_parts(e, scope);
-      Value out = get_slice(parts[0], parts[1], parts[2], parts[3]);
-      if (const auto size = length_if_any(out)) spend(*size);
-      return out;
+      return get_slice(parts[0], parts[1], parts[2], parts[3]);
     }
     case ExpressionKind::kCall:
       return evaluate_call(e, scope, nullptr);
@@ -84,7 +83,7 @@ Value Interpreter::evaluate_node(const Expression& e, const ScopePtr& scope) {
     case ExpressionKind::kArithmetic: {
       const Value left = evaluate(*e.parts[0], scope), right = evaluate(*e.parts[1], scope);
       at_ = e.at;
-      return arithmetic(*this, e.name, left, right);
+      return arithmetic(e.name, left, right);
     }
     case ExpressionKind::kConcat:
       return evaluate_concat(e, scope);
@@ -112,7 +111,7 @@ Value Interpreter::evaluate_name(const std::string& name, const ScopePtr& scope)
 Value Interpreter::make_namespace(Arguments arguments) {
   auto space = std::make_shared<Namespace>(Namespace{make_dict_from(std::move(arguments))});
   namespaces_.push_back(space);
-  spend(64);
+  spend(kCallWork);
   return space;
 }
 
@@ -144,9 +143,6 @@ Value Interpreter::evaluate_compare(const Expression& e, const ScopePtr& scope) 
   for (std::size_t i = 0; i < e.operators.size(); ++i) {
     Value right = evaluate(*e.parts[i + 1], scope);
     at_ = e.at;
-    if (!left.is_text() || !right.is_text()) {
-      if (const auto size = length_if_any(right)) spend(*size);
-    }
     if (!compare(e.operators[i], left, right)) return false;
     left = std::move(right);
   }
@@ -154,13 +150,9 @@ Value Interpreter::evaluate_compare(const Expression& e, const ScopePtr& scope) 
 }
 
 Value Interpreter::evaluate_concat(const Expression& e, const ScopePtr& scope) {
-  std::string out;
-  for (const auto& value : evaluate_parts(e, scope)) {
-    const std::string text = to_text(value);
-    spend(static_cast<std::int64_t>(text.size()));
-    out += text;
-  }
-  return out;
+  TextBuilder out;
+  for (const auto& value : evaluate_parts(e, scope)) value.is_text() ? out += value.text() : out += to_text(value);
+  return out.take();
 }
 
 Arguments Interpreter::evaluate_arguments(const Expression& e, const ScopePtr& scope) {
@@ -169,7 +161,6 @@ Arguments Interpreter::evaluate_arguments(const Expression& e, const ScopePtr& s
   for (const auto& [name, argument] : e.named) out.named.emplace_back(name, evaluate(*argument, scope));
   if (e.star) {
     const auto more = iterate(evaluate(*e.star, scope));
-    spend(static_cast<std::int64_t>(more.size()));
     out.positional.insert(out.positional.end(), more.begin(), more.end());
   }
   if (e.double_star) {
@@ -178,6 +169,7 @@ Arguments Interpreter::evaluate_arguments(const Expression& e, const ScopePtr& s
     if (dict == nullptr) type_error(fmt::format("argument after ** must be a mapping, not {}", type_name(more)));
     for (const auto& [key, value] : (*dict)->items()) {
       if (!key.is_text()) type_error("keywords must be strings");
+      spend(kCallWork + static_cast<std::int64_t>(key.text().size()));
       out.named.emplace_back(key.text(), value);
     }
   }
@@ -194,6 +186,7 @@ Value Interpreter::evaluate_call(const Expression& e, const ScopePtr& scope, con
 
 Value Interpreter::call(const Value& callee, Arguments arguments) {
   require_defined(callee);
+  spend(kCallWork);
   const auto* object = callee.get<ObjectPtr>();
   if (object == nullptr) type_error(fmt::format("'{}' object is not callable", type_name(callee)));
   const ObjectPtr alive = *object;
@@ -204,14 +197,14 @@ Value Interpreter::filter(const std::string& name, const Value& input, Arguments
   const Filter function = find_filter(name);
   if (function == nullptr) fail(ErrorKind::kSyntax, fmt::format("No filter named {} found.", repr_text(name)));
   const Deeper deeper(*this);
-  spend(1);
+  spend(kCallWork);
   return function(*this, input, std::move(arguments));
 }
 
 bool Interpreter::test(const std::string& name, const Value& input, Arguments arguments) {
   const Test function = find_test(name);
   if (function == nullptr) fail(ErrorKind::kSyntax, fmt::format("No test named {} found.", repr_text(name)));
-  spend(1);
+  spend(kCallWork);
   return function(*this, input, std::move(arguments));
 }
 

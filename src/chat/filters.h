@@ -15,6 +15,8 @@ struct FilterEntry {
 
 /// Null where there is none of that name.
 Filter find_filter(std::string_view name);
+/// All of them.
+std::vector<FilterEntry> all_filters();
 
 // The parts of the table: text_filters.cc, sequence_filters.cc, select_filters.cc, number_filters.cc.
 const std::vector<FilterEntry>& text_filters();
@@ -23,7 +25,8 @@ const std::vector<FilterEntry>& select_filters();
 const std::vector<FilterEntry>& number_filters();
 
 /// "a.b.0": the attribute of an attribute, or an item; `path` may be an integer. None: the value itself.
-Value get_path(const Value& value, const Value& path);
+/// `otherwise` takes the place of what is undefined on the way, unless it is none.
+Value get_path(const Value& value, const Value& path, const Value& otherwise = {});
 /// Strings in lower case, others as they are: what sort, unique, min, max and groupby compare by default.
 Value ignore_case(const Value& value);
 

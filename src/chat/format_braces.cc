@@ -4,22 +4,26 @@
 #include <cmath>
 
 #include "chat/bound_arguments.h"
+#include "chat/escape.h"
 #include "chat/format_number.h"
 #include "chat/repr.h"
+#include "chat/runtime.h"
 #include "chat/string_format.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxWidth = 1 << 30;  // wider ones are not read; what is written is charged
+constexpr std::int64_t kFieldWork = 200;
 
 struct Spec {
   char32_t fill = ' ';
   char32_t align = 0;
   char sign = '-';
-  bool zero = false;
+  bool zero = false, no_negative_zero = false;
   std::int64_t width = 0;
   NumberFormat number;
 };
@@ -49,6 +53,10 @@ Spec parse_spec(std::string_view text, const Value& value) {
     spec.align = points[at++];
   }
   if (peek() == '+' || peek() == '-' || peek() == ' ') spec.sign = static_cast<char>(points[at++]);
+  if (peek() == 'z') {
+    spec.no_negative_zero = true;
+    ++at;
+  }
   if (peek() == '#') {
     spec.number.alternate = true;
     ++at;
@@ -74,24 +82,18 @@ Spec parse_spec(std::string_view text, const Value& value) {
   return spec;
 }
 
-std::string padded(Runtime& runtime, const Spec& spec, char32_t default_align, const std::string& sign,
-                   const std::string& body) {
+std::string padded(const Spec& spec, char32_t default_align, const std::string& sign, const std::string& body) {
   const auto margin = spec.width - count_points(sign) - count_points(body);
-  runtime.spend(std::max<std::int64_t>(margin, 0) + static_cast<std::int64_t>(body.size()));
-  if (margin <= 0) return sign + body;
-  const auto fill = [&](std::int64_t count) {
-    return to_utf8(std::u32string(static_cast<std::size_t>(count), spec.fill));
-  };
-  switch (spec.align == 0 ? default_align : spec.align) {
-    case '<':
-      return sign + body + fill(margin);
-    case '=':
-      return sign + fill(margin) + body;
-    case '^':
-      return fill(margin / 2) + sign + body + fill(margin - margin / 2);
-    default:
-      return fill(margin) + sign + body;
-  }
+  const std::string fill = to_utf8(std::u32string(1, spec.fill));
+  const char32_t align = spec.align == 0 ? default_align : spec.align;
+  const std::int64_t before = align == '^' ? margin / 2 : align == '<' || align == '=' ? 0 : margin;
+  TextBuilder out;
+  out.repeat(fill, before);
+  out += sign;
+  if (align == '=') out.repeat(fill, margin);
+  out += body;
+  if (align == '<' || align == '^') out.repeat(fill, margin - before);
+  return out.take();
 }
 
 std::string sign_of(const Spec& spec, bool negative) {
@@ -100,11 +102,11 @@ std::string sign_of(const Spec& spec, bool negative) {
 
 class BraceFormat {
  public:
-  BraceFormat(Runtime& runtime, const Arguments& arguments) : runtime_(runtime), arguments_(arguments) {}
+  BraceFormat(const Arguments& arguments, bool safe) : arguments_(arguments), safe_(safe) {}
 
   std::string run(std::string_view text, int depth) {
     if (depth > 2) value_error("Max string recursion exceeded");
-    std::string out;
+    TextBuilder out;
     for (std::size_t at = 0; at < text.size();) {
       const char c = text[at];
       const bool doubled = at + 1 < text.size() && text[at + 1] == c;
@@ -122,7 +124,7 @@ class BraceFormat {
         ++at;
       }
     }
-    return out;
+    return out.take();
   }
 
  private:
@@ -135,7 +137,7 @@ class BraceFormat {
   }
 
   std::string field(std::string_view field, int depth) {
-    runtime_.spend(16);
+    spend(kFieldWork + static_cast<std::int64_t>(field.size()));
     std::size_t end = 0;
     for (bool inside = false; end < field.size(); ++end) {
       if (field[end] == '[') inside = true;
@@ -147,12 +149,16 @@ class BraceFormat {
       const char conversion = end + 1 < field.size() ? field[end + 1] : '\0';
       if (conversion != 's' && conversion != 'r' && conversion != 'a')
         value_error(fmt::format("Unknown conversion specifier '{}'", conversion));
-      value = conversion == 's' ? Value(to_text(value)) : Value(repr(value));
+      value = conversion == 's' ? Value(to_text(value)) : Value(conversion == 'a' ? ascii(value) : repr(value));
       end += 2;
       if (end < field.size() && field[end] != ':') value_error("expected ':' after conversion specifier");
     }
     const std::string spec = end < field.size() ? run(field.substr(end + 1), depth + 1) : "";
-    return format_value(runtime_, value, spec);
+    if (!safe_) return format_value(value, spec);
+    // Of a safe text: what is filled in is escaped.
+    const bool safe = is_safe(value);
+    if (safe && !spec.empty()) value_error("Unsupported format specification for Markup.");
+    return safe ? value.text() : escape_html(format_value(value, spec));
   }
 
   static bool is_number(std::string_view text) {
@@ -195,15 +201,14 @@ class BraceFormat {
     return value;
   }
 
-  Runtime& runtime_;
   const Arguments& arguments_;
   std::size_t automatic_ = 0;
-  bool numbered_ = false;
+  bool safe_, numbered_ = false;
 };
 
 }  // namespace
 
-std::string format_value(Runtime& runtime, const Value& value, std::string_view text) {
+std::string format_value(const Value& value, std::string_view text) {
   if (text.empty()) return to_text(value);
   if (!value.is_text() && !value.number())
     type_error(fmt::format("unsupported format string passed to {}.__format__", type_name(value)));
@@ -211,26 +216,41 @@ std::string format_value(Runtime& runtime, const Value& value, std::string_view 
   if (value.is_text()) {
     if (spec.number.type != '\0' && spec.number.type != 's')
       value_error(fmt::format("Unknown format code '{}' for object of type 'str'", spec.number.type));
+    if (spec.no_negative_zero) value_error("Negative zero coercion (z) not allowed in string format specifier");
+    if (spec.number.grouping != '\0') value_error(fmt::format("Cannot specify '{}' with 's'.", spec.number.grouping));
     if (spec.align == '=' && !spec.zero) value_error("'=' alignment not allowed in string format specifier");
     if (spec.align == '=') spec.align = '<';
     auto points = to_points(value.text());
     if (spec.number.precision >= 0) points = points.substr(0, static_cast<std::size_t>(spec.number.precision));
-    return padded(runtime, spec, '<', "", to_utf8(points));
+    return padded(spec, '<', "", to_utf8(points));
   }
   const auto integer = value.integer();
   const bool as_float = !integer || std::string_view("eEfFgG%").find(spec.number.type) != std::string_view::npos;
-  if (integer && spec.number.type == 'c')
-    return padded(runtime, spec, '<', "", to_utf8(std::u32string(1, static_cast<char32_t>(as_index(value)))));
+  if (integer && spec.number.type == 'c') {
+    const auto code = as_index(value);
+    if (code < 0 || code > 0x10ffff) value_error("%c arg not in range(0x110000)");
+    return padded(spec, '<', "", to_utf8(std::u32string(1, static_cast<char32_t>(code))));
+  }
+  const auto set_zeros = [&](const std::string& sign) {
+    if (spec.fill == '0' && spec.align == '=') spec.number.zeros = spec.width - count_points(sign);
+    return sign;
+  };
   if (as_float && !(integer && spec.number.type == '\0')) {
     const double number = *value.number();
-    return padded(runtime, spec, '>', sign_of(spec, std::signbit(number)), format_float(number, spec.number));
+    std::string sign = set_zeros(sign_of(spec, std::signbit(number)));
+    const std::string digits = format_float(number, spec.number);
+    if (spec.no_negative_zero && digits.find_first_of("123456789ainf") == std::string::npos)
+      sign = sign_of(spec, false);
+    return padded(spec, '>', sign, digits);
   }
   if (spec.number.precision >= 0) value_error("Precision not allowed in integer format specifier");
-  return padded(runtime, spec, '>', sign_of(spec, integer->is_negative()), format_integer(*integer, spec.number));
+  if (spec.no_negative_zero) value_error("Negative zero coercion (z) not allowed in format specifier with integer");
+  const std::string sign = set_zeros(sign_of(spec, integer->is_negative()));
+  return padded(spec, '>', sign, format_integer(*integer, spec.number));
 }
 
-std::string format_braces(Runtime& runtime, const Value& format, const Arguments& arguments) {
-  return BraceFormat(runtime, arguments).run(format.text(), 1);
+std::string format_braces(const Value& format, const Arguments& arguments) {
+  return BraceFormat(arguments, is_safe(format)).run(format.text(), 1);
 }
 
 }  // namespace tessera::chat

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 
 #include "chat/repr.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 
 namespace tessera::chat {
 namespace {
@@ -18,16 +22,38 @@ std::string upper_ascii(std::string text) {
   return text;
 }
 
-std::string grouped(const std::string& digits, char separator, std::size_t size) {
-  if (separator == '\0') return digits;
-  std::size_t whole = 0;
-  while (whole < digits.size() && std::isxdigit(static_cast<unsigned char>(digits[whole]))) ++whole;
-  std::string out;
-  for (std::size_t i = 0; i < whole; ++i) {
-    if (i > 0 && (whole - i) % size == 0) out += separator;
-    out += digits[i];
+// The first `whole` digits with separators, and zeros before them up to `least` characters in all.
+std::string grouped(const std::string& digits, std::size_t whole, const NumberFormat& format, std::int64_t size,
+                    std::int64_t least) {
+  if (format.grouping == '\0') return digits;
+  auto left = static_cast<std::int64_t>(whole);
+  least -= static_cast<std::int64_t>(digits.size() - whole);
+  std::vector<std::string> groups;  // from the last
+  for (;;) {
+    const auto count = std::min(size, std::max({left, least, std::int64_t{1}})), taken = std::min(left, count);
+    groups.push_back(std::string(static_cast<std::size_t>(count - taken), '0') +
+                     digits.substr(static_cast<std::size_t>(left - taken), static_cast<std::size_t>(taken)));
+    spend(100);
+    left -= taken;
+    least -= count;
+    if (left <= 0 && least <= 0) break;
+    --least;  // the separator
   }
-  return out + digits.substr(whole);
+  TextBuilder out;
+  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
+    if (!out.empty()) out += format.grouping;
+    out += *group;
+  }
+  out += std::string_view(digits).substr(whole);
+  return out.take();
+}
+
+// As printf's conversion `type` does.
+std::string print(double value, bool alternate, char type, int precision) {
+  std::array<char, 2048> buffer{};
+  const std::string conversion = fmt::format("%{}.*{}", alternate ? "#" : "", type);
+  const int size = std::snprintf(buffer.data(), buffer.size(), conversion.c_str(), precision, value);
+  return {buffer.data(), static_cast<std::size_t>(size)};
 }
 
 }  // namespace
@@ -66,7 +92,9 @@ std::string format_integer(const Integer& value, const NumberFormat& format) {
   if (static_cast<int>(digits.size()) < format.precision)
     digits.insert(0, static_cast<std::size_t>(format.precision) - digits.size(), '0');
   const bool decimal = prefix.empty();
-  return (format.alternate ? prefix : "") + grouped(digits, format.grouping, decimal ? 3 : 4);
+  if (!format.alternate) prefix.clear();
+  return prefix + grouped(digits, digits.size(), format, decimal ? 3 : 4,
+                          format.zeros - static_cast<std::int64_t>(prefix.size()));
 }
 
 std::string format_float(double value, const NumberFormat& format) {
@@ -78,7 +106,6 @@ std::string format_float(double value, const NumberFormat& format) {
     return (upper ? upper_ascii(name) : name) + (format.type == '%' ? "%" : "");
   }
   const int precision = format.precision < 0 ? 6 : format.precision;
-  const std::string_view hash = format.alternate ? "#" : "";
   std::string out;
   switch (format.type) {
     case '\0':
@@ -86,30 +113,29 @@ std::string format_float(double value, const NumberFormat& format) {
       if (format.precision < 0) {
         out = repr_float(magnitude);
       } else {
-        out = fmt::format("{:.{}g}", magnitude, std::max(precision, 1));
+        out = print(magnitude, format.alternate, 'g', std::max(precision, 1));
         if (out.find_first_of(".e") == std::string::npos) out += ".0";
       }
       break;
     case 'e':
     case 'E':
-      out = fmt::format(fmt::runtime(fmt::format("{{:{}.{{}}e}}", hash)), magnitude, precision);
-      break;
     case 'f':
     case 'F':
-      out = fmt::format(fmt::runtime(fmt::format("{{:{}.{{}}f}}", hash)), magnitude, precision);
+      out = print(magnitude, format.alternate, static_cast<char>(format.type | 32), precision);
       break;
     case 'g':
     case 'G':
     case 'n':
-      out = fmt::format(fmt::runtime(fmt::format("{{:{}.{{}}g}}", hash)), magnitude, std::max(precision, 1));
+      out = print(magnitude, format.alternate, 'g', std::max(precision, 1));
       break;
     case '%':
-      out = fmt::format("{:.{}f}%", magnitude * 100, precision);
+      out = print(magnitude * 100, format.alternate, 'f', precision) + '%';
       break;
     default:
       value_error(fmt::format("Unknown format code '{}' for object of type 'float'", format.type));
   }
-  return grouped(upper ? upper_ascii(out) : out, format.grouping, 3);
+  const auto whole = std::min(out.find_first_not_of("0123456789"), out.size());
+  return grouped(upper ? upper_ascii(out) : out, whole, format, 3, format.zeros);
 }
 
 }  // namespace tessera::chat

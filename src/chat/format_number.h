@@ -11,6 +11,7 @@ struct NumberFormat {
   int precision = -1;
   bool alternate = false;  // '#'
   char grouping = '\0';    // ',' or '_'
+  std::int64_t zeros = 0;  // the least length, reached by zeros in front that are grouped as well
 };
 
 /// The digits without a sign (of the absolute value).

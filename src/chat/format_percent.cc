@@ -4,16 +4,19 @@
 #include <cmath>
 
 #include "chat/bound_arguments.h"
+#include "chat/escape.h"
 #include "chat/format_number.h"
 #include "chat/repr.h"
 #include "chat/string_format.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxWidth = 1 << 30;  // wider ones are not read; what is written is charged
+constexpr std::int64_t kFieldWork = 200;
 
 struct Conversion {
   bool left = false, zero = false, plus = false, blank = false;
@@ -23,10 +26,10 @@ struct Conversion {
 
 class PercentFormat {
  public:
-  PercentFormat(Runtime& runtime, const std::string& format, const Value& arguments)
-      : runtime_(runtime), format_(format), arguments_(arguments) {
-    if (const auto* tuple = arguments.get<TuplePtr>())
-      values_ = (*tuple)->items;
+  PercentFormat(const Value& format, const Value& arguments)
+      : format_(format.text()), arguments_(arguments), safe_(is_safe(format)) {
+    if (arguments.is<TuplePtr>())
+      values_ = iterate(arguments);
     else
       values_ = {arguments};
   }
@@ -34,16 +37,17 @@ class PercentFormat {
   std::string run() {
     while (at_ < format_.size()) {
       const auto percent = format_.find('%', at_);
-      out_ += format_.substr(at_, percent - at_);
+      out_ += std::string_view(format_).substr(at_, percent - at_);
       if (percent == std::string::npos) break;
       at_ = percent + 1;
+      spend(kFieldWork);
       convert();
-      runtime_.spend(16);
     }
-    const bool mapping = arguments_.is<DictPtr>() || arguments_.is<ListPtr>() || arguments_.is<Range>();
+    const bool mapping =
+        arguments_.is<DictPtr>() || arguments_.is_undefined() || arguments_.is<ListPtr>() || arguments_.is<Range>();
     if (next_ < values_.size() && !named_ && !mapping)
       type_error("not all arguments converted during string formatting");
-    return std::move(out_);
+    return out_.take();
   }
 
  private:
@@ -125,7 +129,7 @@ class PercentFormat {
       case 's':
       case 'r':
       case 'a': {
-        std::u32string text = to_points(letter == 's' ? to_text(value) : repr(value));
+        std::u32string text = to_points(shown(value, letter));
         if (c.number.precision >= 0) text = text.substr(0, static_cast<std::size_t>(c.number.precision));
         return add_padded(c, "", to_utf8(text), false);
       }
@@ -160,6 +164,13 @@ class PercentFormat {
     }
   }
 
+  // Escaped where a safe text is filled in.
+  std::string shown(const Value& value, char letter) const {
+    if (safe_ && letter == 's' && is_safe(value)) return value.text();
+    const std::string text = letter == 's' ? to_text(value) : letter == 'a' ? ascii(value) : repr(value);
+    return safe_ ? escape_html(text) : text;
+  }
+
   void write_integer(Conversion& c, char letter, const Value& value) {
     require_defined(value);
     auto integer = value.integer();
@@ -178,29 +189,27 @@ class PercentFormat {
 
   void add_padded(const Conversion& c, const std::string& sign, const std::string& body, bool number) {
     const auto margin = c.width - count_points(sign) - count_points(body);
-    runtime_.spend(std::max<std::int64_t>(margin, 0) + static_cast<std::int64_t>(body.size()));
-    const std::string blanks(static_cast<std::size_t>(std::max<std::int64_t>(margin, 0)),
-                             c.zero && number && !c.left ? '0' : ' ');
-    if (c.left)
-      out_ += sign + body + blanks;
-    else
-      out_ += c.zero && number ? sign + blanks + body : blanks + sign + body;
+    const bool zeros = c.zero && number && !c.left;
+    if (!c.left && !zeros) out_.repeat(" ", margin);
+    out_ += sign;
+    if (zeros) out_.repeat("0", margin);
+    out_ += body;
+    if (c.left) out_.repeat(" ", margin);
   }
 
-  Runtime& runtime_;
   const std::string& format_;
   const Value& arguments_;
   std::vector<Value> values_;
   std::optional<Value> chosen_;
   std::size_t next_ = 0, at_ = 0;
-  bool named_ = false;
-  std::string out_;
+  bool safe_, named_ = false;
+  TextBuilder out_;
 };
 
 }  // namespace
 
-std::string format_percent(Runtime& runtime, const Value& format, const Value& arguments) {
-  return PercentFormat(runtime, format.text(), arguments).run();
+std::string format_percent(const Value& format, const Value& arguments) {
+  return PercentFormat(format, arguments).run();
 }
 
 }  // namespace tessera::chat

@@ -12,10 +12,12 @@
 #include "chat/repr.h"
 #include "chat/runtime.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 
 namespace tessera::chat {
 namespace {
 
+constexpr std::int64_t kClockWork = 2000;
 constexpr std::int64_t kMaxRange = 100000;  // jinja2.sandbox.MAX_RANGE
 
 Value range(Runtime&, Arguments arguments) {
@@ -47,6 +49,7 @@ Value strftime_now(Runtime&, Arguments arguments) {
   const BoundArguments bound("strftime_now", std::move(arguments), {"format"}, 1);
   const std::string format = bound.text(0, "");
   if (format.empty()) return "";
+  spend(kClockWork + static_cast<std::int64_t>(format.size()));
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
@@ -111,20 +114,30 @@ Value cycler(Runtime&, Arguments arguments) {
 }
 
 // Words of the usual filler text; jinja2 draws them at random, here they come in their order.
-Value lipsum(Runtime& runtime, Arguments arguments) {
+Value lipsum(Runtime&, Arguments arguments) {
   const BoundArguments bound("lipsum", std::move(arguments), {"n", "html", "min", "max"});
   static constexpr std::string_view kParagraph =
       "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore "
       "magna aliqua.";
   const bool html = bound.truth(1, true);
-  std::string out;
+  TextBuilder out;
   for (std::int64_t i = 0; i < bound.integer(0, 5); ++i) {
-    runtime.spend(static_cast<std::int64_t>(kParagraph.size()));
     if (i > 0) out += html ? "\n" : "\n\n";
     out += html ? fmt::format("<p>{}</p>", kParagraph) : std::string(kParagraph);
   }
-  return html ? make_safe(out) : Value(out);
+  return html ? make_safe(out.take()) : Value(out.take());
 }
+
+// Made before any rendering, so that none is charged for them.
+const std::map<std::string, Value> kGlobals{
+    {"range", make_function("range", range)},
+    {"dict", make_function("dict", dict)},
+    {"joiner", make_function("joiner", joiner)},
+    {"cycler", make_function("cycler", cycler)},
+    {"lipsum", make_function("lipsum", lipsum)},
+    {"raise_exception", make_function("raise_exception", raise_exception)},
+    {"strftime_now", make_function("strftime_now", strftime_now)},
+};
 
 }  // namespace
 
@@ -148,18 +161,13 @@ Dict make_dict_from(Arguments arguments) {
   return out;
 }
 
+const std::map<std::string, Value>& all_globals() {
+  return kGlobals;
+}
+
 const Value* find_global(const std::string& name) {
-  static const auto* table = new std::map<std::string, Value>{
-      {"range", make_function("range", range)},
-      {"dict", make_function("dict", dict)},
-      {"joiner", make_function("joiner", joiner)},
-      {"cycler", make_function("cycler", cycler)},
-      {"lipsum", make_function("lipsum", lipsum)},
-      {"raise_exception", make_function("raise_exception", raise_exception)},
-      {"strftime_now", make_function("strftime_now", strftime_now)},
-  };
-  const auto it = table->find(name);
-  return it == table->end() ? nullptr : &it->second;
+  const auto it = kGlobals.find(name);
+  return it == kGlobals.end() ? nullptr : &it->second;
 }
 
 }  // namespace tessera::chat

@@ -1,12 +1,15 @@
 #pragma once
 // The functions that every template has: range, dict, namespace, cycler, joiner, lipsum, raise_exception, strftime_now.
+#include <map>
 #include <string>
 
 #include "chat/value.h"
 
 namespace tessera::chat {
 
-/// Null where there is none of that name. namespace() is the interpreter's own.
+/// All of them. namespace() is the interpreter's own.
+const std::map<std::string, Value>& all_globals();
+/// Null where there is none of that name.
 const Value* find_global(const std::string& name);
 
 /// dict(mapping_or_pairs, **named), also what namespace() starts from.

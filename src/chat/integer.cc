@@ -3,6 +3,7 @@
 #include "chat/integer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -18,6 +19,7 @@ struct IntegerOps {
   static Limbs limbs(const Integer& a) { return a.limbs(); }
   static Integer make(bool negative, Limbs limbs) { return Integer::make(negative, std::move(limbs)); }
 
+  static void charge(std::size_t steps) { spend(static_cast<std::int64_t>(steps)); }
   static void trim(Limbs& a) {
     while (!a.empty() && a.back() == 0) a.pop_back();
   }
@@ -28,6 +30,7 @@ struct IntegerOps {
     return 0;
   }
   static Limbs add(const Limbs& a, const Limbs& b) {
+    charge((a.size() + b.size()) * 2);
     Limbs out;
     std::uint64_t carry = 0;
     for (std::size_t i = 0; i < std::max(a.size(), b.size()) || carry; ++i) {
@@ -39,6 +42,7 @@ struct IntegerOps {
   }
   // a >= b
   static Limbs subtract(const Limbs& a, const Limbs& b) {
+    charge(a.size() * 2);
     Limbs out(a.size());
     std::int64_t borrow = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -51,6 +55,7 @@ struct IntegerOps {
   }
   static Limbs multiply(const Limbs& a, const Limbs& b) {
     if (a.size() + b.size() > kMaxLimbs) fail(ErrorKind::kLimit, "an integer has more than 2^16 bits");
+    charge(a.size() * b.size());
     Limbs out(a.size() + b.size());
     for (std::size_t i = 0; i < a.size(); ++i) {
       std::uint64_t carry = 0;
@@ -63,7 +68,42 @@ struct IntegerOps {
     trim(out);
     return out;
   }
+  static std::int64_t bit_length(const Limbs& a) {
+    return a.empty() ? 0 : static_cast<std::int64_t>(a.size()) * 32 - std::countl_zero(a.back());
+  }
+  static void shift_left(Limbs& a, std::size_t bits) {
+    charge(a.size() + bits / 32);
+    a.insert(a.begin(), bits / 32, 0);
+    if (bits % 32 == 0) return;
+    a.push_back(0);
+    for (std::size_t i = a.size(); i-- > 1;) a[i] = a[i] << bits % 32 | a[i - 1] >> (32 - bits % 32);
+    a[0] <<= bits % 32;
+    trim(a);
+  }
+  // a * 2^exponent, rounded once, half to even.
+  static double scaled(bool negative, const Limbs& a, std::int64_t exponent) {
+    constexpr std::int64_t kDigits = 53, kLowest = -1074;
+    const std::int64_t bits = bit_length(a);
+    charge(static_cast<std::size_t>(bits));
+    const std::int64_t dropped = std::max({bits - kDigits, kLowest - exponent, std::int64_t{0}});
+    std::uint64_t top = 0;
+    bool half = false, below = false;
+    for (std::int64_t bit = 0; bit < bits; ++bit) {
+      const std::uint64_t set = a[static_cast<std::size_t>(bit / 32)] >> (bit % 32) & 1;
+      if (bit < dropped - 1)
+        below = below || set;
+      else if (bit == dropped - 1)
+        half = set;
+      else
+        top |= set << (bit - dropped);
+    }
+    if (half && (below || (top & 1))) ++top;
+    const auto power = static_cast<int>(std::clamp<std::int64_t>(exponent + dropped, -5000, 5000));
+    const double magnitude = std::ldexp(static_cast<double>(top), power);
+    return negative ? -magnitude : magnitude;
+  }
   static std::uint32_t divide_small(Limbs& a, std::uint32_t divisor) {
+    charge(a.size() * 5);
     std::uint64_t rest = 0;
     for (std::size_t i = a.size(); i-- > 0;) {
       rest = rest << 32 | a[i];
@@ -75,6 +115,7 @@ struct IntegerOps {
   }
   // Binary long division; returns the quotient and leaves the remainder in `a`.
   static Limbs divide(Limbs& a, const Limbs& b) {
+    charge(a.size() * 32 * (b.size() + 2) * 2);
     Limbs quotient(a.size());
     Limbs rest;
     for (std::size_t bit = a.size() * 32; bit-- > 0;) {
@@ -106,7 +147,8 @@ Integer Integer::make(bool negative, Limbs limbs) {
       return negative ? -static_cast<std::int64_t>(magnitude) : static_cast<std::int64_t>(magnitude);
   }
   Integer out;
-  out.large_ = std::make_shared<const Large>(Large{negative, std::move(limbs)});
+  Held held(static_cast<std::int64_t>(sizeof(Large) + limbs.capacity() * sizeof(limbs[0])) + 32);
+  out.large_ = std::make_shared<const Large>(Large{negative, std::move(limbs), std::move(held)});
   return out;
 }
 
@@ -126,6 +168,7 @@ std::optional<Integer> Integer::parse(std::string_view digits, int base) {
   }
   if (digits.empty()) return std::nullopt;
   if (digits.size() > kMaxPrintedDigits) value_error("Exceeds the limit (4300 digits) for integer string conversion");
+  IntegerOps::charge(digits.size() * digits.size() / 8);
   Limbs out;
   for (char c : digits) {
     const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99;
@@ -158,30 +201,11 @@ bool Integer::is_negative() const {
 }
 
 double Integer::to_double() const {
-  if (!large_) return static_cast<double>(small_);
-  // The top 64 bits, with the bits below gathered into the lowest ("sticky"), round as the whole number would.
-  const auto& limbs = large_->limbs;
-  const std::size_t bits = static_cast<std::size_t>(bit_length());
-  const std::size_t shift = bits > 64 ? bits - 64 : 0;
-  std::uint64_t top = 0;
-  bool sticky = false;
-  for (std::size_t bit = 0; bit < bits; ++bit) {
-    const std::uint64_t set = limbs[bit / 32] >> (bit % 32) & 1;
-    if (bit < shift)
-      sticky = sticky || set;
-    else
-      top |= set << (bit - shift);
-  }
-  const double magnitude = std::ldexp(static_cast<double>(top | (sticky ? 1 : 0)), static_cast<int>(shift));
-  return large_->negative ? -magnitude : magnitude;
+  return large_ ? IntegerOps::scaled(large_->negative, large_->limbs, 0) : static_cast<double>(small_);
 }
 
 std::int64_t Integer::bit_length() const {
-  const Limbs parts = limbs();
-  if (parts.empty()) return 0;
-  std::int64_t bits = static_cast<std::int64_t>(parts.size() - 1) * 32;
-  for (auto top = parts.back(); top; top >>= 1) ++bits;
-  return bits;
+  return IntegerOps::bit_length(limbs());
 }
 
 std::string Integer::to_base(int base) const {
@@ -245,6 +269,25 @@ Division floor_divide(const Integer& a, const Integer& b) {
   Integer remainder = IntegerOps::make(a.is_negative(), std::move(rest));
   if (!remainder.is_zero() && remainder.is_negative() != b.is_negative()) return {quotient - Integer(1), remainder + b};
   return {quotient, remainder};
+}
+
+double divide(const Integer& a, const Integer& b) {
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;  // whole numbers up to here are floats
+  const auto exact = [](const Integer& value) {
+    return value.is_small() && value.small() >= -kExact && value.small() <= kExact;
+  };
+  if (exact(a) && exact(b)) return static_cast<double>(a.small()) / static_cast<double>(b.small());
+  if (a.is_zero()) return b.is_negative() ? -0.0 : 0.0;
+  // A quotient of 66 bits or more, the lowest set where a remainder is left.
+  const std::int64_t shift = 66 - (a.bit_length() - b.bit_length());
+  Limbs dividend = IntegerOps::limbs(a), divisor = IntegerOps::limbs(b);
+  IntegerOps::shift_left(shift >= 0 ? dividend : divisor, static_cast<std::size_t>(std::abs(shift)));
+  Limbs quotient = IntegerOps::divide(dividend, divisor);
+  if (!dividend.empty()) {
+    if (quotient.empty()) quotient.push_back(0);
+    quotient[0] |= 1;
+  }
+  return IntegerOps::scaled(a.is_negative() != b.is_negative(), quotient, -shift);
 }
 
 Integer power(const Integer& base, const Integer& exponent) {

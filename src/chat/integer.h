@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "chat/budget.h"
+
 namespace tessera::chat {
 
 class Integer {
@@ -41,6 +43,7 @@ class Integer {
   struct Large {
     bool negative;
     Limbs limbs;
+    Held held;
   };
   static Integer make(bool negative, Limbs limbs);
   bool negative() const { return is_negative(); }
@@ -56,6 +59,8 @@ struct Division {
 };
 /// Rounds down; the remainder has the divisor's sign. The divisor must not be zero.
 Division floor_divide(const Integer& a, const Integer& b);
+/// The quotient rounded once; infinite where it is too large. The divisor must not be zero.
+double divide(const Integer& a, const Integer& b);
 /// exponent >= 0.
 Integer power(const Integer& base, const Integer& exponent);
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "chat/ast.h"
-#include "chat/budget.h"
 #include "chat/runtime.h"
 #include "chat/scope.h"
+#include "chat/text_builder.h"
 
 namespace tessera::chat {
 
@@ -17,7 +17,8 @@ using Span = std::pair<std::int64_t, std::int64_t>;
 
 class Interpreter : public Runtime {
  public:
-  Interpreter(const std::map<std::string, Value>& variables, const RenderLimits& limits);
+  /// `max_depth`: of nested evaluations. What is made and done is charged to the thread's budget.
+  Interpreter(const std::map<std::string, Value>& variables, int max_depth);
   ~Interpreter() override;
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
@@ -29,7 +30,6 @@ class Interpreter : public Runtime {
   Value call(const Value& callee, Arguments arguments) override;
   Value filter(const std::string& name, const Value& input, Arguments arguments) override;
   bool test(const std::string& name, const Value& input, Arguments arguments) override;
-  void spend(std::int64_t work) override;
 
  private:
   friend class Macro;
@@ -73,12 +73,11 @@ class Interpreter : public Runtime {
   };
 
   const std::map<std::string, Value>& variables_;
-  RenderLimits limits_;
-  std::vector<std::string> outputs_;  // the text, and what is being captured
+  int max_depth_;
+  std::vector<TextBuilder> outputs_;  // the text, and what is being captured
   std::int64_t pieces_ = 0;           // written to the text
   std::int64_t written_points_ = 0;   // of the text
   std::vector<Span> spans_;
-  std::int64_t work_ = 0;
   int depth_ = 0;
   Position at_;
   std::vector<ScopePtr> scopes_with_macros_;

@@ -9,6 +9,7 @@
 #include "chat/merge_sort.h"
 #include "chat/repr.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
@@ -78,12 +79,15 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   Value root_;
 };
 
+constexpr std::int64_t kValueWork = 30;
+
 class Dumper {
  public:
   explicit Dumper(const JsonStyle& style) : style_(style) {}
-  std::string take() { return std::move(out_); }
+  std::string take() { return out_.take(); }
 
   void write(const Value& value, int depth = 0) {
+    spend(kValueWork);
     if (value.is_none()) {
       out_ += "null";
     } else if (const auto* boolean = value.get<bool>()) {
@@ -122,7 +126,7 @@ class Dumper {
                  (style_.escape_line_separators && (c == 0x85 || c == 0x2028 || c == 0x2029))) {
         escape(c);
       } else {
-        append_point(out_, c);
+        out_ += c;
       }
     }
     out_ += '"';
@@ -142,7 +146,7 @@ class Dumper {
 
   void line(int depth) {
     out_ += '\n';
-    for (int i = 0; i < depth; ++i) out_ += *style_.indent;
+    out_.repeat(*style_.indent, depth);
   }
   // Between items; a trailing blank of the separator is left out where a line end follows it.
   void separate(bool first, int depth) {
@@ -183,7 +187,7 @@ class Dumper {
   }
 
   const JsonStyle& style_;
-  std::string out_;
+  TextBuilder out_;
 };
 
 }  // namespace

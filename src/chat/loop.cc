@@ -11,6 +11,7 @@ namespace tessera::chat {
 
 Loop::Loop(std::vector<Value> items, std::int64_t depth0, Again again)
     : items_(std::move(items)), depth0_(depth0), again_(std::move(again)) {
+  held.add(static_cast<std::int64_t>(items_.capacity() * sizeof(Value)));
   for (const auto& item : items_) depth = std::max(depth, depth_of(item) + 1);
 }
 

@@ -21,6 +21,11 @@ Value absolute(Runtime&, const Value& input, Arguments) {
   type_error(fmt::format("bad operand type for abs(): '{}'", type_name(input)));
 }
 
+Value whole_part(double number) {
+  if (!std::isfinite(number)) value_error("cannot convert float infinity or NaN to integer");
+  return Integer::truncate(number);
+}
+
 Value to_int(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_int", std::move(arguments), {"default", "base"});
   require_defined(input);
@@ -46,20 +51,24 @@ Value to_float(Runtime&, const Value& input, Arguments arguments) {
   return bound.get(0, 0.0);
 }
 
-Value round(Runtime& runtime, const Value& input, Arguments arguments) {
+Value round(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_round", std::move(arguments), {"precision", "method"});
-  const auto precision = bound.integer(0, 0);
   const std::string method = bound.text(1, "common");
   if (method != "common" && method != "ceil" && method != "floor") value_error("method must be common, ceil or floor");
   require_defined(input);
   if (!input.number()) type_error(fmt::format("type {} doesn't define __round__ method", type_name(input)));
+  if (method == "common" && bound.has(0) && bound[0].is_none()) {  // Python's round(number): an integer
+    const Value rounded = round_number(input, 0);
+    return rounded.is<double>() ? whole_part(*rounded.get<double>()) : rounded;
+  }
+  const auto precision = bound.integer(0, 0);
   if (method == "common") return round_number(input, precision);
   const Value scale =
       precision >= 0 ? Value(power(10, precision)) : Value(std::pow(10.0, static_cast<double>(precision)));
-  const double scaled = *arithmetic(runtime, "*", input, scale).number();
-  if (!std::isfinite(scaled)) value_error("cannot convert float infinity or NaN to integer");
-  const Value whole = Integer::truncate(method == "ceil" ? std::ceil(scaled) : std::floor(scaled));
-  return arithmetic(runtime, "/", whole, scale);
+  const Value scaled = arithmetic("*", input, scale);
+  if (!scaled.is<double>()) return arithmetic("/", scaled, scale);
+  const double number = *scaled.get<double>();
+  return arithmetic("/", whole_part(method == "ceil" ? std::ceil(number) : std::floor(number)), scale);
 }
 
 Value filesizeformat(Runtime&, const Value& input, Arguments arguments) {
@@ -70,7 +79,7 @@ Value filesizeformat(Runtime&, const Value& input, Arguments arguments) {
   if (!bytes) type_error(fmt::format("a size must be a number, not '{}'", type_name(input)));
   if (*bytes == 1) return "1 Byte";
   const double base = binary ? 1024 : 1000;
-  if (*bytes < base) return fmt::format("{} Bytes", static_cast<std::int64_t>(*bytes));
+  if (*bytes < base) return whole_part(*bytes).integer()->to_string() + " Bytes";
   static constexpr std::array<char, 8> kPrefixes{'k', 'M', 'G', 'T', 'P', 'E', 'Z', 'Y'};
   double unit = base * base;
   std::size_t i = 0;

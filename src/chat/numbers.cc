@@ -7,12 +7,28 @@
 
 #include "chat/methods.h"
 #include "chat/template_error.h"
+#include "chat/unicode.h"
 
 namespace tessera::chat {
 namespace {
 
 bool alphanumeric(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0;
+}
+
+// Without blanks around, and with ASCII's digits for those of any script.
+std::string plain_digits(std::string_view text) {
+  std::string out;
+  for (char32_t c : to_points(strip_text(text, Value(), true, true))) {
+    if (c > 0x7f && is_decimal(c)) {
+      // The digits of a script follow each other, tens of them.
+      char32_t zero = c;
+      while (is_decimal(zero - 1)) --zero;
+      c = U'0' + (c - zero) % 10;
+    }
+    append_point(out, c);
+  }
+  return out;
 }
 
 // Underscores are allowed between digits only.
@@ -32,7 +48,7 @@ std::optional<std::string> without_underscores(std::string_view text) {
 
 std::optional<Integer> parse_integer(std::string_view text, int base) {
   if (base != 0 && (base < 2 || base > 36)) return std::nullopt;
-  const std::string stripped = strip_text(text, Value(), true, true);
+  const std::string stripped = plain_digits(text);
   std::string_view rest = stripped;
   const bool negative = !rest.empty() && rest[0] == '-';
   if (!rest.empty() && (negative || rest[0] == '+')) rest.remove_prefix(1);
@@ -52,7 +68,7 @@ std::optional<Integer> parse_integer(std::string_view text, int base) {
 }
 
 std::optional<double> parse_float(std::string_view text) {
-  const auto plain = without_underscores(strip_text(text, Value(), true, true));
+  const auto plain = without_underscores(plain_digits(text));
   if (!plain || plain->empty()) return std::nullopt;
   std::string lower;
   for (char c : *plain) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

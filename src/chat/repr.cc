@@ -7,21 +7,24 @@
 #include <cmath>
 
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
 namespace {
+
+constexpr std::int64_t kValueWork = 30;
 
 // A namespace may hold itself, so depth is counted here as well.
 class Printer {
  public:
   void print(const Value& value) {
     if (++depth_ > 2 * kMaxNesting) fail(ErrorKind::kLimit, "a value nests too deep to be printed");
-    if (out_.size() > std::size_t{1} << 27) fail(ErrorKind::kLimit, "a value is too long to be printed");
+    spend(kValueWork);
     std::visit([&](const auto& data) { write(data); }, value.data());
     --depth_;
   }
-  std::string take() { return std::move(out_); }
+  std::string take() { return out_.take(); }
 
  private:
   void write(const None&) { out_ += "None"; }
@@ -72,11 +75,29 @@ class Printer {
     out_ += "}";
   }
 
-  std::string out_;
+  TextBuilder out_;
   int depth_ = 0;
 };
 
+std::string escaped(char32_t c) {
+  const auto code = static_cast<std::uint32_t>(c);
+  return code < 0x100     ? fmt::format("\\x{:02x}", code)
+         : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                          : fmt::format("\\U{:08x}", code);
+}
+
 }  // namespace
+
+std::string ascii(const Value& value) {
+  TextBuilder out;
+  for (char32_t c : to_points(repr(value))) {
+    if (c < 0x80)
+      out += c;
+    else
+      out += escaped(c);
+  }
+  return out.take();
+}
 
 std::string repr(const Value& value) {
   Printer printer;
@@ -124,7 +145,8 @@ std::string repr_float(double value) {
 std::string repr_text(std::string_view utf8) {
   const bool single = utf8.find('\'') != std::string_view::npos;
   const char quote = single && utf8.find('"') == std::string_view::npos ? '"' : '\'';
-  std::string out(1, quote);
+  TextBuilder out;
+  out += quote;
   for (char32_t c : to_points(utf8)) {
     if (c == '\\' || c == static_cast<char32_t>(quote)) {
       out += '\\';
@@ -136,15 +158,13 @@ std::string repr_text(std::string_view utf8) {
     } else if (c == '\t') {
       out += "\\t";
     } else if (is_printable(c)) {
-      append_point(out, c);
+      out += c;
     } else {
-      const auto code = static_cast<std::uint32_t>(c);
-      out += code < 0x100     ? fmt::format("\\x{:02x}", code)
-             : code < 0x10000 ? fmt::format("\\u{:04x}", code)
-                              : fmt::format("\\U{:08x}", code);
+      out += escaped(c);
     }
   }
-  return out + quote;
+  out += quote;
+  return out.take();
 }
 
 }  // namespace tessera::chat

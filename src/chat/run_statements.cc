@@ -10,9 +10,14 @@
 #include "chat/unicode.h"
 
 namespace tessera::chat {
+namespace {
 
-Interpreter::Interpreter(const std::map<std::string, Value>& variables, const RenderLimits& limits)
-    : variables_(variables), limits_(limits), outputs_(1) {}
+constexpr std::int64_t kStatementWork = 30;  // in the budget's units
+
+}  // namespace
+
+Interpreter::Interpreter(const std::map<std::string, Value>& variables, int max_depth)
+    : variables_(variables), max_depth_(max_depth), outputs_(1) {}
 
 Interpreter::~Interpreter() {
   for (const auto& scope : scopes_with_macros_) scope->clear();
@@ -26,14 +31,11 @@ std::string Interpreter::run(const Body& body) {
     if (e.at.line > 0) throw;
     throw TemplateError(e.kind, e.message, at_);
   }
-  return std::move(outputs_.front());
+  return outputs_.front().take();
 }
 
 void Interpreter::write(std::string_view text) {
   outputs_.back() += text;
-  spend(static_cast<std::int64_t>(text.size()) / 8 + 1);
-  if (static_cast<std::int64_t>(outputs_.back().size()) > limits_.output_bytes)
-    fail(ErrorKind::kLimit, fmt::format("the text is longer than {} bytes", limits_.output_bytes));
   if (outputs_.size() > 1) return;
   ++pieces_;
   written_points_ += count_points(text);
@@ -42,7 +44,7 @@ void Interpreter::write(std::string_view text) {
 std::pair<std::string, Interpreter::Flow> Interpreter::capture(const Body& body, const ScopePtr& scope) {
   outputs_.emplace_back();
   const Flow flow = execute(body, scope);
-  std::string text = std::move(outputs_.back());
+  std::string text = outputs_.back().take();
   outputs_.pop_back();
   return {std::move(text), flow};
 }
@@ -55,7 +57,7 @@ Interpreter::Flow Interpreter::execute(const Body& body, const ScopePtr& scope) 
 
 Interpreter::Flow Interpreter::execute(const Statement& s, const ScopePtr& scope) {
   const Deeper deeper(*this);
-  spend(1);
+  spend(kStatementWork);
   at_ = s.at;
   switch (s.kind) {
     case StatementKind::kData:
@@ -117,7 +119,7 @@ Interpreter::Flow Interpreter::run_for(const Statement& s, const ScopePtr& scope
   if (!s.recursive) return run_loop(s, scope, items, 0);
   outputs_.emplace_back();
   run_loop(s, scope, items, 0);
-  const std::string text = std::move(outputs_.back());
+  const std::string text = outputs_.back().take();
   outputs_.pop_back();
   write(text);
   return Flow::kNext;
@@ -127,7 +129,6 @@ Interpreter::Flow Interpreter::run_loop(const Statement& s, const ScopePtr& scop
                                         std::int64_t depth0) {
   const Deeper deeper(*this);
   std::vector<Value> items = iterate(over);
-  spend(static_cast<std::int64_t>(items.size()));
   if (s.condition) {
     std::vector<Value> chosen;
     for (auto& item : items) {
@@ -142,7 +143,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& s, const ScopePtr& scop
     again = [this, &s, scope](const Value& more, std::int64_t depth) -> Value {
       outputs_.emplace_back();
       run_loop(s, scope, more, depth);
-      std::string text = std::move(outputs_.back());
+      std::string text = outputs_.back().take();
       outputs_.pop_back();
       return text;
     };
@@ -246,7 +247,6 @@ void Interpreter::assign(const Expression& target, const Value& value, const Sco
     return;
   }
   const auto items = iterate(value);
-  spend(static_cast<std::int64_t>(items.size()));
   const std::size_t wanted = target.parts.size();
   if (items.size() < wanted)
     value_error(fmt::format("not enough values to unpack (expected {}, got {})", wanted, items.size()));

@@ -1,6 +1,5 @@
 #pragma once
 // What filters, tests and methods may ask of the interpreter that runs them.
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -14,8 +13,6 @@ class Runtime {
   virtual Value call(const Value& callee, Arguments arguments) = 0;
   virtual Value filter(const std::string& name, const Value& input, Arguments arguments) = 0;
   virtual bool test(const std::string& name, const Value& input, Arguments arguments) = 0;
-  /// Accounts for `work` units: about a byte made or an item visited. Limit error when a template does too much.
-  virtual void spend(std::int64_t work) = 0;
 };
 
 /// object.name and object[key] as jinja2's ImmutableSandboxedEnvironment resolves them; an undefined value where there

@@ -18,11 +18,7 @@ Value map(Runtime& runtime, const Value& input, Arguments arguments) {
   if (arguments.positional.empty()) {
     const BoundArguments bound("map", std::move(arguments), {"attribute", "default"});
     if (!bound.has(0)) value_error("map requires a filter argument");
-    for (const auto& item : iterate(input)) {
-      runtime.spend(1);
-      Value value = get_path(item, bound[0]);
-      out.push_back(value.is_undefined() && !bound[1].is_none() ? bound[1] : value);
-    }
+    for (const auto& item : iterate(input)) out.push_back(get_path(item, bound[0], bound[1]));
     return make_iterator(std::move(out));
   }
   const std::string name = to_text(arguments.positional[0]);
@@ -48,7 +44,6 @@ Value select(Runtime& runtime, const Value& input, Arguments arguments) {
   }
   std::vector<Value> out;
   for (auto& item : iterate(input)) {
-    runtime.spend(1);
     const Value value = get_path(item, path);
     if ((name.empty() ? truth(value) : runtime.test(name, value, arguments)) == wanted) out.push_back(std::move(item));
   }
@@ -57,27 +52,25 @@ Value select(Runtime& runtime, const Value& input, Arguments arguments) {
 
 Value make_group(Value key, std::vector<Value> members) {
   auto tuple = std::make_shared<Tuple>();
+  tuple->held.add(256);
   tuple->items = {std::move(key), make_list(std::move(members))};
   tuple->depth = std::max(depth_of(tuple->items[0]), depth_of(tuple->items[1])) + 1;
   tuple->group = true;
   return std::shared_ptr<const Tuple>(std::move(tuple));
 }
 
-Value groupby(Runtime& runtime, const Value& input, Arguments arguments) {
+Value groupby(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_groupby", std::move(arguments), {"attribute", "default", "case_sensitive"}, 1);
   struct Item {
     Value key, shown, value;
+    Held held = Held(128);
   };
   std::vector<Item> items;
   for (auto& item : iterate(input)) {
-    Value shown = get_path(item, bound[0]);
-    if (shown.is_undefined() && !bound[1].is_none()) shown = bound[1];
+    Value shown = get_path(item, bound[0], bound[1]);
     items.push_back({bound.truth(2, false) ? shown : ignore_case(shown), shown, std::move(item)});
   }
-  merge_sort(items, [&](const Item& a, const Item& b) {
-    runtime.spend(1);
-    return less(a.key, b.key);
-  });
+  merge_sort(items, [&](const Item& a, const Item& b) { return less(a.key, b.key); });
   std::vector<Value> groups;
   for (std::size_t at = 0; at < items.size();) {
     std::vector<Value> members;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 
 #include "chat/arithmetic.h"
@@ -9,26 +10,25 @@
 #include "chat/merge_sort.h"
 #include "chat/repr.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
 namespace {
 
-std::vector<Value> walk(Runtime& runtime, const Value& input) {
-  auto items = iterate(input);
-  runtime.spend(static_cast<std::int64_t>(items.size()));
-  return items;
+constexpr std::int64_t kMaxItems = std::int64_t{1} << 40;  // far above what any budget allows
+
+void no_arguments(Arguments arguments) {
+  const BoundArguments none("filter", std::move(arguments), {});
 }
 
 // By these keys, in this direction, equal ones in the order they have.
-void sort_by(Runtime& runtime, std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
+void sort_by(std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
   std::vector<std::size_t> order(items.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  merge_sort(order, [&](std::size_t a, std::size_t b) {
-    runtime.spend(1);
-    return reverse ? less(keys[b], keys[a]) : less(keys[a], keys[b]);
-  });
-  std::vector<Value> out;
+  merge_sort(order,
+             [&](std::size_t a, std::size_t b) { return reverse ? less(keys[b], keys[a]) : less(keys[a], keys[b]); });
+  auto out = room_for(static_cast<std::int64_t>(items.size()));
   for (std::size_t i : order) out.push_back(items[i]);
   items = std::move(out);
 }
@@ -42,59 +42,73 @@ Value length_filter(Runtime&, const Value& input, Arguments arguments) {
   return length(input);
 }
 
-Value list(Runtime& runtime, const Value& input, Arguments) {
-  return make_list(walk(runtime, input));
+Value list(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return make_list(iterate(input));
 }
 
-Value first(Runtime&, const Value& input, Arguments) {
+// The item at index 0 or -1 of anything that can be walked.
+std::optional<Value> at_end_of(const Value& input, std::int64_t index) {
+  if (input.is_text() || input.is<ListPtr>() || input.is<TuplePtr>() || input.is<Range>()) {
+    const Value found = get_item(input, index);
+    return found.is_undefined() ? std::nullopt : std::optional<Value>(found);
+  }
+  const auto items = iterate(input);
+  if (items.empty()) return std::nullopt;
+  return index == 0 ? items.front() : items.back();
+}
+
+Value first(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
   if (const auto* iterator = input.get<IteratorPtr>(); iterator && (*iterator)->next < (*iterator)->items.size())
     return (*iterator)->items[(*iterator)->next++];
-  const auto items = iterate(input);
-  return items.empty() ? make_undefined("No first item, sequence was empty.") : items.front();
+  if (const auto found = at_end_of(input, 0)) return *found;
+  return make_undefined("No first item, sequence was empty.");
 }
 
-Value last(Runtime&, const Value& input, Arguments) {
+Value last(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
   if (input.is<IteratorPtr>()) type_error("'generator' object is not reversible");
-  const auto items = iterate(input);
-  return items.empty() ? make_undefined("No last item, sequence was empty.") : items.back();
+  if (const auto found = at_end_of(input, -1)) return *found;
+  return make_undefined("No last item, sequence was empty.");
 }
 
-Value random(Runtime&, const Value& input, Arguments) {
+Value random(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
   const auto size = length(input);
   if (size == 0) return make_undefined("No random item, sequence was empty.");
   std::random_device device;
   return iterate(input)[std::uniform_int_distribution<std::size_t>(0, static_cast<std::size_t>(size) - 1)(device)];
 }
 
-Value join(Runtime& runtime, const Value& input, Arguments arguments) {
+Value join(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_join", std::move(arguments), {"d", "attribute"});
   const std::string separator = bound.text(0, "");
-  std::string out;
+  TextBuilder out;
   bool first_item = true;
-  for (const auto& item : walk(runtime, input)) {
+  for (const auto& item : iterate(input)) {
     if (!std::exchange(first_item, false)) out += separator;
-    const std::string text = to_text(get_path(item, bound[1]));
-    runtime.spend(static_cast<std::int64_t>(text.size() + separator.size()));
-    out += text;
+    out += to_text(get_path(item, bound[1]));
   }
-  return out;
+  return out.take();
 }
 
-Value reverse(Runtime& runtime, const Value& input, Arguments) {
+Value reverse(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
   if (input.is_text()) {
     auto points = to_points(input.text());
     std::reverse(points.begin(), points.end());
-    return points;
+    return made_of(input, to_utf8(points));
   }
   if (!is_iterable(input)) type_error("argument must be iterable");
-  auto items = walk(runtime, input);
+  auto items = iterate(input);
   std::reverse(items.begin(), items.end());
   return input.is<IteratorPtr>() ? make_list(std::move(items)) : make_iterator(std::move(items));
 }
 
-Value sort(Runtime& runtime, const Value& input, Arguments arguments) {
+Value sort(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_sort", std::move(arguments), {"reverse", "case_sensitive", "attribute"});
-  auto items = walk(runtime, input);
+  auto items = iterate(input);
   std::vector<Value> paths{bound[2]};
   if (bound.has(2) && bound[2].is_text()) {
     paths.clear();
@@ -111,11 +125,11 @@ Value sort(Runtime& runtime, const Value& input, Arguments arguments) {
     for (const auto& path : paths) parts.push_back(plain_or_lower(get_path(item, path), bound.truth(1, false)));
     keys.push_back(make_tuple(std::move(parts)));
   }
-  sort_by(runtime, items, keys, bound.truth(0, false));
+  sort_by(items, keys, bound.truth(0, false));
   return make_list(std::move(items));
 }
 
-Value dictsort(Runtime& runtime, const Value& input, Arguments arguments) {
+Value dictsort(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_dictsort", std::move(arguments), {"case_sensitive", "by", "reverse"});
   const std::string by = bound.text(1, "key");
   if (by != "key" && by != "value") value_error("You can only sort by either \"key\" or \"value\"");
@@ -126,15 +140,15 @@ Value dictsort(Runtime& runtime, const Value& input, Arguments arguments) {
   std::vector<Value> keys;
   for (const auto& [key, value] : (*dict)->items())
     keys.push_back(plain_or_lower(by == "key" ? key : value, bound.truth(0, false)));
-  sort_by(runtime, items, keys, bound.truth(2, false));
+  sort_by(items, keys, bound.truth(2, false));
   return make_list(std::move(items));
 }
 
-Value unique(Runtime& runtime, const Value& input, Arguments arguments) {
+Value unique(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_unique", std::move(arguments), {"case_sensitive", "attribute"});
   Dict seen;
   std::vector<Value> out;
-  for (auto& item : walk(runtime, input)) {
+  for (auto& item : iterate(input)) {
     const Value key = plain_or_lower(get_path(item, bound[1]), bound.truth(0, false));
     if (seen.find(key) != nullptr) continue;
     seen.set(key, Value());
@@ -144,9 +158,9 @@ Value unique(Runtime& runtime, const Value& input, Arguments arguments) {
 }
 
 template <bool largest>
-Value extreme(Runtime& runtime, const Value& input, Arguments arguments) {
+Value extreme(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound(largest ? "do_max" : "do_min", std::move(arguments), {"case_sensitive", "attribute"});
-  const auto items = walk(runtime, input);
+  const auto items = iterate(input);
   if (items.empty()) return make_undefined("No aggregated item, sequence was empty.");
   const auto key = [&](const Value& item) { return plain_or_lower(get_path(item, bound[1]), bound.truth(0, false)); };
   const Value* best = &items[0];
@@ -160,20 +174,19 @@ Value extreme(Runtime& runtime, const Value& input, Arguments arguments) {
   return *best;
 }
 
-Value sum(Runtime& runtime, const Value& input, Arguments arguments) {
+Value sum(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_sum", std::move(arguments), {"attribute", "start"});
   Value out = bound.get(1, std::int64_t{0});
   if (out.is_text()) type_error("sum() can't sum strings [use ''.join(seq) instead]");
-  for (const auto& item : walk(runtime, input)) out = arithmetic(runtime, "+", out, get_path(item, bound[0]));
+  for (const auto& item : iterate(input)) out = arithmetic("+", out, get_path(item, bound[0]));
   return out;
 }
 
-Value batch(Runtime& runtime, const Value& input, Arguments arguments) {
+Value batch(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_batch", std::move(arguments), {"linecount", "fill_with"}, 1);
-  const auto size = bound.integer(0, 1);
   std::vector<Value> rows, row;
-  for (const auto& item : walk(runtime, input)) {
-    if (static_cast<std::int64_t>(row.size()) == size) {
+  for (const auto& item : iterate(input)) {
+    if (equal(std::ssize(row), bound[0])) {
       rows.push_back(make_list(std::move(row)));
       row.clear();
     }
@@ -181,7 +194,10 @@ Value batch(Runtime& runtime, const Value& input, Arguments arguments) {
   }
   if (!row.empty()) {
     if (!bound[1].is_none()) {
-      runtime.spend(size);
+      const auto size = bound.integer(0, 1);
+      auto whole = room_for(std::clamp(size, std::ssize(row), kMaxItems));
+      std::move(row.begin(), row.end(), std::back_inserter(whole));
+      row = std::move(whole);
       while (static_cast<std::int64_t>(row.size()) < size) row.push_back(bound[1]);
     }
     rows.push_back(make_list(std::move(row)));
@@ -189,18 +205,18 @@ Value batch(Runtime& runtime, const Value& input, Arguments arguments) {
   return make_iterator(std::move(rows));
 }
 
-Value slice(Runtime& runtime, const Value& input, Arguments arguments) {
+Value slice(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_slice", std::move(arguments), {"slices", "fill_with"}, 1);
-  const auto items = walk(runtime, input);
+  const auto items = iterate(input);
   const auto slices = bound.integer(0, 1), size = static_cast<std::int64_t>(items.size());
   if (slices == 0) value_error("integer division or modulo by zero");
-  runtime.spend(std::max<std::int64_t>(slices, 0));
-  std::vector<Value> out;
+  auto out = room_for(std::clamp<std::int64_t>(slices, 0, kMaxItems));
   std::int64_t begin = 0;
   for (std::int64_t i = 0; i < slices; ++i) {
     const bool extra = i < size % slices;
     const auto end = begin + size / slices + (extra ? 1 : 0);
-    std::vector<Value> part(items.begin() + begin, items.begin() + end);
+    auto part = room_for(end - begin + 1);
+    part.insert(part.end(), items.begin() + begin, items.begin() + end);
     if (!bound[1].is_none() && !extra) part.push_back(bound[1]);
     out.push_back(make_list(std::move(part)));
     begin = end;
@@ -208,7 +224,8 @@ Value slice(Runtime& runtime, const Value& input, Arguments arguments) {
   return make_iterator(std::move(out));
 }
 
-Value items(Runtime&, const Value& input, Arguments) {
+Value items(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
   if (input.is_undefined()) return make_iterator({});
   const auto* dict = input.get<DictPtr>();
   if (dict == nullptr) type_error("Can only get item pairs from a mapping.");
@@ -223,7 +240,7 @@ Value default_value(Runtime&, const Value& input, Arguments arguments) {
 
 Value attribute(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_attr", std::move(arguments), {"name"}, 1);
-  const std::string name = bound.text(0, "");
+  const auto& name = required_text(bound[0], "attr");
   require_defined(input);
   if (find_attribute(input, name)) return get_attribute(input, name);
   return make_undefined(

@@ -2,15 +2,15 @@
 // Python's two ways of filling in a text.
 #include <string>
 
-#include "chat/runtime.h"
+#include "chat/value.h"
 
 namespace tessera::chat {
 
 /// format % arguments.
-std::string format_percent(Runtime& runtime, const Value& format, const Value& arguments);
+std::string format_percent(const Value& format, const Value& arguments);
 /// format.format(...), with {name.attribute[item]!r:spec}.
-std::string format_braces(Runtime& runtime, const Value& format, const Arguments& arguments);
+std::string format_braces(const Value& format, const Arguments& arguments);
 /// One value by a format specification: [[fill]align][sign][#][0][width][,][.precision][type].
-std::string format_value(Runtime& runtime, const Value& value, std::string_view spec);
+std::string format_value(const Value& value, std::string_view spec);
 
 }  // namespace tessera::chat

@@ -3,7 +3,8 @@
 namespace tessera::chat {
 
 Rendered Template::render(const std::map<std::string, Value>& variables, const RenderLimits& limits) const {
-  Interpreter interpreter(variables, limits);
+  Budget budget(limits);
+  Interpreter interpreter(variables, limits.depth);
   Rendered out;
   out.text = interpreter.run(parsed_.body);
   out.generation_spans = interpreter.spans();

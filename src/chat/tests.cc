@@ -23,13 +23,13 @@ Value only_argument(Arguments arguments) {
 }
 
 template <int remainder>
-bool parity(Runtime& runtime, const Value& input, Arguments arguments) {
+bool parity(Runtime&, const Value& input, Arguments arguments) {
   no_arguments(std::move(arguments));
-  return equal(arithmetic(runtime, "%", input, std::int64_t{2}), std::int64_t{remainder});
+  return equal(arithmetic("%", input, std::int64_t{2}), std::int64_t{remainder});
 }
 
-bool divisible(Runtime& runtime, const Value& input, Arguments arguments) {
-  return equal(arithmetic(runtime, "%", input, only_argument(std::move(arguments))), std::int64_t{0});
+bool divisible(Runtime&, const Value& input, Arguments arguments) {
+  return equal(arithmetic("%", input, only_argument(std::move(arguments))), std::int64_t{0});
 }
 
 bool defined(Runtime&, const Value& input, Arguments) {
@@ -87,11 +87,18 @@ std::string name_in_table(const Value& input) {
   hash_key(input);
   return to_text(input);
 }
-bool filter(Runtime&, const Value& input, Arguments) {
+bool is_filter(Runtime&, const Value& input, Arguments) {
   return find_filter(name_in_table(input)) != nullptr;
 }
-bool test(Runtime&, const Value& input, Arguments) {
+bool is_test(Runtime&, const Value& input, Arguments) {
   return find_test(name_in_table(input)) != nullptr;
+}
+
+// A test that takes nothing but its input.
+template <bool (*body)(Runtime&, const Value&, Arguments)>
+bool alone(Runtime& runtime, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return body(runtime, input, Arguments());
 }
 
 bool contained(Runtime&, const Value& input, Arguments arguments) {
@@ -106,6 +113,7 @@ bool same(Runtime&, const Value& input, Arguments arguments) {
   if (const auto* tuple = input.get<TuplePtr>())
     return *tuple == *other.get<TuplePtr>() || ((*tuple)->items.empty() && (*other.get<TuplePtr>())->items.empty());
   if (const auto* dict = input.get<DictPtr>()) return *dict == *other.get<DictPtr>();
+  if (const auto* undefined = input.get<UndefinedPtr>()) return *undefined == *other.get<UndefinedPtr>();
   return equal(input, other);
 }
 
@@ -115,57 +123,57 @@ bool compared(Runtime&, const Value& input, Arguments arguments) {
   return compare(kOperation.data(), input, only_argument(std::move(arguments)));
 }
 
-struct Entry {
-  std::string_view name;
-  Test test;
-};
-constexpr std::array kTests{
-    Entry{"!=", compared<'!', '='>},
-    Entry{"<", compared<'<', '\0'>},
-    Entry{"<=", compared<'<', '='>},
-    Entry{"==", compared<'=', '='>},
-    Entry{">", compared<'>', '\0'>},
-    Entry{">=", compared<'>', '='>},
-    Entry{"boolean", boolean},
-    Entry{"callable", callable},
-    Entry{"defined", defined},
-    Entry{"divisibleby", divisible},
-    Entry{"eq", compared<'=', '='>},
-    Entry{"equalto", compared<'=', '='>},
-    Entry{"escaped", escaped},
-    Entry{"even", parity<0>},
-    Entry{"false", is_bool<false>},
-    Entry{"filter", filter},
-    Entry{"float", real},
-    Entry{"ge", compared<'>', '='>},
-    Entry{"greaterthan", compared<'>', '\0'>},
-    Entry{"gt", compared<'>', '\0'>},
-    Entry{"in", contained},
-    Entry{"integer", integer},
-    Entry{"iterable", iterable},
-    Entry{"le", compared<'<', '='>},
-    Entry{"lessthan", compared<'<', '\0'>},
-    Entry{"lower", lower_case},
-    Entry{"lt", compared<'<', '\0'>},
-    Entry{"mapping", mapping},
-    Entry{"ne", compared<'!', '='>},
-    Entry{"none", none},
-    Entry{"number", number},
-    Entry{"odd", parity<1>},
-    Entry{"sameas", same},
-    Entry{"sequence", sequence},
-    Entry{"string", string},
-    Entry{"test", test},
-    Entry{"true", is_bool<true>},
-    Entry{"undefined", undefined},
-    Entry{"upper", upper_case},
-};
-
 }  // namespace
 
+const std::vector<TestEntry>& all_tests() {
+  static const std::vector<TestEntry> table{
+      {"!=", compared<'!', '='>},
+      {"<", compared<'<', '\0'>},
+      {"<=", compared<'<', '='>},
+      {"==", compared<'=', '='>},
+      {">", compared<'>', '\0'>},
+      {">=", compared<'>', '='>},
+      {"boolean", alone<boolean>},
+      {"callable", alone<callable>},
+      {"defined", alone<defined>},
+      {"divisibleby", divisible},
+      {"eq", compared<'=', '='>},
+      {"equalto", compared<'=', '='>},
+      {"escaped", alone<escaped>},
+      {"even", parity<0>},
+      {"false", alone<is_bool<false>>},
+      {"filter", alone<is_filter>},
+      {"float", alone<real>},
+      {"ge", compared<'>', '='>},
+      {"greaterthan", compared<'>', '\0'>},
+      {"gt", compared<'>', '\0'>},
+      {"in", contained},
+      {"integer", alone<integer>},
+      {"iterable", alone<iterable>},
+      {"le", compared<'<', '='>},
+      {"lessthan", compared<'<', '\0'>},
+      {"lower", alone<lower_case>},
+      {"lt", compared<'<', '\0'>},
+      {"mapping", alone<mapping>},
+      {"ne", compared<'!', '='>},
+      {"none", alone<none>},
+      {"number", alone<number>},
+      {"odd", parity<1>},
+      {"sameas", same},
+      {"sequence", alone<sequence>},
+      {"string", alone<string>},
+      {"test", alone<is_test>},
+      {"true", alone<is_bool<true>>},
+      {"undefined", alone<undefined>},
+      {"upper", alone<upper_case>},
+  };
+  return table;
+}
+
 Test find_test(std::string_view name) {
-  const auto it = std::find_if(kTests.begin(), kTests.end(), [&](const Entry& entry) { return entry.name == name; });
-  return it == kTests.end() ? nullptr : it->test;
+  const auto& table = all_tests();
+  const auto it = std::find_if(table.begin(), table.end(), [&](const TestEntry& entry) { return entry.name == name; });
+  return it == table.end() ? nullptr : it->test;
 }
 
 }  // namespace tessera::chat

@@ -10,29 +10,36 @@
 #include "chat/repr.h"
 #include "chat/string_format.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
 #include "chat/text_wrap.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
 namespace {
 
+constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point is
+
 // What a filter that works on text makes of any value.
-std::string soft_text(Runtime& runtime, const Value& value) {
-  std::string text = to_text(value);
-  runtime.spend(static_cast<std::int64_t>(text.size()));
-  return text;
+std::string soft_text(const Value& value) {
+  spend(value.is_text() ? static_cast<std::int64_t>(value.text().size()) : 0);
+  return to_text(value);
+}
+
+void no_arguments(Arguments arguments) {
+  const BoundArguments none("filter", std::move(arguments), {});
 }
 
 template <std::u32string (*change)(std::u32string_view)>
-Value changed(Runtime& runtime, const Value& input, Arguments arguments) {
-  const BoundArguments none("filter", std::move(arguments), {});
-  return change(to_points(soft_text(runtime, input)));
+Value changed(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return made_of(input, to_utf8(change(to_points(soft_text(input)))));
 }
 
 // Words begin behind blanks, dashes and opening brackets, unlike str.title.
 std::u32string filter_title(std::u32string_view text) {
   static constexpr std::u32string_view kBreaks = U"-({[<";
   const auto breaks = [](char32_t c) { return is_space(c) || kBreaks.find(c) != std::u32string_view::npos; };
+  spend(kPropertyWork * static_cast<std::int64_t>(text.size()));
   std::u32string out;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at + 1;
@@ -44,197 +51,214 @@ std::u32string filter_title(std::u32string_view text) {
   return out;
 }
 
-Value trim(Runtime& runtime, const Value& input, Arguments arguments) {
+Value title(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return filter_title(to_points(soft_text(input)));
+}
+
+Value trim(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_trim", std::move(arguments), {"chars"});
-  return strip_text(soft_text(runtime, input), bound[0], true, true);
+  return made_of(input, strip_text(soft_text(input), bound[0], true, true));
 }
 
-Value replace(Runtime& runtime, const Value& input, Arguments arguments) {
+Value replace(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_replace", std::move(arguments), {"old", "new", "count"}, 2);
-  const std::string text = soft_text(runtime, input), from = bound.text(0, ""), to = bound.text(1, "");
-  runtime.spend(static_cast<std::int64_t>((text.size() + 1) / std::max<std::size_t>(from.size(), 1) * to.size()));
-  return replace_text(text, from, to, bound.has(2) && !bound[2].is_none() ? bound.integer(2, -1) : -1);
+  return replace_text(soft_text(input), bound.text(0, ""), bound.text(1, ""),
+                      bound[2].is_none() ? -1 : bound.integer(2, -1));
 }
 
-Value string(Runtime& runtime, const Value& input, Arguments) {
-  return input.is_text() ? input : Value(soft_text(runtime, input));
+Value string(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return input.is_text() ? input : Value(soft_text(input));
 }
 
-Value escape(Runtime& runtime, const Value& input, Arguments) {
-  if (input.is_text() && (*input.get<TextPtr>())->safe) return input;
-  return make_safe(escape_html(soft_text(runtime, input)));
+Value escape(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  if (is_safe(input)) return input;
+  return make_safe(escape_html(soft_text(input)));
 }
 
-Value force_escape(Runtime& runtime, const Value& input, Arguments) {
-  return make_safe(escape_html(soft_text(runtime, input)));
+Value force_escape(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return make_safe(escape_html(soft_text(input)));
 }
 
-Value safe(Runtime& runtime, const Value& input, Arguments) {
-  return make_safe(soft_text(runtime, input));
+Value safe(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return make_safe(soft_text(input));
 }
 
-Value striptags(Runtime& runtime, const Value& input, Arguments) {
-  return strip_tags(soft_text(runtime, input));
+Value striptags(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return strip_tags(soft_text(input));
 }
 
-Value center(Runtime& runtime, const Value& input, Arguments arguments) {
+Value center(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_center", std::move(arguments), {"width"});
-  const auto width = bound.integer(0, 80);
-  runtime.spend(width);
-  return center_text(soft_text(runtime, input), width);
+  return made_of(input, center_text(soft_text(input), bound.integer(0, 80)));
 }
 
-Value indent(Runtime& runtime, const Value& input, Arguments arguments) {
+Value indent(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_indent", std::move(arguments), {"width", "first", "blank"});
   require_defined(input);
   if (!input.is_text()) type_error(fmt::format("unsupported operand type(s) for +=: '{}' and 'str'", type_name(input)));
-  const std::string by =
-      bound.has(0) && bound[0].is_text()
-          ? bound[0].text()
-          : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(bound.integer(0, 4), 0, 1 << 20)), ' ');
-  const auto lines = split_lines(input.text() + "\n");
-  runtime.spend(static_cast<std::int64_t>(input.text().size() + lines.size() * by.size()));
-  std::string out = bound.truth(1, false) ? by : "";
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out += "\n";
-    if (i > 0 && (bound.truth(2, false) || !lines[i].empty())) out += by;
-    out += lines[i];
+  TextBuilder blanks;
+  if (!bound[0].is_text()) blanks.repeat(" ", bound.integer(0, 4));
+  const std::string by = bound[0].is_text() ? bound[0].text() : blanks.take();
+  const bool blank = bound.truth(2, false);
+  TextBuilder out, text;
+  (text += input.text()) += '\n';
+  if (bound.truth(1, false)) out += by;
+  bool first = true;
+  std::string_view rest = text.text(), line, whole;
+  while (take_line(rest, line, whole)) {
+    if (!std::exchange(first, false)) {
+      out += '\n';
+      if (blank || !line.empty()) out += by;
+    }
+    out += line;
   }
-  return out;
+  return made_of(input, out.take());
 }
 
-Value truncate(Runtime& runtime, const Value& input, Arguments arguments) {
+Value truncate(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_truncate", std::move(arguments), {"length", "killwords", "end", "leeway"});
   const auto size = bound.integer(0, 255);
-  const auto end = to_points(bound.text(2, "..."));
-  const auto leeway = bound.has(3) && !bound[3].is_none() ? bound.integer(3, 5) : 5;
-  const auto end_size = static_cast<std::int64_t>(end.size());
+  const std::string end = bound.has(2) ? required_text(bound[2], "truncate") : "...";
+  const auto leeway = bound[3].is_none() ? 5 : bound.integer(3, 5);
+  const auto end_size = count_points(end);
   if (size < end_size) value_error(fmt::format("expected length >= {}, got {}", end_size, size));
   if (leeway < 0) value_error(fmt::format("expected leeway >= 0, got {}", leeway));
-  if (length(input) <= size + leeway) return input;
+  if (length(input) - size <= leeway) return input;
   if (!input.is_text()) type_error(fmt::format("'{}' object cannot be truncated", type_name(input)));
-  const auto points = to_points(soft_text(runtime, input));
-  std::u32string cut = points.substr(0, static_cast<std::size_t>(size - end_size));
+  const auto points = to_points(soft_text(input));
+  std::u32string_view cut = std::u32string_view(points).substr(0, static_cast<std::size_t>(size - end_size));
   if (!bound.truth(1, false)) cut = cut.substr(0, cut.rfind(U' '));
-  return cut + end;
+  TextBuilder out;
+  (out += to_utf8(cut)) += is_safe(input) && !is_safe(bound[2]) ? escape_html(end) : end;
+  return made_of(input, out.take());
 }
 
-Value wordwrap(Runtime& runtime, const Value& input, Arguments arguments) {
+Value wordwrap(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_wordwrap", std::move(arguments),
                              {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
   WrapOptions options;
   options.width = bound.integer(0, 79);
   options.break_long_words = bound.truth(1, true);
   options.break_on_hyphens = bound.truth(3, true);
+  options.separator = bound[2].is_none() ? "\n" : required_text(bound[2], "wordwrap");
   require_defined(input);
   if (!input.is_text()) type_error(fmt::format("'{}' object has no attribute 'splitlines'", type_name(input)));
-  if (options.width <= 0) value_error(fmt::format("invalid width {} (must be > 0)", options.width));
-  const std::string separator = bound.has(2) && !bound[2].is_none() ? bound.text(2, "\n") : "\n";
-  std::string out;
+  TextBuilder out;
   bool first = true;
-  for (const auto& paragraph : split_lines(soft_text(runtime, input))) {
-    const auto lines = wrap(to_points(paragraph), options);
-    std::string joined;
-    for (std::size_t i = 0; i < lines.size(); ++i) joined += (i > 0 ? separator : "") + to_utf8(lines[i]);
-    out += (first ? "" : separator) + joined;
-    first = false;
+  std::string_view rest = input.text(), line, whole;
+  while (take_line(rest, line, whole)) {
+    if (options.width <= 0) value_error(fmt::format("invalid width {} (must be > 0)", options.width));
+    if (!std::exchange(first, false)) out += options.separator;
+    wrap(to_points(line), options, out);
   }
-  runtime.spend(static_cast<std::int64_t>(out.size()));
-  return out;
+  return out.take();
 }
 
-Value wordcount(Runtime& runtime, const Value& input, Arguments) {
+Value wordcount(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  const auto points = to_points(soft_text(input));
+  spend(kPropertyWork * static_cast<std::int64_t>(points.size()));
   std::int64_t words = 0;
   bool inside = false;
-  for (char32_t c : to_points(soft_text(runtime, input))) {
-    const bool word = is_identifier_part(c) || is_numeric(c);
+  for (char32_t c : points) {
+    const bool word = c == '_' || is_alpha(c) || is_decimal(c) || is_digit(c) || is_numeric(c);
     words += word && !inside ? 1 : 0;
     inside = word;
   }
   return words;
 }
 
-Value format(Runtime& runtime, const Value& input, Arguments arguments) {
+Value format(Runtime&, const Value& input, Arguments arguments) {
   if (!arguments.positional.empty() && !arguments.named.empty())
     value_error("can't handle positional and keyword arguments at the same time");
-  if (arguments.named.empty())
-    return format_percent(runtime, soft_text(runtime, input), make_tuple(std::move(arguments.positional)));
+  const Value text = input.is_text() ? input : Value(soft_text(input));
+  if (arguments.named.empty()) return made_of(text, format_percent(text, make_tuple(std::move(arguments.positional))));
   Dict named;
   for (auto& [name, value] : arguments.named) named.set(name, std::move(value));
-  return format_percent(runtime, soft_text(runtime, input), make_dict(std::move(named)));
+  return made_of(text, format_percent(text, make_dict(std::move(named))));
 }
 
-std::string quote_url(std::string_view text, bool query) {
-  std::string out;
-  for (unsigned char c : text) {
-    const bool plain = std::isalnum(c) || std::string_view("_.-~").find(static_cast<char>(c)) != std::string_view::npos;
+void quote_url(std::string_view text, bool query, TextBuilder& out) {
+  for (const char byte : text) {
+    const auto c = static_cast<unsigned char>(byte);
+    const bool plain = std::isalnum(c) || std::string_view("_.-~").find(byte) != std::string_view::npos;
     if (plain || (c == '/' && !query))
-      out += static_cast<char>(c);
+      out += byte;
     else if (c == ' ' && query)
       out += '+';
     else
       out += fmt::format("%{:02X}", c);
   }
-  return out;
 }
 
-Value urlencode(Runtime& runtime, const Value& input, Arguments) {
-  if (input.is_text() || !is_iterable(input)) return quote_url(soft_text(runtime, input), false);
+Value urlencode(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  TextBuilder out;
+  if (input.is_text() || !is_iterable(input) || input.is_undefined()) {
+    quote_url(soft_text(input), false, out);
+    return out.take();
+  }
   const auto* dict = input.get<DictPtr>();
-  std::string out;
   for (const auto& pair : iterate(dict ? Value(View{View::kItems, *dict}) : input)) {
     const auto items = iterate(pair);
     if (items.size() != 2) value_error("not enough values to unpack (expected 2)");
-    out += (out.empty() ? "" : "&") + quote_url(soft_text(runtime, items[0]), true) + "=" +
-           quote_url(soft_text(runtime, items[1]), true);
+    if (!out.empty()) out += '&';
+    quote_url(soft_text(items[0]), true, out);
+    out += '=';
+    quote_url(soft_text(items[1]), true, out);
   }
-  return out;
+  return out.take();
 }
 
-Value xmlattr(Runtime& runtime, const Value& input, Arguments arguments) {
+Value xmlattr(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("do_xmlattr", std::move(arguments), {"autospace"});
   require_defined(input);
   const auto* dict = input.get<DictPtr>();
   if (dict == nullptr) type_error(fmt::format("'{}' object has no attribute 'items'", type_name(input)));
-  std::string out;
+  TextBuilder out;
   for (const auto& [key, value] : (*dict)->items()) {
     if (value.is_none() || value.is_undefined()) continue;
-    const std::string name = soft_text(runtime, key);
+    const auto& name = required_text(key, "xmlattr");
     if (name.find_first_of(" \t\n\r\f\v/>=") != std::string::npos)
       value_error(fmt::format("Invalid character in attribute name: {}", repr_text(name)));
-    out +=
-        fmt::format("{}{}=\"{}\"", out.empty() ? "" : " ", escape_html(name), escape_html(soft_text(runtime, value)));
+    if (!out.empty() || bound.truth(0, true)) out += ' ';
+    out += escape_html(name);
+    out += "=\"";
+    out += is_safe(value) ? value.text() : escape_html(soft_text(value));
+    out += '"';
   }
-  return !out.empty() && bound.truth(0, true) ? " " + out : out;
+  return out.take();
 }
 
-Value tojson(Runtime& runtime, const Value& input, Arguments arguments) {
+Value tojson(Runtime&, const Value& input, Arguments arguments) {
   const BoundArguments bound("tojson", std::move(arguments), {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ensure_ascii = bound.truth(0, false);
   style.sort_keys = bound.truth(3, false);
-  if (bound.has(1) && !bound[1].is_none()) {
-    style.indent =
-        bound[1].is_text()
-            ? bound[1].text()
-            : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(as_index(bound[1]), 0, 1024)), ' ');
-    style.item_separator = ",";
+  if (!bound[1].is_none()) {
+    TextBuilder blanks;
+    if (!bound[1].is_text()) blanks.repeat(" ", as_index(bound[1]));
+    style.indent = bound[1].is_text() ? bound[1].text() : blanks.take();
+    style.item_separator = std::string(1, ',');
   }
-  if (bound.has(2) && !bound[2].is_none()) {
+  if (!bound[2].is_none()) {
     const auto separators = iterate(bound[2]);
     if (separators.size() != 2) value_error("separators must be a pair");
-    style.item_separator = to_text(separators[0]);
-    style.key_separator = to_text(separators[1]);
+    style.item_separator = required_text(separators[0], "tojson");
+    style.key_separator = required_text(separators[1], "tojson");
   }
-  std::string out = dump_json(input, style);
-  runtime.spend(static_cast<std::int64_t>(out.size()));
-  return out;
+  return dump_json(input, style);
 }
 
-Value pprint(Runtime& runtime, const Value& input, Arguments) {
-  std::string out = pretty(input);
-  runtime.spend(static_cast<std::int64_t>(out.size()));
-  return out;
+Value pprint(Runtime&, const Value& input, Arguments arguments) {
+  no_arguments(std::move(arguments));
+  return pretty(input);
 }
 
 }  // namespace
@@ -254,7 +278,7 @@ const std::vector<FilterEntry>& text_filters() {
       {"safe", safe},
       {"string", string},
       {"striptags", striptags},
-      {"title", changed<filter_title>},
+      {"title", title},
       {"tojson", tojson},
       {"trim", trim},
       {"truncate", truncate},

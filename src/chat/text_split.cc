@@ -4,9 +4,13 @@
 #include "chat/methods.h"
 #include "chat/repr.h"
 #include "chat/template_error.h"
+#include "chat/text_builder.h"
+#include "chat/text_search.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
+
+constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point is
 
 std::vector<Value> split_space(const std::u32string& text, std::int64_t limit) {
   std::vector<Value> out;
@@ -16,31 +20,33 @@ std::vector<Value> split_space(const std::u32string& text, std::int64_t limit) {
   };
   for (skip(); at < text.size(); skip()) {
     std::size_t end = at;
-    if (limit >= 0 && static_cast<std::int64_t>(out.size()) >= limit) {
-      end = text.size();
-      while (end > at && is_space(text[end - 1])) --end;
-      out.emplace_back(text.substr(at, end - at));
-      break;
-    }
-    while (end < text.size() && !is_space(text[end])) ++end;
+    const bool rest = limit >= 0 && static_cast<std::int64_t>(out.size()) >= limit;  // with the blanks at its end
+    while (end < text.size() && (rest || !is_space(text[end]))) ++end;
     out.emplace_back(text.substr(at, end - at));
     at = end;
   }
   return out;
 }
 
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
-  std::vector<std::string> out;
-  const auto points = to_points(text);
-  for (std::size_t at = 0; at < points.size();) {
-    std::size_t end = at;
-    while (end < points.size() && !is_line_break(points[end])) ++end;
-    std::size_t after = std::min(end + 1, points.size());
-    if (end + 1 < points.size() && points[end] == '\r' && points[end + 1] == '\n') ++after;
-    out.push_back(to_utf8(std::u32string_view(points).substr(at, (keep_ends ? after : end) - at)));
-    at = after;
+bool take_line(std::string_view& rest, std::string_view& line, std::string_view& whole) {
+  if (rest.empty()) return false;
+  std::size_t end = 0, after = rest.size();
+  for (; end < rest.size(); ++end) {
+    const auto byte = static_cast<unsigned char>(rest[end]);
+    const std::string_view here = rest.substr(end, 3);
+    // U+0085, U+2028, U+2029
+    const std::size_t wide = here.starts_with("\xc2\x85")                       ? 2
+                             : here == "\xe2\x80\xa8" || here == "\xe2\x80\xa9" ? 3
+                                                                                : 0;
+    if (!is_line_break(byte < 0x80 ? byte : 0U) && wide == 0) continue;
+    after = end + (here.starts_with("\r\n") ? 2 : std::max<std::size_t>(wide, 1));
+    break;
   }
-  return out;
+  spend(2 * static_cast<std::int64_t>(after));
+  line = rest.substr(0, end);
+  whole = rest.substr(0, after);
+  rest.remove_prefix(after);
+  return true;
 }
 
 std::string strip_text(std::string_view text, const Value& set, bool left, bool right) {
@@ -49,7 +55,9 @@ std::string strip_text(std::string_view text, const Value& set, bool left, bool 
   const auto points = to_points(text);
   const std::u32string chosen = set.is_none() ? std::u32string() : to_points(set.text());
   const auto unwanted = [&](char32_t c) {
-    return set.is_none() ? is_space(c) : chosen.find(c) != std::u32string::npos;
+    if (set.is_none()) return is_space(c);
+    spend(static_cast<std::int64_t>(chosen.size()) / 4 + 1);
+    return chosen.find(c) != std::u32string::npos;
   };
   std::size_t begin = 0, end = points.size();
   while (left && begin < end && unwanted(points[begin])) ++begin;
@@ -58,19 +66,20 @@ std::string strip_text(std::string_view text, const Value& set, bool left, bool 
 }
 
 std::string center_text(std::string_view text, std::int64_t width, char32_t fill) {
-  const std::int64_t size = count_points(text), margin = width - size;
+  const std::int64_t margin = width - count_points(text);
   if (margin <= 0) return std::string(text);
-  if (margin > 1 << 24) fail(ErrorKind::kLimit, "a text is centred in too wide a field");
   // CPython puts the odd blank on the left where the width is odd.
   const std::int64_t left = margin / 2 + (margin & width & 1);
-  const auto blanks = [&](std::int64_t count) {
-    return to_utf8(std::u32string(static_cast<std::size_t>(count), fill));
-  };
-  return blanks(left) + std::string(text) + blanks(margin - left);
+  const std::string blank = to_utf8(std::u32string(1, fill));
+  TextBuilder out;
+  out.repeat(blank, left);
+  out += text;
+  out.repeat(blank, margin - left);
+  return out.take();
 }
 
 std::string replace_text(std::string_view text, std::string_view from, std::string_view to, std::int64_t limit) {
-  std::string out;
+  TextBuilder out;
   std::int64_t done = 0;
   std::size_t at = 0;
   const auto more = [&] { return limit < 0 || done < limit; };
@@ -82,17 +91,20 @@ std::string replace_text(std::string_view text, std::string_view from, std::stri
       while (at < text.size() && (text[at] & 0xc0) == 0x80);
     }
     if (more()) out += to;
-    return out;
+    return out.take();
   }
-  for (auto found = text.find(from); found != std::string_view::npos && more(); found = text.find(from, at), ++done) {
+  for (auto found = find_first(text, from); found != std::string_view::npos && more();
+       found = find_first(text, from, at), ++done) {
     out += text.substr(at, found - at);
     out += to;
     at = found + from.size();
   }
-  return out + std::string(text.substr(at));
+  out += text.substr(at);
+  return out.take();
 }
 
 bool is_cased_as(std::string_view text, bool (*wanted)(char32_t), bool (*unwanted)(char32_t)) {
+  spend(kPropertyWork * static_cast<std::int64_t>(text.size()));
   bool any = false;
   for (char32_t c : to_points(text)) {
     if (unwanted(c) || is_title(c)) return false;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+
+#include "chat/budget.h"
 
 namespace tessera::chat {
 namespace {
@@ -126,7 +129,22 @@ void append_lower(std::u32string& out, std::u32string_view text, std::size_t at)
 
 }  // namespace
 
+// What each code point costs that is read or written, and one whose properties are looked up, in the budget's units.
+constexpr std::int64_t kPointWork = 2, kCaseWork = 20;
+
+namespace {
+
+void charge_case(std::u32string_view text) {
+  const auto size = static_cast<std::int64_t>(text.size());
+  spend(kCaseWork * size);
+  require_memory(2 * static_cast<std::int64_t>(sizeof(char32_t)) * size);
+}
+
+}  // namespace
+
 std::u32string to_points(std::string_view utf8) {
+  spend(kPointWork * static_cast<std::int64_t>(utf8.size()));
+  require_memory(static_cast<std::int64_t>(sizeof(char32_t) * utf8.size()));
   std::u32string out;
   out.reserve(utf8.size());
   while (!utf8.empty()) out += take_point(utf8);
@@ -152,6 +170,8 @@ void append_point(std::string& out, char32_t c) {
 }
 
 std::string to_utf8(std::u32string_view points) {
+  spend(kPointWork * static_cast<std::int64_t>(points.size()));
+  require_memory(static_cast<std::int64_t>(points.size()));
   std::string out;
   out.reserve(points.size());
   for (char32_t c : points) append_point(out, c);
@@ -163,7 +183,14 @@ std::int64_t count_points(std::string_view utf8) {
 }
 
 bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  // In words: this is asked for every text that is made.
+  std::uint64_t high = 0, word = 0;
+  for (; text.size() >= sizeof(word); text.remove_prefix(sizeof(word))) {
+    std::memcpy(&word, text.data(), sizeof(word));
+    high |= word;
+  }
+  for (char c : text) high |= static_cast<std::uint64_t>(static_cast<unsigned char>(c));
+  return (high & 0x8080808080808080U) == 0;
 }
 
 std::string valid_utf8(std::string_view text) {
@@ -241,18 +268,21 @@ bool is_identifier_part(char32_t c) {
 }
 
 std::u32string upper(std::u32string_view text) {
+  charge_case(text);
   std::u32string out;
   for (char32_t c : text) append_upper(out, c);
   return out;
 }
 
 std::u32string lower(std::u32string_view text) {
+  charge_case(text);
   std::u32string out;
   for (std::size_t i = 0; i < text.size(); ++i) append_lower(out, text, i);
   return out;
 }
 
 std::u32string capitalize(std::u32string_view text) {
+  charge_case(text);
   std::u32string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (i == 0)
@@ -264,6 +294,7 @@ std::u32string capitalize(std::u32string_view text) {
 }
 
 std::u32string title(std::u32string_view text) {
+  charge_case(text);
   std::u32string out;
   bool inside = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -277,6 +308,7 @@ std::u32string title(std::u32string_view text) {
 }
 
 std::u32string swapcase(std::u32string_view text) {
+  charge_case(text);
   std::u32string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (is_upper(text[i]))
@@ -290,6 +322,7 @@ std::u32string swapcase(std::u32string_view text) {
 }
 
 std::u32string casefold(std::u32string_view text) {
+  charge_case(text);
   std::u32string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (const auto* s = special(text[i]))

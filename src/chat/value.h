@@ -1,5 +1,7 @@
 #pragma once
 // What a template computes with: Python's values. All but namespaces are immutable, so copies share their contents.
+// What is made, walked, compared or printed here is charged to the rendering's budget (budget.h).
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "chat/budget.h"
 #include "chat/integer.h"
 
 namespace tessera::chat {
@@ -27,10 +30,12 @@ struct Text {
   std::string utf8;
   bool ascii = true;
   bool safe = false;  // made by |e or |safe: adding to it escapes (markupsafe's Markup)
+  Held held = Held();
 };
 struct Undefined {
   std::string message;    // what using it says
   bool security = false;  // the sandbox refused an attribute
+  Held held = Held();
 };
 struct Range {
   std::int64_t start = 0, stop = 0, step = 1;
@@ -66,9 +71,9 @@ class Value {
   Value(Integer value) : data_(std::move(value)) {}
   Value(std::int64_t value) : data_(Integer(value)) {}
   Value(double value) : data_(value) {}
-  Value(std::string_view text);
-  Value(const std::string& text) : Value(std::string_view(text)) {}
-  Value(const char* text) : Value(std::string_view(text)) {}
+  Value(std::string text);
+  Value(std::string_view text) : Value(std::string(text)) {}
+  Value(const char* text) : Value(std::string(text)) {}
   Value(const std::u32string& points);
   template <typename T>
     requires std::is_constructible_v<Data, std::shared_ptr<T>>
@@ -104,6 +109,7 @@ class Value {
 struct List {
   std::vector<Value> items;
   int depth = 1;
+  Held held = Held();
 };
 struct Tuple : List {
   bool group = false;  // of |groupby: also has the attributes grouper and list
@@ -121,12 +127,14 @@ class Dict {
  private:
   std::vector<std::pair<Value, Value>> items_;
   std::unordered_map<std::string, std::size_t> index_;
+  Held held_ = Held(256);
 };
 /// A generator: can be walked once.
 struct Iterator {
   std::vector<Value> items;
   std::size_t next = 0;
   int depth = 1;
+  Held held = Held();
 };
 struct Namespace {
   Dict attributes;
@@ -147,6 +155,7 @@ class Object {
   virtual Value call(Runtime& runtime, Arguments arguments);
   virtual std::optional<Value> attribute(std::string_view) const;
   int depth = 1;
+  Held held = Held(256);
 };
 
 /// Containers; a limit error when they would nest too deep.
@@ -154,14 +163,22 @@ Value make_list(std::vector<Value> items);
 Value make_tuple(std::vector<Value> items);
 Value make_dict(Dict dict);
 Value make_iterator(std::vector<Value> items);
-Value make_undefined(std::string message);
+/// `security`: the sandbox refused an attribute.
+Value make_undefined(std::string message, bool security = false);
 Value make_safe(std::string text);
+bool is_safe(const Value& value);
+/// What became of `of`: safe where that was.
+Value made_of(const Value& of, std::string text);
+/// Where a list of so many items is to be put together: what it takes for a moment.
+std::vector<Value> room_for(std::int64_t items);
 int depth_of(const Value& value);
 
 /// type(x).__name__
 std::string type_name(const Value& value);
 bool truth(const Value& value);
 bool equal(const Value& a, const Value& b);
+/// Of two numbers, compared exactly; nothing where one of them is none.
+std::optional<std::partial_ordering> order_of_numbers(const Value& a, const Value& b);
 /// TypeError for what Python does not order.
 bool less(const Value& a, const Value& b, std::string_view operation = "<");
 /// The key under which a dictionary finds it; TypeError "unhashable type" for lists and dictionaries.

@@ -8,8 +8,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       R"([{"role": "system", "content": "s"}, {"role": "user", "content": "h\u00e9 \ud83d\ude00"},)"
       R"( {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1.5}}}]}])");
   RenderLimits limits;
-  limits.work = 200'000;
-  limits.output_bytes = 1 << 16;
+  limits.work = 2'000'000;
+  limits.memory = 1 << 22;
   limits.depth = 200;
   try {
     const Template chat_template({reinterpret_cast<const char*>(data), size});

@@ -1,4 +1,4 @@
-// Templates that fail, and templates that would not end.
+// Templates that fail.
 #include <gtest/gtest.h>
 
 #include "chat/chat_template.h"
@@ -8,9 +8,8 @@
 namespace tessera::chat {
 namespace {
 
-std::string render(const std::string& source, const std::map<std::string, Value>& variables = {},
-                   const RenderLimits& limits = {}) {
-  return Template(source).render(variables, limits).text;
+std::string render(const std::string& source, const std::map<std::string, Value>& variables = {}) {
+  return Template(source).render(variables).text;
 }
 
 TemplateError failure(const std::string& source, const std::map<std::string, Value>& variables = {}) {
@@ -56,28 +55,6 @@ TEST(TemplateErrors, TheSandboxRefusesToChangeValues) {
 TEST(TemplateErrors, UnknownFiltersMatterOnlyWhereTheyAreReachedInsideOfIf) {
   EXPECT_EQ(render("{% if false %}{{ 1|nope }}{% endif %}{{ 1|nope if false else 2 }}"), "2");
   EXPECT_EQ(failure("{% for x in [] %}{{ 1|nope }}{% endfor %}").kind, ErrorKind::kSyntax);
-}
-
-TEST(TemplateLimits, EndlessAndHugeTemplatesEnd) {
-  const char* hostile[] = {
-      "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-      "{% for a in range(99999) %}{% for b in range(99999) %}{{ a * b }}{% endfor %}{% endfor %}",
-      "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-      "{{ 'a' * 99999999999 }}",
-      "{{ [0] * 9999999999 }}",
-      "{{ 9 ** 99999999 }}",
-      "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}",
-      "{{ '%999999999d' % 1 }}",
-      "{{ 'x'|center(9999999999) }}",
-      "{{ 'a'.ljust(9999999999) }}",
-      "{{ range(99999)|batch(1, 0)|list|length }}{{ [1]|batch(9999999999, 0)|list }}",
-      "{{ [1]|slice(9999999999)|list }}",
-      "{{ lipsum(9999999999) }}",
-  };
-  for (const char* source : hostile) {
-    SCOPED_TRACE(source);
-    EXPECT_THROW(render(source, {}, {.work = 5'000'000}), TemplateError);
-  }
 }
 
 TEST(TemplateLimits, DeepNestingIsRefusedNotFatal) {
