@@ -86,7 +86,7 @@ void read_templates(const fs::path& file, const Dict& root, TokenizerTemplates& 
 const std::string& TokenizerTemplates::choose(const std::string& name, bool with_tools) const {
   if (templates.empty())
     throw DataError(fmt::format("{}: this tokenizer has no chat template (chat_template in tokenizer_config.json, or "
-                                "chat_template.jinja); name one with --template FILE",
+                                "chat_template.jinja); name one with --chat_template FILE",
                                 folder),
                     folder);
   std::vector<std::string> names;

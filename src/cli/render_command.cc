@@ -151,7 +151,9 @@ int render_command(const Arguments& args, std::ostream& out, std::ostream&) {
       "a row that is malformed or that the template refuses. Exits 0 when every row was answered, be it with an error");
   table.add(&options.tokenizer, {"--tokenizer"}, "tokenizer folder: its chat template and special tokens", "Template")
       .placeholder("PATH");
-  table.add(&options.template_file, {"--template"}, "file of a Jinja template, or chatml or zephyr", "Template")
+  table
+      .add(&options.template_file, {"--template", "--chat_template"}, "file of a Jinja template, or chatml or zephyr",
+           "Template")
       .placeholder("FILE");
   table.add(&options.template_name, {"--template_name"},
             "which of the tokenizer's templates; default: tool_use for rows with tools where it exists, else default",

@@ -10,9 +10,38 @@
 namespace tessera::config {
 namespace {
 
-/// Sections of other engines, which change the training: refused unless empty.
-const std::vector<std::string> kForeignSections = {"deepspeed_config", "megatron_lm_config", "fp8_config",
-                                                   "mpirun_config"};
+/// Sections of other engines, which change the training: refused where they would be used, unless they are empty.
+struct ForeignSection {
+  const char* key;
+  const char* used_with;  // what else the file says then
+  bool (*is_used)(const AccelerateInput& input);
+  const char* remedy;
+};
+
+bool has_type(const AccelerateInput& input, const char* type) {
+  return input.distributed_type && detail::equal_ignoring_case(*input.distributed_type, type);
+}
+
+const ForeignSection kForeignSections[] = {
+    {"deepspeed_config", "distributed_type DEEPSPEED",
+     [](const AccelerateInput& input) { return has_type(input, "DEEPSPEED"); },
+     "set distributed_type to FSDP, with fsdp_sharding_strategy FULL_SHARD for zero_stage 3, SHARD_GRAD_OP for 2"},
+    {"megatron_lm_config", "distributed_type MEGATRON_LM",
+     [](const AccelerateInput& input) { return has_type(input, "MEGATRON_LM"); }, "set distributed_type to FSDP"},
+    {"fp8_config", "mixed_precision fp8",
+     [](const AccelerateInput& input) { return input.mixed_precision == MixedPrecision::kFp8; },
+     "set mixed_precision to bf16"},
+    {"mpirun_config", "distributed_type MULTI_CPU",
+     [](const AccelerateInput& input) { return has_type(input, "MULTI_CPU") || has_type(input, "NO"); },
+     "remove it, and let mpirun start 'tessera TASK' on each rank itself, or set num_machines and main_process_ip"},
+};
+const ForeignSection* find_foreign(const std::string& key) {
+  for (const ForeignSection& section : kForeignSections) {
+    if (key == section.key) return &section;
+  }
+  return nullptr;
+}
+
 /// Keys that mean nothing on these machines: a warning where they are set to something.
 const std::vector<std::string> kIgnoredKeys = {"command_file",  "commands",        "tpu_name", "tpu_zone",
                                                "tpu_env",       "tpu_use_cluster", "tpu_vm",   "tpu_use_sudo",
@@ -50,7 +79,9 @@ class Reader {
   }
 
   void read(const Node& document) {
+    for (const Node::Entry& entry : document.entries) refuse_other_places(entry);
     for (const Node::Entry& entry : document.entries) read_top_level(entry);
+    for (const Node::Entry& entry : document.entries) judge_foreign(entry);
     if (unindented_line_ > 0 || has_unindented_) {
       warnings_.push_back(
           at_line(name_, unindented_line_) +
@@ -70,12 +101,8 @@ class Reader {
       read_fsdp_key(entry);
     } else if (entry.key == "parallelism_config") {
       for (const Node::Entry& own : entry.value.entries) read_parallelism(own);
-    } else if (contains(kForeignSections, entry.key)) {
-      if (is_empty(entry.value)) return;
-      throw ConfigError(
-          fmt::format("{}{} belongs to another engine and is not supported; remove it (or make it empty: {{}})", where,
-                      entry.key),
-          entry.key);
+    } else if (find_foreign(entry.key) != nullptr) {
+      return;  // judged at the end
     } else if (contains(kIgnoredKeys, entry.key)) {
       if (!is_empty(entry.value)) warnings_.push_back(fmt::format("{}{} has no effect here", where, entry.key));
     } else if (entry.key == "fp16") {
@@ -83,6 +110,30 @@ class Reader {
     } else if (!assign(entry.key, entry)) {
       throw ConfigError(
           fmt::format("{}unknown key '{}'{}", where, entry.key, did_you_mean(entry.key, top_level_keys())), entry.key);
+    }
+  }
+
+  /// A file for jobs that start elsewhere has keys that nobody reads here: it is named as what it is.
+  void refuse_other_places(const Node::Entry& entry) const {
+    if (entry.key != "compute_environment" || !detail::equal_ignoring_case(entry.value.text, "AMAZON_SAGEMAKER"))
+      return;
+    throw ConfigError(
+        fmt::format("{}this file (compute_environment: AMAZON_SAGEMAKER) starts jobs on Amazon SageMaker; "
+                    "'tessera config default --config_file FILE' writes one for machines of your own",
+                    at_line(name_, entry.line)),
+        entry.key);
+  }
+
+  void judge_foreign(const Node::Entry& entry) {
+    const ForeignSection* section = find_foreign(entry.key);
+    if (section == nullptr || is_empty(entry.value)) return;
+    const std::string where = at_line(name_, entry.line);
+    if (!section->is_used(input_)) {
+      warnings_.push_back(fmt::format("{}{} has no effect without {}", where, entry.key, section->used_with));
+    } else {
+      throw ConfigError(fmt::format("{}{} (with {}) belongs to another engine; {}", where, entry.key,
+                                    section->used_with, section->remedy),
+                        entry.key);
     }
   }
 
@@ -149,7 +200,7 @@ class Reader {
     for (const std::string& flag : table_.names()) {
       if (!flag.starts_with("--fsdp_")) keys.push_back(flag.substr(2));
     }
-    keys.insert(keys.end(), kForeignSections.begin(), kForeignSections.end());
+    for (const ForeignSection& section : kForeignSections) keys.emplace_back(section.key);
     keys.insert(keys.end(), kIgnoredKeys.begin(), kIgnoredKeys.end());
     return keys;
   }

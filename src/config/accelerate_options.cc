@@ -51,15 +51,16 @@ void add_machine_options(OptionTable& t, AccelerateInput& in) {
   t.add(&in.main_process_ip, {"--main_process_ip"}, "address of machine 0", g);
   t.add(&in.main_process_port, {"--main_process_port"},
         "port of rank 0 (default: a free one; 29500 with several machines)", g);
-  t.add(&in.same_network, {"--same_network"}, "accepted: machines only need to reach each other", g);
-  t.add(&in.rdzv_backend, {"--rdzv_backend"}, "accepted: machines meet at main_process_ip", g);
+  t.add(&in.same_network, {"--same_network"}, "", g).without_effect("machines only need to reach each other");
+  t.add(&in.rdzv_backend, {"--rdzv_backend"}, "", g).without_effect("machines meet at main_process_ip");
   t.add(&in.use_cpu, {"--cpu", "--use_cpu"}, "run on the CPU even where there is a GPU", g);
   t.add(&in.gpu_ids, {"--gpu_ids"}, "GPUs to use, 'all' or as in 0,1", g);
   t.add(&in.enable_cpu_affinity, {"--enable_cpu_affinity"},
         "insist on own cores for each rank (they are bound anyway where there are enough)", g);
   t.add(&in.debug, {"--debug"}, "compare on all ranks which units run, and name where they part", g);
   t.add_enum(&in.mixed_precision, mixed_precisions(), {"--mixed_precision"}, "compute precision (default: no)", g);
-  t.add(&in.main_training_function, {"--main_training_function"}, "accepted: only TPU launches read it", g);
+  t.add(&in.main_training_function, {"--main_training_function"}, "", g)
+      .without_effect("only launches on TPUs read it");
   t.add(&in.distributed_type, {"--distributed_type"}, "FSDP, NO, MULTI_CPU or MULTI_GPU (default without a file: FSDP)",
         g);
   t.add(&in.compute_environment, {"--compute_environment"}, "LOCAL_MACHINE", g);
@@ -89,9 +90,10 @@ void add_fsdp_options(OptionTable& t, AccelerateInput& in) {
   t.add(&in.offload_params, {"--fsdp_offload_params"}, "keep shards in host memory (default: false)", g);
   t.add(&in.offload_folder, {"--fsdp_offload_folder"},
         "folder on a disk for parameters and optimizer state, as memory-mapped files (default: none)", g);
-  t.add(&in.use_orig_params, {"--fsdp_use_orig_params"}, "accepted: frozen and trainable always mix freely", g);
+  t.add(&in.use_orig_params, {"--fsdp_use_orig_params"}, "", g)
+      .without_effect("frozen and trainable parameters always mix freely");
   t.add(&in.cpu_ram_efficient_loading, {"--fsdp_cpu_ram_efficient_loading"},
-        "accepted: every rank always reads only its own bytes", g);
+        "every rank always reads only its own bytes; true insists on fsdp_sync_module_states", g);
   t.add(&in.sync_module_states, {"--fsdp_sync_module_states"}, "what no file holds begins as on rank 0 (default: true)",
         g);
   t.add(&in.activation_checkpointing, {"--fsdp_activation_checkpointing"},

@@ -11,6 +11,18 @@ namespace {
   throw ConfigError(source + ": " + message, key);
 }
 
+/// Of accelerate's other types; for what is none of them the nearest that is supported.
+std::string why_unsupported(const std::string& type) {
+  for (const char* engine : {"DEEPSPEED", "MEGATRON_LM"}) {
+    if (detail::equal_ignoring_case(type, engine)) return " (another engine)";
+  }
+  for (const char* device :
+       {"TPU", "XLA", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_HPU", "MULTI_NEURON"}) {
+    if (detail::equal_ignoring_case(type, device)) return " (there is no code for such devices)";
+  }
+  return did_you_mean(type, {"FSDP", "MULTI_CPU", "MULTI_GPU"});
+}
+
 bool resolve_use_fsdp(const AccelerateInput& in, const std::string& source) {
   if (in.use_fsdp) return *in.use_fsdp;
   if (!in.distributed_type) return true;
@@ -23,7 +35,7 @@ bool resolve_use_fsdp(const AccelerateInput& in, const std::string& source) {
   fail(source, "distributed_type",
        fmt::format(
            "distributed_type '{}' is not supported{}; use FSDP (sharded), or NO, MULTI_CPU or MULTI_GPU (replicated)",
-           type, did_you_mean(type, {"FSDP", "MULTI_CPU", "MULTI_GPU"})));
+           type, why_unsupported(type)));
 }
 
 /// What reshard_after_forward says about the strategy: nothing, where it is unset.
@@ -206,7 +218,10 @@ AccelerateConfig resolve(const AccelerateInput& in, const std::string& source, b
   out.gpu_ids = in.gpu_ids;
   out.enable_cpu_affinity = in.enable_cpu_affinity.value_or(out.enable_cpu_affinity);
   out.fsdp = resolve_fsdp(in, source, has_file, warnings);
-  if (!out.use_fsdp && (in.sharding_strategy || in.auto_wrap_policy)) {
+  const bool any_fsdp = in.sharding_strategy || in.auto_wrap_policy || in.reshard_after_forward ||
+                        in.backward_prefetch || in.state_dict_type || in.offload_params || in.forward_prefetch ||
+                        in.activation_checkpointing || in.ignored_modules || in.offload_folder || in.shard_group_size;
+  if (!out.use_fsdp && any_fsdp) {
     warnings.push_back(
         fmt::format("{}: the fsdp_* settings have no effect with distributed_type {}; set it to FSDP to shard", source,
                     in.distributed_type.value_or("NO")));

@@ -78,9 +78,11 @@ struct OptionTable::Assignment {
 /// What the command line says, before anything is assigned: a file of flags is applied first, wherever it stands.
 struct OptionTable::Scan {
   const std::vector<std::string>& args;
+  Problems& problems;
   std::size_t at = 0;
   std::size_t positionals = 0;    // seen so far
   bool only_positionals = false;  // after "--"
+  bool any_unknown = false;       // what follows an unknown flag may be its value
   std::string flag_file = {};
   std::vector<Assignment> assignments = {};
 };
@@ -108,21 +110,6 @@ Option& OptionTable::add_positional(Binding binding, const std::string& name, st
   return option;
 }
 
-Option& OptionTable::add_without_effect(const UnusedFlag& flag) {
-  const Unused type = flag.type;
-  // For their descriptions; what is set has no place to go.
-  Binding binding = type == Unused::kBool     ? bind(static_cast<bool*>(nullptr))
-                    : type == Unused::kNumber ? bind(static_cast<double*>(nullptr))
-                                              : bind(static_cast<std::string*>(nullptr));
-  binding.set = [type](const std::vector<std::string>& words) {
-    double number = 0;
-    if (type == Unused::kText || detail::is_none(words)) return words.size() == 1;
-    return type == Unused::kNumber ? bind(&number).set(words) : words.size() == 1 && parse_bool(words[0]).has_value();
-  };
-  binding.show = [] { return std::string(); };
-  return add_binding(std::move(binding), {flag.name}, flag.why, "Accepted without effect");
-}
-
 Option& OptionTable::positional(std::string* target, const std::string& name, std::string help) {
   return add_positional(bind(target), name, std::move(help)).required();
 }
@@ -142,7 +129,8 @@ const Option* OptionTable::find(const std::string& name) const {
   for (const Option& option : options_) {
     if (option.positional_) continue;
     for (const std::string& own : option.names_) {
-      if (plain(own) == wanted) return &option;
+      const bool begins = own.ends_with('*') && wanted.starts_with(plain(own.substr(0, own.size() - 1)));
+      if (begins || plain(own) == wanted) return &option;
     }
   }
   return nullptr;
@@ -176,7 +164,7 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
                       const std::string& flag) {
   const auto fail = [&](const std::string& expects) {
     throw ConfigError(fmt::format("{}{} expects {}, found '{}'", where, flag, expects, fmt::join(words, " ")),
-                      plain(flag));
+                      plain(option.names_.front()));
   };
   for (const std::string& word : words) {
     const auto& allowed = option.choices_;
@@ -185,10 +173,19 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
   }
   if (!option.binding_.set(words)) fail(option.binding_.expects);
   option.given_ = true;
+  if (is_refused(option, words))
+    throw ConfigError(fmt::format("{}{} is not supported: {}", where, flag, option.help_), plain(flag));
 }
 
 ParseResult OptionTable::parse(const std::vector<std::string>& args) {
-  Scan scan{args};
+  Problems problems;
+  const ParseResult result = parse(args, problems);
+  if (result == ParseResult::kRun) problems.throw_all();
+  return result;
+}
+
+ParseResult OptionTable::parse(const std::vector<std::string>& args, Problems& problems) {
+  Scan scan{args, problems};
   while (scan.at < args.size()) {
     const std::string& word = args[scan.at];
     if (!scan.only_positionals && word == "--") {
@@ -202,9 +199,10 @@ ParseResult OptionTable::parse(const std::vector<std::string>& args) {
       scan_positional(scan);
     }
   }
-  if (!scan.flag_file.empty()) read_file(scan.flag_file);
-  for (const Assignment& a : scan.assignments) set(*a.option, a.words, "", a.flag);
-  check_required();
+  if (!scan.flag_file.empty()) problems.attempt([&] { read_file(scan.flag_file, problems); });
+  for (const Assignment& a : scan.assignments) problems.attempt([&] { set(*a.option, a.words, "", a.flag); });
+  check_required(problems);
+  imply();
   return ParseResult::kRun;
 }
 
@@ -213,19 +211,45 @@ void OptionTable::scan_flag(Scan& scan) {
   const std::size_t equals = word.find('=');
   const std::string flag = word.substr(0, equals);
   if (Option* option = find(flag)) {
-    std::vector<std::string> words;
-    if (equals == std::string::npos) {
-      words = take_values(scan, *option, flag);
-    } else {
-      const std::string value = word.substr(equals + 1);
-      words = option->binding_.is_list ? split_words(value) : std::vector<std::string>{value};
-    }
-    scan.assignments.push_back({option, std::move(words), flag});
+    scan.problems.attempt([&] {
+      std::vector<std::string> words;
+      if (equals == std::string::npos) {
+        words = take_values(scan, *option, flag);
+      } else {
+        const std::string value = word.substr(equals + 1);
+        words = option->binding_.is_list ? split_words(value) : std::vector<std::string>{value};
+      }
+      scan.assignments.push_back({option, std::move(words), flag});
+    });
     return;
   }
   Option* negated = plain(flag).starts_with("no_") ? find(plain(flag).substr(3)) : nullptr;
-  if (negated == nullptr || !negated->binding_.is_bool || equals != std::string::npos) unknown_flag(flag);
-  scan.assignments.push_back({negated, {"false"}, flag});
+  if (negated != nullptr && negated->binding_.is_bool && equals == std::string::npos) {
+    scan.assignments.push_back({negated, {"false"}, flag});
+  } else {
+    scan_unknown(scan, flag);
+    if (equals == std::string::npos) skip_values(scan);
+  }
+}
+
+void OptionTable::scan_unknown(Scan& scan, const std::string& flag) {
+  scan.any_unknown = true;
+  scan.problems.add(fmt::format("unknown flag {}{}", flag, did_you_mean(flag, names())), plain(flag));
+  scan.problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
+}
+
+/// Of an unknown flag. Beside arguments without dashes one word, where a flag of this table comes next.
+void OptionTable::skip_values(Scan& scan) const {
+  const auto& args = scan.args;
+  const auto is_value = [&](std::size_t at) {
+    return at < args.size() && !is_flag(args[at]) && args[at] != "--" && !is_flag_file(args[at]);
+  };
+  if (has_positionals()) {
+    const std::size_t next = scan.at + 1;
+    if (is_value(scan.at) && next < args.size() && is_flag(args[next]) && find(args[next]) != nullptr) ++scan.at;
+  } else {
+    while (is_value(scan.at)) ++scan.at;
+  }
 }
 
 std::vector<std::string> OptionTable::take_values(Scan& scan, const Option& option, const std::string& flag) const {
@@ -242,7 +266,7 @@ std::vector<std::string> OptionTable::take_values(Scan& scan, const Option& opti
     const std::string found = scan.at < args.size() ? "the flag " + args[scan.at] : "nothing";
     throw ConfigError(fmt::format("{0} expects {1}, found {2}; a value that begins with a dash is written {0}=VALUE",
                                   flag, option.binding_.expects, found),
-                      plain(flag));
+                      plain(option.names_.front()));
   }
   if (!option.binding_.is_list) return {args[scan.at++]};
   const auto is_choice = [&](const std::string& word) {
@@ -273,30 +297,24 @@ void OptionTable::scan_positional(Scan& scan) {
     scan.assignments.push_back({&option, {word}, option.names_[0]});
     return;
   }
-  if (seen > 0 || !is_flag_file(word) || !scan.flag_file.empty()) {
-    throw ConfigError(
+  ++scan.at;
+  if (seen == 0 && is_flag_file(word) && scan.flag_file.empty()) {
+    scan.flag_file = word;
+  } else if (!scan.any_unknown) {
+    scan.problems.add(
         fmt::format("unexpected argument '{}'; flags begin with --, and '{} --help' lists them", word, command_));
   }
-  scan.flag_file = word;
-  ++scan.at;
-}
-
-void OptionTable::unknown_flag(const std::string& flag) const {
-  throw ConfigError(
-      fmt::format("unknown flag {}{}; '{} --help' lists all flags", flag, did_you_mean(flag, names()), command_),
-      plain(flag));
 }
 
 bool OptionTable::has_positionals() const {
   return std::any_of(options_.begin(), options_.end(), [](const Option& o) { return o.positional_; });
 }
 
-void OptionTable::check_required() const {
+void OptionTable::check_required(Problems& problems) const {
   for (const Option& option : options_) {
     if (!option.required_ || option.given_) continue;
-    throw ConfigError(
-        fmt::format("{} is required ({}); '{} --help' lists all flags", option.names_[0], option.help_, command_),
-        plain(option.names_[0]));
+    problems.add(fmt::format("{} is required ({})", option.names_[0], option.help_), plain(option.names_[0]));
+    problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
   }
 }
 
@@ -327,13 +345,17 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
   return true;
 }
 
-void OptionTable::read_file(const std::string& path) {
+void OptionTable::read_file(const std::string& path, Problems& problems) {
   const Node document = read_document(path);
   for (const Node::Entry& entry : document.entries) {
-    if (assign(entry.key, entry.value, at_line(path, entry.line))) continue;
-    throw ConfigError(fmt::format("{}unknown option '{}'{}; '{} --help' lists all options", at_line(path, entry.line),
-                                  entry.key, did_you_mean("--" + plain(entry.key), names()), command_),
-                      entry.key);
+    const std::string where = at_line(path, entry.line);
+    bool known = true;
+    problems.attempt([&] { known = assign(entry.key, entry.value, where); });
+    if (known) continue;
+    problems.add(
+        fmt::format("{}unknown option '{}'{}", where, entry.key, did_you_mean("--" + plain(entry.key), names())),
+        entry.key);
+    problems.set_hint(fmt::format("'{} --help' lists all options", command_));
   }
 }
 

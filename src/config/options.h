@@ -10,13 +10,14 @@
 // Semantics follow HfArgumentParser: dashes and underscores are interchangeable; `--flag value` and `--flag=value`; a
 // bare boolean flag is true and `--no_flag` false; a list takes commas, spaces or several words; of duplicates the last
 // wins; one positional argument ending in .json, .yaml or .yml is a file of flags (flags on the command line win over
-// it).
+// it). What is wrong with a command line is said at once (config/problems.h).
 #include <deque>
 #include <string>
 #include <vector>
 
 #include "config/document.h"
 #include "config/option_value.h"
+#include "config/problems.h"
 
 namespace tessera::config {
 
@@ -30,14 +31,47 @@ struct UnusedFlag {
   const char* why;
 };
 
+/// A flag that is known and refused, unless what it says is off (false, 0, none, empty) or `harmless`. `why` ends with
+/// the remedy. A name that ends with * stands for all flags that begin so.
+struct RefusedFlag {
+  const char* name;
+  Unused type;
+  const char* why;
+  const char* harmless = "";
+};
+
+/// Another flag, and which of its values (as the help shows them) matter; kSet: any that is not empty, 0, negative,
+/// false, no or none. Of a list one word is enough.
+inline constexpr const char* kSet = "*";
+struct Need {
+  std::string flag;
+  std::vector<std::string> values;
+};
+
 class Option {
  public:
+  enum class Effect { kWorks, kNone, kRefused };
+
   /// Allowed texts (exact); for a list, of each word.
   Option& choices(std::vector<std::string> allowed);
   /// parse() throws unless the option is given.
   Option& required();
   /// What the help text shows for the value, "FILE" for example.
   Option& placeholder(std::string text);
+
+  // Where a flag that the user gave changes nothing, OptionTable::notes() says so.
+  /// It counts only where one of these holds.
+  Option& only_with(std::vector<Need> any);
+  /// It does not count where this holds.
+  Option& idle_with(Need obstacle);
+  /// Giving it sets `flag` to `value`, unless that is given, too; it counts only with this value.
+  Option& implies(std::string flag, std::string value);
+  /// It never counts; its value is checked all the same.
+  Option& without_effect(std::string why);
+
+  const std::vector<std::string>& names() const { return names_; }
+  Effect effect() const { return effect_; }
+  bool positional() const { return positional_; }
 
  private:
   friend class OptionTable;
@@ -49,6 +83,11 @@ class Option {
   bool positional_ = false;
   bool takes_rest_ = false;
   bool given_ = false;
+  Effect effect_ = Effect::kWorks;
+  std::string harmless_;                  // value of a refused flag
+  std::vector<std::vector<Need>> needs_;  // of each list one must hold
+  std::vector<Need> obstacles_;
+  std::vector<std::pair<std::string, std::string>> implied_;
 };
 
 class OptionTable {
@@ -72,6 +111,7 @@ class OptionTable {
 
   /// A flag that is understood and changes nothing; `why` says so in the help. Its value is checked all the same.
   Option& add_without_effect(const UnusedFlag& flag);
+  Option& add_refused(const RefusedFlag& flag);
 
   /// Arguments without dashes, in the order of these calls, required unless the target is an optional.
   Option& positional(std::string* target, const std::string& name, std::string help);
@@ -80,12 +120,11 @@ class OptionTable {
   /// `--`.
   Option& rest(std::vector<std::string>* target, const std::string& name, std::string help);
 
-  /// Assigns all targets. ConfigError names the flag, the value and what was expected; for an unknown flag also the
-  /// nearest known one. kHelp at -h or --help: then nothing is assigned.
+  /// Assigns all targets that it can. A problem names the flag, the value and what was expected; for an unknown flag
+  /// also the nearest known one. kHelp at -h or --help: then nothing is assigned.
+  [[nodiscard]] ParseResult parse(const std::vector<std::string>& args, Problems& problems);
+  /// The same for tables without further checks: ConfigError with all problems.
   [[nodiscard]] ParseResult parse(const std::vector<std::string>& args);
-
-  /// Assigns from a file of flags: `name: value`, names with or without dashes; null keeps the default.
-  void read_file(const std::string& path);
 
   /// Assigns one option by its name (with or without dashes) from text; `where` begins the message of a failure
   /// ("file.yaml:3: "). False where no such option exists.
@@ -94,6 +133,10 @@ class OptionTable {
   bool given(const std::string& name) const;        ///< by flag or file
   std::string text(const std::string& name) const;  ///< the present value, as the help would show it
   std::vector<std::string> names() const;           ///< every spelling, with dashes
+  const std::deque<Option>& options() const { return options_; }
+
+  /// "--x has no effect ...", for what was given in vain. After the checks, which may still change targets.
+  std::vector<std::string> notes() const;
 
   /// Usage, then the options by group with their defaults.
   std::string help() const;
@@ -104,15 +147,22 @@ class OptionTable {
 
   Option& add_binding(Binding binding, std::vector<std::string> names, std::string help, std::string group);
   Option& add_positional(Binding binding, const std::string& name, std::string help);
+  Option& add_unused(const char* name, Unused type, const char* why, const char* group);
   const Option* find(const std::string& name) const;
   Option* find(const std::string& name);
   bool has_positionals() const;
   void scan_flag(Scan& scan);
+  void scan_unknown(Scan& scan, const std::string& flag);
+  void skip_values(Scan& scan) const;
   void scan_positional(Scan& scan);
+  void read_file(const std::string& path, Problems& problems);
   std::vector<std::string> take_values(Scan& scan, const Option& option, const std::string& flag) const;
   void set(Option& option, const std::vector<std::string>& words, const std::string& where, const std::string& flag);
-  void check_required() const;
-  [[noreturn]] void unknown_flag(const std::string& flag) const;
+  static bool is_refused(const Option& option, const std::vector<std::string>& words);
+  void imply();
+  bool holds(const Need& need) const;
+  std::string why_idle(const Option& option) const;
+  void check_required(Problems& problems) const;
 
   std::string command_, summary_;
   std::deque<Option> options_;  // a deque: references stay valid

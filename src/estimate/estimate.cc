@@ -154,7 +154,7 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
       fmt::format("Peak of a rank in fine-tuning here: AdamW, {} rank(s) of one host, {}", options.num_processes,
                   options.mixed_precision == "no" ? "fp32" : options.mixed_precision),
       {"what trains", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}, rows);
-  out << "The program itself (about 0.1 GB a rank) and the activations come on top; docs/guides/sharding.md has the "
+  out << "The program itself (about 0.1 GiB a rank) and the activations come on top; docs/guides/sharding.md has the "
          "formula.\n";
 }
 

@@ -31,7 +31,7 @@ std::string line(const std::vector<std::size_t>& widths, const std::vector<std::
 std::string bytes_text(double bytes) {
   if (bytes < 1024) return fmt::format("{:.0f} bytes", bytes);
   const char* unit = "";
-  for (const char* next : {"KB", "MB", "GB", "TB", "PB"}) {
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB", "PiB"}) {
     if (bytes < 1024) break;
     bytes /= 1024;
     unit = next;

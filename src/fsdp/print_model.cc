@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace tessera::fsdp {
 namespace {
@@ -48,9 +50,27 @@ class Printer {
     if (children.is_empty()) return name + "(" + extra + ")";
     std::string text = name + "(\n";
     if (!extra.empty()) text += indent + "  " + extra + "\n";
-    for (const auto& child : children)
-      text += indent + "  (" + child.key() + "): " + print(*child.value(), indent + "  ") + "\n";
+    const auto inner = indent + "  ";
+    std::vector<std::pair<std::string, std::string>> printed;  // key, text
+    for (const auto& child : children) printed.emplace_back(child.key(), print(*child.value(), inner));
+    for (std::size_t i = 0, end; i < printed.size(); i = end) {
+      for (end = i + 1; end < printed.size() && follow(printed[end - 1], printed[end]);) ++end;
+      const auto& [key, child] = printed[i];
+      if (end == i + 1) {
+        text += inner + "(" + key + "): " + child + "\n";
+      } else {
+        text += fmt::format("{}({}-{}): {} x {}\n", inner, key, printed[end - 1].first, end - i, child);
+      }
+    }
     return text + indent + ")";
+  }
+
+  /// Neighbours in a list that print the same, as PyTorch folds them.
+  static bool follow(const std::pair<std::string, std::string>& a, const std::pair<std::string, std::string>& b) {
+    const auto is_index = [](const std::string& key) {
+      return !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
+    };
+    return is_index(a.first) && is_index(b.first) && a.second == b.second;
   }
 
   const UnitsByModule& units_;

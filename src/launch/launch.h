@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/accelerate.h"
+#include "config/accelerate_input.h"
 #include "launch/cores.h"
 #include "launch/supervisor.h"
 
@@ -24,10 +25,8 @@ struct LaunchOptions {
   std::string log_dir;
   int max_restarts = 0;
   std::optional<double> grace_period;  // seconds, for ranks to end after a signal; nothing: no limit
-  double monitor_interval = 0.1;
   std::string role = "default";
-  std::string rdzv_conf;
-  bool no_python = false, multi_gpu = false;
+  bool multi_gpu = false;
   std::vector<std::string> command;
 };
 
@@ -42,8 +41,12 @@ struct LaunchPlan {
 };
 
 /// Reads flags and file and checks everything that can be checked before a process starts. Nothing where --help was
-/// asked for. ConfigError for bad flags, a missing or bad file, too few cores, an unknown task or program.
+/// asked for. ConfigError says all that is wrong: bad flags, a missing or bad file, too few cores, an unknown
+/// task or program.
 std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, const Tasks& tasks);
+
+/// The flags, bound to `options` and `accelerate`, whose values are the defaults.
+config::OptionTable launch_table(LaunchOptions& options, config::AccelerateInput& accelerate);
 
 /// The flags by group, with defaults, and the tasks.
 std::string launch_help(const Tasks& tasks);

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/nearest.h"
 #include "config/accelerate_input.h"
+#include "launch/idle_flags.h"
 #include "launch/launch.h"
 #include "tessera/base/error.h"
 
@@ -24,6 +25,9 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
   t.add(&o.num_cpu_threads_per_process, {"--num_cpu_threads_per_process"},
         "threads of each rank (default: cores / ranks)", processes);
   t.add(&o.multi_gpu, {"--multi_gpu"}, "run on several GPUs", processes);
+  t.add(&accelerate.dp_replicate_size, {"--parallelism_config_dp_replicate_size"}, "copies of the model", processes);
+  t.add(&accelerate.dp_shard_size, {"--parallelism_config_dp_shard_size"}, "ranks that share a copy", processes);
+  add_idle_flags(t);
   const char* supervision = "Supervision and output";
   t.add(&o.tee, {"--tee", "-t"}, "show the output of all ranks with a prefix: 1 stdout, 2 stderr, 3 both", supervision);
   t.add(&o.log_dir, {"--log_dir"}, "also write DIR/rank_N/stdout.log and stderr.log", supervision).placeholder("DIR");
@@ -33,16 +37,7 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
         "SIGHUP, before they are killed (default: no limit; a second Ctrl-C ends them at once)",
         supervision);
   t.add(&o.role, {"--role"}, "the ranks' ROLE_NAME", supervision);
-  t.add(&o.monitor_interval, {"--monitor_interval"}, "accepted: failures are noticed at once", supervision);
-  t.add(&o.rdzv_conf, {"--rdzv_conf"}, "accepted: machines meet at main_process_ip", supervision);
-  t.add(&o.no_python, {"--no_python"}, "accepted: programs are always started as they are", supervision);
   t.rest(&o.command, "TASK|PROGRAM ARGS...", "a task of tessera or a program, and its arguments");
-}
-
-OptionTable make_table(LaunchOptions& options, config::AccelerateInput& accelerate) {
-  OptionTable table("tessera launch", "starts one process for each rank and watches over them");
-  add_options(table, options, accelerate);
-  return table;
 }
 
 bool exists(const std::string& path) {
@@ -76,24 +71,27 @@ void read_settings(const std::vector<std::string>& args, const OptionTable& flag
   if (!file.empty()) config::read_accelerate_file(file, input, plan.warnings);
   config::drop_overridden(flags, input);
   LaunchOptions scratch;
-  OptionTable table = make_table(scratch, input);
-  if (table.parse(args) == config::ParseResult::kHelp) return;  // the first parse has told
+  OptionTable table = launch_table(scratch, input);
+  config::Problems said;  // by the first parse
+  if (table.parse(args, said) == config::ParseResult::kHelp) return;
   plan.names_mixed_precision = input.mixed_precision.has_value();
   plan.accelerate = config::resolve(input, file.empty() ? "command line" : file, !file.empty(), plan.warnings);
 }
 
-void check_options(LaunchPlan& plan) {
+void check_options(const LaunchPlan& plan, config::Problems& problems) {
   const LaunchOptions& o = plan.options;
-  const auto refuse = [](const std::string& key, const std::string& message) {
-    throw ConfigError("--" + key + message, key);
+  const auto require = [&](bool condition, const std::string& key, const std::string& message) {
+    problems.require(condition, "--" + key + message, key);
   };
-  if (o.tee < 0 || o.tee > 3) refuse("tee", fmt::format(" expects 0 to 3, found {}", o.tee));
-  if (o.max_restarts < 0) refuse("max_restarts", fmt::format(" expects 0 or more, found {}", o.max_restarts));
-  if (o.grace_period && !(*o.grace_period >= 0 && *o.grace_period < 1e9)) {
-    refuse("grace_period", fmt::format(" expects a number of seconds, found {}", *o.grace_period));
-  }
-  if (o.multi_gpu && !has_gpu()) refuse("multi_gpu", ": no GPU found on this machine; leave it out to run on the CPU");
-  if (!o.log_dir.empty()) ensure_writable_folder(o.log_dir);
+  require(o.tee >= 0 && o.tee <= 3, "tee", fmt::format(" expects 0 to 3, found {}", o.tee));
+  require(o.max_restarts >= 0, "max_restarts", fmt::format(" expects 0 or more, found {}", o.max_restarts));
+  require(!o.grace_period || (*o.grace_period >= 0 && *o.grace_period < 1e9), "grace_period",
+          fmt::format(" expects a number of seconds, found {}", o.grace_period.value_or(0)));
+  require(!o.multi_gpu || has_gpu(), "multi_gpu", ": no GPU found on this machine; leave it out to run on the CPU");
+}
+
+void add_notes(const OptionTable& flags, LaunchPlan& plan) {
+  for (std::string& note : flags.notes()) plan.notes.push_back(std::move(note));
   if (!has_gpu() && !plan.accelerate.use_cpu) plan.notes.push_back("no GPU found: running on the CPU");
   if ((plan.accelerate.use_cpu || !has_gpu()) && plan.accelerate.fsdp.offload_params) {
     plan.notes.push_back("fsdp_offload_params: parameters are in host memory already");
@@ -127,20 +125,31 @@ void find_command(const Tasks& tasks, LaunchPlan& plan) {
 
 }  // namespace
 
+OptionTable launch_table(LaunchOptions& options, config::AccelerateInput& accelerate) {
+  OptionTable table("tessera launch", "starts one process for each rank and watches over them");
+  add_options(table, options, accelerate);
+  return table;
+}
+
 std::string launch_help(const Tasks& tasks) {
   LaunchOptions options;
   config::AccelerateInput accelerate;
-  return make_table(options, accelerate).help() + fmt::format("\nTasks: {}\n", fmt::join(tasks.names, ", "));
+  return launch_table(options, accelerate).help() + fmt::format("\nTasks: {}\n", fmt::join(tasks.names, ", "));
 }
 
 std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, const Tasks& tasks) {
   LaunchPlan plan;
   config::AccelerateInput scratch;
-  OptionTable flags = make_table(plan.options, scratch);
-  if (flags.parse(args) == config::ParseResult::kHelp) return std::nullopt;
-  read_settings(args, flags, plan);
-  check_options(plan);
-  find_command(tasks, plan);
+  OptionTable flags = launch_table(plan.options, scratch);
+  config::Problems problems;
+  if (flags.parse(args, problems) == config::ParseResult::kHelp) return std::nullopt;
+  const bool is_parsed = problems.empty();
+  problems.attempt([&] { read_settings(args, flags, plan); });
+  check_options(plan, problems);
+  if (is_parsed) problems.attempt([&] { find_command(tasks, plan); });  // else a bad flag's value may stand there
+  problems.throw_all();
+  if (!plan.options.log_dir.empty()) ensure_writable_folder(plan.options.log_dir);
+  add_notes(flags, plan);
   const config::AccelerateConfig& a = plan.accelerate;
   if (a.num_machines > 1) {
     const int here = ranks_here(a), first = a.machine_rank * here;

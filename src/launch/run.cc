@@ -52,9 +52,15 @@ std::vector<Command> commands_of(const LaunchPlan& plan, int restart) {
   return commands;
 }
 
+std::string without_label(const std::string& line) {
+  const std::string label = "tessera error: ";
+  return line.starts_with(label) ? line.substr(label.size()) : line;
+}
+
 void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
   const int others = ranks_here(plan.accelerate) - 1, rank = outcome.failure->rank;
-  for (const std::string& line : outcome.last_lines) log_error(fmt::format("[rank {}]: {}", rank, line));
+  // As the rank said it: its own "tessera error: " is not said again.
+  for (const std::string& line : outcome.last_lines) log_error(fmt::format("[rank {}]: {}", rank, without_label(line)));
   log_error(fmt::format(
       "rank {} failed with {}{}", rank, describe(*outcome.failure),
       others == 0 ? "" : fmt::format("; the other {} ended with it", others == 1 ? "rank was" : "ranks were")));

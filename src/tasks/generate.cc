@@ -67,6 +67,7 @@ class Generator {
   }
 
   void run(std::ostream& err) {
+    tell_idle_flags(err);
     const auto prompts = read_prompts(options_, tokenizer_folder_);
     const auto step = static_cast<std::size_t>(options_.batch_size);
     for (std::size_t begin = 0; begin < prompts.size(); begin += step) {
@@ -78,6 +79,14 @@ class Generator {
   }
 
  private:
+  void tell_idle_flags(std::ostream& err) const {
+    for (const auto& note : options_.notes) err << note << "\n";
+    for (const auto& flag : options_.sampling_flags)
+      if (!settings_.do_sample) err << flag << " has no effect without --do_sample\n";
+    for (const auto& flag : options_.beam_flags)
+      if (settings_.num_beams == 1) err << flag << " has no effect without --num_beams above 1\n";
+  }
+
   bool single() const { return options_.input_file.empty(); }
 
   void answer(const std::vector<Prompt>& prompts) {

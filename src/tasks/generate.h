@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "config/options.h"
 #include "models/generation.h"
 #include "tessera/fsdp/fully_shard.h"
 
@@ -25,9 +26,22 @@ struct GenerateOptions {
   nlohmann::json settings;
   std::int64_t seed = 0;
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+  std::vector<std::string> notes;                       // what was given in vain
+  std::vector<std::string> sampling_flags, beam_flags;  // given; they count where tokens are drawn, or beams searched
 };
 
-/// nullopt: help was asked for and printed. ConfigError for contradictions.
+/// generate()'s arguments that the command line may set; unset ones stay what generation_config.json says.
+struct DecodingFlags {
+  std::optional<std::int64_t> max_new_tokens = 128, min_new_tokens, num_beams, num_return_sequences, top_k,
+                              no_repeat_ngram_size;
+  std::optional<double> temperature, top_p, min_p, typical_p, repetition_penalty, length_penalty;
+  std::optional<bool> do_sample;
+};
+
+/// The flags, bound to `options` and `decoding`, whose values are the defaults.
+config::OptionTable generate_table(GenerateOptions& options, DecodingFlags& decoding);
+
+/// nullopt: help was asked for and printed. ConfigError says all that is wrong with the flags.
 std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& args, std::ostream& out);
 
 /// A text that the model continues.

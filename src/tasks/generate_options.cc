@@ -4,25 +4,16 @@
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/generate.h"
-#include "tessera/base/error.h"
 
 namespace tessera::tasks {
 namespace {
-
-// generate()'s arguments that the command line may set; unset ones stay what generation_config.json says.
-struct Settings {
-  std::optional<std::int64_t> max_new_tokens = 128, min_new_tokens, num_beams, num_return_sequences, top_k,
-                              no_repeat_ngram_size;
-  std::optional<double> temperature, top_p, min_p, typical_p, repetition_penalty, length_penalty;
-  std::optional<bool> do_sample;
-};
 
 template <class T>
 void put(nlohmann::json& json, const char* key, const std::optional<T>& value) {
   if (value) json[key] = *value;
 }
 
-nlohmann::json as_json(const Settings& s) {
+nlohmann::json as_json(const DecodingFlags& s) {
   nlohmann::json json = nlohmann::json::object();
   put(json, "max_new_tokens", s.max_new_tokens);
   put(json, "min_new_tokens", s.min_new_tokens);
@@ -40,7 +31,7 @@ nlohmann::json as_json(const Settings& s) {
   return json;
 }
 
-void add_decoding(config::OptionTable& table, Settings& s, GenerateOptions& o) {
+void add_decoding(config::OptionTable& table, DecodingFlags& s, GenerateOptions& o) {
   const char* group = "Decoding (default: the model's generation_config.json)";
   table.add(&s.max_new_tokens, {"--max_new_tokens"}, "at most so many new tokens", group);
   table.add(&s.min_new_tokens, {"--min_new_tokens"}, "no end before so many", group);
@@ -58,18 +49,45 @@ void add_decoding(config::OptionTable& table, Settings& s, GenerateOptions& o) {
   table.add(&o.seed, {"--seed"}, "of the draws", group);
 }
 
-void check(const GenerateOptions& o) {
+/// Sampling's flags count only where tokens are drawn, which the model's file may say.
+void remember_search(const config::OptionTable& table, GenerateOptions& o) {
+  for (const char* flag : {"--temperature", "--top_k", "--top_p", "--min_p", "--typical_p", "--seed"})
+    if (table.given(flag)) o.sampling_flags.emplace_back(flag);
+  if (table.given("--length_penalty")) o.beam_flags.emplace_back("--length_penalty");
+}
+
+void check_decoding(const DecodingFlags& s, config::Problems& problems) {
+  const auto require = [&](const auto& value, auto&& holds, const std::string& flag, const char* what) {
+    problems.require(!value || holds(*value), "--" + flag + " must " + what, flag);
+  };
+  const auto positive = [](auto v) { return v > 0; };
+  const auto not_negative = [](auto v) { return v >= 0; };
+  const auto in_unit = [](double v) { return v >= 0 && v <= 1; };
+  require(s.max_new_tokens, positive, "max_new_tokens", "be at least 1");
+  require(s.min_new_tokens, not_negative, "min_new_tokens", "not be negative");
+  require(s.num_beams, positive, "num_beams", "be at least 1");
+  require(s.num_return_sequences, positive, "num_return_sequences", "be at least 1");
+  require(s.no_repeat_ngram_size, not_negative, "no_repeat_ngram_size", "not be negative");
+  require(s.top_k, not_negative, "top_k", "not be negative; 0 draws from all tokens");
+  require(s.temperature, positive, "temperature", "be above 0; --do_sample false takes the likeliest tokens");
+  require(s.repetition_penalty, positive, "repetition_penalty", "be above 0");
+  require(s.typical_p, positive, "typical_p", "be above 0");
+  require(s.top_p, in_unit, "top_p", "lie between 0 and 1");
+  require(s.min_p, in_unit, "min_p", "lie between 0 and 1");
+  problems.require(!(s.do_sample.value_or(false) && s.num_beams.value_or(1) > 1),
+                   "--num_beams must be 1 with --do_sample", "num_beams");
+}
+
+void check(const GenerateOptions& o, config::Problems& problems) {
   const int sources = (o.prompt ? 1 : 0) + (o.message ? 1 : 0) + (o.input_file.empty() ? 0 : 1);
-  if (sources != 1) throw ConfigError("give exactly one of --prompt, --message and --input_file", "prompt");
-  if (!o.system_prompt.empty() && !o.message) throw ConfigError("--system goes with --message", "system");
-  if (o.batch_size < 1) throw ConfigError("--batch_size must be at least 1", "batch_size");
+  problems.require(sources == 1, "give exactly one of --prompt, --message and --input_file", "prompt");
+  problems.require(o.system_prompt.empty() || o.message, "--system goes with --message", "system");
+  problems.require(o.batch_size >= 1, "--batch_size must be at least 1", "batch_size");
 }
 
 }  // namespace
 
-std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& args, std::ostream& out) {
-  GenerateOptions o;
-  Settings settings;
+config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) {
   config::OptionTable table("tessera generate", "continues prompts, or answers conversations through a chat template");
   const char* group = "Model and text";
   table.add(&o.model, {"--model", "--model_name_or_path"}, "folder of the model", group).required();
@@ -80,18 +98,33 @@ std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& ar
   table.add(&o.system_prompt, {"--system"}, "system message before it", group);
   table.add(&o.input_file, {"--input_file"},
             "JSONL: a text, {\"prompt\": ...} or {\"messages\": [...]} a line; -: standard input", group);
-  table.add(&o.chat_template, {"--chat_template"}, "file, or chatml or zephyr, instead of the tokenizer's", group);
-  table.add(&o.batch_size, {"--batch_size"}, "prompts decoded together", group);
-  table.add(&o.stream, {"--stream"}, "print a single answer token by token", group);
+  table.add(&o.chat_template, {"--chat_template"}, "file, or chatml or zephyr, instead of the tokenizer's", group)
+      .only_with({{"--message", {config::kSet}}, {"--input_file", {config::kSet}}});
+  table.add(&o.batch_size, {"--batch_size"}, "prompts decoded together", group)
+      .only_with({{"--input_file", {config::kSet}}});
+  table.add(&o.stream, {"--stream"}, "print a single answer token by token", group)
+      .idle_with({"--input_file", {config::kSet}});
   table.add(&o.skip_special_tokens, {"--skip_special_tokens"}, "leave special tokens out of the text", group);
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
-  add_decoding(table, settings, o);
-  if (table.parse(args) == config::ParseResult::kHelp) {
+  add_decoding(table, decoding, o);
+  return table;
+}
+
+std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& args, std::ostream& out) {
+  GenerateOptions o;
+  DecodingFlags settings;
+  config::OptionTable table = generate_table(o, settings);
+  config::Problems problems;
+  if (table.parse(args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }
+  check(o, problems);
+  check_decoding(settings, problems);
+  problems.throw_all();
   o.settings = as_json(settings);
-  check(o);
+  o.notes = table.notes();
+  remember_search(table, o);
   return o;
 }
 

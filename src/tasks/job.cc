@@ -1,5 +1,8 @@
 #include "tasks/job.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -11,13 +14,30 @@
 #include "train/interruption.h"
 
 namespace tessera::tasks {
+namespace {
 
-void describe(const Assembled& model, bool print_model, std::ostream& out) {
+constexpr std::int64_t kLongestModel = 200;  // lines that are printed unasked
+
+/// "1234 MiB", "12.3 GiB".
+std::string memory_text(std::int64_t mib) {
+  return mib < 10'240 ? fmt::format("{} MiB", mib) : fmt::format("{:.1f} GiB", static_cast<double>(mib) / 1024);
+}
+
+}  // namespace
+
+void describe(const Assembled& model, std::optional<bool> print_model, std::ostream& out) {
   peft::LoraReport report;
   report.trainable = model.trainable;
   report.total = model.parameters;
   out << model.adapters.value_or(report).trainable_line() << "\n";
-  if (print_model) out << model.sharded->to_string() << "\n";
+  if (!print_model.value_or(true)) return;
+  const std::string text = model.sharded->to_string();
+  const auto lines = std::count(text.begin(), text.end(), '\n') + 1;
+  if (print_model || lines <= kLongestModel) {
+    out << text << "\n";
+  } else {
+    out << "the model has " << lines << " lines; --print_model true prints them\n";
+  }
 }
 
 void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder,
@@ -62,8 +82,20 @@ nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& ou
                      {"proportional_mib", m.proportional_bytes >> 20}};
   Json ranks = Json::array();
   for (const auto& bytes : group.all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
-  out << "memory per rank (MiB): " << ranks.dump() << "\n" << std::flush;
+  out << memory_line(ranks) << "\n" << std::flush;
   return ranks;
+}
+
+std::string memory_line(const nlohmann::ordered_json& ranks) {
+  std::string text = "memory: ";
+  std::int64_t sum = 0;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const auto own = ranks[r]["proportional_mib"].get<std::int64_t>();
+    sum += own;
+    text += fmt::format("{}rank {} {} (peak {})", r == 0 ? "" : ", ", r, memory_text(own),
+                        memory_text(ranks[r]["peak_resident_mib"]));
+  }
+  return ranks.size() == 1 ? text : text + "; together " + memory_text(sum);
 }
 
 std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, const std::string& folder,

@@ -3,6 +3,7 @@
 #include <iosfwd>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "checkpoint/save_queue.h"
@@ -12,8 +13,8 @@
 
 namespace tessera::tasks {
 
-/// The trainable-parameters line and, when asked for, the sharded model.
-void describe(const Assembled& model, bool print_model, std::ostream& out);
+/// The trainable-parameters line and, when asked for, the sharded model; unset: unless that is long.
+void describe(const Assembled& model, std::optional<bool> print_model, std::ostream& out);
 /// Collective: the adapter, or the whole model with the files of `base_folder`. queue: see checkpoint/pretrained.h.
 void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder,
                   checkpoint::SaveQueue* queue = nullptr);
@@ -22,6 +23,9 @@ void set_torch_state(const Assembled& model, train::CheckpointContent& content);
 std::string saved_line(const Assembled& model, const std::string& folder);
 /// Collective: prints and returns peak resident and proportional memory of every rank.
 nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& out);
+/// What is printed of it: each rank's share of memory now (pages that ranks share count in parts), its peak with all of
+/// them, and the sum of the shares.
+std::string memory_line(const nlohmann::ordered_json& ranks);
 
 /// Appends to `file`, or where that is empty to metrics.jsonl in the folder; other ranks than 0 write nothing.
 std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, const std::string& folder,

@@ -1,7 +1,5 @@
 #include "tasks/lora_flags.h"
 
-#include "tessera/base/error.h"
-
 namespace tessera::tasks {
 namespace {
 
@@ -18,27 +16,37 @@ void set_targets(peft::LoraConfig& lora, const std::vector<std::string>& words) 
 
 void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string& group) {
   table.add(&f.use_peft_lora, {"--use_peft_lora", "--use_peft"}, "train LoRA adapters; false: all weights", group);
-  table.add(&f.adapter_name_or_path, {"--adapter_name_or_path"}, "continue from this adapter", group);
-  table.add(&f.lora_r, {"--lora_r"}, "rank", group);
-  table.add(&f.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group);
-  table.add(&f.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group);
-  table.add(&f.lora_target_modules, {"--lora_target_modules"},
-            "name suffixes, one regular expression, or all-linear; empty: the family's", group);
-  table.add(&f.lora_modules_to_save, {"--lora_modules_to_save", "--modules_to_save"},
-            "modules that train whole and are saved with the adapter", group);
-  table.add(&f.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group);
-  table.add(&f.use_dora, {"--use_dora"}, "also train the magnitudes of the adapted weights (DoRA)", group);
-  table.add(&f.lora_bias, {"--lora_bias"}, "which biases train", group).choices({"none", "all", "lora_only"});
-  table.add(&f.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group)
+  table.add(&f.adapter_name_or_path, {"--adapter_name_or_path"}, "continue from this adapter", group)
+      .implies("--use_peft_lora", "true");
+  const auto of_new_adapters = [](config::Option& option) -> config::Option& {
+    return option.only_with({{"--use_peft_lora", {"true"}}}).idle_with({"--adapter_name_or_path", {config::kSet}});
+  };
+  of_new_adapters(table.add(&f.lora_r, {"--lora_r"}, "rank", group));
+  of_new_adapters(table.add(&f.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group));
+  of_new_adapters(table.add(&f.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group));
+  of_new_adapters(table.add(&f.lora_target_modules, {"--lora_target_modules"},
+                            "name suffixes, one regular expression, or all-linear; empty: the family's", group));
+  of_new_adapters(table.add(&f.lora_modules_to_save, {"--lora_modules_to_save", "--modules_to_save"},
+                            "modules that train whole and are saved with the adapter", group));
+  of_new_adapters(table.add(&f.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group));
+  of_new_adapters(
+      table.add(&f.use_dora, {"--use_dora"}, "also train the magnitudes of the adapted weights (DoRA)", group));
+  of_new_adapters(table.add(&f.lora_bias, {"--lora_bias"}, "which biases train", group))
+      .choices({"none", "all", "lora_only"});
+  of_new_adapters(table.add(&f.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group))
       .choices({"true", "gaussian", "false"});
+  table.add_without_effect({"--lora_task_type", config::Unused::kText, "the task says it"});
+  table.add_refused({"--lora_target_parameters", config::Unused::kText,
+                     "adapters sit on modules; name them with --lora_target_modules"});
 }
 
-void check_lora_flags(const LoraFlags& f) {
-  require_option(f.lora_r >= 1 || !f.use_peft_lora, "lora_r must be at least 1", "lora_r");
-  require_option(f.lora_dropout >= 0 && f.lora_dropout < 1, "lora_dropout must be in [0, 1)", "lora_dropout");
-  require_option(f.use_peft_lora || f.adapter_name_or_path.empty(),
-                 "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights are",
-                 "adapter_name_or_path");
+void check_lora_flags(const LoraFlags& f, config::Problems& problems) {
+  problems.require(f.lora_r >= 1 || !f.use_peft_lora, "--lora_r must be at least 1", "lora_r");
+  problems.require(f.lora_dropout >= 0 && f.lora_dropout < 1, "--lora_dropout must be in [0, 1)", "lora_dropout");
+  problems.require(f.use_peft_lora || f.adapter_name_or_path.empty(),
+                   "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights "
+                   "are",
+                   "adapter_name_or_path");
 }
 
 std::optional<peft::LoraConfig> lora_config(const LoraFlags& f, const std::string& task_type,

@@ -23,8 +23,8 @@ struct LoraFlags {
 
 /// With the values of `flags` as the defaults.
 void add_lora_flags(config::OptionTable& table, LoraFlags& flags, const std::string& group);
-/// ConfigError for values out of range and contradictions.
-void check_lora_flags(const LoraFlags& flags);
+/// Values out of range and contradictions.
+void check_lora_flags(const LoraFlags& flags, config::Problems& problems);
 /// A new adapter's configuration; none when all weights are trained or an adapter is gone on with.
 std::optional<peft::LoraConfig> lora_config(const LoraFlags& flags, const std::string& task_type,
                                             const std::string& base_model);

@@ -88,6 +88,7 @@ class Seq2SeqJob {
  private:
   void describe() {
     tasks::describe(model_, o_.print_model, out_);
+    for (const auto& note : o_.notes) out_ << note << "\n";
     for (const auto& note : data_.notes) out_ << note << "\n";
   }
 

@@ -40,12 +40,17 @@ struct Seq2SeqOptions {
   std::int64_t max_eval_steps = 0;  // 0: all
   train::CheckpointOptions checkpoints;
   std::string metrics_file;  // empty: output_dir/metrics.jsonl
-  bool disable_tqdm = false, print_model = true, save_model = true;
+  bool disable_tqdm = false, save_model = true;
+  std::optional<bool> print_model;  // unset: unless it is long
   std::string device = "auto";
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+  std::vector<std::string> notes;  // what was given in vain
 };
 
-/// nullopt: help was asked for and printed. ConfigError for contradictions.
+/// The flags, bound to `options`, whose values are the defaults.
+config::OptionTable seq2seq_table(Seq2SeqOptions& options);
+
+/// nullopt: help was asked for and printed. ConfigError says all that is wrong with the flags.
 std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args, std::ostream& out);
 
 int seq2seq(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);

@@ -105,10 +105,9 @@ class SftJob {
     collate_.pad_id = tokenizer_.tokenizer->pad_id();
     collate_.pad_to_multiple_of = o_.pad_to_multiple_of;
     collate_.padding_free = o_.padding_free;
-    if (!splits_.eval && o_.training.eval_strategy != train::Interval::kNo) {
-      throw ConfigError("--eval_strategy asks for evaluations, but '" + o_.data.dataset_name +
-                            "' has no second split (--splits '" + o_.data.splits +
-                            "'); add one, or use --eval_strategy no",
+    if (!splits_.eval && (o_.training.eval_strategy != train::Interval::kNo || o_.training.eval_on_start)) {
+      throw ConfigError("--eval_strategy or --eval_on_start asks for evaluations, but '" + o_.data.dataset_name +
+                            "' has no second split (--splits '" + o_.data.splits + "'); add one, or leave them out",
                         "eval_strategy");
     }
   }
@@ -182,7 +181,7 @@ class SftJob {
     const std::string& folder = o_.training.output_dir;
     save(folder, now);
     checkpoint::throw_failure_of_any(*group_, now.take_failure(), folder);
-    out_ << saved_line(model_, folder) << std::flush;
+    out_ << saved_line(model_, folder) << upload_hint(o_.upload, folder) << std::flush;
   }
 
   const SftOptions& o_;

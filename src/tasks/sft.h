@@ -9,6 +9,7 @@
 
 #include "data/sft_dataset.h"
 #include "tasks/lora_flags.h"
+#include "tasks/upload_hint.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "train/training_arguments.h"
 
@@ -25,25 +26,30 @@ struct SftOptions {
   LoraFlags adapter = sft_lora_flags();
   // data
   data::SftDataOptions data;
-  bool dataset_streaming = false;  // read as far as max_steps needs
+  bool dataset_streaming = false;                                      // read as far as max_steps needs
+  std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of data.splits, by themselves
   std::string chat_template_format =
       "none";                        // chatml, zephyr: their template and special tokens; none: the tokenizer's
+  std::string chat_template_path;    // a file, or a tokenizer's folder; empty: as the format says
   std::string eos_token, pad_token;  // empty: the tokenizer's, or the format's
   std::int64_t pad_to_multiple_of = 1;
   bool padding_free = false;
   std::int64_t eval_generate = 0;  // prompts answered at each evaluation
   std::int64_t eval_generate_max_new_tokens = 64;
-  bool push_to_hub = false;
-  bool use_4bit_quantization = false, use_8bit_quantization = false;
+  UploadFlags upload;
 
   train::TrainingArguments training;
-  bool scale_loss = false;  // fp16, from the flags or the launcher
-  bool print_model = true, save_model = true;
+  bool scale_loss = false;          // fp16, from the flags or the launcher
+  std::optional<bool> print_model;  // unset: unless it is long
+  bool save_model = true;
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
   std::vector<std::string> notes;  // what was accepted without effect
 };
 
-/// nullopt: help was asked for and printed. ConfigError for contradictions.
+/// The flags, bound to `options`, whose values are the defaults.
+config::OptionTable sft_table(SftOptions& options);
+
+/// nullopt: help was asked for and printed. ConfigError says all that is wrong with the flags.
 std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::ostream& out);
 
 int sft(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);

@@ -1,29 +1,54 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <ostream>
 
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/sft.h"
-#include "tessera/base/error.h"
 
 namespace tessera::tasks {
 namespace {
 
 using config::Unused;
 
-constexpr config::UnusedFlag kWithoutEffect[] = {
+constexpr config::UnusedFlag kIdle[] = {
     {"--use_flash_attn", Unused::kBool, "attention never stores the scores of a row where the model allows it"},
     {"--use_reentrant", Unused::kBool, "both kinds of checkpointing are the same here"},
+    {"--activation_offloading", Unused::kBool, "activations are in host memory; --gradient_checkpointing keeps fewer"},
     {"--use_nested_quant", Unused::kBool, "only with quantisation"},
+    {"--use_bnb_nested_quant", Unused::kBool, "only with quantisation"},
     {"--bnb_4bit_compute_dtype", Unused::kText, "only with quantisation"},
     {"--bnb_4bit_quant_storage_dtype", Unused::kText, "only with quantisation"},
+    {"--bnb_4bit_quant_storage", Unused::kText, "only with quantisation"},
     {"--bnb_4bit_quant_type", Unused::kText, "only with quantisation"},
     {"--use_unsloth", Unused::kBool, "kernels are fused already"},
     {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
-    {"--hub_private_repo", Unused::kBool, "only with --push_to_hub"},
-    {"--hub_strategy", Unused::kText, "only with --push_to_hub"},
-    {"--hub_model_id", Unused::kText, "only with --push_to_hub"},
-    {"--hub_token", Unused::kText, "only with --push_to_hub"},
-    {"--hub_always_push", Unused::kBool, "only with --push_to_hub"},
+    {"--model_revision", Unused::kText, "a folder has no revisions"},
+    {"--ignore_bias_buffers", Unused::kBool, "models here have no such buffers"},
+    {"--shuffle_dataset", Unused::kBool, "rows are drawn in a new order in each epoch"},
+};
+
+constexpr const char* kDtype =
+    "what trains is kept in float32; --bf16 computes in bfloat16, and frozen weights then stay as they are stored";
+
+constexpr config::RefusedFlag kRefused[] = {
+    {"--use_4bit_quantization", Unused::kBool,
+     "QLoRA is not built yet; leave it out, and halve the weights with --bf16"},
+    {"--load_in_4bit", Unused::kBool, "QLoRA is not built yet; leave it out, and halve the weights with --bf16"},
+    {"--use_8bit_quantization", Unused::kBool,
+     "8-bit weights are not built yet; leave it out, and halve the weights with --bf16"},
+    {"--load_in_8bit", Unused::kBool,
+     "8-bit weights are not built yet; leave it out, and halve the weights with --bf16"},
+    {"--dtype", Unused::kText, kDtype, "float32"},
+    {"--torch_dtype", Unused::kText, kDtype, "float32"},
+    {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
+    {"--router_aux_loss_coef", Unused::kNumber,
+     "mixtures of experts train without a loss of their router; leave it out"},
+    {"--dataset_config", Unused::kText, "give the folder of that configuration with --dataset_name"},
+    {"--dataset_kwargs", Unused::kText, "--add_special_tokens and --append_concat_token say what it could"},
+    {"--truncation_mode", Unused::kText, "long rows keep their beginning; leave it out", "keep_start"},
 };
 
 void add_model(config::OptionTable& table, SftOptions& o) {
@@ -36,9 +61,8 @@ void add_model(config::OptionTable& table, SftOptions& o) {
       &o.attn_implementation, {"--attn_implementation"},
       "eager: as transformers' eager code, where it differs (Falcon's linear biases); other values change nothing",
       group);
-  table.add(&o.use_4bit_quantization, {"--use_4bit_quantization", "--load_in_4bit"}, "QLoRA; not available yet", group);
-  table.add(&o.use_8bit_quantization, {"--use_8bit_quantization", "--load_in_8bit"}, "not available yet", group);
-  for (const auto& flag : kWithoutEffect) table.add_without_effect(flag);
+  for (const auto& flag : kIdle) table.add_without_effect(flag);
+  for (const auto& flag : kRefused) table.add_refused(flag);
 }
 
 void add_data(config::OptionTable& table, SftOptions& o) {
@@ -49,20 +73,27 @@ void add_data(config::OptionTable& table, SftOptions& o) {
            "a file, or a folder with a file (or several) for each split: JSONL, JSON, CSV, text, Parquet", group)
       .required();
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
+  table.add(&o.dataset_train_split, {"--dataset_train_split"}, "the first of --splits by itself", group);
+  table.add(&o.dataset_test_split, {"--dataset_test_split"}, "the second of --splits by itself", group);
   table.add(&d.dataset_text_field, {"--dataset_text_field"}, "column of plain texts", group);
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)
       .choices({"chatml", "zephyr", "none"});
+  table.add(&o.chat_template_path, {"--chat_template_path", "--chat_template"},
+            "file of a template, or folder of a tokenizer whose template is taken; empty: the tokenizer's own", group);
   table.add(&d.max_length, {"--max_length", "--max_seq_length", "--max_seq_len"}, "tokens of a row", group);
   table.add(&d.packing, {"--packing"}, "fill rows with several documents", group);
-  table.add_enum(&d.packing_strategy,
-                 {{"bfd", data::PackingStrategy::kBfd},
-                  {"bfd_split", data::PackingStrategy::kBfdSplit},
-                  {"wrapped", data::PackingStrategy::kWrapped}},
-                 {"--packing_strategy"},
-                 "bfd: best-fit decreasing, no attention across documents; bfd_split: long documents are cut into "
-                 "several; wrapped: one stream of tokens cut into rows",
-                 group);
-  table.add(&d.eval_packing, {"--eval_packing"}, "none: as packing", group);
+  table
+      .add_enum(&d.packing_strategy,
+                {{"bfd", data::PackingStrategy::kBfd},
+                 {"bfd_split", data::PackingStrategy::kBfdSplit},
+                 {"wrapped", data::PackingStrategy::kWrapped}},
+                {"--packing_strategy"},
+                "bfd: best-fit decreasing, no attention across documents; bfd_split: long documents are cut into "
+                "several; wrapped: one stream of tokens cut into rows",
+                group)
+      .only_with({{"--packing", {"true"}}, {"--eval_packing", {"true"}}});
+  table.add(&d.eval_packing, {"--eval_packing"}, "none: as packing", group)
+      .only_with({{"--eval_strategy", {"steps", "epoch"}}, {"--eval_on_start", {"true"}}, {"--do_train", {"false"}}});
   table.add(&d.add_special_tokens, {"--add_special_tokens"}, "what the tokenizer adds around a text", group);
   table.add(&d.append_concat_token, {"--append_concat_token"}, "end every row with eos", group);
   table.add(&d.standardize_roles, {"--standardize_roles"},
@@ -83,27 +114,59 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   table.add(&d.cache_folder, {"--dataset_cache_dir"}, "of tokenised rows; empty: in the user's cache", group);
 }
 
-void check(SftOptions& o) {
-  require_option(
-      !o.push_to_hub,
-      "--push_to_hub is not available yet: nothing is uploaded. Leave it out; the adapter or model in --output_dir "
-      "can be uploaded as it is",
-      "push_to_hub");
-  require_option(!o.use_4bit_quantization && !o.use_8bit_quantization,
-                 "4-bit and 8-bit quantisation (QLoRA) are not available yet; leave out --use_4bit_quantization and "
-                 "--use_8bit_quantization, or use --bf16 to halve the frozen weights",
-                 "use_4bit_quantization");
-  require_option(!o.dataset_streaming || o.training.max_steps > 0,
-                 "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
-                 "dataset_streaming");
-  check_lora_flags(o.adapter);
-  require_option(o.eval_generate >= 0 && o.eval_generate_max_new_tokens > 0,
-                 "--eval_generate takes a number of prompts, --eval_generate_max_new_tokens at least 1",
-                 "eval_generate");
-  require_option(o.eval_generate == 0 || o.training.eval_strategy != train::Interval::kNo,
-                 "--eval_generate answers prompts at evaluations, but --eval_strategy is no", "eval_generate");
-  require_option(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
-                 "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
+void add_output(config::OptionTable& table, SftOptions& o) {
+  const char* group = "Output";
+  table.add(&o.eval_generate, {"--eval_generate"},
+            "answer the first so many prompts of the evaluation split at each evaluation, printed beside what was "
+            "expected and kept in metrics.jsonl",
+            group);
+  table.add(&o.eval_generate_max_new_tokens, {"--eval_generate_max_new_tokens"}, "longest of these answers", group)
+      .only_with({{"--eval_generate", {config::kSet}}});
+  table.add(&o.print_model, {"--print_model"}, "print the sharded model before training; none: unless it is long",
+            group);
+  table.add(&o.save_model, {"--save_model"}, "save the adapter (or model) at the end", group);
+  table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
+  add_upload_flags(table, o.upload);
+}
+
+void check_splits(const config::OptionTable& table, SftOptions& o, config::Problems& problems) {
+  if (!o.dataset_train_split && !o.dataset_test_split) return;
+  problems.require(!table.given("--splits"),
+                   "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");
+  o.data.splits = o.dataset_train_split.value_or("train") + "," + o.dataset_test_split.value_or("test");
+}
+
+void check_attention(const SftOptions& o, config::Problems& problems) {
+  const std::vector<std::string> known = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"};
+  const std::string& name = o.attn_implementation;
+  const bool is_path = name.find('/') != std::string::npos;  // a kernel of somebody's
+  problems.require(name.empty() || is_path || std::find(known.begin(), known.end(), name) != known.end(),
+                   fmt::format("--attn_implementation expects one of {}, found '{}'", fmt::join(known, ", "), name),
+                   "attn_implementation");
+}
+
+void check(const config::OptionTable& table, SftOptions& o, config::Problems& problems) {
+  problems.require(!o.dataset_streaming || o.training.max_steps > 0,
+                   "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
+                   "dataset_streaming");
+  check_lora_flags(o.adapter, problems);
+  check_splits(table, o, problems);
+  check_attention(o, problems);
+  problems.require(o.chat_template_path.empty() || o.chat_template_format == "none",
+                   "--chat_template_path and --chat_template_format exclude each other", "chat_template_path");
+  problems.require(o.pad_to_multiple_of >= 1, "--pad_to_multiple_of must be at least 1", "pad_to_multiple_of");
+  problems.require(o.eval_generate >= 0, "--eval_generate must not be negative", "eval_generate");
+  problems.require(o.eval_generate_max_new_tokens > 0, "--eval_generate_max_new_tokens must be at least 1",
+                   "eval_generate_max_new_tokens");
+  problems.require(o.eval_generate == 0 || o.training.eval_strategy != train::Interval::kNo,
+                   "--eval_generate answers prompts at evaluations, but --eval_strategy is no", "eval_generate");
+  problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
+                   "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
+  problems.attempt([&] {
+    const config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
+    o.scale_loss = launch.mixed_precision == config::MixedPrecision::kFp16;
+    (void)compute_device(o.training.device, launch);
+  });
 }
 
 }  // namespace
@@ -117,31 +180,29 @@ LoraFlags sft_lora_flags() {
   return flags;
 }
 
-std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::ostream& out) {
-  SftOptions o;
-  o.training.output_dir = "tessera_sft";
+config::OptionTable sft_table(SftOptions& o) {
   config::OptionTable table("tessera sft", "fine-tunes a causal language model on chats or texts, fully sharded");
   add_model(table, o);
   add_lora_flags(table, o.adapter, "Adapters");
   add_data(table, o);
   train::add_training_arguments(table, o.training);
-  const char* group = "Output";
-  table.add(&o.eval_generate, {"--eval_generate"},
-            "answer the first so many prompts of the evaluation split at each evaluation, printed beside what was "
-            "expected and kept in metrics.jsonl",
-            group);
-  table.add(&o.eval_generate_max_new_tokens, {"--eval_generate_max_new_tokens"}, "longest of these answers", group);
-  table.add(&o.push_to_hub, {"--push_to_hub"}, "not available yet", group);
-  table.add(&o.print_model, {"--print_model"}, "print the sharded model before training", group);
-  table.add(&o.save_model, {"--save_model"}, "save the adapter (or model) at the end", group);
-  table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
-  if (table.parse(args) == config::ParseResult::kHelp) {
+  add_output(table, o);
+  return table;
+}
+
+std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::ostream& out) {
+  SftOptions o;
+  o.training.output_dir = "tessera_sft";
+  config::OptionTable table = sft_table(o);
+  config::Problems problems;
+  if (table.parse(args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }
-  train::check_training_arguments(o.training, table, o.notes);
-  check(o);
-  o.scale_loss = launch_settings(o.training.bf16, o.training.fp16).mixed_precision == config::MixedPrecision::kFp16;
+  train::check_training_arguments(o.training, table, problems);
+  check(table, o, problems);
+  problems.throw_all();
+  o.notes = table.notes();
   return o;
 }
 

@@ -96,7 +96,7 @@ class SummarizeJob {
   }
 
   void assemble_model() {
-    std::vector<std::string> notes;
+    std::vector<std::string> notes = o_.notes;
     const config::AccelerateConfig settings = summarize_settings(o_, notes);
     trainer_options_.scale_loss = settings.mixed_precision == config::MixedPrecision::kFp16;
     AssembleOptions a;
@@ -196,7 +196,7 @@ class SummarizeJob {
     }
     if (is_best) {
       best_loss_ = loss;
-      out_ << fmt::format("-->>>> New Val Loss Record: {}\n", loss);
+      out_ << fmt::format("-->>>> New Val Loss Record: {:.5g}\n", loss);
     }
     out_ << std::flush;
     metrics_->write(row);

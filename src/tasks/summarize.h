@@ -36,9 +36,13 @@ struct SummarizeOptions {
   train::CheckpointOptions checkpoints;
   std::string metrics_file;  // empty: output_dir/metrics.jsonl
   bool disable_tqdm = false, print_model = false;
+  std::vector<std::string> notes;  // what was given in vain
 };
 
-/// nullopt: help was asked for and printed. ConfigError for values out of range.
+/// The flags, bound to `options`, whose values are the defaults.
+config::OptionTable summarize_table(SummarizeOptions& options);
+
+/// nullopt: help was asked for and printed. ConfigError says all that is wrong with the flags.
 std::optional<SummarizeOptions> parse_summarize(const std::vector<std::string>& args, std::ostream& out);
 
 /// The launcher's settings, with the tutorial's own choices where the launcher leaves them open: a unit for each

@@ -8,7 +8,6 @@
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/summarize.h"
-#include "tessera/base/error.h"
 
 namespace tessera::tasks {
 namespace {
@@ -26,7 +25,8 @@ void add_summarize_inputs(config::OptionTable& table, SummarizeOptions& o) {
   table.add_enum(&o.data.part, {{"all", WikiHowPart::kAll}, {"sep", WikiHowPart::kSep}},
                  {"--dataset_part", "--dataset_config_name"}, "articles, or their paragraphs", group);
   table.add(&o.data.train_rows, {"--train_rows", "--max_train_samples"}, "rows to train on; 0: all", group);
-  table.add(&o.data.validation_rows, {"--val_rows", "--max_eval_samples"}, "rows to validate on; 0: all", group);
+  table.add(&o.data.validation_rows, {"--val_rows", "--max_eval_samples"}, "rows to validate on; 0: all", group)
+      .only_with({{"--run_validation", {"true"}}});
   table.add(&o.max_source_length, {"--max_source_length", "--max_length"}, "tokens of a text; longer ones are cut",
             group);
   table.add(&o.max_target_length, {"--max_target_length"}, "tokens of a summary; longer ones are cut", group);
@@ -37,7 +37,8 @@ void add_summarize_inputs(config::OptionTable& table, SummarizeOptions& o) {
 void add_summarize_training(config::OptionTable& table, SummarizeOptions& o) {
   const char* group = "Training";
   table.add(&o.batch_size, {"--batch_size"}, "rows a rank and batch", group);
-  table.add(&o.test_batch_size, {"--test_batch_size"}, "the same for validation", group);
+  table.add(&o.test_batch_size, {"--test_batch_size"}, "the same for validation", group)
+      .only_with({{"--run_validation", {"true"}}});
   table.add(&o.epochs, {"--epochs"}, "passes over the training rows", group);
   table.add(&o.lr, {"--lr", "--learning_rate"}, "learning rate of AdamW", group);
   table.add(&o.gamma, {"--gamma"}, "the rate is multiplied by this after each epoch", group);
@@ -49,7 +50,7 @@ void add_summarize_training(config::OptionTable& table, SummarizeOptions& o) {
       .add(&o.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
            group)
       .choices({"auto", "cpu", "cuda"});
-  table.add(&o.no_cuda, {"--no_cuda"}, "the same as --device cpu, which is the default", group);
+  table.add(&o.no_cuda, {"--no_cuda", "--use_cpu"}, "the same as --device cpu, which auto means so far", group);
 }
 
 void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
@@ -58,8 +59,10 @@ void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
   table.add(&o.track_memory, {"--track_memory"}, "print each rank's memory after each epoch", group);
   table.add(&o.save_model, {"--save_model"},
             "save the model when its validation loss is the lowest so far (without validation: at the end)", group);
-  table.add(&o.save_torch_file, {"--save_torch_file"},
-            "beside the folder with model.safetensors write a .pt file, as the tutorial does", group);
+  table
+      .add(&o.save_torch_file, {"--save_torch_file"},
+           "beside the folder with model.safetensors write a .pt file, as the tutorial does", group)
+      .only_with({{"--save_model", {"true"}}});
   table.add(&o.checkpoints.output_dir, {"--output_dir"}, "where T5-model-<date>-<epoch>-<loss> is written", group);
   train::add_checkpoint_options(table, o.checkpoints, train::Strategies::kPlain, "Checkpoints");
   table.add(&o.metrics_file, {"--metrics_file"}, "JSON lines; default: metrics.jsonl in output_dir", group);
@@ -67,37 +70,46 @@ void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
   table.add(&o.print_model, {"--print_model"}, "print the sharded model before training", group);
 }
 
-void check_summarize(const SummarizeOptions& o) {
-  train::check_checkpoint_options(o.checkpoints);
-  require_option(!o.no_cuda || o.device != "cuda", "--no_cuda and --device cuda exclude each other", "device");
-  require_option(o.batch_size > 0, "batch_size must be at least 1", "batch_size");
-  require_option(o.test_batch_size > 0, "test_batch_size must be at least 1", "test_batch_size");
-  require_option(o.epochs > 0, "epochs must be at least 1", "epochs");
-  require_option(o.lr >= 0, "lr must not be negative", "lr");
-  require_option(o.gamma > 0, "gamma must be above 0", "gamma");
-  require_option(o.data.train_rows >= 0, "train_rows must not be negative", "train_rows");
-  require_option(o.data.validation_rows >= 0, "val_rows must not be negative", "val_rows");
-  require_option(o.max_source_length >= 2, "max_source_length must leave room for a token and </s>: at least 2",
-                 "max_source_length");
-  require_option(o.max_target_length >= 2, "max_target_length must leave room for a token and </s>: at least 2",
-                 "max_target_length");
+void check_summarize(const SummarizeOptions& o, config::Problems& problems) {
+  train::check_checkpoint_options(o.checkpoints, problems);
+  problems.require(!o.no_cuda || o.device != "cuda", "--no_cuda and --device cuda exclude each other", "device");
+  problems.require(o.batch_size > 0, "--batch_size must be at least 1", "batch_size");
+  problems.require(o.test_batch_size > 0, "--test_batch_size must be at least 1", "test_batch_size");
+  problems.require(o.epochs > 0, "--epochs must be at least 1", "epochs");
+  problems.require(o.lr >= 0, "--lr must not be negative", "lr");
+  problems.require(o.gamma > 0, "--gamma must be above 0", "gamma");
+  problems.require(o.data.train_rows >= 0, "--train_rows must not be negative", "train_rows");
+  problems.require(o.data.validation_rows >= 0, "--val_rows must not be negative", "val_rows");
+  problems.require(o.max_source_length >= 2, "--max_source_length must leave room for a token and </s>: at least 2",
+                   "max_source_length");
+  problems.require(o.max_target_length >= 2, "--max_target_length must leave room for a token and </s>: at least 2",
+                   "max_target_length");
+  problems.attempt([&] { (void)compute_device(o.device, launch_settings(o.bf16, o.fp16)); });
 }
 
 }  // namespace
+
+config::OptionTable summarize_table(SummarizeOptions& options) {
+  config::OptionTable table("tessera summarize", "fine-tunes T5 on WikiHow to write summaries, fully sharded");
+  add_summarize_inputs(table, options);
+  add_summarize_training(table, options);
+  add_summarize_output(table, options);
+  return table;
+}
 
 std::optional<SummarizeOptions> parse_summarize(const std::vector<std::string>& args, std::ostream& out) {
   SummarizeOptions options;
   options.checkpoints.output_dir = ".";
   options.checkpoints.save_strategy = train::Interval::kNo;  // the tutorial's program writes its models only
-  config::OptionTable table("tessera summarize", "fine-tunes T5 on WikiHow to write summaries, fully sharded");
-  add_summarize_inputs(table, options);
-  add_summarize_training(table, options);
-  add_summarize_output(table, options);
-  if (table.parse(args) == config::ParseResult::kHelp) {
+  config::OptionTable table = summarize_table(options);
+  config::Problems problems;
+  if (table.parse(args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }
-  check_summarize(options);
+  check_summarize(options, problems);
+  problems.throw_all();
+  options.notes = table.notes();
   return options;
 }
 

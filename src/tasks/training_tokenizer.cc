@@ -1,6 +1,10 @@
 #include "tasks/training_tokenizer.h"
 
+#include <filesystem>
+
+#include "base/file.h"
 #include "chat/chat_template.h"
+#include "chat/tokenizer_template.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -21,12 +25,19 @@ text::TokenizerChanges changes_for(const std::string& format) {
   return changes;
 }
 
+/// Of a file, or of a tokenizer's folder.
+std::string template_at(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return read_file(path);
+  return chat::read_tokenizer_templates(path).choose("", false);
+}
+
 }  // namespace
 
 TrainingTokenizer open_training_tokenizer(const SftOptions& options, const std::string& path) {
   TrainingTokenizer result{text::open_tokenizer(path)};
   const std::int64_t before = result.tokenizer->vocab_size();
   text::TokenizerChanges changes = changes_for(options.chat_template_format);
+  if (!options.chat_template_path.empty()) changes.chat_template = template_at(options.chat_template_path);
   if (!options.eos_token.empty()) changes.special.eos = options.eos_token;
   if (!options.pad_token.empty()) changes.special.pad = options.pad_token;
   const auto& own = result.tokenizer->special_tokens();

@@ -25,21 +25,29 @@ void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, St
   auto choices = intervals();
   if (strategies == Strategies::kWithBest) choices.emplace_back("best", Interval::kBest);
   table.add_enum(&o.save_strategy, choices, {"--save_strategy"}, "when to write a checkpoint", group);
-  table.add(&o.save_steps, {"--save_steps"}, "steps between checkpoints; below 1: a part of all steps", group);
-  table.add(&o.save_total_limit, {"--save_total_limit"}, "checkpoints that are kept; 0: all", group);
-  table.add(&o.save_only_model, {"--save_only_model"}, "checkpoints that cannot be resumed from, but are smaller",
-            group);
-  table.add(&o.save_in_background, {"--save_in_background"},
-            "write checkpoints while training goes on (memory: a copy of what is trained)", group);
-  table.add(&o.save_accelerate_state, {"--save_accelerate_state"},
-            "checkpoints also hold what Accelerate writes under FSDP (the kind that fsdp_state_dict_type names)",
-            group);
+  table.add(&o.save_steps, {"--save_steps"}, "steps between checkpoints; below 1: a part of all steps", group)
+      .implies("--save_strategy", "steps");
+  std::vector<config::Need> saving = {{"--save_strategy", {"steps", "epoch"}}};
+  if (strategies == Strategies::kWithBest) saving[0].values.emplace_back("best");
+  table.add(&o.save_total_limit, {"--save_total_limit"}, "checkpoints that are kept; 0: all", group).only_with(saving);
+  table
+      .add(&o.save_only_model, {"--save_only_model"}, "checkpoints that cannot be resumed from, but are smaller", group)
+      .only_with(saving);
+  table
+      .add(&o.save_in_background, {"--save_in_background"},
+           "write checkpoints while training goes on (memory: a copy of what is trained)", group)
+      .only_with(saving);
+  table
+      .add(&o.save_accelerate_state, {"--save_accelerate_state"},
+           "checkpoints also hold what Accelerate writes under FSDP (the kind that fsdp_state_dict_type names)", group)
+      .only_with(saving);
   table.add(&o.resume_from_checkpoint, {"--resume_from_checkpoint"},
             "a checkpoint folder, or true: the newest of output_dir", group);
 }
 
-void check_checkpoint_options(const CheckpointOptions& o) {
-  require_option(o.save_steps > 0 || o.save_strategy != Interval::kSteps, "save_steps must be positive", "save_steps");
+void check_checkpoint_options(const CheckpointOptions& o, config::Problems& problems) {
+  problems.require(o.save_steps > 0 || o.save_strategy != Interval::kSteps, "--save_steps must be positive",
+                   "save_steps");
 }
 
 void prepare_output(const CheckpointOptions& o, const std::string& result) {

@@ -33,8 +33,8 @@ struct CheckpointOptions {
 enum class Strategies { kPlain, kWithBest };
 void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& options, Strategies strategies,
                             const char* group);
-/// ConfigError for values out of range.
-void check_checkpoint_options(const CheckpointOptions& options);
+/// Values out of range.
+void check_checkpoint_options(const CheckpointOptions& options, config::Problems& problems);
 /// A result that is already there is not overwritten by accident: CheckpointError unless that was asked for, or the run
 /// goes on. Makes the folder.
 void prepare_output(const CheckpointOptions& options, const std::string& result);

@@ -16,10 +16,12 @@ using SortedJson = nlohmann::json;
 constexpr const char* kStopper = "EarlyStoppingCallback";
 constexpr const char* kRun = "TesseraRun";
 
+/// As many digits as a reader needs: five, and all before the point.
 std::string number_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  std::string text = fmt::format("{}", value);
+  const double size = std::abs(value);
+  const std::string text = size >= 99999.5 && size < 1e15 ? fmt::format("{:.0f}", value) : fmt::format("{:.5g}", value);
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 

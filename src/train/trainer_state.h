@@ -30,7 +30,8 @@ struct TrainerState {
   static TrainerState read(const std::string& file);
 };
 
-/// A row as Python prints a dict: {'loss': 4.711, 'grad_norm': 2.98, 'learning_rate': 0.0, 'epoch': 0.08}.
+/// A row as Python prints a dict, its numbers with five digits (files keep all of them):
+/// {'loss': 4.711, 'grad_norm': 2.9801, 'learning_rate': 0.0, 'epoch': 0.08}.
 std::string python_text(const nlohmann::ordered_json& row);
 
 }  // namespace tessera::train

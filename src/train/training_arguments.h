@@ -26,6 +26,7 @@ struct TrainingArguments : CheckpointOptions {
   double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;
   std::string optim = "adamw_torch_fused", optim_args;
+  bool adafactor = false;                                         // the optimizer of that name
   std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;  // kwargs: JSON
   double warmup_steps = 0;                                        // below 1: a ratio
   double warmup_ratio = 0;
@@ -46,9 +47,10 @@ struct TrainingArguments : CheckpointOptions {
   double early_stopping_threshold = 0;
 
   std::vector<std::string> report_to = {"none"};
-  std::string logging_dir, run_name, log_level = "passive";
+  std::string logging_dir;
   bool disable_tqdm = false;
   std::string device = "auto";
+  bool use_cpu = false;
 
   /// With the ratios resolved for so many optimizer steps.
   TrainerOptions trainer_options() const;
@@ -65,8 +67,9 @@ bool decays(const std::string& parameter, std::size_t dimensions);
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments,
                                                  const fsdp::FullyShardedDataParallel& model);
 
-/// After parsing: contradictions and values out of range (ConfigError). Notes say what was accepted without effect.
+/// After parsing: contradictions, values out of range, names that nobody knows. What other flags mean is filled in
+/// (an evaluation's interval, the metric's direction, ...).
 void check_training_arguments(TrainingArguments& arguments, const config::OptionTable& table,
-                              std::vector<std::string>& notes);
+                              config::Problems& problems);
 
 }  // namespace tessera::train

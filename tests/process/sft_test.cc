@@ -87,53 +87,73 @@ std::vector<std::string> with(std::vector<std::string> flags, const std::vector<
   return flags;
 }
 
+/// The flags of PEFT's guide, but for those that name files and sizes.
+const std::vector<std::string> kDocument = {"--add_special_tokens",
+                                            "False",
+                                            "--append_concat_token",
+                                            "False",
+                                            "--splits",
+                                            "train,test",
+                                            "--num_train_epochs",
+                                            "1",
+                                            "--log_level",
+                                            "info",
+                                            "--logging_strategy",
+                                            "steps",
+                                            "--evaluation_strategy",
+                                            "epoch",
+                                            "--save_strategy",
+                                            "epoch",
+                                            "--push_to_hub",
+                                            "--hub_private_repo",
+                                            "True",
+                                            "--hub_strategy",
+                                            "every_save",
+                                            "--packing",
+                                            "True",
+                                            "--learning_rate",
+                                            "1e-2",
+                                            "--lr_scheduler_type",
+                                            "cosine",
+                                            "--weight_decay",
+                                            "1e-4",
+                                            "--warmup_ratio",
+                                            "0.0",
+                                            "--max_grad_norm",
+                                            "1.0",
+                                            "--per_device_train_batch_size",
+                                            "2",
+                                            "--per_device_eval_batch_size",
+                                            "8",
+                                            "--gradient_accumulation_steps",
+                                            "2",
+                                            "--gradient_checkpointing",
+                                            "True",
+                                            "--use_reentrant",
+                                            "False",
+                                            "--dataset_text_field",
+                                            "content",
+                                            "--use_flash_attn",
+                                            "True",
+                                            "--use_peft_lora",
+                                            "True",
+                                            "--lora_r",
+                                            "8",
+                                            "--lora_alpha",
+                                            "16",
+                                            "--lora_dropout",
+                                            "0.1",
+                                            "--lora_target_modules",
+                                            "all-linear"};
+
 TEST_F(Sft, TheDocumentsFlagsTrainAndLeaveAnAdapterThatPeftReads) {
-  const Finished r = train(2, "out",
-                           with(kLora, {"--add_special_tokens",
-                                        "False",
-                                        "--append_concat_token",
-                                        "False",
-                                        "--splits",
-                                        "train,test",
-                                        "--num_train_epochs",
-                                        "1",
-                                        "--log_level",
-                                        "info",
-                                        "--logging_strategy",
-                                        "steps",
-                                        "--eval_strategy",
-                                        "epoch",
-                                        "--save_strategy",
-                                        "epoch",
-                                        "--packing",
-                                        "True",
-                                        "--learning_rate",
-                                        "1e-2",
-                                        "--lr_scheduler_type",
-                                        "cosine",
-                                        "--weight_decay",
-                                        "1e-4",
-                                        "--warmup_ratio",
-                                        "0.0",
-                                        "--max_grad_norm",
-                                        "1.0",
-                                        "--per_device_train_batch_size",
-                                        "2",
-                                        "--gradient_accumulation_steps",
-                                        "2",
-                                        "--gradient_checkpointing",
-                                        "True",
-                                        "--use_reentrant",
-                                        "False",
-                                        "--dataset_text_field",
-                                        "content",
-                                        "--use_flash_attn",
-                                        "True",
-                                        "--use_4bit_quantization",
-                                        "False"}));
+  const Finished r = train(2, "out", with(kDocument, {"--use_4bit_quantization", "False"}));
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(contains(r.out, "***** Running training *****")) << r.out;
   EXPECT_TRUE(contains(r.out, "'eval_loss': ")) << r.out;
+  EXPECT_TRUE(contains(r.out, "nothing is uploaded by this program. What to upload is in '" + folder_ + "/out'"))
+      << r.out;
+  EXPECT_TRUE(contains(r.out, "  hf upload out '" + folder_ + "/out' --exclude 'checkpoint-*/*' --private\n")) << r.out;
   EXPECT_TRUE(contains(r.out, "'train_runtime': "));
   const auto all = losses("out");
   ASSERT_GE(all.size(), 4u);
@@ -291,7 +311,10 @@ TEST_F(Sft, BadInputIsNamed) {
     EXPECT_NE(r.exit_code, 0) << part;
     EXPECT_TRUE(contains(r.err, part)) << part << "\n" << r.err;
   };
-  expect({"--push_to_hub"}, "--push_to_hub is not available yet");
+  const Finished refused = train(2, "bad", with(kDocument, {"--use_4bit_quantization", "True", "--learnin_rate", "1"}));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_TRUE(contains(refused.err, "tessera error: 2 problems with the command line:\n")) << refused.err;
+  EXPECT_FALSE(contains(refused.err, "tessera error: [rank 1]: tessera error")) << refused.err;
   expect({"--use_4bit_quantization", "True"}, "QLoRA");
   expect({"--packin", "True"}, "--packing");
   expect({"--eval_strategy", "epoch", "--splits", "train"}, "eval_strategy");

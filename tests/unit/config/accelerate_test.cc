@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -132,9 +133,8 @@ TEST(AccelerateFile, RefusesContradictionsAndWhatItCannotDo) {
       {"num_processes: 4\nnum_machines: 2\nmachine_rank: 2\nmain_process_ip: 10.0.0.1\n", "from 0 to 1"},
       {one + "machine_rank: 1\n", "machine_rank is 1"},
       {one + "distributed_type: DEEPSPEED\n", "distributed_type 'DEEPSPEED' is not supported"},
-      {one + "deepspeed_config: {zero_stage: 3}\n", "c.yaml:2: deepspeed_config belongs to another engine"},
       {one + "mixed_precision: fp8\n", "fp8 is not supported"},
-      {one + "compute_environment: AMAZON_SAGEMAKER\n", "use LOCAL_MACHINE"},
+      {one + "compute_environment: AZURE\n", "use LOCAL_MACHINE"},
       {one + "fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD, fsdp_shard_group_size: 2}\n", "does not divide"},
       {one + "fsdp_config: {fsdp_shard_group_size: 1}\n", "fsdp_shard_group_size 1 contradicts"},
       {one + "fsdp_config: {fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap: T5Block}\n",
@@ -166,6 +166,42 @@ TEST(AccelerateFile, ParallelismConfigSaysHybridSharding) {
   EXPECT_NE(error_of(four + "{dp_replicate_size: 2, dp_shard_size: 3}\n").find("must be num_processes 4"),
             std::string::npos);
   EXPECT_NE(error_of(four + "{parallelism_config_tp_size: 2}\n").find("is not supported"), std::string::npos);
+}
+
+TEST(AccelerateFile, SectionsOfOtherEnginesAreRefusedWhereTheyAreUsedAndElseNamed) {
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"deepspeed_config: {zero_stage: 3}\n", "distributed_type: DEEPSPEED\n", "FULL_SHARD for zero_stage 3"},
+      {"megatron_lm_config: {tp_degree: 2}\n", "distributed_type: MEGATRON_LM\n", "set distributed_type to FSDP"},
+      {"fp8_config: {backend: TE}\n", "mixed_precision: fp8\n", "set mixed_precision to bf16"},
+      {"mpirun_config: {mpirun_ccl: '1', mpirun_hostfile: hosts}\n", "distributed_type: MULTI_CPU\n",
+       "let mpirun start 'tessera TASK'"}};
+  for (const auto& [section, use, remedy] : cases) {
+    const std::string key = section.substr(0, section.find(':'));
+    const auto unused = load_text("num_processes: 1\ndistributed_type: FSDP\n" + section);
+    EXPECT_TRUE(mentions(unused.warnings, "c.yaml:3: " + key + " has no effect without ")) << key;
+    const std::string error = error_of("num_processes: 1\n" + section + use);
+    EXPECT_EQ(error.find("c.yaml:2: " + key + " (with "), 0u) << error;
+    EXPECT_NE(error.find(remedy), std::string::npos) << error;
+    EXPECT_TRUE(load_text("num_processes: 1\n" + key + ": {}\n").warnings.empty()) << key;
+  }
+}
+
+TEST(AccelerateFile, OtherDistributedTypesAreNamedAsWhatTheyAre) {
+  for (const char* device : {"TPU", "XLA", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU"})
+    EXPECT_NE(error_of(std::string("num_processes: 1\ndistributed_type: ") + device + "\n")
+                  .find("is not supported (there is no code for such devices); use FSDP"),
+              std::string::npos)
+        << device;
+  EXPECT_NE(error_of("num_processes: 1\ndistributed_type: DEEPSPEED\n").find("(another engine)"), std::string::npos);
+  EXPECT_NE(error_of("num_processes: 1\ndistributed_type: FSPD\n").find("did you mean 'FSDP'"), std::string::npos);
+}
+
+TEST(AccelerateFile, ASageMakerFileIsNamedAsThat) {
+  const std::string error =
+      error_of("base_job_name: job\ncompute_environment: AMAZON_SAGEMAKER\nec2_instance_type: ml.p3\n");
+  EXPECT_EQ(error.find("c.yaml:2: this file (compute_environment: AMAZON_SAGEMAKER) starts jobs on Amazon SageMaker"),
+            0u)
+      << error;
 }
 
 TEST(AccelerateFile, LegacyAndForeignKeysAreTakenAsTheyWereMeant) {

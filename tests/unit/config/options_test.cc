@@ -166,6 +166,109 @@ TEST(Options, WrongTypesNameFlagValueAndExpectation) {
             "unexpected argument 'stray'; flags begin with --, and 'tessera sample --help' lists them");
 }
 
+TEST(Options, EverythingThatIsWrongIsSaidAtOnce) {
+  EXPECT_EQ(message_of({"--lr", "fast", "--learnin_rate", "1", "2", "--bf16=maybe", "--mode", "--what", "--lr=slow"}),
+            "5 problems with the command line:\n"
+            "  unknown flag --learnin_rate (did you mean '--learning_rate'?)\n"
+            "  --mode expects one of FULL, HALF, found the flag --what; a value that begins with a dash is written "
+            "--mode=VALUE\n"
+            "  unknown flag --what\n"
+            "  --lr expects a number, found 'fast'\n"
+            "  --bf16 expects true or false, found 'maybe'\n"
+            "'tessera sample --help' lists all flags");
+  const std::string file = write_temporary("wrong_flags.yaml", "learning_rat: 1\nbf16: perhaps\n");
+  EXPECT_EQ(message_of({file, "--max_steps", "few"}),
+            "3 problems with the command line:\n  " + file +
+                ":1: unknown option 'learning_rat' (did you mean '--learning_rate'?)\n  " + file +
+                ":2: bf16 expects true or false, found 'perhaps'\n  --max_steps expects an integer, found 'few'\n"
+                "'tessera sample --help' lists all options");
+}
+
+TEST(Options, AnUnknownFlagsValueIsNotTakenForWhatIsLaunched) {
+  std::vector<std::string> rest;
+  int ranks = 1;
+  OptionTable t("tessera launch", "starts ranks");
+  t.add(&ranks, {"--ranks"}, "how many");
+  t.rest(&rest, "PROGRAM", "what to start");
+  Problems problems;
+  ASSERT_EQ(t.parse({"--unknown", "3", "--ranks", "2", "--other", "prog", "--seed", "1"}, problems), ParseResult::kRun);
+  EXPECT_EQ(ranks, 2);
+  EXPECT_EQ(rest, (std::vector<std::string>{"prog", "--seed", "1"}));
+  EXPECT_FALSE(problems.empty());
+}
+
+TEST(Options, OfOneKeyTheFirstProblemIsKept) {
+  Problems problems;
+  problems.throw_all();
+  problems.add("--a is wrong", "a");
+  problems.require(false, "--a goes with --b", "a");
+  problems.require(true, "never", "c");
+  problems.attempt([] { throw ConfigError("--d is wrong", "d"); });
+  try {
+    problems.throw_all();
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(std::string(e.what()), "2 problems with the command line:\n  --a is wrong\n  --d is wrong");
+    EXPECT_EQ(e.key, "a");
+  }
+}
+
+struct Saving {
+  std::string strategy = "no", where;
+  std::int64_t every = 500, keep = 0;
+  OptionTable table() {
+    OptionTable t("tessera sample", "a sample");
+    t.add(&strategy, {"--save_strategy"}, "when");
+    t.add(&where, {"--folder"}, "where");
+    t.add(&every, {"--save_steps"}, "how often").implies("--save_strategy", "steps");
+    t.add(&keep, {"--keep"}, "how many")
+        .only_with({{"--save_strategy", {"steps", "epoch"}}})
+        .idle_with({"--folder", {kSet}});
+    return t;
+  }
+  std::vector<std::string> notes(const std::vector<std::string>& args) {
+    OptionTable t = table();
+    EXPECT_EQ(t.parse(args), ParseResult::kRun);
+    return t.notes();
+  }
+};
+
+TEST(Options, AFlagThatNeedsAnotherImpliesIt) {
+  Saving implied, against;
+  EXPECT_EQ(implied.notes({"--save_steps", "4"}), std::vector<std::string>{});
+  EXPECT_EQ(implied.strategy, "steps");
+  EXPECT_EQ(against.notes({"--save_steps", "4", "--save_strategy", "epoch"}),
+            std::vector<std::string>{"--save_steps has no effect without --save_strategy steps"});
+  EXPECT_EQ(against.strategy, "epoch");
+}
+
+TEST(Options, AFlagThatDoesNotCountIsNoted) {
+  EXPECT_EQ(Saving().notes({"--keep", "2"}),
+            std::vector<std::string>{"--keep has no effect without --save_strategy steps (or epoch)"});
+  EXPECT_EQ(Saving().notes({"--keep", "2", "--save_strategy", "epoch", "--folder", "x"}),
+            std::vector<std::string>{"--keep has no effect with --folder x"});
+  EXPECT_EQ(Saving().notes({"--keep", "2", "--save_strategy", "epoch"}), std::vector<std::string>{});
+  EXPECT_EQ(Saving().notes({"--keep", "0"}), std::vector<std::string>{});  // as without it
+}
+
+TEST(Options, RefusedFlagsMayBeOff) {
+  const auto parse = [](const std::vector<std::string>& args) -> std::string {
+    OptionTable table("tessera sample", "a sample");
+    table.add_refused({"--load_in_4bit", Unused::kBool, "not built yet; leave it out"});
+    table.add_refused({"--dtype", Unused::kText, "use --bf16", "float32"});
+    try {
+      (void)table.parse(args);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(parse({"--load_in_4bit", "False", "--dtype", "float32"}), "");
+  EXPECT_EQ(parse({"--no_load_in_4bit", "--dtype", "none"}), "");
+  EXPECT_EQ(parse({"--load_in_4bit"}), "--load_in_4bit is not supported: not built yet; leave it out");
+  EXPECT_EQ(parse({"--dtype=bfloat16"}), "--dtype is not supported: use --bf16");
+}
+
 TEST(Options, FlagFileIsReadAndTheCommandLineWinsOverIt) {
   const std::string json = write_temporary(
       "flags.json", R"({"learning_rate": 0.01, "splits": ["a b", "c"], "max_steps": null, "bf16": true})");

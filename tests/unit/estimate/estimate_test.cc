@@ -117,9 +117,9 @@ TEST(RankMemory, OnADiskAFrozenBaseIsWholeAtTheEndOfForwardWhereItIsKept) {
 
 TEST(BytesText, RoundsToTwoDigitsInUnitsOf1024) {
   EXPECT_EQ(bytes_text(512), "512 bytes");
-  EXPECT_EQ(bytes_text(1536), "1.5 KB");
-  EXPECT_EQ(bytes_text(62.75 * 1024 * 1024), "62.75 MB");
-  EXPECT_EQ(bytes_text(512.0 * 1024 * 1024), "512.0 MB");
+  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
+  EXPECT_EQ(bytes_text(62.75 * 1024 * 1024), "62.75 MiB");
+  EXPECT_EQ(bytes_text(512.0 * 1024 * 1024), "512.0 MiB");
 }
 
 TEST(FramedTable, GrowsItsLastColumnForALongTitle) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/file.h"
@@ -70,6 +71,19 @@ TEST(TrainerState, HasTheKeysOfTransformersAndNoOthers) {
 TEST(TrainerState, ARowIsPrintedAsPythonPrintsADict) {
   const nlohmann::ordered_json row = {{"loss", 4.711}, {"learning_rate", 1e-5}, {"grad_norm", 2.0}, {"step", 3}};
   EXPECT_EQ(python_text(row), "{'loss': 4.711, 'learning_rate': 1e-05, 'grad_norm': 2.0, 'step': 3}");
+}
+
+TEST(TrainerState, APrintedRowHasAReadersDigits) {
+  const nlohmann::ordered_json row = {{"grad_norm", 14.974675538063895},
+                                      {"learning_rate", 2.4999999e-05},
+                                      {"total_flos", 123456789.0},
+                                      {"tokens", 99999.96},
+                                      {"loss", 0.1},
+                                      {"large", 1.23456789e18},
+                                      {"nan", std::nan("")}};
+  EXPECT_EQ(python_text(row),
+            "{'grad_norm': 14.975, 'learning_rate': 2.5e-05, 'total_flos': 123456789.0, 'tokens': 100000.0, 'loss': "
+            "0.1, 'large': 1.2346e+18, 'nan': nan}");
 }
 
 }  // namespace

@@ -1,0 +1,99 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "flag_sweep.h"
+#include "tasks/generate.h"
+
+namespace tessera::tasks {
+namespace {
+
+const std::string kChats = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
+
+TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
+  const test::TempFolder folder("generate_flags");
+  const auto in = [&](const std::string& name) { return folder.path() + "/" + name; };
+  std::filesystem::copy(kChats, in("config"));
+  auto config = nlohmann::json::parse(read_file(in("config/config.json")));
+  config["initializer_range"] = 0.5;  // so that what comes depends on what was before
+  write_file_atomically(in("config/config.json"), config.dump());
+  make_model(in("config"), in("model"));
+  make_model(in("config"), in("other"), "1");
+  write_lines(in("rows.jsonl"), {R"("one and one")", R"("two")"});
+  write_lines(in("chat.jinja"), {"{% for m in messages %}{{ m['content'] }}:{% endfor %}"});
+  const Words base = {"--model", in("model"), "--max_new_tokens", "12"};
+  const Words prompt = {"--prompt", "one and one"}, message = {"--message", "hello"};
+  const Words sampled = {"--prompt", "one and one", "--do_sample"};
+  const Words beams = {"--prompt", "one and one", "--num_beams", "3"};
+  const std::vector<FlagCase> cases = {
+      {"--model", {in("other")}, prompt},
+      {"--tokenizer", {in("nowhere")}, prompt},
+      {"--adapter", {in("nowhere")}, prompt},
+      {"--prompt", {"two"}, prompt},
+      {"--message", {"bye"}, message},
+      {"--system", {"be kind"}, message},
+      {"--input_file", {in("rows.jsonl")}},
+      {"--chat_template", {in("chat.jinja")}, message},
+      {"--skip_special_tokens", {"false"}, {"--prompt", "one", "--max_new_tokens", "400", "--do_sample"}},
+      {"--max_new_tokens", {"3"}, prompt},
+      {"--min_new_tokens", {"200"}, {"--prompt", "one", "--max_new_tokens", "400", "--do_sample"}},
+      {"--do_sample", {}, prompt},
+      {"--temperature", {"0.01"}, sampled},
+      {"--top_k", {"1"}, sampled},
+      {"--top_p", {"0.01"}, sampled},
+      {"--min_p", {"0.99"}, sampled},
+      {"--typical_p", {"0.01"}, sampled},
+      {"--repetition_penalty", {"5"}, prompt},
+      {"--no_repeat_ngram_size", {"1"}, prompt},
+      {"--num_beams", {"3"}, prompt},
+      {"--length_penalty", {"-20"}, {"--prompt", "one", "--num_beams", "3", "--max_new_tokens", "200"}},
+      {"--num_return_sequences", {"2"}, beams},
+      {"--seed", {"1"}, sampled},
+  };
+  const std::vector<Unseen> unseen = {
+      {"--batch_size", "time and memory"}, {"--stream", "when the text appears"}, {"--gather", "where parameters lie"}};
+  GenerateOptions options;
+  DecodingFlags decoding;
+  const config::OptionTable table = generate_table(options, decoding);
+  SweptTask task(generate, base, in("out"));
+  const auto notes = [](const Words& args) {
+    std::ostringstream quiet;
+    return parse_generate(args, quiet)->notes;
+  };
+  sweep(table, task, notes, cases, unseen);
+}
+
+TEST(GenerateFlags, SamplingFlagsOfAModelThatTakesTheLikeliestTokensAreNoted) {
+  const test::TempFolder folder("generate_notes");
+  const std::string model = folder.path() + "/model";
+  make_model(kChats, model);
+  std::ostringstream out, err;
+  ASSERT_EQ(generate({"--model", model, "--prompt", "one", "--max_new_tokens", "1", "--temperature", "0.5",
+                      "--length_penalty", "2", "--batch_size", "2"},
+                     out, err),
+            0);
+  EXPECT_EQ(err.str(),
+            "--batch_size has no effect without --input_file\n"
+            "--temperature has no effect without --do_sample\n"
+            "--length_penalty has no effect without --num_beams above 1\n");
+}
+
+TEST(GenerateFlags, EverythingWrongIsSaidAtOnce) {
+  std::ostringstream quiet;
+  try {
+    (void)parse_generate({"--prompt", "a", "--message", "b", "--temprature", "1", "--top_p", "3", "--system", "c"},
+                         quiet);
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "4 problems with the command line:\n"
+              "  unknown flag --temprature (did you mean '--temperature'?)\n"
+              "  --model is required (folder of the model)\n"
+              "  give exactly one of --prompt, --message and --input_file\n"
+              "  --top_p must lie between 0 and 1\n"
+              "'tessera generate --help' lists all flags");
+  }
+}
+
+}  // namespace
+}  // namespace tessera::tasks

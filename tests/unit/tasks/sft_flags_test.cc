@@ -1,0 +1,259 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "flag_sweep.h"
+#include "tasks/sft.h"
+
+namespace tessera::tasks {
+namespace {
+
+const std::string kChats = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
+
+const Words kLora = {"--use_peft_lora"};
+const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
+const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
+const Words kPushed = {"--push_to_hub"};
+
+Words notes_of(const Words& args) {
+  std::ostringstream quiet;
+  return parse_sft(args, quiet)->notes;
+}
+
+std::string error_of(const Words& args) {
+  try {
+    (void)notes_of(args);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+class SftFlags : public testing::Test {
+ protected:
+  SftFlags() : folder_("sft_flags") {
+    make_model(kChats, in("model"));
+    make_model(kChats, in("other"), "1");
+    write_lines(in("text/train.jsonl"), {R"({"text": "one and one is two", "other": "two and two is four"})",
+                                         R"({"text": "two and one is three", "other": "no more"})"});
+    write_lines(in("pairs/train.jsonl"), {R"({"prompt": "one and one", "completion": " is two"})",
+                                          R"({"prompt": "two and one", "completion": " is three"})"});
+    write_lines(in("share/train.jsonl"), {R"({"conversations": [{"from": "human", "value": "one and one?"}, )"
+                                          R"({"from": "gpt", "value": "two"}]})"});
+    write_lines(in("chat.jinja"), {"{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"});
+    auto tokenizer = nlohmann::json::parse(read_file(kChats + "/tokenizer.json"));
+    const nlohmann::json bos = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+                         text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+    const nlohmann::json tokens = {
+        {"<|endoftext|>", {{"id", "<|endoftext|>"}, {"ids", {256}}, {"tokens", {"<|endoftext|>"}}}}};
+    tokenizer["post_processor"] = {
+        {"type", "TemplateProcessing"}, {"single", {bos, text}}, {"pair", {bos, text}}, {"special_tokens", tokens}};
+    write_lines(in("bos/tokenizer.json"), {tokenizer.dump()});
+    write_lines(in("bos/tokenizer_config.json"), {read_file(kChats + "/tokenizer_config.json")});
+    write_lines(in("taken/model.safetensors"), {""});
+  }
+  std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
+  Words base() const {
+    return {"--model_name_or_path",
+            in("model"),
+            "--dataset_name",
+            kChats,
+            "--dataset_cache_dir",
+            in("cache"),
+            "--output_dir",
+            in("out"),
+            "--max_seq_length",
+            "64",
+            "--max_steps",
+            "2",
+            "--per_device_train_batch_size",
+            "4",
+            "--learning_rate",
+            "1e-2",
+            "--logging_steps",
+            "1",
+            "--disable_tqdm",
+            "--print_model",
+            "false"};
+  }
+  Words text() const { return {"--dataset_name", in("text"), "--splits", "train"}; }
+
+  Words text_with_bos() const {
+    return {"--dataset_name", in("text"), "--splits", "train", "--tokenizer_name_or_path", in("bos")};
+  }
+
+  std::vector<FlagCase> model_cases() const {
+    return {{"--model_name_or_path", {in("other")}},
+            {"--tokenizer_name_or_path", {in("nowhere")}},
+            {"--attn_implementation", {"eagre"}},
+            {"--use_peft_lora", {}},
+            {"--adapter_name_or_path", {in("nowhere")}},
+            {"--lora_r", {"4"}, kLora},
+            {"--lora_alpha", {"4"}, kLora},
+            {"--lora_dropout", {"0.5"}, kLora},
+            {"--lora_target_modules", {"q_proj"}, kLora},
+            {"--lora_modules_to_save", {"embed_tokens"}, kLora},
+            {"--use_rslora", {}, kLora},
+            {"--use_dora", {}, kLora},
+            {"--lora_bias", {"all"}, kLora},
+            {"--init_lora_weights", {"gaussian"}, kLora}};
+  }
+  std::vector<FlagCase> data_cases() const {
+    return {{"--dataset_name", text()},
+            {"--splits", {"test"}},
+            {"--dataset_train_split", {"test"}},
+            {"--dataset_test_split", {"train"}},
+            {"--dataset_text_field", {"other"}, text()},
+            {"--chat_template_format", {"chatml"}},
+            {"--chat_template_path", {in("chat.jinja")}},
+            {"--max_length", {"16"}},
+            {"--packing", {}},
+            {"--packing_strategy", {"wrapped"}, {"--packing"}},
+            {"--eval_packing", {"true"}, kEvaluated},
+            {"--add_special_tokens", {}, text_with_bos()},
+            {"--append_concat_token", {}},
+            {"--standardize_roles", {}, {"--dataset_name", in("share"), "--splits", "train"}},
+            {"--completion_only_loss", {"false"}, {"--dataset_name", in("pairs"), "--splits", "train"}},
+            {"--assistant_only_loss", {}},
+            {"--eos_token", {"<|im_start|>"}},
+            {"--pad_token", {"<|im_end|>"}}};
+  }
+  std::vector<FlagCase> training_cases() const {
+    return {{"--per_device_train_batch_size", {"2"}},
+            {"--gradient_accumulation_steps", {"2"}},
+            {"--num_train_epochs", {"0.5"}, {"--max_steps", "-1", "--num_train_epochs", "0.1"}},
+            {"--max_steps", {"1"}},
+            {"--dataloader_drop_last",
+             {},
+             {"--per_device_train_batch_size", "70", "--max_steps", "-1", "--num_train_epochs", "1"}},
+            {"--seed", {"1"}},
+            {"--data_seed", {"1"}},
+            {"--device", {"cuda"}},
+            {"--use_cpu", {}, {"--device", "cuda"}},
+            {"--learning_rate", {"1e-3"}},
+            {"--weight_decay", {"0.5"}},
+            {"--adam_beta1", {"0.5"}},
+            {"--adam_beta2", {"0.5"}},
+            {"--adam_epsilon", {"0.1"}},
+            {"--max_grad_norm", {"0.01"}},
+            {"--optim", {"sgd"}},
+            {"--adafactor", {}},
+            {"--optim_args", {"momentum=0.9"}, {"--optim", "sgd"}},
+            {"--lr_scheduler_type", {"constant"}},
+            {"--lr_scheduler_kwargs", {"{\"num_cycles\": 2}"}, {"--lr_scheduler_type", "cosine"}},
+            {"--warmup_steps", {"2"}},
+            {"--warmup_ratio", {"0.9"}},
+            {"--neftune_noise_alpha", {"5"}},
+            {"--bf16", {"true"}},
+            {"--fp16", {"true"}},
+            {"--gradient_checkpointing_kwargs", {"{\"use_reentrant\": false}"}}};
+  }
+  std::vector<FlagCase> interval_cases() const {
+    return {{"--output_dir", {in("elsewhere")}},
+            {"--overwrite_output_dir", {}, {"--output_dir", in("taken")}},
+            {"--logging_strategy", {"no"}},
+            {"--logging_steps", {"2"}},
+            {"--logging_first_step", {}, {"--logging_steps", "2"}},
+            {"--do_eval", {"true"}, {"--max_steps", "-1", "--num_train_epochs", "0.1"}},
+            {"--eval_strategy", {"steps"}},
+            {"--eval_steps", {"2"}, {"--eval_steps", "1"}},
+            {"--eval_delay", {"2"}, kEvaluated},
+            {"--eval_on_start", {}},
+            {"--save_strategy", {"no"}, {"--save_strategy", "steps", "--save_steps", "1"}},
+            {"--save_steps", {"1"}},
+            {"--save_total_limit", {"1"}, {"--save_steps", "1"}},
+            {"--save_only_model", {}, {"--save_steps", "1"}},
+            {"--save_accelerate_state", {}, {"--save_steps", "2"}},
+            {"--resume_from_checkpoint", {"true"}},
+            {"--load_best_model_at_end", {}, {"--eval_steps", "1", "--save_steps", "1"}},
+            {"--metric_for_best_model", {"mean_token_accuracy"}, kBest},
+            {"--greater_is_better", {"true"}, kBest},
+            {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "0.5", "--max_steps", "4"}},
+            {"--early_stopping_threshold",
+             {"100"},
+             {"--eval_steps", "1", "--early_stopping_patience", "1", "--max_steps", "3"}},
+            {"--report_to", {"tensorboard"}},
+            {"--logging_dir", {in("board")}, {"--report_to", "tensorboard"}},
+            {"--disable_tqdm", {"false"}},
+            {"--eval_generate", {"1"}, kEvaluated},
+            {"--eval_generate_max_new_tokens", {"3"}, {"--eval_steps", "1", "--eval_generate", "1"}},
+            {"--print_model", {"true"}},
+            {"--save_model", {"false"}},
+            {"--gather", {"copy"}, {"--print_model", "true"}},
+            {"--push_to_hub", {}},
+            {"--hub_model_id", {"someone/something"}, kPushed},
+            {"--hub_revision", {"branch"}, kPushed},
+            {"--hub_strategy", {"checkpoint"}, kPushed},
+            {"--hub_private_repo", {}, kPushed}};
+  }
+
+  test::TempFolder folder_;
+};
+
+const std::vector<Unseen> kUnseen = {
+    {"--do_train", "false evaluates only: see the tests of the program"},
+    {"--dataset_cache_dir", "where tokenised rows lie"},
+    {"--dataset_num_proc", "time"},
+    {"--dataset_streaming", "time: rows that no step needs are not tokenised"},
+    {"--pad_to_multiple_of", "the shape of batches"},
+    {"--padding_free", "the shape of batches"},
+    {"--per_device_eval_batch_size", "time and memory"},
+    {"--gradient_checkpointing", "time and memory"},
+    {"--save_in_background", "time"},
+};
+
+TEST_F(SftFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
+  SftOptions options;
+  const config::OptionTable table = sft_table(options);
+  SweptTask task(sft, base(), in("out"));
+  std::vector<FlagCase> cases;
+  for (const auto& some : {model_cases(), data_cases(), training_cases(), interval_cases()})
+    cases.insert(cases.end(), some.begin(), some.end());
+  sweep(table, task, notes_of, cases, kUnseen);
+}
+
+TEST_F(SftFlags, OfTheReferencesScriptsAreAllKnown) {
+  SftOptions options;
+  const Words known = sft_table(options).names();
+  std::istringstream flags(read_file(std::string(TESSERA_TEST_DATA) + "/flags/sft.txt"));
+  for (std::string flag; std::getline(flags, flag);) {
+    if (flag.empty() || flag.starts_with("#")) continue;
+    EXPECT_NE(std::find(known.begin(), known.end(), "--" + flag), known.end()) << flag;
+  }
+}
+
+TEST_F(SftFlags, EverythingWrongIsSaidAtOnceAndBeforeAnythingIsLoaded) {
+  const std::string error =
+      error_of({"--model_name_or_path", in("nowhere"), "--optim", "adamw_trch", "--lr_scheduler_type", "cosin",
+                "--learnin_rate", "1", "--bf16", "--fp16", "--lora_dropout", "2", "--eval_stategy=no",
+                "--per_device_train_batch_size", "many", "--use_4bit_quantization", "--early_stopping_patience", "1"});
+  for (const char* part :
+       {"10 problems", "--dataset_name is required", "unknown optimizer 'adamw_trch' (did you mean 'adamw_torch'?)",
+        "unknown schedule 'cosin' (did you mean 'cosine'?)", "unknown flag --learnin_rate (did you mean",
+        "--bf16 and --fp16 exclude each other", "--lora_dropout must be in [0, 1)", "unknown flag --eval_stategy",
+        "--per_device_train_batch_size expects an integer, found 'many'", "--use_4bit_quantization is not supported",
+        "need an --eval_strategy"})
+    EXPECT_NE(error.find(part), std::string::npos) << part << "\n" << error;
+  EXPECT_EQ(error_of({"--model", "m", "--dataset_name", "d", "--optim_args", "x=1", "--optim", "sgd"}).substr(0, 37),
+            "optim_args: optimizer 'sgd' has no ar");
+}
+
+TEST_F(SftFlags, WhatDoesNotCountIsSaid) {
+  const Words basics = {"--model", "m", "--dataset_name", "d"};
+  const auto notes = [&](Words flags) {
+    flags.insert(flags.begin(), basics.begin(), basics.end());
+    return notes_of(flags);
+  };
+  EXPECT_EQ(notes({"--lora_r", "8"}), Words{"--lora_r has no effect without --use_peft_lora"});
+  EXPECT_EQ(notes({"--lora_r", "8", "--adapter_name_or_path", "a"}),
+            Words{"--lora_r has no effect with --adapter_name_or_path a"});
+  EXPECT_EQ(notes({"--per_device_eval_batch_size", "2"}),
+            Words{"--per_device_eval_batch_size has no effect without --eval_strategy steps (or epoch) or "
+                  "--eval_on_start or --do_train false"});
+  EXPECT_EQ(notes({"--per_device_eval_batch_size", "2", "--do_eval", "true"}), Words{});
+  EXPECT_EQ(notes({"--warmup_steps", "2", "--lr_scheduler_type", "constant"}),
+            Words{"--warmup_steps has no effect with --lr_scheduler_type constant"});
+}
+
+}  // namespace
+}  // namespace tessera::tasks
