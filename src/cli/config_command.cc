@@ -35,6 +35,7 @@ int write_default(const Arguments& args, std::ostream& out) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   if (!folder.empty()) ensure_writable_folder(folder);
   write_file_atomically(path, text);
+  for (const std::string& note : table.notes()) out << note << "\n";
   out << "accelerate configuration saved at " << path << "\n";
   return kSuccess;
 }

@@ -123,12 +123,15 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
             "names of the modules in blocks that get an adapter, or all-linear", group);
   table.add_without_effect({"--library_name", config::Unused::kText, "the library of a model is known"});
   table.add_without_effect({"--trust_remote_code", config::Unused::kBool, "no code is ever loaded"});
-  if (table.parse(args) == config::ParseResult::kHelp) {
+  config::Problems problems;
+  if (table.parse(args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }
-  require_option(o.num_processes >= 1, "--num_processes must be at least 1", "num_processes");
-  require_option(o.lora_r >= 1, "--lora_r must be at least 1", "lora_r");
+  problems.require(o.num_processes >= 1, "--num_processes must be at least 1", "num_processes");
+  problems.require(o.lora_r >= 1, "--lora_r must be at least 1", "lora_r");
+  problems.throw_all();
+  for (const auto& note : table.notes()) out << note << "\n";
   return o;
 }
 

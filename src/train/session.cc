@@ -260,7 +260,8 @@ void Session::load_best() {
                               "; the last weights are in the newest checkpoint of '" + arguments_.output_dir + "'",
                           state_.best_model_checkpoint);
   }
-  out_ << fmt::format("Loading best model from {} (score: {:.5g}).\n", state_.best_model_checkpoint, *state_.best_metric);
+  out_ << fmt::format("Loading best model from {} (score: {:.5g}).\n", state_.best_model_checkpoint,
+                      *state_.best_metric);
 }
 
 void Session::summarise(double seconds) {

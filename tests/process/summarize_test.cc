@@ -105,13 +105,12 @@ TEST_F(Summarize, TwoProcessesPrintTheTutorialsLinesAndSaveTheBestModels) {
   const Finished r = train(2, {"--output_dir", folder_ + "/out", "--bf16", "false"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(in_order(
-      r.out,
-      {"dict_keys(['train', 'validation'])", "Size of train dataset:  (32, 3)", "Size of Validation dataset:  (20, 3)",
-       "mixed precision: no", "--> current date and time of run = 2", "Train Epoch: \t1, Loss: \t",
-       "Validation Loss: ", "--> epoch 1 completed...entering save and stats zone",
-       "--> epoch 1 memory: rank 0 ", "completed save and stats zone...", "--> entering save model state",
-       "--> saving model ...", "--> attempting to save model prefix 1-", "--> saving as model name ",
-       "-->>>> New Val Loss Record: ", "Train Epoch: \t2, Loss: \t", "--> epoch 2 completed"}))
+      r.out, {"dict_keys(['train', 'validation'])", "Size of train dataset:  (32, 3)",
+              "Size of Validation dataset:  (20, 3)", "mixed precision: no", "--> current date and time of run = 2",
+              "Train Epoch: \t1, Loss: \t", "Validation Loss: ", "--> epoch 1 completed...entering save and stats zone",
+              "--> epoch 1 memory: rank 0 ", "completed save and stats zone...", "--> entering save model state",
+              "--> saving model ...", "--> attempting to save model prefix 1-", "--> saving as model name ",
+              "-->>>> New Val Loss Record: ", "Train Epoch: \t2, Loss: \t", "--> epoch 2 completed"}))
       << r.out;
   std::vector<double> losses;
   std::vector<std::string> saved;

@@ -68,8 +68,9 @@ std::string literals(const std::string& source) {
       i += source[i + 1] == '\\' ? 3 : 2;
     } else if (source[i] == '"') {
       for (++i; i < source.size() && source[i] != '"'; ++i) {
-        if (source[i] == '\\') ++i;
-        out += source[i];
+        const bool is_escape = source[i] == '\\';
+        out += is_escape ? ' ' : source[i];
+        if (is_escape) ++i;
       }
       const auto next = source.find_first_not_of(" \n", i + 1);  // the next literal may go on with this one
       if (next != std::string::npos && source[next] != '"') out += '\n';
@@ -100,8 +101,10 @@ class FlagNames : public testing::Test {
   }
 };
 
-const Flags kOfOtherPrograms = {"--exclude", "--private", "--revision"};          // what uploads
-const Flags kWithTheirCommand = {"--max_grad_norm", "--fsdp_sharding_strategy"};  // "give --max_grad_norm to the task"
+const Flags kOfOtherPrograms = {"--exclude", "--private", "--revision",  // what uploads
+                                "--distribution", "--map"};              // srun, mpirun
+const Flags kWithTheirCommand = {"--max_grad_norm", "--fsdp_sharding_strategy",
+                                 "--device"};  // "give --max_grad_norm to the task"
 
 TEST_F(FlagNames, OfEveryTextAreThoseOfSomeCommand) {
   for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/src")) {

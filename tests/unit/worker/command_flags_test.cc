@@ -1,0 +1,141 @@
+// The flags of the commands that do not train: each changes something, or says that it does not.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "cli/commands.h"
+#include "tasks/export.h"
+#include "tasks/init_model.h"
+#include "tasks/inspect.h"
+#include "tasks/merge.h"
+#include "tasks/sft.h"
+#include "tasks/verify.h"
+#include "unit/tasks/flag_sweep.h"
+
+namespace tessera {
+namespace {
+
+using tasks::Words;
+using Function = int (*)(const Words&, std::ostream&, std::ostream&);
+
+const std::string kData = TESSERA_TEST_DATA;
+
+struct CommandCase {
+  std::string flag;
+  Words words, with;  // `with`: the whole command without the flag
+};
+
+/// The spellings that a help text lists, a list for each flag.
+std::vector<Words> flags_in_help(Function function) {
+  std::ostringstream help, err;
+  EXPECT_EQ(function({"--help"}, help, err), 0);
+  std::vector<Words> flags;
+  std::istringstream lines(help.str());
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  --")) continue;
+    std::istringstream words(line);
+    Words& names = flags.emplace_back();
+    for (std::string word; words >> word && word.starts_with("--");) {
+      if (word.ends_with(',')) word.pop_back();
+      names.push_back(word);
+    }
+  }
+  EXPECT_FALSE(flags.empty());
+  return flags;
+}
+
+void expect_cases(Function function, const std::vector<CommandCase>& cases, const std::string& out,
+                  const Words& unseen = {}) {
+  tasks::SweptTask task(function, {}, out);
+  for (const Words& names : flags_in_help(function)) {
+    const auto is_name = [&](const std::string& flag) {
+      return std::find(names.begin(), names.end(), flag) != names.end();
+    };
+    const auto own = std::find_if(cases.begin(), cases.end(), [&](const CommandCase& c) { return is_name(c.flag); });
+    if (own == cases.end()) {
+      EXPECT_TRUE(std::any_of(unseen.begin(), unseen.end(), is_name)) << names[0] << " has no case: add a row here";
+      continue;
+    }
+    Words flags = own->with;
+    flags.push_back(own->flag);
+    flags.insert(flags.end(), own->words.begin(), own->words.end());
+    EXPECT_TRUE(task.run(flags) != task.run(own->with))
+        << own->flag << " changes nothing: " << task.run(flags).substr(0, 300);
+  }
+}
+
+class CommandFlags : public testing::Test {
+ protected:
+  CommandFlags() {
+    tasks::make_model(kData + "/tiny_chat", in("model"));
+    tasks::make_model(kData + "/tiny_chat", in("other"), "1");
+  }
+  std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
+  void make_adapter() {
+    std::ostringstream quiet;
+    ASSERT_EQ(tasks::sft({"--model", in("model"), "--dataset_name", kData + "/tiny_chat", "--dataset_cache_dir",
+                          in("cache"), "--output_dir", in("adapter"), "--use_peft_lora", "--max_steps", "1",
+                          "--per_device_train_batch_size", "2", "--max_length", "32", "--learning_rate", "0.1"},
+                         quiet, quiet),
+              0);
+    std::filesystem::create_directories(in("bare"));
+    std::filesystem::copy(in("adapter/adapter_model.safetensors"), in("bare"));
+  }
+  test::TempFolder folder_{"command_flags"};
+};
+
+TEST_F(CommandFlags, OfMergeAndExport) {
+  make_adapter();
+  const Words merge = {"--adapter_name_or_path", in("adapter"), "--output_dir", in("out")};
+  expect_cases(tasks::merge,
+               {{"--model_name_or_path", {in("other")}, merge},
+                {"--adapter_name_or_path", {in("nowhere")}, merge},
+                {"--output_dir", {in("elsewhere")}, merge},
+                {"--overwrite_output_dir", {}, {"--adapter", in("adapter"), "--output_dir", in("model")}},
+                {"--dtype", {"bfloat16"}, merge}},
+               in("out"));
+  tasks::make_model(kData + "/tiny_chat", in("again"));
+  expect_cases(tasks::export_checkpoint,
+               {{"--model_name_or_path", {in("nowhere")}, {in("again"), in("out")}},
+                {"--adapter_name_or_path", {in("adapter")}, {in("bare"), in("out")}},
+                {"--merge", {}, {in("adapter"), in("out")}},
+                {"--overwrite_output_dir", {}, {in("other"), in("again")}},
+                {"--dtype", {"bfloat16"}, {in("other"), in("out")}}},
+               in("out"));
+}
+
+TEST_F(CommandFlags, OfInspectAndInitModel) {
+  const Words inspect = {in("model")};
+  expect_cases(tasks::inspect, {{"--json", {}, inspect}, {"--tensors", {}, inspect}}, in("out"), {"--checksums"});
+  const Words init = {kData + "/tiny_chat", in("out")};
+  expect_cases(tasks::init_model,
+               {{"--seed", {"7"}, init},
+                {"--overwrite", {}, {kData + "/tiny_chat", in("other")}},
+                {"--dtype", {"bfloat16"}, init}},
+               in("out"));
+}
+
+TEST_F(CommandFlags, OfVerify) {
+  const Words verify = {kData + "/goldens/A_models/gpt2"};
+  expect_cases(tasks::verify,
+               {{"--logits_tolerance", {"1e-30"}, verify},
+                {"--grad_tolerance", {"1e-30"}, verify},
+                {"--device", {"cuda"}, verify}},
+               in("out"), {"--sharded", "--gather"});
+}
+
+TEST_F(CommandFlags, OfEstimate) {
+  const Words estimate = {in("model")};
+  expect_cases(cli::estimate_command,
+               {{"--dtypes", {"int8"}, estimate},
+                {"--num_processes", {"4"}, estimate},
+                {"--mixed_precision", {"bf16"}, estimate},
+                {"--lora_r", {"64"}, estimate},
+                {"--lora_target_modules", {"q_proj"}, estimate},
+                {"--library_name", {"transformers"}, estimate},
+                {"--trust_remote_code", {}, estimate}},
+               in("out"));
+}
+
+}  // namespace
+}  // namespace tessera
