@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -13,14 +14,7 @@ namespace {
 std::string latin1_to_utf8(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size() + bytes.size() / 16);
-  for (unsigned char c : bytes) {
-    if (c < 0x80) {
-      out += static_cast<char>(c);
-    } else {
-      out += static_cast<char>(0xC0 | (c >> 6));
-      out += static_cast<char>(0x80 | (c & 0x3F));
-    }
-  }
+  for (unsigned char c : bytes) append_utf8(c, out);
   return out;
 }
 

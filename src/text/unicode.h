@@ -1,18 +1,10 @@
 #pragma once
-// UTF-8, white space and grapheme clusters.
+// White space and grapheme clusters.
 #include <cstdint>
-#include <string>
-#include <string_view>
+
+#include "base/utf8.h"
 
 namespace tessera::text {
-
-/// The next code point, from.remove_prefix()ed. A malformed sequence gives U+FFFD for each maximal subpart
-/// (Unicode 3.9, as Python's errors="replace"). `from` must not be empty.
-char32_t next_code_point(std::string_view& from);
-
-void append_utf8(char32_t c, std::string& out);
-std::u32string to_utf32(std::string_view utf8);
-int utf8_length(char32_t c);
 
 /// The White_Space property.
 bool is_whitespace(char32_t c);
