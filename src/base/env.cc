@@ -9,7 +9,7 @@ namespace tessera {
 
 const std::vector<EnvironmentVariable>& environment_variables() {
   static const std::vector<EnvironmentVariable> variables = {
-      {"TESSERA_LOG_LEVEL", "debug, info, warning, error or silent (default: info)"},
+      {"TESSERA_LOG_LEVEL", "info, warning, error or silent: what tessera launch says at least (default: info)"},
       {"HF_HOME", "Hugging Face's folder: accelerate/default_config.yaml below it (default: ~/.cache/huggingface)"},
       {"XDG_CACHE_HOME", "the folder that stands for ~/.cache"},
       {"HOME", "where ~ is"},

@@ -8,29 +8,31 @@
 namespace tessera {
 namespace {
 
-std::string logged(int rank, int world, LogLevel level) {
-  set_log_rank(rank, world);
+TEST(Log, SaysWhoWarns) {
   testing::internal::CaptureStderr();
-  log(level, "message");
-  set_log_rank(0, 1);
-  return testing::internal::GetCapturedStderr();
+  log_info("done");
+  log_warning("with {} braces");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "tessera: done\ntessera warning: with {} braces\n");
 }
 
-TEST(Log, NamesTheRankOnlyWhereThereAreSeveral) {
-  EXPECT_EQ(logged(0, 1, LogLevel::kInfo), "tessera: message\n");
-  EXPECT_EQ(logged(1, 2, LogLevel::kWarning), "[rank 1] tessera warning: message\n");
-}
-
-TEST(Log, InformationComesFromRankZeroAlone) {
-  EXPECT_EQ(logged(1, 2, LogLevel::kInfo), "");
-  EXPECT_EQ(logged(0, 2, LogLevel::kInfo), "[rank 0] tessera: message\n");
-}
-
-TEST(Log, DropsWhatIsBelowItsLevel) {
-  set_log_level(LogLevel::kError);
-  EXPECT_EQ(logged(0, 1, LogLevel::kWarning), "");
-  set_log_level(LogLevel::kInfo);
-  EXPECT_THROW(parse_log_level("loud"), ConfigError);
+// A process reads it once: each level in one of its own.
+TEST(LogDeathTest, LeavesOutWhatTheEnvironmentSays) {
+  const auto said = [](const char* level, const char* expected) {
+    EXPECT_EXIT(
+        {
+          ::setenv("TESSERA_LOG_LEVEL", level, 1);
+          log_info("done");
+          log_warning("look");
+          log_error("stop");
+          std::exit(0);
+        },
+        testing::ExitedWithCode(0), expected);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  said("info", "^tessera: done\ntessera warning: look\ntessera error: stop\n$");
+  said("warning", "^tessera warning: look\ntessera error: stop\n$");
+  said("error", "^tessera error: stop\n$");
+  said("silent", "^$");
 }
 
 TEST(Environment, OnlyDocumentedVariablesAreRead) {

@@ -44,6 +44,22 @@ TEST_F(Damaged, SentencePieceFilesNameTheByte) {
   EXPECT_NE(message("spiece.model", std::string("\x0a\x03\x0a\x01\xff", 5)).find("not UTF-8"), std::string::npos);
 }
 
+// As in a download that was cut, or a cache that was copied without what its links lead to.
+TEST_F(Damaged, ALinkThatLeadsNowhereIsNotAFileThatIsNotThere) {
+  write_file_atomically((folder_ / "vocab.txt").string(), "[UNK]\n[CLS]\n[SEP]\na\n");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
+    fs::create_symlink(folder_ / "blob", folder_ / name);
+    try {
+      open_tokenizer(folder_.string());
+      ADD_FAILURE() << name << " was taken for absent";
+    } catch (const DataError& e) {
+      EXPECT_NE(std::string(e.what()).find(std::string(name) + "': it is a link to"), std::string::npos) << e.what();
+    }
+    fs::remove(folder_ / name);
+  }
+  EXPECT_NO_THROW(open_tokenizer(folder_.string()));
+}
+
 TEST_F(Damaged, JsonFilesNameTheKey) {
   EXPECT_NE(message("tokenizer.json", "").find("expected a JSON object"), std::string::npos);
   EXPECT_NE(message("tokenizer.json", "{}").find("expected a key \"model\""), std::string::npos);
