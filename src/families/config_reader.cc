@@ -1,6 +1,7 @@
 #include "families/config_reader.h"
 
 #include "base/file.h"
+#include "base/open_file.h"
 
 namespace tessera::families {
 
@@ -11,7 +12,7 @@ nlohmann::json read_json(const std::string& file) {
     if (!json.is_object()) throw ConfigError(file + ": expected a JSON object at the top");
     return json;
   } catch (const DataError& e) {
-    throw ConfigError(std::string(e.what()) + "; expected the folder of a Hugging Face model");
+    throw ConfigError(e.what() + std::string(is_there(file) ? "" : "; expected the folder of a Hugging Face model"));
   } catch (const nlohmann::json::exception& e) {
     throw ConfigError(file + " is not valid JSON: " + e.what());
   }

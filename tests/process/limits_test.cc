@@ -46,27 +46,28 @@ bool says(const std::string& text, const std::string& part) {
 // A run waited for ever for somebody to write into them.
 TEST_F(Limits, PipesAndFoldersAreRefusedByName) {
   namespace fs = std::filesystem;
-  const std::string model = folder_ + "t5/";
-  const auto refused = [&](const std::string& file, const std::vector<std::string>& command) {
-    SCOPED_TRACE(file);
-    if (fs::exists(file)) fs::rename(file, file + ".kept");
-    for (const bool pipe : {true, false}) {
-      if (pipe)
-        ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-      else
-        ASSERT_TRUE(fs::create_directory(file));
-      test::Subprocess run(words({TESSERA_BINARY}, command));
-      const auto r = run.finish(std::chrono::seconds(20));
-      EXPECT_TRUE(says(r.err, "'" + file + "': expected a file, found a " + (pipe ? "named pipe" : "folder"))) << r.err;
-      fs::remove(file);
-    }
-    if (fs::exists(file + ".kept")) fs::rename(file + ".kept", file);
+  const auto refused = [&](const std::string& file, const char* found, const std::vector<std::string>& command) {
+    SCOPED_TRACE(file + ", " + found);
+    const bool there = fs::exists(file);
+    if (there) fs::rename(file, file + ".kept");
+    if (std::string(found) == "a folder")
+      fs::create_directory(file);
+    else
+      ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    const auto r = test::Subprocess(words({TESSERA_BINARY}, command)).finish(std::chrono::seconds(20));
+    const auto name = fs::path(file).filename().string();
+    EXPECT_TRUE(says(r.err, "/" + name + "': expected a file, found " + found)) << r.err;
+    fs::remove(file);
+    if (there) fs::rename(file + ".kept", file);
   };
-  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) refused(model + name, seq2seq("out"));
-  refused(model + "generation_config.json", {"generate", "--model", model, "--prompt", "x"});
-  refused(model + "model.safetensors", {"estimate-memory", model});
-  refused(folder_ + "rows.jsonl", words(seq2seq("out"), {"--dataset_path", folder_ + "rows.jsonl"}));
-  refused(folder_ + "accelerate.yaml", {"launch", "--config_file", folder_ + "accelerate.yaml", "env"});
+  const std::string model = folder_ + "t5/", rows = folder_ + "rows.jsonl", yaml = folder_ + "accelerate.yaml";
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"})
+    refused(model + name, "a named pipe", seq2seq("out"));
+  refused(model + "config.json", "a folder", seq2seq("out"));
+  refused(model + "generation_config.json", "a named pipe", {"generate", "--model", model, "--prompt", "x"});
+  refused(model + "model.safetensors", "a named pipe", {"estimate-memory", model});
+  refused(rows, "a named pipe", seq2seq("out", {"--dataset_path", rows}));
+  refused(yaml, "a named pipe", {"launch", "--config_file", yaml, "env"});
 }
 
 TEST_F(Limits, CpuAndFsdpTogether) {
