@@ -25,7 +25,7 @@ std::pair<std::string, std::size_t> entity(std::string_view text) {
   const unsigned long code = std::strtoul(digits.c_str(), &stop, hex ? 16 : 10);
   if (digits.empty() || *stop != '\0' || code == 0 || code > 0x10ffff) return {};
   std::string out;
-  append_point(out, static_cast<char32_t>(code));
+  append_utf8(static_cast<char32_t>(code), out);
   return {out, end + 1};
 }
 

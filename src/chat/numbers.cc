@@ -26,7 +26,7 @@ std::string plain_digits(std::string_view text) {
       while (is_decimal(zero - 1)) --zero;
       c = U'0' + (c - zero) % 10;
     }
-    append_point(out, c);
+    append_utf8(c, out);
   }
   return out;
 }

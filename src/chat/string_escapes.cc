@@ -57,16 +57,16 @@ std::string unescape(std::string_view text) {
     } else if (c == '\n') {
       continue;
     } else if (c == 'x') {
-      append_point(out, read_hex(text, at, 2, 'x'));
+      append_utf8(read_hex(text, at, 2, 'x'), out);
     } else if (c == 'u') {
-      append_point(out, read_code_unit(text, at));
+      append_utf8(read_code_unit(text, at), out);
     } else if (c == 'U') {
-      append_point(out, read_hex(text, at, 8, 'U'));
+      append_utf8(read_hex(text, at, 8, 'U'), out);
     } else if (c >= '0' && c <= '7') {
       char32_t value = static_cast<char32_t>(c - '0');
       for (int i = 0; i < 2 && at < text.size() && text[at] >= '0' && text[at] <= '7'; ++i)
         value = value * 8 + static_cast<char32_t>(text[at++] - '0');
-      append_point(out, value);
+      append_utf8(value, out);
     } else if (c == 'N') {
       fail(ErrorKind::kSyntax, "names of characters (\\N) are not supported; write \\u and the code");
     } else {

@@ -25,7 +25,7 @@ class TextBuilder {
   }
   TextBuilder& operator+=(char32_t point) {
     charge(4);
-    append_point(text_, point);
+    append_utf8(point, text_);
     return *this;
   }
   /// `piece` that many times; none where `count` is negative.

@@ -11,41 +11,6 @@
 namespace tessera::chat {
 namespace {
 
-constexpr char32_t kReplacement = 0xfffd;
-
-// The length of the well-formed sequence at the front (Unicode 3.9, table 3-7), or 0 and the bytes to replace.
-int sequence_length(std::string_view text, std::size_t& malformed) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const unsigned first = byte(0);
-  malformed = 1;
-  if (first < 0x80) return 1;
-  if (first < 0xc2 || first > 0xf4) return 0;
-  const int length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  const unsigned low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  const unsigned high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (std::size_t i = 2; i < static_cast<std::size_t>(length); ++i) {
-    if ((byte(i) & 0xc0) == 0x80) continue;
-    malformed = i;
-    return 0;
-  }
-  return length;
-}
-
-char32_t take_point(std::string_view& text) {
-  std::size_t malformed = 0;
-  const int length = sequence_length(text, malformed);
-  if (length == 0) {
-    text.remove_prefix(malformed);
-    return kReplacement;
-  }
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  char32_t point = length == 1 ? byte(0) : byte(0) & (0x7fU >> length);
-  for (std::size_t i = 1; i < static_cast<std::size_t>(length); ++i) point = point << 6 | (byte(i) & 0x3fU);
-  text.remove_prefix(static_cast<std::size_t>(length));
-  return point;
-}
-
 utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
@@ -147,26 +112,8 @@ std::u32string to_points(std::string_view utf8) {
   require_memory(static_cast<std::int64_t>(sizeof(char32_t) * utf8.size()));
   std::u32string out;
   out.reserve(utf8.size());
-  while (!utf8.empty()) out += take_point(utf8);
+  while (!utf8.empty()) out += next_code_point(utf8);
   return out;
-}
-
-void append_point(std::string& out, char32_t c) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xc0 | c >> 6);
-    out += static_cast<char>(0x80 | (c & 0x3f));
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xe0 | c >> 12);
-    out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-    out += static_cast<char>(0x80 | (c & 0x3f));
-  } else {
-    out += static_cast<char>(0xf0 | c >> 18);
-    out += static_cast<char>(0x80 | (c >> 12 & 0x3f));
-    out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-    out += static_cast<char>(0x80 | (c & 0x3f));
-  }
 }
 
 std::string to_utf8(std::u32string_view points) {
@@ -174,7 +121,7 @@ std::string to_utf8(std::u32string_view points) {
   require_memory(static_cast<std::int64_t>(points.size()));
   std::string out;
   out.reserve(points.size());
-  for (char32_t c : points) append_point(out, c);
+  for (char32_t c : points) append_utf8(c, out);
   return out;
 }
 

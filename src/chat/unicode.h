@@ -4,12 +4,13 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
+
 namespace tessera::chat {
 
 /// Malformed bytes become U+FFFD.
 std::u32string to_points(std::string_view utf8);
 std::string to_utf8(std::u32string_view points);
-void append_point(std::string& out, char32_t point);
 std::int64_t count_points(std::string_view utf8);
 bool is_ascii(std::string_view text);
 /// Malformed bytes replaced by U+FFFD.
