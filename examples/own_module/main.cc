@@ -7,6 +7,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/nn/block.h"
+#include "tessera/tensor/random.h"
 
 using namespace tessera;
 
@@ -32,16 +33,16 @@ struct Net : nn::Layer {
 
 int main() {
   const auto world = comm::connect();  // of `tessera launch`, torchrun or mpirun; alone: one rank
-  at::manual_seed(1);                  // the same values on every rank
+  manual_seed(1);                      // the same values on every rank
   Net net;
   auto sharded = fsdp::fully_shard(
       net, world, {.wrap = fsdp::wrap_classes({"MlpBlock"}), .precision = {.reduce_dtype = at::kFloat}});
   optim::AdamW optimizer(sharded->parameters(), {.lr = 1e-3});
+  manual_seed(2, world->rank());  // each rank has its own data; a run that goes on has that of the steps to come
   if (checkpoint::has_training_state("own_module_state"))
     checkpoint::load_training_state(*sharded, &optimizer, "own_module_state");
   if (world->rank() == 0) std::puts(sharded->to_string().c_str());
 
-  at::manual_seed(2 + world->rank());  // each rank has its own data
   for (int step = 0; step < 20; ++step) {
     const auto x = at::randn({32, 64});
     auto loss = (net(x) - at::sin(x)).pow(2).mean();

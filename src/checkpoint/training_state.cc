@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
-#include "tensor/rng.h"
+#include "tensor/generators.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -33,21 +33,27 @@ Tensors slices(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimize
   return result;
 }
 
+/// Where libtorch's generators of this rank are.
+Tensors generator_states(int rank) {
+  Tensors result;
+  const auto now = tensor::GeneratorStates::now();
+  for (const auto& [device, state] : now.states())
+    result.emplace_back(slice_name(kGeneratorKind, generator_name(device, rank), 0), state);
+  return result;
+}
+
 std::string file_of_rank(int rank, int world_size) {
   return fmt::format("rank_{:05}_of_{:05}.safetensors", rank, world_size);
 }
 
-/// What is common, gathered: the random streams of all ranks, and which of them write.
-nlohmann::json common_state(comm::Communicator& group, const optim::Optimizer& optimizer, bool writes) {
+/// What is common: the ranks' files, and their random streams, gathered.
+nlohmann::json common_state(comm::Communicator& group, const optim::Optimizer& optimizer) {
   const auto stream = tensor::random_state();
-  const nlohmann::json mine = {{"writes", writes}, {"random", {stream.seed, stream.position}}};
+  const nlohmann::json mine = {stream.seed, stream.position};
   nlohmann::json files = nlohmann::json::array(), random = nlohmann::json::array();
-  int rank = 0;
   for (const auto& bytes : group.all_gather_objects(mine.dump())) {
-    const nlohmann::json one = nlohmann::json::parse(bytes);
-    if (one["writes"]) files.push_back(file_of_rank(rank, group.size()));
-    random.push_back(one["random"]);
-    ++rank;
+    files.push_back(file_of_rank(static_cast<int>(random.size()), group.size()));
+    random.push_back(nlohmann::json::parse(bytes));
   }
   return {{"format", kTrainingStateVersion},
           {"world_size", group.size()},
@@ -70,19 +76,17 @@ bool writes_slices(const fsdp::FullyShardedDataParallel& model) {
 void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const std::string& folder,
                          SaveQueue& queue) {
   comm::Communicator& group = model.group();
-  const bool writes = writes_slices(model);
-  const nlohmann::json common = common_state(group, optimizer, writes);
-  if (writes) {
-    Snapshots mine;
+  const nlohmann::json common = common_state(group, optimizer);
+  Snapshots mine;
+  if (writes_slices(model))
     for (const auto& [name, tensor] : slices(model, optimizer)) mine.emplace_back(name, queue.snapshot(tensor));
-    queue.push([mine = std::move(mine), folder, name = file_of_rank(group.rank(), group.size()), &queue] {
-      ensure_writable_folder(folder);
-      Tensors tensors;
-      for (const auto& [key, tensor] : mine) tensors.emplace_back(key, *tensor);
-      const auto written = io::write_safetensors(folder + "/" + name, tensors);
-      queue.record({written.path, written.bytes, written.crc32c});
-    });
-  }
+  queue.push([mine = std::move(mine), tensors = generator_states(group.rank()), folder,
+              name = file_of_rank(group.rank(), group.size()), &queue]() mutable {
+    ensure_writable_folder(folder);
+    for (const auto& [key, tensor] : mine) tensors.emplace_back(key, *tensor);
+    const auto written = io::write_safetensors(folder + "/" + name, tensors);
+    queue.record({written.path, written.bytes, written.crc32c});
+  });
   if (group.rank() == 0) {
     queue.push([folder, text = common.dump(2) + "\n"] {
       ensure_writable_folder(folder);
@@ -96,6 +100,10 @@ void save_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
   SaveQueue now;
   push_training_state(model, optimizer, folder, now);
   throw_failure_of_any(model.group(), now.take_failure(), folder);
+}
+
+std::string generator_name(const std::string& device, int rank) {
+  return fmt::format("{}.{}", device, rank);
 }
 
 std::string training_state_folder(const std::string& checkpoint) {

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "checkpoint/training_state.h"
 #include "io/safetensors_reader.h"
-#include "tensor/rng.h"
+#include "tensor/generators.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -33,6 +33,12 @@ class StoredSlices {
     for (auto& [name, list] : slices_) {
       std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
     }
+  }
+
+  /// Of one kind of one parameter that lies in one piece; 0: not there.
+  std::int64_t numel(const std::string& kind, const std::string& parameter) const {
+    const auto found = slices_.find(kind + "/" + parameter);
+    return found == slices_.end() ? 0 : found->second.front().numel;
   }
 
   /// What fills `out` with elements [begin, + out.numel()) of the parameter's flattened values of this kind, which has
@@ -110,20 +116,31 @@ TrainingStateReader::TrainingStateReader(fsdp::FullyShardedDataParallel& model, 
       if (s.local.numel() > 0)
         stored.find(s.state, s.parameter, s.shape, s.offset, s.local, s.replicated ? io::Readers::kSeveral : readers,
                     reads_);
+    const auto generators = tensor::GeneratorStates::now();
+    for (const auto& [device, now] : generators.states()) {
+      const auto name = generator_name(device, model.group().rank());
+      if (!same_ranks() || stored.numel(kGeneratorKind, name) != now.numel()) continue;  // older states have none
+      stored.find(kGeneratorKind, name, now.sizes().vec(), 0, generators_[device] = now, io::Readers::kOne, reads_);
+    }
   }
   std::sort(reads_.begin(), reads_.end(), [](const io::FileRead& a, const io::FileRead& b) {
     return std::tie(a.from.file->path(), a.from.offset) < std::tie(b.from.file->path(), b.from.offset);
   });
 }
 
+bool TrainingStateReader::same_ranks() const {
+  return state_.at("random").size() == static_cast<std::size_t>(model_.group().size());
+}
+
 void TrainingStateReader::finish() {
   model_.mark_updated();
   if (optimizer_ == nullptr) return;
   optimizer_->set_steps(state_.at("optimizer_steps").get<std::int64_t>());
-  const auto& random = state_.at("random");
-  const auto rank = static_cast<std::size_t>(model_.group().rank());
-  if (random.size() == static_cast<std::size_t>(model_.group().size())) {
+  if (same_ranks()) {
+    const auto& random = state_.at("random");
+    const auto rank = static_cast<std::size_t>(model_.group().rank());
     tensor::random_state() = {random[rank][0].get<std::uint64_t>(), random[rank][1].get<std::uint64_t>(), {}};
+    tensor::GeneratorStates(std::move(generators_)).restore();
   }
 }
 

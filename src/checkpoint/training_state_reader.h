@@ -1,6 +1,7 @@
 #pragma once
 // What a rank takes out of a training state, and where it goes. Reading at another number of ranks is interval
 // arithmetic over (name, offset, length).
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -23,9 +24,13 @@ class TrainingStateReader {
   void finish();
 
  private:
+  /// As many as wrote it: then each goes on with its random numbers.
+  bool same_ranks() const;
+
   fsdp::FullyShardedDataParallel& model_;
   optim::Optimizer* optimizer_;
   nlohmann::json state_;
+  std::map<std::string, at::Tensor> generators_;  // of this rank, by device; for reads_ to fill
   std::vector<io::FileRead> reads_;
 };
 

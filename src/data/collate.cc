@@ -1,12 +1,12 @@
 #include "data/collate.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "data/epoch_sampler.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -26,12 +26,10 @@ TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenize
 }
 
 PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& rows, const CollateOptions& options) {
-  const auto count = static_cast<std::int64_t>(rows.size());
+  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size()));
   std::int64_t s = 1, t = 1;
   for (auto row : rows) {
-    TESSERA_CHECK(row == kPaddingRow || (row >= 0 && row < static_cast<std::int64_t>(pairs.rows.size())),
-                  "no such row");
-    if (row == kPaddingRow) continue;
+    TESSERA_CHECK(row >= 0 && row < static_cast<std::int64_t>(pairs.rows.size()), "no such row");
     s = std::max(s, static_cast<std::int64_t>(pairs.rows[static_cast<std::size_t>(row)].source.size()));
     t = std::max(t, static_cast<std::int64_t>(pairs.rows[static_cast<std::size_t>(row)].target.size()));
   }
@@ -48,18 +46,15 @@ PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& 
   auto* ids = out.input_ids.mutable_data_ptr<std::int64_t>();
   auto* mask = out.attention_mask.mutable_data_ptr<std::int64_t>();
   auto* labels = out.labels.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (rows[static_cast<std::size_t>(i)] == kPaddingRow) {
-      ++out.padding_rows;
-      mask[i * s] = 1;  // softmax over nothing would be NaN
-      continue;
-    }
-    const auto& row = pairs.rows[static_cast<std::size_t>(rows[static_cast<std::size_t>(i)])];
-    std::copy(row.source.begin(), row.source.end(), ids + i * s);
-    std::fill_n(mask + i * s, row.source.size(), 1);
-    std::copy(row.target.begin(), row.target.end(), labels + i * t);
+  for (const auto number : rows) {
+    const auto& row = pairs.rows[static_cast<std::size_t>(number)];
+    std::copy(row.source.begin(), row.source.end(), ids);
+    std::fill_n(mask, row.source.size(), 1);
+    std::copy(row.target.begin(), row.target.end(), labels);
     out.label_count += static_cast<std::int64_t>(row.target.size());
+    ids += s, mask += s, labels += t;
   }
+  out.row_ids = rows.empty() ? at::full({1}, -1, at::kLong) : at::tensor(rows, at::TensorOptions().dtype(at::kLong));
   return out;
 }
 

@@ -37,14 +37,15 @@ struct CollateOptions {
 };
 
 struct PairBatch {
-  at::Tensor input_ids;           // [B, S] int64
-  at::Tensor attention_mask;      // [B, S] int64, 1 on tokens
-  at::Tensor labels;              // [B, T] int64, -100 on padding
-  std::int64_t label_count = 0;   // labels != -100
-  std::int64_t padding_rows = 0;  // at the end of the batch: no labels, one visible padding token
+  at::Tensor input_ids;          // [B, S] int64
+  at::Tensor attention_mask;     // [B, S] int64, 1 on tokens
+  at::Tensor labels;             // [B, T] int64, -100 on padding
+  at::Tensor row_ids;            // [B] int64: `rows`
+  std::int64_t label_count = 0;  // labels != -100
 };
 
-/// `rows` as EpochSampler::next() gives them, kPaddingRow included.
+/// `rows` as EpochSampler::next() gives them. Of no rows: one row of padding, number -1, without labels, with which a
+/// rank takes part in a batch that has nothing for it.
 PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& rows, const CollateOptions& options);
 
 }  // namespace tessera::data

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -27,16 +29,16 @@ void EpochSampler::start_epoch() {
                : RowOrder::in_sequence(options_.rows);
 }
 
+std::int64_t EpochSampler::rows_of_all(std::int64_t batch) const {
+  const auto global = options_.per_device_batch * options_.world_size;
+  return std::min(global, options_.rows - batch * global);
+}
+
 std::vector<std::int64_t> EpochSampler::next() {
   const auto size = options_.per_device_batch;
-  const auto first = position_.batch * size * options_.world_size + options_.rank * size;
+  const auto first = (position_.batch * options_.world_size + options_.rank) * size;
   std::vector<std::int64_t> out;
-  for (auto i = first; i < first + size; ++i) {
-    if (i >= options_.rows && options_.last_batch == LastBatch::kPad)
-      out.push_back(kPaddingRow);
-    else
-      out.push_back(order_[i % options_.rows]);
-  }
+  for (auto i = first; i < std::min(first + size, options_.rows); ++i) out.push_back(order_[i]);
   if (++position_.batch == batches_) {
     position_ = {position_.epoch + 1, 0};
     start_epoch();

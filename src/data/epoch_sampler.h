@@ -10,11 +10,9 @@ namespace tessera::data {
 
 /// What happens to the rows that do not fill the last global batch of an epoch.
 enum class LastBatch {
+  kKeep,  // a smaller batch: every row comes exactly once, and the last ranks may have few rows in it, or none
   kDrop,  // they are left out
-  kWrap,  // filled with rows from the start of the epoch (as accelerate's even_batches)
-  kPad,   // filled with kPaddingRow: every row comes exactly once (evaluation)
 };
-inline constexpr std::int64_t kPaddingRow = -1;
 
 struct SamplerOptions {
   std::int64_t rows = 0;
@@ -22,7 +20,7 @@ struct SamplerOptions {
   int rank = 0, world_size = 1;
   std::uint64_t seed = 42;
   bool shuffle = true;
-  LastBatch last_batch = LastBatch::kWrap;
+  LastBatch last_batch = LastBatch::kKeep;
 };
 
 struct SamplerPosition {
@@ -37,7 +35,10 @@ class EpochSampler {
   /// The same on every rank.
   std::int64_t batches_per_epoch() const { return batches_; }
 
-  /// per_device_batch row numbers. After the last batch of an epoch position() is at {epoch + 1, 0}.
+  /// Rows of a batch, of all ranks.
+  std::int64_t rows_of_all(std::int64_t batch) const;
+
+  /// At most per_device_batch row numbers. After the last batch of an epoch position() is at {epoch + 1, 0}.
   std::vector<std::int64_t> next();
 
   SamplerPosition position() const { return position_; }

@@ -1,26 +1,25 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
-#include "data/epoch_sampler.h"
 #include "data/sft_dataset.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
 namespace {
 
-std::vector<SftRow> take_rows(const SftDataset& dataset, const std::vector<std::int64_t>& numbers,
-                              std::int64_t pad_id) {
-  std::vector<SftRow> rows;
-  for (const auto number : numbers) {
-    if (number == kPaddingRow)
-      rows.push_back({{static_cast<std::int32_t>(pad_id)}, {-100}, {1}});
-    else
-      rows.push_back(dataset.row(number));
-  }
-  return rows;
+SftBatch without_rows(const SftCollateOptions& options) {
+  SftBatch out;
+  const std::int64_t s = options.pad_to_multiple_of;
+  out.input_ids = at::full({1, s}, options.pad_id, at::kLong);
+  out.labels = at::full({1, s}, -100, at::kLong);
+  out.attention_mask = at::zeros({1, s}, at::kLong);
+  out.position_ids = at::arange(s, at::kLong).unsqueeze(0);
+  out.row_ids = at::full({1}, -1, at::kLong);
+  return out;
 }
 
 // One row: labels of a document's first token count for nothing, since the token before is another document's.
@@ -43,8 +42,10 @@ SftRow one_behind_the_other(const std::vector<SftRow>& rows) {
 
 SftBatch collate_sft(const SftDataset& dataset, const std::vector<std::int64_t>& numbers,
                      const SftCollateOptions& options) {
-  TESSERA_CHECK(!numbers.empty() && options.pad_to_multiple_of > 0, "a batch has rows, padding a positive multiple");
-  auto rows = take_rows(dataset, numbers, options.pad_id);
+  TESSERA_CHECK(options.pad_to_multiple_of > 0, "padding goes to a positive multiple");
+  if (numbers.empty()) return without_rows(options);
+  std::vector<SftRow> rows;
+  for (const auto number : numbers) rows.push_back(dataset.row(number));
   const bool padding_free = options.padding_free || dataset.separate_documents();
   std::vector<std::int64_t> ids = numbers;
   if (padding_free) {

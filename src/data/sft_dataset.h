@@ -59,8 +59,9 @@ struct SftBatch {
   std::int64_t label_count = 0;
 };
 
-/// `rows` as EpochSampler::next() gives them, kPaddingRow included (a row of one visible padding token, no labels).
-/// Padded: B is the number of rows. Without padding: B is 1, the rows stand one behind the other.
+/// `rows` as EpochSampler::next() gives them. Padded: B is the number of rows. Without padding: B is 1, the rows stand
+/// one behind the other. Of no rows: one row of padding, number -1, in either case, without labels and invisible, with
+/// which a rank takes part in a batch that has nothing for it.
 SftBatch collate_sft(const SftDataset& dataset, const std::vector<std::int64_t>& rows,
                      const SftCollateOptions& options);
 

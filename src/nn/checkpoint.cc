@@ -4,7 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "tensor/rng.h"
+#include "tensor/generators.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/block.h"
 
@@ -16,23 +16,31 @@ using torch::autograd::variable_list;
 
 /// What a recomputation needs besides its inputs.
 struct Plan : torch::CustomClassHolder {
-  Plan(Recomputable run, tensor::RandomState random) : run(std::move(run)), random(std::move(random)) {}
+  explicit Plan(Recomputable run) : run(std::move(run)) {}
   Recomputable run;
-  tensor::RandomState random;
+  tensor::RandomState random = tensor::random_state();
+  tensor::GeneratorStates generators = tensor::GeneratorStates::now();  // none: the first run drew from none of them
 };
 
-/// Puts this thread's stream of random numbers at a position, and back.
+/// Puts this thread's stream of random numbers and libtorch's generators where a plan has them, and back.
 class RandomScope {
  public:
-  explicit RandomScope(tensor::RandomState state) : before_(tensor::random_state()) {
-    tensor::random_state() = std::move(state);
+  explicit RandomScope(const Plan& plan) : stream_(tensor::random_state()) {
+    tensor::random_state() = plan.random;
+    if (plan.generators.empty()) return;
+    generators_ = tensor::GeneratorStates::now();
+    plan.generators.restore();
   }
-  ~RandomScope() { tensor::random_state() = std::move(before_); }
+  ~RandomScope() {
+    tensor::random_state() = std::move(stream_);
+    generators_.restore();
+  }
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
  private:
-  tensor::RandomState before_;
+  tensor::RandomState stream_;
+  tensor::GeneratorStates generators_;
 };
 
 /// The last input is an empty tensor that requires grad: parameters inside get their gradients although no real input
@@ -45,6 +53,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     const variable_list all = inputs.vec();
     context->save_for_backward(all);
     auto outputs = p->run({all.begin(), all.end() - 1});
+    if (p->generators == tensor::GeneratorStates::now()) p->generators = {};
     variable_list integers;
     for (const auto& t : outputs)
       if (!t.is_floating_point()) integers.push_back(t);
@@ -60,7 +69,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     variable_list outputs;
     {
       const at::AutoGradMode record(true);
-      const RandomScope random(plan->random);
+      const RandomScope random(*plan);
       outputs = plan->run(inputs);
     }
     TESSERA_CHECK(outputs.size() == grads.size(), "a recomputation returns as many tensors as the first run");
@@ -85,7 +94,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 std::vector<at::Tensor> checkpoint(Recomputable run, const std::vector<at::Tensor>& inputs) {
   auto all = inputs;
   all.push_back(at::empty({0}).set_requires_grad(true));
-  auto plan = c10::make_intrusive<Plan>(std::move(run), tensor::random_state());
+  auto plan = c10::make_intrusive<Plan>(std::move(run));
   return Checkpoint::apply(at::TensorList(all), at::IValue::make_capsule(std::move(plan)));
 }
 

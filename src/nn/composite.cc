@@ -80,7 +80,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
   if (options.softcap > 0) logits = at::tanh(logits / options.softcap) * options.softcap;
   if (options.predictions) *options.predictions = at::argmax(logits.detach(), -1);
   const auto wanted = labels.masked_fill(labels.lt(0), -100);
-  const auto sum = at::cross_entropy_loss(logits, wanted, {}, at::Reduction::Sum, -100);
+  const auto sum = sum_token_losses(logits, wanted, options.token_loss);
   return (sum / options.normalizer).to(options.loss_dtype.value_or(hidden.scalar_type()));
 }
 

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "nn/composite.h"
@@ -34,6 +36,12 @@ struct WeightGradient : torch::CustomClassHolder {
   }
   at::Tensor& value() { return prepared ? prepared->memory : own; }
 
+  /// Of no rows: on a rank whose batch has no labels the parameter has a gradient as on the others.
+  void clear(const at::Tensor& weight) {
+    if (!prepared) own = at::empty_like(weight);
+    value().zero_();
+  }
+
   /// g: [rows, classes], h: [rows, dim], of the first piece or one more.
   void add(const at::Tensor& g, const at::Tensor& h, bool first) {
     if (!prepared && first) {
@@ -58,6 +66,7 @@ struct Piece {
   const std::int64_t* labels;  // of these rows
   float scale, softcap;        // of the logits
   float factor;                // of the gradient
+  TokenLoss token_loss;
   bool backward;
 };
 
@@ -81,11 +90,24 @@ void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
         continue;
       }
       const float lse = kernels::log_sum_exp(row, n);
+      float factor = piece.factor, smoothing = 0;
       losses[r] = lse - row[piece.labels[r]];
+      if (piece.token_loss.kind == TokenLoss::Kind::kDft) {
+        const float p = std::exp(-losses[r]);
+        losses[r] *= p;
+        factor *= p;
+      } else if (piece.token_loss.label_smoothing > 0) {
+        smoothing = static_cast<float>(piece.token_loss.label_smoothing);
+        const double mean = std::accumulate(row, row + n, 0.0) / static_cast<double>(n);
+        losses[r] += smoothing * (row[piece.labels[r]] - static_cast<float>(mean));
+      }
       if (!piece.backward) continue;
       if (piece.softcap > 0) capped.assign(row, row + n);
-      kernels::scaled_softmax(row, lse, piece.factor, n);
-      row[piece.labels[r]] -= piece.factor;
+      kernels::scaled_softmax(row, lse, factor, n);
+      row[piece.labels[r]] -= factor * (1 - smoothing);
+      if (smoothing > 0) {
+        for (std::int64_t i = 0; i < n; ++i) row[i] -= factor * smoothing / static_cast<float>(n);
+      }
       if (piece.softcap > 0) kernels::softcap_backward(capped.data(), row, piece.softcap, n);
       out.store();
     }
@@ -100,7 +122,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     const std::int64_t step =
         std::max<std::int64_t>(1, kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())));
     const bool hidden_grad = want_gradients && hidden.requires_grad();
-    const bool weight_grad = want_gradients && weight.requires_grad() && rows > 0;
+    const bool weight_grad = want_gradients && weight.requires_grad();
     at::Tensor gh;
     auto gw = weight_grad ? c10::make_intrusive<WeightGradient>(weight) : c10::intrusive_ptr<WeightGradient>();
     if (hidden_grad) gh = at::empty_like(hidden);
@@ -112,13 +134,14 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       const std::int64_t count = std::min(step, rows - begin);
       const auto h = hidden.narrow(0, begin, count);
       const auto logits = gemm(h, weight.t());
-      rows_loss(
-          {logits, label + begin, static_cast<float>(options.scale), static_cast<float>(options.softcap),
-           static_cast<float>(options.scale * options.loss_scale / options.normalizer), hidden_grad || weight_grad},
-          losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
+      rows_loss({logits, label + begin, static_cast<float>(options.scale), static_cast<float>(options.softcap),
+                 static_cast<float>(options.scale * options.loss_scale / options.normalizer), options.token_loss,
+                 hidden_grad || weight_grad},
+                losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
       if (hidden_grad) gemm_to(gh.narrow(0, begin, count), logits, weight);
       if (gw) gw->add(logits, h, begin == 0);
     }
+    if (gw && rows == 0) gw->clear(weight);
     double total = 0;
     for (float loss : losses) total += loss;
     ctx->saved_data["loss_scale"] = options.loss_scale;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "nn/lookup.h"
+#include "nn/token_loss.h"
 
 namespace tessera::nn {
 
@@ -11,6 +12,7 @@ struct CrossEntropyOptions {
   double scale = 1.0;  // of the logits
   double softcap = 0;  // logits become softcap * tanh(logit / softcap), after `scale`; 0: as they are
   double normalizer = 1.0;
+  TokenLoss token_loss = {};
   /// What the result will be multiplied by before backward (optim::GradScaler): gradients are made with it, so that
   /// those in float16 do not vanish on the way. Any other factor is right, too.
   double loss_scale = 1.0;
@@ -19,7 +21,7 @@ struct CrossEntropyOptions {
   std::optional<at::ScalarType> loss_dtype = {};  // default: hidden's
 };
 
-/// sum over rows of cross_entropy(scale * hidden W^T, label) / normalizer, without storing the logits: they are made in
+/// sum over rows of token_loss(scale * hidden W^T, label) / normalizer, without storing the logits: they are made in
 /// pieces of rows, turned into gradients on the spot (so backward neither recomputes nor reads W), and dropped. hidden:
 /// [rows, dim], weight: [classes, dim], labels: [rows] int64, negative ones count for nothing. Statistics in float32.
 /// Not on the CPU logits are stored, and weight_gradient stays empty.

@@ -1,13 +1,13 @@
 #include "tasks/pair_training.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "tasks/find_non_finite.h"
+#include "tensor/generators.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -21,7 +21,7 @@ data::SamplerOptions pair_sampler(const data::TokenizedPairs& rows, std::int64_t
           .world_size = world_size,
           .seed = static_cast<std::uint64_t>(seed),
           .shuffle = true,
-          .last_batch = data::LastBatch::kWrap};
+          .last_batch = data::LastBatch::kKeep};
 }
 
 data::EpochSampler evaluation_sampler(const data::TokenizedPairs& rows, const EvaluationOptions& options, int rank,
@@ -32,7 +32,7 @@ data::EpochSampler evaluation_sampler(const data::TokenizedPairs& rows, const Ev
                              .world_size = world_size,
                              .seed = 0,
                              .shuffle = false,
-                             .last_batch = data::LastBatch::kPad});
+                             .last_batch = data::LastBatch::kKeep});
 }
 
 models::ModelInput pair_input(const data::PairBatch& batch, double normalizer) {
@@ -40,6 +40,7 @@ models::ModelInput pair_input(const data::PairBatch& batch, double normalizer) {
   in.input_ids = batch.input_ids;
   in.attention_mask = batch.attention_mask;
   in.labels = batch.labels;
+  in.row_ids = batch.row_ids;
   in.loss_normalizer = normalizer;
   in.want_logits = false;
   return in;
@@ -65,9 +66,7 @@ double PairTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
 
 at::Tensor PairTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
   mine_.seek({epoch, batch});
-  const auto numbers = mine_.next();
-  auto in = pair_input(data::collate(rows_, numbers, collate_), normalizer);
-  in.row_ids = at::tensor(numbers, at::TensorOptions().dtype(at::kLong));
+  auto in = pair_input(data::collate(rows_, mine_.next(), collate_), normalizer);
   in.first_draw = train::first_draw_of_epoch(epoch);
   in.loss_scale = loss_scale();
   return model_(std::move(in)).loss;
@@ -85,6 +84,8 @@ std::int64_t evaluation_batches(const data::TokenizedPairs& rows, const Evaluati
 double evaluate_pairs(models::Model& model, const data::TokenizedPairs& rows, const data::CollateOptions& collate,
                       const EvaluationOptions& options, comm::Communicator& group, const OnPairBatch& on_batch) {
   const c10::AutoGradMode no_grad(false);
+  const tensor::RandomGuard random;
+  const bool training = model.is_training();
   model.eval();
   data::EpochSampler sampler = evaluation_sampler(rows, options, group.rank(), group.size());
   const auto batches = evaluation_batches(rows, options, group.size());
@@ -97,6 +98,7 @@ double evaluate_pairs(models::Model& model, const data::TokenizedPairs& rows, co
     tokens += static_cast<double>(batch.label_count);
     on_batch(numbers, batch, out);
   }
+  model.train(training);
   const auto sums = train::sum_over_ranks(group, {loss_sum, tokens});
   return sums[0] / std::max(1.0, sums[1]);
 }

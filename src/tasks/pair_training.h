@@ -13,7 +13,7 @@
 
 namespace tessera::tasks {
 
-/// Training on shuffled rows; the last batch of an epoch is filled from its start.
+/// Training on shuffled rows, each of them once in an epoch; the last batch may be smaller than the others.
 class PairTrainable final : public train::Trainable {
  public:
   /// `model` and `rows` outlive this.
@@ -24,6 +24,7 @@ class PairTrainable final : public train::Trainable {
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
   void set_training(bool training) override { model_.train(training); }
   std::int64_t input_tokens(std::int64_t, std::int64_t) override { return 0; }
+  std::int64_t rows(std::int64_t batch) const override { return mine_.rows_of_all(batch); }
   std::string find_non_finite(std::int64_t epoch, std::int64_t batch) override;
 
  private:
@@ -39,12 +40,12 @@ struct EvaluationOptions {
 
 std::int64_t evaluation_batches(const data::TokenizedPairs& rows, const EvaluationOptions& options, int world_size);
 
-/// A batch of this rank: the rows' numbers (data::kPaddingRow where there is none), and what came out.
+/// A batch of this rank: the rows' numbers (none where the ranks before have them all), and what came out.
 using OnPairBatch = std::function<void(const std::vector<std::int64_t>& rows, const data::PairBatch& batch,
                                        const models::ModelOutput& output)>;
 
 /// Collective. Every row once, in order, without gradients and dropout; the mean loss of all their tokens, the same on
-/// every rank. Leaves the model in evaluation mode.
+/// every rank. Leaves the model and the random numbers of training as they were.
 double evaluate_pairs(models::Model& model, const data::TokenizedPairs& rows, const data::CollateOptions& collate,
                       const EvaluationOptions& options, comm::Communicator& group, const OnPairBatch& on_batch);
 

@@ -17,9 +17,9 @@
 #include "tasks/job.h"
 #include "tasks/model_folder.h"
 #include "tasks/seq2seq_data.h"
-#include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/tensor/random.h"
 
 namespace tessera::tasks {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string result_file(const Seq2SeqOptions& o) {
-  if (!o.save_model) return {};
+  if (!o.save_model || !o.do_train) return {};
   return o.checkpoints.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
 }
 
@@ -74,12 +74,12 @@ class Seq2SeqJob {
 
   /// False when it was interrupted.
   bool run() {
-    tensor::manual_seed(static_cast<std::uint64_t>(o_.seed));  // draws differ by row, not by rank
+    manual_seed(static_cast<std::uint64_t>(o_.seed));  // draws differ by row, not by rank
     model_ = assemble(assemble_options(o_, folder_), group_);
     const std::string tokenizer = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
     data_ = load_seq2seq_data(o_, tokenizer, model_.config.vocab_size);
     describe();
-    const bool finished = train();
+    const bool finished = o_.do_train ? train() : evaluate_only();
     const auto memory = tasks::report_memory(*group_, out_);
     if (finished) metrics_->write({{"memory", memory}});
     return finished;
@@ -166,18 +166,33 @@ class Seq2SeqJob {
     Json row = {{"epoch", epoch.epoch + 1}, {"train_epoch_loss", epoch.mean_loss}, {"train_seconds", epoch.seconds}};
     std::string line = fmt::format("epoch={}: train_ppl={:.6g} train_epoch_loss={:.6g}", epoch.epoch,
                                    std::exp(epoch.mean_loss), epoch.mean_loss);
-    if (o_.do_eval && !data_.validation_rows.empty()) {
-      const EvaluationOptions how{o_.per_device_eval_batch_size, o_.max_eval_steps};
-      report::ProgressBar bar(err_, bars_, evaluation_batches(data_.validation, how, group_->size()), "eval");
-      const Evaluation e = evaluate(*model_.model, data_, how, *group_, [&] { bar.update(); });
-      bar.close();
-      line += fmt::format(
-          " eval_ppl={:.6g} eval_epoch_loss={:.6g}\naccuracy={:.4f} {}\neval_preds[:10]={}\nlabels[:10]={}",
-          std::exp(e.loss), e.loss, e.accuracy, majority_line(e.labels), first_ten(e.predictions), first_ten(e.labels));
-      row.update({{"eval_epoch_loss", e.loss}, {"accuracy", e.accuracy}, {"eval_seconds", e.seconds}});
-    }
+    if (o_.do_eval && !data_.validation_rows.empty()) line += " " + evaluate_into(row);
     out_ << line << "\n" << std::flush;
     metrics_->write(row);
+  }
+
+  /// Returns what is printed.
+  std::string evaluate_into(Json& row) {
+    const EvaluationOptions how{o_.per_device_eval_batch_size, o_.max_eval_steps};
+    report::ProgressBar bar(err_, bars_, evaluation_batches(data_.validation, how, group_->size()), "eval");
+    const Evaluation e = evaluate(*model_.model, data_, how, *group_, [&] { bar.update(); });
+    bar.close();
+    row.update({{"eval_epoch_loss", e.loss}, {"accuracy", e.accuracy}, {"eval_seconds", e.seconds}});
+    return fmt::format("eval_ppl={:.6g} eval_epoch_loss={:.6g}\naccuracy={:.4f} {}\neval_preds[:10]={}\nlabels[:10]={}",
+                       std::exp(e.loss), e.loss, e.accuracy, majority_line(e.labels), first_ten(e.predictions),
+                       first_ten(e.labels));
+  }
+
+  bool evaluate_only() {
+    if (data_.validation_rows.empty()) {
+      throw ConfigError("--do_train false evaluates, but no rows are held out: give a --validation_split above 0",
+                        "validation_split");
+    }
+    metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
+    Json row;
+    out_ << evaluate_into(row) << "\n" << std::flush;
+    metrics_->write(row);
+    return true;
   }
 
   void save() {

@@ -36,7 +36,7 @@ struct Seq2SeqOptions {
   std::int64_t seed = 42;
   std::optional<bool> bf16, fp16;
   // evaluation and output
-  bool do_eval = true;
+  bool do_train = true, do_eval = true;
   std::int64_t max_eval_steps = 0;  // 0: all
   train::CheckpointOptions checkpoints;
   std::string metrics_file;  // empty: output_dir/metrics.jsonl

@@ -31,7 +31,6 @@ Evaluation evaluate(models::Model& model, const Seq2SeqData& data, const Evaluat
   const auto read_texts = [&](const std::vector<std::int64_t>& numbers, const data::PairBatch& batch,
                               const models::ModelOutput& out) {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      if (numbers[i] == data::kPaddingRow) continue;
       const auto row = static_cast<std::int64_t>(i);
       mine.push_back({numbers[i], text_at(out.predictions, batch.labels, row, *data.tokenizer),
                       text_at(batch.labels, batch.labels, row, *data.tokenizer)});

@@ -44,6 +44,7 @@ void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
 void add_training(config::OptionTable& table, Seq2SeqOptions& o) {
   const char* group = "Training";
   train::TrainerOptions& t = o.trainer;
+  table.add(&o.do_train, {"--do_train"}, "false: only evaluate; nothing is written but metrics", group);
   table.add(&o.per_device_train_batch_size, {"--per_device_train_batch_size", "--batch_size"}, "rows a rank and batch",
             group);
   table.add(&o.per_device_eval_batch_size, {"--per_device_eval_batch_size"}, "rows a rank and batch", group)
@@ -106,6 +107,7 @@ void check(Seq2SeqOptions& o, config::Problems& problems) {
                    "max_target_length");
   check_lora_flags(o.adapter, problems);
   train::check_checkpoint_options(o.checkpoints, problems);
+  if (!o.do_train) train::check_evaluates_only(o.checkpoints, o.do_eval, "--do_eval", problems);
   problems.require(o.trainer.learning_rate >= 0, "--learning_rate must not be negative", "learning_rate");
   problems.require(o.trainer.max_grad_norm >= 0, "--max_grad_norm must not be negative; 0 turns clipping off",
                    "max_grad_norm");

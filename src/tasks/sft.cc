@@ -6,6 +6,7 @@
 #include <ostream>
 #include <sstream>
 
+#include "models/causal_lm.h"
 #include "tasks/answer_samples.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
@@ -13,9 +14,9 @@
 #include "tasks/model_folder.h"
 #include "tasks/sft_training.h"
 #include "tasks/training_tokenizer.h"
-#include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"
+#include "tessera/tensor/random.h"
 
 namespace tessera::tasks {
 namespace {
@@ -36,7 +37,7 @@ AssembleOptions assemble_options(const SftOptions& o, const std::string& folder)
 }
 
 std::string result_file(const SftOptions& o) {
-  if (!o.save_model) return {};
+  if (!o.save_model || !o.training.do_train) return {};
   return o.training.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
 }
 
@@ -73,7 +74,7 @@ class SftJob {
   /// False when it was interrupted.
   bool run() {
     const auto seed = static_cast<std::uint64_t>(o_.training.seed);
-    tensor::manual_seed(seed);  // draws differ by row, not by rank
+    manual_seed(seed);  // draws differ by row, not by rank
     AssembleOptions options = assemble_options(o_, folder_);
     load_data();
     options.min_vocab_size = tokenizer_.min_vocab_size;
@@ -84,9 +85,10 @@ class SftJob {
                             ", not a causal language model; tessera seq2seq trains encoder-decoder models",
                         "model_name_or_path");
     }
+    dynamic_cast<models::CausalLm&>(*model_.model).set_token_loss(o_.training.token_loss);
     check_tokenizer();
     describe();
-    const bool finished = train();
+    const bool finished = o_.training.do_train ? train() : evaluate_only();
     tasks::report_memory(*group_, out_);
     return finished;
   }
@@ -96,7 +98,9 @@ class SftJob {
     tokenizer_ = open_training_tokenizer(o_, tokenizer_path_);
     std::vector<std::string> notes;
     data::SftDataOptions options = o_.data;
-    if (o_.dataset_streaming) {
+    if (!o_.training.do_train) {
+      options.most_rows = 1;  // none are trained on
+    } else if (o_.dataset_streaming) {
       const auto& t = o_.training;
       options.most_rows = t.max_steps * t.gradient_accumulation_steps * t.per_device_train_batch_size * group_->size();
     }
@@ -106,8 +110,9 @@ class SftJob {
     collate_.pad_to_multiple_of = o_.pad_to_multiple_of;
     collate_.padding_free = o_.padding_free;
     if (!splits_.eval && (o_.training.eval_strategy != train::Interval::kNo || o_.training.eval_on_start)) {
-      throw ConfigError("--eval_strategy or --eval_on_start asks for evaluations, but '" + o_.data.dataset_name +
-                            "' has no second split (--splits '" + o_.data.splits + "'); add one, or leave them out",
+      throw ConfigError("--eval_strategy, --eval_on_start or --do_train false asks for evaluations, but '" +
+                            o_.data.dataset_name + "' has no second split (--splits '" + o_.data.splits +
+                            "'); add one, or leave them out",
                         "eval_strategy");
     }
   }
@@ -132,7 +137,7 @@ class SftJob {
     train::TrainerOptions options = o_.training.trainer_options();
     options.scale_loss = o_.scale_loss;
     train::Trainer trainer(options, task, *model_.sharded, *optimizer);
-    train::SessionTask session_task;
+    train::SessionTask session_task = evaluation_task();
     session_task.num_examples = splits_.train->size();
     session_task.trainable_parameters = model_.trainable;
     session_task.compute_dtype = compute_dtype_;
@@ -146,17 +151,27 @@ class SftJob {
                                                 .weight_decay = o_.training.weight_decay,
                                                 .decays = train::decays};
     set_torch_state(model_, session_task.checkpoints);
-    session_task.evaluate = [this](const report::BarStyle& bars) {
-      return evaluate(*model_.model, *splits_.eval, collate_, o_.training, *group_, bars, err_);
-    };
-    if (o_.eval_generate > 0) {
-      const auto samples = data::first_samples(o_.data, tokenizer_.tokenizer, o_.eval_generate);
-      session_task.samples = [this, samples] { return show_answers(samples); };
-    }
     train::Session session(o_.training, session_task, trainer, *model_.sharded, *optimizer, out_, err_);
     const bool finished = session.run();
     if (finished && o_.save_model) save_result();  // while the session holds the folder
     return finished;
+  }
+
+  bool evaluate_only() {
+    train::evaluate_only(o_.training, evaluation_task(), *group_, out_);
+    return true;
+  }
+
+  train::SessionTask evaluation_task() {
+    train::SessionTask task;
+    task.evaluate = [this](const report::BarStyle& bars) {
+      return evaluate(*model_.model, *splits_.eval, collate_, o_.training, *group_, bars, err_);
+    };
+    if (o_.eval_generate > 0) {
+      const auto samples = data::first_samples(o_.data, tokenizer_.tokenizer, o_.eval_generate);
+      task.samples = [this, samples] { return show_answers(samples); };
+    }
+    return task;
   }
 
   nlohmann::ordered_json show_answers(const std::vector<data::SftSample>& samples) {

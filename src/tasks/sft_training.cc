@@ -20,7 +20,7 @@ data::SamplerOptions sampler(const data::SftDataset& rows, const train::Training
           .world_size = all_ranks ? 1 : world,
           .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
           .shuffle = true,
-          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kWrap};
+          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
 }
 
 /// Labels that the model would have chosen. predictions: [B, S], of the token behind each place.
@@ -111,7 +111,7 @@ train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, cons
                               .rank = group.rank(),
                               .world_size = group.size(),
                               .shuffle = false,
-                              .last_batch = data::LastBatch::kPad});
+                              .last_batch = data::LastBatch::kKeep});
   report::ProgressBar bar(err, bars, sampler.batches_per_epoch(), "eval");
   double loss = 0, tokens = 0, right = 0;
   for (std::int64_t b = 0; b < sampler.batches_per_epoch(); ++b) {
@@ -120,7 +120,7 @@ train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, cons
     in.sum_over_ranks = sum_over(group);
     const models::ModelOutput out = model(std::move(in));
     bar.update();
-    if (batch.label_count == 0) continue;  // padding rows: only to gather units in step with the others
+    if (batch.label_count == 0) continue;  // no rows: only to gather units in step with the others
     loss += out.loss.item<double>();
     tokens += static_cast<double>(batch.label_count);
     right += count_right(batch, out.predictions);
@@ -131,13 +131,16 @@ train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, cons
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double mean = sums[0] / std::max(1.0, sums[1]);
   const auto batches = static_cast<double>(sampler.batches_per_epoch());
-  return {{"eval_loss", mean},
-          {"eval_perplexity", std::exp(mean)},
-          {"eval_mean_token_accuracy", sums[2] / std::max(1.0, sums[1])},
-          {"eval_num_tokens", sums[1]},
-          {"eval_runtime", std::round(seconds * 1e4) / 1e4},
-          {"eval_samples_per_second", std::round(static_cast<double>(rows.size()) / seconds * 1e3) / 1e3},
-          {"eval_steps_per_second", std::round(batches / seconds * 1e3) / 1e3}};
+  train::Metrics metrics = {
+      {"eval_loss", mean},
+      {"eval_perplexity", std::exp(mean)},
+      {"eval_mean_token_accuracy", sums[2] / std::max(1.0, sums[1])},
+      {"eval_num_tokens", sums[1]},
+      {"eval_runtime", std::round(seconds * 1e4) / 1e4},
+      {"eval_samples_per_second", std::round(static_cast<double>(rows.size()) / seconds * 1e3) / 1e3},
+      {"eval_steps_per_second", std::round(batches / seconds * 1e3) / 1e3}};
+  if (!arguments.token_loss.is_plain()) metrics.erase(metrics.begin() + 1);  // the loss is no mean of -log p
+  return metrics;
 }
 
 }  // namespace tessera::tasks

@@ -22,6 +22,7 @@ class SftTrainable final : public train::Trainable {
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
   void set_training(bool training) override { model_.train(training); }
   std::int64_t input_tokens(std::int64_t epoch, std::int64_t batch) override;
+  std::int64_t rows(std::int64_t batch) const override { return mine_.rows_of_all(batch); }
   std::string find_non_finite(std::int64_t epoch, std::int64_t batch) override;
 
  private:

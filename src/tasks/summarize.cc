@@ -20,9 +20,9 @@
 #include "tasks/job.h"
 #include "tasks/model_folder.h"
 #include "tasks/pair_training.h"
-#include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/tensor/random.h"
 #include "text/tokenizer.h"
 
 namespace tessera::tasks {
@@ -68,10 +68,10 @@ class SummarizeJob {
 
   /// False when it was interrupted.
   bool run() {
-    tensor::manual_seed(static_cast<std::uint64_t>(o_.seed), static_cast<std::uint64_t>(group_->rank()));
+    manual_seed(static_cast<std::uint64_t>(o_.seed));  // draws differ by row, not by rank
     load_data();
     assemble_model();
-    return train();
+    return o_.do_train ? train() : validate_only();
   }
 
  private:
@@ -179,11 +179,7 @@ class SummarizeJob {
     nlohmann::ordered_json row = {
         {"epoch", epoch}, {"train_loss", report.mean_loss}, {"train_seconds", report.seconds}};
     double loss = std::numeric_limits<double>::infinity();
-    if (o_.run_validation) {
-      loss = validate();
-      out_ << fmt::format("Validation Loss: {:.4f}\n", loss);
-      row["validation_loss"] = loss;
-    }
+    if (o_.run_validation) loss = validate_into(row);
     out_ << fmt::format("--> epoch {} completed...entering save and stats zone\n", epoch);
     if (o_.track_memory) {
       out_ << fmt::format("--> epoch {} ", epoch);
@@ -200,6 +196,22 @@ class SummarizeJob {
     }
     out_ << std::flush;
     metrics_->write(row);
+  }
+
+  bool validate_only() {
+    metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
+    nlohmann::ordered_json row;
+    validate_into(row);
+    out_ << std::flush;
+    metrics_->write(row);
+    return true;
+  }
+
+  double validate_into(nlohmann::ordered_json& row) {
+    const double loss = validate();
+    out_ << fmt::format("Validation Loss: {:.4f}\n", loss);
+    row["validation_loss"] = loss;
+    return loss;
   }
 
   double validate() {

@@ -32,7 +32,7 @@ struct SummarizeOptions {
   std::string device = "auto";
   bool no_cuda = false;
   // evaluation and output
-  bool track_memory = true, run_validation = true, save_model = true, save_torch_file = true;
+  bool do_train = true, track_memory = true, run_validation = true, save_model = true, save_torch_file = true;
   train::CheckpointOptions checkpoints;
   std::string metrics_file;  // empty: output_dir/metrics.jsonl
   bool disable_tqdm = false, print_model = false;

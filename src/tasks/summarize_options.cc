@@ -36,6 +36,7 @@ void add_summarize_inputs(config::OptionTable& table, SummarizeOptions& o) {
 
 void add_summarize_training(config::OptionTable& table, SummarizeOptions& o) {
   const char* group = "Training";
+  table.add(&o.do_train, {"--do_train"}, "false: only validate; nothing is written but metrics", group);
   table.add(&o.batch_size, {"--batch_size"}, "rows a rank and batch", group);
   table.add(&o.test_batch_size, {"--test_batch_size"}, "the same for validation", group)
       .only_with({{"--run_validation", {"true"}}});
@@ -72,6 +73,7 @@ void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
 
 void check_summarize(const SummarizeOptions& o, config::Problems& problems) {
   train::check_checkpoint_options(o.checkpoints, problems);
+  if (!o.do_train) train::check_evaluates_only(o.checkpoints, o.run_validation, "--run_validation", problems);
   problems.require(!o.no_cuda || o.device != "cuda", "--no_cuda and --device cuda exclude each other", "device");
   problems.require(o.batch_size > 0, "--batch_size must be at least 1", "batch_size");
   problems.require(o.test_batch_size > 0, "--test_batch_size must be at least 1", "test_batch_size");

@@ -50,6 +50,18 @@ void check_checkpoint_options(const CheckpointOptions& o, config::Problems& prob
                    "save_steps");
 }
 
+void check_evaluates_only(const CheckpointOptions& o, bool evaluates, const std::string& evaluation_flag,
+                          config::Problems& problems) {
+  problems.require(evaluates,
+                   "--do_train false evaluates only, but " + evaluation_flag + " is false: nothing is left to do",
+                   "do_train");
+  problems.require(
+      o.resume_from_checkpoint.empty(),
+      "--do_train false goes on with no run: give the checkpoint's folder as the model (or as the adapter, "
+      "--adapter_name_or_path) instead of --resume_from_checkpoint",
+      "resume_from_checkpoint");
+}
+
 void prepare_output(const CheckpointOptions& o, const std::string& result) {
   const bool may_exist = o.overwrite_output_dir || !o.resume_from_checkpoint.empty();
   if (!result.empty() && !may_exist && std::filesystem::exists(result)) {

@@ -35,6 +35,10 @@ void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& optio
                             const char* group);
 /// Values out of range.
 void check_checkpoint_options(const CheckpointOptions& options, config::Problems& problems);
+/// --do_train false evaluates and writes metrics only: it needs evaluations, which evaluation_flag switches on, and no
+/// run to go on with.
+void check_evaluates_only(const CheckpointOptions& options, bool evaluates, const std::string& evaluation_flag,
+                          config::Problems& problems);
 /// A result that is already there is not overwritten by accident: CheckpointError unless that was asked for, or the run
 /// goes on. Makes the folder.
 void prepare_output(const CheckpointOptions& options, const std::string& result);

@@ -89,11 +89,16 @@ void RunCheckpoints::resume() {
   state_.num_input_tokens_seen = read.num_input_tokens_seen;
   state_.log_history = read.log_history;
   state_.evaluations_without_improvement = read.evaluations_without_improvement;
-  state_.loss_sum = read.loss_sum;
+  state_.loss = read.loss;
+  state_.window = read.window;
   trainer_.schedule().load_state(read.schedule);
   if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
   resumed_at_ = saved_at_ = state_.global_step;
-  trainer_.start_at(state_.global_step);
+  trainer_.start_at(state_.global_step, read.epoch_loss);
+  if (!read.has_meters) {
+    out_ << "  The checkpoint keeps no running averages (an older version or another program wrote it): those of its "
+            "epoch and of the next log row begin here\n";
+  }
   out_ << fmt::format("  Continuing training from checkpoint '{}'\n  Continuing from global step {}\n", folder,
                       state_.global_step)
        << std::flush;
@@ -109,6 +114,7 @@ void RunCheckpoints::save(const std::string& keep) {
   if (saved_at_ == state_.global_step) return;
   saved_at_ = state_.global_step;
   state_.schedule = trainer_.schedule().state();
+  state_.epoch_loss = trainer_.epoch_loss();
   if (const auto* scaler = trainer_.scaler()) {
     state_.loss_scale = scaler->scale();
     state_.steps_at_loss_scale = scaler->growth_tracker();
@@ -148,10 +154,10 @@ void RunCheckpoints::finish() {
 void RunCheckpoints::after_step(const StepReport& step) {
   state_.global_step = step.step;
   state_.epoch = step.epoch;
-  state_.loss_sum += step.loss;
+  state_.loss.add(step.loss);
   interrupted_ = interrupted_ || (step.interrupted && step.step != state_.max_steps);
   if (!due(false) && !interrupted_) return;
-  due_at_epoch_end_ = step.step % state_.steps_per_epoch == 0 || step.step == state_.max_steps;
+  due_at_epoch_end_ = step.ends_epoch;
   if (!due_at_epoch_end_) save();
   if (interrupted_)
     out_ << fmt::format("interrupted after step {}; continue with --resume_from_checkpoint true\n", step.step)

@@ -14,6 +14,7 @@
 #include "base/grouped.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/restore.h"
+#include "tensor/generators.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
 #include "train/throughput.h"
@@ -46,7 +47,25 @@ bool wants_tensorboard(const TrainingArguments& arguments) {
                      [](const std::string& name) { return name == "tensorboard" || name == "all"; });
 }
 
+/// For log rows: eval_loss and what goes with it.
+Json evaluation_row(const Metrics& metrics, double epoch) {
+  Json row;
+  for (const auto& [name, value] : metrics) row[name] = value;
+  row["epoch"] = epoch;
+  return row;
+}
+
 }  // namespace
+
+void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, comm::Communicator& group,
+                   std::ostream& out) {
+  report::MetricsFile metrics(group.rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : "");
+  Json row = evaluation_row(task.evaluate(report::bar_style(group.rank(), arguments.disable_tqdm)), 0);
+  out << python_text(row) << "\n" << std::flush;
+  row["step"] = 0;
+  metrics.write(std::move(row));
+  if (task.samples) metrics.write({{"step", 0}, {"samples", task.samples()}});
+}
 
 Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& trainer,
                  fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, std::ostream& out,
@@ -116,15 +135,18 @@ void Session::on_step(const StepReport& step) {
   checkpoints_.poll(step);
   state_.global_step = step.step;
   state_.epoch = step.epoch;
-  state_.loss_sum += step.loss;
+  epoch_ends_ = step.ends_epoch;
+  state_.loss.add(step.loss);
   state_.num_input_tokens_seen += step.input_tokens;
   state_.total_flos += task_.flops_per_token * static_cast<double>(step.input_tokens);
-  for (Window* w : {&window_, &all_}) {
-    w->loss += step.loss;
-    w->seconds += step.seconds;
-    w->tokens += step.input_tokens;
-    ++w->steps;
-  }
+  LogWindow& window = state_.window;
+  window.loss.add(step.loss);
+  window.seconds += step.seconds;
+  window.tokens += step.input_tokens;
+  all_.seconds += step.seconds;
+  all_.tokens += step.input_tokens;
+  all_.rows += step.rows;
+  ++all_.steps;
   last_grad_norm_ = step.grad_norm;
   last_learning_rate_ = step.learning_rate;
   bar_.set_postfix(
@@ -150,28 +172,31 @@ void Session::on_step(const StepReport& step) {
 }
 
 void Session::on_epoch_end() {
-  if (arguments_.logging_strategy == Interval::kEpoch && window_.steps > 0) {
+  if (arguments_.logging_strategy == Interval::kEpoch && state_.window.loss.steps > 0) {
     log_step();
   }
   if (due(arguments_.eval_strategy, 0, true)) evaluate();
-  if (checkpoints_.due(true)) save_checkpoint();
+  epoch_ends_ = false;
+  if (checkpoints_.due(true) || save_at_epoch_end_) save_checkpoint();
+  save_at_epoch_end_ = false;
 }
 
 void Session::log_step() {
-  Json row = {{"loss", rounded(window_.loss / static_cast<double>(window_.steps), 4)}};
+  const LogWindow& window = state_.window;
+  Json row = {{"loss", rounded(window.loss.mean(), 4)}};
   if (arguments_.max_grad_norm > 0) row["grad_norm"] = last_grad_norm_;
   row["learning_rate"] = last_learning_rate_;
-  if (window_.tokens > 0) row["num_tokens"] = static_cast<double>(state_.num_input_tokens_seen);
+  if (window.tokens > 0) row["num_tokens"] = static_cast<double>(state_.num_input_tokens_seen);
   row["epoch"] = state_.epoch;
-  Json extra = {{"train_loss_exact", window_.loss / static_cast<double>(window_.steps)},
-                {"step_seconds", window_.seconds / static_cast<double>(window_.steps)}};
-  if (window_.tokens > 0) {
-    const double rate = static_cast<double>(window_.tokens) / window_.seconds;
+  Json extra = {{"train_loss_exact", window.loss.mean()},
+                {"step_seconds", window.seconds / static_cast<double>(window.loss.steps)}};
+  if (window.tokens > 0) {
+    const double rate = static_cast<double>(window.tokens) / window.seconds;
     extra["tokens_per_second"] = rate;
     if (gemm_rate_ > 0) extra["model_flops_utilization"] = rate * task_.flops_per_token / gemm_rate_;
   }
   log(std::move(row), extra);
-  window_ = {};
+  state_.window = {};
 }
 
 void Session::measure_machine() {
@@ -204,11 +229,9 @@ void Session::evaluate() {
   if (waited < arguments_.eval_delay) return;
   evaluated_at_ = state_.global_step;
   bar_.clear();
+  const tensor::RandomGuard random;  // the run trains as one without evaluations
   const Metrics metrics = task_.evaluate(bars_);
-  Json row;
-  for (const auto& [name, value] : metrics) row[name] = value;
-  row["epoch"] = state_.epoch;
-  log(row, Json::object());
+  log(evaluation_row(metrics, state_.epoch), Json::object());
   if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
   const auto found = std::find_if(metrics.begin(), metrics.end(),
                                   [&](const auto& m) { return m.first == arguments_.metric_for_best_model; });
@@ -247,6 +270,10 @@ bool Session::update_best(double value) {
 }
 
 void Session::save_checkpoint() {
+  if (epoch_ends_) {
+    save_at_epoch_end_ = true;
+    return;
+  }
   if (state_.best_metric && state_.best_global_step == state_.global_step) {
     state_.best_model_checkpoint = fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
   }
@@ -265,14 +292,12 @@ void Session::load_best() {
 }
 
 void Session::summarise(double seconds) {
-  const auto steps = static_cast<double>(all_.steps);
-  const auto batch = static_cast<double>(arguments_.per_device_train_batch_size * model_.group().size() *
-                                         arguments_.gradient_accumulation_steps);
+  const auto steps = static_cast<double>(all_.steps), rows = static_cast<double>(all_.rows);
   Json row = {{"train_runtime", rounded(seconds, 4)},
-              {"train_samples_per_second", rounded(steps * batch / seconds, 3)},
+              {"train_samples_per_second", rounded(rows / seconds, 3)},
               {"train_steps_per_second", rounded(steps / seconds, 3)},
               {"total_flos", state_.total_flos},
-              {"train_loss", state_.global_step > 0 ? state_.loss_sum / static_cast<double>(state_.global_step) : 0.0},
+              {"train_loss", state_.loss.mean()},
               {"epoch", state_.epoch}};
   if (all_.tokens > 0 && all_.seconds > 0) {
     const double rate = static_cast<double>(all_.tokens) / all_.seconds;

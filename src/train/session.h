@@ -34,6 +34,11 @@ struct SessionTask {
   CheckpointContent checkpoints;
 };
 
+/// Collective: one evaluation of the model as it is, and its samples, printed and added to the metrics file. Nothing
+/// else is written.
+void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, comm::Communicator& group,
+                   std::ostream& out);
+
 class Session {
  public:
   Session(const TrainingArguments& arguments, SessionTask task, Trainer& trainer, fsdp::FullyShardedDataParallel& model,
@@ -53,6 +58,7 @@ class Session {
   void measure_machine();
   void evaluate();
   bool update_best(double value);
+  /// After an epoch's last step it waits for what the epoch's end brings: log rows and evaluations.
   void save_checkpoint();
   void load_best();
   void summarise(double seconds);
@@ -70,13 +76,14 @@ class Session {
   report::MetricsFile metrics_;
   std::unique_ptr<report::TensorBoardWriter> tensorboard_;  // null: not asked for
   TrainerState& state_;                                     // of checkpoints_
-  struct Window {                                           // since the last log row
-    double loss = 0, seconds = 0;
-    std::int64_t steps = 0, tokens = 0;
-  } window_, all_;
+  struct {                                                  // of this process
+    double seconds = 0;
+    std::int64_t steps = 0, tokens = 0, rows = 0;
+  } all_;
   double last_grad_norm_ = 0, last_learning_rate_ = 0, gemm_rate_ = 0, measuring_seconds_ = 0;
   std::int64_t evaluated_at_ = -1;
   bool stop_ = false, interrupted_ = false;
+  bool epoch_ends_ = false, save_at_epoch_end_ = false;
 };
 
 }  // namespace tessera::train

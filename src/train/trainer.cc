@@ -111,7 +111,10 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
     local_loss += losses.back();
   }
   StepReport report;
-  for (std::int64_t b = 0; b < batches; ++b) report.input_tokens += task_.input_tokens(epoch, first_batch + b);
+  for (auto b = first_batch; b < first_batch + batches; ++b) {
+    report.input_tokens += task_.input_tokens(epoch, b);
+    report.rows += task_.rows(b);
+  }
   const bool interrupted = callbacks.interruption && callbacks.interruption();
   const auto sums = sum_over_ranks(model_.group(), {local_loss, interrupted ? 1.0 : 0.0});
   report.loss = sums[0];
@@ -122,38 +125,36 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   if (callbacks.before_update) callbacks.before_update();
   report.grad_norm = update();
   report.step = ++done_;
-  report.epoch = static_cast<double>(done_) / static_cast<double>(steps_per_epoch_);
+  report.epoch = static_cast<double>(epoch) +
+                 static_cast<double>(first_batch + batches) / static_cast<double>(task_.batches_per_epoch());
   report.seconds = seconds_since(start);
   return report;
 }
 
-double Trainer::run(const TrainerCallbacks& callbacks) {
-  double all_losses = 0;
+void Trainer::run(const TrainerCallbacks& callbacks) {
   bool stop = false;
-  const std::int64_t started_at = done_;
   for (std::int64_t epoch = done_ / steps_per_epoch_; epoch < epochs_ && done_ < total_steps_ && !stop; ++epoch) {
     const auto start = Clock::now();
-    EpochReport of_epoch{.epoch = epoch};
+    std::int64_t s = done_ - epoch * steps_per_epoch_;
+    const std::int64_t first_step = s;
+    if (s == 0) epoch_loss_ = {};
     task_.set_training(true);
-    for (std::int64_t s = done_ - epoch * steps_per_epoch_; s < steps_per_epoch_ && done_ < total_steps_; ++s) {
+    for (; s < steps_per_epoch_ && done_ < total_steps_; ++s) {
       if (callbacks.should_stop && callbacks.should_stop()) {
         stop = true;
         break;
       }
       const std::int64_t first = s * options_.gradient_accumulation_steps;
       const auto batches = std::min(options_.gradient_accumulation_steps, task_.batches_per_epoch() - first);
-      const StepReport report = step(epoch, first, batches, callbacks);
-      of_epoch.mean_loss += report.loss;
-      ++of_epoch.steps;
+      StepReport report = step(epoch, first, batches, callbacks);
+      report.ends_epoch = s + 1 == steps_per_epoch_ || done_ == total_steps_;
+      epoch_loss_.add(report.loss);
       if (callbacks.on_step) callbacks.on_step(report);
     }
-    if (of_epoch.steps == 0) break;
-    all_losses += of_epoch.mean_loss;
-    of_epoch.mean_loss /= static_cast<double>(of_epoch.steps);
-    of_epoch.seconds = seconds_since(start);
-    if (!stop && callbacks.on_epoch_end) callbacks.on_epoch_end(of_epoch);
+    if (s == first_step) break;
+    if (!stop && callbacks.on_epoch_end)
+      callbacks.on_epoch_end({.epoch = epoch, .mean_loss = epoch_loss_.mean(), .seconds = seconds_since(start)});
   }
-  return all_losses / static_cast<double>(std::max<std::int64_t>(1, done_ - started_at));
 }
 
 }  // namespace tessera::train

@@ -42,6 +42,8 @@ class Trainable {
   virtual void set_training(bool training) = 0;
   /// Tokens that the global batch makes every model weight work on, for throughput; 0: not counted.
   virtual std::int64_t input_tokens(std::int64_t epoch, std::int64_t batch) = 0;
+  /// Rows of the global batch: an epoch's last one may have fewer than the others, and some ranks then none of them.
+  virtual std::int64_t rows(std::int64_t batch) const = 0;
   /// Collective, after a loss that is not finite: runs the batch again and says which module of this rank gave the
   /// first value that is not finite; empty where that is not known.
   virtual std::string find_non_finite(std::int64_t, std::int64_t) { return {}; }
@@ -60,21 +62,30 @@ constexpr std::uint64_t first_draw_of_epoch(std::int64_t epoch) {
   return static_cast<std::uint64_t>(epoch) << 32;
 }
 
+/// The mean loss of some steps.
+struct LossMeter {
+  double sum = 0;
+  std::int64_t steps = 0;
+  void add(double loss) { sum += loss, ++steps; }
+  double mean() const { return steps > 0 ? sum / static_cast<double>(steps) : 0; }
+};
+
 /// One optimizer step, the same on every rank.
 struct StepReport {
   std::int64_t step = 0;     // 1-based, after the update
-  double epoch = 0;          // fractional
+  double epoch = 0;          // fractional: batches done, as Trainer counts
   double loss = 0;           // token mean over ranks and accumulation
   double grad_norm = 0;      // before clipping; 0 without clipping
   double learning_rate = 0;  // the one used in this step
   double seconds = 0;
-  std::int64_t input_tokens = 0;  // of the step, all ranks
-  bool interrupted = false;       // some rank was asked to stop during this step
+  std::int64_t input_tokens = 0, rows = 0;  // of the step, all ranks
+  bool ends_epoch = false;                  // on_epoch_end follows
+  bool interrupted = false;                 // some rank was asked to stop during this step
 };
 struct EpochReport {
-  std::int64_t epoch = 0, steps = 0;
-  double mean_loss = 0;  // over the epoch's steps
-  double seconds = 0;
+  std::int64_t epoch = 0;
+  double mean_loss = 0;  // over the epoch's steps, those before a resume too
+  double seconds = 0;    // of this process
 };
 
 struct TrainerCallbacks {
@@ -98,11 +109,13 @@ class Trainer {
   optim::Schedule& schedule() { return *schedule_; }
   /// Null unless the loss is scaled.
   optim::GradScaler* scaler() { return scaler_.get(); }
-  /// Continues as if so many steps had been taken.
-  void start_at(std::int64_t steps) { done_ = steps; }
+  /// Of the epoch that the last step was in.
+  const LossMeter& epoch_loss() const { return epoch_loss_; }
+  /// Continues as if so many steps had been taken, with these losses in the epoch.
+  void start_at(std::int64_t steps, const LossMeter& epoch_loss) { done_ = steps, epoch_loss_ = epoch_loss; }
 
-  /// Collective. Runs the steps that are left; returns their mean loss.
-  double run(const TrainerCallbacks& callbacks);
+  /// Collective. Runs the steps that are left.
+  void run(const TrainerCallbacks& callbacks);
 
  private:
   StepReport step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
@@ -119,6 +132,7 @@ class Trainer {
   std::unique_ptr<optim::Schedule> schedule_;
   std::unique_ptr<optim::GradScaler> scaler_;
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0;
+  LossMeter epoch_loss_;
 };
 
 /// The sums over ranks, in rank order: the same bits everywhere. Collective.

@@ -55,7 +55,14 @@ std::string TrainerState::to_json() const {
         {kStopper, {{"attributes", {{"early_stopping_patience_counter", evaluations_without_improvement}}}}},
         {kRun,
          {{"attributes",
-           {{"loss_sum", loss_sum},
+           {{"loss_sum", loss.sum},
+            {"loss_steps", loss.steps},
+            {"epoch_loss_sum", epoch_loss.sum},
+            {"epoch_loss_steps", epoch_loss.steps},
+            {"log_loss_sum", window.loss.sum},
+            {"log_loss_steps", window.loss.steps},
+            {"log_seconds", window.seconds},
+            {"log_tokens", window.tokens},
             {"loss_scale", loss_scale},
             {"steps_at_loss_scale", steps_at_loss_scale},
             {"rows_per_step", rows_per_step},
@@ -90,7 +97,15 @@ TrainerState TrainerState::read(const std::string& file) {
       return json.value(path, fallback);
     };
     s.evaluations_without_improvement = attribute(kStopper, "early_stopping_patience_counter", std::int64_t{0});
-    s.loss_sum = attribute(kRun, "loss_sum", 0.0);
+    const auto meter = [&](const std::string& name) {
+      return LossMeter{attribute(kRun, (name + "_sum").c_str(), 0.0),
+                       attribute(kRun, (name + "_steps").c_str(), std::int64_t{0})};
+    };
+    s.loss = meter("loss");
+    s.epoch_loss = meter("epoch_loss");
+    s.window = {meter("log_loss"), attribute(kRun, "log_seconds", 0.0), attribute(kRun, "log_tokens", std::int64_t{0})};
+    s.has_meters = s.loss.steps > 0;
+    if (!s.has_meters && s.loss.sum != 0) s.loss.steps = s.global_step;
     s.loss_scale = attribute(kRun, "loss_scale", 0.0);
     s.steps_at_loss_scale = attribute(kRun, "steps_at_loss_scale", std::int64_t{0});
     s.rows_per_step = attribute(kRun, "rows_per_step", std::int64_t{0});

@@ -5,7 +5,16 @@
 #include <optional>
 #include <string>
 
+#include "train/trainer.h"
+
 namespace tessera::train {
+
+/// What the next log row is about: the steps since the last one.
+struct LogWindow {
+  LossMeter loss;
+  double seconds = 0;
+  std::int64_t tokens = 0;
+};
 
 struct TrainerState {
   std::int64_t global_step = 0, max_steps = 0, num_train_epochs = 0;
@@ -18,8 +27,10 @@ struct TrainerState {
   std::int64_t num_input_tokens_seen = 0;
   nlohmann::json log_history = nlohmann::json::array();
   std::int64_t evaluations_without_improvement = 0;  // of early stopping
-  double loss_sum = 0;                               // of all steps, for train_loss
-  double loss_scale = 0;                             // of the gradient scaler; 0: none
+  LossMeter loss, epoch_loss;                        // of all steps, for train_loss; of those of the epoch
+  LogWindow window;
+  bool has_meters = true;  // false: read from a file without running averages
+  double loss_scale = 0;   // of the gradient scaler; 0: none
   std::int64_t steps_at_loss_scale = 0;
   std::int64_t rows_per_step = 0, steps_per_epoch = 0;  // of all ranks; 0: not known
   std::string schedule = "{}";                          // optim::Schedule::state()

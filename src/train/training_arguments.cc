@@ -19,7 +19,7 @@ const std::vector<config::Need> kEvaluatedInTraining = {{"--eval_strategy", {"st
 
 void add_batches(config::OptionTable& table, TrainingArguments& a) {
   const char* group = "Training";
-  table.add(&a.do_train, {"--do_train"}, "false: only evaluate", group);
+  table.add(&a.do_train, {"--do_train"}, "false: only evaluate; nothing is written but metrics", group);
   table.add(&a.per_device_train_batch_size,
             {"--per_device_train_batch_size", "--batch_size", "--per_gpu_train_batch_size"}, "rows a rank and batch",
             group);
@@ -75,6 +75,12 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.neftune_noise_alpha, {"--neftune_noise_alpha"},
             "uniform noise on the token embeddings, up to this / sqrt(document length * embedding size); 0: none",
             group);
+  using Loss = nn::TokenLoss::Kind;
+  table.add_enum(
+      &a.token_loss.kind, {{"nll", Loss::kNll}, {"chunked_nll", Loss::kNll}, {"dft", Loss::kDft}}, {"--loss_type"},
+      "of a token, evaluations too: nll, -log p of its label; dft, the same times p (dynamic fine-tuning)", group);
+  table.add(&a.token_loss.label_smoothing, {"--label_smoothing_factor"},
+            "this part of the loss is the mean over all tokens of the vocabulary; evaluations too", group);
 }
 
 void add_precision(config::OptionTable& table, TrainingArguments& a) {
@@ -125,6 +131,10 @@ void check_intervals(TrainingArguments& a, config::Problems& problems) {
   problems.require(a.logging_steps > 0 || a.logging_strategy != Interval::kSteps, "--logging_steps must be positive",
                    "logging_steps");
   check_checkpoint_options(a, problems);
+  if (!a.do_train) {
+    check_evaluates_only(a, a.do_eval.value_or(true), "--do_eval", problems);
+    a.do_eval = true;
+  }
   if (!a.eval_steps) a.eval_steps = a.logging_steps;
   problems.require(*a.eval_steps > 0 || a.eval_strategy != Interval::kSteps, "--eval_steps must be positive",
                    "eval_steps");
@@ -252,6 +262,11 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
   problems.require(a.warmup_ratio >= 0 && a.warmup_ratio <= 1, "--warmup_ratio must be in [0, 1]", "warmup_ratio");
   problems.require(a.max_grad_norm >= 0, "--max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
   problems.require(a.neftune_noise_alpha >= 0, "--neftune_noise_alpha is a size: 0 or more", "neftune_noise_alpha");
+  problems.require(a.token_loss.label_smoothing >= 0 && a.token_loss.label_smoothing <= 1,
+                   "--label_smoothing_factor is a part: 0 to 1", "label_smoothing_factor");
+  problems.require(a.token_loss.label_smoothing == 0 || a.token_loss.kind == nn::TokenLoss::Kind::kNll,
+                   "--label_smoothing_factor belongs to --loss_type nll: dft has no smoothed form",
+                   "label_smoothing_factor");
   problems.require(!a.use_cpu || a.device != "cuda", "--use_cpu and --device cuda exclude each other", "device");
   problems.attempt([&] { check_checkpointing_kwargs(a.gradient_checkpointing_kwargs); });
   check_intervals(a, problems);

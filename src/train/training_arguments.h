@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/options.h"
+#include "nn/token_loss.h"
 #include "train/checkpoint_options.h"
 #include "train/trainer.h"
 
@@ -34,6 +35,7 @@ struct TrainingArguments : CheckpointOptions {
   bool gradient_checkpointing = false;
   std::string gradient_checkpointing_kwargs;  // JSON
   double neftune_noise_alpha = 0;
+  nn::TokenLoss token_loss;
 
   Interval logging_strategy = Interval::kSteps, eval_strategy = Interval::kNo;
   double logging_steps = 500;        // below 1: a part of all steps

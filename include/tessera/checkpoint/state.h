@@ -20,13 +20,14 @@ void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path
 /// DataError says what was looked for.
 std::shared_ptr<const io::TensorSource> open_weights(const std::string& path);
 
-/// Collective. For going on: every rank writes its slices of the trainable parameters and of the optimizer's state into
-/// `folder`. CheckpointError on every rank when one of them cannot write.
+/// Collective. For going on: every rank writes its slices of the trainable parameters and of the optimizer's state, and
+/// where its random numbers are (see tensor/random.h), into `folder`. CheckpointError on every rank when one of them
+/// cannot write.
 void save_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const std::string& folder);
 
-/// Collective; any world size reads what another has written. With the same world size the random streams of all ranks
-/// go on where they were. optimizer: null reads the parameters only. CheckpointError names the file, or the parameter
-/// of which a part is missing.
+/// Collective; any world size reads what another has written. With the same world size the random numbers of all ranks,
+/// this library's and libtorch's, go on where they were: do not seed after it. optimizer: null reads the parameters
+/// only. CheckpointError names the file, or the parameter of which a part is missing.
 void load_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer, const std::string& folder);
 
 /// True when a save finished there and no rank's file is missing or cut.

@@ -1,15 +1,19 @@
 // A run that is stopped, saved and loaded goes on as if nothing had happened, at any number of ranks.
 #include "checkpoint/training_state.h"
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "io/tensor_source.h"
 #include "support/fake_device.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
+#include "tessera/tensor/random.h"
 
 namespace tessera {
 namespace {
@@ -140,6 +144,35 @@ TEST_F(TrainingState, MastersOfALowPrecisionRunKeepTheirBits) {
   run(in_memory, 0, 3, false, true);
   EXPECT_EQ(worst(run(in_memory, 3, 6, true, false), whole), 0.0);
   EXPECT_EQ(worst(run(on_disk, 3, 6, true, false), whole), 0.0);
+}
+
+TEST_F(TrainingState, DrawsFromLibtorchsGeneratorsGoOn) {
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+    SmallNet model(testing::NetOptions{});
+    auto sharded = fsdp::fully_shard(model, group, {});
+    optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
+    manual_seed(4);
+    (void)at::randn({5});
+    checkpoint::save_training_state(*sharded, optimizer, folder_);
+    const auto expected = at::randn({5});
+    manual_seed(8);  // as a run that begins
+    checkpoint::load_training_state(*sharded, &optimizer, folder_);
+    EXPECT_TRUE(at::equal(at::randn({5}), expected));
+    manual_seed(8);
+    const auto own = at::randn({5});
+    manual_seed(8);
+    checkpoint::load_training_state(*sharded, nullptr, folder_);  // parameters only
+    EXPECT_TRUE(at::equal(at::randn({5}), own));
+  });
+}
+
+TEST_F(TrainingState, EveryRankKeepsItsOwnGenerators) {
+  run({"replicated, 2 ranks", 2, fsdp::ShardingStrategy::kNoShard}, 0, 1, false, true);
+  for (const int rank : {0, 1}) {
+    const auto stored = io::open_safetensors(folder_ + "/rank_0000" + std::to_string(rank) + "_of_00002.safetensors");
+    EXPECT_NE(stored->find("generator/cpu." + std::to_string(rank) + "@0"), nullptr);
+    EXPECT_EQ(stored->tensors().size() == 1, rank == 1);  // of replicas one writes the parameters
+  }
 }
 
 TEST_F(TrainingState, ATornFolderIsRecognised) {

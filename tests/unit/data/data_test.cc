@@ -260,7 +260,7 @@ TEST(RowOrder, FewRowsAreShuffledAsEver) {
 }
 
 TEST(EpochSampler, WorldSizesSeeTheSameGlobalBatches) {
-  for (auto last : {LastBatch::kDrop, LastBatch::kWrap, LastBatch::kPad}) {
+  for (auto last : {LastBatch::kDrop, LastBatch::kKeep}) {
     auto one = world(1, 6, 20, last), two = world(2, 6, 20, last), three = world(3, 6, 20, last);
     for (int i = 0; i < 12; ++i) {
       const auto rows = global_batch(one);
@@ -281,22 +281,37 @@ TEST(EpochSampler, EveryEpochIsAnotherPermutation) {
   EXPECT_NE(epochs[0], epochs[1]);
 }
 
+TEST(EpochSampler, EveryRowComesOnceInAnEpochOnAnyNumberOfRanks) {
+  for (const std::int64_t rows : {1, 2, 5, 16, 20, 21})
+    for (const int size : {1, 2, 3, 4}) {
+      auto ranks = world(size, 12, rows, LastBatch::kKeep);
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        std::vector<std::int64_t> seen;
+        for (std::int64_t b = 0; b < ranks[0].batches_per_epoch(); ++b) {
+          const auto batch = global_batch(ranks);
+          EXPECT_EQ(static_cast<std::int64_t>(batch.size()), ranks[0].rows_of_all(b));
+          seen.insert(seen.end(), batch.begin(), batch.end());
+        }
+        EXPECT_EQ(static_cast<std::int64_t>(seen.size()), rows) << size << " ranks";
+        EXPECT_EQ(static_cast<std::int64_t>(std::set(seen.begin(), seen.end()).size()), rows) << size << " ranks";
+        for (const auto& rank : ranks) EXPECT_EQ(rank.position().epoch, epoch + 1);
+      }
+    }
+}
+
 TEST(EpochSampler, LastBatchFollowsThePolicy) {
-  EpochSampler drop({7, 3, 0, 1, 3, false, LastBatch::kDrop}), wrap({7, 3, 0, 1, 3, false, LastBatch::kWrap}),
-      pad({7, 3, 0, 1, 3, false, LastBatch::kPad});
+  EpochSampler drop({7, 3, 0, 1, 3, false, LastBatch::kDrop}), keep({7, 3, 0, 1, 3, false, LastBatch::kKeep});
   EXPECT_EQ(drop.batches_per_epoch(), 2);
-  EXPECT_EQ(wrap.batches_per_epoch(), 3);
-  for (int i = 0; i < 2; ++i) wrap.next(), pad.next();
-  EXPECT_EQ(wrap.next(), (std::vector<std::int64_t>{6, 0, 1}));
-  EXPECT_EQ(pad.next(), (std::vector<std::int64_t>{6, kPaddingRow, kPaddingRow}));
-  EXPECT_EQ(wrap.position().epoch, 1);
-  EXPECT_EQ(EpochSampler({2, 5, 0, 1, 3, false, LastBatch::kWrap}).next(), (std::vector<std::int64_t>{0, 1, 0, 1, 0}));
+  EXPECT_EQ(keep.batches_per_epoch(), 3);
+  for (int i = 0; i < 2; ++i) keep.next();
+  EXPECT_EQ(keep.next(), std::vector<std::int64_t>{6});
+  EXPECT_EQ(EpochSampler({2, 5, 0, 1, 3, false, LastBatch::kKeep}).next(), (std::vector<std::int64_t>{0, 1}));
   EXPECT_THROW(EpochSampler({2, 5, 0, 1, 3, false, LastBatch::kDrop}), ConfigError);
-  EXPECT_THROW(EpochSampler({0, 5, 0, 1, 3, false, LastBatch::kPad}), ConfigError);
+  EXPECT_THROW(EpochSampler({0, 5, 0, 1, 3, false, LastBatch::kKeep}), ConfigError);
 }
 
 TEST(EpochSampler, ContinuesFromASavedPosition) {
-  EpochSampler a({20, 3, 1, 2, 3, true, LastBatch::kWrap}), b({20, 3, 1, 2, 3, true, LastBatch::kWrap});
+  EpochSampler a({20, 3, 1, 2, 3, true, LastBatch::kKeep}), b({20, 3, 1, 2, 3, true, LastBatch::kKeep});
   for (int i = 0; i < 6; ++i) a.next();
   b.seek(a.position());
   for (int i = 0; i < 6; ++i) EXPECT_EQ(a.next(), b.next());
@@ -309,12 +324,22 @@ TEST(Collate, PadsIdsMasksAndLabels) {
   EXPECT_TRUE(at::equal(batch.attention_mask, at::tensor({1, 1, 0, 1, 1, 1}, at::kLong).view({2, 3})));
   EXPECT_TRUE(at::equal(batch.labels, at::tensor({8, 8, 1, 9, 1, -100}, at::kLong).view({2, 3})));
   EXPECT_EQ(batch.label_count, 5);
-  const auto fixed = collate(pairs, {0, kPaddingRow}, {Padding::kMaxLength, 5, 4});
-  EXPECT_EQ(fixed.input_ids.sizes(), (std::vector<std::int64_t>{2, 5}));
-  EXPECT_EQ(fixed.labels.sizes(), (std::vector<std::int64_t>{2, 4}));
-  EXPECT_EQ(fixed.padding_rows, 1);
+  EXPECT_TRUE(at::equal(batch.row_ids, at::tensor({1, 0}, at::kLong)));
+  const auto fixed = collate(pairs, {0}, {Padding::kMaxLength, 5, 4});
+  EXPECT_EQ(fixed.input_ids.sizes(), (std::vector<std::int64_t>{1, 5}));
+  EXPECT_EQ(fixed.labels.sizes(), (std::vector<std::int64_t>{1, 4}));
   EXPECT_EQ(fixed.label_count, 2);
-  EXPECT_EQ(fixed.attention_mask.sum().item<std::int64_t>(), 4);
+  EXPECT_EQ(fixed.attention_mask.sum().item<std::int64_t>(), 3);
+}
+
+TEST(Collate, WithoutRowsIsARowThatCountsForNothing) {
+  const TokenizedPairs pairs{{{{5, 6, 1}, {9, 1}}}, 7};
+  const auto batch = collate(pairs, {}, {});
+  EXPECT_TRUE(at::equal(batch.input_ids, at::tensor({7}, at::kLong).view({1, 1})));
+  EXPECT_TRUE(at::equal(batch.attention_mask, at::tensor({0}, at::kLong).view({1, 1})));
+  EXPECT_TRUE(at::equal(batch.labels, at::tensor({-100}, at::kLong).view({1, 1})));
+  EXPECT_TRUE(at::equal(batch.row_ids, at::tensor({-1}, at::kLong)));
+  EXPECT_EQ(batch.label_count, 0);
 }
 
 }  // namespace

@@ -130,6 +130,18 @@ TEST_P(SftGolden, RowsAndFirstBatchAreEqual) {
   EXPECT_EQ(batch.label_count, labels);
 }
 
+TEST_P(SftGolden, WithoutRowsABatchCountsForNothing) {
+  const auto dataset = prepare(load(GetParam()), 1);
+  for (const bool padding_free : {false, true}) {
+    const auto batch = collate_sft(*dataset, {}, {.pad_id = 9, .pad_to_multiple_of = 4, .padding_free = padding_free});
+    EXPECT_EQ(row_of(batch.input_ids, 0), (std::vector<std::int64_t>{9, 9, 9, 9}));
+    EXPECT_EQ(row_of(batch.labels, 0), (std::vector<std::int64_t>{-100, -100, -100, -100}));
+    EXPECT_EQ(row_of(batch.attention_mask, 0), (std::vector<std::int64_t>{0, 0, 0, 0}));  // nobody sees it
+    EXPECT_EQ(batch.row_ids.numel(), 1);
+    EXPECT_EQ(batch.label_count, 0);
+  }
+}
+
 TEST_P(SftGolden, RowsDoNotDependOnTheNumberOfThreads) {
   const Value golden = load(GetParam());
   const auto one = prepare(golden, 1), three = prepare(golden, 3);

@@ -238,6 +238,15 @@ TEST(LinearCrossEntropyOp, EqualsCompositeAndIgnoresNegativeLabels) {
       1e-5);
 }
 
+TEST(LinearCrossEntropyOp, WithoutRowsTheGradientsAreZero) {
+  const auto hidden = torch::empty({0, 8}).requires_grad_(true), weight = normal({17, 8}).requires_grad_(true);
+  const auto loss = linear_cross_entropy(hidden, weight, torch::empty({0}, at::kLong), {.normalizer = 4.0});
+  EXPECT_EQ(loss.item<double>(), 0);
+  loss.backward();
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::zeros({17, 8})));
+  EXPECT_TRUE(torch::equal(hidden.grad(), torch::zeros({0, 8})));
+}
+
 TEST(LinearCrossEntropyOp, ManyPiecesGiveTheSameAsOneAndPredict) {
   torch::manual_seed(1);
   const auto hidden = normal({300, 8}), weight = normal({32128, 8});  // 38 MB of logits

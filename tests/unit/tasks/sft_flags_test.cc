@@ -144,6 +144,9 @@ class SftFlags : public testing::Test {
             {"--warmup_steps", {"2"}},
             {"--warmup_ratio", {"0.9"}},
             {"--neftune_noise_alpha", {"5"}},
+            {"--do_train", {"false"}},
+            {"--loss_type", {"dft"}},
+            {"--label_smoothing_factor", {"0.1"}},
             {"--bf16", {"true"}},
             {"--fp16", {"true"}},
             {"--gradient_checkpointing_kwargs", {"{\"use_reentrant\": false}"}}};
@@ -191,7 +194,6 @@ class SftFlags : public testing::Test {
 };
 
 const std::vector<Unseen> kUnseen = {
-    {"--do_train", "false evaluates only: see the tests of the program"},
     {"--dataset_cache_dir", "where tokenised rows lie"},
     {"--dataset_num_proc", "time"},
     {"--dataset_streaming", "time: rows that no step needs are not tokenised"},

@@ -21,7 +21,9 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   s.best_model_checkpoint = "out/checkpoint-4";
   s.num_input_tokens_seen = 1000;
   s.evaluations_without_improvement = 2;
-  s.loss_sum = 3.5;
+  s.loss = {3.5, 8};
+  s.epoch_loss = {1.25, 3};
+  s.window = {{0.75, 2}, 0.5, 96};
   s.loss_scale = 1024;
   s.steps_at_loss_scale = 7;
   s.schedule = "{\"best\":1.0}";
@@ -37,6 +39,21 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   }());
   write_file_atomically(file, "{\"global_step\": 3}");
   EXPECT_THROW((void)TrainerState::read(file), CheckpointError);
+  std::filesystem::remove(file);
+}
+
+TEST(TrainerState, OfAnOlderVersionHasTheAverageOfAllStepsOnly) {
+  TrainerState s;
+  s.global_step = 4;
+  auto json = nlohmann::json::parse(s.to_json());
+  json["stateful_callbacks"]["TesseraRun"]["attributes"] = {{"loss_sum", 10.0}, {"schedule", "{}"}};
+  const std::string file = testing::TempDir() + "older_state_" + std::to_string(getpid()) + ".json";
+  write_file_atomically(file, json.dump());
+  const TrainerState older = TrainerState::read(file);
+  EXPECT_FALSE(older.has_meters);
+  EXPECT_EQ(older.loss.mean(), 2.5);
+  EXPECT_EQ(older.epoch_loss.steps, 0);
+  EXPECT_EQ(older.window.loss.steps, 0);
   std::filesystem::remove(file);
 }
 

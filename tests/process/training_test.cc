@@ -1,0 +1,291 @@
+// What every task that trains promises: no row counts twice, ranks do not matter, a run that goes on prints what it
+// would have printed, and evaluating changes nothing.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Finished;
+using Flags = std::vector<std::string>;
+
+const std::string kData = TESSERA_TEST_DATA;
+const std::string kDemo = kData + "/../../examples/demo/";
+
+Flags operator+(Flags a, const Flags& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Training : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "training_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  /// A model with random weights. change: what its config.json has beside that of `from`.
+  std::string model(const std::string& from, const std::string& name, const json& change = json::object()) {
+    const std::string config = folder_ + "/" + name + "_config";
+    fs::create_directories(config);
+    fs::copy(from, config, fs::copy_options::recursive);
+    auto all = json::parse(read_file(config + "/config.json"));
+    all.update(change);
+    write_file_atomically(config + "/config.json", all.dump());
+    EXPECT_EQ(test::run({TESSERA_BINARY, "init-model", config, folder_ + "/" + name}).exit_code, 0);
+    return folder_ + "/" + name;
+  }
+
+  /// Texts of very different lengths.
+  std::string texts(int rows) {
+    const std::string folder = folder_ + "/texts" + std::to_string(rows);
+    fs::create_directories(folder);
+    std::ofstream train(folder + "/train.jsonl"), test(folder + "/test.jsonl");
+    for (int i = 0; i < rows; ++i) {
+      const json row = {
+          {"text", std::string(static_cast<std::size_t>(5 + 7 * (i % 6)), static_cast<char>('a' + i % 26))}};
+      (i % 5 == 4 ? test : train) << row.dump() << "\n";
+    }
+    return folder;
+  }
+
+  Finished run(const std::string& task, int ranks, const std::string& out, const Flags& flags) {
+    const Finished r =
+        test::run(Flags{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks), task,
+                        "--output_dir", folder_ + "/" + out, "--print_model", "false", "--disable_tqdm"} +
+                  flags);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return r;
+  }
+  Flags sft(const std::string& model, int rows) {
+    return {"--model_name_or_path",
+            model,
+            "--dataset_name",
+            texts(rows),
+            "--dataset_cache_dir",
+            folder_ + "/cache",
+            "--lr",
+            "1e-2",
+            "--save_strategy",
+            "no",
+            "--logging_steps",
+            "1",
+            "--max_length",
+            "64",
+            "--save_model",
+            "false"};
+  }
+  Flags seq2seq(const std::string& model) {
+    return {"--model_name_or_path", model,  "--dataset_path",  kDemo + "data/Sentences_demo.txt",
+            "--learning_rate",      "1e-2", "--logging_steps", "1",
+            "--max_eval_steps",     "2",    "--save_model",    "false"};
+  }
+  Flags summarize(const std::string& model) {
+    return {"--model_name",
+            model,
+            "--data_dir",
+            kData + "/wikihow",
+            "--val_rows",
+            "8",
+            "--max_source_length",
+            "48",
+            "--max_target_length",
+            "16",
+            "--save_model",
+            "false",
+            "--bf16",
+            "false"};
+  }
+
+  std::vector<json> rows(const std::string& out) {
+    std::vector<json> result;
+    std::ifstream in(folder_ + "/" + out + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) result.push_back(json::parse(line));
+    return result;
+  }
+  /// The value of each row that has one.
+  std::vector<double> column(const std::string& out, const std::string& key) {
+    std::vector<double> result;
+    for (const auto& row : rows(out))
+      if (row.contains(key)) result.push_back(row[key]);
+    return result;
+  }
+  /// The losses of all steps.
+  std::vector<double> losses(const std::string& out) {
+    const auto exact = column(out, "train_loss_exact");
+    return exact.empty() ? column(out, "loss") : exact;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Training, NoRowCountsTwiceInAnEpoch) {
+  const std::string tiny = model(kData + "/tiny_chat", "tiny");
+  for (const Flags& kind : {Flags{}, Flags{"--packing"}}) {
+    const std::string name = kind.empty() ? "rows" : "packed";
+    const Flags flags = sft(tiny, 20) + kind + Flags{"--num_train_epochs", "2"};
+    run("sft", 1, name + "4", flags + Flags{"--per_device_train_batch_size", "4"});
+    const auto all = column(name + "4", "num_tokens").back() / 2;
+    for (const int ranks : {1, 2}) {
+      const std::string out = name + "20_" + std::to_string(ranks);
+      run("sft", ranks, out, flags + Flags{"--per_device_train_batch_size", std::to_string(20 / ranks)});
+      EXPECT_EQ(column(out, "num_tokens"), (std::vector<double>{all, 2 * all})) << out;
+    }
+    if (!kind.empty()) continue;
+    const double rows_a_step =
+        column("rows20_1", "train_samples_per_second").at(0) / column("rows20_1", "train_steps_per_second").at(0);
+    EXPECT_NEAR(rows_a_step, 16, 0.5);
+  }
+}
+
+TEST_F(Training, ThreeRanksTrainAsOneDoes) {
+  json experts = json::parse(read_file(kData + "/goldens/A_models/mixtral/config.json"));
+  for (const char* of_tokenizer : {"vocab_size", "bos_token_id", "eos_token_id"}) experts.erase(of_tokenizer);
+  experts.update({{"output_router_logits", true}, {"router_aux_loss_coef", 0.1}});
+  const Flags sixteen = {"--num_train_epochs", "2"};
+  const std::map<std::string, std::pair<std::string, Flags>> jobs = {
+      {"rows", {"sft", sft(model(kData + "/tiny_chat", "tiny"), 20) + sixteen}},
+      {"packed", {"sft", sft(folder_ + "/tiny", 60) + sixteen + Flags{"--packing"}}},
+      {"experts", {"sft", sft(model(kData + "/tiny_chat", "experts", experts), 20) + sixteen}},
+      {"pairs", {"seq2seq", seq2seq(model(kDemo + "model", "t5")) + sixteen + Flags{"--max_train_samples", "16"}}}};
+  for (const auto& [name, job] : jobs) {
+    const auto& [task, flags] = job;
+    const auto batches = [&](const std::string& out, int ranks, int batch, int accumulation) {
+      run(task, ranks, name + out,
+          flags + Flags{"--per_device_train_batch_size", std::to_string(batch), "--gradient_accumulation_steps",
+                        std::to_string(accumulation)});
+      return losses(name + out);
+    };
+    const auto one = batches("1", 1, 12, 1);
+    ASSERT_GE(one.size(), 4u) << name;
+    auto others = std::vector{batches("2", 2, 6, 1), batches("3", 3, 4, 1)};
+    if (name != "experts") others.push_back(batches("parts", 1, 4, 3));  // their balance is of a batch, not of a step
+    for (const auto& other : others) {
+      ASSERT_EQ(other.size(), one.size()) << name;
+      for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(other[i], one[i], 2e-5 * one[i]) << name << " " << i;
+    }
+  }
+  // Batches are counted, as Trainer counts them: an epoch's last step may have fewer than the others.
+  EXPECT_EQ(column("rowsparts", "epoch"), (std::vector<double>{0.75, 1, 1.75, 2, 2}));
+}
+
+TEST_F(Training, DropoutOfSummarizeDependsOnTheRowsAndNotOnTheRanks) {
+  const Flags flags =
+      summarize(model(kDemo + "model", "t5", {{"dropout_rate", 0.3}})) + Flags{"--train_rows", "8", "--epochs", "1"};
+  run("summarize", 1, "one", flags + Flags{"--batch_size", "4"});
+  run("summarize", 2, "two", flags + Flags{"--batch_size", "2"});
+  const auto one = losses("one"), two = losses("two");
+  ASSERT_EQ(one.size(), 2u);
+  ASSERT_EQ(two.size(), 2u);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5 * one[i]);
+}
+
+/// Without what depends on the clock.
+json without_times(json row) {
+  for (const char* key :
+       {"time", "step_seconds", "tokens_per_second", "model_flops_utilization", "train_runtime",
+        "train_samples_per_second", "train_steps_per_second", "train_tokens_per_second", "eval_runtime",
+        "eval_samples_per_second", "eval_steps_per_second", "eval_seconds", "train_seconds", "memory"})
+    row.erase(key);
+  return row;
+}
+
+TEST_F(Training, ARunThatGoesOnPrintsWhatItWouldHavePrinted) {
+  const std::string tiny = model(kData + "/tiny_chat", "tiny"), t5 = model(kDemo + "model", "t5");
+  struct Job {
+    std::string name, task;
+    Flags flags;
+    int checkpoint;
+  };
+  const Flags every_step = {"--save_strategy", "steps", "--save_steps", "1"};
+  const Flags of_sft =
+      sft(tiny, 20) + every_step + Flags{"--per_device_train_batch_size", "4", "--num_train_epochs", "2"};
+  const std::vector<Job> jobs = {
+      // Eight steps, four an epoch; a checkpoint between two log rows, and one at an epoch's end.
+      {"steps", "sft", of_sft + Flags{"--logging_steps", "3", "--eval_strategy", "epoch"}, 2},
+      {"epochs", "sft", of_sft + Flags{"--logging_strategy", "epoch", "--eval_strategy", "epoch"}, 4},
+      {"seq2seq", "seq2seq",
+       seq2seq(t5) + every_step +
+           Flags{"--max_train_samples", "16", "--per_device_train_batch_size", "4", "--num_train_epochs", "2",
+                 "--lora_dropout", "0.2"},
+       6},
+      {"summarize", "summarize",
+       summarize(t5) + every_step + Flags{"--train_rows", "16", "--batch_size", "4", "--epochs", "2"}, 3},
+  };
+  for (const auto& [name, task, flags, checkpoint] : jobs) {
+    run(task, 1, name, flags);
+    const std::string from = folder_ + "/" + name + "/checkpoint-" + std::to_string(checkpoint);
+    const Finished r = run(task, 1, name + "_on", flags + Flags{"--resume_from_checkpoint", from});
+    EXPECT_NE(r.out.find("Continuing from global step"), std::string::npos) << name;
+    EXPECT_EQ(r.out.find("no running averages"), std::string::npos) << name;
+    const auto whole = rows(name), on = rows(name + "_on");
+    ASSERT_GE(on.size(), 2u) << name;
+    ASSERT_GE(whole.size(), on.size()) << name;
+    for (std::size_t i = 0; i < on.size(); ++i)
+      EXPECT_EQ(without_times(on[i]), without_times(whole[whole.size() - on.size() + i])) << name << " row " << i;
+  }
+}
+
+TEST_F(Training, OnlyEvaluatingWritesNothingButTheMetrics) {
+  struct Job {
+    std::string task, loss, off;
+    Flags flags;
+  };
+  Flags of_sft = sft(model(kData + "/tiny_chat", "tiny"), 20), of_pairs = seq2seq(model(kDemo + "model", "t5"));
+  for (auto* flags : {&of_sft, &of_pairs}) flags->resize(flags->size() - 2);  // results would be saved
+  const std::vector<Job> jobs = {
+      {"sft", "eval_loss", "--do_eval", of_sft + Flags{"--use_peft_lora", "true", "--save_strategy", "epoch"}},
+      {"seq2seq", "eval_epoch_loss", "--do_eval", of_pairs},
+      {"summarize", "validation_loss", "--run_validation", summarize(folder_ + "/t5") + Flags{"--train_rows", "8"}}};
+  for (const auto& [task, loss, off, flags] : jobs) {
+    const Finished r = run(task, 2, task, flags + Flags{"--do_train", "false"});
+    EXPECT_EQ(r.out.find("saved in"), std::string::npos) << r.out;
+    std::vector<std::string> left;
+    for (const auto& entry : fs::directory_iterator(folder_ + "/" + task)) left.push_back(entry.path().filename());
+    EXPECT_EQ(left, std::vector<std::string>{"metrics.jsonl"}) << task;
+    EXPECT_EQ(column(task, loss).size(), 1u) << task;
+    EXPECT_TRUE(column(task, "loss").empty() && column(task, "train_loss").empty()) << task;
+    const Finished nothing = test::run(Flags{TESSERA_BINARY, task, "--output_dir", folder_ + "/none"} + flags +
+                                       Flags{"--do_train", "false", off, "false"});
+    EXPECT_EQ(nothing.exit_code, 2) << nothing.err;
+    EXPECT_NE(nothing.err.find(off), std::string::npos) << nothing.err;
+  }
+}
+
+TEST_F(Training, LabelSmoothingAndDynamicFineTuningAreLossesOfSft) {
+  const Flags flags = sft(model(kData + "/tiny_chat", "tiny"), 20) +
+                      Flags{"--max_steps", "1", "--eval_strategy", "steps", "--per_device_train_batch_size", "16"};
+  const auto first = [&](const std::string& name, const Flags& more) {
+    run("sft", 1, name, flags + more);
+    EXPECT_EQ(column(name, "eval_perplexity").empty(), name != "nll");
+    return std::pair(losses(name).at(0), column(name, "eval_loss").at(0));
+  };
+  const auto nll = first("nll", {"--loss_type", "nll"}), dft = first("dft", {"--loss_type", "dft"});
+  const auto smoothed = first("smoothed", {"--label_smoothing_factor", "1"});
+  // Of 260 tokens, after few steps, each has a probability near 1 / 260.
+  EXPECT_NEAR(nll.first, std::log(260), 1);
+  EXPECT_NEAR(dft.first, nll.first / 260, nll.first / 260);
+  EXPECT_NEAR(smoothed.first, std::log(260), 1);
+  EXPECT_LT(nll.second, nll.first);  // what is trained is what is evaluated
+  EXPECT_GT(smoothed.second, nll.second);
+  EXPECT_LT(dft.second, nll.second / 10);
+  const Finished both = test::run(Flags{TESSERA_BINARY, "sft", "--output_dir", folder_ + "/both"} + flags +
+                                  Flags{"--loss_type", "dft", "--label_smoothing_factor", "0.1"});
+  EXPECT_EQ(both.exit_code, 2) << both.err;
+  EXPECT_NE(both.err.find("--label_smoothing_factor"), std::string::npos) << both.err;
+}
+
+}  // namespace
+}  // namespace tessera
