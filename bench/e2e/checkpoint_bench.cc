@@ -230,8 +230,8 @@ class Run {
       for (int n = 0; n < 5; ++n) alone.push_back(step(nullptr, ignored));
       const auto begin = Clock::now();
       push(saver);
-      checkpoint::save_pretrained(*model_.sharded, o_.model, checkpoint::partial_folder(o_.folder, 1), 0,
-                                  &saver.queue());
+      checkpoint::save_pretrained(*model_.sharded, {.files = {.model = o_.model, .tokenizer = o_.model}},
+                                  checkpoint::partial_folder(o_.folder, 1), &saver.queue());
       saver.end();
       double held = seconds_from(begin);
       const auto written = [&] {  // as rank 0 sees it

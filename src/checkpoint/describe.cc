@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/training_state.h"
+#include "families/model_folder.h"
 #include "io/dcp_folder.h"
 #include "io/gguf.h"
 #include "io/safetensors_reader.h"
@@ -190,6 +191,10 @@ nlohmann::ordered_json describe(const std::string& path, Checksums checksums) {
   out["kind"] = kind_of_folder(path, parts);
   out["damaged"] = std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.contains("error"); });
   if (fs::exists(path + "/" + kManifestName)) add_manifest(path, checksums, out);
+  if (fs::exists(path + "/adapter_config.json")) {
+    const auto base = families::base_name_of(path);
+    out["base_model"] = base.empty() ? "not named by adapter_config.json" : base;
+  }
   if (fs::exists(path + "/trainer_state.json")) add_run_state(path + "/trainer_state.json", out);
   if (auto checkpoints = describe_checkpoints(path); !checkpoints.empty()) out["checkpoints"] = std::move(checkpoints);
   out["parts"] = std::move(parts);

@@ -7,21 +7,29 @@
 #include <functional>
 #include <string>
 
+#include "checkpoint/model_files.h"
 #include "checkpoint/save_queue.h"
 #include "peft/lora.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::checkpoint {
 
-/// Collective; rank 0 writes. `folder`/model.safetensors, and copies of the files beside the weights in `base_folder`
-/// (copy_model_files). CheckpointError when the folder cannot be written, on every rank.
-void save_pretrained(fsdp::FullyShardedDataParallel& model, const std::string& base_folder, const std::string& folder,
-                     std::int64_t vocab_size = 0, SaveQueue* queue = nullptr);
+/// What is written with the tensors, and how they are.
+struct SaveOptions {
+  ModelFiles files = {};                     // what travels with them
+  std::int64_t vocab_size = 0;               // rows of the token tables, for config.json; 0: as the file says
+  std::optional<at::ScalarType> dtype = {};  // of floating tensors; unset: their own. config.json says it, too
+};
 
-/// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors, as PEFT writes them.
-/// `module`: the one that `model` shards. config: LoraReport's.
+/// Collective; rank 0 writes. `folder`/model.safetensors, and what travels with it (model_files.h). CheckpointError
+/// when the folder cannot be written, on every rank.
+void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& options, const std::string& folder,
+                     SaveQueue* queue = nullptr);
+
+/// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors, as PEFT writes them, and the
+/// tokenizer. `module`: the one that `model` shards. config: LoraReport's.
 void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
-                  const std::string& folder, SaveQueue* queue = nullptr);
+                  const SaveOptions& options, const std::string& folder, SaveQueue* queue = nullptr);
 
 /// Collective. Calls visit(name, tensor) on every rank for every parameter that is not an adapter's, whole and with its
 /// adapter merged in (float32 sums, the weight's dtype), one unit at a time; besides, each rank holds the adapters.
@@ -32,14 +40,10 @@ void visit_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule&
 enum class Head { kAsInBase, kUntied };
 
 /// Collective; rank 0 writes. As save_pretrained(), with the adapters merged into the weights. The model keeps them.
-void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const std::string& base_folder,
+void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const SaveOptions& options,
                  const std::string& folder, Head head = Head::kAsInBase);
 
 /// Collective. DoRA magnitudes of a model sharded before its weights were known: norms of W + scaling B A.
 void initialise_magnitudes(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module);
-
-/// Copies config.json, generation_config.json and tokenizer files that exist in `from`; the config.json of a GGUF file
-/// is made from it. vocab_size: rows of the token tables where they grew, which config.json then says; 0: as it is.
-void copy_model_files(const std::string& from, const std::string& to, std::int64_t vocab_size = 0);
 
 }  // namespace tessera::checkpoint

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/training_state.h"
 #include "io/output_file.h"
 #include "io/safetensors_layout.h"
@@ -43,7 +44,7 @@ void write_slices(const std::string& file, const std::vector<io::TensorInfo>& in
   });
   for (auto& slice : slices) {
     const auto& place = layout.places.at(slice.name);
-    const at::Tensor& values = *slice.values;
+    const at::Tensor values = to_stored(*slice.values, place.info.dtype, slice.name);
     TESSERA_CHECK(values.is_contiguous() && values.is_cpu() && values.scalar_type() == place.info.dtype,
                   "'" + slice.name + "' must be contiguous, on the CPU and of the announced dtype");
     out.write(place.offset + static_cast<std::uint64_t>(slice.begin) * values.element_size(), values.const_data_ptr(),
@@ -69,7 +70,7 @@ bool writes_together(const fsdp::FullyShardedDataParallel& model) {
 }
 
 void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file, const NamesInFile& names,
-                 SaveQueue& queue) {
+                 SaveQueue& queue, std::optional<at::ScalarType> dtype) {
   comm::Communicator& group = model.group();
   const bool first = group.rank() == 0;
   const std::string path = queue.in_background() ? file : file + ".partial";
@@ -78,7 +79,7 @@ void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file,
     const auto slices = std::make_shared<std::vector<NamedSlice>>();
     for (const auto& view : model.shards()) {
       for (const auto& name : names(view.name)) {
-        infos.push_back({.name = name, .dtype = view.dtype, .shape = view.shape, .file = file});
+        infos.push_back({.name = name, .dtype = stored_as(view.dtype, dtype), .shape = view.shape, .file = file});
         if (view.local.numel() > 0) slices->push_back({name, view.offset, queue.snapshot(view.local)});
       }
     }

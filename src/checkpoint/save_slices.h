@@ -2,6 +2,7 @@
 // A safetensors file of whole parameters, written by all ranks together: each writes the elements it holds at their
 // place. Nothing is gathered, and nothing copied beyond what the queue keeps of what training changes.
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ bool writes_together(const fsdp::FullyShardedDataParallel& model);
 
 /// Collective. In the background: under `file` itself, which must lie in a folder that gets its name later; else under
 /// a temporary name until all ranks have written. A failure stays in the queue of the rank that met it.
+/// dtype: of floating parameters in the file; unset: their own.
 void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file, const NamesInFile& names,
-                 SaveQueue& queue);
+                 SaveQueue& queue, std::optional<at::ScalarType> dtype = {});
 
 }  // namespace tessera::checkpoint

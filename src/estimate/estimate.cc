@@ -111,7 +111,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   EstimateOptions o;
   config::OptionTable table("tessera estimate",
                             "says what a model needs: its size, and the memory of a rank that fine-tunes it");
-  table.positional(&o.model, "MODEL", "folder of a model (config.json alone is enough), .safetensors or .gguf file");
+  table.positional(&o.model, "MODEL",
+                   "folder of a model (config.json alone is enough) or of an adapter, .safetensors or .gguf file");
   table.add(&o.dtypes, {"--dtypes"}, "dtypes of the first table")
       .choices({"float32", "float16", "bfloat16", "int8", "int4"});
   const char* group = "Fine-tuning";

@@ -14,6 +14,7 @@
 #include "base/weight_names.h"
 #include "families/config_reader.h"
 #include "families/families.h"
+#include "families/model_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
@@ -46,17 +47,28 @@ void check_size(const ModelTensor& t, std::uint64_t bytes, const std::string& fi
     throw DataError(fmt::format("{}: tensor '{}': its shape needs more than its {} bytes", file, t.name, bytes), file);
 }
 
+/// Of the tensors that are tied one counts, under whichever name the files have it.
+void keep_one_table(const std::vector<ModelTensor>& left_out, std::vector<ModelTensor>& out) {
+  for (const auto& copy : left_out) {
+    if (copy.shape.size() != 2) continue;
+    if (std::none_of(out.begin(), out.end(), [&](const ModelTensor& t) { return t.shape == copy.shape; }))
+      out.push_back(copy);
+  }
+}
+
 std::vector<ModelTensor> from_safetensors(const std::vector<fs::path>& files, bool has_head) {
-  std::vector<ModelTensor> out;
+  std::vector<ModelTensor> out, left_out;
   for (const auto& file : files) {
     const auto header = read_safetensors_header(file.string());
     check_safetensors_layout(header);
     for (const auto& entry : header.entries) {
       check_size({entry.name, entry.shape, entry.dtype}, entry.end - entry.begin, file.string());
       const bool floating = entry.dtype.starts_with("F") || entry.dtype.starts_with("BF");
-      if (floating && !is_ignorable_weight(entry.name, has_head)) out.push_back({entry.name, entry.shape, entry.dtype});
+      if (floating)
+        (is_ignorable_weight(entry.name, has_head) ? left_out : out).push_back({entry.name, entry.shape, entry.dtype});
     }
   }
+  keep_one_table(left_out, out);
   return out;
 }
 
@@ -88,6 +100,10 @@ std::int64_t ModelTensor::numel() const {
   std::int64_t n = 1;
   for (const auto size : shape) n *= size;
   return n;
+}
+
+std::string weights_of(const std::string& model) {
+  return fs::exists(fs::path(model) / "adapter_config.json") ? families::find_model(model).folder : model;
 }
 
 std::vector<ModelTensor> read_model_tensors(const std::string& path) {

@@ -20,4 +20,7 @@ struct ModelTensor {
 /// files.
 std::vector<ModelTensor> read_model_tensors(const std::string& path);
 
+/// `model` itself; the base model's folder where it is that of an adapter.
+std::string weights_of(const std::string& model);
+
 }  // namespace tessera::estimate

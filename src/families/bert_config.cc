@@ -1,6 +1,5 @@
 #include "families/bert_config.h"
 
-#include "families/config_reader.h"
 #include "families/decoder_parse.h"
 
 namespace tessera::families {
@@ -43,8 +42,7 @@ void refuse(const ConfigReader& in, const std::string& key, const std::string& w
 
 }  // namespace
 
-BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+BertConfig parse_bert_config(const ConfigReader& in) {
   const auto type = in.get<std::string>("model_type", "bert");
   BertConfig c;
   c.roberta = type != "bert";
@@ -53,7 +51,7 @@ BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file
   c.head = head_of(in, c.class_prefix);
   c.vocab_size = in.positive("vocab_size", c.roberta ? 50265 : 30522);
   c.hidden_size = in.positive("hidden_size", 768);
-  c.num_layers = in.positive("num_hidden_layers", 12);
+  c.num_layers = in.count("num_hidden_layers", 12);
   c.num_heads = in.positive("num_attention_heads", 12);
   c.intermediate_size = in.positive("intermediate_size", 3072);
   c.max_positions = in.positive("max_position_embeddings", 512);
@@ -65,14 +63,15 @@ BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file
   c.norm_eps = in.get<double>("layer_norm_eps", 1e-12);
   c.initializer_range = in.get<double>("initializer_range", 0.02);
   c.activation = parse_activation(in, "hidden_act", "gelu");
-  const auto labels = json.find("id2label");
-  const bool listed = labels != json.end() && labels->is_object();
-  c.num_labels = in.positive("num_labels", listed ? static_cast<std::int64_t>(labels->size()) : 2);
+  const bool listed = in.has("id2label") && in.at("id2label").is_object();
+  c.num_labels = in.positive("num_labels", listed ? static_cast<std::int64_t>(in.at("id2label").size()) : 2);
   c.problem = problem_of(in);
   c.tied = in.get<bool>("tie_word_embeddings", true);
   c.stored_dtype = stored_dtype(in);
   c.positions = positions_of(in);
+  if (in.get<bool>("add_cross_attention", false)) refuse(in, "add_cross_attention", "is not supported: encoders alone");
   if (in.get<bool>("is_decoder", false)) refuse(in, "is_decoder", "is not supported: only encoders are built");
+  if (c.pad_token_id < 0) refuse(in, "pad_token_id", "must not be negative: it is a row of the token table");
   if (c.hidden_size % c.num_heads != 0) refuse(in, "num_attention_heads", "must divide hidden_size");
   if (c.longest_row() <= 0) refuse(in, "max_position_embeddings", "leaves no position beside those of padding");
   return c;

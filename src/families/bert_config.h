@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "base/layer_kinds.h"
+#include "families/config_reader.h"
 
 namespace tessera::families {
 
@@ -31,11 +31,12 @@ struct BertConfig {
   bool tied = true;                  // the masked-LM head's matrix is the word table
   std::string stored_dtype = "F32";  // as safetensors spells it
 
+  bool operator==(const BertConfig&) const = default;
   /// The longest row: RoBERTa's first positions are padding_idx + 1.
   std::int64_t longest_row() const { return roberta ? max_positions - pad_token_id - 1 : max_positions; }
 };
 
 /// ConfigError names the key and the file for a wrong value, and for an architecture whose head is not built.
-BertConfig parse_bert_config(const nlohmann::json& json, const std::string& file);
+BertConfig parse_bert_config(const ConfigReader& in);
 
 }  // namespace tessera::families

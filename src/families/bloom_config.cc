@@ -51,36 +51,38 @@ void parse_falcon_form(const ConfigReader& in, bool is_new, DecoderConfig& c) {
 
 }  // namespace
 
-DecoderConfig parse_bloom(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+DecoderConfig parse_bloom(const ConfigReader& in) {
   auto c = bloom_like(in, "Bloom", "BloomBlock");
   c.vocab_size = in.positive("vocab_size", 250880);
   c.hidden_size = in.positive("n_embed", in.positive("hidden_size", 64));
-  c.num_layers = in.positive("num_hidden_layers", in.positive("n_layer", 2));
+  c.num_layers = in.count("num_hidden_layers", in.count("n_layer", 2));
   c.num_heads = in.positive("n_head", 8);
-  parse_heads(in, c);
+  parse_head_count(in, c);
   c.intermediate_size = 4 * c.hidden_size;
   c.activation = Activation::kGeluTanh;
   c.position = PositionKind::kLinearBias;
   c.qkv_bias = c.o_bias = c.mlp_bias = true;
+  if (in.get<bool>("slow_but_exact", false))
+    require(in, "pretraining_tp", std::int64_t{1},
+            "above 1 with slow_but_exact is not supported: sums of slices; set slow_but_exact to false");
   c.residual_after_norm = in.get<bool>("apply_residual_connection_post_layernorm", false);
   c.names.embedding_norm = "word_embeddings_layernorm";
   finish(in, c);
   return c;
 }
 
-DecoderConfig parse_falcon(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+DecoderConfig parse_falcon(const ConfigReader& in) {
   auto c = bloom_like(in, "Falcon", "FalconDecoderLayer");
   c.vocab_size = in.positive("vocab_size", 65024);
   c.hidden_size = in.positive("n_embed", in.positive("hidden_size", 4544));
-  c.num_layers = in.positive("num_hidden_layers", 32);
+  c.num_layers = in.count("num_hidden_layers", 32);
   c.num_heads = in.positive("num_attention_heads", 71);
   const bool is_new = in.get<bool>("new_decoder_architecture", false);
   const bool multi_query = in.get<bool>("multi_query", true);
   c.num_kv_heads = is_new || !multi_query ? in.positive("num_kv_heads", c.num_heads) : 1;
   if (!is_new && !multi_query) c.num_kv_heads = c.num_heads;
-  parse_heads(in, c);
+  parse_head_count(in, c);
+  require(in, "head_dim", c.head_dim, "other than hidden_size / num_attention_heads is not known to this family");
   c.intermediate_size = in.positive("ffn_hidden_size", 4 * c.hidden_size);
   c.activation = parse_activation(in, "activation", "gelu");
   c.max_positions = in.positive("max_position_embeddings", 2048);
@@ -92,7 +94,7 @@ DecoderConfig parse_falcon(const nlohmann::json& json, const std::string& file) 
     const bool twice = in.get<std::string>("attn_implementation", "") == "eager";
     c.linear_bias_factor = (twice ? 2.0 : 1.0) / std::sqrt(static_cast<double>(c.head_dim));
   } else {
-    c.rotary = parse_rotary(json, in, c.head_dim, c.max_positions);
+    c.rotary = parse_rotary(in, c.head_dim, c.max_positions);
     c.attention_dropout = 0;  // upstream applies it with linear biases only
   }
   parse_falcon_form(in, is_new, c);

@@ -39,17 +39,20 @@ struct DecoderNames {
   std::string mlp = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";
   std::string after_attention, after_mlp;  // norms of the branches' results
+  bool operator==(const DecoderNames&) const = default;
 };
 
 /// Class names as upstream prints them; wrap policies go by them.
 struct DecoderClasses {
   std::string causal, base, layer, attention, mlp, norm;
+  bool operator==(const DecoderClasses&) const = default;
 };
 
 struct ExpertSettings {
   std::int64_t count = 0, per_token = 0;
   double auxiliary_coefficient = 0;  // of the load-balancing loss
   bool auxiliary_loss = false;
+  bool operator==(const ExpertSettings&) const = default;
 };
 
 struct DecoderConfig {
@@ -102,6 +105,7 @@ struct DecoderConfig {
   double output_initializer_range = 0;  // of the projections that end a branch; 0: the same
   std::string stored_dtype = "F32";     // as safetensors spells it
   std::vector<std::string> lora_targets;
+  bool operator==(const DecoderConfig&) const = default;
 };
 
 }  // namespace tessera::families

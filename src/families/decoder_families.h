@@ -1,27 +1,25 @@
 #pragma once
 // The decoder families: config.json -> DecoderConfig. Each honours every key of transformers' config class that changes
 // the numbers, or refuses its value (ConfigError).
-#include <nlohmann/json.hpp>
-#include <string>
-
+#include "families/config_reader.h"
 #include "families/decoder_config.h"
 
 namespace tessera::families {
 
-DecoderConfig parse_bloom(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_falcon(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_gemma(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_gemma2(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_gpt2(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_gpt_neox(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_gptj(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_llama(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_mistral(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_mixtral(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_opt(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_phi3(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_qwen2(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_qwen3(const nlohmann::json& json, const std::string& file);
-DecoderConfig parse_smollm3(const nlohmann::json& json, const std::string& file);
+DecoderConfig parse_bloom(const ConfigReader& in);
+DecoderConfig parse_falcon(const ConfigReader& in);
+DecoderConfig parse_gemma(const ConfigReader& in);
+DecoderConfig parse_gemma2(const ConfigReader& in);
+DecoderConfig parse_gpt2(const ConfigReader& in);
+DecoderConfig parse_gpt_neox(const ConfigReader& in);
+DecoderConfig parse_gptj(const ConfigReader& in);
+DecoderConfig parse_llama(const ConfigReader& in);
+DecoderConfig parse_mistral(const ConfigReader& in);
+DecoderConfig parse_mixtral(const ConfigReader& in);
+DecoderConfig parse_opt(const ConfigReader& in);
+DecoderConfig parse_phi3(const ConfigReader& in);
+DecoderConfig parse_qwen2(const ConfigReader& in);
+DecoderConfig parse_qwen3(const ConfigReader& in);
+DecoderConfig parse_smollm3(const ConfigReader& in);
 
 }  // namespace tessera::families

@@ -35,21 +35,41 @@ Activation parse_activation(const ConfigReader& in, const std::string& key, cons
       in.file() + ": " + key + " '" + name + "' is not supported (" + listed + ")" + did_you_mean(name, names), key);
 }
 
+namespace {
+
+void require_multiple(const ConfigReader& in, const char* of, std::int64_t size, const char* key, std::int64_t value) {
+  if (size % value != 0)
+    throw ConfigError(in.file() + ": " + of + " (" + std::to_string(size) + ") is not a multiple of " + key + " (" +
+                          std::to_string(value) + ")",
+                      key);
+}
+
+}  // namespace
+
 void parse_heads(const ConfigReader& in, DecoderConfig& c) {
-  const auto refuse = [&](const char* key, const std::string& why) { throw ConfigError(in.file() + ": " + why, key); };
   c.num_heads = in.positive("num_attention_heads", c.num_heads);
   c.num_kv_heads = in.positive("num_key_value_heads", c.num_kv_heads > 0 ? c.num_kv_heads : c.num_heads);
-  if (c.num_heads % c.num_kv_heads != 0) {
-    refuse("num_key_value_heads", "num_attention_heads (" + std::to_string(c.num_heads) +
-                                      ") is not a multiple of num_key_value_heads (" + std::to_string(c.num_kv_heads) +
-                                      ")");
-  }
-  if (!in.has("head_dim") && c.head_dim == 0 && c.hidden_size % c.num_heads != 0) {
-    refuse("num_attention_heads", "hidden_size (" + std::to_string(c.hidden_size) +
-                                      ") is not a multiple of num_attention_heads (" + std::to_string(c.num_heads) +
-                                      ")");
-  }
+  require_multiple(in, "num_attention_heads", c.num_heads, "num_key_value_heads", c.num_kv_heads);
+  if (!in.has("head_dim") && c.head_dim == 0)
+    require_multiple(in, "hidden_size", c.hidden_size, "num_attention_heads", c.num_heads);
   c.head_dim = in.positive("head_dim", c.head_dim > 0 ? c.head_dim : c.hidden_size / c.num_heads);
+}
+
+void parse_head_count(const ConfigReader& in, DecoderConfig& c) {
+  c.num_heads = in.positive("num_attention_heads", c.num_heads);
+  if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
+  require_multiple(in, "num_attention_heads", c.num_heads, "num_kv_heads", c.num_kv_heads);
+  require_multiple(in, "hidden_size", c.hidden_size, "num_attention_heads", c.num_heads);
+  c.head_dim = c.hidden_size / c.num_heads;
+}
+
+std::int64_t padding_row(const ConfigReader& in, std::int64_t fallback, std::int64_t rows) {
+  if (in.contains("pad_token_id") ? !in.has("pad_token_id") : fallback < 0) return -1;
+  const auto id = in.token("pad_token_id", fallback), row = id < 0 ? id + rows : id;
+  if (row >= 0 && row < rows) return row;
+  throw ConfigError(
+      in.file() + ": pad_token_id " + std::to_string(id) + " lies outside of the vocabulary of " + std::to_string(rows),
+      "pad_token_id");
 }
 
 void finish(const ConfigReader& in, DecoderConfig& c) {
@@ -60,11 +80,7 @@ void finish(const ConfigReader& in, DecoderConfig& c) {
   c.bos_token_id = in.token("bos_token_id", c.bos_token_id);
   c.eos_token_id = in.token("eos_token_id", c.eos_token_id);
   c.pad_token_id = in.token("pad_token_id", c.pad_token_id >= 0 ? c.pad_token_id : c.eos_token_id);
-  if (c.padding_idx >= c.vocab_size) {
-    throw ConfigError(in.file() + ": pad_token_id " + std::to_string(c.padding_idx) +
-                          " lies outside of the vocabulary of " + std::to_string(c.vocab_size),
-                      "pad_token_id");
-  }
+  if (c.pad_token_id < 0) c.pad_token_id = c.padding_idx >= 0 ? c.padding_idx : c.eos_token_id;
   c.initializer_range = in.get<double>("initializer_range", c.initializer_range);
   c.stored_dtype = stored_dtype(in);
 }

@@ -13,6 +13,13 @@ Activation parse_activation(const ConfigReader& in, const std::string& key, cons
 /// Sets num_heads, num_kv_heads and head_dim from the usual keys. ConfigError when they do not divide.
 void parse_heads(const ConfigReader& in, DecoderConfig& config);
 
+/// The same for families whose heads share hidden_size evenly: num_attention_heads alone is a key of theirs.
+void parse_head_count(const ConfigReader& in, DecoderConfig& config);
+
+/// The row of the token table that pad_token_id names; negative ids count from the table's end, as in torch. -1: none.
+/// `fallback`: where the key is missing.
+std::int64_t padding_row(const ConfigReader& in, std::int64_t fallback, std::int64_t rows);
+
 /// Fills in what is the same for every layer where the family said nothing (scale 1 / sqrt(head_dim), no window), and
 /// ids of special tokens. Call last.
 void finish(const ConfigReader& in, DecoderConfig& config);
@@ -29,6 +36,10 @@ void parse_layer_types(const ConfigReader& in, std::int64_t window, DecoderConfi
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
     if (!types.empty() && types[i] != "full_attention" && types[i] != "sliding_attention") {
       throw ConfigError(in.file() + ": layer_types '" + types[i] + "' is not full_attention or sliding_attention",
+                        "layer_types");
+    }
+    if (!types.empty() && types[i] == "sliding_attention" && window == 0) {
+      throw ConfigError(in.file() + ": layer_types has sliding_attention, but no sliding_window is given or used",
                         "layer_types");
     }
     const bool slides = types.empty() ? sliding(i) : types[i] == "sliding_attention";

@@ -5,14 +5,15 @@
 #include "base/nearest.h"
 #include "families/config_reader.h"
 #include "families/decoder_families.h"
+#include "families/known_keys.h"
 #include "tessera/base/error.h"
 
 namespace tessera::families {
 namespace {
 
 template <auto parse>
-FamilyConfig parsed(const nlohmann::json& json, const std::string& file) {
-  return parse(json, file);
+FamilyConfig parsed(const ConfigReader& in) {
+  return parse(in);
 }
 
 }  // namespace
@@ -44,12 +45,18 @@ const std::vector<Family>& families() {
   return kFamilies;
 }
 
-FamilyConfig parse_config(const nlohmann::json& json, const std::string& file) {
-  const auto model_type = ConfigReader(json, file).get<std::string>("model_type", "");
+FamilyConfig parse_config(const nlohmann::json& json, const std::string& file, std::string* note) {
+  const ConfigReader in(json, file);
+  const auto model_type = in.get<std::string>("model_type", "");
   std::vector<std::string> names;
   std::string listed;
   for (const auto& family : families()) {
-    if (family.model_type == model_type) return family.parse(json, file);
+    if (family.model_type == model_type) {
+      refuse_other_models(in);
+      auto config = family.parse(in);
+      if (note) *note = unknown_keys_note(in);
+      return config;
+    }
     names.push_back(family.model_type);
     listed += (listed.empty() ? "" : ", ") + family.model_type;
   }

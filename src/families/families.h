@@ -7,6 +7,7 @@
 
 #include "families/bert_config.h"
 #include "families/blueprint.h"
+#include "families/config_reader.h"
 #include "families/decoder_config.h"
 #include "families/t5_config.h"
 
@@ -16,14 +17,15 @@ using FamilyConfig = std::variant<T5Config, DecoderConfig, BertConfig>;
 
 struct Family {
   std::string model_type;
-  FamilyConfig (*parse)(const nlohmann::json& json, const std::string& file);
+  FamilyConfig (*parse)(const ConfigReader& in);
 };
 
 const std::vector<Family>& families();
 
 /// What config.json says, by its model_type; `file` is its path, for messages. ConfigError for an unknown type (lists
-/// the known and names the nearest) and for what the family's code cannot compute.
-FamilyConfig parse_config(const nlohmann::json& json, const std::string& file);
+/// the known and names the nearest) and for what the family's code cannot compute. note: gets a line about keys that
+/// nobody here knows, or nothing.
+FamilyConfig parse_config(const nlohmann::json& json, const std::string& file, std::string* note = nullptr);
 
 /// The modules of the model and their parameters.
 Blueprint blueprint_of(const FamilyConfig& config);

@@ -33,23 +33,21 @@ void set_gemma(const ConfigReader& in, DecoderConfig& c) {
 
 }  // namespace
 
-DecoderConfig parse_gemma(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
-  auto c = llama_like(json, in, gemma_defaults("Gemma"));
+DecoderConfig parse_gemma(const ConfigReader& in) {
+  auto c = llama_like(in, gemma_defaults("Gemma"));
   set_gemma(in, c);
   finish(in, c);
   return c;
 }
 
-DecoderConfig parse_gemma2(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+DecoderConfig parse_gemma2(const ConfigReader& in) {
   auto defaults = gemma_defaults("Gemma2");
   defaults.hidden_size = 2304;
   defaults.intermediate_size = 9216;
   defaults.num_layers = 26;
   defaults.num_heads = 8;
   defaults.num_kv_heads = 4;
-  auto c = llama_like(json, in, defaults);
+  auto c = llama_like(in, defaults);
   set_gemma(in, c);
   c.activation = parse_activation(in, "hidden_activation", "gelu_pytorch_tanh");
   c.names.after_attention = "post_attention_layernorm";
@@ -58,11 +56,11 @@ DecoderConfig parse_gemma2(const nlohmann::json& json, const std::string& file) 
   const double scalar = in.get<double>("query_pre_attn_scalar", 256.0);
   c.attention_scale.assign(static_cast<std::size_t>(c.num_layers), std::pow(scalar, -0.5));
   const auto cap = [&](const char* key, double fallback) {
-    return json.contains(key) ? in.get<double>(key, 0.0) : fallback;  // null: none
+    return in.contains(key) ? in.get<double>(key, 0.0) : fallback;  // null: none
   };
   c.attention_softcap = cap("attn_logit_softcapping", 50.0);
   c.logit_softcap = cap("final_logit_softcapping", 30.0);
-  parse_layer_types(in, window_of(json, in, 4096), c, [](std::int64_t i) { return i % 2 == 0; });
+  parse_layer_types(in, window_of(in, 4096), c, [](std::int64_t i) { return i % 2 == 0; });
   finish(in, c);
   return c;
 }

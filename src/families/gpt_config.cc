@@ -19,9 +19,9 @@ DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d) {
   c.vocab_size = in.positive("vocab_size", d.vocab_size);
   c.max_positions = in.positive("max_position_embeddings", in.positive("n_positions", d.positions));
   c.hidden_size = in.positive("hidden_size", in.positive("n_embd", d.hidden_size));
-  c.num_layers = in.positive("num_hidden_layers", in.positive("n_layer", d.layers));
+  c.num_layers = in.count("num_hidden_layers", in.count("n_layer", d.layers));
   c.num_heads = in.positive("n_head", d.heads);
-  parse_heads(in, c);
+  parse_head_count(in, c);
   c.intermediate_size = in.positive("n_inner", 4 * c.hidden_size);
   c.norm = NormKind::kLayer;
   c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-5);
@@ -44,8 +44,7 @@ DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d) {
 
 }  // namespace
 
-DecoderConfig parse_gpt2(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+DecoderConfig parse_gpt2(const ConfigReader& in) {
   auto c = gpt_like(in, {50257, 1024, 768, 12, 12, 0.1});
   require(in, "add_cross_attention", false, "is not supported: GPT-2 here is a decoder alone");
   c.classes = {"GPT2LMHeadModel", "GPT2Model", "GPT2Block", "GPT2Attention", "GPT2MLP", "LayerNorm"};
@@ -72,15 +71,15 @@ DecoderConfig parse_gpt2(const nlohmann::json& json, const std::string& file) {
   return c;
 }
 
-DecoderConfig parse_gptj(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+DecoderConfig parse_gptj(const ConfigReader& in) {
   auto c = gpt_like(in, {50400, 2048, 4096, 28, 16, 0.0});
   c.classes = {"GPTJForCausalLM", "GPTJModel", "GPTJBlock", "GPTJAttention", "GPTJMLP", "LayerNorm"};
-  if (json.contains("rotary_dim") && json["rotary_dim"].is_null())
-    throw ConfigError(file + ": rotary_dim null is not supported; name how many elements of a head turn", "rotary_dim");
+  if (in.contains("rotary_dim") && !in.has("rotary_dim"))
+    throw ConfigError(in.file() + ": rotary_dim null is not supported; name how many elements of a head turn",
+                      "rotary_dim");
   c.rotary.dims = in.positive("rotary_dim", 64);
   if (c.rotary.dims > c.head_dim || c.rotary.dims % 2 != 0) {
-    throw ConfigError(file + ": rotary_dim " + std::to_string(c.rotary.dims) +
+    throw ConfigError(in.file() + ": rotary_dim " + std::to_string(c.rotary.dims) +
                           " must be even and at most the size of a head, " + std::to_string(c.head_dim),
                       "rotary_dim");
   }
@@ -98,23 +97,22 @@ DecoderConfig parse_gptj(const nlohmann::json& json, const std::string& file) {
   return c;
 }
 
-DecoderConfig parse_gpt_neox(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+DecoderConfig parse_gpt_neox(const ConfigReader& in) {
   DecoderConfig c;
   c.model_type = in.get<std::string>("model_type", "");
   c.classes = {"GPTNeoXForCausalLM", "GPTNeoXModel", "GPTNeoXLayer", "GPTNeoXAttention", "GPTNeoXMLP", "LayerNorm"};
   c.vocab_size = in.positive("vocab_size", 50432);
   c.hidden_size = in.positive("hidden_size", 6144);
-  c.num_layers = in.positive("num_hidden_layers", 44);
+  c.num_layers = in.count("num_hidden_layers", 44);
   c.intermediate_size = in.positive("intermediate_size", 24576);
   c.max_positions = in.positive("max_position_embeddings", 2048);
   c.num_heads = 64;
-  parse_heads(in, c);
+  parse_head_count(in, c);
   c.norm = NormKind::kLayer;
   c.norm_eps = in.get<double>("layer_norm_eps", 1e-5);
-  const double part = in.get<double>("rotary_pct", 0.25);
-  c.rotary = parse_rotary(json, in, static_cast<std::int64_t>(static_cast<double>(c.head_dim) * part), c.max_positions);
-  c.rotary.theta = in.get<double>("rotary_emb_base", in.get<double>("rope_theta", 10000.0));
+  c.rotary = parse_rotary(
+      in, c.head_dim, c.max_positions,
+      {.theta_key = "rotary_emb_base", .part_key = "rotary_pct", .part = 0.25, .parts = RotaryKeys::Part::kAny});
   c.residual = in.get<bool>("use_parallel_residual", true) ? ResidualKind::kParallel : ResidualKind::kSequential;
   c.qkv = QkvLayout::kGrouped;
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", true);

@@ -1,5 +1,4 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "families/config_reader.h"
@@ -19,13 +18,13 @@ struct LlamaDefaults {
   std::int64_t pad_token_id = -1, bos_token_id = 1, eos_token_id = 2;
   std::string activation = "silu";
   bool tied = false;
-  bool partial_rotary = false;  // the family honours partial_rotary_factor
+  RotaryKeys rotary = {};
 };
 
 /// The keys that Llama, Mistral, Mixtral, Qwen, Gemma and Phi3 share. Call finish() after the rest is set.
-DecoderConfig llama_like(const nlohmann::json& json, const ConfigReader& in, const LlamaDefaults& defaults);
+DecoderConfig llama_like(const ConfigReader& in, const LlamaDefaults& defaults);
 
 /// "sliding_window"; null: none (0).
-std::int64_t window_of(const nlohmann::json& json, const ConfigReader& in, std::int64_t fallback);
+std::int64_t window_of(const ConfigReader& in, std::int64_t fallback);
 
 }  // namespace tessera::families

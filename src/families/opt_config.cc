@@ -3,8 +3,7 @@
 
 namespace tessera::families {
 
-DecoderConfig parse_opt(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+DecoderConfig parse_opt(const ConfigReader& in) {
   require(in, "layerdrop", 0.0, "is not supported: set it to 0");
   DecoderConfig c;
   c.model_type = in.get<std::string>("model_type", "");
@@ -12,10 +11,10 @@ DecoderConfig parse_opt(const nlohmann::json& json, const std::string& file) {
   c.vocab_size = in.positive("vocab_size", 50272);
   c.hidden_size = in.positive("hidden_size", 768);
   c.embedding_size = in.positive("word_embed_proj_dim", c.hidden_size);
-  c.num_layers = in.positive("num_hidden_layers", 12);
+  c.num_layers = in.count("num_hidden_layers", 12);
   c.intermediate_size = in.positive("ffn_dim", 3072);
   c.num_heads = 12;
-  parse_heads(in, c);
+  parse_head_count(in, c);
   c.max_positions = in.positive("max_position_embeddings", 2048);
   c.position = PositionKind::kLearned;
   c.position_rows = c.max_positions;
@@ -46,7 +45,7 @@ DecoderConfig parse_opt(const nlohmann::json& json, const std::string& file) {
   c.names.attention_norm = "self_attn_layer_norm";
   c.names.mlp_norm = "final_layer_norm";
   c.tied = in.get<bool>("tie_word_embeddings", true);
-  c.padding_idx = json.contains("pad_token_id") ? in.token("pad_token_id", -1) : 1;
+  c.padding_idx = padding_row(in, 1, c.vocab_size);
   c.pad_token_id = 1;
   c.bos_token_id = c.eos_token_id = 2;
   c.initializer_range = in.get<double>("init_std", 0.02);

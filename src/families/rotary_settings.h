@@ -1,5 +1,6 @@
 #pragma once
-// Rotary frequencies and their scalings for longer contexts, as config.json names them (rope_theta, rope_scaling).
+// Rotary frequencies and their scalings for longer contexts, as config.json names them: rope_theta and
+// rope_scaling, or both in rope_parameters (transformers 5).
 #include <cstdint>
 #include <vector>
 
@@ -22,11 +23,22 @@ struct RotarySettings {
   bool truncate = true;                              // yarn
   std::vector<double> short_factors, long_factors;   // longrope
   double table_factor = 1.0;                         // of cos and sin (yarn, longrope)
+  bool operator==(const RotarySettings&) const = default;
 };
 
-/// rope_theta and rope_scaling ("rope_type" or "type"). ConfigError for an unknown type (lists the known) or a missing
-/// factor.
-RotarySettings parse_rotary(const nlohmann::json& json, const ConfigReader& in, std::int64_t dims,
-                            std::int64_t max_positions);
+/// Where a family keeps what, and its defaults.
+struct RotaryKeys {
+  double theta = 10000.0;
+  const char* theta_key = "rope_theta";
+  const char* part_key = "partial_rotary_factor";  // of a head that turns
+  double part = 1.0;
+  enum class Part { kAll, kAny } parts = Part::kAll;  // what the family's code can turn
+  enum class Names { kUsual, kPhi3 } names = Names::kUsual;
+};
+
+/// Scalings are named "rope_type" or "type". ConfigError for an unknown type (lists the known), a missing factor, or
+/// layers of which each type has other positions.
+RotarySettings parse_rotary(const ConfigReader& in, std::int64_t head_dim, std::int64_t max_positions,
+                            const RotaryKeys& keys = {});
 
 }  // namespace tessera::families

@@ -1,6 +1,6 @@
 #include "families/t5_config.h"
 
-#include "families/config_reader.h"
+#include <cstdlib>
 
 namespace tessera::families {
 namespace {
@@ -28,27 +28,46 @@ void parse_feed_forward(const ConfigReader& in, const std::string& fallback, T5C
   config.gated = in.get<bool>("is_gated_act", dash != std::string::npos);
 }
 
+bool is_newer(const ConfigReader& in) {
+  constexpr int kFirst = 5;
+  return std::atoi(in.get<std::string>("transformers_version", "4").c_str()) >= kFirst;
+}
+
+/// Version 4 scales where the head is tied; version 5 where T5 says so, never in mT5, always in umT5.
+bool scales_head(const ConfigReader& in, const std::string& type, bool tied) {
+  if (type == "t5") return in.get<bool>("scale_decoder_outputs", tied);
+  return is_newer(in) ? type == "umt5" : tied;
+}
+
 }  // namespace
 
-T5Config parse_t5_config(const nlohmann::json& json, const std::string& file) {
-  const ConfigReader in(json, file);
+bool ties_by_weights(const ConfigReader& in) {
+  return in.get<bool>("tie_word_embeddings", true) && (in.has("scale_decoder_outputs") || is_newer(in));
+}
+
+T5Config parse_t5_config(const ConfigReader& in) {
   const auto type = in.get<std::string>("model_type", "t5");
   T5Config c;
   c.class_prefix = type == "umt5" ? "UMT5" : type == "mt5" ? "MT5" : "T5";
   c.bias_in_every_layer = type == "umt5";
   c.vocab_size = in.positive("vocab_size", type == "t5" ? 32128 : 250112);
-  c.d_model = in.positive("d_model", 512);
-  c.d_kv = in.positive("d_kv", 64);
+  // Where there are two names, the first is the one that wins upstream.
+  c.d_model = in.positive("hidden_size", in.positive("d_model", 512));
+  c.d_kv = in.positive("head_dim", in.positive("d_kv", 64));
   c.d_ff = in.positive("d_ff", type == "t5" ? 2048 : 1024);
-  c.num_heads = in.positive("num_heads", type == "t5" ? 8 : 6);
-  c.num_layers = in.positive("num_layers", type == "t5" ? 6 : 8);
-  c.num_decoder_layers = in.positive("num_decoder_layers", c.num_layers);
+  c.num_heads = in.positive("num_attention_heads", in.positive("num_heads", type == "t5" ? 8 : 6));
+  const auto num_layers = in.count("num_layers", type == "t5" ? 6 : 8);
+  c.num_layers = in.count("num_hidden_layers", num_layers);
+  c.num_decoder_layers = in.count("num_decoder_layers", num_layers);
   c.relative_buckets = in.positive("relative_attention_num_buckets", 32);
   c.relative_max_distance = in.positive("relative_attention_max_distance", 128);
   c.dropout = in.get<double>("dropout_rate", 0.1);
   c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-6);
   c.initializer_factor = in.get<double>("initializer_factor", 1.0);
   c.tied = in.get<bool>("tie_word_embeddings", type != "mt5");
+  if (!in.get<bool>("is_encoder_decoder", true))
+    throw ConfigError(in.file() + ": 'is_encoder_decoder' false is not supported: a T5 has both", "is_encoder_decoder");
+  c.scales_head = scales_head(in, type, c.tied);
   parse_feed_forward(in, type == "t5" ? "relu" : "gated-gelu", c);
   c.pad_token_id = in.token("pad_token_id", 0);
   c.eos_token_id = in.token("eos_token_id", 1);

@@ -7,6 +7,7 @@
 #include "io/safetensors_dtype.h"
 #include "models/bert_model.h"
 #include "models/causal_lm.h"
+#include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "models/t5_model.h"
 
@@ -52,16 +53,34 @@ std::shared_ptr<Model> build(const families::BertConfig& c, at::ScalarType dtype
   return make_bert(c, dtype);
 }
 
+/// A T5 of which the configuration cannot tell; without weights it is as that says.
+bool holds_untied_head(const std::string& folder, const nlohmann::json& json) {
+  const families::ConfigReader in(json, folder + "/config.json");
+  const auto type = in.get<std::string>("model_type", "");
+  if (!type.ends_with("t5") || !families::ties_by_weights(in)) return false;
+  try {
+    return open_model_weights(folder)->find("lm_head.weight") != nullptr;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
 }  // namespace
+
+nlohmann::json read_described_config(const std::string& folder) {
+  auto json = read_model_config(folder);
+  if (holds_untied_head(folder, json)) json["tie_word_embeddings"] = false;
+  return json;
+}
 
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, const BuildOptions& options) {
   const std::string file = folder + "/config.json";
-  auto json = read_model_config(folder);
+  auto json = read_described_config(folder);
   if (options.min_vocab_size > 0)
     json["vocab_size"] = std::max(options.min_vocab_size, json.value("vocab_size", std::int64_t{0}));
   if (!options.attn_implementation.empty()) json["attn_implementation"] = options.attn_implementation;
-  const auto described = families::parse_config(json, file);
   ModelConfig found;
+  const auto described = families::parse_config(json, file, &found.note);
   found.model_type = families::ConfigReader(json, file).get<std::string>("model_type", "");
   found.folder = folder;
   found.stored_dtype = *io::safetensors_dtype(families::stored_dtype_of(described));

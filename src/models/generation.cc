@@ -149,12 +149,33 @@ NextLogits continue_prompts(Model& model, const at::Tensor& prompts, const at::T
   };
 }
 
+/// The same with scores that are finite; `each` rows of them belong to one of the input.
+NextLogits finite(NextLogits next, std::int64_t each) {
+  return [next = std::move(next), each, step = std::int64_t{0}](const at::Tensor& tokens,
+                                                                const at::Tensor& parents) mutable {
+    at::Tensor logits = next(tokens, parents);
+    ++step;
+    const at::Tensor rows = logits.isfinite().all(1);
+    const bool* good = rows.const_data_ptr<bool>();
+    for (std::int64_t r = 0; r < rows.size(0); ++r)
+      if (!good[r]) throw NonFiniteScores(r / each, step);
+    return logits;
+  };
+}
+
 void check_left_padding(const at::Tensor& mask) {
   if (mask.defined() && mask.select(1, mask.size(1) - 1).eq(0).any().item<bool>())
     throw DataError("prompts must be padded on the left: the last column of attention_mask has a 0");
 }
 
 }  // namespace
+
+NonFiniteScores::NonFiniteScores(std::int64_t row, std::int64_t step)
+    : DataError("generation: the model's scores for new token " + std::to_string(step) + " of prompt " +
+                std::to_string(row + 1) + " are not finite (NaN or infinite). Weights hold such values, or the " +
+                "precision is too low for them: try float32 or bfloat16 instead of float16"),
+      row(row),
+      step(step) {}
 
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
                           const GenerationConfig& config, bool want_scores, const TokenCallback& on_tokens) {
@@ -169,8 +190,9 @@ GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::T
   auto prompts = causal ? tensor::on_host(input_ids)
                         : at::full({batch, 1}, config.decoder_start_token_id, at::TensorOptions().dtype(at::kLong));
   const std::int64_t each = config.do_sample ? config.num_return_sequences : config.num_beams;
-  const auto next = causal ? continue_prompts(model, input_ids, attention_mask, each)
-                           : continue_source(model, input_ids, attention_mask);
+  const auto next = finite(causal ? continue_prompts(model, input_ids, attention_mask, each)
+                                  : continue_source(model, input_ids, attention_mask),
+                           each);
   const std::int64_t max_length =
       config.max_new_tokens > 0 ? prompts.size(1) + config.max_new_tokens : config.max_length;
   if (max_length <= prompts.size(1)) {

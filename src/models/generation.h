@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/model.h"
+#include "tessera/base/error.h"
 
 namespace tessera::models {
 
@@ -54,12 +55,19 @@ struct GenerationOutput {
   std::vector<at::Tensor> scores;  // processed scores of each step, [rows, V]; not of beam search; only when asked for
 };
 
+/// The model's scores hold a NaN or an infinity: no token follows from them.
+struct NonFiniteScores : DataError {
+  NonFiniteScores(std::int64_t row, std::int64_t step);
+  std::int64_t row = 0;   // of input_ids
+  std::int64_t step = 0;  // the first new token's is 1
+};
+
 /// Called after every step of greedy search or sampling with the new tokens [rows] (padding for rows that have ended).
 using TokenCallback = std::function<void(const at::Tensor& tokens)>;
 
 /// input_ids, attention_mask: [B, S]; the mask may be undefined. Causal models continue the prompts, which are padded
 /// on the left (DataError otherwise). Runs in eval mode and without grad, and puts the mode back.
-/// The results are on the CPU, wherever the model is.
+/// NonFiniteScores as soon as the model gives such. The results are on the CPU, wherever the model is.
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
                           const GenerationConfig& config, bool want_scores = false,
                           const TokenCallback& on_tokens = {});

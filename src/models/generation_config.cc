@@ -67,14 +67,15 @@ GenerationConfig read_generation_config(const std::string& folder, const ModelCo
   c.eos_token_ids = {model.eos_token_id};
   c.pad_token_id = model.pad_token_id;
   c.decoder_start_token_id = model.decoder_start_token_id;
-  const auto model_file = folder + "/config.json";
+  const auto model_file = folder + "/config.json", file = folder + "/generation_config.json";
+  const bool has_own = is_there(file);
   if (is_there(model_file)) {
     const auto json = families::read_json(model_file);
+    if (!has_own) read_generation_json(json, model_file, c);  // as files had it before they were two
     read_end_tokens(families::ConfigReader(json, model_file), json, c);
   }
-  const auto file = folder + "/generation_config.json";
-  if (!is_there(file)) return c;
-  read_generation_json(families::read_json(file), file, c);
+  if (c.pad_token_id < 0) c.pad_token_id = model.pad_token_id;
+  if (has_own) read_generation_json(families::read_json(file), file, c);
   return c;
 }
 

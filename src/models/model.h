@@ -90,6 +90,7 @@ struct ModelConfig {
   ModelKind kind = ModelKind::kSeq2Seq;
   std::int64_t max_positions = 0;            // longest row that the position table carries; 0: any
   std::string output_embedding = "lm_head";  // module name of the output head, tied or not
+  std::string note;                          // about keys of config.json that nobody here knows; empty: none
 };
 
 class Model : public nn::Block<ModelInput, ModelOutput> {
@@ -99,7 +100,7 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
   /// The family's initial values (transformers' _init_weights) for one parameter; `key` decides every number.
   virtual void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const = 0;
   /// Gives a tied output head a matrix of its own, ModelConfig::output_embedding, with the embedding's values (which
-  /// source_name() finds under the embedding's name). False: nothing was changed.
+  /// NamesInFiles finds under the embedding's name). False: nothing was changed.
   virtual bool untie_head() { return false; }
 };
 
@@ -117,10 +118,6 @@ struct BuildOptions {
 /// Builds the modules without memory for the parameters (tensor::make_detached). ConfigError for an unknown model_type:
 /// lists the known ones and the nearest.
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, const BuildOptions& options = {});
-
-/// Name of a parameter in a weight file: its own, that of a tensor tied to it (files of different ages keep different
-/// ones), or with PEFT's ".base_layer". Empty: the file has none of them.
-std::string source_name(const io::TensorSource& source, const std::string& parameter);
 
 /// Unsharded: allocates every detached parameter and reads it from the source. DataError names what is missing, has
 /// another shape, or is in the source but not in the model. Adapters (lora_*) are left as they are.

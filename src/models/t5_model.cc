@@ -141,13 +141,13 @@ nn::Layer& T5ForConditionalGeneration::head() {
 }
 
 at::Tensor T5ForConditionalGeneration::logits(const at::Tensor& hidden) {
-  return head()(config_.tied ? hidden * std::pow(static_cast<double>(config_.d_model), -0.5) : hidden);
+  return head()(config_.scales_head ? hidden * std::pow(static_cast<double>(config_.d_model), -0.5) : hidden);
 }
 
 void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tensor& hidden,
                                             const nn::GradientSlot& slot, ModelOutput& out) {
   const auto labels = in.labels.flatten();
-  const double scale = config_.tied ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
+  const double scale = config_.scales_head ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
   const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
   nn::CrossEntropyOptions options{
       .scale = scale, .normalizer = normalizer(in), .loss_scale = in.loss_scale, .weight_gradient = slot};

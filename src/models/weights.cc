@@ -3,6 +3,7 @@
 #include "base/weight_names.h"
 #include "io/tensor_source.h"
 #include "models/model.h"
+#include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -11,26 +12,6 @@ namespace {
 
 bool is_adapter(const std::string& name) {
   return name.find(".lora_") != std::string::npos;
-}
-
-// Names under which files keep a table that several modules share.
-std::vector<std::string> tied_names(const std::string& parameter) {
-  if (parameter == "shared.weight") return {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
-  if (parameter == "lm_head.weight" || parameter == "embed_out.weight")  // of a head that was untied here
-    return {"model.embed_tokens.weight",          "transformer.wte.weight",   "model.decoder.embed_tokens.weight",
-            "transformer.word_embeddings.weight", "gpt_neox.embed_in.weight", "shared.weight"};
-  // What the first BERT files called them.
-  for (const auto& [now, then] :
-       {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"}, {".LayerNorm.bias", ".LayerNorm.beta"}}) {
-    if (parameter.ends_with(now)) return {parameter.substr(0, parameter.size() - std::string(now).size()) + then};
-  }
-  return {};
-}
-
-// Files of a base model alone ("h.0.ln_1.weight") lack the first part of the name ("transformer.").
-std::string without_prefix(const std::string& parameter) {
-  const auto dot = parameter.find('.');
-  return dot == std::string::npos ? std::string() : parameter.substr(dot + 1);
 }
 
 std::string shape_text(at::IntArrayRef shape) {
@@ -47,28 +28,15 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::string source_name(const io::TensorSource& source, const std::string& parameter) {
-  if (source.find(parameter)) return parameter;
-  const auto dot = parameter.rfind('.');
-  if (dot != std::string::npos) {
-    const auto wrapped = parameter.substr(0, dot) + ".base_layer" + parameter.substr(dot);
-    if (source.find(wrapped)) return wrapped;
-  }
-  for (const auto& name : tied_names(parameter)) {
-    if (source.find(name)) return name;
-  }
-  const auto bare = without_prefix(parameter);
-  return !bare.empty() && source.find(bare) ? bare : std::string();
-}
-
 void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
   std::set<std::string> used;
   std::vector<std::string> missing;
   bool has_head = false;
+  const NamesInFiles names(model);
   for (auto& item : model.named_parameters()) {
     if (is_adapter(item.key())) continue;
     has_head = has_head || item.key() == "lm_head.weight" || item.key() == "embed_out.weight";
-    const auto name = source_name(source, item.key());
+    const auto name = names.in(source, item.key());
     if (name.empty()) {
       missing.push_back(item.key());
       continue;

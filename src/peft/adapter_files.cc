@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/open_file.h"
+#include "models/names_in_files.h"
 #include "peft/slots.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
@@ -111,13 +112,31 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const L
   return entries;
 }
 
+std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& model, std::int64_t vocab_size) {
+  const auto parameters = model.named_parameters();
+  const models::NamesInFiles names(model);
+  std::int64_t rows = vocab_size;
+  const auto source = io::open_weights(find_file(folder));
+  for (const auto& info : source->tensors()) {
+    const auto* table = parameters.find(names.parameter_of(plain_parameter(info.name)));
+    if (table && table->dim() == 2 && info.shape.size() == 2 && table->size(0) == vocab_size &&
+        table->size(1) == info.shape[1])
+      rows = std::max(rows, info.shape[0]);
+  }
+  return rows;
+}
+
 AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const LoraConfig& config) {
   const std::string file = find_file(folder);
   source_ = io::open_weights(file);
   std::set<std::string> used;
+  const models::NamesInFiles known(model);
   const auto parameters = model.named_parameters();
   for (const auto& entry : adapter_entries(model, config)) {
-    const auto names = spellings(entry);
+    auto names = spellings(entry);
+    for (const auto& info : source_->tensors()) {  // of a table that is tied: the others
+      if (known.parameter_of(plain_parameter(info.name)) == entry.parameter) names.push_back(info.name);
+    }
     const auto name = std::find_if(names.begin(), names.end(), [&](const auto& n) { return source_->find(n); });
     if (name == names.end()) {
       // A base weight that PEFT may or may not have kept; a model that was adapted before has it.
@@ -134,10 +153,9 @@ AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& mode
   }
   for (const auto& info : source_->tensors()) {
     if (used.contains(info.name) || is_redundant(info.name)) continue;
-    const auto base = plain_parameter(info.name);
-    if (base == "lm_head.weight" && !parameters.contains(base)) continue;  // a tied head's copy of the embedding
-    const bool embedding = base.ends_with("embed_tokens.weight") || base.ends_with("lm_head.weight");
-    if (embedding && parameters.contains(base)) {
+    const auto plain = plain_parameter(info.name), base = known.parameter_of(plain);
+    if (base != plain && names_.contains(base)) continue;  // a copy of the table that it is tied to
+    if (models::NamesInFiles::is_table(base)) {
       if (parameters[base].sizes() != at::IntArrayRef(info.shape)) {
         throw DataError(
             file + " holds '" + info.name + "' for another vocabulary than the base model's; resize the model", file);

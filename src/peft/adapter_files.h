@@ -38,6 +38,10 @@ class AdapterFile {
   std::map<std::string, std::string> names_;  // parameter -> name in source_
 };
 
+/// Rows of the token tables that the folder's file keeps, where they are more than the `vocab_size` of the model (not
+/// adapted yet): its vocabulary has grown. Else `vocab_size`.
+std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& model, std::int64_t vocab_size);
+
 /// All values of the folder's file into an unsharded model.
 void load_adapter(nn::HookedModule& model, const LoraConfig& config, const std::string& folder);
 

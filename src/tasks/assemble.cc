@@ -5,7 +5,9 @@
 
 #include "checkpoint/pretrained.h"
 #include "io/resized_source.h"
+#include "models/check_sizes.h"
 #include "models/gguf_model.h"
+#include "models/names_in_files.h"
 #include "peft/adapter_files.h"
 
 namespace tessera::tasks {
@@ -40,10 +42,20 @@ std::vector<std::string> grow_tables(fsdp::FsdpOptions& fsdp, const models::Mode
 
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
-  a.model = models::build_model(options.model_folder, &a.config,
-                                {.dtype = options.dtype,
-                                 .min_vocab_size = options.min_vocab_size,
-                                 .attn_implementation = options.attn_implementation});
+  fsdp::FsdpOptions fsdp = options.fsdp;
+  if (!fsdp.source) fsdp.source = models::open_model_weights(options.model_folder);
+  models::check_sizes(options.model_folder, *fsdp.source);
+  models::BuildOptions build{.dtype = options.dtype,
+                             .min_vocab_size = options.min_vocab_size,
+                             .attn_implementation = options.attn_implementation};
+  a.model = models::build_model(options.model_folder, &a.config, build);
+  if (!options.adapter_folder.empty()) {
+    const auto rows = peft::kept_vocabulary(options.adapter_folder, *a.model, a.config.vocab_size);
+    if (rows > a.config.vocab_size) {
+      build.min_vocab_size = rows;
+      a.model = models::build_model(options.model_folder, &a.config, build);
+    }
+  }
   if (!options.adapter_folder.empty()) {
     a.lora = peft::read_adapter_config(options.adapter_folder);
   } else {
@@ -57,12 +69,12 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     a.parameters += p.numel();
     if (p.requires_grad()) a.trainable += p.numel();
   }
-  fsdp::FsdpOptions fsdp = options.fsdp;
-  if (!fsdp.source) fsdp.source = models::open_model_weights(options.model_folder);
   if (!fsdp.source_name) {
-    fsdp.source_name = [source = fsdp.source](const std::string& name) { return models::source_name(*source, name); };
+    fsdp.source_name = [source = fsdp.source, names = models::NamesInFiles(*a.model)](const std::string& name) {
+      return names.in(*source, name);
+    };
   }
-  if (options.min_vocab_size > 0) {
+  if (build.min_vocab_size > 0) {
     auto grown = grow_tables(fsdp, *a.model, a.config.vocab_size);
     if (a.lora && !grown.empty()) {  // an adapter for new tokens is of no use without their rows
       const bool has_head = std::find(grown.begin(), grown.end(), a.config.output_embedding) != grown.end();

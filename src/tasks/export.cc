@@ -9,9 +9,10 @@
 #include "base/open_file.h"
 #include "checkpoint/open_state.h"
 #include "config/options.h"
+#include "families/model_folder.h"
 #include "models/model.h"
+#include "models/names_in_files.h"
 #include "tasks/merge.h"
-#include "tasks/model_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 
 struct ExportOptions {
   std::string checkpoint, output, base, adapter;
+  checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool merge = false, overwrite = false;
 };
 
@@ -38,22 +40,28 @@ std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState
     if (const auto at = name.find(".default"); at != std::string::npos) name.erase(at, 8);
     return name;
   };
-  for (auto& info : infos) info.name = stored_name(info.name);
+  const auto dtype = checkpoint::chosen_dtype(o.dtype);
+  for (auto& info : infos) {
+    info.name = stored_name(info.name);
+    info.dtype = checkpoint::stored_as(info.dtype, dtype);
+  }
   io::SafetensorsWriter writer(o.output + "/adapter_model.safetensors", infos);
   for (const auto& info : state.source->tensors())
-    writer.write(stored_name(info.name), io::read_tensor(*state.source, info.name));
+    writer.write(stored_name(info.name), checkpoint::to_stored(io::read_tensor(*state.source, info.name),
+                                                               checkpoint::stored_as(info.dtype, dtype), info.name));
   writer.commit();
   write_file_atomically(o.output + "/adapter_config.json", read_file(config_folder + "/adapter_config.json"));
-  checkpoint::copy_model_files(o.checkpoint, o.output);
+  checkpoint::copy_model_files({.model = {}, .tokenizer = checkpoint::tokenizer_among({o.checkpoint, config_folder})},
+                               o.output);
   return fmt::format("adapter of {} tensors saved in {}\n", infos.size(), o.output);
 }
 
 /// The folder with config.json: the named one, the checkpoint itself, or the base that its adapter names.
 std::string config_folder(const ExportOptions& o) {
-  if (!o.base.empty()) return find_model_folder(o.base);
+  if (!o.base.empty()) return families::find_model_folder(o.base);
   if (is_there(o.checkpoint + "/config.json")) return o.checkpoint;
   if (is_there(o.checkpoint + "/adapter_config.json"))
-    return find_model_folder(peft::read_adapter_config(o.checkpoint).base_model_name_or_path);
+    return families::find_model_folder(families::base_name_of(o.checkpoint));
   throw ConfigError("'" + o.checkpoint + "' has no config.json; name the folder of the model that was trained with " +
                         "--model_name_or_path",
                     "model_name_or_path");
@@ -62,8 +70,9 @@ std::string config_folder(const ExportOptions& o) {
 void check_complete(const models::Model& model, const io::TensorSource& source, const std::string& found) {
   std::string missing;
   int count = 0;
+  const models::NamesInFiles names(model);
   for (const auto& item : model.named_parameters()) {
-    if (!models::source_name(source, item.key()).empty()) continue;
+    if (!names.in(source, item.key()).empty()) continue;
     if (++count <= 5) missing += (missing.empty() ? "" : ", ") + item.key();
   }
   if (count > 0)
@@ -82,7 +91,13 @@ std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& 
   }
   std::shared_ptr<io::TensorSource> source =
       state.kind == checkpoint::OpenedState::Kind::kModel ? state.source : nullptr;
-  return write_model({.model_folder = folder, .adapter_folder = adapter, .source = source, .output = o.output}, group);
+  return write_model({.model_folder = folder,
+                      .adapter_folder = adapter,
+                      .source = source,
+                      .output = o.output,
+                      .tokenizer_folder = o.checkpoint,
+                      .dtype = o.dtype},
+                     group);
 }
 
 }  // namespace
@@ -101,6 +116,8 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
   table.add(&o.adapter, {"--adapter_name_or_path", "--adapter"},
             "folder with adapter_config.json, where the checkpoint has none");
   table.add(&o.merge, {"--merge"}, "fold the checkpoint's adapter into the weights of its model");
+  table.add_enum(&o.dtype, checkpoint::dtype_choices(), {"--dtype"},
+                 "of the weights; auto: as config.json says, an adapter's as they are");
   table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();

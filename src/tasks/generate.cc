@@ -6,10 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "checkpoint/model_files.h"
+#include "families/model_folder.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/left_padding.h"
-#include "tasks/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
@@ -55,12 +56,17 @@ class Generator {
  public:
   Generator(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out)
       : options_(options), group_(std::move(group)), out_(out) {
-    const auto folder = find_model_folder(options.model);
-    tokenizer_folder_ = options.tokenizer.empty() ? folder : options.tokenizer;
+    const auto place = families::find_model(options.model);
+    if (!place.adapter.empty() && !options.adapter.empty())
+      throw ConfigError("--model '" + options.model + "' is an adapter itself; with --adapter, name its base model",
+                        "adapter");
+    const auto& folder = place.folder;
+    const std::string adapter = options.adapter.empty() ? place.adapter : options.adapter;
+    tokenizer_folder_ = options.tokenizer.empty() ? checkpoint::tokenizer_among({adapter, folder}) : options.tokenizer;
     tokenizer_ = text::open_tokenizer(tokenizer_folder_);
     auto fsdp = fsdp_options(config::from_environment());
     fsdp.gather = options.gather;
-    loaded_ = assemble({.model_folder = folder, .adapter_folder = options.adapter, .fsdp = std::move(fsdp)}, group_);
+    loaded_ = assemble({.model_folder = folder, .adapter_folder = adapter, .fsdp = std::move(fsdp)}, group_);
     settings_ = models::read_generation_config(folder, loaded_.config);
     models::read_generation_json(options.settings, "command line", settings_);
     settings_.seed = static_cast<std::uint64_t>(options.seed);
@@ -72,8 +78,12 @@ class Generator {
     const auto step = static_cast<std::size_t>(options_.batch_size);
     for (std::size_t begin = 0; begin < prompts.size(); begin += step) {
       const auto end = std::min(prompts.size(), begin + step);
-      answer(
-          {prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
+      try {
+        answer(
+            {prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
+      } catch (const models::NonFiniteScores& e) {  // of a batch; the user counts from the file's start
+        throw models::NonFiniteScores(static_cast<std::int64_t>(begin) + e.row, e.step);
+      }
     }
     if (expected_ > 0) err << fmt::format("exact match: {} of {}\n", matches_, expected_);
   }

@@ -90,8 +90,9 @@ void check(const GenerateOptions& o, config::Problems& problems) {
 config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) {
   config::OptionTable table("tessera generate", "continues prompts, or answers conversations through a chat template");
   const char* group = "Model and text";
-  table.add(&o.model, {"--model", "--model_name_or_path"}, "folder of the model", group).required();
-  table.add(&o.tokenizer, {"--tokenizer", "--tokenizer_name_or_path"}, "if not the model's folder", group);
+  table.add(&o.model, {"--model", "--model_name_or_path"}, "folder of the model, or of an adapter", group).required();
+  table.add(&o.tokenizer, {"--tokenizer", "--tokenizer_name_or_path"}, "if not the adapter's or the model's folder",
+            group);
   table.add(&o.adapter, {"--adapter", "--adapter_name_or_path"}, "folder of a LoRA adapter", group);
   table.add(&o.prompt, {"--prompt"}, "text to continue", group);
   table.add(&o.message, {"--message"}, "user message to answer, through the chat template", group);

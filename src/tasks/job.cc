@@ -30,6 +30,7 @@ void describe(const Assembled& model, std::optional<bool> print_model, std::ostr
   report.trainable = model.trainable;
   report.total = model.parameters;
   out << model.adapters.value_or(report).trainable_line() << "\n";
+  if (!model.config.note.empty()) out << model.config.note << "\n";
   if (!print_model.value_or(true)) return;
   const std::string text = model.sharded->to_string();
   const auto lines = std::count(text.begin(), text.end(), '\n') + 1;
@@ -40,13 +41,20 @@ void describe(const Assembled& model, std::optional<bool> print_model, std::ostr
   }
 }
 
-void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder,
-                  checkpoint::SaveQueue* queue) {
+void save_trained(Assembled& model, const ResultFiles& files, const std::string& folder, checkpoint::SaveQueue* queue) {
+  checkpoint::SaveQueue now;
+  checkpoint::SaveQueue& used = queue ? *queue : now;
+  const checkpoint::SaveOptions options{.files = {.model = files.model_folder, .tokenizer = files.tokenizer_path},
+                                        .vocab_size = model.config.vocab_size,
+                                        .dtype = checkpoint::chosen_dtype(files.dtype)};
   if (model.lora) {
-    checkpoint::save_adapter(*model.sharded, *model.model, *model.lora, folder, queue);
+    checkpoint::save_adapter(*model.sharded, *model.model, *model.lora, options, folder, &used);
   } else {
-    checkpoint::save_pretrained(*model.sharded, base_folder, folder, model.config.vocab_size, queue);
+    checkpoint::save_pretrained(*model.sharded, options, folder, &used);
   }
+  comm::Communicator& group = model.sharded->group();
+  if (group.rank() == 0) used.push([tokenizer = files.tokenizer, folder] { tokenizer->save(folder); });
+  if (!queue) checkpoint::throw_failure_of_any(group, now.take_failure(), folder);
 }
 
 void set_torch_state(const Assembled& model, train::CheckpointContent& content) {

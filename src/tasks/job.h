@@ -6,17 +6,27 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/model_files.h"
 #include "checkpoint/save_queue.h"
 #include "report/metrics.h"
 #include "tasks/assemble.h"
+#include "text/tokenizer.h"
 #include "train/session.h"
 
 namespace tessera::tasks {
 
 /// The trainable-parameters line and, when asked for, the sharded model; unset: unless that is long.
 void describe(const Assembled& model, std::optional<bool> print_model, std::ostream& out);
-/// Collective: the adapter, or the whole model with the files of `base_folder`. queue: see checkpoint/pretrained.h.
-void save_trained(Assembled& model, const std::string& base_folder, const std::string& folder,
+/// What a result takes along.
+struct ResultFiles {
+  std::string model_folder;  // of the base
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::string tokenizer_path;  // where it was opened
+  checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
+};
+/// Collective: the adapter, or the whole model; with it the tokenizer and what else travels (checkpoint/model_files.h).
+/// queue: see checkpoint/pretrained.h.
+void save_trained(Assembled& model, const ResultFiles& files, const std::string& folder,
                   checkpoint::SaveQueue* queue = nullptr);
 /// Fills torch_state and the names of parameters in Accelerate's files: the type that the launch asks for.
 void set_torch_state(const Assembled& model, train::CheckpointContent& content);

@@ -9,12 +9,12 @@
 #include "checkpoint/pretrained.h"
 #include "config/options.h"
 #include "families/config_reader.h"
+#include "families/model_folder.h"
 #include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
 #include "peft/lora.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
-#include "tasks/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
@@ -25,23 +25,29 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   fsdp.precision = {};  // as stored
   fsdp.source = o.source;
   const auto json = models::read_model_config(o.model_folder);
-  const auto dtype =
-      io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
+  auto dtype = checkpoint::chosen_dtype(o.dtype);
+  if (!dtype)
+    dtype =
+        io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
   Assembled a = assemble(
       {.model_folder = o.model_folder, .adapter_folder = o.adapter_folder, .dtype = dtype, .fsdp = fsdp}, group);
+  const checkpoint::SaveOptions options{
+      .files = {.model = o.model_folder,
+                .tokenizer = checkpoint::tokenizer_among({o.tokenizer_folder, o.model_folder})},
+      .vocab_size = a.config.vocab_size};
   const auto save_tokenizer = [&] {
-    const auto gguf = models::gguf_file_of(o.model_folder);  // its tokenizer is no file that could be copied
+    const auto gguf = models::gguf_file_of(options.files.tokenizer);  // its tokenizer is no file that could be copied
     if (group->rank() != 0 || !gguf) return;
     const auto header = read_gguf_header(*gguf);
     if (header.texts("tokenizer.ggml.merges") || header.numbers("tokenizer.ggml.scores"))
-      text::open_tokenizer(o.model_folder)->save(o.output);
+      text::open_tokenizer(options.files.tokenizer)->save(o.output);
   };
   if (!a.adapters) {
-    checkpoint::save_pretrained(*a.sharded, o.model_folder, o.output);
+    checkpoint::save_pretrained(*a.sharded, options, o.output);
     save_tokenizer();
     return fmt::format("{} with {} parameters saved in {}\n", a.config.model_type, a.parameters, o.output);
   }
-  checkpoint::save_merged(*a.sharded, *a.model, o.model_folder, o.output,
+  checkpoint::save_merged(*a.sharded, *a.model, options, o.output,
                           a.adapters->untied ? checkpoint::Head::kUntied : checkpoint::Head::kAsInBase);
   save_tokenizer();
   return fmt::format("{} with {} merged adapters saved in {}\n", a.config.model_type, a.adapters->adapted.size(),
@@ -50,28 +56,35 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
 
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
   std::string base, adapter, output;
+  checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool overwrite = false;
   config::OptionTable table("tessera merge", "folds an adapter into the weights of its model; also under launch");
   table.add(&base, {"--model_name_or_path", "--model"},
             "folder of the base model; default: the one that the adapter names");
   table.add(&adapter, {"--adapter_name_or_path", "--adapter"}, "folder of the adapter").required();
   table.add(&output, {"--output_dir"}, "folder to write: model.safetensors, config.json, tokenizer files").required();
+  table.add_enum(&dtype, checkpoint::dtype_choices(), {"--dtype"}, "of the weights; auto: as config.json says");
   table.add(&overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
     return 0;
   }
-  if (base.empty()) base = peft::read_adapter_config(adapter).base_model_name_or_path;
+  if (base.empty()) base = families::base_name_of(adapter);
   if (base.empty()) {
     throw ConfigError("'" + adapter + "' does not say which model it is for; name its folder with --model_name_or_path",
                       "model_name_or_path");
   }
-  const std::string folder = find_model_folder(base), file = output + "/model.safetensors";
+  const std::string folder = families::find_model_folder(base), file = output + "/model.safetensors";
   if (!overwrite && std::filesystem::exists(file)) {
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
   }
   auto group = comm::connect();
-  const std::string line = write_model({.model_folder = folder, .adapter_folder = adapter, .output = output}, group);
+  const std::string line = write_model({.model_folder = folder,
+                                        .adapter_folder = adapter,
+                                        .output = output,
+                                        .tokenizer_folder = adapter,
+                                        .dtype = dtype},
+                                       group);
   if (group->rank() == 0) out << line;
   group->barrier();
   return 0;

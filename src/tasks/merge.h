@@ -17,9 +17,10 @@ struct WriteModelOptions {
   std::string adapter_folder;  // merged in; empty: none
   std::shared_ptr<io::TensorSource> source = nullptr;
   std::string output;
+  std::string tokenizer_folder = {};                               // first choice; else the model's
+  checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;  // auto: that which config.json names
 };
-/// Collective. A Hugging Face folder, streamed unit by unit, in the dtype that config.json names. Returns a line for
-/// the terminal.
+/// Collective. A Hugging Face folder, streamed unit by unit. Returns a line for the terminal.
 std::string write_model(const WriteModelOptions& options, const std::shared_ptr<comm::Communicator>& group);
 
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);

@@ -10,12 +10,12 @@
 #include <ostream>
 #include <sstream>
 
+#include "families/model_folder.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/job.h"
-#include "tasks/model_folder.h"
 #include "tasks/seq2seq_data.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
@@ -70,14 +70,16 @@ class Seq2SeqJob {
         out_(out),
         err_(err),
         bars_(report::bar_style(group_->rank(), o_.disable_tqdm)),
-        folder_(find_model_folder(o_.model_name_or_path)) {}
+        folder_(families::find_model_folder(o_.model_name_or_path)),
+        tokenizer_path_(o_.tokenizer_name_or_path.empty()
+                            ? checkpoint::tokenizer_among({o_.adapter.adapter_name_or_path, folder_})
+                            : o_.tokenizer_name_or_path) {}
 
   /// False when it was interrupted.
   bool run() {
     manual_seed(static_cast<std::uint64_t>(o_.seed));  // draws differ by row, not by rank
     model_ = assemble(assemble_options(o_, folder_), group_);
-    const std::string tokenizer = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
-    data_ = load_seq2seq_data(o_, tokenizer, model_.config.vocab_size);
+    data_ = load_seq2seq_data(o_, tokenizer_path_, model_.config.vocab_size);
     describe();
     const bool finished = o_.do_train ? train() : evaluate_only();
     const auto memory = tasks::report_memory(*group_, out_);
@@ -129,9 +131,7 @@ class Seq2SeqJob {
 
   train::CheckpointContent checkpoint_content() {
     train::CheckpointContent content;
-    content.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
-      save_trained(model_, folder_, folder, &queue);
-    };
+    content.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) { save_to(folder, &queue); };
     content.torch_optimizer = {
         .beta1 = o_.adam_beta1, .beta2 = o_.adam_beta2, .eps = o_.adam_epsilon, .weight_decay = o_.weight_decay};
     set_torch_state(model_, content);
@@ -195,8 +195,12 @@ class Seq2SeqJob {
     return true;
   }
 
+  void save_to(const std::string& folder, checkpoint::SaveQueue* queue = nullptr) {
+    save_trained(model_, {folder_, data_.tokenizer, tokenizer_path_, o_.checkpoints.save_dtype}, folder, queue);
+  }
+
   void save() {
-    save_trained(model_, folder_, o_.checkpoints.output_dir);
+    save_to(o_.checkpoints.output_dir);
     out_ << saved_line(model_, o_.checkpoints.output_dir) << std::flush;
   }
 
@@ -205,7 +209,7 @@ class Seq2SeqJob {
   std::ostream& out_;
   std::ostream& err_;
   report::BarStyle bars_;
-  std::string folder_;
+  std::string folder_, tokenizer_path_;
   std::unique_ptr<report::MetricsFile> metrics_;
   Assembled model_;
   Seq2SeqData data_;

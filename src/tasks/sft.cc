@@ -6,12 +6,12 @@
 #include <ostream>
 #include <sstream>
 
+#include "families/model_folder.h"
 #include "models/causal_lm.h"
 #include "tasks/answer_samples.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/job.h"
-#include "tasks/model_folder.h"
 #include "tasks/sft_training.h"
 #include "tasks/training_tokenizer.h"
 #include "tessera/base/error.h"
@@ -68,8 +68,10 @@ class SftJob {
         out_(out),
         err_(err),
         notes_(o_.notes),
-        folder_(find_model_folder(o_.model_name_or_path)),
-        tokenizer_path_(o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path) {}
+        folder_(families::find_model_folder(o_.model_name_or_path)),
+        tokenizer_path_(o_.tokenizer_name_or_path.empty()
+                            ? checkpoint::tokenizer_among({o_.adapter.adapter_name_or_path, folder_})
+                            : o_.tokenizer_name_or_path) {}
 
   /// False when it was interrupted.
   bool run() {
@@ -143,7 +145,7 @@ class SftJob {
     session_task.compute_dtype = compute_dtype_;
     session_task.flops_per_token = flops_per_token(*model_.model);
     session_task.checkpoints.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
-      save(folder, queue);
+      save(folder, &queue);
     };
     session_task.checkpoints.torch_optimizer = {.beta1 = o_.training.adam_beta1,
                                                 .beta2 = o_.training.adam_beta2,
@@ -185,17 +187,13 @@ class SftJob {
                           o_.training.per_device_eval_batch_size, out_);
   }
 
-  void save(const std::string& folder, checkpoint::SaveQueue& queue) {
-    save_trained(model_, folder_, folder, &queue);
-    if (group_->rank() != 0) return;
-    queue.push([this, folder] { tokenizer_.tokenizer->save(folder); });
+  void save(const std::string& folder, checkpoint::SaveQueue* queue = nullptr) {
+    save_trained(model_, {folder_, tokenizer_.tokenizer, tokenizer_path_, o_.training.save_dtype}, folder, queue);
   }
 
   void save_result() {
-    checkpoint::SaveQueue now;
     const std::string& folder = o_.training.output_dir;
-    save(folder, now);
-    checkpoint::throw_failure_of_any(*group_, now.take_failure(), folder);
+    save(folder);
     out_ << saved_line(model_, folder) << upload_hint(o_.upload, folder) << std::flush;
   }
 

@@ -14,11 +14,11 @@
 #include <sstream>
 
 #include "checkpoint/torch_state.h"
+#include "families/model_folder.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/job.h"
-#include "tasks/model_folder.h"
 #include "tasks/pair_training.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
@@ -64,7 +64,7 @@ class SummarizeJob {
         out_(out),
         err_(err),
         bars_(report::bar_style(group_->rank(), o_.disable_tqdm)),
-        folder_(find_model_folder(o_.model_name_or_path)) {}
+        folder_(families::find_model_folder(o_.model_name_or_path)) {}
 
   /// False when it was interrupted.
   bool run() {
@@ -87,9 +87,9 @@ class SummarizeJob {
                       "with --run_validation false");
     }
     tokenizer_path_ = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
-    const auto tokenizer = text::open_tokenizer(tokenizer_path_);
-    train_ = tokenize_wikihow(std::move(rows.train), *tokenizer, o_);
-    validation_ = tokenize_wikihow(std::move(rows.validation), *tokenizer, o_);
+    tokenizer_ = text::open_tokenizer(tokenizer_path_);
+    train_ = tokenize_wikihow(std::move(rows.train), *tokenizer_, o_);
+    validation_ = tokenize_wikihow(std::move(rows.validation), *tokenizer_, o_);
     collate_ = {.padding = o_.pad_to_max_length ? data::Padding::kMaxLength : data::Padding::kLongest,
                 .max_source_length = o_.max_source_length,
                 .max_target_length = o_.max_target_length};
@@ -156,9 +156,7 @@ class SummarizeJob {
 
   train::CheckpointContent checkpoint_content() {
     train::CheckpointContent content;
-    content.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
-      save_trained(model_, folder_, folder, &queue);
-    };
+    content.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) { save_to(folder, &queue); };
     set_torch_state(model_, content);
     return content;
   }
@@ -221,6 +219,10 @@ class SummarizeJob {
                           [&](const auto&, const auto&, const auto&) { bar.update(); });
   }
 
+  void save_to(const std::string& folder, checkpoint::SaveQueue* queue = nullptr) {
+    save_trained(model_, {folder_, tokenizer_, tokenizer_path_, o_.checkpoints.save_dtype}, folder, queue);
+  }
+
   /// Written under a hidden name: what is called T5-model-... is whole. Returns the path.
   std::string save(std::int64_t epoch, double loss) {
     const std::string prefix = fmt::format("{}-{}", epoch, rounded(loss));
@@ -231,7 +233,7 @@ class SummarizeJob {
         group_->broadcast_object(fmt::format("{}/.{}.{}", o_.checkpoints.output_dir, name, ::getpid()), 0);
     std::string saved;
     try {
-      save_trained(model_, folder_, partial);
+      save_to(partial);
       if (o_.save_torch_file) checkpoint::save_torch_model(*model_.sharded, partial + ".pt", tied_names());
       if (group_->rank() == 0) {
         saved = give_name(partial, o_.checkpoints.output_dir + "/" + name);
@@ -277,6 +279,7 @@ class SummarizeJob {
   std::ostream& err_;
   report::BarStyle bars_;
   std::string folder_, tokenizer_path_, date_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::unique_ptr<report::MetricsFile> metrics_;
   data::TokenizedPairs train_, validation_;
   data::CollateOptions collate_;

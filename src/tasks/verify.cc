@@ -9,6 +9,8 @@
 
 #include "base/file.h"
 #include "config/options.h"
+#include "families/model_folder.h"
+#include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
@@ -44,13 +46,18 @@ Verifier verifier_for(const std::string& folder) {
 
 Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
-  if (options.sharded) {
-    a = assemble({.model_folder = options.folder, .attn_implementation = kReferenceAttention, .fsdp = options.fsdp},
+  const auto place = families::find_model(options.folder);
+  if (options.sharded || !place.adapter.empty()) {
+    a = assemble({.model_folder = place.folder,
+                  .adapter_folder = place.adapter,
+                  .attn_implementation = kReferenceAttention,
+                  .fsdp = options.fsdp},
                  std::move(group));
     a.sharded->set_gradient_divisor(1.0);
   } else {
-    a.model = models::build_model(options.folder, &a.config, {.attn_implementation = kReferenceAttention});
-    models::load_weights(*a.model, *models::open_model_weights(options.folder));
+    models::check_sizes(place.folder, *models::open_model_weights(place.folder));
+    a.model = models::build_model(place.folder, &a.config, {.attn_implementation = kReferenceAttention});
+    models::load_weights(*a.model, *models::open_model_weights(place.folder));
   }
   return a;
 }
@@ -61,7 +68,8 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   std::string device = "auto";
   config::OptionTable table(
       "tessera verify", "compares a model folder with the reference tensors, generations or training run beside it");
-  table.positional(&options.folder, "DIR", "a model folder with io*.safetensors, or a run with expect.json");
+  table.positional(&options.folder, "DIR",
+                   "a folder of a model or adapter with io*.safetensors, or a run with expect.json");
   table.add(&options.sharded, {"--sharded"}, "through fully sharded units (a replayed run always is)");
   table.add(&options.logits_tolerance, {"--logits_tolerance"}, "largest difference relative to the largest magnitude");
   table.add(&options.grad_tolerance, {"--grad_tolerance"}, "the same for gradients");

@@ -72,7 +72,7 @@ bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Commu
   Comparison table;
   std::int64_t number = 0;
   for (const json& run : expect.at("runs")) {
-    GenerationConfig generation = models::read_generation_config(options.folder, loaded.config);
+    GenerationConfig generation = models::read_generation_config(loaded.config.folder, loaded.config);
     apply(run.at("kwargs"), generation);
     const std::string scores_key = fmt::format("scores.{}", number);
     const bool scores = io->find(scores_key) != nullptr;

@@ -11,9 +11,11 @@
 #include <ostream>
 
 #include "base/file.h"
+#include "families/model_folder.h"
 #include "io/tensor_source.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
+#include "models/names_in_files.h"
 #include "tasks/assemble.h"
 #include "tasks/sft_training.h"
 #include "tasks/verify.h"
@@ -109,7 +111,8 @@ Gradients collect_gradients(nn::HookedModule& model, fsdp::FullyShardedDataParal
   return grads;
 }
 
-void compare_gradients(Comparison& table, const io::TensorSource& io, const Gradients& grads, double tolerance) {
+void compare_gradients(Comparison& table, const io::TensorSource& io, const Gradients& grads,
+                       const models::NamesInFiles& names, double tolerance) {
   const std::string prefix = "grad.";
   double scale = 0;  // of all gradients: what is rounding noise is judged by it
   for (const auto& t : io.tensors()) {
@@ -118,7 +121,7 @@ void compare_gradients(Comparison& table, const io::TensorSource& io, const Grad
   for (const auto& t : io.tensors()) {
     if (!t.name.starts_with(prefix)) continue;
     const std::string name = t.name.substr(prefix.size());
-    const auto it = grads.find(name);
+    const auto it = grads.find(names.parameter_of(name));
     const at::Tensor expected = io::read_tensor(io, t.name);
     if (it == grads.end() && !expected.any().item<bool>()) {
       table.add("gradient " + name, 0.0, 0.0, tolerance);  // an expert that no token reached
@@ -163,7 +166,7 @@ RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
 }
 
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const auto weights = models::open_model_weights(options.folder);
+  const auto weights = models::open_model_weights(families::find_model(options.folder).folder);
   const Assembled loaded = load_model(options, group);
   const double unit = storage_unit(*weights);
   const double logits_tolerance = std::max(options.logits_tolerance, 16 * unit);
@@ -206,7 +209,8 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     if (backward) {
       result.loss.backward();
       result = {};
-      compare_gradients(table, *io, collect_gradients(*loaded.model, loaded.sharded.get()), options.grad_tolerance);
+      compare_gradients(table, *io, collect_gradients(*loaded.model, loaded.sharded.get()),
+                        models::NamesInFiles(*loaded.model), options.grad_tolerance);
     }
     if (fs::path(file).filename() == "io.safetensors")
       compare_router_loss(options.folder, *loaded.model, in, *group, logits_tolerance, table);

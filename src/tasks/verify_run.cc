@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "checkpoint/pretrained.h"
 #include "io/tensor_source.h"
+#include "models/names_in_files.h"
 #include "peft/adapter_files.h"
 #include "tasks/assemble.h"
 #include "tasks/replay.h"
@@ -184,9 +185,11 @@ void compare_final(Comparison& table, const Run& run, const Assembled& a, optim:
   const auto reference = io::open_safetensors(
       (run.folder / (run.peft ? "adapter_final/adapter_model.safetensors" : "final.safetensors")).string());
   const auto tensors = final_tensors(a);
+  const models::NamesInFiles names(*a.model);
   const auto noise = noisy_elements(run);
   for (const auto& info : reference->tensors()) {
-    const auto it = tensors.find(info.name);
+    const auto known = names.parameter_of(info.name);
+    const auto it = tensors.find(known.empty() ? info.name : known);
     if (is_redundant(info.name)) continue;
     if (it == tensors.end()) {
       table.fail("weights " + info.name, "is not among the trained parameters");
@@ -214,14 +217,17 @@ void compare_merged(Comparison& table, const Run& run, const Assembled& a) {
   if (!fs::exists(folder)) return;
   const auto reference = io::open_weights(folder.string());
   const auto noise = noisy_elements(run);
+  const models::NamesInFiles names(*a.model);
   std::set<std::string> seen;
   checkpoint::visit_merged(*a.sharded, *a.model, [&](const std::string& name, const at::Tensor& t) {
-    if (!reference->find(name)) return table.fail("merged " + name, "is not in the reference");
+    const auto stored = names.in(*reference, name);
+    if (stored.empty()) return table.fail("merged " + name, "is not in the reference");
     seen.insert(name);
-    table.add_weights("merged " + name, t, io::read_tensor(*reference, name), 1e-4, 1e-2, noise_of(noise, name));
+    table.add_weights("merged " + name, t, io::read_tensor(*reference, stored), 1e-4, 1e-2, noise_of(noise, name));
   });
   for (const auto& info : reference->tensors())
-    if (!seen.contains(info.name)) table.fail("merged " + info.name, "is not among the model's weights");
+    if (!seen.contains(names.parameter_of(info.name)))
+      table.fail("merged " + info.name, "is not among the model's weights");
 }
 
 /// The same parameters train, and as many are counted.
@@ -231,7 +237,11 @@ void compare_trainable(Comparison& table, const Run& run, const Assembled& a) {
   for (const auto& view : a.sharded->shards())
     if (view.trainable) ours.insert(view.name);
   std::set<std::string> theirs;
-  for (const auto& name : run.expect.at("trainable_names")) theirs.insert(plain_name(name));
+  const models::NamesInFiles names(*a.model);
+  for (const auto& name : run.expect.at("trainable_names")) {
+    const auto known = names.parameter_of(plain_name(name));
+    theirs.insert(known.empty() ? plain_name(name) : known);
+  }
   for (const auto& name : theirs)
     if (!ours.contains(name)) table.fail("trainable " + name, "does not train here");
   for (const auto& name : ours)
@@ -241,15 +251,19 @@ void compare_trainable(Comparison& table, const Run& run, const Assembled& a) {
   table.add("trainable all", count(a.adapters->total), run.expect.at("all").get<double>(), 0);
 }
 
-void compare_first_gradients(Comparison& table, const Run& run, fsdp::FullyShardedDataParallel& model) {
+void compare_first_gradients(Comparison& table, const Run& run, const Assembled& a) {
   const fs::path file = run.folder / "step0_grads.safetensors";
   if (!fs::exists(file)) return;
   const auto reference = io::open_safetensors(file.string());
   const auto noise = noisy_elements(run);
+  const models::NamesInFiles in_model(*a.model);
   std::map<std::string, std::string> names;  // ours -> theirs
   for (const auto& info : reference->tensors())
-    if (info.name.starts_with("grad.")) names[plain_name(info.name.substr(5))] = info.name;
-  model.visit_full_grads([&](const std::string& name, const at::Tensor& g) {
+    if (info.name.starts_with("grad.")) {
+      const auto plain = plain_name(info.name.substr(5)), known = in_model.parameter_of(plain);
+      names[known.empty() ? plain : known] = info.name;
+    }
+  a.sharded->visit_full_grads([&](const std::string& name, const at::Tensor& g) {
     const auto it = names.find(name);
     if (it == names.end()) return;
     const auto hidden = noise_of(noise, name);
@@ -309,7 +323,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
     const at::Tensor loss = (*a.model)(in).loss;
     loss.backward();
     const double value = train::sum_over_ranks(*group, loss.item<double>());
-    if (step == 0 && final_state) compare_first_gradients(table, run, model);
+    if (step == 0 && final_state) compare_first_gradients(table, run, a);
     const double norm = model.clip_grad_norm(run.clip > 0 ? run.clip : std::numeric_limits<double>::infinity());
     const double lr = schedule->lr(step);
     const auto at = static_cast<std::size_t>(step);

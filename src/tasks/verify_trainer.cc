@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "models/names_in_files.h"
 #include "tasks/replay.h"
 #include "tasks/verify.h"
 #include "tessera/base/error.h"
@@ -122,11 +123,14 @@ double step_loss(const TrainerRun& run, std::int64_t step, const Assembled& a, c
 void compare_final(Comparison& table, const TrainerRun& run, const std::string& folder, const Assembled& a) {
   const auto reference = io::open_safetensors(folder + "/final.safetensors");
   const double limit = run.lr * static_cast<double>(run.max_steps);
+  const models::NamesInFiles names(*a.model);
   std::set<std::string> seen;
   a.sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
-    if (!reference->find("final." + name)) return;
-    seen.insert("final." + name);
-    table.add_weights("weights " + name, t, io::read_tensor(*reference, "final." + name), 2e-5, limit);
+    for (const auto& info : reference->tensors()) {
+      if (!info.name.starts_with("final.") || names.parameter_of(info.name.substr(6)) != name) continue;
+      seen.insert(info.name);
+      table.add_weights("weights " + info.name.substr(6), t, io::read_tensor(*reference, info.name), 2e-5, limit);
+    }
   });
   for (const auto& info : reference->tensors())
     if (!seen.contains(info.name)) table.fail("weights " + info.name, "is not among the model's weights");

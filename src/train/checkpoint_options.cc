@@ -41,6 +41,8 @@ void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, St
       .add(&o.save_accelerate_state, {"--save_accelerate_state"},
            "checkpoints also hold what Accelerate writes under FSDP (the kind that fsdp_state_dict_type names)", group)
       .only_with(saving);
+  table.add_enum(&o.save_dtype, checkpoint::dtype_choices(), {"--save_dtype"},
+                 "of the weights in results and checkpoints; auto: as they are trained, float32", group);
   table.add(&o.resume_from_checkpoint, {"--resume_from_checkpoint"},
             "a checkpoint folder, or true: the newest of output_dir", group);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/model_files.h"
 #include "config/options.h"
 
 namespace tessera::train {
@@ -23,6 +24,7 @@ struct CheckpointOptions {
   bool save_only_model = false;
   bool save_in_background = true;
   bool save_accelerate_state = false;
+  checkpoint::WeightDtype save_dtype = checkpoint::WeightDtype::kAuto;
   std::string resume_from_checkpoint;  // a folder, or "true": the newest of output_dir
 
   /// Every `value` steps, a value below 1 meaning a part of `total_steps`; at least 1.

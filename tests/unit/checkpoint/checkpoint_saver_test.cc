@@ -36,7 +36,7 @@ class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
                    std::int64_t step) {
     const std::string folder = saver.begin(step, "");
     checkpoint::push_training_state(model, optimizer, checkpoint::training_state_folder(folder), saver.queue());
-    checkpoint::save_pretrained(model, folder, folder, 0, &saver.queue());
+    checkpoint::save_pretrained(model, {.files = {.model = folder, .tokenizer = {}}}, folder, &saver.queue());
     saver.end();
   }
   static void step(SmallNet& model, fsdp::FullyShardedDataParallel& sharded, optim::Optimizer& optimizer, int number,

@@ -58,7 +58,7 @@ class Restore : public ::testing::Test {
             step(model, sharded, optimizer, number);
             const std::string to = saver.begin(number + 1, "");
             checkpoint::push_training_state(sharded, optimizer, checkpoint::training_state_folder(to), saver.queue());
-            checkpoint::save_pretrained(sharded, to, to, 0, &saver.queue());
+            checkpoint::save_pretrained(sharded, {.files = {.model = to, .tokenizer = {}}}, to, &saver.queue());
             saver.end();
             auto now = weights(sharded);
             if (sharded.group().rank() == 0) out[static_cast<std::size_t>(number)] = std::move(now);

@@ -1,0 +1,170 @@
+#include "checkpoint/model_files.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/open_file.h"
+#include "models/gguf_model.h"
+#include "tessera/base/error.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ConfigJson = nlohmann::ordered_json;
+
+enum class Kind { kModel, kTokenizer, kStaysBehind };
+
+bool is_any_of(std::string_view name, auto... known) {
+  return ((name == known) || ...);
+}
+
+/// Tokenizers have files of many names, so their kinds decide; data sets (.jsonl, .csv) and weights are of other kinds.
+Kind kind_of(const fs::path& file) {
+  const std::string name = file.filename().string(), type = file.extension().string();
+  for (const char* terms : {"LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"})
+    if (name.starts_with(terms)) return Kind::kModel;
+  if (type == ".py" || name == "generation_config.json") return Kind::kModel;
+  const bool of_a_run = name.ends_with(".index.json") || name.ends_with("_results.json") ||
+                        is_any_of(name, "adapter_config.json", "trainer_state.json", "manifest.json", "state.json");
+  if (name.starts_with('.') || name == "config.json" || of_a_run) return Kind::kStaysBehind;
+  return is_any_of(type, ".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".codes", ".vocab")
+             ? Kind::kTokenizer
+             : Kind::kStaysBehind;
+}
+
+void copy_file_to(const fs::path& file, const fs::path& folder) {
+  write_file_atomically((folder / file.filename()).string(), read_file(file.string()));
+}
+
+/// Templates with names lie in a folder of their own.
+constexpr const char* kTemplates = "additional_chat_templates";
+
+void copy_templates(const fs::path& from, const fs::path& to) {
+  if (!fs::is_directory(from / kTemplates)) return;
+  fs::create_directories(to / kTemplates);
+  for (const auto& entry : fs::directory_iterator(from / kTemplates))
+    if (entry.path().extension() == ".jinja") copy_file_to(entry.path(), to / kTemplates);
+}
+
+/// What an older tokenizer has left there would win over the new one's.
+void remove_templates(const fs::path& folder) {
+  for (const char* name : {"chat_template.jinja", "chat_template.json"}) fs::remove(folder / name);
+  fs::remove_all(folder / kTemplates);
+}
+
+/// False: it says all that already.
+bool apply(const ConfigChanges& changes, ConfigJson& config) {
+  const ConfigJson before = config;
+  if (changes.vocab_size > 0) config["vocab_size"] = changes.vocab_size;
+  if (changes.untied) config["tie_word_embeddings"] = false;
+  if (changes.dtype) {
+    const auto& choices = dtype_choices();
+    const auto said = std::find_if(choices.begin(), choices.end(),
+                                   [&](const auto& choice) { return chosen_dtype(choice.second) == changes.dtype; });
+    if (said != choices.end()) {
+      if (!config.contains("dtype")) config["torch_dtype"] = said->first;  // which every version of transformers reads
+      for (const char* key : {"dtype", "torch_dtype"})
+        if (config.contains(key)) config[key] = said->first;
+    }
+  }
+  return config != before;
+}
+
+void write_config(const std::string& from, const fs::path& to, const ConfigChanges& changes, bool elsewhere) {
+  const auto stored = fs::path(from) / "config.json", written = to / "config.json";
+  const bool has_file = is_there(stored);
+  if (!has_file && !models::gguf_file_of(from)) return;  // users' own modules have no config
+  const std::string bytes = has_file ? read_file(stored.string()) : models::read_model_config(from).dump(2) + "\n";
+  auto config = ConfigJson::parse(bytes);
+  if (apply(changes, config)) {
+    write_file_atomically(written.string(), config.dump(2) + "\n");
+  } else if (elsewhere) {
+    write_file_atomically(written.string(), bytes);
+  }
+}
+
+bool is_elsewhere(const fs::path& from, const fs::path& to) {
+  return !is_there(from) || !fs::equivalent(from, to);
+}
+
+void copy_kind(const fs::path& from, const fs::path& to, Kind kind) {
+  if (!fs::is_directory(from)) return;
+  for (const auto& entry : fs::directory_iterator(from))
+    if (entry.is_regular_file() && kind_of(entry.path()) == kind) copy_file_to(entry.path(), to);
+}
+
+/// The folder of a tokenizer that may be named by one of its files. A GGUF file's is not a file that could be copied.
+fs::path folder_of_tokenizer(const fs::path& path) {
+  if (fs::is_directory(path) || path.extension() == ".gguf") return path;
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+}  // namespace
+
+void copy_model_files(const ModelFiles& from, const std::string& to, const ConfigChanges& changes) {
+  if (!from.model.empty()) {
+    const bool elsewhere = is_elsewhere(from.model, to);
+    write_config(from.model, to, changes, elsewhere);
+    if (elsewhere) copy_kind(from.model, to, Kind::kModel);
+  }
+  if (from.tokenizer.empty()) return;
+  const fs::path tokenizer = folder_of_tokenizer(from.tokenizer);
+  if (!is_elsewhere(tokenizer, to)) return;
+  remove_templates(to);
+  copy_kind(tokenizer, to, Kind::kTokenizer);
+  copy_templates(tokenizer, to);
+}
+
+bool has_tokenizer(const std::string& folder) {
+  constexpr std::array kFiles{"tokenizer.json",          "spiece.model", "tokenizer.model",
+                              "sentencepiece.bpe.model", "vocab.json",   "vocab.txt"};
+  return !folder.empty() &&
+         std::any_of(kFiles.begin(), kFiles.end(), [&](const char* name) { return is_there(fs::path(folder) / name); });
+}
+
+std::string tokenizer_among(const std::vector<std::string>& folders) {
+  const auto found = std::find_if(folders.begin(), folders.end(), has_tokenizer);
+  return found != folders.end() ? *found : folders.empty() ? std::string() : folders.back();
+}
+
+const std::vector<std::pair<std::string, WeightDtype>>& dtype_choices() {
+  static const std::vector<std::pair<std::string, WeightDtype>> kChoices = {{"auto", WeightDtype::kAuto},
+                                                                            {"float32", WeightDtype::kFloat32},
+                                                                            {"bfloat16", WeightDtype::kBFloat16},
+                                                                            {"float16", WeightDtype::kFloat16}};
+  return kChoices;
+}
+
+std::optional<at::ScalarType> chosen_dtype(WeightDtype dtype) {
+  switch (dtype) {
+    case WeightDtype::kAuto:
+      break;
+    case WeightDtype::kFloat32:
+      return at::kFloat;
+    case WeightDtype::kBFloat16:
+      return at::kBFloat16;
+    case WeightDtype::kFloat16:
+      return at::kHalf;
+  }
+  return std::nullopt;
+}
+
+at::ScalarType stored_as(at::ScalarType own, std::optional<at::ScalarType> chosen) {
+  return chosen && at::isFloatingType(own) ? *chosen : own;
+}
+
+at::Tensor to_stored(const at::Tensor& tensor, at::ScalarType dtype, const std::string& name) {
+  const at::Tensor stored = tensor.to(stored_as(tensor.scalar_type(), dtype));
+  if (stored.scalar_type() == at::kHalf && stored.isinf().any().item<bool>())
+    throw CheckpointError("'" + name + "' has values beyond 65504, the largest that float16 holds; choose bfloat16 " +
+                              "or float32 for what is saved",
+                          name);
+  return stored;
+}
+
+}  // namespace tessera::checkpoint

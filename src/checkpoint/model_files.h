@@ -1,0 +1,50 @@
+#pragma once
+// What a model's folder holds beside weights, and what travels with them wherever a folder is written: configuration,
+// tokenizer, chat templates, code, terms of use. Weights, their indexes and the state of runs stay behind; so do model
+// cards (README.md), which speak of the model as it was.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::checkpoint {
+
+/// Folders; empty: nothing is taken from there. Files of several names count as one tokenizer, so they are never mixed.
+struct ModelFiles {
+  std::string model;      // config.json, generation_config.json, *.py, LICENSE ...; also a GGUF file: its config.json
+  std::string tokenizer;  // all else; also a file of a tokenizer's folder
+};
+
+/// What config.json says of weights that changed.
+struct ConfigChanges {
+  std::int64_t vocab_size = 0;               // rows of the token tables; 0: as it is
+  std::optional<at::ScalarType> dtype = {};  // of the weights; unset: as it is
+  bool untied = false;                       // the output head has a matrix of its own
+};
+
+/// Writes the files into `to`, which exists and may be one of the folders itself. CheckpointError when it cannot be
+/// written.
+void copy_model_files(const ModelFiles& from, const std::string& to, const ConfigChanges& changes = {});
+
+/// True where the folder holds a tokenizer, not only templates or settings for one.
+bool has_tokenizer(const std::string& folder);
+
+/// The first of the folders that has one, else the last.
+std::string tokenizer_among(const std::vector<std::string>& folders);
+
+/// What `--dtype` and `--save_dtype` may say. auto: it is not chosen.
+enum class WeightDtype { kAuto, kFloat32, kBFloat16, kFloat16 };
+const std::vector<std::pair<std::string, WeightDtype>>& dtype_choices();
+/// Unset for kAuto.
+std::optional<at::ScalarType> chosen_dtype(WeightDtype dtype);
+
+/// The tensor as a file of this dtype holds it; other than floating ones stay as they are. CheckpointError where
+/// float16 cannot hold a value of it.
+at::Tensor to_stored(const at::Tensor& tensor, at::ScalarType dtype, const std::string& name);
+/// The dtype that to_stored() gives a tensor of `own` dtype.
+at::ScalarType stored_as(at::ScalarType own, std::optional<at::ScalarType> chosen);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Writes keys.json: every key of transformers' configuration classes of the families here, with another value than the
+small model of `base` has, and whether that changes the reference.
+
+    python3 make_keys.py    # transformers 4.57.3, torch; a minute
+
+"effect" is true where the model cannot be built or computed with the value, or where parameters (names, shapes, first
+values) or the outputs of a forward with dropout differ from those of `base`, both seeded alike. It is null for keys of
+transformers 5, which version 4 leaves unread.
+"""
+
+import json
+import pathlib
+import warnings
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PretrainedConfig
+from transformers.utils import logging
+
+warnings.filterwarnings("ignore")
+logging.set_verbosity_error()
+
+LLAMA = dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+             max_position_embeddings=32, bos_token_id=1, eos_token_id=2, attention_dropout=0.1)
+BERT = dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32)
+T5 = dict(vocab_size=24, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4, decoder_start_token_id=0)
+GPT = dict(vocab_size=24, n_positions=32, n_embd=16, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2)
+BASES = {
+    "bert": BERT,
+    "bloom": dict(vocab_size=24, hidden_size=16, n_layer=2, n_head=4),
+    "falcon": dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=24, bos_token_id=1, eos_token_id=2),
+    "gemma": LLAMA | dict(head_dim=4, pad_token_id=0),
+    "gemma2": LLAMA | dict(head_dim=4, pad_token_id=0, sliding_window=3),
+    "gpt2": GPT,
+    "gpt_neox": dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=32),
+    "gptj": GPT | dict(rotary_dim=2),
+    "llama": LLAMA,
+    "mistral": LLAMA | dict(sliding_window=4),
+    "mixtral": LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, output_router_logits=True),
+    "mt5": T5,
+    "opt": dict(vocab_size=24, hidden_size=16, word_embed_proj_dim=16, ffn_dim=24, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32),
+    "phi3": LLAMA | dict(pad_token_id=0),
+    "qwen2": LLAMA,
+    "qwen3": LLAMA | dict(head_dim=4),
+    "roberta": BERT,
+    "smollm3": LLAMA | dict(pad_token_id=0),
+    "t5": T5,
+    "umt5": T5,
+    "xlm-roberta": BERT,
+}
+SLIDING = ["sliding_attention", "full_attention"] * 2
+OTHERS = {  # where no rule makes a sensible value
+    "hidden_act": "relu", "activation_function": "silu", "activation": "relu", "hidden_activation": "relu", "feed_forward_proj": "gated-silu",
+    "dense_act_fn": "silu", "position_embedding_type": "relative_key", "problem_type": "regression", "architectures": ["OtherModel"],
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "sliding_window": 2, "layer_types": SLIDING, "no_rope_layers": [0, 1, 1, 1],
+    "no_rope_layer_interval": 2, "max_window_layers": 1, "pruned_heads": {"0": [0]}, "id2label": {"0": "A", "1": "B", "2": "C"},
+    "label2id": {"A": 0, "B": 1, "C": 2}, "num_ln_in_parallel_attn": 2, "num_kv_heads": 2, "n_inner": 20, "classifier_dropout": 0.4,
+    "summary_activation": "tanh", "summary_type": "mean", "tokenizer_class": "OtherTokenizer", "dtype": "bfloat16", "torch_dtype": "bfloat16",
+    "task_specific_params": {"a": {"num_beams": 2}}, "head_dim": 8, "rotary_dim": 4, "finetuning_task": "mnli", "prefix": "a: ",
+    "_name_or_path": "elsewhere", "transformers_version": "4.0.0", "bad_words_ids": [[3]], "exponential_decay_length_penalty": [2, 1.5],
+    "forced_bos_token_id": 3, "forced_eos_token_id": 3, "suppress_tokens": [3], "begin_suppress_tokens": [3], "num_attention_heads": 2,
+    "n_head": 2, "num_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 48, "n_positions": 48, "word_embed_proj_dim": 8,
+    "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.01, "final_logit_softcapping": 0.01, "partial_rotary_factor": 0.5, "rotary_pct": 1.0,
+    "original_max_position_embeddings": 16, "cross_attention_hidden_size": 8, "sep_token_id": 3, "use_sliding_window": True,
+    "rope_theta": 100.0, "rotary_emb_base": 100, "hidden_size": 32, "n_embd": 32, "d_model": 32,
+    "relative_attention_max_distance": 5, "relative_attention_num_buckets": 8,
+}
+# What the script itself needs; what changes only which of equally likely dropout masks are drawn.
+NEVER_SIMPLE = {"model_type", "return_dict", "torchscript", "chunk_size_feed_forward"}
+COMBINATIONS = {
+    "bloom": [{"slow_but_exact": True, "pretraining_tp": 2}],
+    "falcon": [{"alibi": True}, {"new_decoder_architecture": True, "num_kv_heads": 2}, {"multi_query": False}],
+    "qwen2": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
+    "qwen3": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
+    "smollm3": [{"use_sliding_window": True, "sliding_window": 2}],
+    "llama": [{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0}}, {"pad_token_id": -1}],
+    "bert": [{"is_decoder": True, "add_cross_attention": True}],
+}
+NEWER = {  # of transformers 5
+    "*": {"problem_type": None, "output_hidden_states": True, "quantization_config": {"quant_method": "gptq", "bits": 4}, "auto_map": {"AutoConfig": "c.C"}},
+    "gemma2": {"use_bidirectional_attention": True},
+    "t5": {"scale_decoder_outputs": False},
+    **{f: {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}} for f in
+       ("falcon", "gemma", "gemma2x", "gpt_neox", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "smollm3")},
+}
+
+
+def other(key, value):
+    if key in OTHERS:
+        return OTHERS[key]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1 if key.endswith("_id") else value * 2 if value else 1
+    if isinstance(value, float):
+        return value / 2 if value else 0.25
+    return 3  # a token, or another number that is not given
+
+
+def build(family, changes):
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[family].from_dict(BASES[family] | {"attn_implementation": "eager"} | changes)
+    config.return_dict = True
+    kind = AutoModelForMaskedLM if "bert" in family else AutoModelForSeq2SeqLM if "t5" in family else AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="eager").float()
+    torch.manual_seed(1)  # as unlike first values as trained ones
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn(p.shape)
+    return model.train()
+
+
+def outputs(family, changes):
+    model = build(family, changes)
+    torch.manual_seed(2)
+    ids = torch.randint(3, 24, (2, 9))
+    ids[0, :3] = BASES[family].get("pad_token_id", 1) or 0
+    found = model(input_ids=ids, labels=ids)
+    found.loss.backward()
+    out = {"loss": found.loss.detach(), "logits": found.logits.detach()}
+    for name, p in model.named_parameters():
+        out[name] = p.detach()
+        if p.grad is not None:
+            out["grad." + name] = p.grad
+    return out
+
+
+def has_effect(family, changes, base):
+    try:
+        found = outputs(family, changes)
+    except Exception:
+        return True
+    return found.keys() != base.keys() or any(found[k].shape != base[k].shape or not torch.equal(found[k], base[k]) for k in base)
+
+
+def keys_of(family):
+    cls = CONFIG_MAPPING[family]
+    shown = cls.from_dict(BASES[family]).to_dict()
+    keys = {k: v for k, v in shown.items() if k not in NEVER_SIMPLE}
+    for alias, key in cls.attribute_map.items():
+        keys.setdefault(alias, shown[key])
+    for key in ("torch_dtype", "head_dim", "num_key_value_heads", "partial_rotary_factor"):
+        keys.setdefault(key, None)
+    return keys
+
+
+result = {}
+for family in BASES:
+    base = outputs(family, {})
+    assert not has_effect(family, {}, base), family  # the script is deterministic
+    rows = []
+    for key, value in sorted(keys_of(family).items()):
+        changes = {key: other(key, value)}
+        if key == "num_return_sequences":  # which may not be more than the beams
+            changes["num_beams"] = 2
+        rows.append({"changes": changes, "effect": has_effect(family, changes, base)})
+    for changes in COMBINATIONS.get(family, []):
+        rows.append({"changes": changes, "effect": has_effect(family, changes, base)})
+    for key, value in (NEWER["*"] | NEWER.get(family, {})).items():
+        rows.append({"changes": {key: value}, "effect": None})
+    result[family] = {"base": BASES[family], "rows": rows}
+    print(family, len(rows), sum(row["effect"] is True for row in rows))
+text = "{\n" + ",\n".join(
+    f' {json.dumps(family)}: {{"base": {json.dumps(entry["base"])}, "rows": [\n' + ",\n".join("  " + json.dumps(row) for row in entry["rows"]) + "\n ]}"
+    for family, entry in result.items()) + "\n}\n"
+pathlib.Path(__file__).with_name("keys.json").write_text(text)

@@ -1,0 +1,155 @@
+// config.json's keys: none of transformers' passes unseen.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "families/families.h"
+#include "families/known_keys.h"
+#include "tessera/base/error.h"
+
+namespace tessera::families {
+namespace {
+
+using nlohmann::json;
+
+const json& all_keys() {
+  static const json keys = json::parse(read_file(std::string(TESSERA_TEST_DATA) + "/config_keys/keys.json"));
+  return keys;
+}
+
+json config_of(const std::string& family, const json& changes = {}) {
+  json config = all_keys().at(family).at("base");
+  config["model_type"] = family;
+  if (!changes.is_null()) config.update(changes);
+  return config;
+}
+
+/// What the program makes of the changes: "used", "refused", "unused" (and known as that) or "unknown".
+std::string fate(const std::string& family, const json& changes) {
+  try {
+    std::string note;
+    const auto changed = parse_config(config_of(family, changes), "config.json", &note);
+    if (changed != parse_config(config_of(family), "config.json")) return "used";
+    return note.empty() ? "unused" : "unknown";
+  } catch (const ConfigError&) {
+    return "refused";
+  }
+}
+
+TEST(ConfigKeys, EveryFamilyIsThere) {
+  for (const auto& family : families()) EXPECT_TRUE(all_keys().contains(family.model_type)) << family.model_type;
+}
+
+TEST(ConfigKeys, WhatChangesTheReferenceIsUsedOrRefused) {
+  int rows = 0;
+  for (const auto& [family, entry] : all_keys().items()) {
+    for (const auto& row : entry.at("rows")) {
+      ++rows;
+      const auto got = fate(family, row.at("changes"));
+      EXPECT_NE(got, "unknown") << family << " " << row;
+      if (row.at("effect") == true) {
+        EXPECT_NE(got, "unused") << family << " " << row;
+      }
+    }
+  }
+  EXPECT_GT(rows, 1000);
+}
+
+TEST(ConfigKeys, WhatNobodyKnowsIsNoted) {
+  std::string note;
+  parse_config(config_of("llama", {{"attention_bais", true}, {"use_cache", false}}), "m/config.json", &note);
+  EXPECT_NE(note.find("m/config.json"), std::string::npos) << note;
+  EXPECT_NE(note.find("'attention_bais'"), std::string::npos) << note;
+  EXPECT_EQ(note.find("use_cache"), std::string::npos) << note;
+  parse_config(config_of("llama"), "m/config.json", &note);
+  EXPECT_EQ(note, "");
+}
+
+TEST(ConfigKeys, ValuesThatAskForAnotherModelAreRefusedByKey) {
+  const auto refused = [](const std::string& family, const json& changes, const std::string& key) {
+    try {
+      parse_config(config_of(family, changes), "config.json");
+      ADD_FAILURE() << family << " " << changes;
+    } catch (const ConfigError& e) {
+      EXPECT_EQ(e.key, key) << e.what();
+    }
+  };
+  refused("bloom", {{"slow_but_exact", true}, {"pretraining_tp", 2}}, "pretraining_tp");
+  refused("llama", {{"quantization_config", {{"quant_method", "gptq"}}}}, "quantization_config");
+  refused("gpt2", {{"pruned_heads", {{"0", {1}}}}}, "pruned_heads");
+  refused("t5", {{"tie_encoder_decoder", true}}, "tie_encoder_decoder");
+  refused("llama", {{"pad_token_id", -100}}, "pad_token_id");
+  refused("llama", {{"rope_parameters", {{"rope_type", "spiral"}}}}, "rope_parameters");
+}
+
+DecoderConfig decoder(const std::string& family, const json& changes) {
+  return std::get<DecoderConfig>(parse_config(config_of(family, changes), "config.json"));
+}
+
+TEST(Rotary, ParametersOfTransformers5AreThoseOfVersion4) {
+  const json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 16}};
+  json newer = scaling;
+  newer["rope_theta"] = 5e5;
+  EXPECT_EQ(decoder("llama", {{"rope_theta", 5e5}, {"rope_scaling", scaling}}),
+            decoder("llama", {{"rope_parameters", newer}}));
+  EXPECT_EQ(decoder("smollm3", {{"rope_theta", 77.0}}),
+            decoder("smollm3", {{"rope_parameters", {{"rope_theta", 77.0}}}}));
+  EXPECT_EQ(decoder("smollm3", {}), decoder("smollm3", {{"rope_parameters", json::object()}}));
+  const auto neox = decoder("gpt_neox", {{"rope_parameters", {{"rope_theta", 77.0}, {"partial_rotary_factor", 1.0}}}});
+  EXPECT_EQ(neox.rotary.theta, 77.0);
+  EXPECT_EQ(neox.rotary.dims, neox.head_dim);
+  const json one = {{"rope_type", "default"}, {"rope_theta", 77.0}},
+             other = {{"rope_type", "default"}, {"rope_theta", 5.0}};
+  EXPECT_EQ(
+      decoder("gemma2", {{"rope_parameters", {{"full_attention", one}, {"sliding_attention", one}}}}).rotary.theta,
+      77.0);
+  EXPECT_THROW(decoder("gemma2", {{"rope_parameters", {{"full_attention", one}, {"sliding_attention", other}}}}),
+               ConfigError);
+  EXPECT_THROW(decoder("llama", {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}), ConfigError);
+}
+
+TEST(Rotary, ZerosOfYarnAreItsDefaults) {
+  const auto yarn = [](double fast, double slow) {
+    return decoder("llama", {{"rope_scaling",
+                              {{"rope_type", "yarn"},
+                               {"factor", 4.0},
+                               {"beta_fast", fast},
+                               {"beta_slow", slow},
+                               {"original_max_position_embeddings", 0}}}})
+        .rotary;
+  };
+  EXPECT_EQ(yarn(0, 0), yarn(32, 1));
+  EXPECT_EQ(yarn(0, 0).original_positions, 32);
+  EXPECT_NE(yarn(16, 1), yarn(32, 1));
+}
+
+TEST(T5, ANewerFileSaysWhetherItsHeadScales) {
+  const auto scales = [](const std::string& family, const json& changes) {
+    return std::get<T5Config>(parse_config(config_of(family, changes), "config.json")).scales_head;
+  };
+  EXPECT_TRUE(scales("t5", {}));
+  EXPECT_FALSE(scales("t5", {{"tie_word_embeddings", false}}));
+  EXPECT_FALSE(scales("t5", {{"scale_decoder_outputs", false}}));
+  EXPECT_TRUE(scales("mt5", {{"tie_word_embeddings", true}}));
+  EXPECT_FALSE(scales("mt5", {{"tie_word_embeddings", true}, {"transformers_version", "5.1.0"}}));
+  EXPECT_TRUE(scales("umt5", {{"tie_word_embeddings", true}, {"transformers_version", "5.1.0"}}));
+}
+
+TEST(ConfigKeys, NegativePaddingCountsFromTheEnd) {
+  EXPECT_EQ(decoder("llama", {{"pad_token_id", -1}}).padding_idx, 23);
+  EXPECT_EQ(decoder("llama", {{"pad_token_id", nullptr}}).padding_idx, -1);
+}
+
+TEST(ConfigKeys, HeadsOfAFamilyThatHasNoKeyForThemAreEven) {
+  const auto plain = decoder("bloom", {});
+  EXPECT_EQ(decoder("bloom", {{"head_dim", 8}, {"num_key_value_heads", 1}}), plain);
+  EXPECT_NE(decoder("llama", {{"head_dim", 8}}), decoder("llama", {}));
+}
+
+}  // namespace
+}  // namespace tessera::families
