@@ -144,6 +144,7 @@ class SftFlags : public testing::Test {
             {"--warmup_steps", {"2"}},
             {"--warmup_ratio", {"0.9"}},
             {"--neftune_noise_alpha", {"5"}},
+            {"--save_dtype", {"bfloat16"}},
             {"--do_train", {"false"}},
             {"--loss_type", {"dft"}},
             {"--label_smoothing_factor", {"0.1"}},
