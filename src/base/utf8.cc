@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -49,7 +51,14 @@ void append_utf8(char32_t c, std::string& out) {
 
 std::u32string to_utf32(std::string_view utf8) {
   std::u32string out;
-  while (!utf8.empty()) out += next_code_point(utf8);
+  out.reserve(utf8.size());
+  while (!utf8.empty()) {
+    const auto ascii =
+        std::find_if(utf8.begin(), utf8.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+    out.append(utf8.begin(), ascii);
+    utf8.remove_prefix(static_cast<std::size_t>(ascii - utf8.begin()));
+    if (!utf8.empty()) out += next_code_point(utf8);
+  }
   return out;
 }
 

@@ -110,10 +110,7 @@ void charge_case(std::u32string_view text) {
 std::u32string to_points(std::string_view utf8) {
   spend(kPointWork * static_cast<std::int64_t>(utf8.size()));
   require_memory(static_cast<std::int64_t>(sizeof(char32_t) * utf8.size()));
-  std::u32string out;
-  out.reserve(utf8.size());
-  while (!utf8.empty()) out += next_code_point(utf8);
-  return out;
+  return to_utf32(utf8);
 }
 
 std::string to_utf8(std::u32string_view points) {
@@ -121,7 +118,12 @@ std::string to_utf8(std::u32string_view points) {
   require_memory(static_cast<std::int64_t>(points.size()));
   std::string out;
   out.reserve(points.size());
-  for (char32_t c : points) append_utf8(c, out);
+  for (char32_t c : points) {
+    if (c < 0x80)
+      out += static_cast<char>(c);
+    else
+      append_utf8(c, out);
+  }
   return out;
 }
 
