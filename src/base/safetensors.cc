@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/open_file.h"
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -76,7 +77,7 @@ SafetensorsHeader read_safetensors_header(const std::string& path, std::uint64_t
   simdjson::dom::parser parser;
   simdjson::dom::object object;
   if (auto error = parser.parse(text).get(object))
-    fail(path, fmt::format("its header is not a JSON object: {}", simdjson::error_message(error)));
+    fail(path, fmt::format("its header is not a JSON object: {}", plain_reason(simdjson::error_message(error))));
   for (auto [key, value] : object) {
     if (key == "__metadata__") continue;
     header.entries.push_back(parse_entry(key, value, fmt::format("{}: tensor '{}'", path, key)));

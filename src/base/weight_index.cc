@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -15,7 +16,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
   simdjson::dom::object map;
   simdjson::dom::element root;
   if (auto error = parser.parse(read_file(index)).get(root))
-    throw DataError(fmt::format("{}: not a JSON file: {}", index, simdjson::error_message(error)), index);
+    throw DataError(fmt::format("{}: not a JSON file: {}", index, plain_reason(simdjson::error_message(error))), index);
   if (root["weight_map"].get(map))
     throw DataError(fmt::format("{}: expected an object \"weight_map\" (tensor name -> file name)", index), index);
   std::map<std::string, std::string> out;

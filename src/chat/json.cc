@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/plain_reason.h"
 #include "chat/merge_sort.h"
 #include "chat/repr.h"
 #include "chat/template_error.h"
@@ -45,7 +46,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return add(std::move(value));
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    const std::string text = e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: reason"
+    const std::string text = plain_reason(e);  // "not valid JSON at line 1, column 2: reason"
     const auto reason = text.find(": ");
     value_error(
         fmt::format("not JSON at byte {}: {}", position, reason == std::string::npos ? text : text.substr(reason + 2)));

@@ -53,16 +53,21 @@ void read_special_tokens(const Dict& root, TokenizerTemplates& out) {
   if (!texts.empty()) out.special_tokens["additional_special_tokens"] = make_list(std::move(texts));
 }
 
+void take(TokenizerTemplates& out, const std::string& name, std::string source, const fs::path& file) {
+  out.templates[name] = std::move(source);
+  out.files[name] = file.string();
+}
+
 void read_templates(const fs::path& file, const Dict& root, TokenizerTemplates& out) {
   const Value* entry = root.find(std::string_view("chat_template"));
   if (entry == nullptr || entry->is_none()) return;
   if (entry->is_text()) {
-    out.templates["default"] = entry->text();
+    take(out, "default", entry->text(), file);
     return;
   }
   if (const auto* named = entry->get<DictPtr>()) {
     for (const auto& [name, source] : (*named)->items())
-      if (name.is_text() && source.is_text()) out.templates[name.text()] = source.text();
+      if (name.is_text() && source.is_text()) take(out, name.text(), source.text(), file);
     return;
   }
   if (!entry->is<ListPtr>())
@@ -77,13 +82,21 @@ void read_templates(const fs::path& file, const Dict& root, TokenizerTemplates& 
       throw DataError(fmt::format("{}: each entry of \"chat_template\" must have the texts \"name\" and \"template\"",
                                   file.string()),
                       file.string());
-    out.templates[name->text()] = source->text();
+    take(out, name->text(), source->text(), file);
   }
 }
 
 }  // namespace
 
 const std::string& TokenizerTemplates::choose(const std::string& name, bool with_tools) const {
+  return templates.at(chosen_name(name, with_tools));
+}
+
+const std::string& TokenizerTemplates::file_of(const std::string& name, bool with_tools) const {
+  return files.at(chosen_name(name, with_tools));
+}
+
+std::string TokenizerTemplates::chosen_name(const std::string& name, bool with_tools) const {
   if (templates.empty())
     throw DataError(fmt::format("{}: this tokenizer has no chat template (chat_template in tokenizer_config.json, or "
                                 "chat_template.jinja); name one with --chat_template FILE",
@@ -94,8 +107,7 @@ const std::string& TokenizerTemplates::choose(const std::string& name, bool with
   const std::string wanted = !name.empty()                                  ? name
                              : with_tools && templates.contains("tool_use") ? "tool_use"
                                                                             : "default";
-  const auto it = templates.find(wanted);
-  if (it != templates.end()) return it->second;
+  if (templates.contains(wanted)) return wanted;
   throw DataError(fmt::format("{}: no chat template named '{}'{}; there are: {}", folder, wanted,
                               did_you_mean(wanted, names), fmt::join(names, ", ")),
                   folder);
@@ -112,8 +124,8 @@ TokenizerTemplates read_gguf_templates(const std::string& file) {
   for (const auto& [name, value] : header.metadata) {
     const auto* text = std::get_if<std::string>(&value);
     if (text == nullptr || !name.starts_with(key)) continue;
-    if (name == key) out.templates["default"] = *text;
-    if (name.starts_with(key + ".")) out.templates[name.substr(key.size() + 1)] = *text;
+    if (name == key) take(out, "default", *text, file);
+    if (name.starts_with(key + ".")) take(out, name.substr(key.size() + 1), *text, file);
   }
   const auto* tokens = header.texts("tokenizer.ggml.tokens");
   constexpr std::pair<const char*, const char*> kIds[] = {{"bos", "bos_token"},     {"eos", "eos_token"},
@@ -148,9 +160,9 @@ TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   if (is_there(folder / "additional_chat_templates"))
     for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates"))
       if (entry.path().extension() == ".jinja")
-        out.templates[entry.path().stem().string()] = read_file(entry.path().string());
-  if (is_there(folder / "chat_template.jinja"))
-    out.templates["default"] = read_file((folder / "chat_template.jinja").string());
+        take(out, entry.path().stem().string(), read_file(entry.path().string()), entry.path());
+  if (const auto file = folder / "chat_template.jinja"; is_there(file))
+    take(out, "default", read_file(file.string()), file);
   return out;
 }
 

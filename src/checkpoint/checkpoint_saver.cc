@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "tessera/base/error.h"
 
@@ -35,7 +36,7 @@ void on_rank_zero(comm::Communicator& group, const std::string& path, const Step
     try {
       step();
     } catch (const std::exception& e) {
-      failure = e.what();
+      failure = plain_reason(e);
     }
   }
   failure = group.broadcast_object(failure, 0);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/training_state.h"
@@ -51,7 +52,7 @@ PartJson part(const std::string& name, const std::string& kind, const std::funct
     out["dtypes"] = dtypes;
     out["tensors"] = std::move(tensors);
   } catch (const std::exception& e) {
-    out["error"] = e.what();
+    out["error"] = plain_reason(e);
   }
   return out;
 }

@@ -12,6 +12,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -121,7 +122,7 @@ std::string damage_of(const std::string& folder, const FileRecord& record, Depth
   try {
     return difference(record, crc32c_of_file(path));
   } catch (const std::exception& e) {
-    return e.what();
+    return plain_reason(e);
   }
 }
 
@@ -161,7 +162,7 @@ Manifest parse_manifest(const std::string& text, const std::string& file) {
   } catch (const CheckpointError&) {
     throw;
   } catch (const std::exception& e) {
-    fail(fmt::format("is damaged: {}", e.what()));
+    fail(fmt::format("is damaged: {}", plain_reason(e)));
   }
   return out;
 }
@@ -182,7 +183,7 @@ std::string find_damage(const std::string& folder, Depth depth) {
     }
     return {};
   } catch (const std::exception& e) {
-    return e.what();
+    return plain_reason(e);
   }
 }
 

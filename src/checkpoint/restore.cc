@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/plain_reason.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/read_shares.h"
 #include "checkpoint/save_queue.h"
@@ -59,7 +60,7 @@ class ComparedReads {
       for (std::size_t i = 0; i < sums.size(); ++i)
         mine["parts"].push_back({summed_[i].file, summed_[i].begin, summed_[i].end, sums[i]});
     } catch (const std::exception& e) {
-      mine["failure"] = e.what();
+      mine["failure"] = plain_reason(e);
     }
     std::vector<FileRecord> parts;
     std::string failure;
@@ -151,7 +152,7 @@ std::string restore_checkpoint(fsdp::FullyShardedDataParallel& model, optim::Opt
     for (const auto& read : values->reads()) number_of(manifest, checkpoint, read.from.file->path());
     wanted = values->reads();
   } catch (const std::exception& e) {  // of another model, or damaged: the checksums will tell
-    refusal = e.what();
+    refusal = plain_reason(e);
   }
   if (auto damage = ComparedReads(group, checkpoint, manifest, wanted).find_damage(); !damage.empty()) return damage;
   const bool no_state = group.rank() == 0 && !refusal.empty() && !has_training_state(folder);

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -116,7 +117,7 @@ void SaveQueue::run(const Job& job) noexcept {
     job();
     return;
   } catch (const std::exception& e) {
-    failure = *e.what() ? e.what() : "unknown failure";
+    failure = *e.what() ? plain_reason(e) : "unknown failure";
   } catch (...) {
     failure = "unknown failure";
   }

@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cli {
@@ -12,10 +13,6 @@ namespace {
 int report(std::ostream& err, const std::string& message, int code) {
   err << "tessera error: " << message << std::endl;
   return code;
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
@@ -38,7 +35,7 @@ int run_guarded(const std::function<int()>& body, std::ostream& err) {
   } catch (const std::bad_alloc&) {
     return report(err, "out of memory; use more ranks, a smaller batch or a smaller model", kOutOfMemory);
   } catch (const std::exception& e) {
-    return report(err, first_line(e.what()), kInternalError);
+    return report(err, plain_reason(e), kInternalError);
   }
 }
 

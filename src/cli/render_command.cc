@@ -42,30 +42,36 @@ class Renderer {
     try {
       chosen("");
     } catch (const chat::TemplateError& e) {
-      throw DataError(
-          fmt::format("{}: {}", options_.template_file.empty() ? tokens_.folder : options_.template_file, e.what()),
-          options_.template_file, e.at.line);
+      throw DataError(fmt::format("{}: {}", template_place(""), e.what()), options_.template_file, e.at.line);
     }
   }
 
   /// The row's answer as JSON.
   std::string render(std::string_view line, std::int64_t number) {
+    std::string kind;
     try {
       const Value row = parse_row(line, number);
       auto variables = tokens_.special_tokens;
       for (const auto& [key, value] : (*row.get<chat::DictPtr>())->items()) variables[key.text()] = value;
       const auto tools = variables.find("tools");
-      const auto& chat_template = chosen(tools != variables.end() && chat::truth(tools->second) ? "tools" : "");
+      if (tools != variables.end() && chat::truth(tools->second)) kind = "tools";
+      const auto& chat_template = chosen(kind);
       check_messages(variables, chat_template, number);
       return answer(chat::render_chat(chat_template, std::move(variables)));
     } catch (const chat::TemplateError& e) {
-      return error(e.what());
+      // What raise_exception says is the template author's.
+      return error(e.kind == chat::ErrorKind::kRaised ? e.what()
+                                                      : fmt::format("{}: {}", template_place(kind), e.what()));
     } catch (const DataError& e) {
       return error(e.what());
     }
   }
 
  private:
+  std::string template_place(const std::string& kind) const {
+    return options_.template_file.empty() ? tokens_.file_of(options_.template_name, kind == "tools")
+                                          : options_.template_file;
+  }
   const chat::Template& chosen(const std::string& kind) {
     const auto it = templates_.find(kind);
     if (it != templates_.end()) return it->second;

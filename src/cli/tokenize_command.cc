@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/line_reader.h"
+#include "base/plain_reason.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
@@ -23,7 +24,8 @@ std::string_view text_of(std::string_view line, std::int64_t number, simdjson::d
   };
   simdjson::dom::element row;
   std::string_view text;
-  if (const auto error = parser.parse(line.data(), line.size()).get(row)) fail(simdjson::error_message(error));
+  if (const auto error = parser.parse(line.data(), line.size()).get(row))
+    fail(plain_reason(simdjson::error_message(error)));
   if (!row.get(text)) return text;
   if (!row.is_object()) fail("expected a JSON string or an object");
   simdjson::dom::element value;

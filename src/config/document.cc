@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera::config {
@@ -97,7 +98,7 @@ Node parse_yaml(std::string_view text, const std::string& name) {
   try {
     return require_map(builder.build(YAML::Load(std::string(text))), name);
   } catch (const YAML::Exception& e) {
-    builder.fail(e.mark.is_null() ? 0 : e.mark.line + 1, "not valid YAML: " + e.msg);
+    builder.fail(e.mark.is_null() ? 0 : e.mark.line + 1, "not valid YAML: " + plain_reason(e.msg));
   }
 }
 
@@ -106,7 +107,7 @@ Node parse_json(std::string_view text, const std::string& name) {
   try {
     return require_map(builder.build(nlohmann::ordered_json::parse(text)), name);
   } catch (const nlohmann::json::exception& e) {
-    builder.fail(0, std::string("not valid JSON: ") + e.what());
+    builder.fail(0, plain_reason(e));
   }
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include "base/plain_reason.h"
 #include "data/row_table.h"
 #include "data/text_rows.h"
 #include "tessera/base/error.h"
@@ -53,7 +54,8 @@ std::vector<TextPair> read_rows(const std::string& file, std::string_view text, 
     element row;
     const auto number = source.number();
     if (const auto error = parser.parse(json.data(), json.size()).get(row))
-      throw DataError(fmt::format("{}:{}: not JSON: {}", file, number, simdjson::error_message(error)), file, number);
+      throw DataError(fmt::format("{}:{}: not JSON: {}", file, number, plain_reason(simdjson::error_message(error))),
+                      file, number);
     rows.push_back(read_row(file, number, row, options));
   }
   return rows;

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/open_file.h"
+#include "base/plain_reason.h"
 
 namespace tessera::families {
 
@@ -14,7 +15,7 @@ nlohmann::json read_json(const std::string& file) {
   } catch (const DataError& e) {
     throw ConfigError(e.what() + std::string(is_there(file) ? "" : "; expected the folder of a Hugging Face model"));
   } catch (const nlohmann::json::exception& e) {
-    throw ConfigError(file + " is not valid JSON: " + e.what());
+    throw ConfigError(file + ": " + plain_reason(e));
   }
 }
 

@@ -31,7 +31,7 @@ class Renderer {
     try {
       return chat::render_chat(*template_, std::move(variables)).text;
     } catch (const chat::TemplateError& e) {
-      throw DataError(where + e.what(), options_.input_file);
+      throw DataError(where + place_ + ": " + e.what(), options_.input_file);
     }
   }
 
@@ -41,14 +41,16 @@ class Renderer {
     std::string source;
     if (options_.chat_template.empty()) {
       source = tokens_.choose("", false);
+      place_ = tokens_.file_of("", false);
     } else {
       const char* builtin = chat::builtin_template(options_.chat_template);
       source = builtin ? builtin : read_file(options_.chat_template);
+      place_ = options_.chat_template;
     }
     try {
       template_.emplace(source);
     } catch (const chat::TemplateError& e) {
-      throw DataError("chat template: " + std::string(e.what()), options_.chat_template);
+      throw DataError(place_ + ": " + e.what(), place_);
     }
   }
 
@@ -56,6 +58,7 @@ class Renderer {
   std::string folder_;
   chat::TokenizerTemplates tokens_;
   std::optional<chat::Template> template_;
+  std::string place_;  // the template's file
 };
 
 Prompt prompt_of(const json& row, const std::string& where, Renderer& renderer) {

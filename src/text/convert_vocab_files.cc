@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 #include "text/convert.h"
 #include "text/json_forms.h"
@@ -30,7 +31,7 @@ json read_vocabulary(const std::string& file) {
   try {
     out = json::parse(read_file(file));
   } catch (const json::exception& e) {
-    throw DataError(fmt::format("{}: expected an object of token: id: {}", file, e.what()), file);
+    throw DataError(fmt::format("{}: expected an object of token: id: {}", file, plain_reason(e)), file);
   }
   if (!out.is_object()) throw DataError(fmt::format("{}: expected an object of token: id", file), file);
   return out;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 #include "text/base64.h"
 #include "text/gguf_patterns.h"
@@ -183,7 +184,7 @@ std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufVocabulary& vocab
   try {
     source->json = converter.convert().dump();
   } catch (const json::exception& e) {  // merges that are not UTF-8
-    throw DataError(fmt::format("{}: tokenizer.ggml: {}", vocabulary.file, e.what()), vocabulary.file);
+    throw DataError(fmt::format("{}: tokenizer.ggml: {}", vocabulary.file, plain_reason(e)), vocabulary.file);
   }
   TokenizerConfig config;
   config.special.bos = converter.token(vocabulary.bos_id);

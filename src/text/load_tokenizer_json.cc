@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "text/class_rules.h"
 #include "text/json_parts.h"
 #include "text/load.h"
@@ -85,7 +86,8 @@ Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const Token
   simdjson::dom::element element;
   const simdjson::padded_string padded(json);
   if (auto error = parser.parse(padded).get(element); error || !element.is_object())
-    throw DataError(fmt::format("{}: expected a JSON object: {}", name, simdjson::error_message(error)), name);
+    throw DataError(fmt::format("{}: expected a JSON object: {}", name, plain_reason(simdjson::error_message(error))),
+                    name);
   const JsonPlace root(element, name, "");
   Pipeline out;
   out.source = std::move(source);
@@ -113,7 +115,8 @@ void take_added_tokens(const std::string& file, TokenizerConfig& config) {
   simdjson::dom::element element;
   const simdjson::padded_string padded(read_file(file));
   if (auto error = parser.parse(padded).get(element); error || !element.is_object())
-    throw DataError(fmt::format("{}: expected a JSON object: {}", file, simdjson::error_message(error)), file);
+    throw DataError(fmt::format("{}: expected a JSON object: {}", file, plain_reason(simdjson::error_message(error))),
+                    file);
   const JsonPlace root(element, file, "");
   if (!root.has("added_tokens")) return;
   for (const auto& json : root.at("added_tokens").items()) config.added_tokens.push_back(read_token(json));

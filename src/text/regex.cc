@@ -90,7 +90,12 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(const AlignedCh
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);  // slower, but its stack is on the heap
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0)
-      throw DataError(fmt::format("{}: matching its regular expression failed (PCRE2 error {})", impl_->where, found));
+      throw DataError(
+          fmt::format("{}: its regular expression gives up on a text of {} bytes: it needs too {}; repetitions of "
+                      "repetitions such as "
+                      "(a+)+ do that: rewrite the expression, or split the text",
+                      impl_->where, utf8.size(),
+                      found == PCRE2_ERROR_NOMEMORY || found == PCRE2_ERROR_HEAPLIMIT ? "much memory" : "many steps"));
     const auto* range = pcre2_get_ovector_pointer(data.get());
     at = range[1];
     if (range[1] > range[0] || out.empty() || out.back().second != range[1]) {

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/open_file.h"
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"
 
@@ -23,7 +24,7 @@ json read_object(const std::string& file) {
   try {
     root = json::parse(read_file(file));
   } catch (const json::exception& e) {
-    throw DataError(fmt::format("{}: expected a JSON object: {}", file, e.what()), file);
+    throw DataError(fmt::format("{}: expected a JSON object: {}", file, plain_reason(e)), file);
   }
   if (!root.is_object())
     throw DataError(fmt::format("{}: expected a JSON object, found {}", file, root.type_name()), file);
@@ -226,7 +227,7 @@ TokenizerConfig read_tokenizer_config(const std::string& folder) {
     take_all_special(root, file, out);
     take_added(root, file, out.added_tokens);
   } catch (const json::exception& e) {
-    throw DataError(fmt::format("{}: a token: {}", file, e.what()), file);
+    throw DataError(fmt::format("{}: a token: {}", file, plain_reason(e)), file);
   }
   if (!out.has_added_tokens_decoder && is_there(added)) take_added_json(read_object(added), added, out);
   std::sort(out.added_tokens.begin(), out.added_tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });

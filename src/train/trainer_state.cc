@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera::train {
@@ -114,7 +115,7 @@ TrainerState TrainerState::read(const std::string& file) {
     s.schedule = attribute(kRun, "schedule", std::string("{}"));
   } catch (const std::exception& e) {
     throw CheckpointError(
-        "'" + file + "' is not a trainer_state.json (" + e.what() + "); resume from another checkpoint", file);
+        "'" + file + "' is not a trainer_state.json (" + plain_reason(e) + "); resume from another checkpoint", file);
   }
   return s;
 }

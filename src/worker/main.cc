@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/exit_code.h"
+#include "tensor/quieten.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/allocator.h"
 #include "train/interruption.h"
@@ -23,6 +24,7 @@ int run(const tessera::cli::Arguments& args) {
 
 int main(int argc, char** argv) {
   tessera::tensor::use_step_allocator();
+  tessera::tensor::quieten_libtorch();
   const int code = tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
   tessera::train::end_by_signal(code);
   return code;

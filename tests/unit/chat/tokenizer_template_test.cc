@@ -52,6 +52,7 @@ TEST_F(TokenizerTemplate, AFileBesideItWins) {
   write("tokenizer_config.json", R"({"chat_template": "old"})");
   write("chat_template.jinja", "new");
   EXPECT_EQ(read_tokenizer_templates(folder_).choose("", false), "new");
+  EXPECT_EQ(read_tokenizer_templates(folder_).file_of("", false), folder_ + "/chat_template.jinja");
 }
 
 TEST_F(TokenizerTemplate, DamagedFilesAreNamed) {

@@ -1,6 +1,7 @@
 // Expressions in Oniguruma's syntax, as tokenizers matches them (checked against tokenizers 0.22.2).
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "text/regex.h"
 
 namespace tessera::text {
@@ -26,6 +27,18 @@ TEST(RegexSyntax, LatinFractionsArePartsOfWordsButNotBetweenBrackets) {
 TEST(RegexSyntax, ComplementsBetweenBracketsAreThoseOfTheClass) {
   EXPECT_EQ(marked(R"([^\W\d_]+)", "ab1_é\u0301c!"), "<ab>1_<é\u0301c>!");
   EXPECT_EQ(marked(R"([\W_]+)", "a_-b"), "a<_->b");
+}
+
+TEST(RegexSyntax, AnExpressionThatGivesUpSaysWhatToDo) {
+  try {
+    Regex("(?:a+)+$", "tokenizer.json").find_all(std::string(100, 'a') + "b");
+    FAIL() << "it does not give up";
+  } catch (const DataError& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("tokenizer.json: its regular expression gives up on a text of 101 bytes"), std::string::npos)
+        << text;
+    EXPECT_EQ(text.find("PCRE"), std::string::npos) << text;
+  }
 }
 
 TEST(RegexSyntax, ClassesNestAndIntersect) {
