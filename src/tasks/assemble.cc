@@ -49,17 +49,14 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
                              .min_vocab_size = options.min_vocab_size,
                              .attn_implementation = options.attn_implementation};
   a.model = models::build_model(options.model_folder, &a.config, build);
+  a.lora = options.lora;
   if (!options.adapter_folder.empty()) {
+    a.lora = peft::read_adapter_config(options.adapter_folder);
     const auto rows = peft::kept_vocabulary(options.adapter_folder, *a.model, a.config.vocab_size);
     if (rows > a.config.vocab_size) {
       build.min_vocab_size = rows;
       a.model = models::build_model(options.model_folder, &a.config, build);
     }
-  }
-  if (!options.adapter_folder.empty()) {
-    a.lora = peft::read_adapter_config(options.adapter_folder);
-  } else {
-    a.lora = options.lora;
   }
   if (a.lora) {
     a.adapters = peft::apply_lora(*a.model, a.config, *a.lora);
