@@ -240,7 +240,7 @@ TEST_P(Saver, AFolderTakenAwayDuringASaveIsNamed) {
     CheckpointSaver saver(group, folder_, 0, GetParam());
     step(model, sharded, optimizer, 0, saver);
     const std::string to = saver.begin(1, "");
-    checkpoint::save_pretrained(sharded, to, to, 0, &saver.queue());
+    checkpoint::save_pretrained(sharded, {.files = {.model = to, .tokenizer = {}}}, to, &saver.queue());
     if (group.rank() == 0) saver.queue().push([&] { fs::remove_all(folder_); });
     EXPECT_THROW(
         {
