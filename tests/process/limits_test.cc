@@ -28,9 +28,10 @@ class Limits : public testing::Test {
     return test::run(words({TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)}, more));
   }
   std::vector<std::string> seq2seq(const std::string& output, const std::vector<std::string>& more = {}) const {
-    return words({"seq2seq", "--model_name_or_path", folder_ + "t5", "--dataset_path", kSentences, "--output_dir",
-                  folder_ + output, "--max_steps", "2", "--do_eval", "false", "--disable_tqdm"},
-                 more);
+    return words(
+        {"seq2seq", "--model_name_or_path", folder_ + "t5", "--dataset_path", kSentences, "--output_dir",
+         folder_ + output, "--max_steps", "2", "--do_eval", "false", "--disable_tqdm", "--print_model", "true"},
+        more);
   }
 
   static inline const std::string kExamples = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
