@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/file.h"
 #include "base/plain_reason.h"
@@ -120,8 +122,10 @@ void take_added_tokens(const std::string& file, TokenizerConfig& config) {
   const JsonPlace root(element, file, "");
   if (!root.has("added_tokens")) return;
   for (const auto& json : root.at("added_tokens").items()) config.added_tokens.push_back(read_token(json));
-  std::stable_sort(config.added_tokens.begin(), config.added_tokens.end(),
-                   [](const auto& a, const auto& b) { return a.id < b.id; });
+  std::multimap<std::int32_t, AddedToken> by_id;  // those of one id stay in their order
+  for (auto& token : config.added_tokens) by_id.emplace(token.id, std::move(token));
+  config.added_tokens.clear();
+  for (auto& [id, token] : by_id) config.added_tokens.push_back(std::move(token));
 }
 
 Pipeline load_tokenizer_json(const std::string& file, const TokenizerConfig& config) {
