@@ -229,10 +229,13 @@ void Session::evaluate() {
   if (waited < arguments_.eval_delay) return;
   evaluated_at_ = state_.global_step;
   bar_.clear();
-  const tensor::RandomGuard random;  // the run trains as one without evaluations
-  const Metrics metrics = task_.evaluate(bars_);
-  log(evaluation_row(metrics, state_.epoch), Json::object());
-  if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
+  Metrics metrics;
+  {
+    const tensor::RandomGuard random;  // the run, and what is saved below, go on as without evaluations
+    metrics = task_.evaluate(bars_);
+    log(evaluation_row(metrics, state_.epoch), Json::object());
+    if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
+  }
   const auto found = std::find_if(metrics.begin(), metrics.end(),
                                   [&](const auto& m) { return m.first == arguments_.metric_for_best_model; });
   if (found == metrics.end()) {
