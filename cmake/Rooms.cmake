@@ -4,7 +4,7 @@
 # fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
 # Every room but base, config, families, text, chat, launch, estimate and cli links libtorch (and, through it, needs no more than ATen's slim headers).
 # tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include eight of the sources each, by their paths below ROOT
-# (an include folder). Most of a source's compile time is libtorch's headers; so eight share one reading of them. CMake's own
+# (an include folder). Most of a source's compile time is its headers'; so eight share one reading of them. CMake's own
 # unity builds write absolute paths, which keeps ccache from knowing the same sources in another checkout. Highway's sources
 # read themselves again for each instruction set, and stay alone.
 function(tessera_batches out name root)
@@ -40,9 +40,7 @@ function(tessera_room name)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
   set(rooms_without_torch "^(base|config|families|text|chat|launch|estimate|cli)$")
   if(sources)
-    if(NOT name MATCHES "${rooms_without_torch}")
-      tessera_batches(sources ${name} "${PROJECT_SOURCE_DIR}/src" ${sources})
-    endif()
+    tessera_batches(sources ${name} "${PROJECT_SOURCE_DIR}/src" ${sources})
     add_library(tessera_${name} STATIC ${sources})
     set(scope PUBLIC)
   else()

@@ -13,7 +13,7 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kCallWork = 150;
+constexpr std::int64_t kLookupWork = 150;
 
 // markupsafe.escape.
 Value escaped(const Value& value) {
@@ -44,7 +44,7 @@ class BoundMethod : public Object {
  public:
   BoundMethod(std::string name, Value self, Method method)
       : name_(std::move(name)), self_(std::move(self)), method_(method) {
-    spend(kCallWork);
+    spend(kLookupWork);
     depth = depth_of(self_) + 1;
     if (depth > kMaxNesting) fail(ErrorKind::kLimit, "values nest too deep");
   }

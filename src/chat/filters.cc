@@ -4,6 +4,7 @@
 
 #include <unordered_map>
 
+#include "chat/bound_arguments.h"
 #include "chat/unicode.h"
 
 namespace tessera::chat {
@@ -23,6 +24,10 @@ Filter find_filter(std::string_view name) {
   }();
   const auto it = table->find(name);
   return it == table->end() ? nullptr : it->second;
+}
+
+void no_filter_arguments(Arguments arguments) {
+  const BoundArguments none("filter", std::move(arguments), {});
 }
 
 Value get_path(const Value& value, const Value& path, const Value& otherwise) {

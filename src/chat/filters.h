@@ -24,6 +24,8 @@ const std::vector<FilterEntry>& sequence_filters();
 const std::vector<FilterEntry>& select_filters();
 const std::vector<FilterEntry>& number_filters();
 
+/// TypeError where a filter that takes none has arguments.
+void no_filter_arguments(Arguments);
 /// "a.b.0": the attribute of an attribute, or an item; `path` may be an integer. None: the value itself.
 /// `otherwise` takes the place of what is undefined on the way, unless it is none.
 Value get_path(const Value& value, const Value& path, const Value& otherwise = {});

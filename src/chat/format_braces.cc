@@ -16,9 +16,6 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 30;  // wider ones are not read; what is written is charged
-constexpr std::int64_t kFieldWork = 200;
-
 struct Spec {
   char32_t fill = ' ';
   char32_t align = 0;

@@ -15,9 +15,6 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 30;  // wider ones are not read; what is written is charged
-constexpr std::int64_t kFieldWork = 200;
-
 struct Conversion {
   bool left = false, zero = false, plus = false, blank = false;
   std::int64_t width = 0;

@@ -18,10 +18,6 @@ namespace {
 
 constexpr std::int64_t kMaxItems = std::int64_t{1} << 40;  // far above what any budget allows
 
-void no_arguments(Arguments arguments) {
-  const BoundArguments none("filter", std::move(arguments), {});
-}
-
 // By these keys, in this direction, equal ones in the order they have.
 void sort_by(std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
   std::vector<std::size_t> order(items.size());
@@ -43,7 +39,7 @@ Value length_filter(Runtime&, const Value& input, Arguments arguments) {
 }
 
 Value list(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return make_list(iterate(input));
 }
 
@@ -59,7 +55,7 @@ std::optional<Value> at_end_of(const Value& input, std::int64_t index) {
 }
 
 Value first(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   if (const auto* iterator = input.get<IteratorPtr>(); iterator && (*iterator)->next < (*iterator)->items.size())
     return (*iterator)->items[(*iterator)->next++];
   if (const auto found = at_end_of(input, 0)) return *found;
@@ -67,14 +63,14 @@ Value first(Runtime&, const Value& input, Arguments arguments) {
 }
 
 Value last(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   if (input.is<IteratorPtr>()) type_error("'generator' object is not reversible");
   if (const auto found = at_end_of(input, -1)) return *found;
   return make_undefined("No last item, sequence was empty.");
 }
 
 Value random(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   const auto size = length(input);
   if (size == 0) return make_undefined("No random item, sequence was empty.");
   std::random_device device;
@@ -94,7 +90,7 @@ Value join(Runtime&, const Value& input, Arguments arguments) {
 }
 
 Value reverse(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   if (input.is_text()) {
     auto points = to_points(input.text());
     std::reverse(points.begin(), points.end());
@@ -225,7 +221,7 @@ Value slice(Runtime&, const Value& input, Arguments arguments) {
 }
 
 Value items(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   if (input.is_undefined()) return make_iterator({});
   const auto* dict = input.get<DictPtr>();
   if (dict == nullptr) type_error("Can only get item pairs from a mapping.");

@@ -6,6 +6,9 @@
 
 namespace tessera::chat {
 
+constexpr std::int64_t kMaxWidth = 1 << 30;  // wider ones are not read; what is written is charged
+constexpr std::int64_t kFieldWork = 200;     // of one field
+
 /// format % arguments.
 std::string format_percent(const Value& format, const Value& arguments);
 /// format.format(...), with {name.attribute[item]!r:spec}.

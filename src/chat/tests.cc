@@ -14,7 +14,7 @@
 namespace tessera::chat {
 namespace {
 
-void no_arguments(Arguments arguments) {
+void takes_nothing(Arguments arguments) {
   const BoundArguments none("test", std::move(arguments), {});
 }
 
@@ -24,7 +24,7 @@ Value only_argument(Arguments arguments) {
 
 template <int remainder>
 bool parity(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  takes_nothing(std::move(arguments));
   return equal(arithmetic("%", input, std::int64_t{2}), std::int64_t{remainder});
 }
 
@@ -57,7 +57,7 @@ bool real(Runtime&, const Value& input, Arguments) {
 bool number(Runtime&, const Value& input, Arguments) {
   return input.number().has_value();
 }
-bool string(Runtime&, const Value& input, Arguments) {
+bool is_string(Runtime&, const Value& input, Arguments) {
   return input.is_text();
 }
 bool mapping(Runtime&, const Value& input, Arguments) {
@@ -97,7 +97,7 @@ bool is_test(Runtime&, const Value& input, Arguments) {
 // A test that takes nothing but its input.
 template <bool (*body)(Runtime&, const Value&, Arguments)>
 bool alone(Runtime& runtime, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  takes_nothing(std::move(arguments));
   return body(runtime, input, Arguments());
 }
 
@@ -161,7 +161,7 @@ const std::vector<TestEntry>& all_tests() {
       {"odd", parity<1>},
       {"sameas", same},
       {"sequence", alone<sequence>},
-      {"string", alone<string>},
+      {"string", alone<is_string>},
       {"test", alone<is_test>},
       {"true", alone<is_bool<true>>},
       {"undefined", alone<undefined>},

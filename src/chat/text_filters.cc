@@ -17,21 +17,15 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point is
-
 // What a filter that works on text makes of any value.
 std::string soft_text(const Value& value) {
   spend(value.is_text() ? static_cast<std::int64_t>(value.text().size()) : 0);
   return to_text(value);
 }
 
-void no_arguments(Arguments arguments) {
-  const BoundArguments none("filter", std::move(arguments), {});
-}
-
 template <std::u32string (*change)(std::u32string_view)>
 Value changed(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return made_of(input, to_utf8(change(to_points(soft_text(input)))));
 }
 
@@ -52,7 +46,7 @@ std::u32string filter_title(std::u32string_view text) {
 }
 
 Value title(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return filter_title(to_points(soft_text(input)));
 }
 
@@ -68,28 +62,28 @@ Value replace(Runtime&, const Value& input, Arguments arguments) {
 }
 
 Value string(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return input.is_text() ? input : Value(soft_text(input));
 }
 
 Value escape(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   if (is_safe(input)) return input;
   return make_safe(escape_html(soft_text(input)));
 }
 
 Value force_escape(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return make_safe(escape_html(soft_text(input)));
 }
 
 Value safe(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return make_safe(soft_text(input));
 }
 
 Value striptags(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return strip_tags(soft_text(input));
 }
 
@@ -161,7 +155,7 @@ Value wordwrap(Runtime&, const Value& input, Arguments arguments) {
 }
 
 Value wordcount(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   const auto points = to_points(soft_text(input));
   spend(kPropertyWork * static_cast<std::int64_t>(points.size()));
   std::int64_t words = 0;
@@ -198,7 +192,7 @@ void quote_url(std::string_view text, bool query, TextBuilder& out) {
 }
 
 Value urlencode(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   TextBuilder out;
   if (input.is_text() || !is_iterable(input) || input.is_undefined()) {
     quote_url(soft_text(input), false, out);
@@ -257,7 +251,7 @@ Value tojson(Runtime&, const Value& input, Arguments arguments) {
 }
 
 Value pprint(Runtime&, const Value& input, Arguments arguments) {
-  no_arguments(std::move(arguments));
+  no_filter_arguments(std::move(arguments));
   return pretty(input);
 }
 

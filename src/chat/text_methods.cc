@@ -19,7 +19,7 @@ namespace {
 using Points = std::u32string;
 
 template <Points (*change)(std::u32string_view)>
-Value changed(Runtime&, const Value& self, Arguments arguments) {
+Value changed_self(Runtime&, const Value& self, Arguments arguments) {
   const BoundArguments none("method", std::move(arguments), {});
   return change(to_points(self.text()));
 }
@@ -94,7 +94,7 @@ Value partition(Runtime&, const Value& self, Arguments arguments) {
   return make_tuple({text.substr(0, at), separator, text.substr(at + separator.size())});
 }
 
-Value join(Runtime&, const Value& self, Arguments arguments) {
+Value join_method(Runtime&, const Value& self, Arguments arguments) {
   const BoundArguments bound("join", std::move(arguments), {""}, 1);
   if (!is_iterable(bound[0])) type_error("can only join an iterable");
   TextBuilder out;
@@ -108,7 +108,7 @@ Value join(Runtime&, const Value& self, Arguments arguments) {
   return out.take();
 }
 
-Value replace(Runtime&, const Value& self, Arguments arguments) {
+Value replace_method(Runtime&, const Value& self, Arguments arguments) {
   const BoundArguments bound("replace", std::move(arguments), {"", "", ""}, 2);
   return replace_text(self.text(), required_text(bound[0], "replace"), required_text(bound[1], "replace"),
                       bound.integer(2, -1));
@@ -223,7 +223,7 @@ Value translate(Runtime&, const Value& self, Arguments arguments) {
   return out.take();
 }
 
-Value format(Runtime&, const Value& self, Arguments arguments) {
+Value format_method(Runtime&, const Value& self, Arguments arguments) {
   return format_braces(self, arguments);
 }
 
@@ -245,22 +245,22 @@ Value encode(Runtime&, const Value&, Arguments) {
 
 const std::vector<MethodEntry>& text_changes() {
   static const std::vector<MethodEntry> table{
-      {"capitalize", changed<capitalize>},
-      {"casefold", changed<casefold>},
+      {"capitalize", changed_self<capitalize>},
+      {"casefold", changed_self<casefold>},
       {"center", pad<Align::kCenter>},
       {"encode", encode},
       {"expandtabs", expandtabs},
-      {"format", format},
+      {"format", format_method},
       {"format_map", format_map},
-      {"join", join},
+      {"join", join_method},
       {"ljust", pad<Align::kLeft>},
-      {"lower", changed<lower>},
+      {"lower", changed_self<lower>},
       {"lstrip", strip<true, false>},
       {"maketrans", maketrans},
       {"partition", partition<false>},
       {"removeprefix", remove_affix<true>},
       {"removesuffix", remove_affix<false>},
-      {"replace", replace},
+      {"replace", replace_method},
       {"rjust", pad<Align::kRight>},
       {"rpartition", partition<true>},
       {"rsplit", split<true>},
@@ -268,10 +268,10 @@ const std::vector<MethodEntry>& text_changes() {
       {"split", split<false>},
       {"splitlines", splitlines},
       {"strip", strip<true, true>},
-      {"swapcase", changed<swapcase>},
-      {"title", changed<title>},
+      {"swapcase", changed_self<swapcase>},
+      {"title", changed_self<title>},
       {"translate", translate},
-      {"upper", changed<upper>},
+      {"upper", changed_self<upper>},
       {"zfill", zfill},
   };
   return table;

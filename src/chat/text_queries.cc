@@ -12,8 +12,6 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point is
-
 std::u32string points_of(const Value& self, Arguments arguments) {
   const BoundArguments none("method", std::move(arguments), {});
   auto points = to_points(self.text());

@@ -10,8 +10,6 @@
 
 namespace tessera::chat {
 
-constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point is
-
 std::vector<Value> split_space(const std::u32string& text, std::int64_t limit) {
   std::vector<Value> out;
   std::size_t at = 0;

@@ -11,8 +11,6 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point is
-
 bool blank(char32_t c) {
   return c == ' ' || (c >= 9 && c <= 13);
 }

@@ -8,6 +8,8 @@
 
 namespace tessera::chat {
 
+constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point is (budget.h)
+
 /// Malformed bytes become U+FFFD.
 std::u32string to_points(std::string_view utf8);
 std::string to_utf8(std::u32string_view points);

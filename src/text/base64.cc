@@ -6,13 +6,13 @@
 namespace tessera::text {
 namespace {
 
-constexpr std::string_view kSigns = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 struct Values : std::array<signed char, 256> {
   constexpr Values() : array() {
     fill(-1);
-    for (std::size_t i = 0; i < kSigns.size(); ++i)
-      (*this)[static_cast<unsigned char>(kSigns[i])] = static_cast<signed char>(i);
+    for (std::size_t i = 0; i < kDigits.size(); ++i)
+      (*this)[static_cast<unsigned char>(kDigits[i])] = static_cast<signed char>(i);
   }
 };
 constexpr Values kValues;
@@ -26,7 +26,7 @@ std::string encode_base64(std::string_view bytes) {
     std::uint32_t bits = 0;
     for (std::size_t k = 0; k < 3; ++k)
       bits = (bits << 8) | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0);
-    for (std::size_t k = 0; k < 4; ++k) out += i + k <= bytes.size() ? kSigns[(bits >> (18 - 6 * k)) & 63] : '=';
+    for (std::size_t k = 0; k < 4; ++k) out += i + k <= bytes.size() ? kDigits[(bits >> (18 - 6 * k)) & 63] : '=';
   }
   return out;
 }

@@ -7,13 +7,12 @@
 
 #include "tessera/base/error.h"
 #include "text/bpe_merge.h"
+#include "text/metaspace.h"
 #include "text/unicode.h"
 #include "text/word_cache.h"
 
 namespace tessera::text {
 namespace {
-
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
 class Bpe final : public Model {
  public:
@@ -36,7 +35,8 @@ class Bpe final : public Model {
   void tokenize(std::string_view piece, std::vector<ModelToken>& out) const override {
     std::size_t begin = 0;
     if (cuts_at_spaces_) {
-      for (auto at = piece.find(kSpace, 1); at != std::string_view::npos; at = piece.find(kSpace, at + kSpace.size())) {
+      for (auto at = piece.find(kMetaspace, 1); at != std::string_view::npos;
+           at = piece.find(kMetaspace, at + kMetaspace.size())) {
         if (!parts(piece.substr(0, at))) continue;
         word(piece.substr(begin, at - begin), begin, out);
         begin = at;
@@ -81,11 +81,11 @@ class Bpe final : public Model {
   void find_cuts() {
     const bool covers =
         unk_id_ >= 0 || (!byte_ids_.empty() && *std::min_element(byte_ids_.begin(), byte_ids_.end()) >= 0);
-    cuts_at_spaces_ = plain_ && covers && !o_.ignore_merges && o_.vocabulary.find(kSpace) >= 0;
+    cuts_at_spaces_ = plain_ && covers && !o_.ignore_merges && o_.vocabulary.find(kMetaspace) >= 0;
     for (const auto& [left, right] : o_.merges) {
       if (left == o_.unk_token || left.starts_with("<0x") || right.starts_with("<0x")) cuts_at_spaces_ = false;
       const auto joined = std::string(left).append(right);
-      for (auto at = joined.find(kSpace, 1); at != std::string::npos; at = joined.find(kSpace, at + 1))
+      for (auto at = joined.find(kMetaspace, 1); at != std::string::npos; at = joined.find(kMetaspace, at + 1))
         joined_.push_back(last_code_point(std::string_view(joined).substr(0, at)));
     }
     std::sort(joined_.begin(), joined_.end());
@@ -101,7 +101,8 @@ class Bpe final : public Model {
   }
 
   bool parts(std::string_view before) const {
-    return !before.ends_with(kSpace) && !std::binary_search(joined_.begin(), joined_.end(), last_code_point(before));
+    return !before.ends_with(kMetaspace) &&
+           !std::binary_search(joined_.begin(), joined_.end(), last_code_point(before));
   }
 
   // Appends the tokens of a part of the piece that starts at byte `origin`.

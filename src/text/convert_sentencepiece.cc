@@ -8,6 +8,7 @@
 #include "text/base64.h"
 #include "text/convert.h"
 #include "text/json_forms.h"
+#include "text/metaspace.h"
 #include "text/sentencepiece_model.h"
 
 namespace tessera::text {
@@ -20,14 +21,13 @@ std::string token_of(const SentencePieceModel& model, std::int32_t id) {
 }
 
 constexpr int kT5ExtraIds = 100;
-constexpr const char* kSpace = "\xE2\x96\x81";
 
-json replaced(const char* from, const char* to) {
+json replaced(std::string_view from, std::string_view to) {
   return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
 }
 
-json metaspace(const char* scheme) {
-  return {{"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", scheme}, {"split", true}};
+json metaspace(std::string_view scheme) {
+  return {{"type", "Metaspace"}, {"replacement", kMetaspace}, {"prepend_scheme", scheme}, {"split", true}};
 }
 
 // SentencePiece's own preparation of the text: its character map, then white space taken away.
@@ -121,19 +121,19 @@ void set_llama_form(const SentencePieceModel& model, const TokenizerConfig& conf
 void set_gemma_form(SentencePieceModel model, const SpecialTokens& special, json& root) {
   const std::array first{special.pad, special.eos, special.bos};
   for (std::size_t id = 0; id < first.size() && id < model.pieces.size(); ++id) model.pieces[id].text = first[id];
-  const auto find = [&](const char* text) {
+  const auto find = [&](std::string_view text) {
     return std::find_if(model.pieces.begin(), model.pieces.end(),
                         [&](const auto& piece) { return piece.text == text; });
   };
   if (const auto byte = find("<0x09>"); find("\t") == model.pieces.end() && byte != model.pieces.end())
     byte->text.assign(1, '\t');
   root["model"] = any_model(model, true);
-  root["normalizer"] = replaced(" ", kSpace);
+  root["normalizer"] = replaced(" ", kMetaspace);
   root["pre_tokenizer"] = {
       {"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
   root["decoder"] = {
       {"type", "Sequence"},
-      {"decoders", json::array({replaced(kSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}})}};
+      {"decoders", json::array({replaced(kMetaspace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}})}};
 }
 
 // T5's: white space at the end goes, several spaces are one.
@@ -143,7 +143,7 @@ void set_t5_form(const SentencePieceModel& model, const TokenizerConfig& config,
   add_extra_ids(model, config.extra_ids.value_or(kT5ExtraIds), root);
   json parts = preparation(model, false);
   parts.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
-  parts.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", kSpace}});
+  parts.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", kMetaspace}});
   root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
   root["pre_tokenizer"] = metaspace(!prefix ? "never" : config.legacy.value_or(true) ? "always" : "first");
   root["decoder"] = root["pre_tokenizer"];

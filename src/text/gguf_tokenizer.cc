@@ -9,6 +9,7 @@
 #include "text/gguf_patterns.h"
 #include "text/json_forms.h"
 #include "text/load.h"
+#include "text/metaspace.h"
 
 namespace tessera::text {
 namespace {
@@ -16,7 +17,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int32_t kUnknown = 2, kControl = 3, kUserDefined = 4;
-constexpr std::string_view kSpace = "\xE2\x96\x81";
 
 class Converter {
  public:
@@ -138,7 +138,7 @@ class Converter {
     for (std::size_t id = 0; id < v_.tokens.size(); ++id) {
       const auto& text = v_.tokens[id];
       const bool plain = type(id) == kControl || type(id) == kUnknown || (text.starts_with('[') && text.ends_with(']'));
-      words[plain ? text : text.starts_with(kSpace) ? text.substr(kSpace.size()) : "##" + text] = id;
+      words[plain ? text : text.starts_with(kMetaspace) ? text.substr(kMetaspace.size()) : "##" + text] = id;
     }
     const auto cls = v_.cls_id >= 0 ? v_.cls_id : v_.bos_id, sep = v_.sep_id >= 0 ? v_.sep_id : v_.eos_id;
     if (cls < 0 || sep < 0) fail("cls_token_id", "a BERT tokenizer needs cls_token_id and seperator_token_id");
@@ -161,7 +161,7 @@ class Converter {
     if (!v_.precompiled_charsmap.empty())
       root["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(v_.precompiled_charsmap)}};
     const json metaspace = {
-        {"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "always"}, {"split", true}};
+        {"type", "Metaspace"}, {"replacement", kMetaspace}, {"prepend_scheme", "always"}, {"split", true}};
     json parts = json::array({{{"type", "WhitespaceSplit"}}});
     parts.push_back(metaspace);
     root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "text/metaspace.h"
 #include "text/unicode.h"
 #include "text/vocabulary.h"
 
@@ -17,8 +18,6 @@ const char* const kQwen2Pattern =
 
 namespace {
 
-constexpr const char* kSpace = "\xE2\x96\x81";
-
 json part(const char* id, int type_id) {
   return {{"Sequence", {{"id", id}, {"type_id", type_id}}}};
 }
@@ -29,7 +28,7 @@ void define(const IdAndToken& token, json& root) {
   root["special_tokens"][token.second] = {
       {"id", token.second}, {"ids", json::array({token.first})}, {"tokens", json::array({token.second})}};
 }
-json string_pattern(const char* text) {
+json string_pattern(std::string_view text) {
   return {{"String", text}};
 }
 
@@ -131,19 +130,19 @@ json merges_from_scores(const std::vector<std::pair<std::string, double>>& piece
 }
 
 void set_llama_stages(const LlamaForm& form, json& root) {
-  const json replace = {{"type", "Replace"}, {"pattern", string_pattern(" ")}, {"content", kSpace}};
+  const json replace = {{"type", "Replace"}, {"pattern", string_pattern(" ")}, {"content", kMetaspace}};
   if (form.legacy) {
     json parts = json::array();
-    if (form.add_prefix_space) parts.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+    if (form.add_prefix_space) parts.push_back({{"type", "Prepend"}, {"prepend", kMetaspace}});
     parts.push_back(replace);
     root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
   } else {
     root["pre_tokenizer"] = {{"type", "Metaspace"},
-                             {"replacement", kSpace},
+                             {"replacement", kMetaspace},
                              {"prepend_scheme", form.add_prefix_space ? "first" : "never"},
                              {"split", false}};
   }
-  json decoders = json::array({{{"type", "Replace"}, {"pattern", string_pattern(kSpace)}, {"content", " "}},
+  json decoders = json::array({{{"type", "Replace"}, {"pattern", string_pattern(kMetaspace)}, {"content", " "}},
                                {{"type", "ByteFallback"}},
                                {{"type", "Fuse"}}});
   if (form.add_prefix_space) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});

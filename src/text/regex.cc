@@ -13,33 +13,29 @@
 
 namespace tessera::text {
 
-namespace {
-
-struct Code {
-  pcre2_code* code = nullptr;
-
-  Code() = default;
-  Code(const Code&) = delete;
-  ~Code() { pcre2_code_free(code); }
-  void compile(const std::string& pattern, const std::string& original, const std::string& where) {
-    int error = 0;
-    PCRE2_SIZE at = 0;
-    // In Ruby's syntax ^ and $ always match at lines.
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &at, nullptr);
-    if (!code) {
-      PCRE2_UCHAR message[160] = {};
-      pcre2_get_error_message(error, message, sizeof message);
-      throw DataError(fmt::format("{}: the regular expression \"{}\" is wrong near character {}: {}", where, original,
-                                  at, reinterpret_cast<const char*>(message)));
-    }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter matches
-  }
-};
-
-}  // namespace
-
 struct Regex::Impl {
+  struct Code {
+    pcre2_code* code = nullptr;
+
+    Code() = default;
+    Code(const Code&) = delete;
+    ~Code() { pcre2_code_free(code); }
+    void compile(const std::string& pattern, const std::string& original, const std::string& where) {
+      int error = 0;
+      PCRE2_SIZE at = 0;
+      // In Ruby's syntax ^ and $ always match at lines.
+      code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &at, nullptr);
+      if (!code) {
+        PCRE2_UCHAR message[160] = {};
+        pcre2_get_error_message(error, message, sizeof message);
+        throw DataError(fmt::format("{}: the regular expression \"{}\" is wrong near character {}: {}", where, original,
+                                    at, reinterpret_cast<const char*>(message)));
+      }
+      pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter matches
+    }
+  };
+
   Code code;
   std::string where;
   std::vector<std::pair<char32_t, char32_t>> named;

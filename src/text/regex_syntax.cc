@@ -17,15 +17,15 @@ namespace {
 using Pair = std::pair<std::string_view, std::string_view>;
 
 // What Oniguruma counts as part of a word: as Unicode's annex 18, without the joiners.
-constexpr std::string_view kWord =
+constexpr std::string_view kWordClass =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 // And these, but not where \w stands between brackets.
 constexpr std::string_view kLatinNumbers = R"(\xB2\xB3\xB9\xBC-\xBE)";
-constexpr std::string_view kSpace = R"(\t-\r \x{85}\p{Z})";
+constexpr std::string_view kSpaceClass = R"(\t-\r \x{85}\p{Z})";
 
 // The members of the class, as written between brackets; "": the escape means the same in PCRE2.
 std::string members(char escape, bool in_brackets) {
-  if (escape == 'w' || escape == 'W') return std::string(kWord) + std::string(in_brackets ? "" : kLatinNumbers);
+  if (escape == 'w' || escape == 'W') return std::string(kWordClass) + std::string(in_brackets ? "" : kLatinNumbers);
   if (escape == 'h' || escape == 'H') return "0-9a-fA-F";
   return "";
 }
@@ -38,8 +38,8 @@ std::string_view posix_members(std::string_view name, bool negated) {
                                           {"lower", R"(\p{Lowercase})"},
                                           {"alnum", R"(\p{Alphabetic}\p{Nd})"},
                                           {"punct", R"(\p{P}\p{S})"},
-                                          {"space", kSpace},
-                                          {"word", kWord}}};
+                                          {"space", kSpaceClass},
+                                          {"word", kWordClass}}};
   constexpr std::array<Pair, 4> kNegated{{{"alpha", R"(\P{Alphabetic})"},
                                           {"digit", R"(\P{Nd})"},
                                           {"upper", R"(\P{Uppercase})"},

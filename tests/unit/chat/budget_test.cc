@@ -18,7 +18,7 @@
 namespace tessera::chat {
 namespace {
 
-TemplateError failure(const std::string& source, const RenderLimits& limits = {}) {
+TemplateError stopped(const std::string& source, const RenderLimits& limits = {}) {
   try {
     const std::string text = Template(source).render({}, limits).text;
     ADD_FAILURE() << "rendered " << text.size() << " bytes";
@@ -50,7 +50,7 @@ class Hostile : public testing::TestWithParam<std::string> {};
 TEST_P(Hostile, EndsInAMomentAndInLittleMemory) {
   const std::int64_t before = peak_mib();
   const double begin = cpu_seconds();
-  const auto error = failure(GetParam(), {.work = 100'000'000, .memory = 64 << 20});
+  const auto error = stopped(GetParam(), {.work = 100'000'000, .memory = 64 << 20});
   EXPECT_EQ(error.kind, ErrorKind::kLimit) << error.message;
   EXPECT_GT(error.at.line, 0);
   EXPECT_LT(cpu_seconds() - begin, 10);
@@ -107,7 +107,7 @@ TEST(Budget, TheLimitsAreAboutASecondAnd256MiB) {
   for (const std::string& source :
        {kDoubled + "{{ ns.l|tojson }}", std::string("{% for a in range(99999) %}{% for b in range(99999) %}{{ a * b }}"
                                                     "{% endfor %}{% endfor %}")})
-    EXPECT_EQ(failure(source).kind, ErrorKind::kLimit);
+    EXPECT_EQ(stopped(source).kind, ErrorKind::kLimit);
   EXPECT_LT(cpu_seconds() - begin, 60);
   EXPECT_LT(peak_mib() - before, 1024);
 }
@@ -175,10 +175,10 @@ TEST(Budget, EverythingIsGivenBack) {
 }
 
 TEST(Budget, NamesTheLimitAndThePlace) {
-  const auto work = failure("\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
+  const auto work = stopped("\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   EXPECT_EQ(work.at.line, 2);
   EXPECT_NE(std::string(work.what()).find("does too much work"), std::string::npos) << work.what();
-  const auto memory = failure("a\n  {{ 'a' * 299999999 }}");
+  const auto memory = stopped("a\n  {{ 'a' * 299999999 }}");
   EXPECT_EQ(memory.at.line, 2);
   EXPECT_NE(std::string(memory.what()).find("more than 256 MiB (line 2, column "), std::string::npos) << memory.what();
 }

@@ -16,10 +16,10 @@ namespace {
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
-const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
+const std::string kGgufReferences = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
 
 void expect_rows(const Tokenizer& tokenizer, const std::string& name) {
-  const auto expected = Json::parse(std::ifstream(kFolder + name + "/expected.json"));
+  const auto expected = Json::parse(std::ifstream(kGgufReferences + name + "/expected.json"));
   for (const auto& row : expected["rows"]) {
     SCOPED_TRACE(row["text"].dump(-1, ' ', true));
     const auto e = tokenizer.encode(row["text"].get<std::string>());
@@ -36,7 +36,7 @@ GgufVocabulary of_model(const std::string& model) {
 }
 
 GgufVocabulary llama() {
-  const auto model = parse_sentencepiece(read_file(kFolder + "llama2/tokenizer.model"), "m");
+  const auto model = parse_sentencepiece(read_file(kGgufReferences + "llama2/tokenizer.model"), "m");
   auto out = of_model("llama");
   for (const auto& piece : model.pieces) {
     out.tokens.push_back(piece.text);
@@ -51,10 +51,10 @@ GgufVocabulary llama() {
 
 GgufVocabulary gpt2(const std::string& name) {
   auto out = of_model("gpt2");
-  const auto vocabulary = Json::parse(std::ifstream(kFolder + name + "/vocab.json"));
+  const auto vocabulary = Json::parse(std::ifstream(kGgufReferences + name + "/vocab.json"));
   out.tokens.resize(vocabulary.size());
   for (const auto& [token, id] : vocabulary.items()) out.tokens[id.get<std::size_t>()] = token;
-  std::ifstream merges(kFolder + name + "/merges.txt");
+  std::ifstream merges(kGgufReferences + name + "/merges.txt");
   for (std::string line; std::getline(merges, line);)
     if (!line.starts_with("#version")) out.merges.push_back(line);
   out.token_types.assign(out.tokens.size(), 1);
@@ -94,7 +94,7 @@ TEST(GgufTokenizer, PreNamesTheExpression) {
 
 TEST(GgufTokenizer, BertWordsHaveASignAndContinuationsNone) {
   auto vocabulary = of_model("bert");
-  std::ifstream file(kFolder + "bert/vocab.txt");
+  std::ifstream file(kGgufReferences + "bert/vocab.txt");
   for (std::string line; std::getline(file, line);) {
     const bool special = line.starts_with('[') && line.size() > 1;
     vocabulary.tokens.push_back(special ? line : line.starts_with("##") ? line.substr(2) : "\xE2\x96\x81" + line);

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
-const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
+const std::string kReferences = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
 
 std::vector<std::int32_t> flat(const Encoding& encoding) {
   std::vector<std::int32_t> out;
@@ -23,8 +23,8 @@ std::vector<std::int32_t> flat(const Encoding& encoding) {
 
 class Reference : public testing::TestWithParam<const char*> {
  protected:
-  std::shared_ptr<const Tokenizer> tokenizer_ = open_tokenizer(kFolder + GetParam());
-  Json expected_ = Json::parse(std::ifstream(kFolder + GetParam() + "/expected.json"));
+  std::shared_ptr<const Tokenizer> tokenizer_ = open_tokenizer(kReferences + GetParam());
+  Json expected_ = Json::parse(std::ifstream(kReferences + GetParam() + "/expected.json"));
 };
 
 TEST_P(Reference, IdsOffsetsAndTextEqual) {

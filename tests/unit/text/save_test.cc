@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
+const std::string kSavedReferences = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/";
 
 class SavedFolder : public testing::Test {
  protected:
@@ -27,7 +27,7 @@ class SavedFolder : public testing::Test {
 class Save : public SavedFolder, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Save, ANewTokenAndTemplateSurvive) {
-  const auto old = open_tokenizer(kFolder + GetParam());
+  const auto old = open_tokenizer(kSavedReferences + GetParam());
   TokenizerChanges changes;
   changes.special.pad = "<|new_pad|>";
   changes.special.additional = {"<|new_user|>", old->id_to_token(7)};
@@ -54,11 +54,12 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Save,
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_F(SavedFolder, AllOtherBytesOfTheFileStay) {
-  open_tokenizer(kFolder + "chatml")->save(out_.string());
-  auto before = Json::parse(std::ifstream(kFolder + "chatml/tokenizer.json"));
+  open_tokenizer(kSavedReferences + "chatml")->save(out_.string());
+  auto before = Json::parse(std::ifstream(kSavedReferences + "chatml/tokenizer.json"));
   auto after = Json::parse(std::ifstream(out_ / "tokenizer.json"));
   EXPECT_EQ(after, before);
-  const auto old = read_file(kFolder + "chatml/tokenizer.json"), now = read_file((out_ / "tokenizer.json").string());
+  const auto old = read_file(kSavedReferences + "chatml/tokenizer.json"),
+             now = read_file((out_ / "tokenizer.json").string());
   const auto tail = old.substr(old.find("\"normalizer\""));
   EXPECT_TRUE(now.ends_with(tail));
 }
@@ -66,7 +67,7 @@ TEST_F(SavedFolder, AllOtherBytesOfTheFileStay) {
 TEST(TokenizerFolder, TemplatesComeFromTheFilesOfTheFolder) {
   const auto folder = fs::path(testing::TempDir()) / ("tessera_templates_" + std::to_string(::getpid()));
   fs::create_directories(folder);
-  fs::copy(kFolder + "chatml/tokenizer.json", folder / "tokenizer.json");
+  fs::copy(kSavedReferences + "chatml/tokenizer.json", folder / "tokenizer.json");
   std::ofstream(folder / "tokenizer_config.json")
       << R"({"chat_template": [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}],)"
       << R"("eos_token": {"content": "<|im_end|>", "special": true}, "model_max_length": 1000000000000000019884624838656})";
