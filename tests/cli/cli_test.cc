@@ -6,21 +6,19 @@
 #include <sstream>
 
 #include "cli/commands.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 #include "worker/tasks.h"
 
 namespace tessera {
 namespace {
 
+using test::contains;
 using test::Finished;
 
 Finished tessera(std::vector<std::string> args) {
   args.insert(args.begin(), TESSERA_BINARY);
   return test::run(args, {{"HF_HOME", "/nonexistent"}});
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(Cli, HelpGoesToStdoutAndListsEveryCommand) {

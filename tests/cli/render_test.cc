@@ -5,14 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
-const std::string kChat = std::string(TESSERA_TEST_DATA) + "/chat/";
+const std::string kChat = test::kTestData + "/chat/";
 
 class Render : public testing::Test {
  protected:
@@ -34,19 +35,19 @@ class Render : public testing::Test {
   std::string prefix_;
 };
 
-std::vector<json> answers_of(const std::string& text) {
-  std::vector<json> out;
+std::vector<ordered_json> answers_of(const std::string& text) {
+  std::vector<ordered_json> out;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) out.push_back(json::parse(line));
+  for (std::string line; std::getline(in, line);) out.push_back(ordered_json::parse(line));
   return out;
 }
 
 /// The row that stands for one case of a golden file.
-json row_of(const json& golden, const json& one) {
-  json row = golden["special_tokens"];
+ordered_json row_of(const ordered_json& golden, const ordered_json& one) {
+  ordered_json row = golden["special_tokens"];
   row.update(one["kwargs"]);
   if (row.contains("tools")) {
-    json tools = json::array();
+    ordered_json tools = ordered_json::array();
     for (const auto& name : row["tools"]) tools.push_back(golden["tools"][name.get<std::string>()]);
     row["tools"] = tools;
   }
@@ -58,7 +59,7 @@ TEST_F(Render, TextsSpansAndErrorsAreThoseOfTheReference) {
   int spans = 0, errors = 0;
   for (const char* name : {"chatml", "deepseekv3", "gemma", "llama2", "llama3", "mistral", "phi3", "qwen2_5",
                            "qwen2_5_training", "torture1", "zephyr"}) {
-    const auto golden = json::parse(read_file(kChat + name + ".json"));
+    const auto golden = ordered_json::parse(read_file(kChat + name + ".json"));
     std::string rows;
     for (const auto& one : golden["cases"]) rows += row_of(golden, one).dump() + "\n";
     const auto done = with_template(golden["template"], rows);
@@ -66,7 +67,7 @@ TEST_F(Render, TextsSpansAndErrorsAreThoseOfTheReference) {
     const auto answers = answers_of(done.out);
     ASSERT_EQ(answers.size(), golden["cases"].size()) << name;
     for (std::size_t i = 0; i < answers.size(); ++i) {
-      const json& want = golden["cases"][i];
+      const ordered_json& want = golden["cases"][i];
       SCOPED_TRACE(std::string(name) + want["conversation"].dump() + want["kwargs"].dump());
       EXPECT_EQ(answers[i].contains("error"), want.contains("error")) << answers[i];
       if (want.contains("error")) {
@@ -95,11 +96,11 @@ TEST_F(Render, SpansCountCodePoints) {
   const auto answers = answers_of(done.out);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0]["text"], "u:é😀assistant:日本");
-  EXPECT_EQ(answers[0]["generation_spans"], json::parse("[[14, 16]]"));
+  EXPECT_EQ(answers[0]["generation_spans"], ordered_json::parse("[[14, 16]]"));
 }
 
 TEST_F(Render, ARowsVariablesAreStrongerThanTheTokenizers) {
-  const std::string folder = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
+  const std::string folder = test::kTestData + "/tiny_chat";
   const std::string row = R"({"messages": [{"role": "user", "content": "x"}]})";
   const auto own = answers_of(render(row, "--tokenizer " + folder).out);
   ASSERT_EQ(own.size(), 1u);

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -11,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kTokenizer = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/gpt2";
+const std::string kTokenizer = test::kTestData + "/tokenizers/reference/gpt2";
 
 test::Finished tokenize(const std::string& rows, const std::string& flags) {
   const auto file = testing::TempDir() + "tessera_rows_" + std::to_string(::getpid()) + ".jsonl";
@@ -46,7 +47,7 @@ TEST(Tokenize, EveryRowGivesIdsOffsetsAndText) {
 }
 
 TEST(Tokenize, SpecialTokensCanBeLeftOut) {
-  const auto llama = std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/llama2/tokenizer.model";
+  const auto llama = test::kTestData + "/tokenizers/reference/llama2/tokenizer.model";
   const auto with = lines(tokenize("\"the\"\n", "--tokenizer " + llama).out);
   const auto without = lines(tokenize("\"the\"\n", "--tokenizer " + llama + " --add_special_tokens false").out);
   EXPECT_EQ(with.at(0)["ids"].size(), without.at(0)["ids"].size() + 1);

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "support/program.h"
 #include "support/ranks.h"
 #include "support/subprocess.h"
 
@@ -31,7 +32,7 @@ class Checkpoints : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  static std::string data() { return std::string(TESSERA_TEST_DATA) + "/tiny_chat"; }
+  static const std::string& data() { return test::kTinyChat; }
   static Finished tessera(std::vector<std::string> words, const test::Variables& environment = {}) {
     words.insert(words.begin(), TESSERA_BINARY);
     return test::run(words, environment);
@@ -79,8 +80,6 @@ class Checkpoints : public testing::Test {
 
   std::string folder_;
 };
-
-#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 // The short form of scripts/kill_test.sh.
 TEST_F(Checkpoints, ARunThatIsKilledAtAnyMomentGoesOnAndEndsTheSame) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -15,8 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Finished;
-
-const std::string kData = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
+using test::kTinyChat;
 
 class Generate : public testing::Test {
  protected:
@@ -27,7 +27,9 @@ class Generate : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  void make_model() { ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kData, folder_ + "/model"}).exit_code, 0); }
+  void make_model() {
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kTinyChat, folder_ + "/model"}).exit_code, 0);
+  }
 
   Finished generate(std::vector<std::string> flags, int ranks = 1, const std::string& model = "") {
     std::vector<std::string> command = {TESSERA_BINARY};
@@ -143,7 +145,7 @@ TEST_F(Generate, AnAdapterTeachesItsAnswers) {
                                       "--model_name_or_path",
                                       folder_ + "/model",
                                       "--dataset_name",
-                                      kData,
+                                      kTinyChat,
                                       "--dataset_cache_dir",
                                       folder_ + "/cache",
                                       "--output_dir",

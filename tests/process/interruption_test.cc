@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/program.h"
 #include "support/ranks.h"
 #include "support/subprocess.h"
 
@@ -14,8 +15,6 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using test::Finished;
 using test::Subprocess;
-
-#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 class Interrupted : public testing::Test {
  protected:

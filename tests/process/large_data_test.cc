@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -14,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModel = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
-constexpr std::int64_t kMiB = 1 << 20;
+using test::kMiB;
+using test::kTinyChat;
 
 /// Rows of 2 KiB, of which 200 bytes are text to learn.
 void write_rows(const std::string& file, std::int64_t bytes) {
@@ -42,7 +43,7 @@ class LargeData : public testing::Test {
     folder_ = fs::path(TESSERA_BINARY).parent_path() / "large_data_test";  // on a disk, as TMPDIR need not be
     fs::remove_all(folder_);
     fs::create_directories(folder_);
-    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kModel, (folder_ / "model").string()}).exit_code, 0);
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kTinyChat, (folder_ / "model").string()}).exit_code, 0);
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -106,7 +107,7 @@ TEST_F(LargeData, StreamingReadsNoFurtherThanTheStepsNeed) {
 }
 
 TEST_F(LargeData, StreamingNeedsAnEnd) {
-  const auto r = test::run({TESSERA_BINARY, "sft", "--model_name_or_path", kModel, "--dataset_name", kModel,
+  const auto r = test::run({TESSERA_BINARY, "sft", "--model_name_or_path", kTinyChat, "--dataset_name", kTinyChat,
                             "--output_dir", (folder_ / "out").string(), "--streaming"});
   EXPECT_EQ(r.exit_code, 2);
   EXPECT_NE(r.err.find("--max_steps"), std::string::npos) << r.err;

@@ -6,16 +6,18 @@
 #include <fstream>
 #include <sstream>
 
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
 namespace {
 
 using namespace std::chrono_literals;
+using test::contains;
 using test::Finished;
 using test::Subprocess;
 
-const std::string kData = std::string(TESSERA_TEST_DATA) + "/config/";
+const std::string kConfigs = test::kTestData + "/config/";
 
 std::vector<std::string> launch(const std::vector<std::string>& flags, const std::string& script) {
   std::vector<std::string> command = {TESSERA_BINARY, "launch"};
@@ -26,10 +28,6 @@ std::vector<std::string> launch(const std::vector<std::string>& flags, const std
 
 Finished run_launch(const std::vector<std::string>& flags, const std::string& script) {
   return test::run(launch(flags, script), {{"HF_HOME", "/nonexistent"}});
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 int count(const std::string& text, const std::string& part) {
@@ -62,7 +60,7 @@ bool ends_within(pid_t pid, std::chrono::milliseconds timeout) {
 
 TEST(Launch, GivesRanksTorchrunsAndAcceleratesVariables) {
   const Finished r =
-      run_launch({"--config_file", kData + "lora_seq2seq.yaml", "--tee", "1", "--main_process_port", "4711"},
+      run_launch({"--config_file", kConfigs + "lora_seq2seq.yaml", "--tee", "1", "--main_process_port", "4711"},
                  "echo $RANK/$LOCAL_RANK/$WORLD_SIZE/$LOCAL_WORLD_SIZE/$GROUP_RANK $MASTER_ADDR:$MASTER_PORT "
                  "$FSDP_TRANSFORMER_CLS_TO_WRAP $ACCELERATE_USE_FSDP ${TORCHELASTIC_RUN_ID:+id}");
   EXPECT_EQ(r.exit_code, 0) << r.err;
@@ -290,13 +288,13 @@ TEST(Launch, BindsRanksToDisjointCoresWhereThereAreEnough) {
 
 TEST(Launch, SaysOnceWhatAHostWithoutAGpuMakesOfTheGuidesFile) {
   if (std::filesystem::exists("/dev/nvidiactl")) GTEST_SKIP() << "this host has a GPU";
-  const Finished r = run_launch({"--config_file", kData + "lora_seq2seq.yaml"}, "true");
+  const Finished r = run_launch({"--config_file", kConfigs + "lora_seq2seq.yaml"}, "true");
   EXPECT_EQ(count(r.err, "no GPU found: running on the CPU"), 1) << r.err;
   EXPECT_EQ(count(r.err, "parameters are in host memory already"), 1) << r.err;
 }
 
 TEST(Launch, WarnsOnceAboutUnindentedLines) {
-  const Finished r = run_launch({"--config_file", kData + "sft_lora_unindented.yaml", "--num_processes", "1"},
+  const Finished r = run_launch({"--config_file", kConfigs + "sft_lora_unindented.yaml", "--num_processes", "1"},
                                 "echo $FSDP_STATE_DICT_TYPE");
   EXPECT_EQ(r.out, "SHARDED_STATE_DICT\n");
   EXPECT_EQ(count(r.err, "understood as part of fsdp_config"), 1) << r.err;

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -40,10 +41,6 @@ class Limits : public testing::Test {
   std::string folder_;
 };
 
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // A run waited for ever for somebody to write into them.
 TEST_F(Limits, PipesAndFoldersAreRefusedByName) {
   namespace fs = std::filesystem;
@@ -57,7 +54,7 @@ TEST_F(Limits, PipesAndFoldersAreRefusedByName) {
       ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
     const auto r = test::Subprocess(words({TESSERA_BINARY}, command)).finish(std::chrono::seconds(20));
     const auto name = fs::path(file).filename().string();
-    EXPECT_TRUE(says(r.err, "/" + name + "': expected a file, found " + found)) << r.err;
+    EXPECT_TRUE(test::contains(r.err, "/" + name + "': expected a file, found " + found)) << r.err;
     fs::remove(file);
     if (there) fs::rename(file + ".kept", file);
   };
@@ -74,7 +71,7 @@ TEST_F(Limits, PipesAndFoldersAreRefusedByName) {
 TEST_F(Limits, CpuAndFsdpTogether) {
   const auto r = launch(2, words({"--use_fsdp"}, seq2seq("out")));
   EXPECT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_TRUE(says(r.out, "shard 2 x ")) << r.out;
+  EXPECT_TRUE(test::contains(r.out, "shard 2 x ")) << r.out;
 }
 
 TEST_F(Limits, FsdpVariablesAreObeyedUnderTorchrun) {
@@ -96,8 +93,8 @@ TEST_F(Limits, FsdpVariablesAreObeyedUnderTorchrun) {
   const auto first = zero.finish(), second = one.finish();
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_TRUE(says(first.out, "shard 2 x ")) << first.out;
-  EXPECT_TRUE(says(first.out, "(0): FullyShardedDataParallel(")) << first.out;  // blocks are units
+  EXPECT_TRUE(test::contains(first.out, "shard 2 x ")) << first.out;
+  EXPECT_TRUE(test::contains(first.out, "(0): FullyShardedDataParallel(")) << first.out;  // blocks are units
 }
 
 TEST_F(Limits, AWholeModelIsSavedAndReadBack) {
@@ -139,7 +136,7 @@ TEST_F(Limits, QuantisedBasesAreRefusedByName) {
   const auto r = launch(2, {"sft", "--model_name_or_path", folder_ + "t5", "--dataset_name", folder_, "--output_dir",
                             folder_ + "out", "--use_4bit_quantization", "True"});
   EXPECT_EQ(r.exit_code, 2) << r.err;
-  EXPECT_TRUE(says(r.err, "--use_4bit_quantization")) << r.err;
+  EXPECT_TRUE(test::contains(r.err, "--use_4bit_quantization")) << r.err;
 }
 
 TEST_F(Limits, TenRunsEndWell) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "io/tensor_source.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
@@ -23,8 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::kMiB;
 
-constexpr std::int64_t kDim = 512, kBlocks = 24, kMiB = 1 << 20;
+constexpr std::int64_t kDim = 512, kBlocks = 24;
 constexpr std::int64_t kBlockBytes = 2 * (2 * kDim * kDim) * 4;  // two matrices in fp32: 4 MiB
 constexpr std::int64_t kModelBytes = kBlocks * kBlockBytes;
 constexpr std::int64_t kSlackBytes = 6 * kMiB;  // activations, allocator, libraries that are read for the first time

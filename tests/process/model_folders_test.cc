@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 #include "support/temp_folder.h"
 
@@ -19,16 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Finished;
-using Words = std::vector<std::string>;
-
-const std::string kTestData = TESSERA_TEST_DATA;
-const std::string kChats = kTestData + "/tiny_chat";
-const std::string kDemo = kTestData + "/../../examples/demo/";
-
-Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
+using test::kDemo;
+using test::kTestData;
+using test::kTinyChat;
+using test::Words;
+using test::operator+;
 
 class ModelFolders : public testing::Test {
  protected:
@@ -66,8 +62,8 @@ class ModelFolders : public testing::Test {
   }
 
   void sft(const std::string& model, const std::string& out, const Words& flags) {
-    succeeds(Words{"sft", "--model_name_or_path", model, "--dataset_name", kChats, "--dataset_cache_dir", at("cache"),
-                   "--output_dir", at(out), "--max_seq_length", "64", "--per_device_train_batch_size", "2",
+    succeeds(Words{"sft", "--model_name_or_path", model, "--dataset_name", kTinyChat, "--dataset_cache_dir",
+                   at("cache"), "--output_dir", at(out), "--max_seq_length", "64", "--per_device_train_batch_size", "2",
                    "--print_model", "false", "--disable_tqdm", "--logging_strategy", "no"} +
              flags);
   }
@@ -82,7 +78,7 @@ class ModelFolders : public testing::Test {
   }
 
   std::string rendered(const std::string& folder) const {
-    return succeeds({"render", "--tokenizer", folder, "--input", kChats + "/test.jsonl"});
+    return succeeds({"render", "--tokenizer", folder, "--input", kTinyChat + "/test.jsonl"});
   }
 
   static std::set<std::string> names(const std::string& folder) {
@@ -145,7 +141,7 @@ TEST_F(ModelFolders, WhatLiesBesideTheWeightsTravelsOnEveryWay) {
   write("base_from/chat_template.jinja", kTemplate);
   write("base_from/additional_chat_templates/short.jinja", kTemplate);
   for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"})
-    fs::copy_file(kChats + "/" + name, at("base_from/") + name);
+    fs::copy_file(kTinyChat + "/" + name, at("base_from/") + name);
   const std::string base = at("base");
   succeeds({"init-model", at("base_from"), base});
   const Words templates = {"chat_template.jinja", "additional_chat_templates/short.jinja"};
@@ -174,7 +170,7 @@ TEST_F(ModelFolders, WhatLiesBesideTheWeightsTravelsOnEveryWay) {
 }
 
 TEST_F(ModelFolders, AFullyTrainedModelAndItsCheckpointsTakeItAlong) {
-  const std::string llama = make_model("llama", kChats), t5 = make_model("t5", kDemo + "model");
+  const std::string llama = make_model("llama", kTinyChat), t5 = make_model("t5", kDemo + "model");
   for (const std::string model : {"llama", "t5"}) {
     write(model + "/chat_template.jinja", kTemplate);
     write(model + "/generation_config.json", R"({"max_new_tokens": 3})");
@@ -228,7 +224,7 @@ TEST_F(ModelFolders, AFullyTrainedModelAndItsCheckpointsTakeItAlong) {
 }
 
 TEST_F(ModelFolders, AMergedModelSpeaksAsTheAdapterWasTaught) {
-  const std::string base = make_model("base", kChats);
+  const std::string base = make_model("base", kTinyChat);
   auto settings = json::parse(read_file(base + "/tokenizer_config.json"));
   settings.erase("chat_template");
   write("base/tokenizer_config.json", settings.dump());
@@ -254,7 +250,7 @@ TEST_F(ModelFolders, WhatIsWrittenAndWhatIsSaidHaveOneDtype) {
     EXPECT_EQ(said_dtype(at(name)), dtype) << name;
     EXPECT_EQ(written_dtype(at(name)), dtype) << name;
   };
-  const std::string base = make_model("base", kChats, [](json& config) { config["torch_dtype"] = "bfloat16"; });
+  const std::string base = make_model("base", kTinyChat, [](json& config) { config["torch_dtype"] = "bfloat16"; });
   expect("base", "bfloat16");
   succeeds({"init-model", base, at("half"), "--dtype", "float16"});
   expect("half", "float16");
@@ -288,7 +284,7 @@ TEST_F(ModelFolders, WhatIsWrittenAndWhatIsSaidHaveOneDtype) {
 }
 
 TEST_F(ModelFolders, AnAdapterStandsForItsModel) {
-  const std::string base = make_model("base", kChats);
+  const std::string base = make_model("base", kTinyChat);
   sft(base, "adapter", lora_ + Words{"--max_steps", "20", "--learning_rate", "2e-2", "--save_strategy", "no"});
   const Words question = {"--message", "What is a cat?", "--max_new_tokens", "8"};
   const auto answer = succeeds(Words{"generate", "--model", at("adapter")} + question);
@@ -300,7 +296,7 @@ TEST_F(ModelFolders, AnAdapterStandsForItsModel) {
   EXPECT_NE(estimated.find("is an adapter of '" + base + "'"), std::string::npos) << estimated;
   EXPECT_NE(estimated.find(of_base.substr(of_base.find("parameters;"), 40)), std::string::npos) << estimated;
   EXPECT_NE(succeeds({"inspect", at("adapter")}).find("base_model: " + base), std::string::npos);
-  EXPECT_NE(fails({"sft", "--model_name_or_path", at("adapter"), "--dataset_name", kChats, "--output_dir", at("x")})
+  EXPECT_NE(fails({"sft", "--model_name_or_path", at("adapter"), "--dataset_name", kTinyChat, "--output_dir", at("x")})
                 .find("--adapter_name_or_path"),
             std::string::npos);
 
@@ -320,7 +316,7 @@ TEST_F(ModelFolders, AnAdapterStandsForItsModel) {
 }
 
 TEST_F(ModelFolders, SizesThatTheWeightsDoNotHaveAreNamedBeforeMemoryIsTaken) {
-  const std::string base = make_model("base", kChats);
+  const std::string base = make_model("base", kTinyChat);
   const auto good = json::parse(read_file(base + "/config.json"));
   const auto refusal = [&](const char* key, std::int64_t value, const Words& command) {
     auto config = good;
@@ -373,7 +369,7 @@ TEST_F(ModelFolders, TiedTensorsAreKnownUnderAnyOfTheirNames) {
     succeeds({"verify", at(folder)});
   }
   // An adapter that keeps the grown table under its head's name alone.
-  const std::string base = make_model("base", kChats);
+  const std::string base = make_model("base", kTinyChat);
   sft(base, "adapter", lora_ + Words{"--chat_template_format", "zephyr"} + one_step_);
   const Words question = {"--prompt", "A pear", "--max_new_tokens", "6"};
   const auto answer = succeeds(Words{"generate", "--model", at("adapter")} + question);
@@ -400,7 +396,7 @@ TEST_F(ModelFolders, AHeadThatOnlyTheWeightsOfANewerT5TellIsUsed) {
 }
 
 TEST_F(ModelFolders, ScoresThatAreNotFiniteAreAnErrorInEveryDecoding) {
-  const std::string llama = make_model("llama", kChats), t5 = make_model("t5", kDemo + "model");
+  const std::string llama = make_model("llama", kTinyChat), t5 = make_model("t5", kDemo + "model");
   const auto spoil = [](const std::string& folder, const std::string& weight, double value) {
     rewrite(folder + "/model.safetensors", [&](const std::string& name, at::Tensor& tensor) {
       if (name == weight) tensor.fill_(value);

@@ -7,19 +7,16 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+using test::contains;
 using test::Finished;
-
-const std::string kDemo = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using test::kDemo;
 
 class Seq2Seq : public testing::Test {
  protected:

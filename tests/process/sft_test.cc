@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "io/tensor_source.h"
 #include "models/gguf_model.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -17,13 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::contains;
 using test::Finished;
-
-const std::string kData = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using test::kTinyChat;
+using test::Words;
+using test::operator+;
 
 class Sft : public testing::Test {
  protected:
@@ -31,7 +30,7 @@ class Sft : public testing::Test {
     folder_ = testing::TempDir() + "sft_" + std::to_string(getpid());
     fs::remove_all(folder_);
     fs::create_directories(folder_);
-    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kData, folder_ + "/model"}).exit_code, 0);
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kTinyChat, folder_ + "/model"}).exit_code, 0);
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -41,7 +40,7 @@ class Sft : public testing::Test {
     const std::vector<std::string> defaults = {"--model_name_or_path",
                                                folder_ + "/model",
                                                "--dataset_name",
-                                               kData,
+                                               kTinyChat,
                                                "--dataset_cache_dir",
                                                folder_ + "/cache",
                                                "--output_dir",
@@ -79,75 +78,69 @@ class Sft : public testing::Test {
   std::string folder_;
 };
 
-const std::vector<std::string> kLora = {"--use_peft_lora",       "True",      "--lora_r", "4",
-                                        "--lora_target_modules", "all-linear"};
-
-std::vector<std::string> with(std::vector<std::string> flags, const std::vector<std::string>& more) {
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
+const Words kLora = {"--use_peft_lora", "True", "--lora_r", "4", "--lora_target_modules", "all-linear"};
 
 /// The flags of PEFT's guide, but for those that name files and sizes.
-const std::vector<std::string> kDocument = {"--add_special_tokens",
-                                            "False",
-                                            "--append_concat_token",
-                                            "False",
-                                            "--splits",
-                                            "train,test",
-                                            "--num_train_epochs",
-                                            "1",
-                                            "--log_level",
-                                            "info",
-                                            "--logging_strategy",
-                                            "steps",
-                                            "--evaluation_strategy",
-                                            "epoch",
-                                            "--save_strategy",
-                                            "epoch",
-                                            "--push_to_hub",
-                                            "--hub_private_repo",
-                                            "True",
-                                            "--hub_strategy",
-                                            "every_save",
-                                            "--packing",
-                                            "True",
-                                            "--learning_rate",
-                                            "1e-2",
-                                            "--lr_scheduler_type",
-                                            "cosine",
-                                            "--weight_decay",
-                                            "1e-4",
-                                            "--warmup_ratio",
-                                            "0.0",
-                                            "--max_grad_norm",
-                                            "1.0",
-                                            "--per_device_train_batch_size",
-                                            "2",
-                                            "--per_device_eval_batch_size",
-                                            "8",
-                                            "--gradient_accumulation_steps",
-                                            "2",
-                                            "--gradient_checkpointing",
-                                            "True",
-                                            "--use_reentrant",
-                                            "False",
-                                            "--dataset_text_field",
-                                            "content",
-                                            "--use_flash_attn",
-                                            "True",
-                                            "--use_peft_lora",
-                                            "True",
-                                            "--lora_r",
-                                            "8",
-                                            "--lora_alpha",
-                                            "16",
-                                            "--lora_dropout",
-                                            "0.1",
-                                            "--lora_target_modules",
-                                            "all-linear"};
+const Words kDocument = {"--add_special_tokens",
+                         "False",
+                         "--append_concat_token",
+                         "False",
+                         "--splits",
+                         "train,test",
+                         "--num_train_epochs",
+                         "1",
+                         "--log_level",
+                         "info",
+                         "--logging_strategy",
+                         "steps",
+                         "--evaluation_strategy",
+                         "epoch",
+                         "--save_strategy",
+                         "epoch",
+                         "--push_to_hub",
+                         "--hub_private_repo",
+                         "True",
+                         "--hub_strategy",
+                         "every_save",
+                         "--packing",
+                         "True",
+                         "--learning_rate",
+                         "1e-2",
+                         "--lr_scheduler_type",
+                         "cosine",
+                         "--weight_decay",
+                         "1e-4",
+                         "--warmup_ratio",
+                         "0.0",
+                         "--max_grad_norm",
+                         "1.0",
+                         "--per_device_train_batch_size",
+                         "2",
+                         "--per_device_eval_batch_size",
+                         "8",
+                         "--gradient_accumulation_steps",
+                         "2",
+                         "--gradient_checkpointing",
+                         "True",
+                         "--use_reentrant",
+                         "False",
+                         "--dataset_text_field",
+                         "content",
+                         "--use_flash_attn",
+                         "True",
+                         "--use_peft_lora",
+                         "True",
+                         "--lora_r",
+                         "8",
+                         "--lora_alpha",
+                         "16",
+                         "--lora_dropout",
+                         "0.1",
+                         "--lora_target_modules",
+                         "all-linear"};
 
 TEST_F(Sft, TheDocumentsFlagsTrainAndLeaveAnAdapterThatPeftReads) {
-  const Finished r = train(2, "out", with(kDocument, {"--use_4bit_quantization", "False"}));
+  const Finished r = train(2, "out", kDocument + Words{"--use_4bit_quantization", "False"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(contains(r.out, "***** Running training *****")) << r.out;
   EXPECT_TRUE(contains(r.out, "'eval_loss': ")) << r.out;
@@ -172,7 +165,7 @@ TEST_F(Sft, OneTwoAndThreeRanksHaveTheSameLosses) {
                                           "--save_strategy", "no", "--packing"};
   for (const auto& [ranks, batch] : std::vector<std::pair<int, std::string>>{{1, "6"}, {2, "3"}, {3, "2"}}) {
     const Finished r = train(ranks, "out" + std::to_string(ranks),
-                             with(flags, {"--per_device_train_batch_size", batch, "--max_seq_length", "64"}));
+                             flags + Words{"--per_device_train_batch_size", batch, "--max_seq_length", "64"});
     ASSERT_EQ(r.exit_code, 0) << r.err;
   }
   const auto one = losses("out1"), two = losses("out2"), three = losses("out3");
@@ -187,11 +180,11 @@ TEST_F(Sft, DropoutAndNoiseDependOnTheRowsAndNotOnTheRanks) {
   auto config = json::parse(read_file(folder_ + "/model/config.json"));
   config["attention_dropout"] = 0.2;
   write_file_atomically(folder_ + "/model/config.json", config.dump());
-  const auto flags = with(kLora, {"--lora_dropout", "0.3", "--neftune_noise_alpha", "5", "--max_steps", "3",
-                                  "--learning_rate", "1e-2", "--save_strategy", "no"});
+  const auto flags = kLora + Words{"--lora_dropout",  "0.3",  "--neftune_noise_alpha", "5", "--max_steps", "3",
+                                   "--learning_rate", "1e-2", "--save_strategy",       "no"};
   const auto same_losses = [&](const std::string& name, const std::vector<std::string>& more) {
     const auto run = [&](const std::string& part, int ranks, const std::vector<std::string>& split) {
-      const Finished r = train(ranks, name + part, with(with(flags, more), split));
+      const Finished r = train(ranks, name + part, flags + more + split);
       EXPECT_EQ(r.exit_code, 0) << r.err;
       return losses(name + part);
     };
@@ -209,8 +202,8 @@ TEST_F(Sft, DropoutAndNoiseDependOnTheRowsAndNotOnTheRanks) {
   same_losses("packed", {"--packing", "--max_seq_length", "64"});
   const Finished without =
       train(1, "without",
-            with(kLora, {"--max_steps", "3", "--learning_rate", "1e-2", "--per_device_train_batch_size", "6",
-                         "--lora_dropout", "0", "--save_strategy", "no"}));
+            kLora + Words{"--max_steps", "3", "--learning_rate", "1e-2", "--per_device_train_batch_size", "6",
+                          "--lora_dropout", "0", "--save_strategy", "no"});
   ASSERT_EQ(without.exit_code, 0) << without.err;
   EXPECT_GT(std::abs(losses("without")[0] - losses("padded1")[0]), 1e-3);
 }
@@ -232,19 +225,19 @@ TEST_F(Sft, EvaluationShowsAnswersBesideWhatWasExpected) {
 }
 
 TEST_F(Sft, ARunThatWasStoppedGoesOnBitEqual) {
-  const auto flags = with(kLora, {"--max_steps", "6", "--save_steps", "3", "--learning_rate", "1e-2"});
+  const auto flags = kLora + Words{"--max_steps", "6", "--save_steps", "3", "--learning_rate", "1e-2"};
   ASSERT_EQ(train(2, "whole", flags).exit_code, 0);
   ASSERT_EQ(train(2, "parts", flags).exit_code, 0);
   fs::remove_all(folder_ + "/parts/checkpoint-6");
   fs::remove(folder_ + "/parts/adapter_model.safetensors");
-  const Finished r = train(2, "parts", with(flags, {"--resume_from_checkpoint", "true"}));
+  const Finished r = train(2, "parts", flags + Words{"--resume_from_checkpoint", "true"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(contains(r.out, "Continuing from global step 3")) << r.out;
   const std::string name = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight";
   EXPECT_TRUE(weights("whole/adapter_model.safetensors", name).equal(weights("parts/adapter_model.safetensors", name)));
   const Finished one = train(1, "parts",
-                             with(flags, {"--resume_from_checkpoint", folder_ + "/parts/checkpoint-3",
-                                          "--per_device_train_batch_size", "16"}));
+                             flags + Words{"--resume_from_checkpoint", folder_ + "/parts/checkpoint-3",
+                                           "--per_device_train_batch_size", "16"});
   EXPECT_EQ(one.exit_code, 0) << one.err;  // at another number of ranks
 }
 
@@ -269,7 +262,7 @@ TEST_F(Sft, ChatmlAddsTokensAndRowsToTheTables) {
 }
 
 TEST_F(Sft, AnAdapterForNewTokensBringsTheirRows) {
-  const Finished r = train(2, "out", with(kLora, {"--max_steps", "1", "--chat_template_format", "chatml"}));
+  const Finished r = train(2, "out", kLora + Words{"--max_steps", "1", "--chat_template_format", "chatml"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(weights("out/adapter_model.safetensors", "base_model.model.model.embed_tokens.weight").size(0), 264);
 }
@@ -297,7 +290,7 @@ TEST_F(Sft, AnAdapterOfAGgufModelMergesIntoAFolder) {
   std::vector<std::string> merge = {TESSERA_BINARY,       "merge",        "--adapter",
                                     folder_ + "/adapter", "--output_dir", folder_ + "/merged"};
   EXPECT_TRUE(contains(test::run(merge).err, "does not say which model it is for"));
-  const Finished r = test::run(with(merge, {"--model", folder_ + "/llama.gguf"}));
+  const Finished r = test::run(merge + Words{"--model", folder_ + "/llama.gguf"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(json::parse(read_file(folder_ + "/merged/config.json"))["model_type"], "llama");
   const std::string name = "model.layers.0.self_attn.q_proj.weight";
@@ -311,7 +304,7 @@ TEST_F(Sft, BadInputIsNamed) {
     EXPECT_NE(r.exit_code, 0) << part;
     EXPECT_TRUE(contains(r.err, part)) << part << "\n" << r.err;
   };
-  const Finished refused = train(2, "bad", with(kDocument, {"--use_4bit_quantization", "True", "--learnin_rate", "1"}));
+  const Finished refused = train(2, "bad", kDocument + Words{"--use_4bit_quantization", "True", "--learnin_rate", "1"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_TRUE(contains(refused.err, "tessera error: 2 problems with the command line:\n")) << refused.err;
   EXPECT_FALSE(contains(refused.err, "tessera error: [rank 1]: tessera error")) << refused.err;
@@ -319,7 +312,7 @@ TEST_F(Sft, BadInputIsNamed) {
   expect({"--packin", "True"}, "--packing");
   expect({"--eval_strategy", "epoch", "--splits", "train"}, "eval_strategy");
   expect({"--load_best_model_at_end"}, "eval_strategy");
-  expect(with(kLora, {"--lora_target_modules", "query"}), "q_proj");
+  expect(kLora + Words{"--lora_target_modules", "query"}, "q_proj");
   expect({"--resume_from_checkpoint", "true"}, "no complete checkpoint");
   expect({"--max_steps", "3", "--learning_rate", "1e30", "--max_grad_norm", "0", "--save_strategy", "no"},
          "the loss is not finite (rank 0, first in the output of 'model.");

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -15,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::Finished;
-
-const std::string kData = TESSERA_TEST_DATA;
+using test::kDemo;
+using test::kTestData;
 
 class Summarize : public testing::Test {
  protected:
@@ -24,9 +25,7 @@ class Summarize : public testing::Test {
     folder_ = testing::TempDir() + "summarize_" + std::to_string(getpid());
     fs::remove_all(folder_);
     fs::create_directories(folder_);
-    ASSERT_EQ(
-        test::run({TESSERA_BINARY, "init-model", kData + "/../../examples/demo/model", folder_ + "/model"}).exit_code,
-        0);
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kDemo + "model", folder_ + "/model"}).exit_code, 0);
     auto config = nlohmann::json::parse(read_file(folder_ + "/model/config.json"));
     config["dropout_rate"] = 0.0;
     std::ofstream(folder_ + "/model/config.json") << config;
@@ -42,7 +41,7 @@ class Summarize : public testing::Test {
     }
     command.insert(command.end(), {"--model_name", folder_ + "/model"});
     if (std::find(flags.begin(), flags.end(), "--data_dir") == flags.end()) {
-      command.insert(command.end(), {"--data_dir", kData + "/wikihow"});
+      command.insert(command.end(), {"--data_dir", kTestData + "/wikihow"});
     }
     command.insert(command.end(), flags.begin(), flags.end());
     return test::run(command);

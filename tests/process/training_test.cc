@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -17,15 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Finished;
-using Flags = std::vector<std::string>;
-
-const std::string kData = TESSERA_TEST_DATA;
-const std::string kDemo = kData + "/../../examples/demo/";
-
-Flags operator+(Flags a, const Flags& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
+using test::kDemo;
+using test::kTestData;
+using test::Words;
+using test::operator+;
 
 class Training : public testing::Test {
  protected:
@@ -61,15 +57,15 @@ class Training : public testing::Test {
     return folder;
   }
 
-  Finished run(const std::string& task, int ranks, const std::string& out, const Flags& flags) {
+  Finished run(const std::string& task, int ranks, const std::string& out, const Words& flags) {
     const Finished r =
-        test::run(Flags{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks), task,
+        test::run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks), task,
                         "--output_dir", folder_ + "/" + out, "--print_model", "false", "--disable_tqdm"} +
                   flags);
     EXPECT_EQ(r.exit_code, 0) << r.err;
     return r;
   }
-  Flags sft(const std::string& model, int rows) {
+  Words sft(const std::string& model, int rows) {
     return {"--model_name_or_path",
             model,
             "--dataset_name",
@@ -87,16 +83,16 @@ class Training : public testing::Test {
             "--save_model",
             "false"};
   }
-  Flags seq2seq(const std::string& model) {
+  Words seq2seq(const std::string& model) {
     return {"--model_name_or_path", model,  "--dataset_path",  kDemo + "data/Sentences_demo.txt",
             "--learning_rate",      "1e-2", "--logging_steps", "1",
             "--max_eval_steps",     "2",    "--save_model",    "false"};
   }
-  Flags summarize(const std::string& model) {
+  Words summarize(const std::string& model) {
     return {"--model_name",
             model,
             "--data_dir",
-            kData + "/wikihow",
+            kTestData + "/wikihow",
             "--val_rows",
             "8",
             "--max_source_length",
@@ -132,15 +128,15 @@ class Training : public testing::Test {
 };
 
 TEST_F(Training, NoRowCountsTwiceInAnEpoch) {
-  const std::string tiny = model(kData + "/tiny_chat", "tiny");
-  for (const Flags& kind : {Flags{}, Flags{"--packing"}}) {
+  const std::string tiny = model(kTestData + "/tiny_chat", "tiny");
+  for (const Words& kind : {Words{}, Words{"--packing"}}) {
     const std::string name = kind.empty() ? "rows" : "packed";
-    const Flags flags = sft(tiny, 20) + kind + Flags{"--num_train_epochs", "2"};
-    run("sft", 1, name + "4", flags + Flags{"--per_device_train_batch_size", "4"});
+    const Words flags = sft(tiny, 20) + kind + Words{"--num_train_epochs", "2"};
+    run("sft", 1, name + "4", flags + Words{"--per_device_train_batch_size", "4"});
     const auto all = column(name + "4", "num_tokens").back() / 2;
     for (const int ranks : {1, 2}) {
       const std::string out = name + "20_" + std::to_string(ranks);
-      run("sft", ranks, out, flags + Flags{"--per_device_train_batch_size", std::to_string(20 / ranks)});
+      run("sft", ranks, out, flags + Words{"--per_device_train_batch_size", std::to_string(20 / ranks)});
       EXPECT_EQ(column(out, "num_tokens"), (std::vector<double>{all, 2 * all})) << out;
     }
     if (!kind.empty()) continue;
@@ -151,20 +147,20 @@ TEST_F(Training, NoRowCountsTwiceInAnEpoch) {
 }
 
 TEST_F(Training, ThreeRanksTrainAsOneDoes) {
-  json experts = json::parse(read_file(kData + "/goldens/A_models/mixtral/config.json"));
+  json experts = json::parse(read_file(kTestData + "/goldens/A_models/mixtral/config.json"));
   for (const char* of_tokenizer : {"vocab_size", "bos_token_id", "eos_token_id"}) experts.erase(of_tokenizer);
   experts.update({{"output_router_logits", true}, {"router_aux_loss_coef", 0.1}});
-  const Flags sixteen = {"--num_train_epochs", "2"};
-  const std::map<std::string, std::pair<std::string, Flags>> jobs = {
-      {"rows", {"sft", sft(model(kData + "/tiny_chat", "tiny"), 20) + sixteen}},
-      {"packed", {"sft", sft(folder_ + "/tiny", 60) + sixteen + Flags{"--packing"}}},
-      {"experts", {"sft", sft(model(kData + "/tiny_chat", "experts", experts), 20) + sixteen}},
-      {"pairs", {"seq2seq", seq2seq(model(kDemo + "model", "t5")) + sixteen + Flags{"--max_train_samples", "16"}}}};
+  const Words sixteen = {"--num_train_epochs", "2"};
+  const std::map<std::string, std::pair<std::string, Words>> jobs = {
+      {"rows", {"sft", sft(model(kTestData + "/tiny_chat", "tiny"), 20) + sixteen}},
+      {"packed", {"sft", sft(folder_ + "/tiny", 60) + sixteen + Words{"--packing"}}},
+      {"experts", {"sft", sft(model(kTestData + "/tiny_chat", "experts", experts), 20) + sixteen}},
+      {"pairs", {"seq2seq", seq2seq(model(kDemo + "model", "t5")) + sixteen + Words{"--max_train_samples", "16"}}}};
   for (const auto& [name, job] : jobs) {
     const auto& [task, flags] = job;
     const auto batches = [&](const std::string& out, int ranks, int batch, int accumulation) {
       run(task, ranks, name + out,
-          flags + Flags{"--per_device_train_batch_size", std::to_string(batch), "--gradient_accumulation_steps",
+          flags + Words{"--per_device_train_batch_size", std::to_string(batch), "--gradient_accumulation_steps",
                         std::to_string(accumulation)});
       return losses(name + out);
     };
@@ -182,10 +178,10 @@ TEST_F(Training, ThreeRanksTrainAsOneDoes) {
 }
 
 TEST_F(Training, DropoutOfSummarizeDependsOnTheRowsAndNotOnTheRanks) {
-  const Flags flags =
-      summarize(model(kDemo + "model", "t5", {{"dropout_rate", 0.3}})) + Flags{"--train_rows", "8", "--epochs", "1"};
-  run("summarize", 1, "one", flags + Flags{"--batch_size", "4"});
-  run("summarize", 2, "two", flags + Flags{"--batch_size", "2"});
+  const Words flags =
+      summarize(model(kDemo + "model", "t5", {{"dropout_rate", 0.3}})) + Words{"--train_rows", "8", "--epochs", "1"};
+  run("summarize", 1, "one", flags + Words{"--batch_size", "4"});
+  run("summarize", 2, "two", flags + Words{"--batch_size", "2"});
   const auto one = losses("one"), two = losses("two");
   ASSERT_EQ(one.size(), 2u);
   ASSERT_EQ(two.size(), 2u);
@@ -203,31 +199,31 @@ json without_times(json row) {
 }
 
 TEST_F(Training, ARunThatGoesOnPrintsWhatItWouldHavePrinted) {
-  const std::string tiny = model(kData + "/tiny_chat", "tiny"), t5 = model(kDemo + "model", "t5");
+  const std::string tiny = model(kTestData + "/tiny_chat", "tiny"), t5 = model(kDemo + "model", "t5");
   struct Job {
     std::string name, task;
-    Flags flags;
+    Words flags;
     int checkpoint;
   };
-  const Flags every_step = {"--save_strategy", "steps", "--save_steps", "1"};
-  const Flags of_sft =
-      sft(tiny, 20) + every_step + Flags{"--per_device_train_batch_size", "4", "--num_train_epochs", "2"};
+  const Words every_step = {"--save_strategy", "steps", "--save_steps", "1"};
+  const Words of_sft =
+      sft(tiny, 20) + every_step + Words{"--per_device_train_batch_size", "4", "--num_train_epochs", "2"};
   const std::vector<Job> jobs = {
       // Eight steps, four an epoch; a checkpoint between two log rows, and one at an epoch's end.
-      {"steps", "sft", of_sft + Flags{"--logging_steps", "3", "--eval_strategy", "epoch"}, 2},
-      {"epochs", "sft", of_sft + Flags{"--logging_strategy", "epoch", "--eval_strategy", "epoch"}, 4},
+      {"steps", "sft", of_sft + Words{"--logging_steps", "3", "--eval_strategy", "epoch"}, 2},
+      {"epochs", "sft", of_sft + Words{"--logging_strategy", "epoch", "--eval_strategy", "epoch"}, 4},
       {"seq2seq", "seq2seq",
        seq2seq(t5) + every_step +
-           Flags{"--max_train_samples", "16", "--per_device_train_batch_size", "4", "--num_train_epochs", "2",
+           Words{"--max_train_samples", "16", "--per_device_train_batch_size", "4", "--num_train_epochs", "2",
                  "--lora_dropout", "0.2"},
        6},
       {"summarize", "summarize",
-       summarize(t5) + every_step + Flags{"--train_rows", "16", "--batch_size", "4", "--epochs", "2"}, 3},
+       summarize(t5) + every_step + Words{"--train_rows", "16", "--batch_size", "4", "--epochs", "2"}, 3},
   };
   for (const auto& [name, task, flags, checkpoint] : jobs) {
     run(task, 1, name, flags);
     const std::string from = folder_ + "/" + name + "/checkpoint-" + std::to_string(checkpoint);
-    const Finished r = run(task, 1, name + "_on", flags + Flags{"--resume_from_checkpoint", from});
+    const Finished r = run(task, 1, name + "_on", flags + Words{"--resume_from_checkpoint", from});
     EXPECT_NE(r.out.find("Continuing from global step"), std::string::npos) << name;
     EXPECT_EQ(r.out.find("no running averages"), std::string::npos) << name;
     const auto whole = rows(name), on = rows(name + "_on");
@@ -241,33 +237,33 @@ TEST_F(Training, ARunThatGoesOnPrintsWhatItWouldHavePrinted) {
 TEST_F(Training, OnlyEvaluatingWritesNothingButTheMetrics) {
   struct Job {
     std::string task, loss, off;
-    Flags flags;
+    Words flags;
   };
-  Flags of_sft = sft(model(kData + "/tiny_chat", "tiny"), 20), of_pairs = seq2seq(model(kDemo + "model", "t5"));
+  Words of_sft = sft(model(kTestData + "/tiny_chat", "tiny"), 20), of_pairs = seq2seq(model(kDemo + "model", "t5"));
   for (auto* flags : {&of_sft, &of_pairs}) flags->resize(flags->size() - 2);  // results would be saved
   const std::vector<Job> jobs = {
-      {"sft", "eval_loss", "--do_eval", of_sft + Flags{"--use_peft_lora", "true", "--save_strategy", "epoch"}},
+      {"sft", "eval_loss", "--do_eval", of_sft + Words{"--use_peft_lora", "true", "--save_strategy", "epoch"}},
       {"seq2seq", "eval_epoch_loss", "--do_eval", of_pairs},
-      {"summarize", "validation_loss", "--run_validation", summarize(folder_ + "/t5") + Flags{"--train_rows", "8"}}};
+      {"summarize", "validation_loss", "--run_validation", summarize(folder_ + "/t5") + Words{"--train_rows", "8"}}};
   for (const auto& [task, loss, off, flags] : jobs) {
-    const Finished r = run(task, 2, task, flags + Flags{"--do_train", "false"});
+    const Finished r = run(task, 2, task, flags + Words{"--do_train", "false"});
     EXPECT_EQ(r.out.find("saved in"), std::string::npos) << r.out;
     std::vector<std::string> left;
     for (const auto& entry : fs::directory_iterator(folder_ + "/" + task)) left.push_back(entry.path().filename());
     EXPECT_EQ(left, std::vector<std::string>{"metrics.jsonl"}) << task;
     EXPECT_EQ(column(task, loss).size(), 1u) << task;
     EXPECT_TRUE(column(task, "loss").empty() && column(task, "train_loss").empty()) << task;
-    const Finished nothing = test::run(Flags{TESSERA_BINARY, task, "--output_dir", folder_ + "/none"} + flags +
-                                       Flags{"--do_train", "false", off, "false"});
+    const Finished nothing = test::run(Words{TESSERA_BINARY, task, "--output_dir", folder_ + "/none"} + flags +
+                                       Words{"--do_train", "false", off, "false"});
     EXPECT_EQ(nothing.exit_code, 2) << nothing.err;
     EXPECT_NE(nothing.err.find(off), std::string::npos) << nothing.err;
   }
 }
 
 TEST_F(Training, LabelSmoothingAndDynamicFineTuningAreLossesOfSft) {
-  const Flags flags = sft(model(kData + "/tiny_chat", "tiny"), 20) +
-                      Flags{"--max_steps", "1", "--eval_strategy", "steps", "--per_device_train_batch_size", "16"};
-  const auto first = [&](const std::string& name, const Flags& more) {
+  const Words flags = sft(model(kTestData + "/tiny_chat", "tiny"), 20) +
+                      Words{"--max_steps", "1", "--eval_strategy", "steps", "--per_device_train_batch_size", "16"};
+  const auto first = [&](const std::string& name, const Words& more) {
     run("sft", 1, name, flags + more);
     EXPECT_EQ(column(name, "eval_perplexity").empty(), name != "nll");
     return std::pair(losses(name).at(0), column(name, "eval_loss").at(0));
@@ -281,8 +277,8 @@ TEST_F(Training, LabelSmoothingAndDynamicFineTuningAreLossesOfSft) {
   EXPECT_LT(nll.second, nll.first);  // what is trained is what is evaluated
   EXPECT_GT(smoothed.second, nll.second);
   EXPECT_LT(dft.second, nll.second / 10);
-  const Finished both = test::run(Flags{TESSERA_BINARY, "sft", "--output_dir", folder_ + "/both"} + flags +
-                                  Flags{"--loss_type", "dft", "--label_smoothing_factor", "0.1"});
+  const Finished both = test::run(Words{TESSERA_BINARY, "sft", "--output_dir", folder_ + "/both"} + flags +
+                                  Words{"--loss_type", "dft", "--label_smoothing_factor", "0.1"});
   EXPECT_EQ(both.exit_code, 2) << both.err;
   EXPECT_NE(both.err.find("--label_smoothing_factor"), std::string::npos) << both.err;
 }

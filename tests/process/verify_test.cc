@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/tensor_source.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -15,7 +16,7 @@ namespace {
 
 using test::Finished;
 
-const std::string kGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/";
+const std::string kGoldens = test::kTestData + "/goldens/";
 
 Finished verify(const std::string& folder, int ranks, const std::vector<std::string>& flags = {}) {
   std::vector<std::string> command = {TESSERA_BINARY};
@@ -56,7 +57,7 @@ TEST(Verify, EveryGatherFormGivesTheReference) {
 class VerifyGguf : public testing::TestWithParam<const char*> {};
 
 TEST_P(VerifyGguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
-  const std::string data = std::string(TESSERA_TEST_DATA) + "/gguf/" + GetParam();
+  const std::string data = test::kTestData + "/gguf/" + GetParam();
   const auto folder = std::filesystem::path(testing::TempDir()) / (std::string("verify_gguf_") + GetParam());
   std::filesystem::create_directories(folder);
   std::filesystem::copy_file(data + ".gguf", folder / "model.gguf", std::filesystem::copy_options::overwrite_existing);

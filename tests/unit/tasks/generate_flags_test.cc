@@ -3,17 +3,18 @@
 #include <nlohmann/json.hpp>
 
 #include "flag_sweep.h"
+#include "support/program.h"
 #include "tasks/generate.h"
 
 namespace tessera::tasks {
 namespace {
 
-const std::string kChats = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
+using test::kTinyChat;
 
 TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const test::TempFolder folder("generate_flags");
   const auto in = [&](const std::string& name) { return folder.path() + "/" + name; };
-  std::filesystem::copy(kChats, in("config"));
+  std::filesystem::copy(kTinyChat, in("config"));
   auto config = nlohmann::json::parse(read_file(in("config/config.json")));
   config["initializer_range"] = 0.5;  // so that what comes depends on what was before
   write_file_atomically(in("config/config.json"), config.dump());
@@ -66,7 +67,7 @@ TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
 TEST(GenerateFlags, SamplingFlagsOfAModelThatTakesTheLikeliestTokensAreNoted) {
   const test::TempFolder folder("generate_notes");
   const std::string model = folder.path() + "/model";
-  make_model(kChats, model);
+  make_model(kTinyChat, model);
   std::ostringstream out, err;
   ASSERT_EQ(generate({"--model", model, "--prompt", "one", "--max_new_tokens", "1", "--temperature", "0.5",
                       "--length_penalty", "2", "--batch_size", "2"},

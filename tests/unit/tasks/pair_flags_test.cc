@@ -2,13 +2,14 @@
 #include <gtest/gtest.h>
 
 #include "flag_sweep.h"
+#include "support/program.h"
 #include "tasks/seq2seq.h"
 #include "tasks/summarize.h"
 
 namespace tessera::tasks {
 namespace {
 
-const std::string kDemo = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
+using test::kDemo;
 const Words kSaving = {"--save_steps", "1"};
 
 class PairFlags : public testing::Test {

@@ -3,12 +3,13 @@
 #include <nlohmann/json.hpp>
 
 #include "flag_sweep.h"
+#include "support/program.h"
 #include "tasks/sft.h"
 
 namespace tessera::tasks {
 namespace {
 
-const std::string kChats = std::string(TESSERA_TEST_DATA) + "/tiny_chat";
+using test::kTinyChat;
 
 const Words kLora = {"--use_peft_lora"};
 const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
@@ -32,8 +33,8 @@ std::string error_of(const Words& args) {
 class SftFlags : public testing::Test {
  protected:
   SftFlags() : folder_("sft_flags") {
-    make_model(kChats, in("model"));
-    make_model(kChats, in("other"), "1");
+    make_model(kTinyChat, in("model"));
+    make_model(kTinyChat, in("other"), "1");
     write_lines(in("text/train.jsonl"), {R"({"text": "one and one is two", "other": "two and two is four"})",
                                          R"({"text": "two and one is three", "other": "no more"})"});
     write_lines(in("pairs/train.jsonl"), {R"({"prompt": "one and one", "completion": " is two"})",
@@ -41,7 +42,7 @@ class SftFlags : public testing::Test {
     write_lines(in("share/train.jsonl"), {R"({"conversations": [{"from": "human", "value": "one and one?"}, )"
                                           R"({"from": "gpt", "value": "two"}]})"});
     write_lines(in("chat.jinja"), {"{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"});
-    auto tokenizer = nlohmann::json::parse(read_file(kChats + "/tokenizer.json"));
+    auto tokenizer = nlohmann::json::parse(read_file(kTinyChat + "/tokenizer.json"));
     const nlohmann::json bos = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
                          text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
     const nlohmann::json tokens = {
@@ -49,7 +50,7 @@ class SftFlags : public testing::Test {
     tokenizer["post_processor"] = {
         {"type", "TemplateProcessing"}, {"single", {bos, text}}, {"pair", {bos, text}}, {"special_tokens", tokens}};
     write_lines(in("bos/tokenizer.json"), {tokenizer.dump()});
-    write_lines(in("bos/tokenizer_config.json"), {read_file(kChats + "/tokenizer_config.json")});
+    write_lines(in("bos/tokenizer_config.json"), {read_file(kTinyChat + "/tokenizer_config.json")});
     write_lines(in("taken/model.safetensors"), {""});
   }
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
@@ -57,7 +58,7 @@ class SftFlags : public testing::Test {
     return {"--model_name_or_path",
             in("model"),
             "--dataset_name",
-            kChats,
+            kTinyChat,
             "--dataset_cache_dir",
             in("cache"),
             "--output_dir",
