@@ -8,7 +8,7 @@
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
 #include "tasks/summarize.h"
-#include "tasks/verify.h"
+#include "verify/verify.h"
 
 namespace tessera::worker {
 
@@ -18,7 +18,7 @@ const std::vector<Task>& tasks() {
       {"seq2seq", tasks::seq2seq},
       {"summarize", tasks::summarize},
       {"generate", tasks::generate},
-      {"verify", tasks::verify},
+      {"verify", verify::verify},
       {"merge", tasks::merge},
       {"init-model", tasks::init_model},
       {"inspect", tasks::inspect},

@@ -6,10 +6,10 @@
 #include <sstream>
 
 #include "support/fake_device.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicator>, std::ostream&);
@@ -57,4 +57,4 @@ TEST(OnADevice, AdaptersTrainAsPeftDoes) {
 }
 
 }  // namespace
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

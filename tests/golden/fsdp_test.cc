@@ -4,10 +4,10 @@
 
 #include <sstream>
 
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 const std::string kRuns = TESSERA_TEST_DATA "/fsdp_runs";
@@ -45,4 +45,4 @@ TEST(FsdpRunsWorld, AWorldThatPlaysNoRunIsAnError) {
 }
 
 }  // namespace
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -9,8 +9,8 @@
 #include "tasks/inspect.h"
 #include "tasks/merge.h"
 #include "tasks/sft.h"
-#include "tasks/verify.h"
 #include "unit/tasks/flag_sweep.h"
+#include "verify/verify.h"
 
 namespace tessera {
 namespace {
@@ -117,7 +117,7 @@ TEST_F(CommandFlags, OfInspectAndInitModel) {
 
 TEST_F(CommandFlags, OfVerify) {
   const Words verify = {kData + "/goldens/A_models/gpt2"};
-  expect_cases(tasks::verify,
+  expect_cases(verify::verify,
                {{"--logits_tolerance", {"1e-30"}, verify},
                 {"--grad_tolerance", {"1e-30"}, verify},
                 {"--device", {"cuda"}, verify}},

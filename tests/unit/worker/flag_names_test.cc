@@ -124,7 +124,7 @@ TEST_F(FlagNames, OfWhatSeveralCommandsSayAreThoseOfEach) {
       {"tasks/seq2seq", {"seq2seq"}},
       {"tasks/summarize", {"summarize"}},
       {"tasks/generate", {"generate"}},
-      {"tasks/verify", {"verify"}},
+      {"verify/verify", {"verify"}},
       {"tasks/merge", {"merge"}},
       {"tasks/init_model", {"init-model"}},
       {"tasks/lora_flags", {"sft", "seq2seq"}},

@@ -11,10 +11,10 @@
 #include "io/tensor_source.h"
 #include "models/generation.h"
 #include "tasks/assemble.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 using models::GenerationConfig;
@@ -63,7 +63,7 @@ at::Tensor sequences_of(const json& run, std::int64_t pad) {
 }  // namespace
 
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const Assembled loaded = load_model(options, group);
+  const tasks::Assembled loaded = load_model(options, group);
   const json expect = json::parse(read_file(options.folder + "/expect.json"));
   const auto io = io::open_safetensors(options.folder + "/io.safetensors");
   const at::Tensor input_ids = io::read_tensor(*io, "input_ids");
@@ -102,4 +102,4 @@ bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Commu
   return table.passed();
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "io/tensor_source.h"
 #include "models/logits_processors.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 using models::GenerationConfig;
@@ -100,4 +100,4 @@ bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Commu
   return table.passed();
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -11,13 +11,13 @@
 #include "base/file.h"
 #include "io/tensor_source.h"
 #include "models/names_in_files.h"
-#include "tasks/replay.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/schedule.h"
 #include "train/trainer.h"
+#include "verify/replay.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 namespace fs = std::filesystem;
@@ -98,7 +98,7 @@ std::vector<Range> micro_batches(const TrainerRun& run, std::int64_t step) {
 }
 
 /// Forward and backward of a step; the loss over all ranks. Trainer divides by all labels, also those of first tokens.
-double step_loss(const TrainerRun& run, std::int64_t step, const Assembled& a, comm::Communicator& group) {
+double step_loss(const TrainerRun& run, std::int64_t step, const tasks::Assembled& a, comm::Communicator& group) {
   const auto batches = micro_batches(run, step);
   double labels = 0, loss_here = 0;
   for (const auto& b : batches) {
@@ -120,7 +120,7 @@ double step_loss(const TrainerRun& run, std::int64_t step, const Assembled& a, c
   return train::sum_over_ranks(group, loss_here);
 }
 
-void compare_final(Comparison& table, const TrainerRun& run, const std::string& folder, const Assembled& a) {
+void compare_final(Comparison& table, const TrainerRun& run, const std::string& folder, const tasks::Assembled& a) {
   const auto reference = io::open_safetensors(folder + "/final.safetensors");
   const double limit = run.lr * static_cast<double>(run.max_steps);
   const models::NamesInFiles names(*a.model);
@@ -142,7 +142,7 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
   const auto expect = json::parse(read_file(options.folder + "/expect.json"));
   const TrainerRun run = read(expect);
   const auto base = fs::path(options.folder).lexically_normal() / ".." / expect.at("base").get<std::string>();
-  Assembled a = assemble(
+  tasks::Assembled a = tasks::assemble(
       {.model_folder = base.string(), .attn_implementation = kReferenceAttention, .fsdp = options.fsdp}, group);
   a.sharded->set_gradient_divisor(1.0);
   const auto optimizer =
@@ -174,4 +174,4 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
   return table.passed();
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -8,7 +8,7 @@
 
 #include "tessera/comm/communicator.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 
 class Comparison {
  public:
@@ -41,4 +41,4 @@ class Comparison {
   std::vector<Row> rows_;
 };
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -6,16 +6,16 @@
 #include "tasks/assemble.h"
 #include "tessera/optim/factory.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 
 /// Which parameters the optimizer decays: all, or Trainer's choice (no biases, no norms).
 enum class DecayGroups { kAll, kTrainer };
 
 /// name: as in optim::make_optimizer().
-std::unique_ptr<optim::Optimizer> make_optimizer(const Assembled& a, const std::string& name,
+std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, const std::string& name,
                                                  const optim::OptimizerOptions& options, DecayGroups groups);
 
 /// Labels that have a loss: a causal model does not predict the first of a row.
 double loss_labels(const at::Tensor& labels, models::ModelKind kind);
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

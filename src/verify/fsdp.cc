@@ -10,12 +10,12 @@
 
 #include "base/file.h"
 #include "io/tensor_source.h"
-#include "tasks/replay.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
 #include "train/trainer.h"
+#include "verify/replay.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 namespace fs = std::filesystem;
@@ -106,7 +106,7 @@ models::ModelInput fsdp_batch(const io::TensorSource& batches, const std::string
 }
 
 /// Forward and backward of one step; the sum of this rank's losses.
-double play_step(Assembled& a, const FsdpCase& c, const io::TensorSource& batches, std::int64_t step,
+double play_step(tasks::Assembled& a, const FsdpCase& c, const io::TensorSource& batches, std::int64_t step,
                  std::int64_t micro_steps, std::int64_t rows) {
   const auto& group = a.sharded->group();
   const int played = c.ranks / group.size();
@@ -128,7 +128,8 @@ double play_step(Assembled& a, const FsdpCase& c, const io::TensorSource& batche
 
 void play(Comparison& table, const FsdpCase& c, const json& settings, const fs::path& folder,
           const std::shared_ptr<comm::Communicator>& group) {
-  Assembled a = assemble({.model_folder = (folder / ("base_" + c.model)).string(), .fsdp = c.fsdp}, group);
+  tasks::Assembled a =
+      tasks::assemble({.model_folder = (folder / ("base_" + c.model)).string(), .fsdp = c.fsdp}, group);
   a.sharded->set_gradient_divisor(c.ranks);
   const auto optimizer =
       make_optimizer(a, "adamw_torch", {.lr = settings.at("lr"), .weight_decay = 0.01}, DecayGroups::kAll);
@@ -162,4 +163,4 @@ bool verify_fsdp(const VerifyOptions& options, std::shared_ptr<comm::Communicato
   return table.passed();
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

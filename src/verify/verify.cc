@@ -1,4 +1,4 @@
-#include "tasks/verify.h"
+#include "verify/verify.h"
 
 #include <filesystem>
 #include <fstream>
@@ -16,7 +16,7 @@
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,15 +44,15 @@ Verifier verifier_for(const std::string& folder) {
 
 }  // namespace
 
-Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
-  Assembled a;
+tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
+  tasks::Assembled a;
   const auto place = families::find_model(options.folder);
   if (options.sharded || !place.adapter.empty()) {
-    a = assemble({.model_folder = place.folder,
-                  .adapter_folder = place.adapter,
-                  .attn_implementation = kReferenceAttention,
-                  .fsdp = options.fsdp},
-                 std::move(group));
+    a = tasks::assemble({.model_folder = place.folder,
+                         .adapter_folder = place.adapter,
+                         .attn_implementation = kReferenceAttention,
+                         .fsdp = options.fsdp},
+                        std::move(group));
     a.sharded->set_gradient_divisor(1.0);
   } else {
     models::check_sizes(place.folder, *models::open_model_weights(place.folder));
@@ -73,7 +73,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   table.add(&options.sharded, {"--sharded"}, "through fully sharded units (a replayed run always is)");
   table.add(&options.logits_tolerance, {"--logits_tolerance"}, "largest difference relative to the largest magnitude");
   table.add(&options.grad_tolerance, {"--grad_tolerance"}, "the same for gradients");
-  table.add_enum(&gather, gather_forms(), {"--gather"}, "how units become readable");
+  table.add_enum(&gather, tasks::gather_forms(), {"--gather"}, "how units become readable");
   table.add(&device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)")
       .choices({"auto", "cpu", "cuda"});
   if (table.parse(args) == config::ParseResult::kHelp) {
@@ -86,9 +86,9 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
     throw ConfigError("verify compares without a gradient scaler: set mixed_precision to no or bf16",
                       "mixed_precision");
   }
-  options.fsdp = fsdp_options(launch);
+  options.fsdp = tasks::fsdp_options(launch);
   options.fsdp.gather = gather;
-  options.fsdp.device = compute_device(device, launch);
+  options.fsdp.device = tasks::compute_device(device, launch);
   if (group->size() > 1 || !options.fsdp.device.is_cpu()) options.sharded = true;
   std::ostringstream quiet;
   std::ostream& report = group->rank() == 0 ? out : quiet;
@@ -98,4 +98,4 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   return passed ? 0 : 1;
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

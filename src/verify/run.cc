@@ -16,13 +16,13 @@
 #include "models/names_in_files.h"
 #include "peft/adapter_files.h"
 #include "tasks/assemble.h"
-#include "tasks/replay.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/schedule.h"
 #include "train/trainer.h"
+#include "verify/replay.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 namespace fs = std::filesystem;
@@ -116,7 +116,7 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
 }
 
 /// What the reference's file of final values holds, by its names: the adapter, or every trained parameter.
-std::map<std::string, at::Tensor> final_tensors(const Assembled& a) {
+std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
   std::map<std::string, std::string> names;
   if (a.lora) {
     for (auto& entry : peft::adapter_entries(*a.model, *a.lora)) names[entry.parameter] = entry.file_name;
@@ -180,7 +180,7 @@ bool is_redundant(const std::string& name) {
   return name.find(".original_module.") != std::string::npos || name.find(".modules_to_save.") != std::string::npos;
 }
 
-void compare_final(Comparison& table, const Run& run, const Assembled& a, optim::Optimizer& optimizer) {
+void compare_final(Comparison& table, const Run& run, const tasks::Assembled& a, optim::Optimizer& optimizer) {
   const double limit = run.options.lr * static_cast<double>(run.steps);
   const auto reference = io::open_safetensors(
       (run.folder / (run.peft ? "adapter_final/adapter_model.safetensors" : "final.safetensors")).string());
@@ -212,7 +212,7 @@ void compare_final(Comparison& table, const Run& run, const Assembled& a, optim:
 }
 
 /// The weights with the trained adapter folded in, as transformers loads them.
-void compare_merged(Comparison& table, const Run& run, const Assembled& a) {
+void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a) {
   const fs::path folder = run.folder / "merged";
   if (!fs::exists(folder)) return;
   const auto reference = io::open_weights(folder.string());
@@ -231,7 +231,7 @@ void compare_merged(Comparison& table, const Run& run, const Assembled& a) {
 }
 
 /// The same parameters train, and as many are counted.
-void compare_trainable(Comparison& table, const Run& run, const Assembled& a) {
+void compare_trainable(Comparison& table, const Run& run, const tasks::Assembled& a) {
   if (!run.peft || !run.expect.contains("trainable_names")) return;
   std::set<std::string> ours;
   for (const auto& view : a.sharded->shards())
@@ -251,7 +251,7 @@ void compare_trainable(Comparison& table, const Run& run, const Assembled& a) {
   table.add("trainable all", count(a.adapters->total), run.expect.at("all").get<double>(), 0);
 }
 
-void compare_first_gradients(Comparison& table, const Run& run, const Assembled& a) {
+void compare_first_gradients(Comparison& table, const Run& run, const tasks::Assembled& a) {
   const fs::path file = run.folder / "step0_grads.safetensors";
   if (!fs::exists(file)) return;
   const auto reference = io::open_safetensors(file.string());
@@ -276,7 +276,7 @@ void compare_first_gradients(Comparison& table, const Run& run, const Assembled&
 }
 
 /// Logits of batch 0 with the trained adapter, in eval mode.
-void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches, const Assembled& a,
+void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches, const tasks::Assembled& a,
                           const comm::Communicator& group) {
   const fs::path file = run.folder / "final_logits.safetensors";
   const std::string name = "logits_adapter_final_batch0";
@@ -300,11 +300,11 @@ void compare_final_logits(Comparison& table, const Run& run, const io::TensorSou
 
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,
             const std::string& rows_key, std::ostream& out) {
-  Assembled a = assemble({.model_folder = run.base.string(),
-                          .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
-                          .attn_implementation = kReferenceAttention,
-                          .fsdp = options.fsdp},
-                         group);
+  tasks::Assembled a = tasks::assemble({.model_folder = run.base.string(),
+                                        .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
+                                        .attn_implementation = kReferenceAttention,
+                                        .fsdp = options.fsdp},
+                                       group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
   const auto optimizer = make_optimizer(a, run.optimizer, run.options, run.decay);
@@ -359,4 +359,4 @@ bool verify_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator
   return passed;
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tasks/assemble.h"
-#include "tasks/comparison.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "verify/comparison.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 
 /// What reference tensors were computed with.
 constexpr const char* kReferenceAttention = "eager";
@@ -39,7 +39,7 @@ bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Commu
 
 /// The model of the folder: in units with --sharded (gradients are summed over ranks, not averaged), else plain
 /// modules.
-Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group);
+tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group);
 
 /// The contiguous rows of a global batch that a rank computes: [rank * rows / size, (rank + 1) * rows / size). With
 /// fewer rows than ranks every rank takes all rows, and sums over ranks count each row `copies` times.
@@ -49,4 +49,4 @@ struct RowShare {
 };
 RowShare row_share(std::int64_t rows, const comm::Communicator& group);
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

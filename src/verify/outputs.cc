@@ -18,11 +18,11 @@
 #include "models/names_in_files.h"
 #include "tasks/assemble.h"
 #include "tasks/sft_training.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
 #include "train/trainer.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 namespace fs = std::filesystem;
@@ -167,7 +167,7 @@ RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
 
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
   const auto weights = models::open_model_weights(families::find_model(options.folder).folder);
-  const Assembled loaded = load_model(options, group);
+  const tasks::Assembled loaded = load_model(options, group);
   const double unit = storage_unit(*weights);
   const double logits_tolerance = std::max(options.logits_tolerance, 16 * unit);
   if (unit > 0) out << "the weights are stored in 16 bits: gradients are not compared\n";
@@ -185,7 +185,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     in.token_type_ids = optional_rows(*io, "token_type_ids", rows);
     in.labels = optional_rows(*io, "labels", rows);
     in.want_hidden = true;
-    in.sum_over_ranks = sum_over(*group);
+    in.sum_over_ranks = tasks::sum_over(*group);
     if (in.labels.defined())
       in.loss_normalizer = rows.copies * counted_labels(io::read_tensor(*io, "labels"), loaded.config.kind);
     if (io->find("seq_lengths")) in.router_loss = false;  // packed rows' loss is that of their tokens
@@ -223,4 +223,4 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
   return passed;
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -1,4 +1,4 @@
-#include "tasks/comparison.h"
+#include "verify/comparison.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "tessera/comm/communicator.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 TEST(Comparison, IsRelativeToTheLargestMagnitude) {
@@ -60,4 +60,4 @@ TEST(Comparison, MergeKeepsTheWorstOfAllRanks) {
 }
 
 }  // namespace
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -1,4 +1,4 @@
-#include "tasks/comparison.h"
+#include "verify/comparison.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 std::string shape_text(const at::Tensor& t) {
@@ -107,4 +107,4 @@ void Comparison::print(std::ostream& out) const {
   }
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

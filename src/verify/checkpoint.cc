@@ -6,10 +6,10 @@
 #include "checkpoint/torch_state.h"
 #include "io/dcp_folder.h"
 #include "io/torch_file.h"
-#include "tasks/verify.h"
 #include "tessera/base/error.h"
+#include "verify/verify.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 namespace fs = std::filesystem;
@@ -60,4 +60,4 @@ bool verify_checkpoint(const VerifyOptions& options, std::shared_ptr<comm::Commu
   return table.passed();
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify

@@ -1,6 +1,6 @@
-#include "tasks/replay.h"
+#include "verify/replay.h"
 
-namespace tessera::tasks {
+namespace tessera::verify {
 namespace {
 
 /// Trainer.get_decay_parameter_names: by the parameter's name, and no member of a LayerNorm whatever its name is.
@@ -14,7 +14,7 @@ bool is_decayed(const std::string& name, nn::HookedModule& model) {
 
 }  // namespace
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const Assembled& a, const std::string& name,
+std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, const std::string& name,
                                                  const optim::OptimizerOptions& options, DecayGroups groups) {
   auto slices = fsdp::parameter_slices(*a.sharded);
   for (auto& slice : slices) {
@@ -31,4 +31,4 @@ double loss_labels(const at::Tensor& labels, models::ModelKind kind) {
   return counted.ne(-100).sum().item<double>();
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::verify
