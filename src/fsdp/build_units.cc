@@ -5,6 +5,7 @@
 
 #include "base/gradient_ring.h"
 #include "fsdp/load_shards.h"
+#include "fsdp/memory_form.h"
 #include "fsdp/precision.h"
 #include "io/tensor_source.h"
 #include "tensor/home.h"
@@ -79,52 +80,6 @@ std::vector<Draft> draft_units(const UnitPlan& plan, const FsdpOptions& options,
   return drafts;
 }
 
-/// Memory of a group that is a file.
-class FileRegion final : public comm::SharedRegion {
- public:
-  FileRegion(std::shared_ptr<std::byte> memory, std::int64_t size_bytes)
-      : memory_(std::move(memory)), size_bytes_(size_bytes) {}
-  std::byte* data() const noexcept override { return memory_.get(); }
-  std::int64_t size_bytes() const noexcept override { return size_bytes_; }
-
- private:
-  std::shared_ptr<std::byte> memory_;
-  std::int64_t size_bytes_;
-};
-
-/// Collective. Rank 0 makes the file; it has no name any more when this returns.
-std::shared_ptr<comm::SharedRegion> map_file_region(tensor::DiskHome& home, comm::Communicator& group,
-                                                    std::int64_t bytes) {
-  std::string path;
-  if (group.rank() == 0) path = home.make_file(bytes);
-  path = group.broadcast_object(path, 0);
-  try {
-    auto region = std::make_shared<FileRegion>(home.map_file(path, bytes), bytes);
-    group.barrier();
-    if (group.rank() == 0) tensor::DiskHome::forget_file(path);
-    return region;
-  } catch (...) {
-    tensor::DiskHome::forget_file(path);
-    throw;
-  }
-}
-
-/// Null: gather by copy.
-std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, const std::vector<Draft>& drafts) {
-  const auto form = runtime.options().gather;
-  if (form == GatherForm::kCopy && !runtime.always_whole()) return nullptr;
-  std::int64_t bytes = 64;  // even a model that is mapped altogether has a region
-  for (const auto& d : drafts) bytes += shared_store_bytes(d.segments);
-  auto& group = *runtime.mesh().shard;
-  auto region = group.map_shared(runtime.home() ? 1 : bytes);
-  if (region && runtime.home()) region = map_file_region(*runtime.home(), group, bytes);
-  if (!region && form == GatherForm::kShared)
-    throw ConfigError("gather form 'shared': the ranks of backend '" + runtime.mesh().shard->backend() +
-                          "' share no memory; use 'auto' or 'copy'",
-                      "gather");
-  return region;
-}
-
 at::Tensor map_parameter(const ParameterSpec& spec, const FsdpOptions& options) {
   auto mapped = options.source->map(name_in_source(options, spec.name));
   return at::from_blob(
@@ -160,16 +115,15 @@ void build_units(Runtime& runtime, const UnitPlan& plan) {
   const auto& options = runtime.options();
   const auto& group = runtime.mesh().shard;
   auto drafts = draft_units(plan, options, runtime.mesh());
-  const auto region = map_region(runtime, drafts);
-  runtime.set_shared_memory(region != nullptr);
-  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+  for (const auto& d : drafts) bytes += shared_store_bytes(d.segments);
+  const auto form = choose_memory_form(runtime, bytes);
+  runtime.set_shared_memory(form->shared());
   std::vector<std::vector<TrainableSegment>> trainable;
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     auto& d = drafts[i];
     auto* home = runtime.home().get();
-    auto store = region ? make_shared_store(d.segments, group->rank(), region, offset, home)
-                        : make_copy_store(d.segments, group, runtime.meter(), home);
-    offset += shared_store_bytes(d.segments);
+    auto store = form->make_store(d.segments);
     for (auto& p : d.parameters) {
       if (p.spec.mapped) p.mapped = map_parameter(p.spec, options);
       p.droppable = p.spec.mapped && home && tensor::is_file_view(p.mapped);
@@ -182,7 +136,7 @@ void build_units(Runtime& runtime, const UnitPlan& plan) {
     trainable.push_back(trainable_segments(*unit, options.precision));
     runtime.units().push_back(std::move(unit));
   }
-  runtime.reducer().set_units(std::move(trainable), region != nullptr);
+  runtime.reducer().set_units(std::move(trainable), form->make_transport());
   group->barrier();  // all slices are visible
   for (auto& unit : runtime.units()) unit->activate();
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Where in a rank's part of shared memory each bucket of gradients lies: see Notes [Slots] and [Dtype of contributions]
-// in fsdp/gradient_reducer.h. Pure arithmetic.
+// in fsdp/gradient_transport.h. Pure arithmetic.
 #include <cstdint>
 #include <vector>
 
