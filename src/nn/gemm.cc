@@ -94,6 +94,13 @@ void run(const kernels::PanelProduct& product, const at::Tensor& out, double alp
   });
 }
 
+// With AMX, oneDNN 3.12 reads up to 31 elements behind the end of a row whose length is no multiple of 32,
+// and multiplies them by zeros. Behind a part of a row there may be anything, infinities too.
+at::Tensor whole_rows(const at::Tensor& a) {
+  const bool exact = !a.is_cpu() || a.scalar_type() == at::kFloat || a.size(-1) % 32 == 0;
+  return exact || a.stride(-1) != 1 || a.stride(-2) == a.size(-1) ? a : a.contiguous();
+}
+
 at::Tensor run(const kernels::PanelProduct& product, const at::TensorOptions& options) {
   auto out = at::empty({product.rows, product.columns}, options);
   run(product, out, 1.0, false);
@@ -104,7 +111,7 @@ at::Tensor run(const kernels::PanelProduct& product, const at::TensorOptions& op
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
-  if (!onednn_for(a, b)) return a.dim() == 3 ? at::bmm(a, b) : at::mm(a, b);
+  if (!onednn_for(a, b)) return a.dim() == 3 ? at::bmm(whole_rows(a), b) : at::mm(whole_rows(a), b);
   auto sizes = a.sizes().vec();
   sizes.back() = b.sizes().back();
   auto out = at::empty(sizes, a.options());
@@ -118,9 +125,9 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 0.0f, static_cast<float>(alpha));
   } else if (a.dim() == 3) {
-    at::baddbmm_out(const_cast<at::Tensor&>(out), out, a, b, 0, alpha);
+    at::baddbmm_out(const_cast<at::Tensor&>(out), out, whole_rows(a), b, 0, alpha);
   } else {
-    at::addmm_out(const_cast<at::Tensor&>(out), out, a, b, 0, alpha);
+    at::addmm_out(const_cast<at::Tensor&>(out), out, whole_rows(a), b, 0, alpha);
   }
 }
 
@@ -130,9 +137,9 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
   if (const auto onednn = onednn_for(a, b)) {
     onednn(a, b, out, 1.0f, static_cast<float>(alpha));
   } else if (a.dim() == 3) {
-    out.baddbmm_(a, b, 1, alpha);
+    out.baddbmm_(whole_rows(a), b, 1, alpha);
   } else {
-    out.addmm_(a, b, 1, alpha);
+    out.addmm_(whole_rows(a), b, 1, alpha);
   }
 }
 
