@@ -25,10 +25,12 @@ std::string why_not_mapped(const FsdpOptions& options, const ParameterSpec& spec
   const auto name = name_in_source(options, spec.name);
   if (name.empty()) return "it is not in a weight file";
   const auto& info = *options.source->find(name);
-  if (info.dtype != spec.compute)
+  if (!spec.packed() && info.dtype != spec.compute)
     return std::string("the file holds ") + c10::toString(info.dtype) + ", the computation needs " +
            c10::toString(spec.compute);
-  if (!options.source->map(name)) return "its bytes in the file are compressed, misaligned or not contiguous";
+  const auto mapped = spec.packed() ? options.source->map_bytes(name) : options.source->map(name);
+  if (!mapped || reinterpret_cast<std::uintptr_t>(mapped->data) % c10::elementSize(spec.compute) != 0)
+    return "its bytes in the file are compressed, misaligned or not contiguous";
   return {};
 }
 
@@ -37,7 +39,8 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, b
   spec.name = p.name;
   spec.shape = p.tensor.sizes().vec();
   spec.stored = p.tensor.scalar_type();
-  spec.compute = ignored ? spec.stored : compute_dtype(spec.stored, options.precision);
+  spec.block_bytes = p.block_bytes;
+  spec.compute = ignored || spec.packed() ? spec.stored : compute_dtype(spec.stored, options.precision);
   spec.trainable = p.tensor.requires_grad();
   check_source_shape(options, spec);
   const bool received = options.sync_module_states && rank > 0;
@@ -81,7 +84,8 @@ std::vector<Draft> draft_units(const UnitPlan& plan, const FsdpOptions& options,
 }
 
 at::Tensor map_parameter(const ParameterSpec& spec, const FsdpOptions& options) {
-  auto mapped = options.source->map(name_in_source(options, spec.name));
+  const auto name = name_in_source(options, spec.name);
+  auto mapped = spec.packed() ? options.source->map_bytes(name) : options.source->map(name);
   return at::from_blob(
       mapped->data, spec.shape, [held = mapped->keep_alive](void*) {}, at::TensorOptions().dtype(spec.compute));
 }

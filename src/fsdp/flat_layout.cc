@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kAlignBytes = 64;
 
 std::int64_t alignment(const Segment& s) {
-  return kAlignBytes / static_cast<std::int64_t>(std::min(c10::elementSize(s.stored), c10::elementSize(s.compute)));
+  return s.align_bytes / static_cast<std::int64_t>(std::min(c10::elementSize(s.stored), c10::elementSize(s.compute)));
 }
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
@@ -19,18 +19,25 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
 }
 
 Segment& segment_for(std::vector<Segment>& segments, const ParameterSpec& p) {
+  const auto stored = p.packed() ? at::kByte : p.stored, compute = p.packed() ? at::kByte : p.compute;
+  const auto align_bytes = p.packed() ? std::lcm(kAlignBytes, p.block_bytes) : kAlignBytes;
   auto same = [&](const Segment& s) {
-    return !s.alone && s.stored == p.stored && s.compute == p.compute && s.trainable == p.trainable;
+    return !s.alone && s.stored == stored && s.compute == compute && s.trainable == p.trainable &&
+           s.align_bytes == align_bytes;
   };
   auto found = p.alone ? segments.end() : std::find_if(segments.begin(), segments.end(), same);
   if (found != segments.end()) return *found;
-  return segments.emplace_back(Segment{p.stored, p.compute, p.trainable, p.alone, 0, 0, {}});
+  return segments.emplace_back(Segment{stored, compute, p.trainable, p.alone, align_bytes, 0, 0, {}});
 }
 
 }  // namespace
 
 std::int64_t ParameterSpec::numel() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t ParameterSpec::segment_numel() const {
+  return packed() ? numel() * static_cast<std::int64_t>(c10::elementSize(stored)) : numel();
 }
 
 std::vector<Segment> make_segments(const std::vector<ParameterSpec>& parameters, int world_size) {
@@ -40,8 +47,8 @@ std::vector<Segment> make_segments(const std::vector<ParameterSpec>& parameters,
     if (parameters[i].mapped) continue;
     auto& s = segment_for(segments, parameters[i]);
     const auto offset = round_up(s.numel, alignment(s));
-    s.entries.push_back({static_cast<int>(i), offset, parameters[i].numel()});
-    s.numel = offset + parameters[i].numel();
+    s.entries.push_back({static_cast<int>(i), offset, parameters[i].segment_numel()});
+    s.numel = offset + parameters[i].segment_numel();
   }
   for (auto& s : segments) {
     s.slice_numel = round_up(round_up(s.numel, world_size) / world_size, alignment(s));

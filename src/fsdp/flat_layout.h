@@ -3,7 +3,8 @@
 //
 // Parameters of one stored dtype that are all trainable, or all frozen, share a segment, but for those that are to be
 // alone. Each starts at a multiple of 64 bytes (kernels read them in place) and the segment is padded so that its
-// world_size equal slices do too; rank r owns slice r.
+// world_size equal slices do too; rank r owns slice r. Fields of packed matrices (tessera/tensor/codec.h) are bytes:
+// they share segments of bytes, in which entries and slices start at multiples of their blocks too.
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -21,10 +22,17 @@ struct ParameterSpec {
   bool trainable = false;
   bool mapped = false;  // a view of a file: in no segment
   bool alone = false;   // in a segment of its own
+  /// A field of a packed matrix: its bytes are kept as they are, and slices end at multiples of this. 0: a dense
+  /// tensor.
+  std::int64_t block_bytes = 0;
+
+  bool packed() const { return block_bytes > 0; }
   std::int64_t numel() const;
+  /// Elements of the segment that it takes: its own, or bytes.
+  std::int64_t segment_numel() const;
 };
 
-/// A parameter's place: elements [offset, offset + numel) of the segment.
+/// A parameter's place: elements [offset, offset + numel) of the segment; of a packed one bytes.
 struct Entry {
   int parameter = 0;  // index among the unit's parameters
   std::int64_t offset = 0, numel = 0;
@@ -34,6 +42,7 @@ struct Segment {
   at::ScalarType stored = at::kFloat, compute = at::kFloat;
   bool trainable = false;
   bool alone = false;                       // of one parameter, by its wish
+  std::int64_t align_bytes = 64;            // of entries and slices
   std::int64_t slice_numel = 0, numel = 0;  // numel == world_size * slice_numel
   std::vector<Entry> entries;               // ascending offsets
 
@@ -41,7 +50,7 @@ struct Segment {
   at::ScalarType shard_dtype() const { return trainable ? stored : compute; }
 };
 
-/// A range of one parameter inside one slice.
+/// A range of one parameter inside one slice, in elements of the segment.
 struct Piece {
   int parameter = 0;
   std::int64_t in_parameter = 0, in_slice = 0, numel = 0;

@@ -10,7 +10,8 @@ namespace tessera::fsdp {
 void visit_whole(const Unit& unit, const Segment& segment, const at::Tensor& whole, const VisitTensor& visit) {
   for (const auto& e : segment.entries) {
     const auto& spec = unit.parameters()[static_cast<std::size_t>(e.parameter)].spec;
-    visit(spec.name, whole.narrow(0, e.offset, e.numel).view(spec.shape));
+    const auto flat = whole.narrow(0, e.offset, e.numel);
+    visit(spec.name, (spec.packed() ? flat.view(spec.stored) : flat).view(spec.shape));
   }
 }
 

@@ -149,9 +149,14 @@ std::vector<ShardView> Model::shards() const {
       if (segment.trainable) ++leaf;
       for (const auto& piece : pieces_of_slice(segment, runtime_->mesh().shard->rank())) {
         const auto& shard = unit->store().shard(s);
-        auto& view = held[&unit->parameters()[static_cast<std::size_t>(piece.parameter)]];
+        const auto& p = unit->parameters()[static_cast<std::size_t>(piece.parameter)];
+        auto& view = held[&p];
         view.offset = piece.in_parameter;
         view.local = unit->store().values(s).narrow(0, piece.in_slice, piece.numel);
+        if (p.spec.packed()) {
+          view.offset /= static_cast<std::int64_t>(c10::elementSize(p.spec.stored));
+          view.local = view.local.view(p.spec.stored);
+        }
         if (shard.grad().defined()) view.grad = shard.grad().narrow(0, piece.in_slice, piece.numel);
         if (segment.trainable) view.parameter = leaf, view.parameter_offset = piece.in_slice;
       }
@@ -163,11 +168,15 @@ std::vector<ShardView> Model::shards() const {
     const auto& p = unit.parameters()[static_cast<std::size_t>(i)];
     auto found = held.find(&p);
     auto view = p.spec.mapped ? mapped_view(p) : found == held.end() ? ShardView{} : found->second;
-    if (!view.local.defined()) view.local = unit.store().values(static_cast<std::size_t>(p.segment)).narrow(0, 0, 0);
+    if (!view.local.defined()) {
+      view.local = unit.store().values(static_cast<std::size_t>(p.segment)).narrow(0, 0, 0);
+      if (p.spec.packed()) view.local = view.local.view(p.spec.stored);
+    }
     view.name = p.spec.name;
     view.shape = p.spec.shape;
     view.trainable = p.spec.trainable;
     view.dtype = p.spec.trainable ? p.spec.stored : p.spec.compute;
+    view.packed = p.spec.packed();
     result.push_back(std::move(view));
   }
   return result;

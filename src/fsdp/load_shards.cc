@@ -21,12 +21,27 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return out.str();
 }
 
-/// The whole parameter, flat, as rank 0 has it; the others need not have any.
+/// The whole parameter as its segment has it: flat, of a packed one the bytes.
+at::Tensor own_value(const UnitParameter& p) {
+  const auto flat = p.tensor.detach().to(at::kCPU).contiguous().view(-1);
+  return p.spec.packed() ? flat.view(at::kByte) : flat;
+}
+
+/// The same, as rank 0 has it; the others need not have any.
 at::Tensor value_of_rank_zero(const UnitParameter& p, comm::Communicator& world) {
-  at::Tensor value = world.rank() == 0 ? p.tensor.detach().to(at::kCPU).contiguous().view(-1)
-                                       : at::empty({p.spec.numel()}, at::TensorOptions().dtype(p.spec.stored));
+  const auto dtype = p.spec.packed() ? at::kByte : p.spec.stored;
+  at::Tensor value =
+      world.rank() == 0 ? own_value(p) : at::empty({p.spec.segment_numel()}, at::TensorOptions().dtype(dtype));
   world.broadcast(value, 0)->wait_input_free();
   return value;
+}
+
+void read_piece(const io::TensorSource& source, const std::string& name, const ParameterSpec& spec, const Piece& piece,
+                const at::Tensor& out) {
+  if (spec.packed())
+    source.read_bytes(name, piece.in_parameter, out);
+  else
+    source.read(name, piece.in_parameter, out);
 }
 
 }  // namespace
@@ -41,7 +56,12 @@ void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec) {
   const auto name = name_in_source(options, spec.name);
   if (name.empty()) return;
   const auto& info = *options.source->find(name);
-  if (info.shape != spec.shape)
+  if (spec.packed() && info.nbytes() != spec.segment_numel())
+    throw DataError(info.file + ": tensor '" + name + "' has " + std::to_string(info.nbytes()) +
+                        " bytes, the model's packed parameter '" + spec.name + "' has " +
+                        std::to_string(spec.segment_numel()) + "; is it packed in another way?",
+                    info.file);
+  if (!spec.packed() && info.shape != spec.shape)
     throw DataError(info.file + ": tensor '" + name + "' has shape " + shape_text(info.shape) +
                         ", the model's parameter '" + spec.name + "' has " + shape_text(spec.shape) +
                         "; do config.json and the weights belong together?",
@@ -68,15 +88,15 @@ void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::C
         check_has_value(p.tensor, p.spec.name, options);
       }
       const bool synced = name.empty() && options.sync_module_states && world.size() > 1;
-      const at::Tensor value = synced ? value_of_rank_zero(p, world) : p.tensor.detach();
+      const at::Tensor value = synced ? value_of_rank_zero(p, world) : at::Tensor();
       const auto piece = std::find_if(pieces.begin(), pieces.end(),
                                       [&](const Piece& held) { return held.parameter == entry.parameter; });
       if (piece == pieces.end()) continue;
       auto out = shard.narrow(0, piece->in_slice, piece->numel);
       if (!name.empty())
-        options.source->read(name, piece->in_parameter, out);
+        read_piece(*options.source, name, p.spec, *piece, out);
       else
-        out.copy_(value.contiguous().view(-1).narrow(0, piece->in_parameter, piece->numel));
+        out.copy_((synced ? value : own_value(p)).narrow(0, piece->in_parameter, piece->numel));
     }
     shard.unsafeGetTensorImpl()->bump_version();  // a source writes behind autograd's back
   }

@@ -9,7 +9,7 @@ namespace tessera::fsdp {
 /// The parameter's name in the source, or "" when the source does not have it.
 std::string name_in_source(const FsdpOptions& options, const std::string& parameter);
 
-/// DataError unless the source has the parameter with this shape.
+/// DataError unless the source, if it has the parameter, has it with this shape; of a packed one, with as many bytes.
 void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec);
 
 /// DataError where the parameter holds nothing; the source does not have it.

@@ -148,7 +148,10 @@ void Runtime::check_same_gathers() {
 void Runtime::count_gather(const Unit& unit) {
   ++stats_.gathers;
   gather_hash_ = (gather_hash_ ^ static_cast<std::uint64_t>(unit.index() + 1)) * 0x100000001b3u;
-  for (const auto& s : unit.segments()) stats_.gathered_numel += s.numel;
+  for (const auto& s : unit.segments()) {
+    stats_.gathered_numel += s.numel;
+    stats_.gathered_bytes += s.numel * static_cast<std::int64_t>(c10::elementSize(s.compute));
+  }
 }
 
 }  // namespace tessera::fsdp

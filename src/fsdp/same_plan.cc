@@ -18,10 +18,10 @@ std::vector<std::string> lines_of(const UnitPlan& plan) {
   for (const auto& unit : plan.units)
     lines.push_back(fmt::format("unit '{}' ({})", unit.name, unit.module ? unit.module->class_name() : "ignored"));
   for (const auto& p : plan.parameters)
-    lines.push_back(fmt::format("{} parameter '{}' {} [{}] of unit '{}'",
-                                p.tensor.requires_grad() ? "trainable" : "frozen", p.name,
-                                c10::toString(p.tensor.scalar_type()), fmt::join(p.tensor.sizes(), ", "),
-                                plan.units[static_cast<std::size_t>(p.unit)].name));
+    lines.push_back(
+        fmt::format("{} parameter '{}' {} [{}]{} of unit '{}'", p.tensor.requires_grad() ? "trainable" : "frozen",
+                    p.name, c10::toString(p.tensor.scalar_type()), fmt::join(p.tensor.sizes(), ", "),
+                    p.codec.empty() ? "" : " of " + p.codec, plan.units[static_cast<std::size_t>(p.unit)].name));
   return lines;
 }
 

@@ -1,9 +1,11 @@
 #include "fsdp/unit_plan.h"
 
 #include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "fsdp/wrap_classes.h"
+#include "tessera/nn/packed_weight.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -32,6 +34,7 @@ class Planner {
   Planner(UnitPlan& plan, const WrapPolicy& policy) : plan_(plan), policy_(policy) {}
 
   void visit(const std::string& name, torch::nn::Module& module, int unit) {
+    if (const auto* packed = dynamic_cast<const nn::PackedWeight*>(&module)) note_fields(*packed);
     auto* hooked = dynamic_cast<nn::HookedModule*>(&module);
     const bool ignored = plan_.ignored.contains(&module);
     const bool wanted =
@@ -49,14 +52,33 @@ class Planner {
     for (const auto& p : module.named_parameters(/*recurse=*/false)) {
       if (!p.value().defined()) continue;
       auto [found, added] = index_.try_emplace(p.value().unsafeGetTensorImpl(), plan_.parameters.size());
-      if (added) plan_.parameters.push_back({prefix + p.key(), p.value(), unit});
+      if (added) plan_.parameters.push_back({prefix + p.key(), p.value(), unit, {}, 0});
       auto& owner = plan_.parameters[found->second].unit;
       owner = common_ancestor(owner, unit);
     }
     for (const auto& child : module.named_children()) visit(prefix + child.key(), *child.value(), unit);
   }
 
+  /// What is a field of a packed matrix, whichever module registers it.
+  void mark_packed() {
+    for (auto& p : plan_.parameters) {
+      const auto found = fields_.find(p.tensor.unsafeGetTensorImpl());
+      if (found == fields_.end()) continue;
+      std::tie(p.codec, p.block_bytes) = found->second;
+      if (p.tensor.requires_grad())
+        throw ConfigError("fully_shard: parameter '" + p.name + "' is packed (" + p.codec +
+                          ") and cannot train; freeze it, and train an adapter beside it");
+    }
+  }
+
  private:
+  void note_fields(const nn::PackedWeight& packed) {
+    const auto& matrix = *packed.matrix();
+    const auto fields = matrix.codec->fields(matrix.rows, matrix.columns);
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      fields_[matrix.fields[i].unsafeGetTensorImpl()] = {matrix.codec->name(), fields[i].block_bytes};
+  }
+
   int depth(int unit) const {
     int d = 0;
     for (; unit > 0; unit = plan_.units[static_cast<std::size_t>(unit)].parent) ++d;
@@ -75,6 +97,7 @@ class Planner {
   const WrapPolicy& policy_;
   std::unordered_map<const torch::nn::Module*, int> seen_modules_;
   std::unordered_map<const void*, std::size_t> index_;
+  std::unordered_map<const void*, std::pair<std::string, std::int64_t>> fields_;  // codec and bytes of a block
 };
 
 }  // namespace
@@ -84,7 +107,9 @@ UnitPlan plan_units(nn::HookedModule& root, const WrapPolicy& policy, const Modu
   check_classes(policy, root);
   UnitPlan plan;
   plan.ignored = find_ignored(root, ignored);
-  Planner(plan, policy).visit("", root, -1);
+  Planner planner(plan, policy);
+  planner.visit("", root, -1);
+  planner.mark_packed();
   return plan;
 }
 

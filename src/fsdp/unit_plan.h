@@ -14,6 +14,8 @@ struct PlannedParameter {
   std::string name;   // the first under which it is registered
   at::Tensor tensor;  // the module's own
   int unit = 0;       // the lowest common ancestor of the units that register it
+  std::string codec;  // of the packed matrix whose field it is; empty: it is dense
+  std::int64_t block_bytes = 0;
 };
 
 struct PlannedUnit {
@@ -28,7 +30,8 @@ struct UnitPlan {
   std::unordered_set<const torch::nn::Module*> ignored;  // modules, with all that are below them
 };
 
-/// ConfigError when a policy by class names names a class that the tree lacks, or the filter matches nothing.
+/// ConfigError when a policy by class names names a class that the tree lacks, the filter matches nothing, or a field
+/// of a packed matrix is to train.
 UnitPlan plan_units(nn::HookedModule& root, const WrapPolicy& policy, const ModuleFilter& ignored = nullptr);
 
 }  // namespace tessera::fsdp

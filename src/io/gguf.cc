@@ -63,7 +63,8 @@ class File final : public GgufFile {
         if (t.shape.empty() || t.shape.back() % block->elements != 0)
           fail(t.name, fmt::format("{} needs rows of a multiple of {} elements, found {}", block->name, block->elements,
                                    t.shape.empty() ? 1 : t.shape.back()));
-        check_end(info, t.offset, static_cast<std::uint64_t>(numel / block->elements * block->bytes));
+        info.packed_bytes = numel / block->elements * block->bytes;
+        check_end(info, t.offset, static_cast<std::uint64_t>(info.packed_bytes));
         quantised_.emplace(t.name, Quantised{info, block, t.offset});
       } else {
         fail(t.name, fmt::format("stored as {} (type {}), which is not read; F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, "
@@ -106,6 +107,22 @@ class File final : public GgufFile {
 
   std::optional<MappedTensor> map(const std::string& name) const override {
     return quantised_.contains(name) ? std::nullopt : plain_->map(name);
+  }
+
+  void read_bytes(const std::string& name, std::int64_t begin, at::Tensor out) const override {
+    const auto found = quantised_.find(name);
+    if (found == quantised_.end()) return plain_->read_bytes(name, begin, std::move(out));
+    const auto& t = found->second;
+    check_bytes(t.info, begin, out);
+    file_->read(t.offset + static_cast<std::uint64_t>(begin), out.mutable_data_ptr(), out.nbytes());
+  }
+
+  std::optional<MappedTensor> map_bytes(const std::string& name) const override {
+    const auto found = quantised_.find(name);
+    if (found == quantised_.end()) return plain_->map(name);
+    auto whole = file_->map();
+    auto* data = whole.get() + found->second.offset;
+    return MappedTensor{data, std::move(whole)};
   }
 
  private:

@@ -25,9 +25,17 @@ class JoinedSource final : public TensorSource {
     const auto* source = holder(name);
     (source ? source : sources_.back().get())->read(name, begin, std::move(out));  // the last one's error names it
   }
+  void read_bytes(const std::string& name, std::int64_t begin, at::Tensor out) const override {
+    const auto* source = holder(name);
+    (source ? source : sources_.back().get())->read_bytes(name, begin, std::move(out));
+  }
   std::optional<MappedTensor> map(const std::string& name) const override {
     const auto* source = holder(name);
     return source ? source->map(name) : std::nullopt;
+  }
+  std::optional<MappedTensor> map_bytes(const std::string& name) const override {
+    const auto* source = holder(name);
+    return source ? source->map_bytes(name) : std::nullopt;
   }
 
  private:

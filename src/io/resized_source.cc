@@ -18,6 +18,7 @@ class ResizedSource final : public TensorSource {
       const auto it = rows_.find(info.name);
       if (it == rows_.end()) continue;
       TESSERA_CHECK(!info.shape.empty() && it->second >= info.shape[0], "'" + info.name + "' may only grow");
+      info.packed_bytes = 0;
       info.shape[0] = it->second;
     }
   }
@@ -43,6 +44,13 @@ class ResizedSource final : public TensorSource {
   }
   std::optional<MappedTensor> map(const std::string& name) const override {
     return rows_.contains(name) ? std::nullopt : base_->map(name);
+  }
+  void read_bytes(const std::string& name, std::int64_t begin, at::Tensor out) const override {
+    if (rows_.contains(name)) return TensorSource::read_bytes(name, begin, std::move(out));
+    base_->read_bytes(name, begin, std::move(out));
+  }
+  std::optional<MappedTensor> map_bytes(const std::string& name) const override {
+    return rows_.contains(name) ? std::nullopt : base_->map_bytes(name);
   }
 
  private:

@@ -17,11 +17,16 @@ struct TensorInfo {
   std::string name;
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> shape;
-  std::string file;  // where it lies, for messages
+  std::string file;               // where it lies, for messages
+  std::int64_t packed_bytes = 0;  // of one that is stored packed, and that read() unpacks to `dtype`; 0: it is not
   std::int64_t numel() const {
     std::int64_t n = 1;
     for (auto s : shape) n *= s;
     return n;
+  }
+  /// As it is stored: what read_bytes() reads.
+  std::int64_t nbytes() const {
+    return packed_bytes > 0 ? packed_bytes : numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
   }
 };
 
@@ -50,12 +55,17 @@ class TensorSource {
   /// Elements [begin, begin + out.numel()) of the row-major flattened tensor, converted to out's dtype. out: 1-D,
   /// contiguous. DataError names the tensor and the file when the name, the range or the file is wrong.
   virtual void read(const std::string& name, std::int64_t begin, at::Tensor out) const = 0;
+  /// Bytes [begin, begin + out.numel()) of the tensor as it is stored, whatever they mean. out: 1-D, contiguous, uint8.
+  /// Both ends are multiples of the stored dtype's size. DataError like read().
+  virtual void read_bytes(const std::string& name, std::int64_t begin, at::Tensor out) const;
   /// All of them; a source over files reads in the order in which they lie on the disk, the next ones on their way.
   virtual void read_all(const std::vector<SliceRead>& slices, Readers) const {
     for (const auto& slice : slices) read(slice.name, slice.begin, slice.out);
   }
   /// The tensor in place, if its storage allows (contiguous, aligned, uncompressed).
   virtual std::optional<MappedTensor> map(const std::string& name) const = 0;
+  /// Its bytes as they are stored, in place likewise.
+  virtual std::optional<MappedTensor> map_bytes(const std::string& name) const { return map(name); }
 };
 
 /// The weights of a Hugging Face folder: model.safetensors, model.safetensors.index.json, pytorch_model.bin or

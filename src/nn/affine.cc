@@ -7,6 +7,7 @@
 
 #include "nn/gemm.h"
 #include "nn/remake.h"
+#include "nn/saved_weight.h"
 #include "tensor/gradient_place.h"
 
 namespace tessera::nn {
@@ -26,13 +27,14 @@ at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& a, const 
 
 class Affine : public torch::autograd::Function<Affine> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias) {
-    torch::autograd::variable_list saved{weight};
-    if (weight.requires_grad()) keep_input(ctx, x, saved);
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& tensor,
+                            const std::optional<at::Tensor>& bias, const Weight& weight) {
+    torch::autograd::variable_list saved{tensor};
+    if (weight.trains()) keep_input(ctx, x, saved);
     ctx->save_for_backward(std::move(saved));
+    save_weight(ctx, weight);
     ctx->saved_data["bias"] = bias.has_value();
-    auto y = gemm(x, weight.t());
+    auto y = weight.product(x);
     return bias ? y.add_(*bias) : y;
   }
 
@@ -41,22 +43,24 @@ class Affine : public torch::autograd::Function<Affine> {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
     at::Tensor gx, gw, gb;
-    if (ctx->needs_input_grad(0)) gx = gemm(g, saved[0]);
+    if (ctx->needs_input_grad(0)) gx = saved_weight(ctx, saved[0]).transposed_product(g);
     if (ctx->needs_input_grad(1)) gw = weight_gradient(saved[0], g.t(), kept_input(ctx, saved, 1, gx));
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = g.sum(0);
-    return {gx, gw, gb};
+    return {gx, gw, gb, at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor affine(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!x.is_cpu() || x.scalar_type() != weight.scalar_type()) return at::linear(x, weight, bias);
+at::Tensor affine(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
+  if (!x.is_cpu() || (!weight.packed() && x.scalar_type() != weight.tensor().scalar_type()))
+    return at::linear(x, weight.dequantise(x.scalar_type()), bias);
   const auto rows = x.dim() == 2 ? x.contiguous() : x.reshape({-1, x.size(-1)});
-  auto y = Affine::apply(rows, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
+  const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
+  auto y = Affine::apply(rows, weight.tensor(), offset, weight);
   if (x.dim() == 2) return y;
   auto sizes = x.sizes().vec();
-  sizes.back() = weight.size(0);
+  sizes.back() = weight.out_features();
   return y.view(sizes);
 }
 

@@ -143,6 +143,12 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
   }
 }
 
+at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v) {
+  const auto matrix = tensor::unpack(b.matrix, a.scalar_type());
+  const auto factor = b.transposed ? matrix.t() : matrix;
+  return u.defined() ? gemm_sum(a, factor, u, v) : gemm(a, factor);
+}
+
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
   if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
   auto out = gemm(a, b);

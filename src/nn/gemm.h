@@ -5,6 +5,8 @@
 // not).
 #include <ATen/core/Tensor.h>
 
+#include "tessera/nn/weight.h"
+
 namespace tessera::nn {
 
 /// a [M, K] times b [K, N], or both with a leading batch size; same dtype; views that are transposed are read in place.
@@ -15,8 +17,17 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
 /// a b + u v, as a layer and its adapter give; u: [M, R], v: [R, N], of the adapter's dtype.
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v);
 
-/// x W^T + bias with autograd; x: [..., in], weight: [out, in], bias: [out] or undefined. Keeps x for backward only
-/// where the weight trains.
-at::Tensor affine(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+/// The second factor of a product: a packed matrix, or its transpose.
+struct PackedFactor {
+  const tensor::PackedMatrix& matrix;
+  bool transposed;
+};
+/// The same with a packed second factor; without the addend where u is undefined. Its values are unpacked to a's dtype
+/// into a matrix that is freed after, so the bits are those of the dense product.
+at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v);
+
+/// x W^T + bias with autograd; x: [..., in], bias: [out] or undefined. Keeps x for backward only where the weight
+/// trains.
+at::Tensor affine(const at::Tensor& x, const Weight& weight, const at::Tensor& bias);
 
 }  // namespace tessera::nn

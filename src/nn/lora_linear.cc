@@ -12,6 +12,7 @@
 #include "nn/gemm.h"
 #include "nn/low_rank.h"
 #include "nn/remake.h"
+#include "nn/saved_weight.h"
 
 namespace tessera::nn {
 namespace {
@@ -31,22 +32,23 @@ struct Products {
   at::Tensor y, u;
 };
 
-Products products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
+Products products(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, const LowRank& low,
                   const DropoutMask& mask) {
   Products out;
   out.u = low_rank_project(masked(x.to(low.a.scalar_type()), mask), low.a, low.scaling);
-  out.y = gemm_sum(x, weight.t(), out.u, low.b.t());
+  out.y = weight.product(x, out.u, low.b.t());
   if (bias.defined()) out.y.add_(bias);
   return out;
 }
 
 /// What backward_of_products() needs comes first, then `more`, then the input.
-void save_products(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const LowRank& low,
+void save_products(AutogradContext* ctx, const at::Tensor& x, const Weight& weight, const LowRank& low,
                    const at::Tensor& u, const variable_list& more) {
-  variable_list saved{weight, low.a, low.b, u};
+  variable_list saved{weight.tensor(), low.a, low.b, u};
   saved.insert(saved.end(), more.begin(), more.end());
-  if (weight.requires_grad() || low.a.requires_grad()) keep_input(ctx, x, saved);
+  if (weight.trains() || low.a.requires_grad()) keep_input(ctx, x, saved);
   ctx->save_for_backward(std::move(saved));
+  save_weight(ctx, weight);
 }
 
 /// Gradients of x, W, A and B; g: [N, out], of the sum of both products. Undefined where not needed (inputs 0 to 3).
@@ -58,7 +60,8 @@ struct ProductGradients {
 ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g, const variable_list& saved,
                                       std::size_t input) {
   const auto mask = DropoutMask::load(ctx);
-  const auto &weight = saved[0], &a = saved[1], &u = saved[3];
+  const auto weight = saved_weight(ctx, saved[0]);
+  const auto &a = saved[1], &u = saved[3];
   const LowRank low{a, saved[2], ctx->saved_data["scaling"].toDouble(), 0};
   const auto ga_in = g.to(a.scalar_type());
   ProductGradients out;
@@ -66,23 +69,24 @@ ProductGradients backward_of_products(AutogradContext* ctx, const at::Tensor& g,
   if (ctx->needs_input_grad(3)) out.b = low_rank_gradient(u, ga_in).t().contiguous();
   if (ctx->needs_input_grad(0)) {
     if (!mask.drops()) {
-      out.x = gemm_sum(g, weight, gu, a);
+      out.x = weight.transposed_product(g, gu, a);
     } else {
-      out.x = gemm(g, weight);
+      out.x = weight.transposed_product(g);
       accumulate_masked(gemm(gu, a).to(out.x.scalar_type()), out.x, mask);
     }
   }
   if (!ctx->needs_input_grad(1) && !ctx->needs_input_grad(2)) return out;
   const auto x = kept_input(ctx, saved, input, out.x);
   if (ctx->needs_input_grad(2)) out.a = low_rank_gradient(gu, masked(x.to(a.scalar_type()), mask));
-  if (ctx->needs_input_grad(1)) out.weight = gemm(g.t(), x);
+  if (ctx->needs_input_grad(1)) out.weight = weight.gradient(g, x);
   return out;
 }
 
 class LoraLinear : public torch::autograd::Function<LoraLinear> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& a,
-                            const at::Tensor& b, const std::optional<at::Tensor>& bias, double scaling, double p) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor&, const at::Tensor& a,
+                            const at::Tensor& b, const std::optional<at::Tensor>& bias, const Weight& weight,
+                            double scaling, double p) {
     const DropoutMask mask(p, x.size(0));
     const LowRank low{a, b, scaling, p};
     const auto [y, u] = products(x, weight, bias.value_or(at::Tensor()), low, mask);
@@ -98,16 +102,16 @@ class LoraLinear : public torch::autograd::Function<LoraLinear> {
     const auto g = grads[0].contiguous();
     const auto [gx, gw, ga, gb] = backward_of_products(ctx, g, saved, 4);
     const bool wants_bias = ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(4);
-    return {gx, gw, ga, gb, wants_bias ? g.sum(0) : at::Tensor(), at::Tensor(), at::Tensor()};
+    return {gx, gw, ga, gb, wants_bias ? g.sum(0) : at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 // With c = magnitude / norms: y = c z + bias, z the sum of both products. z is kept for the magnitude's gradient.
 class DoraLinear : public torch::autograd::Function<DoraLinear> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& a,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor&, const at::Tensor& a,
                             const at::Tensor& b, const at::Tensor& magnitude, const at::Tensor& norms,
-                            const std::optional<at::Tensor>& bias, double scaling, double p) {
+                            const std::optional<at::Tensor>& bias, const Weight& weight, double scaling, double p) {
     const DropoutMask mask(p, x.size(0));
     const LowRank low{a, b, scaling, p};
     const auto [z, u] = products(x, weight, {}, low, mask);
@@ -131,7 +135,8 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
       gm = ((g * z).sum(0, false, at::kFloat) / norms)
                .to(static_cast<at::ScalarType>(ctx->saved_data["magnitude_dtype"].toInt()));
     }
-    return {gx, gw, ga, gb, gm, at::Tensor(), wants_bias ? g.sum(0) : at::Tensor(), at::Tensor(), at::Tensor()};
+    const auto gb_out = wants_bias ? g.sum(0) : at::Tensor();
+    return {gx, gw, ga, gb, gm, at::Tensor(), gb_out, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -151,21 +156,22 @@ at::Tensor over_rows(const at::Tensor& x, const F& f) {
 
 }  // namespace
 
-at::Tensor lora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low) {
-  if (!x.is_cpu()) return composite::lora_linear(x, weight, bias, low);
+at::Tensor lora_linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, const LowRank& low) {
+  if (!x.is_cpu()) return composite::lora_linear(x, weight.dequantise(x.scalar_type()), bias, low);
   return over_rows(x, [&](const at::Tensor& rows) {
-    return LoraLinear::apply(rows, weight, low.a, low.b, optional(bias), low.scaling, low.dropout);
+    return LoraLinear::apply(rows, weight.tensor(), low.a, low.b, optional(bias), weight, low.scaling, low.dropout);
   });
 }
 
-at::Tensor dora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
+at::Tensor dora_linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, const LowRank& low,
                        const at::Tensor& magnitude, const at::Tensor& squares) {
-  const auto a = low.a.detach(), w = weight.detach();
-  const auto wa = gemm(w, a.to(w.scalar_type()).t());
+  const auto a = low.a.detach(), w = weight.dequantise(x.scalar_type());
+  const auto wa = gemm(w.detach(), a.to(w.scalar_type()).t());
   const auto norms = adapted_norms(squares, wa, a, low.b.detach(), low.scaling);
-  if (!x.is_cpu()) return composite::dora_linear(x, weight, bias, low, magnitude, norms);
+  if (!x.is_cpu()) return composite::dora_linear(x, w, bias, low, magnitude, norms);
   return over_rows(x, [&](const at::Tensor& rows) {
-    return DoraLinear::apply(rows, weight, low.a, low.b, magnitude, norms, optional(bias), low.scaling, low.dropout);
+    return DoraLinear::apply(rows, weight.tensor(), low.a, low.b, magnitude, norms, optional(bias), weight, low.scaling,
+                             low.dropout);
   });
 }
 

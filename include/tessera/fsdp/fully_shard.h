@@ -124,6 +124,7 @@ struct ShardView {
   at::Tensor local;                   // 1-D view into a flat shard; empty where this rank has none of it
   at::Tensor grad;                    // 1-D view, or undefined
   bool trainable = false;
+  bool packed = false;  // codes or statistics (tessera/tensor/codec.h): a file takes them bit for bit, in this dtype
   /// Of a trainable one that has elements here: local is parameters()[parameter], from parameter_offset on. Else -1.
   std::int64_t parameter = -1, parameter_offset = 0;
 };
@@ -137,7 +138,7 @@ struct MemoryStats {
 };
 /// Collectives since construction: gathers count units (fences in the shared form too), reductions likewise.
 struct CommStats {
-  std::int64_t gathers = 0, gathered_numel = 0, reductions = 0, reduced_numel = 0;
+  std::int64_t gathers = 0, gathered_numel = 0, gathered_bytes = 0, reductions = 0, reduced_numel = 0;
 };
 
 class FullyShardedDataParallel {

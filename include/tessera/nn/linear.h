@@ -7,13 +7,11 @@
 
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/weight.h"
 
 namespace tessera::nn {
 
 class Linear;
-
-/// How a Linear keeps its weight: PyTorch's [out, in], or the [in, out] of GPT-2's Conv1D (fan_in_fan_out in PEFT).
-enum class WeightLayout { kOutIn, kInOut };
 
 /// The adapter in a Linear. `a` [rank, in] and `b` [out, rank] are modules of their own (so a wrap policy can make them
 /// units; not with DoRA, which reads their weights).

@@ -71,5 +71,39 @@ TEST(FlatLayout, GapsAndEntriesTileTheSegment) {
   EXPECT_EQ(covered, segment.numel);
 }
 
+ParameterSpec packed(std::string name, std::int64_t bytes, std::int64_t block_bytes) {
+  auto result = spec(std::move(name), {bytes}, false, at::kByte, at::kByte);
+  result.block_bytes = block_bytes;
+  return result;
+}
+
+TEST(FlatLayout, SlicesOfPackedParametersEndAtTheirBlocks) {
+  for (int world : {1, 2, 3, 7})
+    for (std::int64_t block : {4, 32, 64, 144, 210, 2048}) {
+      const std::vector<ParameterSpec> specs = {packed("a", 37 * block + 3, block), spec("d", {40}, false),
+                                                packed("b", 5, block), packed("c", 1000 * block, block)};
+      const auto segments = make_segments(specs, world);
+      ASSERT_EQ(segments.size(), 2u);
+      EXPECT_EQ(segments[0].slice_numel % 64, 0);
+      EXPECT_EQ(segments[0].shard_dtype(), at::kByte);
+      for (int rank = 0; rank < world; ++rank)
+        for (const auto& p : pieces_of_slice(segments[0], rank)) {
+          const auto end = p.in_parameter + p.numel;
+          EXPECT_EQ(p.in_parameter % block, 0);
+          EXPECT_TRUE(end % block == 0 || end == specs[static_cast<std::size_t>(p.parameter)].numel());
+        }
+    }
+}
+
+TEST(FlatLayout, PackedFieldsOfAllDtypesAreBytes) {
+  auto absmax = spec("absmax", {10}, false, at::kFloat, at::kFloat);
+  absmax.block_bytes = 4;
+  const auto segments = make_segments({packed("codes", 640, 64), absmax, spec("bias", {10}, false)}, 2);
+  ASSERT_EQ(segments.size(), 2u);  // bytes and floats
+  ASSERT_EQ(segments[0].entries.size(), 2u);
+  EXPECT_EQ(segments[0].entries[1].offset, 640);
+  EXPECT_EQ(segments[0].entries[1].numel, 40);
+}
+
 }  // namespace
 }  // namespace tessera::fsdp

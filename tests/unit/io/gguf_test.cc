@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 
 #include "base/file.h"
 #include "io/gguf_blocks.h"
+#include "io/resized_source.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -120,6 +122,30 @@ TEST(Gguf, MapsWhatIsNotQuantised) {
     EXPECT_EQ(std::memcmp(mapped->data, t.const_data_ptr(), t.nbytes()), 0) << name;
   }
   EXPECT_EQ(file->type_of("t.Q6_K"), "Q6_K");
+}
+
+TEST(Gguf, ReadsAndMapsPackedBlocksAsTheyAre) {
+  const auto file = open_gguf(data("blocks.gguf"));
+  const auto resized = resized_source(joined_source({memory_source({{"a", at::zeros({1})}}), file}), {{"a", 2}});
+  const std::map<std::string, std::uint32_t> types = {{"t.Q4_0", 2}, {"t.Q4_K", 12}, {"t.Q6_K", 14}};
+  for (const auto& [name, type] : types) {
+    const auto& info = *file->find(name);
+    const auto* block = gguf_block(type);
+    ASSERT_EQ(info.nbytes(), info.numel() / block->elements * block->bytes) << name;
+    const auto bytes = at::empty({info.nbytes()}, at::kByte);
+    const auto first = block->bytes;
+    resized->read_bytes(name, 0, bytes.narrow(0, 0, first));
+    resized->read_bytes(name, first, bytes.narrow(0, first, info.nbytes() - first));
+    const auto mapped = resized->map_bytes(name);
+    ASSERT_TRUE(mapped) << name;
+    EXPECT_EQ(std::memcmp(mapped->data, bytes.const_data_ptr(), bytes.nbytes()), 0) << name;
+    const auto values = at::empty({info.numel()});
+    for (std::int64_t i = 0; i < info.numel() / block->elements; ++i)
+      block->dequantize(static_cast<const std::byte*>(bytes.const_data_ptr()) + i * block->bytes,
+                        values.mutable_data_ptr<float>() + i * block->elements);
+    EXPECT_TRUE(at::equal(values, read_tensor(*file, name).view(-1))) << name;
+    EXPECT_THROW(file->read_bytes(name, info.nbytes(), at::empty({1}, at::kByte)), DataError);
+  }
 }
 
 TEST(GgufDamaged, SaysWhatIsWrongAndWhere) {

@@ -201,6 +201,24 @@ TEST_F(Safetensors, FolderWithoutWeightsListsWhatWasLookedFor) {
   EXPECT_THROW(open_weights(path("nothing")), DataError);
 }
 
+TEST_F(Safetensors, ReadsTheBytesOfAnyDtype) {
+  const auto nan = at::empty({6}, at::kFloat);  // signalling, with a payload: arithmetic and casts would change it
+  const std::uint32_t bits = 0x7fa12345;
+  for (int i = 0; i < 6; ++i) std::memcpy(nan.mutable_data_ptr<float>() + i, &bits, 4);
+  write_safetensors(path("a.safetensors"), {{"nan", nan}, {"codes", at::arange(7).to(at::kByte)}});
+  const auto file = open_safetensors(path("a.safetensors")), memory = memory_source({{"nan", nan}});
+  for (const auto& source : {file, memory}) {
+    const auto part = at::empty({8}, at::kByte);
+    source->read_bytes("nan", 12, part);
+    EXPECT_EQ(std::memcmp(part.const_data_ptr(), nan.const_data_ptr<float>() + 3, 8), 0);
+    EXPECT_THROW(source->read_bytes("nan", 20, part), DataError);
+    EXPECT_THROW(source->read_bytes("none", 0, part), DataError);
+  }
+  const auto codes = at::empty({3}, at::kByte);
+  file->read_bytes("codes", 4, codes);
+  EXPECT_TRUE(at::equal(codes, at::arange(4, 7).to(at::kByte)));
+}
+
 TEST(MemorySource, BehavesLikeAFile) {
   auto source = memory_source({{"b", at::arange(4)}, {"a", at::randn({2, 2}).t()}});
   EXPECT_EQ(source->tensors()[0].name, "a");

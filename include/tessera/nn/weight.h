@@ -1,0 +1,47 @@
+#pragma once
+// The weight of a linear layer as its products see it: a dense matrix, or a packed one (tessera/tensor/codec.h), which
+// is dequantised on the way into a product. Copies are cheap and refer to the same memory.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "tessera/tensor/codec.h"
+
+namespace tessera::nn {
+
+/// How a layer keeps its weight: PyTorch's [out, in], or the [in, out] of GPT-2's Conv1D (fan_in_fan_out in PEFT).
+enum class WeightLayout { kOutIn, kInOut };
+
+/// W [out, in]. Nothing here is recorded by autograd: whoever makes a node calls product() in its forward,
+/// transposed_product() and gradient() in its backward. N: rows of x and g.
+class Weight {
+ public:
+  /// [out, in]; a transposed view is read in place.
+  Weight(at::Tensor dense) : tensor_(std::move(dense)) {}  // NOLINT: a dense matrix is a weight
+  explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed, WeightLayout layout = WeightLayout::kOutIn);
+
+  bool packed() const { return packed_ != nullptr; }
+  /// The dense matrix; of a packed one the codes, which stand for it where autograd wants a tensor.
+  const at::Tensor& tensor() const { return tensor_; }
+  std::int64_t out_features() const;
+  /// Only a dense weight can train.
+  bool trains() const { return !packed() && tensor_.requires_grad(); }
+
+  /// x W^T [N, out], and + u v where u is defined ([N, R], [R, out], of an adapter's dtype). x: [N, in], of the dense
+  /// weight's dtype; a packed one takes any floating dtype and computes in it.
+  at::Tensor product(const at::Tensor& x, const at::Tensor& u = {}, const at::Tensor& v = {}) const;
+  /// g W [N, in], and + u v. g: [N, out].
+  at::Tensor transposed_product(const at::Tensor& g, const at::Tensor& u = {}, const at::Tensor& v = {}) const;
+  /// g^T x [out, in], of a dense weight.
+  at::Tensor gradient(const at::Tensor& g, const at::Tensor& x) const;
+  /// W [out, in] as a dense matrix: a packed one unpacked to this dtype, on the device of its codes; a dense one as it
+  /// is.
+  at::Tensor dequantise(at::ScalarType dtype) const;
+
+ private:
+  at::Tensor tensor_;
+  std::shared_ptr<const tensor::PackedMatrix> packed_;
+  WeightLayout layout_ = WeightLayout::kOutIn;  // of packed_
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,51 @@
+#include "tessera/tensor/codec.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::tensor {
+
+PackedMatrix pack(const std::shared_ptr<const Codec>& codec, const at::Tensor& matrix) {
+  const at::NoGradGuard no_grad;
+  TESSERA_CHECK(matrix.dim() == 2, "what is packed is a matrix");
+  const auto values = matrix.detach().to(at::kCPU, at::kFloat).contiguous();
+  PackedMatrix packed{codec, matrix.size(0), matrix.size(1), {}};
+  std::vector<std::byte*> out;
+  for (const auto& field : codec->fields(packed.rows, packed.columns)) {
+    packed.fields.push_back(at::empty(field.shape, field.dtype));
+    out.push_back(static_cast<std::byte*>(packed.fields.back().mutable_data_ptr()));
+  }
+  codec->encode(values.const_data_ptr<float>(), values.numel(), out);
+  return packed;
+}
+
+at::Tensor unpack(const PackedMatrix& matrix, at::ScalarType dtype) {
+  constexpr std::int64_t kTileNumel = 1 << 16;  // floats in between stay in the cache
+  const at::NoGradGuard no_grad;
+  if (!matrix.fields.front().is_cpu()) {
+    auto host = matrix;
+    for (auto& field : host.fields) field = field.cpu();
+    return unpack(host, dtype);
+  }
+  auto whole = at::empty({matrix.rows, matrix.columns}, dtype);
+  const auto rows = std::max<std::int64_t>(1, kTileNumel / std::max<std::int64_t>(1, matrix.columns));
+  at::parallel_for(0, (matrix.rows + rows - 1) / rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    const at::NoGradGuard no_grad_here;
+    auto floats = dtype == at::kFloat ? at::Tensor() : at::empty({rows, matrix.columns}, at::kFloat);
+    for (auto i = begin; i < end; ++i) {
+      const MatrixTile tile{i * rows, std::min(rows, matrix.rows - i * rows), 0, matrix.columns};
+      auto to = whole.narrow(0, tile.row, tile.rows);
+      auto values = floats.defined() ? floats.narrow(0, 0, tile.rows) : to;
+      matrix.codec->decode(matrix, tile, values.mutable_data_ptr<float>(), matrix.columns);
+      if (floats.defined()) to.copy_(values);
+    }
+  });
+  return whole;
+}
+
+}  // namespace tessera::tensor

@@ -1,0 +1,146 @@
+// A weight handle: a packed matrix multiplies like the dense matrix that it stands for.
+#include "tessera/nn/weight.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "nn/gemm.h"
+#include "nn/lora_linear.h"
+#include "support/fake_device.h"
+#include "support/int8_codec.h"
+#include "tessera/nn/packed_weight.h"
+
+namespace tessera::nn {
+namespace {
+
+using testing::Int8Blocks;
+
+/// [out, in] or [in, out], packed, and the same dense.
+struct SameWeights {
+  Weight packed, dense;
+};
+
+SameWeights same_weights(std::int64_t out, std::int64_t in, WeightLayout layout, at::ScalarType dtype) {
+  const bool out_in = layout == WeightLayout::kOutIn;
+  const auto values = at::randn({out_in ? out : in, out_in ? in : out});
+  const auto matrix =
+      std::make_shared<const tensor::PackedMatrix>(tensor::pack(std::make_shared<Int8Blocks>(48), values));
+  const auto dense = tensor::unpack(*matrix, dtype);
+  return {Weight(matrix, layout), Weight(out_in ? dense : dense.t())};
+}
+
+TEST(Weight, PackingAndUnpackingRoundsEachBlockToItsCodes) {
+  at::manual_seed(1);
+  const auto values = at::randn({7, 30});
+  const auto packed = tensor::pack(std::make_shared<Int8Blocks>(48), values);
+  const auto difference = (tensor::unpack(packed, at::kFloat) - values).abs().view(-1);
+  for (std::int64_t begin = 0; begin < 210; begin += 48) {
+    const auto n = std::min<std::int64_t>(48, 210 - begin);
+    const auto absmax = values.view(-1).narrow(0, begin, n).abs().max().item<float>();
+    EXPECT_LE(difference.narrow(0, begin, n).max().item<float>(), absmax / 254 * 1.0001f);
+    EXPECT_GT(difference.narrow(0, begin, n).max().item<float>(), 0);
+  }
+}
+
+TEST(Weight, PackedProductsHaveTheBitsOfDenseOnes) {
+  at::manual_seed(2);
+  for (auto dtype : {at::kFloat, at::kBFloat16})
+    for (auto layout : {WeightLayout::kOutIn, WeightLayout::kInOut})
+      for (std::int64_t rows : {1, 40, 130}) {
+        const auto [packed, dense] = same_weights(70, 300, layout, dtype);
+        const auto x = at::randn({rows, 300}).to(dtype), g = at::randn({rows, 70}).to(dtype);
+        const auto u = at::randn({rows, 8}).to(dtype), v = at::randn({8, 70}).to(dtype),
+                   w = at::randn({8, 300}).to(dtype);
+        EXPECT_EQ(packed.out_features(), 70);
+        EXPECT_TRUE(at::equal(packed.dequantise(dtype), dense.tensor()));
+        EXPECT_TRUE(at::equal(packed.product(x), dense.product(x)));
+        EXPECT_TRUE(at::equal(packed.product(x, u, v), dense.product(x, u, v)));
+        EXPECT_TRUE(at::equal(packed.transposed_product(g), dense.transposed_product(g)));
+        EXPECT_TRUE(at::equal(packed.transposed_product(g, u, w), dense.transposed_product(g, u, w)));
+      }
+}
+
+TEST(Weight, OnlyADenseOneHasAGradient) {
+  const auto [packed, dense] = same_weights(5, 6, WeightLayout::kOutIn, at::kFloat);
+  const auto x = at::randn({3, 6}), g = at::randn({3, 5});
+  EXPECT_TRUE(at::allclose(dense.gradient(g, x), at::mm(g.t(), x)));
+  EXPECT_ANY_THROW(packed.gradient(g, x));
+  EXPECT_FALSE(packed.trains());
+  EXPECT_FALSE(dense.trains());
+  EXPECT_TRUE(Weight(at::ones({2, 2}).set_requires_grad(true)).trains());
+}
+
+/// The result and the gradients of all inputs.
+std::vector<at::Tensor> result_and_gradients(const std::function<at::Tensor(const std::vector<at::Tensor>&)>& function,
+                                             const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> leaves, out;
+  for (const auto& t : inputs) leaves.push_back(t.detach().clone().set_requires_grad(true));
+  const auto y = function(leaves);
+  y.to(at::kFloat).pow(2).sum().backward();
+  out.push_back(y.detach());
+  for (const auto& t : leaves) out.push_back(t.grad());
+  return out;
+}
+
+TEST(Weight, LinearAndAdaptersOverItHaveTheBitsOfDenseOnes) {
+  at::manual_seed(3);
+  for (auto dtype : {at::kFloat, at::kBFloat16})
+    for (auto layout : {WeightLayout::kOutIn, WeightLayout::kInOut}) {
+      const auto [packed, dense] = same_weights(33, 64, layout, dtype);
+      const std::vector<at::Tensor> inputs = {at::randn({2, 20, 64}).to(dtype), at::randn({33}).to(dtype),
+                                              at::randn({4, 64}), at::randn({33, 4}), at::rand({33}) + 0.5};
+      const auto squares = dense.tensor().to(at::kFloat).pow(2).sum(1);
+      const std::vector<std::function<at::Tensor(const Weight&, const std::vector<at::Tensor>&)>> functions = {
+          [](const Weight& w, const auto& t) { return affine(t[0], w, t[1]); },
+          [](const Weight& w, const auto& t) { return lora_linear(t[0], w, t[1], {t[2], t[3], 0.5, 0}); },
+          [&](const Weight& w, const auto& t) {
+            return dora_linear(t[0], w, t[1], {t[2], t[3], 0.5, 0}, t[4], squares);
+          }};
+      for (const auto& function : functions) {
+        const auto over = [&](const Weight& w) { return [&](const auto& t) { return function(w, t); }; };
+        const auto got = result_and_gradients(over(packed), inputs),
+                   expected = result_and_gradients(over(dense), inputs);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(got[i].defined(), expected[i].defined()) << i;
+          if (got[i].defined()) {
+            EXPECT_TRUE(at::equal(got[i], expected[i])) << i;
+          }
+        }
+      }
+    }
+}
+
+struct PackedHolder : torch::nn::Module {
+  explicit PackedHolder(const at::Tensor& values) {
+    weight = register_parameter("weight", values);
+    packed = register_module("weight", std::make_shared<PackedWeight>(std::make_shared<Int8Blocks>(16), weight));
+  }
+  at::Tensor weight;
+  std::shared_ptr<PackedWeight> packed;
+};
+
+TEST(Weight, APackedParameterKeepsItsNameAndHasItsStatisticsBelow) {
+  PackedHolder holder(at::ones({3, 8}));
+  const auto named = holder.named_parameters();
+  ASSERT_EQ(named.keys(), (std::vector<std::string>{"weight", "weight.absmax"}));
+  EXPECT_EQ(named["weight"].scalar_type(), at::kByte);
+  EXPECT_FALSE(named["weight"].requires_grad());
+  EXPECT_TRUE(at::equal(named["weight.absmax"], at::ones({2})));
+  EXPECT_TRUE(at::equal(Weight(holder.packed->matrix()).dequantise(at::kFloat), at::ones({3, 8})));
+}
+
+TEST(Weight, APackedOneMultipliesOnAnotherDevice) {
+  const auto [packed, dense] = same_weights(5, 6, WeightLayout::kOutIn, at::kFloat);
+  auto on_device =
+      std::make_shared<tensor::PackedMatrix>(tensor::pack(std::make_shared<Int8Blocks>(48), dense.tensor()));
+  const auto expected = affine(at::ones({3, 6}), tensor::unpack(*on_device, at::kFloat), {});
+  for (auto& field : on_device->fields) field = field.to(test::fake_device());
+  const auto y = affine(at::ones({3, 6}).to(test::fake_device()), Weight(on_device), {});
+  EXPECT_FALSE(y.is_cpu());
+  EXPECT_TRUE(at::allclose(y.cpu(), expected));
+}
+
+}  // namespace
+}  // namespace tessera::nn
