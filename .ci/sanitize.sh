@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
-# Unit tests of the rooms that handle memory by hand, under AddressSanitizer and UndefinedBehaviorSanitizer.
-# Arguments: rooms (none: those below). Leak checking is off: libtorch keeps its registries to the end.
+# Unit tests of some rooms under sanitizers: asan (AddressSanitizer and UndefinedBehaviorSanitizer) or tsan (ThreadSanitizer).
+#   .ci/sanitize.sh [asan|tsan] [ROOMS...]
+# No rooms: with asan those that handle memory by hand, with tsan comm. Leak checking is off: libtorch keeps its registries to the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-rooms=${*:-base tensor config comm launch nn}
+kind=asan
+if [ "${1:-}" = asan ] || [ "${1:-}" = tsan ]; then kind=$1 && shift; fi
+declare -A usual=([asan]="base tensor config comm launch nn" [tsan]="comm")
+rooms=${*:-${usual[$kind]}}
 
 targets=()
 for room in $rooms; do
     if compgen -G "tests/unit/$room/*.cc" >/dev/null; then targets+=("test_unit_$room"); fi
 done
 [ ${#targets[@]} -gt 0 ] || fail "no unit tests in: $rooms"
-build_preset asan "${targets[@]}"
+build_preset "$kind" "${targets[@]}"
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+# libgomp and libtorch are not instrumented: what their threads do with each other is not seen, so each rank has one thread.
+export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 OMP_NUM_THREADS=1
 for target in "${targets[@]}"; do
-    say "asan: $target"
-    timeout 600 "$(find build/asan -name "$target" -type f -perm -u+x | head -n 1)" --gtest_brief=1
+    say "$kind: $target"
+    timeout 900 "build/$kind/$target" --gtest_brief=1
 done

@@ -49,3 +49,18 @@ build_preset() {
     }
     cmake --build --preset "$preset" --parallel "$(compile_jobs)" "${targets[@]}"
 }
+
+# Installs what build/release holds into build/installed, and builds examples/$1 with find_package(tessera) in build/$1.
+build_example() {
+    choose_compiler
+    cmake --install build/release --prefix build/installed >/dev/null
+    cmake -S "examples/$1" -B "build/$1" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/installed" >/dev/null
+    cmake --build "build/$1"
+}
+
+# Configures build/clang, and writes build/clang/single/compile_commands.json for tools that take one source at a time.
+configure_clang() {
+    mkdir -p build/clang
+    CC=clang-19 CXX=clang++-19 cmake --preset clang >build/clang/configure.log 2>&1 || fail "cmake --preset clang failed" "$(cat build/clang/configure.log)"
+    python3 .ci/expand_batches.py build/clang
+}

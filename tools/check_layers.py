@@ -5,6 +5,7 @@
  - `tessera_room(... DEPENDS ...)` in CMakeLists.txt names only allowed rooms, and links every allowed one (rooms reached
    through rooms count);
  - every room of the table is in CMakeLists.txt, and the other way round; the table has no cycle;
+ - public headers include public headers only, and tessera/tessera.h all of them;
  - no source or header is longer than 500 lines;
  - files are opened for reading through base/open_file.h, which takes no pipe, folder or device for a file;
  - no file of the project names a path outside it (a neighbouring folder, somebody's machine).
@@ -116,6 +117,20 @@ def check_paths(path: Path, text: str) -> list[str]:
     ]
 
 
+def check_public(path: Path, text: str, umbrella: str) -> list[str]:
+    """What a user's program includes must be there once the library is installed."""
+    if room_of(path) is None or path.parts[0] != "include":
+        return []
+    problems = [
+        f"{path}:{number}: a public header includes a private one: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if INCLUDE.match(line) and '"tessera/' not in line
+    ]
+    if umbrella and f'"{path.relative_to("include")}"' not in umbrella:
+        problems.append(f"include/tessera/tessera.h: {path.relative_to('include')} is missing")
+    return problems
+
+
 def project_files(root: Path) -> list[Path]:
     """Files that git tracks or would track, relative to the root."""
     listed = subprocess.run(
@@ -129,6 +144,8 @@ def check(root: Path) -> list[str]:
     if not table:
         return ["docs/architecture.md: no table under '## Rooms'"]
     problems = check_tables(table, read_cmake((root / "CMakeLists.txt").read_text()))
+    umbrella = root / "include/tessera/tessera.h"
+    umbrella_text = umbrella.read_text() if umbrella.is_file() else ""
     for path in project_files(root):
         try:
             text = (root / path).read_text(encoding="utf-8")
@@ -137,7 +154,7 @@ def check(root: Path) -> list[str]:
         if "\0" in text:
             continue
         if path.suffix in SOURCES:
-            problems += check_source(path, text, table)
+            problems += check_source(path, text, table) + check_public(path, text, umbrella_text)
         problems += check_paths(path, text)
     return problems
 

@@ -36,6 +36,18 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(len(found), 1)
         self.assertIn("include/tessera/base/a.h:2: 'base' must not include 'comm'", found[0])
 
+    def test_public_headers_need_no_private_ones_and_are_in_the_umbrella(self):
+        found = self.problems(
+            {
+                "include/tessera/tessera.h": '#include "tessera/base/a.h"\n',
+                "include/tessera/base/a.h": '#include "base/b.h"\n',
+                "include/tessera/base/c.h": "int x;\n",
+            }
+        )
+        self.assertEqual(len(found), 2)
+        self.assertIn("include/tessera/base/a.h:1: a public header includes a private one", found[0])
+        self.assertIn("tessera/base/c.h is missing", found[1])
+
     def test_reports_a_dependency_that_the_table_lacks(self):
         found = self.problems({"CMakeLists.txt": "tessera_room(base DEPENDS comm)\ntessera_room(comm DEPENDS base)\n"})
         self.assertIn("'base' depends on 'comm'", found[0])

@@ -37,7 +37,7 @@ int main() {
   Net net;
   auto sharded = fsdp::fully_shard(
       net, world, {.wrap = fsdp::wrap_classes({"MlpBlock"}), .precision = {.reduce_dtype = at::kFloat}});
-  optim::AdamW optimizer(sharded->parameters(), {.lr = 1e-3});
+  optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), {.lr = 1e-3});
   manual_seed(2, world->rank());  // each rank has its own data; a run that goes on has that of the steps to come
   if (checkpoint::has_training_state("own_module_state"))
     checkpoint::load_training_state(*sharded, &optimizer, "own_module_state");

@@ -1,0 +1,23 @@
+#pragma once
+/// @file
+/// Everything a program needs that shards, trains and saves modules of its own. docs/guides/library.md begins there.
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/state.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/fsdp/fully_shard.h"
+#include "tessera/nn/adapter.h"
+#include "tessera/nn/block.h"
+#include "tessera/nn/dropout.h"
+#include "tessera/nn/embedding.h"
+#include "tessera/nn/init.h"
+#include "tessera/nn/linear.h"
+#include "tessera/nn/norm.h"
+#include "tessera/nn/packed_weight.h"
+#include "tessera/nn/weight.h"
+#include "tessera/optim/factory.h"
+#include "tessera/optim/grad_scaler.h"
+#include "tessera/optim/optimizer.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/tensor/allocator.h"
+#include "tessera/tensor/codec.h"
+#include "tessera/tensor/random.h"
