@@ -18,6 +18,7 @@
 #include "tessera/optim/grad_scaler.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/optim/update.h"
 #include "tessera/tensor/allocator.h"
 #include "tessera/tensor/codec.h"
 #include "tessera/tensor/random.h"

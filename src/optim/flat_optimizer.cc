@@ -6,12 +6,12 @@
 #include <array>
 
 #include "base/offloaded_piece.h"
-#include "optim/update.h"
 #include "tensor/home.h"
 #include "tensor/mapped_zeros.h"
 #include "tensor/split_floats.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/optim/update.h"
 
 namespace tessera::optim {
 namespace {

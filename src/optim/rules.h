@@ -1,7 +1,7 @@
 #pragma once
 // The elementwise rules. Options carry the names and defaults of the upstream classes; AdamW is public (optimizer.h).
-#include "optim/update.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/optim/update.h"
 
 namespace tessera::optim {
 

@@ -1,4 +1,8 @@
-#include "optim/update.h"
+#include "tessera/optim/update.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update.cc"
@@ -131,6 +135,8 @@ void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) 
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.rms_prop(x); });
     case Rule::kAdagrad:
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.adagrad(x); });
+    case Rule::kCustom:
+      break;  // not for vectors
   }
 }
 
@@ -151,10 +157,31 @@ namespace tessera::optim {
 HWY_EXPORT(run_f32);
 HWY_EXPORT(run_f64);
 
+namespace {
+
+/// A block of gradients at a time, which clipping's factor is put into.
+void custom_range(const Update& update, std::int64_t n, float* p, const float* g, const States<float>& s) {
+  constexpr std::int64_t kBlock = 2048;
+  std::array<float, kBlock> scaled;
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const auto count = std::min(kBlock, n - at);
+    const auto factor = static_cast<float>(update.gradient_factor);
+    for (std::int64_t i = 0; i < count; ++i) scaled[i] = g[at + i] * factor;
+    States<float> here{};
+    for (int k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + at : nullptr;
+    update.custom(count, p + at, scaled.data(), here);
+  }
+}
+
+}  // namespace
+
 void update_range(const Update& update, std::int64_t n, float* p, const float* g, States<float> s) {
+  if (update.rule == Rule::kCustom) return custom_range(update, n, p, g, s);
   HWY_DYNAMIC_DISPATCH(run_f32)(update, n, p, g, s);
 }
 void update_range(const Update& update, std::int64_t n, double* p, const double* g, States<double> s) {
+  if (update.rule == Rule::kCustom)
+    throw ConfigError("an optimizer with a rule of its own works on float32 and 16-bit parameters, found float64");
   HWY_DYNAMIC_DISPATCH(run_f64)(update, n, p, g, s);
 }
 

@@ -1,16 +1,24 @@
 #pragma once
-// One pass of an elementwise rule over a range of elements.
+// One step of a rule that treats every element alone: which rule, and its scalars. A FlatOptimizer gives one for each
+// step.
 #include <array>
 #include <cstdint>
+#include <functional>
 
 namespace tessera::optim {
 
-enum class Rule { kAdam, kSgd, kLion, kRmsProp, kAdagrad };
+/// kCustom: what Update::custom says.
+enum class Rule { kAdam, kSgd, kLion, kRmsProp, kAdagrad, kCustom };
 
 constexpr int kMaxStates = 3;
 /// State tensors, in the order that the rule names them; null where the options need none.
 template <class T>
 using States = std::array<T*, kMaxStates>;
+
+/// A rule of one's own: updates parameters p and states in place by the gradients g, n elements of each, float32. Runs
+/// on several threads at once, over ranges of any size, so an element's result must not depend on the others. 16-bit
+/// parameters and states come as float32; clipping's factor is in g already. ConfigError for float64 parameters.
+using CustomRule = std::function<void(std::int64_t n, float* p, const float* g, States<float> states)>;
 
 /// The scalars of one step, derived once from the options and the step counter. A rule uses what it names.
 struct Update {
@@ -27,6 +35,7 @@ struct Update {
   double dampening = 0;             // kSgd: 0 in the first step
   double alpha = 0;                 // kRmsProp
   bool nesterov = false;            // kSgd
+  CustomRule custom = nullptr;      // kCustom
 };
 // States: kAdam exp_avg, exp_avg_sq [, max_exp_avg_sq]; kSgd [momentum_buffer]; kLion exp_avg;
 // kRmsProp square_avg, [grad_avg], [momentum_buffer]; kAdagrad sum.
