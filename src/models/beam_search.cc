@@ -26,9 +26,14 @@ struct Beam {
 };
 
 std::vector<Beam> best(std::vector<Beam> beams, std::int64_t count) {
-  std::stable_sort(beams.begin(), beams.end(), [](const Beam& a, const Beam& b) { return a.score > b.score; });
-  beams.resize(static_cast<std::size_t>(count));
-  return beams;
+  std::vector<std::size_t> order(beams.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return beams[a].score != beams[b].score ? beams[a].score > beams[b].score : a < b;
+  });
+  std::vector<Beam> chosen;
+  for (std::int64_t i = 0; i < count; ++i) chosen.push_back(std::move(beams[order[static_cast<std::size_t>(i)]]));
+  return chosen;
 }
 
 // The search of one source text: num_beams running beams and as many best finished ones (transformers' vectorised
