@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/fsdp/fully_shard.h"
+
 namespace tessera::checkpoint {
 
 /// Folders; empty: nothing is taken from there. Files of several names count as one tokenizer, so they are never mixed.
@@ -46,5 +48,9 @@ std::optional<at::ScalarType> chosen_dtype(WeightDtype dtype);
 at::Tensor to_stored(const at::Tensor& tensor, at::ScalarType dtype, const std::string& name);
 /// The dtype that to_stored() gives a tensor of `own` dtype.
 at::ScalarType stored_as(at::ScalarType own, std::optional<at::ScalarType> chosen);
+/// In which a parameter is saved: a packed one always in its own.
+inline at::ScalarType stored_as(const fsdp::ShardView& view, std::optional<at::ScalarType> chosen) {
+  return view.packed ? view.dtype : stored_as(view.dtype, chosen);
+}
 
 }  // namespace tessera::checkpoint

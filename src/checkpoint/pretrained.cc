@@ -33,12 +33,13 @@ void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
   SaveQueue& queue = later ? *later : now;
   const bool writes = model.group().rank() == 0;
   const auto writer = std::make_shared<std::unique_ptr<io::SafetensorsWriter>>();
+  std::map<std::string, at::ScalarType> dtypes;  // by parameter
   if (writes) {
     std::vector<io::TensorInfo> infos;
     for (const auto& view : model.shards()) {
+      const auto dtype = dtypes[view.name] = stored_as(view, file.dtype);
       for (const auto& name : file.names(view.name))
-        infos.push_back(
-            {.name = name, .dtype = stored_as(view.dtype, file.dtype), .shape = view.shape, .file = file.name});
+        infos.push_back({.name = name, .dtype = dtype, .shape = view.shape, .file = file.name});
     }
     queue.push([=, path = file.folder + "/" + file.name, folder = file.folder] {
       ensure_writable_folder(folder);
@@ -48,7 +49,7 @@ void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
   visit_tensors([&](const std::string& parameter, const at::Tensor& tensor) {
     const auto names = writes ? file.names(parameter) : std::vector<std::string>();
     if (names.empty()) return;
-    queue.push([writer, names, kept = queue.keep(tensor), dtype = stored_as(tensor.scalar_type(), file.dtype)] {
+    queue.push([writer, names, kept = queue.keep(tensor), dtype = dtypes.at(parameter)] {
       const at::Tensor stored = to_stored(kept, dtype, names.front());
       for (const auto& name : names) (*writer)->write(name, stored);
     });

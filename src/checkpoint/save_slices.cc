@@ -79,7 +79,7 @@ void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file,
     const auto slices = std::make_shared<std::vector<NamedSlice>>();
     for (const auto& view : model.shards()) {
       for (const auto& name : names(view.name)) {
-        infos.push_back({.name = name, .dtype = stored_as(view.dtype, dtype), .shape = view.shape, .file = file});
+        infos.push_back({.name = name, .dtype = stored_as(view, dtype), .shape = view.shape, .file = file});
         if (view.local.numel() > 0) slices->push_back({name, view.offset, queue.snapshot(view.local)});
       }
     }
