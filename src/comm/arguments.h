@@ -7,10 +7,13 @@
 
 namespace tessera::comm {
 
-/// Checks throw CommError (Group::reject): nothing has been started then.
+/// Checks throw CommError: nothing has been started then.
 struct Arguments {
   const Group& group;
-  int size;  // ranks that take part; more than `group` has where others are on other hosts
+  int size;                // ranks that take part; more than `group` has where others are on other hosts
+  std::uint64_t sequence;  // that the operation would have
+
+  [[noreturn]] void reject(Op op, const std::string& message) const;
 
   void check_root(Op op, int root) const;
   void check_vector(Op op, const char* name, const at::Tensor& t) const;

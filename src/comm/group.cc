@@ -101,7 +101,7 @@ bool Group::reached(Counter counter, std::uint64_t value, int peer) const {
 
 void Group::await(Counter counter, std::uint64_t value, int peer) {
   if (reached(counter, value, peer)) return;
-  if (host_->may_spin()) {
+  if (spins_ && host_->may_spin()) {
     for (int i = 0; i < kSpins; ++i) {
       cpu_pause();
       if (reached(counter, value, peer)) return;
@@ -114,7 +114,7 @@ void Group::await(Counter counter, std::uint64_t value, int peer) {
     RankState& state;
   } sleeping(own);
   const bool moves_data = counter == &RankState::pushed || counter == &RankState::consumed;
-  const auto deadline = std::chrono::steady_clock::now() + timeout_ + (moves_data ? data_grace_ : kNoTime);
+  const auto deadline = std::chrono::steady_clock::now() + timeout_ + (moves_data ? network_.data_grace : kNoTime);
   next_liveness_check_ = {};
   while (true) {
     const std::uint32_t bell = own.bell.load();
@@ -124,12 +124,24 @@ void Group::await(Counter counter, std::uint64_t value, int peer) {
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() < 0) fail_timeout(counter, value, peer);
     auto nap = std::min(kLivenessInterval, left + std::chrono::milliseconds(1));
-    if (meanwhile_ && meanwhile_()) nap = std::min(nap, kMeanwhileInterval);
+    if (network_.meanwhile && network_.meanwhile()) nap = std::min(nap, kMeanwhileInterval);
     futex_wait(own.bell, bell, nap);
   }
 }
 
+void Group::interrupt() {
+  interrupted_.store(true);
+  RankState& own = control_.rank(rank_);
+  own.bell.fetch_add(1);
+  futex_wake_all(own.bell);
+}
+
+void Group::check_interrupted() const {
+  if (interrupted_.load()) throw Error(current_name() + ": given up, this rank leaves the group");
+}
+
 void Group::check_health(Counter counter, std::uint64_t value, int peer) {
+  check_interrupted();
   if (counter == &RankState::posted) check_agreement();
   if (host_->abort_record().is_set() && !reached(counter, value, peer)) fail_with_the_world();
   for (int r = 0; r < size(); ++r) {
@@ -150,6 +162,7 @@ void Group::fail_with_the_world() {
 }
 
 void Group::check_world() {
+  check_interrupted();
   if (host_->abort_record().is_set()) fail_with_the_world();
   check_alive(&RankState::done, current_ + 1);
 }
@@ -225,16 +238,12 @@ void Group::fail(int world_rank, const std::string& message) {
   const std::string name = op_name(mine_.op);
   broken_ = std::make_unique<CommError>(message, world_rank, name, static_cast<std::int64_t>(current_));
   host_->abort_record().set(world_rank, message);
+  if (network_.tell_failure) network_.tell_failure(world_rank, message);
   throw *broken_;
 }
 
 void Group::check_usable() const {
   if (broken_) throw *broken_;
-}
-
-void Group::reject(Op op, const std::string& message) const {
-  throw CommError(fmt::format("rank {}: {}: {}", name(rank_), op_name(op), message), name(rank_), op_name(op),
-                  static_cast<std::int64_t>(posted_));
 }
 
 }  // namespace tessera::comm

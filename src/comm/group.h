@@ -1,7 +1,7 @@
 #pragma once
 // One rank's end of a group: counters that say how far everyone is, sleeping until peers catch up, and what to say when
 // they do not. Ranks are numbered within the group here, members within the host; messages and errors use the world's
-// ranks (name()).
+// ranks (name()). One thread at a time uses it: see Note [Turns] in comm/operation_queue.h.
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -35,13 +35,22 @@ class Group {
   /// What rank r of this group is called in the world.
   int name(int r) const;
 
-  /// For ranks that also talk to other hosts. While this rank waits for its neighbours, `meanwhile` keeps the network
-  /// moving; it says whether there is more to move. A neighbour may be waiting for another host: `data_grace` is added
-  /// to the timeout for its data, so that whoever knows what is missing speaks first.
-  void serve_network(std::function<bool()> meanwhile, std::chrono::milliseconds data_grace) {
-    meanwhile_ = std::move(meanwhile);
-    data_grace_ = data_grace;
-  }
+  /// For ranks that also talk to other hosts.
+  struct Network {
+    /// Keeps the network moving while this rank waits for its neighbours; says whether there is more to move.
+    std::function<bool()> meanwhile;
+    /// Tells the other hosts that this group has failed.
+    std::function<void(int world_rank, const std::string& message)> tell_failure;
+    /// A neighbour may be waiting for another host: this is added to the timeout for its data, so that whoever knows
+    /// what is missing speaks first.
+    std::chrono::milliseconds data_grace{0};
+  };
+  void serve_network(Network network) { network_ = std::move(network); }
+
+  /// Whoever waits may try for some tens of microseconds before it sleeps, where the ranks have a core each.
+  void let_spin(bool spins) { spins_ = spins; }
+  /// From any thread: who waits here gives up, without a failure that peers learn of.
+  void interrupt();
 
   /// Starts an operation, returns its sequence. The oldest one in the ring must be finished here.
   std::uint64_t post(const Announcement& announcement);
@@ -63,21 +72,21 @@ class Group {
 
   /// Gives up: from now on every operation here throws this error, and peers that wait learn of it.
   [[noreturn]] void fail(int world_rank, const std::string& message);
-  /// Throws where the world has failed or a neighbour that has not finished the current operation is dead.
+  /// Throws where the world has failed, a neighbour that has not finished the current operation is dead, or this rank
+  /// was interrupted.
   void check_world();
   /// "rank 2: operation 7, barrier"
   std::string current_name() const;
   std::uint64_t current() const { return current_; }
   /// Throws the error of an earlier failure.
   void check_usable() const;
-  /// An argument that this rank must not pass; nothing has been started.
-  [[noreturn]] void reject(Op op, const std::string& message) const;
 
   std::uint64_t round = 0;  // of the staging buffers; the same on all ranks between operations
 
  private:
   bool reached(Counter counter, std::uint64_t value, int peer) const;
   void check_health(Counter counter, std::uint64_t value, int peer);
+  void check_interrupted() const;
   void check_agreement();
   void check_alive(Counter counter, std::uint64_t value);
   [[noreturn]] void fail_timeout(Counter counter, std::uint64_t value, int peer);
@@ -98,8 +107,9 @@ class Group {
   Announcement mine_;  // what this rank announced for the current operation
   std::chrono::steady_clock::time_point next_liveness_check_;
   std::unique_ptr<CommError> broken_;
-  std::function<bool()> meanwhile_;
-  std::chrono::milliseconds data_grace_{0};
+  Network network_;
+  bool spins_ = true;
+  std::atomic<bool> interrupted_{false};
 };
 
 /// "all_gather of 64 x Float"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 
 namespace tessera::comm {
@@ -12,9 +13,11 @@ enum class PeersRead { kCopies, kMyMemory };
 
 class GroupWork : public Work {
  public:
-  GroupWork(std::shared_ptr<GroupCommunicator> communicator, std::uint64_t sequence, PeersRead peers_read)
-      : communicator_(std::move(communicator)), sequence_(sequence), peers_read_(peers_read) {
-    if (peers_read_ == PeersRead::kMyMemory) ++communicator_->reductions_in_flight;
+  /// `owner` keeps `communicator`, or is it.
+  GroupWork(std::shared_ptr<Communicator> owner, GroupCommunicator& communicator, std::uint64_t sequence,
+            PeersRead peers_read)
+      : owner_(std::move(owner)), communicator_(communicator), sequence_(sequence), peers_read_(peers_read) {
+    if (peers_read_ == PeersRead::kMyMemory) ++communicator_.reductions_in_flight;
   }
   GroupWork(const GroupWork&) = delete;
   GroupWork& operator=(const GroupWork&) = delete;
@@ -29,23 +32,25 @@ class GroupWork : public Work {
   }
 
   void wait() override {
-    if (!complete_) communicator_->complete(sequence_);
+    if (!complete_) communicator_.queue().wait(sequence_);
     complete_ = true;
     count_as_waited();
   }
 
   void wait_input_free() override {
     wait();
-    if (peers_read_ == PeersRead::kMyMemory) communicator_->group().await_finished(sequence_);
+    if (peers_read_ == PeersRead::kMyMemory)
+      communicator_.queue().with_turn([this] { communicator_.group().await_finished(sequence_); });
   }
 
  private:
   void count_as_waited() {
-    if (counted_ && peers_read_ == PeersRead::kMyMemory) --communicator_->reductions_in_flight;
+    if (counted_ && peers_read_ == PeersRead::kMyMemory) --communicator_.reductions_in_flight;
     counted_ = false;
   }
 
-  std::shared_ptr<GroupCommunicator> communicator_;
+  std::shared_ptr<Communicator> owner_;
+  GroupCommunicator& communicator_;
   std::uint64_t sequence_;
   PeersRead peers_read_;
   bool complete_ = false;
@@ -69,32 +74,28 @@ void all_reduce_in_slices(Group& group, const at::Tensor& t, const Reduction& re
 
 }  // namespace
 
-std::uint64_t GroupCommunicator::start(const Announcement& announcement, std::function<void()> run) {
-  group_->check_usable();
-  const std::uint64_t next = group_->posted();
-  if (next >= kRing) complete(next - kRing);
-  const std::uint64_t sequence = group_->post(announcement);
-  started_.push_back({sequence, std::move(run)});
-  return sequence;
+std::unique_ptr<Work> GroupCommunicator::submit(const Announcement& announcement, std::function<void()> run,
+                                                Progress progress, std::shared_ptr<Communicator> owner) {
+  const auto sequence = queue_.start(announcement, std::move(run), progress);
+  return std::make_unique<GroupWork>(std::move(owner), *this, sequence, PeersRead::kCopies);
 }
 
-void GroupCommunicator::complete(std::uint64_t sequence) {
-  group_->check_usable();
-  while (!started_.empty() && started_.front().sequence <= sequence) {
-    running_ = started_.front().sequence;
-    group_->meet(running_);
-    started_.front().run();
-    group_->finish(running_);
-    started_.pop_front();
-  }
+Progress GroupCommunicator::progress() const {
+  return size() > 1 ? Progress::kByItself : Progress::kWhenWaited;
 }
 
-std::unique_ptr<Work> GroupCommunicator::submit(const Announcement& announcement, std::function<void()> run) {
-  return std::make_unique<GroupWork>(shared_from_this(), start(announcement, std::move(run)), PeersRead::kCopies);
+// Their callers mostly wait at once, and a few KiB have moved before a thread wakes up.
+Progress GroupCommunicator::progress_if_large(const at::Tensor& t) const {
+  return static_cast<std::int64_t>(t.nbytes()) > kSmallBytes ? progress() : Progress::kWhenWaited;
 }
 
 void GroupCommunicator::start_and_complete(const Announcement& announcement, std::function<void()> run) {
-  complete(start(announcement, std::move(run)));
+  queue_.wait(queue_.start(announcement, std::move(run), Progress::kWhenWaited));
+}
+
+void GroupCommunicator::fail(int world_rank, const std::string& message) {
+  queue_.with_turn([&] { group_->fail(world_rank, message); });
+  std::abort();  // with_turn() has thrown
 }
 
 std::unique_ptr<Work> GroupCommunicator::all_gather(at::Tensor out, at::Tensor in) {
@@ -106,7 +107,7 @@ std::unique_ptr<Work> GroupCommunicator::all_gather(at::Tensor out, at::Tensor i
     for (int r = 0; r < size(); ++r) flows.push_back(whole(bytes, bytes == 0 ? nullptr : bytes_of(out) + r * bytes));
     stream(*group_, bytes == 0 ? nullptr : bytes_of(in), flows);
   };
-  return submit(announcement, run);
+  return submit(announcement, run, progress(), shared_from_this());
 }
 
 std::unique_ptr<Work> GroupCommunicator::reduce_scatter(at::Tensor out, at::Tensor in, ReduceOptions options) {
@@ -117,29 +118,29 @@ std::unique_ptr<Work> GroupCommunicator::reduce_scatter(at::Tensor out, at::Tens
     reduce_slices(*group_, elements_of(out), elements_of(in), slices,
                   {ReduceOp::kSum, options.scale, options.accumulate});
   };
-  return submit(tensor_announcement(Op::kReduceScatter, in), run);
+  return submit(tensor_announcement(Op::kReduceScatter, in), run, progress(), shared_from_this());
 }
 
 std::unique_ptr<Work> GroupCommunicator::reduce_shared(at::Tensor out, std::vector<at::Tensor> inputs,
                                                        ReduceOptions options) {
   constexpr Op kOp = Op::kReduceShared;
   if (inputs.size() != static_cast<std::size_t>(size())) {
-    group_->reject(kOp, fmt::format("needs one input for each of {} ranks, got {}", size(), inputs.size()));
+    arguments().reject(kOp, fmt::format("needs one input for each of {} ranks, got {}", size(), inputs.size()));
   }
   const Arguments check = arguments();
   check.check_sum(kOp, out, inputs[0].scalar_type(), options);
   for (const at::Tensor& input : inputs) {
     check.check_vector(kOp, "an input", input);
     if (input.scalar_type() != inputs[0].scalar_type() || input.numel() != out.numel()) {
-      group_->reject(kOp, fmt::format("every input must have out's {} elements and one dtype", out.numel()));
+      arguments().reject(kOp, fmt::format("every input must have out's {} elements and one dtype", out.numel()));
     }
     if (size() > 1 && input.numel() > 0 &&
         !group_->host().is_shared(bytes_of(input), static_cast<std::int64_t>(input.nbytes()))) {
-      group_->reject(kOp, "an input does not lie in memory of map_shared(), so peers cannot see it");
+      arguments().reject(kOp, "an input does not lie in memory of map_shared(), so peers cannot see it");
     }
   }
   if (reductions_in_flight >= kMaxReductionsInFlight) {
-    group_->reject(
+    arguments().reject(
         kOp, fmt::format("{} reductions are in flight, the most there can be: wait for one", reductions_in_flight));
   }
   const Announcement announcement = tensor_announcement(kOp, inputs[0]);
@@ -149,7 +150,8 @@ std::unique_ptr<Work> GroupCommunicator::reduce_shared(at::Tensor out, std::vect
     reduce_into(out.data_ptr(), out.scalar_type(), pointers, inputs[0].scalar_type(), out.numel(),
                 {ReduceOp::kSum, options.scale, options.accumulate});
   };
-  return std::make_unique<GroupWork>(shared_from_this(), start(announcement, run), PeersRead::kMyMemory);
+  const auto sequence = queue_.start(announcement, run, Progress::kWhenWaited);
+  return std::make_unique<GroupWork>(shared_from_this(), *this, sequence, PeersRead::kMyMemory);
 }
 
 std::unique_ptr<Work> GroupCommunicator::all_reduce(at::Tensor t, ReduceOp op) {
@@ -162,7 +164,8 @@ std::unique_ptr<Work> GroupCommunicator::all_reduce(at::Tensor t, ReduceOp op) {
     }
     all_reduce_in_slices(*group_, t, reduction);
   };
-  return submit(tensor_announcement(Op::kAllReduce, t, static_cast<int>(op)), run);
+  return submit(tensor_announcement(Op::kAllReduce, t, static_cast<int>(op)), run, progress_if_large(t),
+                shared_from_this());
 }
 
 std::unique_ptr<Work> GroupCommunicator::broadcast(at::Tensor t, int src) {
@@ -173,7 +176,7 @@ std::unique_ptr<Work> GroupCommunicator::broadcast(at::Tensor t, int src) {
     flows[static_cast<std::size_t>(src)] = whole(static_cast<std::int64_t>(t.nbytes()), bytes_of(t));
     stream(*group_, bytes_of(t), flows);
   };
-  return submit(tensor_announcement(Op::kBroadcast, t, src), run);
+  return submit(tensor_announcement(Op::kBroadcast, t, src), run, progress_if_large(t), shared_from_this());
 }
 
 void GroupCommunicator::barrier() {

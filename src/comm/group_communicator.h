@@ -1,8 +1,5 @@
 #pragma once
-// The Communicator of every backend: a queue of started operations over a Group. wait() runs them, in the order in
-// which they were started, on the calling thread; there are no helper threads. Running in order means that ranks may
-// wait in any order.
-#include <deque>
+// The Communicator of every backend: operations over a Group, run by an OperationQueue.
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +7,7 @@
 
 #include "comm/arguments.h"
 #include "comm/group.h"
+#include "comm/operation_queue.h"
 #include "comm/rounds.h"
 
 namespace tessera::comm {
@@ -38,30 +36,30 @@ class GroupCommunicator : public Communicator, public std::enable_shared_from_th
   std::shared_ptr<Communicator> split(int color) override;
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;
 
-  /// Starts an operation whose part here is `run`, which peers need not wait for to read this rank's memory.
-  std::unique_ptr<Work> submit(const Announcement& announcement, std::function<void()> run);
-  /// Runs started operations up to this one.
-  void complete(std::uint64_t sequence);
+  /// Starts an operation whose part here is `run`, which peers need not wait for to read this rank's memory. The work
+  /// keeps `owner`.
+  std::unique_ptr<Work> submit(const Announcement& announcement, std::function<void()> run, Progress progress,
+                               std::shared_ptr<Communicator> owner);
   /// The sizes that ranks announced for the operation that is running.
   std::int64_t announced_bytes(int r) const;
   Group& group() { return *group_; }
+  OperationQueue& queue() { return queue_; }
 
   int reductions_in_flight = 0;  // reduce_shared: started and not waited for
 
  private:
-  struct Operation {
-    std::uint64_t sequence = 0;
-    std::function<void()> run;  // after all ranks have started it; holds the tensors
-  };
-  std::uint64_t start(const Announcement& announcement, std::function<void()> run);
   void start_and_complete(const Announcement& announcement, std::function<void()> run);
   /// Collective: memory that all ranks of `members` (a part of this group) address.
   std::shared_ptr<SharedRegion> share(std::int64_t size_bytes, const std::vector<int>& members);
-  Arguments arguments() const { return {*group_, size()}; }
+  template <class Call>
+  auto sharing(std::int64_t size_bytes, const Call& call);
+  [[noreturn]] void fail(int world_rank, const std::string& message);
+  Arguments arguments() const { return {*group_, size(), queue_.started()}; }
+  Progress progress() const;
+  Progress progress_if_large(const at::Tensor& t) const;
 
   std::unique_ptr<Group> group_;
-  std::deque<Operation> started_;
-  std::uint64_t running_ = 0;
+  OperationQueue queue_{*group_};
 };
 
 }  // namespace tessera::comm

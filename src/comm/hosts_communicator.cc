@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 
 #include "tessera/base/error.h"
 
@@ -17,39 +16,6 @@ std::chrono::milliseconds grace_of(std::chrono::milliseconds timeout) {
 }
 
 }  // namespace
-
-template <class Call>
-auto HostsCommunicator::telling(const Call& call) {
-  try {
-    return call();
-  } catch (const CommError& error) {
-    if (wire_) wire_->announce_failure(error.rank, error.what());
-    throw;
-  }
-}
-
-/// Tells other hosts of what goes wrong while it is waited for.
-class HostsCommunicator::HostsWork : public Work {
- public:
-  HostsWork(std::shared_ptr<HostsCommunicator> communicator, std::unique_ptr<Work> inner)
-      : communicator_(std::move(communicator)), inner_(std::move(inner)) {}
-  HostsWork(const HostsWork&) = delete;
-  HostsWork& operator=(const HostsWork&) = delete;
-  ~HostsWork() override {
-    try {
-      if (std::uncaught_exceptions() == exceptions_) wait();
-    } catch (...) {  // the communicator throws it again at its next operation
-    }
-  }
-  void wait() override {
-    communicator_->telling([&] { inner_->wait(); });
-  }
-
- private:
-  std::shared_ptr<HostsCommunicator> communicator_;
-  std::unique_ptr<Work> inner_;
-  int exceptions_ = std::uncaught_exceptions();
-};
 
 HostsCommunicator::HostsCommunicator(std::shared_ptr<Network> network, std::shared_ptr<GroupCommunicator> local,
                                      Hosts hosts, int host, std::string name)
@@ -71,26 +37,31 @@ HostsCommunicator::HostsCommunicator(std::shared_ptr<Network> network, std::shar
     }
     wire_ = std::make_unique<Wire>(group(), std::move(peers), timeout + grace);
   }
-  group().serve_network([this] { return wire_ && wire_->progress(); }, 2 * grace);
+  Group::Network serving{.meanwhile = {}, .tell_failure = {}, .data_grace = 2 * grace};
+  if (wire_) {
+    serving.meanwhile = [this] { return wire_->progress(); };
+    serving.tell_failure = [this](int rank, const std::string& why) { wire_->announce_failure(rank, why); };
+  }
+  group().serve_network(std::move(serving));
 }
 
 HostsCommunicator::~HostsCommunicator() {
-  group().serve_network(nullptr, {});
+  local_->queue().stop();  // what it runs uses the wire
+  group().serve_network({});
 }
 
-std::unique_ptr<Work> HostsCommunicator::submit(const Announcement& announcement, std::function<void()> run) {
+std::unique_ptr<Work> HostsCommunicator::submit(const Announcement& announcement, std::function<void()> run,
+                                                Progress progress) {
   auto whole_run = [this, announcement, run = std::move(run)] {
     if (wire_) wire_->begin(announcement);
     run();
     wire_done();
   };
-  return telling([&] {
-    return std::make_unique<HostsWork>(shared_from_this(), local_->submit(announcement, std::move(whole_run)));
-  });
+  return local_->submit(announcement, std::move(whole_run), progress, shared_from_this());
 }
 
 void HostsCommunicator::submit_and_wait(const Announcement& announcement, std::function<void()> run) {
-  submit(announcement, std::move(run))->wait();
+  submit(announcement, std::move(run), Progress::kWhenWaited)->wait();
 }
 
 void HostsCommunicator::gather_inside(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths) {
@@ -214,14 +185,14 @@ std::shared_ptr<Communicator> HostsCommunicator::split(int color) {
     if (h == host_) host = static_cast<int>(members.size());
     members.push_back(std::move(chosen));
   }
-  auto local = telling([&] { return std::static_pointer_cast<GroupCommunicator>(local_->split(color)); });
+  auto local = std::static_pointer_cast<GroupCommunicator>(local_->split(color));
   if (members.size() == 1) return local;
   return std::make_shared<HostsCommunicator>(network_, std::move(local), Hosts(std::move(members)), host,
                                              fmt::format("{}/{}:{}", name_, splits_++, color));
 }
 
 std::shared_ptr<SharedRegion> HostsCommunicator::map_shared(std::int64_t size_bytes) {
-  if (size_bytes < 0) group().reject(Op::kMapShared, fmt::format("{} bytes", size_bytes));
+  if (size_bytes < 0) arguments().reject(Op::kMapShared, fmt::format("{} bytes", size_bytes));
   return nullptr;
 }
 
@@ -229,10 +200,10 @@ std::unique_ptr<Work> HostsCommunicator::reduce_shared(at::Tensor out, std::vect
                                                        ReduceOptions options) {
   constexpr Op kOp = Op::kReduceShared;
   if (inputs.size() != static_cast<std::size_t>(size())) {
-    group().reject(kOp, fmt::format("needs one input for each of {} ranks, got {}", size(), inputs.size()));
+    arguments().reject(kOp, fmt::format("needs one input for each of {} ranks, got {}", size(), inputs.size()));
   }
   arguments().check_sum(kOp, out, inputs[0].scalar_type(), options);
-  group().reject(kOp, "ranks on several hosts have no memory of map_shared(); use reduce_scatter");
+  arguments().reject(kOp, "ranks on several hosts have no memory of map_shared(); use reduce_scatter");
 }
 
 }  // namespace tessera::comm

@@ -6,8 +6,8 @@
 //  last
 //    host sends the results to where they belong. So the bits are those of a single host with all the ranks. The hosts
 //    work on different chunks at a time; lanes divide the vector.
-// Operations are queued and run as in GroupCommunicator, on the group of this host's ranks, whose announcements are
-// compared on each host; frames between hosts carry them, too (wire.h).
+// Operations go through the queue of the GroupCommunicator of this host's ranks, whose announcements are compared on
+// each host; frames between hosts carry them, too (wire.h).
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -66,7 +66,6 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;
 
  private:
-  class HostsWork;
   /// Bytes of each host, one after the other in one buffer that every rank has.
   struct Blocks {
     std::byte* data;
@@ -77,16 +76,13 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   using LaneDone = std::function<void(std::int64_t begin, std::int64_t count)>;
 
   Group& group() const { return local_->group(); }
-  Arguments arguments() const { return {group(), size()}; }
+  Arguments arguments() const { return {group(), size(), local_->queue().started()}; }
   bool is_lane() const { return wire_ != nullptr; }
   bool is_last_host() const { return host_ == hosts_.count() - 1; }
 
-  std::unique_ptr<Work> submit(const Announcement& announcement, std::function<void()> run);
+  std::unique_ptr<Work> submit(const Announcement& announcement, std::function<void()> run,
+                               Progress progress = Progress::kByItself);
   void submit_and_wait(const Announcement& announcement, std::function<void()> run);
-  /// Tells other hosts of a CommError.
-  template <class Call>
-  auto telling(const Call& call);
-
   // Parts of running operations; all ranks of the host call them together. They return when the ranks of this host have
   // what they want; what is sent must stay until the operation ends.
   void gather_inside(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths);

@@ -6,8 +6,9 @@
 #include "comm/group_communicator.h"
 
 namespace tessera::comm {
+
 std::int64_t GroupCommunicator::announced_bytes(int r) const {
-  return group_->control().announcement(running_, r).bytes;
+  return group_->control().announcement(group_->current(), r).bytes;
 }
 
 std::vector<Bytes> GroupCommunicator::gather(const Bytes& object, int dst) {
@@ -81,26 +82,31 @@ Bytes GroupCommunicator::broadcast_object(const Bytes& object, int src) {
   return result;
 }
 
-std::shared_ptr<SharedRegion> GroupCommunicator::share(std::int64_t size_bytes, const std::vector<int>& members) {
-  Host& host = group_->host();
-  std::shared_ptr<SharedRegion> region;
-  Bytes ticket;
-  const int leader = members.front();
+// What goes wrong on this host alone is made known to all.
+template <class Call>
+auto GroupCommunicator::sharing(std::int64_t size_bytes, const Call& call) {
   try {
-    if (leader == host.host_rank()) region = host.create(size_bytes, members, ticket);
-    const std::vector<Bytes> tickets = all_gather_objects(ticket);
-    if (region == nullptr) {
-      const auto& ranks = group_->members();
-      const auto at = std::find(ranks.begin(), ranks.end(), leader) - ranks.begin();
-      region = host.open(size_bytes, tickets[static_cast<std::size_t>(at)]);
-    }
-  } catch (const CommError&) {
-    throw;
+    return call();
+  } catch (const CommError& error) {
+    fail(error.rank, error.what());
   } catch (const std::exception& error) {
     const int self = group_->name(group_->rank());
-    group_->fail(self, fmt::format("rank {}: no shared memory of {} bytes: {}", self, size_bytes, error.what()));
+    fail(self, fmt::format("rank {}: no shared memory of {} bytes: {}", self, size_bytes, error.what()));
   }
-  return region;
+}
+
+std::shared_ptr<SharedRegion> GroupCommunicator::share(std::int64_t size_bytes, const std::vector<int>& members) {
+  Host& host = group_->host();
+  const int leader = members.front();
+  std::shared_ptr<SharedRegion> region;
+  Bytes ticket;
+  if (leader == host.host_rank())
+    region = sharing(size_bytes, [&] { return host.create(size_bytes, members, ticket); });
+  const std::vector<Bytes> tickets = all_gather_objects(ticket);
+  if (region) return region;
+  const auto& ranks = group_->members();
+  const auto at = std::find(ranks.begin(), ranks.end(), leader) - ranks.begin();
+  return sharing(size_bytes, [&] { return host.open(size_bytes, tickets[static_cast<std::size_t>(at)]); });
 }
 
 std::shared_ptr<Communicator> GroupCommunicator::split(int color) {
@@ -119,7 +125,7 @@ std::shared_ptr<Communicator> GroupCommunicator::split(int color) {
 }
 
 std::shared_ptr<SharedRegion> GroupCommunicator::map_shared(std::int64_t size_bytes) {
-  if (size_bytes < 0) group_->reject(Op::kMapShared, fmt::format("{} bytes", size_bytes));
+  if (size_bytes < 0) arguments().reject(Op::kMapShared, fmt::format("{} bytes", size_bytes));
   start_and_complete({Op::kMapShared, -1, 0, 0, size_bytes, 0}, [] {});
   auto region = share(size_bytes, group_->members());
   group_->host().remember(region);

@@ -22,11 +22,18 @@ struct ReduceOptions {
   bool accumulate = false;  // out += scale * sum, instead of out = scale * sum
 };
 
-/// A started operation; data moves in wait(), not in the background. Dropping it unwaited is an error; it then waits.
+/// A started operation. Where data must be moved, it makes progress without its caller, on a thread of the group:
+/// between hosts, and in all_gather() and reduce_scatter() among the ranks of a host. That thread runs on the caller's
+/// cores, so on one host moving data hides behind computation as far as a core has time. These run in wait():
+/// reduce_shared(), which sums in place what peers have written; all_reduce() and broadcast() up to 64 KiB on one host;
+/// all operations of a group of one. Operations of a group run one at a time in the order in which they were started,
+/// and may be waited for in any order, by the thread that started them. Dropping a Work unwaited is an error; it then
+/// waits.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Returns when the output is complete.
+  /// Returns when the output is complete; the operation then holds no tensor any more. CommError if this operation or
+  /// an earlier one of the group has failed.
   virtual void wait() = 0;
   /// Returns when no peer reads this rank's input any more, so that it may be overwritten or freed. Implies wait().
   virtual void wait_input_free() { wait(); }

@@ -183,6 +183,63 @@ void works_may_be_waited_for_in_any_order(Comm c) {
   }
 }
 
+// Rank 0 never waits for what it has started before the others have its data.
+void started_operations_progress_without_their_caller(Comm c) {
+  auto others = c->split(0);
+  const std::int64_t n = 300'007;
+  const int size = c->size();
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    at::Tensor gathered = at::empty({size * n}, at::kFloat), reduced = at::empty({n}, at::kFloat);
+    at::Tensor everywhere = contribution(c->rank(), n, at::kInt);
+    std::vector<std::unique_ptr<Work>> works;
+    works.push_back(c->all_gather(gathered, contribution(c->rank(), n, at::kFloat)));
+    works.push_back(c->reduce_scatter(reduced, contribution(c->rank(), size * n, at::kFloat)));
+    works.push_back(c->all_reduce(everywhere, ReduceOp::kSum));
+    if (c->rank() != 0) works.back()->wait();
+    others->barrier();
+    for (auto& work : works) work->wait();
+    REQUIRE(same_bits(gathered.narrow(0, 0, n).contiguous(), contribution(0, n, at::kFloat)));
+    REQUIRE(
+        same_bits(reduced, sum_of_contributions(size, size * n, at::kFloat).narrow(0, c->rank() * n, n).contiguous()));
+    REQUIRE(same_bits(everywhere, sum_of_contributions(size, n, at::kInt)));
+  }
+}
+
+void a_finished_operation_holds_no_tensors(Comm c) {
+  const std::int64_t n = 100'003;
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    at::Tensor in = contribution(c->rank(), c->size() * n, at::kFloat), out = at::empty({n}, at::kFloat);
+    auto work = c->reduce_scatter(out, in);
+    if (repeat % 2 == 1) c->barrier();  // behind it
+    work->wait();
+    REQUIRE(in.use_count() == 1 && out.use_count() == 1);
+  }
+}
+
+// Large and small ones, of all kinds, waited for at different moments on different ranks.
+void background_and_waiting_take_turns(Comm c) {
+  const int size = c->size();
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    const std::int64_t n = repeat % 4 == 0 ? 90'001 : 5;
+    at::Tensor gathered = at::empty({size * n}, at::kLong), sum = contribution(c->rank() + repeat, 3, at::kLong);
+    auto gather = c->all_gather(gathered, contribution(c->rank() + repeat, n, at::kLong));
+    if ((repeat + c->rank()) % 3 == 0) gather->wait();
+    c->barrier();
+    auto reduce = c->all_reduce(sum, ReduceOp::kSum);
+    const auto objects = c->all_gather_objects(object_of(c->rank() % 2));
+    if ((repeat + c->rank()) % 2 == 0) reduce->wait();
+    gather->wait_input_free();
+    reduce->wait();
+    for (int r = 0; r < size; ++r) {
+      REQUIRE(objects[static_cast<std::size_t>(r)] == object_of(r % 2));
+      REQUIRE(same_bits(gathered.narrow(0, r * n, n).contiguous(), contribution(r + repeat, n, at::kLong)));
+    }
+    at::Tensor expected = at::zeros({3}, at::kLong);
+    for (int r = 0; r < size; ++r) expected += contribution(r + repeat, 3, at::kLong);
+    REQUIRE(same_bits(sum, expected));
+  }
+}
+
 void more_operations_than_the_ring_holds(Comm c) {
   std::vector<at::Tensor> tensors;
   std::vector<std::unique_ptr<Work>> works;
@@ -191,6 +248,8 @@ void more_operations_than_the_ring_holds(Comm c) {
     works.push_back(c->all_reduce(tensors.back(), ReduceOp::kMax));
   }
   works.clear();  // waits
+  for (int i = 0; i < 100; ++i) works.push_back(c->all_gather(at::empty({c->size()}), at::ones({1})));
+  works.clear();
   for (int i = 0; i < 100; ++i) REQUIRE(tensors[i][2].item<int>() == i + c->size() - 1);
   for (int i = 0; i < 300; ++i) c->barrier();
 }
@@ -314,6 +373,9 @@ const std::map<std::string, Body>& bodies() {
       {"Broadcast", broadcast},
       {"Objects", objects},
       {"WorksMayBeWaitedForInAnyOrder", works_may_be_waited_for_in_any_order},
+      {"StartedOperationsProgressWithoutTheirCaller", started_operations_progress_without_their_caller},
+      {"AFinishedOperationHoldsNoTensors", a_finished_operation_holds_no_tensors},
+      {"BackgroundAndWaitingTakeTurns", background_and_waiting_take_turns},
       {"MoreOperationsThanTheRingHolds", more_operations_than_the_ring_holds},
       {"SharedMemoryIsZeroAndSeenByAll", shared_memory_is_zero_and_seen_by_all},
       {"ReduceShared", reduce_shared},

@@ -63,6 +63,18 @@ void different_dtypes(Comm c) {
       "broadcast from 0 of 4 x Float", "broadcast from 0 of 4 x Int");
 }
 
+void mismatch_in_the_background(Comm c) {
+  c->barrier();
+  const std::int64_t n = c->rank() == 1 ? 200'000 : 100'000;
+  auto work = c->all_gather(at::empty({c->size() * n}), at::zeros({n}));
+  std::this_thread::sleep_for(milliseconds(300));  // it has failed meanwhile
+  const CommError error = error_of([&] { work->wait(); });
+  if (!contains(error, "called all_gather of 100000 x Float") ||
+      !contains(error, "called all_gather of 200000 x Float"))
+    unexpected(__FILE__, __LINE__, error.what());
+  error_of([&] { c->barrier(); });
+}
+
 void killed_rank(Comm c) {
   auto others = c->split(c->rank() == 1 ? 1 : 0);
   c->barrier();
@@ -110,6 +122,16 @@ void throwing_rank(Comm c) {
   });
 }
 
+void rank_leaves_with_work_started(Comm c) {  // its thread waits for ranks that have not come
+  if (c->rank() == 1) {
+    auto work = c->all_gather(at::empty({c->size() * 100'000}), at::zeros({100'000}));
+    std::this_thread::sleep_for(milliseconds(100));
+    throw std::runtime_error("out of luck");
+  }
+  std::this_thread::sleep_for(milliseconds(600));
+  error_of([&] { c->all_gather(at::empty({c->size() * 100'000}), at::zeros({100'000}))->wait(); });
+}
+
 void meet(Comm c) {
   c->barrier();
 }
@@ -127,6 +149,8 @@ const std::map<std::string, Body>& faults() {
       {"RankLeavesEarly", rank_leaves_early},
       {"SlowRankOutlivesTheOthers", slow_rank_outlives_the_others},
       {"ThrowingRank", throwing_rank},
+      {"RankLeavesWithWorkStarted", rank_leaves_with_work_started},
+      {"MismatchInTheBackground", mismatch_in_the_background},
   };
   return all;
 }

@@ -34,7 +34,8 @@ TEST_P(MismatchBetweenHosts, IsReportedByAllRanks) {
   EXPECT_EQ(run_processes({.body = GetParam(), .size = 4, .hosts = {2, 2}}), std::vector<int>(4, 0));
 }
 INSTANTIATE_TEST_SUITE_P(Comm, MismatchBetweenHosts,
-                         ::testing::Values("DifferentOperations", "DifferentSizes", "DifferentDtypes"));
+                         ::testing::Values("DifferentOperations", "DifferentSizes", "DifferentDtypes",
+                                           "MismatchInTheBackground"));
 
 TEST(HostsFault, AKilledRankIsNoticedOnTheOtherHostWithinASecond) {
   for (const auto& hosts : {std::vector{1, 1, 1}, std::vector{2, 1}}) {

@@ -28,7 +28,9 @@ TEST_P(Mismatch, IsReportedByProcesses) {
 TEST_P(Mismatch, IsReportedByThreads) {
   run_threads(3, faults().at(GetParam()));
 }
-INSTANTIATE_TEST_SUITE_P(Comm, Mismatch, ::testing::Values("DifferentOperations", "DifferentSizes", "DifferentDtypes"));
+INSTANTIATE_TEST_SUITE_P(Comm, Mismatch,
+                         ::testing::Values("DifferentOperations", "DifferentSizes", "DifferentDtypes",
+                                           "MismatchInTheBackground"));
 
 TEST(Fault, AKilledRankIsNoticedWithinASecond) {
   const auto statuses = run_processes({.body = "KilledRank", .size = 3});
@@ -60,12 +62,23 @@ TEST(Fault, TheFirstExceptionOfAThreadIsTheOneThatIsSeen) {
 }
 
 TEST(Fault, AThrowingProcessEndsTheOthers) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto statuses = run_processes({.body = "ThrowingRank", .size = 3});
-  EXPECT_NE(statuses[1], 0);
-  EXPECT_EQ(statuses[0], 0);
-  EXPECT_EQ(statuses[2], 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  for (const auto* body : {"ThrowingRank", "RankLeavesWithWorkStarted"}) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto statuses = run_processes({.body = body, .size = 3});
+    EXPECT_NE(statuses[1], 0) << body;
+    EXPECT_EQ(statuses[0], 0) << body;
+    EXPECT_EQ(statuses[2], 0) << body;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << body;
+  }
+}
+
+TEST(Fault, AThreadThatThrowsIsNotHeldUpByWhatItHasStarted) {
+  try {
+    run_threads(3, faults().at("RankLeavesWithWorkStarted"));
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_STREQ(error.what(), "out of luck");
+  }
 }
 
 TEST(Fault, AMissingRankEndsTheRendezvous) {
