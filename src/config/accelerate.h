@@ -24,10 +24,10 @@ struct FsdpConfig {
   WrapPolicy auto_wrap_policy = WrapPolicy::kNoWrap;
   std::vector<std::string> transformer_layer_cls_to_wrap;  // empty with kTransformerBased: the model's no-split classes
   std::int64_t min_num_params = 100'000'000;               // for kSizeBased; 0: no wrapping
-  BackwardPrefetch backward_prefetch = BackwardPrefetch::kNone;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   StateDictType state_dict_type = StateDictType::kFull;
   bool offload_params = false;
-  bool forward_prefetch = false;
+  bool forward_prefetch = true;
   bool use_orig_params = true;
   bool cpu_ram_efficient_loading = true;
   bool sync_module_states = true;

@@ -80,11 +80,13 @@ void add_fsdp_options(OptionTable& t, AccelerateInput& in) {
   t.add(&in.transformer_layer_cls_to_wrap, {"--fsdp_transformer_layer_cls_to_wrap"},
         "class names, for TRANSFORMER_BASED_WRAP (default: those of the model)", g);
   t.add(&in.min_num_params, {"--fsdp_min_num_params"}, "parameters of a unit, for SIZE_BASED_WRAP (default: 1e8)", g);
-  t.add_enum(
-      &in.backward_prefetch, backward_prefetches(), {"--fsdp_backward_prefetch", "--fsdp_backward_prefetch_policy"},
-      "when backward announces the next unit's gather; its data moves when it is needed (default: NO_PREFETCH)", g);
+  t.add_enum(&in.backward_prefetch, backward_prefetches(),
+             {"--fsdp_backward_prefetch", "--fsdp_backward_prefetch_policy"},
+             "when backward starts the next unit's gather, where gathers copy (default: BACKWARD_PRE; with a disk "
+             "NO_PREFETCH)",
+             g);
   t.add(&in.forward_prefetch, {"--fsdp_forward_prefetch"},
-        "announce the next unit's gather early in forward; its data moves when it is needed (default: false)", g);
+        "forward starts the next unit's gather early, where gathers copy (default: true; with a disk false)", g);
   t.add_enum(&in.state_dict_type, state_dict_types(), {"--fsdp_state_dict_type"},
              "form of checkpoints (default: FULL_STATE_DICT, version 2 SHARDED_STATE_DICT)", g);
   t.add(&in.offload_params, {"--fsdp_offload_params"}, "keep shards in host memory (default: false)", g);

@@ -145,10 +145,12 @@ FsdpConfig resolve_fsdp(const AccelerateInput& in, const std::string& source, bo
   out.sharding_strategy = resolve_strategy(in, out.version, source);
   out.shard_group_size = resolve_shard_group(in, out.sharding_strategy, source);
   resolve_wrapping(in, source, has_file, out, warnings);
-  out.backward_prefetch = in.backward_prefetch.value_or(out.backward_prefetch);
+  // Where gathers copy, prefetch hides them; ahead of a disk it costs memory, which is what a disk is to save.
+  const bool on_disk = !in.offload_folder.value_or("").empty();
+  out.backward_prefetch = in.backward_prefetch.value_or(on_disk ? BackwardPrefetch::kNone : BackwardPrefetch::kPre);
   out.state_dict_type = in.state_dict_type.value_or(out.version == 2 ? StateDictType::kSharded : StateDictType::kFull);
   out.offload_params = in.offload_params.value_or(out.offload_params);
-  out.forward_prefetch = in.forward_prefetch.value_or(out.forward_prefetch);
+  out.forward_prefetch = in.forward_prefetch.value_or(!on_disk);
   out.use_orig_params = in.use_orig_params.value_or(out.use_orig_params);
   out.cpu_ram_efficient_loading = in.cpu_ram_efficient_loading.value_or(out.cpu_ram_efficient_loading);
   out.sync_module_states = in.sync_module_states.value_or(true) || out.cpu_ram_efficient_loading;

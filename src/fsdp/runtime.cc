@@ -53,6 +53,7 @@ void Runtime::prefetch_after(const Unit& unit) {
 }
 
 void Runtime::prefetch(int unit) {
+  if (!gathers_progress()) return;
   const auto in_flight = std::count_if(units_.begin(), units_.end(), [](const auto& u) { return u->gathering(); });
   if (in_flight < options_.max_gathers_in_flight) units_[static_cast<std::size_t>(unit)]->prefetch();
 }

@@ -55,6 +55,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
   /// Null: nothing is offloaded.
   const std::shared_ptr<tensor::DiskHome>& home() const { return home_; }
+  /// The units' gathers move nothing on this rank.
   void set_shared_memory(bool shared) { shared_memory_ = shared; }
 
  private:
@@ -63,6 +64,8 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   void check_same_gathers();
   void note_activity(const std::string& what);
   void prefetch(int unit);
+  /// Something moves while this rank computes: copies from peers, or pages from a disk.
+  bool gathers_progress() const { return home_ || (!shared_memory_ && mesh_.shard->size() > 1); }
 
   Mesh mesh_;
   FsdpOptions options_;

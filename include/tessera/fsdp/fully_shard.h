@@ -75,11 +75,14 @@ struct FsdpOptions {
   WrapPolicy wrap = wrap_none();
   MixedPrecision precision = {};
   GatherForm gather = GatherForm::kAuto;
-  /// When backward announces the gather of the unit that it needs next (whose forward ended before): before or after it
-  /// computes the present one. Data moves when it is waited for: this hides no communication behind computation.
+  /// When backward starts the gather of the unit that it needs next (whose forward ended before). kPre: before it
+  /// computes the present one, which hides the gather behind that computation and takes the memory of one more unit;
+  /// kPost: after it, when that memory is free; kNone: when it is needed. Only where gathers copy (GatherForm::kCopy,
+  /// several ranks) or read a disk (offload_folder): elsewhere nothing is started ahead and no memory taken.
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  /// Forward announces the next unit's gather, by the order of the last forward, before it computes the present one.
-  bool forward_prefetch = false;
+  /// Forward starts the next unit's gather, by the order of the last forward, before it computes the present one: the
+  /// same, for the same memory.
+  bool forward_prefetch = true;
   /// Gathers that are started ahead and not yet used: beyond, a prefetch is left out. (torch's limit_all_gathers is 2.)
   int max_gathers_in_flight = 2;
   /// Modules whose activations backward computes again (inside their units: no gather more). Null: as the modules are

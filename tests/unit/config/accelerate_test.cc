@@ -39,6 +39,20 @@ bool mentions(const std::vector<std::string>& warnings, const std::string& text)
   return false;
 }
 
+TEST(AccelerateFile, PrefetchesUnlessItIsToldNotToOrADiskHoldsTheParameters) {
+  const std::string fsdp = "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD";
+  const auto by_default = load_text(fsdp + "}\n").config.fsdp;
+  EXPECT_EQ(by_default.backward_prefetch, BackwardPrefetch::kPre);
+  EXPECT_TRUE(by_default.forward_prefetch);
+  const auto told =
+      load_text(fsdp + ", fsdp_backward_prefetch: NO_PREFETCH, fsdp_forward_prefetch: false}\n").config.fsdp;
+  EXPECT_EQ(told.backward_prefetch, BackwardPrefetch::kNone);
+  EXPECT_FALSE(told.forward_prefetch);
+  const auto on_disk = load_text(fsdp + ", fsdp_offload_params: true, fsdp_offload_folder: /tmp}\n").config.fsdp;
+  EXPECT_EQ(on_disk.backward_prefetch, BackwardPrefetch::kNone);
+  EXPECT_FALSE(on_disk.forward_prefetch);
+}
+
 TEST(AccelerateFile, ReadsTheGuidesExampleAsPrinted) {
   const LoadedAccelerate loaded = load_accelerate(kData + "lora_seq2seq.yaml");
   const AccelerateConfig& c = loaded.config;

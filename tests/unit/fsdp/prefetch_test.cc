@@ -65,6 +65,22 @@ TEST(Prefetch, HoldsOneBlockMoreWhereItIsAllowedTo) {
   });
 }
 
+TEST(Prefetch, StartsNothingWhereGathersMoveNothing) {
+  for (const int world : {1, 2})
+    comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+      const auto peak = [&](GatherForm form, BackwardPrefetch backward, bool forward) {
+        SmallNet net;
+        auto sharded = fully_shard(net, group, prefetching(form, backward, forward));
+        for (int step = 0; step < 2; ++step) loss_of(net(batch(group->rank(), step)), group->rank(), step).backward();
+        return sharded->memory().peak_gathered_bytes;
+      };
+      EXPECT_EQ(peak(GatherForm::kShared, BackwardPrefetch::kPre, true), 0);
+      const auto none = peak(GatherForm::kCopy, BackwardPrefetch::kNone, false);
+      const auto ahead = peak(GatherForm::kCopy, BackwardPrefetch::kPre, true);
+      EXPECT_EQ(ahead > none, world > 1) << "a rank alone has nobody to wait for";
+    });
+}
+
 TEST(Prefetch, RecoversWhenAnotherUnitComesNext) {
   const TrainOptions how{.before_step = [](SmallNet& net, int, int step) { net.options.skip = step % 3; }};
   const auto alone = train_alone(2, {}, how);
