@@ -6,7 +6,7 @@
 namespace tessera::chat {
 
 struct RenderLimits {
-  std::int64_t work = 1'000'000'000;              // in units of about a nanosecond
+  std::int64_t work = 400'000'000;                // in units of one to two nanoseconds
   std::int64_t memory = std::int64_t{256} << 20;  // bytes of all the values and texts that exist together
   int depth = 1500;                               // nested evaluations, macros calling themselves included
 };

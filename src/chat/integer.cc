@@ -249,6 +249,7 @@ Integer operator*(const Integer& a, const Integer& b) {
 
 std::strong_ordering operator<=>(const Integer& a, const Integer& b) {
   if (a.is_small() && b.is_small()) return a.small_ <=> b.small_;
+  IntegerOps::charge(40 + static_cast<std::size_t>(a.bit_length() + b.bit_length()) / 16);
   if (a.negative() != b.negative()) return a.negative() ? std::strong_ordering::less : std::strong_ordering::greater;
   const int magnitude = IntegerOps::compare(a.limbs(), b.limbs());
   return (a.negative() ? -magnitude : magnitude) <=> 0;

@@ -34,7 +34,8 @@ class Scope {
 
   // Behind the last where it is not here.
   std::size_t place_of(const std::string& name) const {
-    spend(kNameWork * (1 + static_cast<std::int64_t>(values_.size())));
+    const auto compare = kNameWork + static_cast<std::int64_t>(name.size()) / 16;
+    spend(compare * (1 + static_cast<std::int64_t>(values_.size())));
     std::size_t at = 0;
     while (at < values_.size() && values_[at].first != name) ++at;
     return at;

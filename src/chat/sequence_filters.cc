@@ -73,6 +73,8 @@ Value random(Runtime&, const Value& input, Arguments arguments) {
   no_filter_arguments(std::move(arguments));
   const auto size = length(input);
   if (size == 0) return make_undefined("No random item, sequence was empty.");
+  constexpr std::int64_t kDeviceWork = 5000;  // it may be opened and read
+  spend(kDeviceWork);
   std::random_device device;
   return iterate(input)[std::uniform_int_distribution<std::size_t>(0, static_cast<std::size_t>(size) - 1)(device)];
 }

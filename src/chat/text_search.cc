@@ -12,7 +12,9 @@ std::size_t find_first(std::string_view text, std::string_view wanted, std::size
   text.remove_prefix(from);
   const auto* found = static_cast<const char*>(memmem(text.data(), text.size(), wanted.data(), wanted.size()));
   const std::size_t at = found == nullptr ? std::string_view::npos : static_cast<std::size_t>(found - text.data());
-  spend(static_cast<std::int64_t>(found == nullptr ? text.size() : at) / 4 + static_cast<std::int64_t>(wanted.size()));
+  constexpr std::int64_t kCallWork = 20;
+  spend(kCallWork + static_cast<std::int64_t>(found == nullptr ? text.size() : at) / 4 +
+        static_cast<std::int64_t>(wanted.size()));
   return found == nullptr ? at : at + from;
 }
 

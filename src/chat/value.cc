@@ -15,7 +15,7 @@ namespace tessera::chat {
 namespace {
 
 // What things cost, in the budget's units.
-constexpr std::int64_t kTextWork = 40, kItemWork = 10, kCompareWork = 10, kEntryWork = 100;
+constexpr std::int64_t kTextWork = 40, kListWork = 60, kItemWork = 20, kCompareWork = 10, kEntryWork = 100;
 
 // An allocation that is shared.
 constexpr std::int64_t kShared = 32;
@@ -33,7 +33,7 @@ TextPtr make_text(std::string utf8, bool safe) {
 }
 
 int nested(const std::vector<Value>& items) {
-  spend(kItemWork / 2 * static_cast<std::int64_t>(items.size()));
+  spend(kListWork + kItemWork / 2 * static_cast<std::int64_t>(items.size()));
   int depth = 0;
   for (const auto& item : items) depth = std::max(depth, depth_of(item));
   if (depth >= kMaxNesting) fail(ErrorKind::kLimit, fmt::format("lists nest deeper than {} levels", kMaxNesting));
@@ -116,6 +116,7 @@ const Value* Dict::find(std::string_view key) const {
 }
 
 const Value* Dict::find(const Value& key) const {
+  spend(kTextWork);
   const auto it = index_.find(hash_key(key));
   return it == index_.end() ? nullptr : &items_[it->second].second;
 }
