@@ -143,7 +143,7 @@ TokenizerTemplates read_gguf_templates(const std::string& file) {
 
 TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   fs::path folder(folder_or_file);
-  if (!fs::exists(folder))
+  if (!is_there(folder))
     throw DataError(fmt::format("{}: no such file or folder (expected a tokenizer)", folder_or_file), folder_or_file);
   const bool has_config = is_there(folder / "tokenizer_config.json") || is_there(folder / "tokenizer.json");
   if (const auto gguf = has_config ? std::nullopt : find_gguf(folder_or_file)) return read_gguf_templates(*gguf);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/file.h"
+#include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
@@ -102,9 +103,11 @@ PartJson parts_of_folder(const std::string& folder) {
   PartJson parts = PartJson::array();
   for (const auto& known : kKnownFiles) {
     const std::string path = folder + "/" + known.name;
-    if (fs::exists(path)) parts.push_back(part(known.name, known.kind, [&] { return list_any(path); }));
+    std::error_code none;
+    if (fs::exists(fs::symlink_status(path, none)))  // a link that leads nowhere is a part that cannot be read
+      parts.push_back(part(known.name, known.kind, [&] { return list_any(path); }));
   }
-  if (fs::exists(training_state_folder(folder)))
+  if (is_there(training_state_folder(folder)))
     parts.push_back(part("training_state/", "state of a run of tessera, sharded",
                          [&] { return list_training_state(training_state_folder(folder)); }));
   std::vector<fs::path> entries;
@@ -126,9 +129,9 @@ PartJson parts_of_folder(const std::string& folder) {
 }
 
 std::string kind_of_folder(const std::string& folder, const PartJson& parts) {
-  if (fs::exists(folder + "/" + kManifestName)) return "checkpoint of tessera";
+  if (is_there(folder + "/" + kManifestName)) return "checkpoint of tessera";
   if (io::is_dcp_folder(folder)) return "torch.distributed.checkpoint folder";
-  if (fs::exists(folder + "/state.json")) return "training state of tessera";
+  if (is_there(folder + "/state.json")) return "training state of tessera";
   for (const auto& p : parts) {
     const std::string kind = p["kind"];
     if (kind.find("Accelerate") != std::string::npos || kind.find("STATE_DICT") != std::string::npos)
@@ -179,7 +182,7 @@ PartJson describe_checkpoints(const std::string& folder) {
 }  // namespace
 
 nlohmann::ordered_json describe(const std::string& path, Checksums checksums) {
-  if (!fs::exists(path)) throw DataError(fmt::format("'{}': no such file or folder", path), path);
+  if (!is_there(path)) throw DataError(fmt::format("'{}': no such file or folder", path), path);
   PartJson out = {{"path", path}};
   if (!fs::is_directory(path)) {
     out["kind"] = "file";
@@ -191,12 +194,12 @@ nlohmann::ordered_json describe(const std::string& path, Checksums checksums) {
   PartJson parts = parts_of_folder(path);
   out["kind"] = kind_of_folder(path, parts);
   out["damaged"] = std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.contains("error"); });
-  if (fs::exists(path + "/" + kManifestName)) add_manifest(path, checksums, out);
-  if (fs::exists(path + "/adapter_config.json")) {
+  if (is_there(path + "/" + kManifestName)) add_manifest(path, checksums, out);
+  if (is_there(path + "/adapter_config.json")) {
     const auto base = families::base_name_of(path);
     out["base_model"] = base.empty() ? "not named by adapter_config.json" : base;
   }
-  if (fs::exists(path + "/trainer_state.json")) add_run_state(path + "/trainer_state.json", out);
+  if (is_there(path + "/trainer_state.json")) add_run_state(path + "/trainer_state.json", out);
   if (auto checkpoints = describe_checkpoints(path); !checkpoints.empty()) out["checkpoints"] = std::move(checkpoints);
   out["parts"] = std::move(parts);
   return out;

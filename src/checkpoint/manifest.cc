@@ -12,6 +12,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
@@ -169,7 +170,7 @@ Manifest parse_manifest(const std::string& text, const std::string& file) {
 
 Manifest read_manifest(const std::string& folder) {
   const std::string file = folder + "/" + kManifestName;
-  if (!fs::exists(file))
+  if (!is_there(file))
     throw CheckpointError(
         fmt::format("'{}' has no {}: it was not written by tessera, or not to its end", folder, kManifestName), folder);
   return parse_manifest(read_file(file, kMaxManifestBytes), file);

@@ -218,6 +218,12 @@ std::string environment_or(const char* name, const std::string& otherwise) {
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
+/// Also a link that leads nowhere: who opens it says so.
+bool is_named(const std::string& path) {
+  std::error_code none;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, none));
+}
+
 }  // namespace
 
 void read_accelerate_document(const Node& document, const std::string& name, AccelerateInput& input,
@@ -240,7 +246,7 @@ LoadedAccelerate load_accelerate(const std::string& path) {
 std::string default_accelerate_path() {
   const std::string cache = environment_or("XDG_CACHE_HOME", environment_or("HOME", ".") + "/.cache");
   const std::string folder = environment_or("HF_HOME", cache + "/huggingface") + "/accelerate/default_config";
-  const bool only_json = !std::filesystem::exists(folder + ".yaml") && std::filesystem::exists(folder + ".json");
+  const bool only_json = !is_named(folder + ".yaml") && is_named(folder + ".json");
   return folder + (only_json ? ".json" : ".yaml");
 }
 

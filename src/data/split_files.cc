@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/open_file.h"
 #include "data/row_source.h"
 #include "tessera/base/error.h"
 
@@ -100,7 +101,7 @@ std::vector<SplitFiles> find_split_files(const std::string& file_or_folder, cons
   std::vector<SplitFiles> out;
   for (auto& name : split_names(splits)) out.push_back({std::move(name), {}});
   const fs::path path(file_or_folder);
-  if (!fs::exists(path))
+  if (!is_there(path))
     throw DataError(fmt::format("{}: no such file or folder (expected training data)", file_or_folder), file_or_folder);
   if (!fs::is_directory(path)) {
     out.front().files = {file_or_folder};

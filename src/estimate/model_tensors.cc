@@ -103,12 +103,12 @@ std::int64_t ModelTensor::numel() const {
 }
 
 std::string weights_of(const std::string& model) {
-  return fs::exists(fs::path(model) / "adapter_config.json") ? families::find_model(model).folder : model;
+  return is_there(fs::path(model) / "adapter_config.json") ? families::find_model(model).folder : model;
 }
 
 std::vector<ModelTensor> read_model_tensors(const std::string& path) {
   const fs::path at(path);
-  if (!fs::exists(at))
+  if (!is_there(at))
     throw ConfigError(
         fmt::format(
             "'{}' does not exist; expected a model's folder (with config.json), a .safetensors or a .gguf file. "

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/file.h"
+#include "base/open_file.h"
 #include "io/dcp_folder.h"
 #include "io/stored_tensor.h"
 #include "io/torch_file.h"
@@ -116,7 +117,7 @@ class DcpSource final : public TensorSource {
     auto& file = files_[chunk.file];
     const std::string path = folder_ + "/" + chunk.file;
     if (!file) {
-      if (!std::filesystem::exists(path))
+      if (!is_there(path))
         throw DataError(fmt::format("{}: '{}' should be in '{}', which does not exist; copy the files of all ranks "
                                     "into one folder",
                                     folder_, tensor.name, chunk.file),
@@ -141,7 +142,8 @@ class DcpSource final : public TensorSource {
 }  // namespace
 
 bool is_dcp_folder(const std::string& folder) {
-  return std::filesystem::is_regular_file(metadata_file(folder));
+  const std::string file = metadata_file(folder);
+  return is_there(file) && std::filesystem::is_regular_file(file);
 }
 
 DcpMetadata read_dcp_metadata(const std::string& folder) {

@@ -27,7 +27,7 @@ std::shared_ptr<TensorSource> open_index(const fs::path& index) {
   for (const auto& [name, file] : weight_map) {
     if (files.count(file)) continue;
     const auto path = index.parent_path() / file;
-    if (!fs::exists(path))
+    if (!is_there(path))
       throw DataError(fmt::format("{}: tensor '{}' should be in {}, which does not exist. Is the download complete?",
                                   index.string(), name, path.string()),
                       index.string());
@@ -50,7 +50,7 @@ std::shared_ptr<TensorSource> open_index(const fs::path& index) {
 
 std::shared_ptr<TensorSource> open_weights(const std::string& folder_or_file) {
   const fs::path path(folder_or_file);
-  if (!fs::exists(path))
+  if (!is_there(path))
     throw DataError(
         fmt::format("{}: no such file or folder (expected a model folder or a weight file)", folder_or_file),
         folder_or_file);

@@ -5,6 +5,7 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "base/nearest.h"
+#include "base/open_file.h"
 #include "config/accelerate_input.h"
 #include "launch/idle_flags.h"
 #include "launch/launch.h"
@@ -52,7 +53,7 @@ bool has_gpu() {
 /// "" where only the command line speaks.
 std::string choose_file(const LaunchOptions& options) {
   if (options.config_file) {
-    if (!exists(*options.config_file)) {
+    if (!is_there(*options.config_file)) {
       throw ConfigError(
           fmt::format("--config_file '{}' does not exist; 'tessera config default --config_file {}' writes one",
                       *options.config_file, *options.config_file),
@@ -61,7 +62,7 @@ std::string choose_file(const LaunchOptions& options) {
     return *options.config_file;
   }
   const std::string standard = config::default_accelerate_path();
-  return exists(standard) ? standard : "";
+  return is_there(standard) ? standard : "";
 }
 
 /// File first, then flags on top; what a flag contradicts in the file gives way.

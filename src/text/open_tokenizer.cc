@@ -74,7 +74,7 @@ Pipeline convert(const fs::path& path, TokenizerConfig config) {
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_file) {
   const fs::path path(folder_or_file);
-  if (!fs::exists(path))
+  if (!is_there(path))
     throw DataError(fmt::format("{}: no such file or folder (expected a tokenizer)", folder_or_file), folder_or_file);
   const auto from_gguf = [](const std::string& file) {
     return make_gguf_tokenizer(gguf_vocabulary(read_gguf_header(file)));
