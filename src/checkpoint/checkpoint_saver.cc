@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -86,8 +87,16 @@ void CheckpointSaver::finish() {
   }
 }
 
-void CheckpointSaver::check_folder() {
-  on_rank_zero(group_, output_dir_, [this] { lock_->check(); });
+bool CheckpointSaver::has_lost_files() const {
+  return (lock_ && lock_->is_lost()) ||
+         std::any_of(watched_.begin(), watched_.end(), [](const HeldName& file) { return !file.loss().empty(); });
+}
+
+void CheckpointSaver::check_files() {
+  on_rank_zero(group_, output_dir_, [this] {
+    lock_->check();
+    for (const HeldName& file : watched_) file.check();
+  });
 }
 
 void CheckpointSaver::advance() {

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "base/held_name.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/save_queue.h"
 #include "tessera/comm/communicator.h"
@@ -33,10 +36,12 @@ class CheckpointSaver {
   /// written is removed then, older checkpoints are as they were.
   void finish();
 
-  /// Whether this rank sees that the output folder was taken away (run_lock.h); rank 0 looks, others say false.
-  bool is_folder_lost() const { return lock_ && lock_->is_lost(); }
-  /// Collective: CheckpointError on every rank when it was.
-  void check_folder();
+  /// Another file of the run that has to keep its name, on the rank that writes it.
+  void watch(HeldName file) { watched_.push_back(std::move(file)); }
+  /// Whether this rank sees that the output folder (rank 0, run_lock.h) or a watched file was taken away.
+  bool has_lost_files() const;
+  /// Collective: CheckpointError on every rank when rank 0 sees that.
+  void check_files();
 
  private:
   void start_commit();
@@ -51,6 +56,7 @@ class CheckpointSaver {
   std::string output_dir_, keep_;
   std::int64_t limit_ = 0, step_ = 0;
   std::unique_ptr<RunLock> lock_;  // on rank 0
+  std::vector<HeldName> watched_;
   enum class Stage { kNothing, kWriting, kCommitting } stage_ = Stage::kNothing;
   SaveQueue queue_;
 };

@@ -23,7 +23,7 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path) {
 void MetricsFile::write(nlohmann::ordered_json row) {
   if (path_.empty()) return;
   row["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  name_.check();
+  if (name_) name_->check();
   out_ << row.dump() << '\n' << std::flush;
   if (!out_) throw DataError("writing '" + path_ + "' failed: is the disk full?", path_);
 }

@@ -113,7 +113,7 @@ void TensorBoardWriter::text(const std::string& tag, const std::string& text, st
 }
 
 void TensorBoardWriter::write(const std::string& message) {
-  name_.check();
+  if (name_) name_->check();
   const auto record = tf_record(message);
   out_.write(record.data(), static_cast<std::streamsize>(record.size()));
   out_.flush();

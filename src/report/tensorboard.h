@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/held_name.h"
 
@@ -16,6 +17,8 @@ class TensorBoardWriter {
   /// writers). CheckpointError when that fails.
   explicit TensorBoardWriter(const std::string& folder);
   const std::string& path() const { return path_; }
+  /// For who watches over the file from now on, so that all ranks learn of its loss: writing no longer looks.
+  HeldName hand_over_name() { return std::exchange(name_, std::nullopt).value(); }
 
   /// A point of the curve `tag`. Flushed as it is written, so that a running job can be watched.
   void scalar(const std::string& tag, double value, std::int64_t step);
@@ -26,7 +29,7 @@ class TensorBoardWriter {
   void write(const std::string& event);
   std::string path_;
   std::ofstream out_;
-  HeldName name_;
+  std::optional<HeldName> name_;
 };
 
 /// CRC-32C (Castagnoli), as TFRecord masks it: rotated right by 15 bits plus a constant.

@@ -89,11 +89,13 @@ void RunCheckpoints::resume() {
   state_.num_input_tokens_seen = read.num_input_tokens_seen;
   state_.log_history = read.log_history;
   state_.evaluations_without_improvement = read.evaluations_without_improvement;
+  state_.evaluation_due = read.evaluation_due;
   state_.loss = read.loss;
   state_.window = read.window;
   trainer_.schedule().load_state(read.schedule);
   if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
   resumed_at_ = saved_at_ = state_.global_step;
+  resumed_from_ = folder;
   trainer_.start_at(state_.global_step, read.epoch_loss);
   if (!read.has_meters) {
     out_ << "  The checkpoint keeps no running averages (an older version or another program wrote it): those of its "
@@ -143,12 +145,12 @@ void RunCheckpoints::push_torch_state(const std::string& folder) {
 
 void RunCheckpoints::poll(const StepReport& step) {
   saver_.poll();
-  if (step.interrupted) saver_.check_folder();
+  if (step.interrupted) saver_.check_files();
 }
 
 void RunCheckpoints::finish() {
   saver_.finish();
-  saver_.check_folder();
+  saver_.check_files();
 }
 
 void RunCheckpoints::after_step(const StepReport& step) {
@@ -174,8 +176,9 @@ TrainerCallbacks RunCheckpoints::callbacks() {
           .on_epoch_end = nullptr,
           .should_stop = [this] { return interrupted_; },
           .before_update = [this] { saver_.before_update(); },
-          // A step in which rank 0 finds no output folder any more ends the run as a signal does: on all ranks.
-          .interruption = [this] { return Interruption::requested() || saver_.is_folder_lost(); }};
+          // A step in which rank 0 misses the output folder or one of its files ends the run as a signal does: on all
+          // ranks.
+          .interruption = [this] { return Interruption::requested() || saver_.has_lost_files(); }};
 }
 
 }  // namespace tessera::train

@@ -40,12 +40,15 @@ class RunCheckpoints {
   void resume();
   /// The step that the run went on from; 0: it began anew.
   std::int64_t resumed_at() const { return resumed_at_; }
+  const std::string& resumed_from() const { return resumed_from_; }
 
+  /// Of rank 0: another file of the run that has to keep its name.
+  void watch(HeldName file) { saver_.watch(std::move(file)); }
   bool due(bool at_epoch_end) const;
   /// Collective. keep: a checkpoint that save_total_limit leaves.
   void save(const std::string& keep = "");
   /// Collective, after each step before anything else is written: gives names to what is written. CheckpointError on
-  /// every rank when the output folder was taken away.
+  /// every rank when the output folder or a watched file was taken away.
   void poll(const StepReport& step);
   /// Collective. The same, and waits for all of it.
   void finish();
@@ -74,6 +77,7 @@ class RunCheckpoints {
   checkpoint::CheckpointSaver saver_;
   TrainerState state_;
   std::int64_t resumed_at_ = 0, saved_at_ = -1;
+  std::string resumed_from_;
   bool due_at_epoch_end_ = false, interrupted_ = false;
 };
 

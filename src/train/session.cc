@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/grouped.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/restore.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
@@ -59,8 +60,11 @@ Json evaluation_row(const Metrics& metrics, double epoch) {
 
 void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, comm::Communicator& group,
                    std::ostream& out) {
+  checkpoint::CheckpointSaver folder(group, arguments.output_dir, 0, checkpoint::SaveQueue::Mode::kNow);  // locks it
   report::MetricsFile metrics(group.rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : "");
+  if (group.rank() == 0) folder.watch(metrics.hand_over_name());
   Json row = evaluation_row(task.evaluate(report::bar_style(group.rank(), arguments.disable_tqdm)), 0);
+  folder.check_files();
   out << python_text(row) << "\n" << std::flush;
   row["step"] = 0;
   metrics.write(std::move(row));
@@ -86,7 +90,9 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
   state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
   if (model_.group().rank() == 0 && wants_tensorboard(arguments_)) {
     tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
+    checkpoints_.watch(tensorboard_->hand_over_name());
   }
+  if (model_.group().rank() == 0) checkpoints_.watch(metrics_.hand_over_name());
 }
 
 bool Session::run() {
@@ -94,6 +100,7 @@ bool Session::run() {
   checkpoints_.resume();
   bar_.start_at(state_.global_step);
   if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) evaluate();
+  if (state_.evaluation_due) evaluate_what_was_left();
   const auto start = Clock::now();
   TrainerCallbacks callbacks = checkpoints_.callbacks();
   callbacks.on_step = [this](const StepReport& step) { on_step(step); };
@@ -160,25 +167,39 @@ void Session::on_step(const StepReport& step) {
   }
   const bool processor_computes = arguments_.device != "cuda";  // whose rate is measured
   if (gemm_rate_ == 0 && task_.flops_per_token > 0 && processor_computes) measure_machine();
-  if (due(arguments_.eval_strategy, arguments_.eval_steps.value_or(arguments_.logging_steps), false)) evaluate();
+  if (step.interrupted && !last) return interrupt(step);
+  if (due(arguments_.eval_strategy, eval_steps(), false)) evaluate();
   if (checkpoints_.due(false)) save_checkpoint();
-  if (step.interrupted && !last) {
-    interrupted_ = stop_ = true;
-    save_checkpoint();
-    bar_.clear();
-    out_ << fmt::format("interrupted after step {}; continue with --resume_from_checkpoint true\n", step.step)
-         << std::flush;
-  }
+}
+
+void Session::interrupt(const StepReport& step) {
+  interrupted_ = stop_ = true;
+  if (step.ends_epoch) log_epoch();
+  state_.evaluation_due = due(arguments_.eval_strategy, eval_steps(), false) ||
+                          (step.ends_epoch && due(arguments_.eval_strategy, eval_steps(), true));
+  save_now();
+  bar_.clear();
+  out_ << fmt::format("interrupted after step {}; continue with --resume_from_checkpoint true\n", step.step)
+       << std::flush;
+}
+
+void Session::evaluate_what_was_left() {
+  state_.evaluation_due = false;
+  evaluate();
+  save_now();  // it is there already: but it may be the best one
 }
 
 void Session::on_epoch_end() {
-  if (arguments_.logging_strategy == Interval::kEpoch && state_.window.loss.steps > 0) {
-    log_step();
-  }
+  if (interrupted_) return;
+  log_epoch();
   if (due(arguments_.eval_strategy, 0, true)) evaluate();
   epoch_ends_ = false;
   if (checkpoints_.due(true) || save_at_epoch_end_) save_checkpoint();
   save_at_epoch_end_ = false;
+}
+
+void Session::log_epoch() {
+  if (arguments_.logging_strategy == Interval::kEpoch && state_.window.loss.steps > 0) log_step();
 }
 
 void Session::log_step() {
@@ -277,8 +298,15 @@ void Session::save_checkpoint() {
     save_at_epoch_end_ = true;
     return;
   }
+  save_now();
+}
+
+void Session::save_now() {
   if (state_.best_metric && state_.best_global_step == state_.global_step) {
-    state_.best_model_checkpoint = fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
+    const bool is_there = checkpoints_.resumed_at() > 0 && checkpoints_.resumed_at() == state_.global_step;
+    state_.best_model_checkpoint = is_there
+                                       ? checkpoints_.resumed_from()
+                                       : fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
   }
   checkpoints_.save(arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
 }

@@ -35,7 +35,7 @@ struct SessionTask {
 };
 
 /// Collective: one evaluation of the model as it is, and its samples, printed and added to the metrics file. Nothing
-/// else is written.
+/// else is written; the output folder is locked as by a run. CheckpointError on every rank when another run holds it.
 void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, comm::Communicator& group,
                    std::ostream& out);
 
@@ -53,13 +53,20 @@ class Session {
   void on_step(const StepReport& step);
   void on_epoch_end();
   bool due(Interval strategy, double steps, bool at_epoch_end) const;
+  double eval_steps() const { return arguments_.eval_steps.value_or(arguments_.logging_steps); }
   void log_step();
+  void log_epoch();
   /// Collective, a fraction of a second; not before the first step, which nobody should wait for.
   void measure_machine();
   void evaluate();
   bool update_best(double value);
   /// After an epoch's last step it waits for what the epoch's end brings: log rows and evaluations.
   void save_checkpoint();
+  void save_now();
+  /// The checkpoint is written at once: who sent the signal may not wait for an evaluation. One that was due is left to
+  /// the run that goes on.
+  void interrupt(const StepReport& step);
+  void evaluate_what_was_left();
   void load_best();
   void summarise(double seconds);
   /// Into the history, the terminal and the metrics file; `extra` goes to the metrics file only.

@@ -68,6 +68,7 @@ std::string TrainerState::to_json() const {
             {"steps_at_loss_scale", steps_at_loss_scale},
             {"rows_per_step", rows_per_step},
             {"steps_per_epoch", steps_per_epoch},
+            {"evaluation_due", evaluation_due},
             {"schedule", schedule}}}}}}},
       {"total_flos", total_flos},
       {"train_batch_size", train_batch_size},
@@ -112,6 +113,7 @@ TrainerState TrainerState::read(const std::string& file) {
     s.rows_per_step = attribute(kRun, "rows_per_step", std::int64_t{0});
     s.steps_per_epoch = attribute(kRun, "steps_per_epoch", std::int64_t{0});
     if (s.rows_per_step > 0 && s.steps_per_epoch < 1) throw std::domain_error("steps_per_epoch must be positive");
+    s.evaluation_due = attribute(kRun, "evaluation_due", false);
     s.schedule = attribute(kRun, "schedule", std::string("{}"));
   } catch (const std::exception& e) {
     throw CheckpointError(

@@ -27,6 +27,7 @@ struct TrainerState {
   std::int64_t num_input_tokens_seen = 0;
   nlohmann::json log_history = nlohmann::json::array();
   std::int64_t evaluations_without_improvement = 0;  // of early stopping
+  bool evaluation_due = false;                       // a signal ended the run before it
   LossMeter loss, epoch_loss;                        // of all steps, for train_loss; of those of the epoch
   LogWindow window;
   bool has_meters = true;  // false: read from a file without running averages

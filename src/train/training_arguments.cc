@@ -1,5 +1,8 @@
 #include "train/training_arguments.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -247,6 +250,13 @@ void check_checkpointing_kwargs(const std::string& text) {
 }
 
 }  // namespace
+
+void check_metric(const TrainingArguments& a, const std::vector<std::string>& measured, config::Problems& problems) {
+  problems.require(std::find(measured.begin(), measured.end(), a.metric_for_best_model) != measured.end(),
+                   fmt::format("--metric_for_best_model {} is not measured{}; there are {}", a.metric_for_best_model,
+                               did_you_mean(a.metric_for_best_model, measured), fmt::join(measured, ", ")),
+                   "metric_for_best_model");
+}
 
 void check_training_arguments(TrainingArguments& a, const config::OptionTable& table, config::Problems& problems) {
   problems.require(a.per_device_train_batch_size > 0, "--per_device_train_batch_size must be at least 1",

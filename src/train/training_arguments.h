@@ -74,4 +74,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
 void check_training_arguments(TrainingArguments& arguments, const config::OptionTable& table,
                               config::Problems& problems);
 
+/// After that, by tasks that know the names of what they measure before they load anything: --metric_for_best_model is
+/// among them.
+void check_metric(const TrainingArguments& arguments, const std::vector<std::string>& measured,
+                  config::Problems& problems);
+
 }  // namespace tessera::train

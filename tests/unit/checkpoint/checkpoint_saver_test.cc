@@ -210,14 +210,14 @@ TEST_F(AFolderTakenAway, IsNamedOnEveryRankAndNothingIsWrittenThere) {
     on_ranks(2, [&, says = says, &take_away = take_away](comm::Communicator& group, SmallNet&,
                                                          fsdp::FullyShardedDataParallel&, optim::Optimizer&) {
       CheckpointSaver saver(group, folder_, 0, SaveQueue::Mode::kNow);
-      EXPECT_NO_THROW(saver.check_folder());
-      EXPECT_FALSE(saver.is_folder_lost());
+      EXPECT_NO_THROW(saver.check_files());
+      EXPECT_FALSE(saver.has_lost_files());
       group.barrier();
       if (group.rank() == 1) take_away();
       group.barrier();
-      EXPECT_EQ(saver.is_folder_lost(), group.rank() == 0);
+      EXPECT_EQ(saver.has_lost_files(), group.rank() == 0);
       for (const auto& use :
-           std::vector<std::function<void()>>{[&] { saver.check_folder(); }, [&] { saver.begin(1, ""); }}) {
+           std::vector<std::function<void()>>{[&] { saver.check_files(); }, [&] { saver.begin(1, ""); }}) {
         try {
           use();
           ADD_FAILURE() << "expected an error";

@@ -28,7 +28,7 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   s.steps_at_loss_scale = 7;
   s.schedule = "{\"best\":1.0}";
   s.log_history.push_back({{"loss", 0.5}, {"step", 8}});
-  const std::string file = testing::TempDir() + "trainer_state_" + std::to_string(getpid()) + ".json";
+  const std::string file = ::testing::TempDir() + "trainer_state_" + std::to_string(getpid()) + ".json";
   write_file_atomically(file, s.to_json());
   const TrainerState r = TrainerState::read(file);
   EXPECT_EQ(r.to_json(), [&] {
@@ -47,7 +47,7 @@ TEST(TrainerState, OfAnOlderVersionHasTheAverageOfAllStepsOnly) {
   s.global_step = 4;
   auto json = nlohmann::json::parse(s.to_json());
   json["stateful_callbacks"]["TesseraRun"]["attributes"] = {{"loss_sum", 10.0}, {"schedule", "{}"}};
-  const std::string file = testing::TempDir() + "older_state_" + std::to_string(getpid()) + ".json";
+  const std::string file = ::testing::TempDir() + "older_state_" + std::to_string(getpid()) + ".json";
   write_file_atomically(file, json.dump());
   const TrainerState older = TrainerState::read(file);
   EXPECT_FALSE(older.has_meters);

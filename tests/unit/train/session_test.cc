@@ -1,0 +1,219 @@
+// A run of a small model in this thread: what signals, evaluations and others' hands on its files do to it.
+#include "train/session.h"
+
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+
+#include "base/file.h"
+#include "checkpoint/run_lock.h"
+#include "support/small_net.h"
+#include "support/temp_folder.h"
+#include "support/train_small_net.h"
+#include "tessera/base/error.h"
+#include "tessera/tensor/random.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::int64_t kStepsPerEpoch = 4, kSteps = 8;
+
+/// Draws from libtorch in every step.
+class Dropping final : public Trainable {
+ public:
+  Dropping(::tessera::testing::SmallNet& model, std::function<void(std::int64_t step)> before)
+      : model_(model), before_(std::move(before)) {}
+  std::int64_t batches_per_epoch() const override { return kStepsPerEpoch; }
+  double loss_tokens(std::int64_t, std::int64_t) override { return 1; }
+  at::Tensor loss(std::int64_t epoch, std::int64_t batch, double) override {
+    const std::int64_t step = epoch * kStepsPerEpoch + batch + 1;
+    if (before_) before_(step);
+    return at::dropout(model_(::tessera::testing::batch(0, static_cast<int>(step))), 0.3, true).pow(2).mean();
+  }
+  void set_training(bool) override {}
+  std::int64_t input_tokens(std::int64_t, std::int64_t) override { return 1; }
+  std::int64_t rows(std::int64_t) const override { return 1; }
+
+ private:
+  ::tessera::testing::SmallNet& model_;
+  std::function<void(std::int64_t)> before_;
+};
+
+/// Without what depends on the clock.
+json without_times(json row) {
+  json out;
+  for (const auto& [key, value] : row.items())
+    if (key != "time" && key.find("second") == std::string::npos && key.find("runtime") == std::string::npos)
+      out[key] = value;
+  return out;
+}
+
+class Sessions : public ::testing::Test {
+ protected:
+  TrainingArguments arguments(const std::string& out) const {
+    TrainingArguments a;
+    a.output_dir = folder_.path() + "/" + out;
+    a.max_steps = kSteps;
+    a.logging_steps = 1;
+    a.save_in_background = false;
+    a.save_strategy = Interval::kBest;
+    a.eval_strategy = Interval::kSteps;
+    a.eval_steps = 2;
+    a.metric_for_best_model = "eval_loss";
+    a.greater_is_better = false;
+    a.disable_tqdm = true;
+    return a;
+  }
+
+  /// What one rank prints; before: each step.
+  std::string run_on(std::shared_ptr<comm::Communicator> group, const TrainingArguments& a,
+                     std::function<void(std::int64_t)> before) {
+    manual_seed(7);
+    ::tessera::testing::SmallNet model;
+    auto sharded = fsdp::fully_shard(model, group, {});
+    const auto optimizer = make_optimizer(a, *sharded);
+    Dropping task(model, std::move(before));
+    Trainer trainer(a.trainer_options(), task, *sharded, *optimizer);
+    SessionTask session;
+    session.evaluate = [&](const report::BarStyle&) {
+      (void)at::rand({3});
+      return Metrics{{"eval_loss", std::abs(static_cast<double>(trainer.done()) - 4) + 0.5}};
+    };
+    session.checkpoints.save_model = [](const std::string& folder, checkpoint::SaveQueue& queue) {
+      queue.push([folder] { write_file_atomically(folder + "/config.json", "{}"); });
+    };
+    std::ostringstream out, err;
+    Session(a, session, trainer, *sharded, *optimizer, out, err).run();
+    return out.str();
+  }
+  std::string run(const TrainingArguments& a, std::function<void(std::int64_t)> before = nullptr) {
+    std::string out;
+    comm::run_threads(1, [&](auto group) { out = run_on(group, a, before); });
+    return out;
+  }
+
+  static std::vector<json> rows(const TrainingArguments& a) {
+    std::vector<json> out;
+    std::ifstream in(a.output_dir + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) out.push_back(without_times(json::parse(line)));
+    return out;
+  }
+
+  test::TempFolder folder_{"sessions"};
+};
+
+std::function<void(std::int64_t)> stop_in(std::int64_t step) {
+  return [=](std::int64_t now) {
+    if (now == step) ::raise(SIGTERM);
+  };
+}
+
+// What an evaluation draws is not in the state that is saved behind it.
+TEST_F(Sessions, TheBestModelsCheckpointGoesOnAsItsRunDid) {
+  auto a = arguments("out");
+  run(a);
+  const auto whole = rows(a);
+  a.resume_from_checkpoint = a.output_dir + "/checkpoint-2";  // at an epoch's end it is saved later
+  a.output_dir = folder_.path() + "/on";
+  run(a);
+  const auto on = rows(a);
+  ASSERT_GE(on.size(), 9u);
+  ASSERT_GE(whole.size(), on.size());
+  for (std::size_t i = 0; i < on.size(); ++i) EXPECT_EQ(on[i], whole[whole.size() - on.size() + i]) << i;
+}
+
+// Who sends the signal may wait for a step and a save, not for an evaluation: the run that goes on makes up for it.
+TEST_F(Sessions, ASignalSavesBeforeTheEvaluationThatIsDue) {
+  struct Case {
+    Interval evaluates, saves, logs;
+    std::int64_t stops_in;
+  };
+  int number = 0;
+  for (const auto& [evaluates, saves, logs, stops_in] : {Case{Interval::kEpoch, Interval::kEpoch, Interval::kEpoch, 4},
+                                                         {Interval::kEpoch, Interval::kBest, Interval::kSteps, 4},
+                                                         {Interval::kEpoch, Interval::kNo, Interval::kSteps, 4},
+                                                         {Interval::kSteps, Interval::kBest, Interval::kSteps, 4},
+                                                         {Interval::kSteps, Interval::kSteps, Interval::kSteps, 2}}) {
+    SCOPED_TRACE(number);
+    auto a = arguments("whole" + std::to_string(number));
+    a.eval_strategy = evaluates;
+    a.save_strategy = saves;
+    a.logging_strategy = logs;
+    a.save_steps = 2;
+    a.load_best_model_at_end = saves != Interval::kNo;
+    const std::string whole_out = run(a);
+    const auto whole = rows(a);
+
+    a.output_dir = folder_.path() + "/parts" + std::to_string(number++);
+    const std::string first = run(a, stop_in(stops_in));
+    const std::string checkpoint = a.output_dir + "/checkpoint-" + std::to_string(stops_in);
+    EXPECT_NE(first.find("interrupted after step " + std::to_string(stops_in)), std::string::npos) << first;
+    EXPECT_TRUE(fs::exists(checkpoint)) << first;
+    const auto before = rows(a);
+    ASSERT_FALSE(before.empty());
+    EXPECT_FALSE(before.back().contains("eval_loss")) << before.back();
+
+    a.resume_from_checkpoint = "true";
+    const std::string second = run(a);
+    EXPECT_EQ(rows(a), whole);
+    if (!a.load_best_model_at_end) continue;
+    EXPECT_NE(whole_out.find("/checkpoint-4 (score: 0.5)"), std::string::npos) << whole_out;
+    EXPECT_NE(second.find("/checkpoint-4 (score: 0.5)"), std::string::npos) << second;
+  }
+}
+
+TEST_F(Sessions, AFileThatIsTakenAwayEndsTheRunOnEveryRankByName) {
+  for (const char* lost : {"metrics.jsonl", "board"}) {
+    auto a = arguments(std::string("lost_") + lost);
+    a.report_to = {"tensorboard"};
+    a.logging_dir = a.output_dir + "/board";
+    std::mutex mutex;
+    std::vector<std::string> said;
+    comm::run_threads(2, [&](auto group) {
+      const int rank = group->rank();
+      try {
+        run_on(group, a, [&, rank](std::int64_t step) {
+          if (step == 3 && rank == 0) fs::remove_all(a.output_dir + "/" + lost);
+        });
+      } catch (const CheckpointError& e) {
+        const std::lock_guard lock(mutex);
+        said.emplace_back(e.what());
+      }
+    });
+    ASSERT_EQ(said.size(), 2u) << lost;
+    EXPECT_EQ(said[0], said[1]);
+    EXPECT_NE(said[0].find(std::string("/") + lost), std::string::npos) << said[0];
+    EXPECT_NE(said[0].find("was removed"), std::string::npos) << said[0];
+  }
+}
+
+TEST_F(Sessions, OnlyEvaluatingIsRefusedWhileAnotherRunHasTheFolder) {
+  const auto a = arguments("held");
+  SessionTask task;
+  task.evaluate = [](const report::BarStyle&) { return Metrics{{"eval_loss", 1}}; };
+  const auto evaluate = [&] {
+    comm::run_threads(1, [&](auto group) {
+      std::ostringstream out;
+      evaluate_only(a, task, *group, out);
+    });
+  };
+  {
+    const checkpoint::RunLock other(a.output_dir);
+    EXPECT_THROW(evaluate(), CheckpointError);
+    EXPECT_FALSE(fs::exists(a.output_dir + "/metrics.jsonl"));
+  }
+  evaluate();
+  EXPECT_EQ(rows(a).size(), 1u);
+}
+
+}  // namespace
+}  // namespace tessera::train
