@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/open_file.h"
+#include "base/plain_reason.h"
 #include "models/gguf_model.h"
 #include "tessera/base/error.h"
 
@@ -57,6 +58,35 @@ void remove_templates(const fs::path& folder) {
   fs::remove_all(folder / kTemplates);
 }
 
+bool names_token(const ConfigJson& value, std::int64_t id) {
+  return value.is_array() ? std::find(value.begin(), value.end(), id) != value.end() : value == id;
+}
+
+void align(const TokenId& token, ConfigJson& config) {
+  const auto own = config.find(token.key);
+  const bool is_same = own == config.end() ? token.id == token.of_model : names_token(*own, token.id);
+  if (token.id >= 0 && !is_same) config[token.key] = token.id;
+}
+
+void align_generation(const TokenId& token, ConfigJson& config) {
+  if (token.id < 0) return;
+  ConfigJson& own = config[token.key];
+  if (names_token(own, token.id)) return;
+  const bool ends = token.key == "eos_token_id" && !own.is_null();
+  ConfigJson all = {token.id};
+  if (ends && own.is_array()) all.insert(all.end(), own.begin(), own.end());
+  if (ends && !own.is_array()) all.push_back(own);
+  own = ends ? all : ConfigJson(token.id);
+}
+
+ConfigJson read_config(const std::string& bytes, const fs::path& file) {
+  try {
+    return ConfigJson::parse(bytes);
+  } catch (const ConfigJson::exception& e) {
+    throw DataError(file.string() + ": " + plain_reason(e), file.string());
+  }
+}
+
 /// False: it says all that already.
 bool apply(const ConfigChanges& changes, ConfigJson& config) {
   const ConfigJson before = config;
@@ -72,6 +102,7 @@ bool apply(const ConfigChanges& changes, ConfigJson& config) {
         if (config.contains(key)) config[key] = said->first;
     }
   }
+  for (const TokenId& token : changes.token_ids) align(token, config);
   return config != before;
 }
 
@@ -80,12 +111,20 @@ void write_config(const std::string& from, const fs::path& to, const ConfigChang
   const bool has_file = is_there(stored);
   if (!has_file && !models::gguf_file_of(from)) return;  // users' own modules have no config
   const std::string bytes = has_file ? read_file(stored.string()) : models::read_model_config(from).dump(2) + "\n";
-  auto config = ConfigJson::parse(bytes);
+  auto config = read_config(bytes, stored);
   if (apply(changes, config)) {
     write_file_atomically(written.string(), config.dump(2) + "\n");
   } else if (elsewhere) {
     write_file_atomically(written.string(), bytes);
   }
+}
+
+void write_generation_config(const fs::path& file, const std::vector<TokenId>& token_ids) {
+  if (token_ids.empty() || !is_there(file)) return;
+  auto config = read_config(read_file(file.string()), file);
+  const ConfigJson before = config;
+  for (const TokenId& token : token_ids) align_generation(token, config);
+  if (config != before) write_file_atomically(file.string(), config.dump(2) + "\n");
 }
 
 bool is_elsewhere(const fs::path& from, const fs::path& to) {
@@ -111,6 +150,7 @@ void copy_model_files(const ModelFiles& from, const std::string& to, const Confi
     const bool elsewhere = is_elsewhere(from.model, to);
     write_config(from.model, to, changes, elsewhere);
     if (elsewhere) copy_kind(from.model, to, Kind::kModel);
+    write_generation_config(fs::path(to) / "generation_config.json", changes.token_ids);
   }
   if (from.tokenizer.empty()) return;
   const fs::path tokenizer = folder_of_tokenizer(from.tokenizer);

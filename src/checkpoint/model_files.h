@@ -20,11 +20,21 @@ struct ModelFiles {
   std::string tokenizer;  // all else; also a file of a tokenizer's folder
 };
 
+/// A special token of the tokenizer that a model was trained with.
+struct TokenId {
+  std::string key;             // "eos_token_id"
+  std::int64_t id = -1;        // of the tokenizer; -1: it has none
+  std::int64_t of_model = -1;  // what the model takes where config.json has no such key
+};
+
 /// What config.json says of weights that changed.
 struct ConfigChanges {
   std::int64_t vocab_size = 0;               // rows of the token tables; 0: as it is
   std::optional<at::ScalarType> dtype = {};  // of the weights; unset: as it is
   bool untied = false;                       // the output head has a matrix of its own
+  /// config.json and generation_config.json name them, as transformers' Trainer aligns them: among the tokens that end
+  /// a text those that were there stay.
+  std::vector<TokenId> token_ids = {};
 };
 
 /// Writes the files into `to`, which exists and may be one of the folders itself. CheckpointError when it cannot be

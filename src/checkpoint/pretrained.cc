@@ -82,7 +82,8 @@ std::vector<std::string> base_name(const std::string& parameter) {
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& options, const std::string& folder,
                      SaveQueue* queue) {
   const NamesInFile own_names = [](const std::string& parameter) { return std::vector{parameter}; };
-  const ConfigChanges changes{.vocab_size = options.vocab_size, .dtype = dtype_of(model, options)};
+  const ConfigChanges changes{
+      .vocab_size = options.vocab_size, .dtype = dtype_of(model, options), .token_ids = options.token_ids};
   const auto write_beside = [=, files = options.files] { copy_model_files(files, folder, changes); };
   if (!writes_together(model)) {
     const auto visit_tensors = [&](const Visit& visit) { model.visit_full(visit); };

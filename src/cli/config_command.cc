@@ -36,6 +36,7 @@ int write_default(const Arguments& args, std::ostream& out) {
   if (!folder.empty()) ensure_writable_folder(folder);
   write_file_atomically(path, text);
   for (const std::string& note : table.notes()) out << note << "\n";
+  for (const std::string& warning : warnings) out << warning << "\n";
   out << "accelerate configuration saved at " << path << "\n";
   return kSuccess;
 }

@@ -72,12 +72,13 @@ class TextExchange {
       if (is_server()) {
         throw ConfigError(fmt::format("rank 0 cannot open the rendezvous at {} (MASTER_ADDR:MASTER_PORT): {}. Give the "
                                       "address of the host of rank 0 and a port that is free there.",
-                                      place(), first_line(error.what())),
+                                      place(), reason_of(error, "the store does not start there")),
                           "MASTER_PORT");
       }
       throw CommError(fmt::format("rank {}: connect: no answer from {} (MASTER_ADDR:MASTER_PORT) within {} ms: {}. Is "
                                   "rank 0 running, and is that the address of its host?",
-                                  exchange_.rank, place(), exchange_.timeout.count(), first_line(error.what())),
+                                  exchange_.rank, place(), exchange_.timeout.count(),
+                                  reason_of(error, "what listens there is no store of torch")),
                       0, "connect", 0);
     }
   }
@@ -183,8 +184,10 @@ class TextExchange {
     return store_->add(exchange_.prefix + what, 0) >= count || std::chrono::steady_clock::now() > deadline_;
   }
 
-  /// libtorch's messages carry a backtrace.
-  static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+  /// Errors of libtorch speak of its own functions and carry a backtrace: `instead` takes their place.
+  static std::string reason_of(const std::exception& error, const char* instead) {
+    return dynamic_cast<const c10::Error*>(&error) != nullptr ? instead : error.what();
+  }
 
   const Exchange& exchange_;
   Deadline deadline_;

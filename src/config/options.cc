@@ -64,6 +64,15 @@ Option& Option::required() {
   return *this;
 }
 
+Option& Option::reads(std::string word, std::string as_value) {
+  binding_.set = [set = binding_.set, word = std::move(word),
+                  value = std::move(as_value)](const std::vector<std::string>& words) {
+    const bool stands_for_it = words.size() == 1 && detail::equal_ignoring_case(words[0], word);
+    return set(stands_for_it ? std::vector{value} : words);
+  };
+  return *this;
+}
+
 Option& Option::placeholder(std::string text) {
   binding_.placeholder = std::move(text);
   return *this;

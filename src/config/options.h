@@ -56,6 +56,8 @@ class Option {
   Option& choices(std::vector<std::string> allowed);
   /// parse() throws unless the option is given.
   Option& required();
+  /// A word (in any case) that stands for a value: "none" for "0".
+  Option& reads(std::string word, std::string as_value);
   /// What the help text shows for the value, "FILE" for example.
   Option& placeholder(std::string text);
 

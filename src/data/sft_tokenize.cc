@@ -92,7 +92,8 @@ SftTokenizer::SftTokenizer(const SftDataOptions& options, std::shared_ptr<const 
   try {
     template_ = std::make_unique<const chat::Template>(source);
   } catch (const chat::TemplateError& e) {
-    throw DataError(fmt::format("the chat template cannot be used: {}", e.what()));
+    throw DataError(fmt::format("the chat template{} cannot be used: {}", in_place(), e.what()),
+                    options.template_place);
   }
 }
 
@@ -142,6 +143,10 @@ SftTokenizer::Tokens SftTokenizer::encode(const std::string& text) const {
   return {tokenizer_->encode(text, options_.add_special_tokens).ids, {}};
 }
 
+std::string SftTokenizer::in_place() const {
+  return options_.template_place.empty() ? "" : fmt::format(" in '{}'", options_.template_place);
+}
+
 SftTokenizer::Tokens SftTokenizer::render(const Conversation& chat, const SourceRow& row, bool with_mask,
                                           bool add_generation_prompt) const {
   if (!template_)
@@ -164,7 +169,7 @@ SftTokenizer::Tokens SftTokenizer::render(const Conversation& chat, const Source
     const std::string place = e.kind == chat::ErrorKind::kRaised && e.at.line > 0
                                   ? fmt::format(" (line {}, column {} of the template)", e.at.line, e.at.column)
                                   : "";
-    fail(row, fmt::format("the chat template fails: {}{}", e.what(), place));
+    fail(row, fmt::format("the chat template{} fails: {}{}", in_place(), e.what(), place));
   }
   const text::Encoding encoding = tokenizer_->encode(rendered.text, false);
   Tokens out{encoding.ids, {}};

@@ -43,6 +43,7 @@ class SftTokenizer {
   struct Conversation;
 
   Tokens render(const Conversation& chat, const SourceRow& row, bool with_mask, bool add_generation_prompt) const;
+  std::string in_place() const;  // of the template, for messages
   Tokens encode(const std::string& text) const;
   std::string with_eos(std::string text) const;
   SftRow tokenize_messages(const chat::Dict& object, const SourceRow& row) const;

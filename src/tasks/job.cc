@@ -23,6 +23,12 @@ std::string memory_text(std::int64_t mib) {
   return mib < 10'240 ? fmt::format("{} MiB", mib) : fmt::format("{:.1f} GiB", static_cast<double>(mib) / 1024);
 }
 
+std::vector<checkpoint::TokenId> token_ids(const text::Tokenizer& tokenizer, const models::ModelConfig& model) {
+  return {{"eos_token_id", tokenizer.eos_id(), model.eos_token_id},
+          {"pad_token_id", tokenizer.pad_id(), model.pad_token_id},
+          {"bos_token_id", tokenizer.bos_id(), tokenizer.bos_id()}};
+}
+
 }  // namespace
 
 void describe(const Assembled& model, std::optional<bool> print_model, std::ostream& out) {
@@ -46,7 +52,8 @@ void save_trained(Assembled& model, const ResultFiles& files, const std::string&
   checkpoint::SaveQueue& used = queue ? *queue : now;
   const checkpoint::SaveOptions options{.files = {.model = files.model_folder, .tokenizer = files.tokenizer_path},
                                         .vocab_size = model.config.vocab_size,
-                                        .dtype = checkpoint::chosen_dtype(files.dtype)};
+                                        .dtype = checkpoint::chosen_dtype(files.dtype),
+                                        .token_ids = token_ids(*files.tokenizer, model.config)};
   if (model.lora) {
     checkpoint::save_adapter(*model.sharded, *model.model, *model.lora, options, folder, &used);
   } else {

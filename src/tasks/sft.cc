@@ -99,7 +99,7 @@ class SftJob {
   void load_data() {
     tokenizer_ = open_training_tokenizer(o_, tokenizer_path_);
     std::vector<std::string> notes;
-    data::SftDataOptions options = o_.data;
+    data::SftDataOptions options = data_options();
     if (!o_.training.do_train) {
       options.most_rows = 1;  // none are trained on
     } else if (o_.dataset_streaming) {
@@ -117,6 +117,12 @@ class SftJob {
                             "'); add one, or leave them out",
                         "eval_strategy");
     }
+  }
+
+  data::SftDataOptions data_options() const {
+    data::SftDataOptions options = o_.data;
+    options.template_place = tokenizer_.template_place;
+    return options;
   }
 
   void check_tokenizer() {
@@ -170,7 +176,7 @@ class SftJob {
       return evaluate(*model_.model, *splits_.eval, collate_, o_.training, *group_, bars, err_);
     };
     if (o_.eval_generate > 0) {
-      const auto samples = data::first_samples(o_.data, tokenizer_.tokenizer, o_.eval_generate);
+      const auto samples = data::first_samples(data_options(), tokenizer_.tokenizer, o_.eval_generate);
       task.samples = [this, samples] { return show_answers(samples); };
     }
     return task;

@@ -23,6 +23,7 @@ struct SftOptions {
   std::string model_name_or_path;
   std::string tokenizer_name_or_path;  // empty: the model's folder
   std::string attn_implementation;
+  std::string dtype = "float32";  // that weights are loaded in, under the reference's rules: see check_dtype()
   LoraFlags adapter = sft_lora_flags();
   // data
   data::SftDataOptions data;

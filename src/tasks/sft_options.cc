@@ -7,6 +7,7 @@
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/sft.h"
+#include "tasks/sft_training.h"
 
 namespace tessera::tasks {
 namespace {
@@ -30,9 +31,6 @@ constexpr config::UnusedFlag kIdle[] = {
     {"--shuffle_dataset", Unused::kBool, "rows are drawn in a new order in each epoch"},
 };
 
-constexpr const char* kDtype =
-    "what trains is kept in float32; --bf16 computes in bfloat16, and frozen weights then stay as they are stored";
-
 constexpr config::RefusedFlag kRefused[] = {
     {"--use_4bit_quantization", Unused::kBool,
      "QLoRA is not built yet; leave it out, and halve the weights with --bf16"},
@@ -41,8 +39,6 @@ constexpr config::RefusedFlag kRefused[] = {
      "8-bit weights are not built yet; leave it out, and halve the weights with --bf16"},
     {"--load_in_8bit", Unused::kBool,
      "8-bit weights are not built yet; leave it out, and halve the weights with --bf16"},
-    {"--dtype", Unused::kText, kDtype, "float32"},
-    {"--torch_dtype", Unused::kText, kDtype, "float32"},
     {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
     {"--router_aux_loss_coef", Unused::kNumber,
      "mixtures of experts train without a loss of their router; leave it out"},
@@ -61,6 +57,9 @@ void add_model(config::OptionTable& table, SftOptions& o) {
       &o.attn_implementation, {"--attn_implementation"},
       "eager: as transformers' eager code, where it differs (Falcon's linear biases); other values change nothing",
       group);
+  table.add(&o.dtype, {"--dtype", "--torch_dtype"},
+            "float32; bfloat16 and auto with --bf16 only, where they change nothing: what trains has float32 masters",
+            group);
   for (const auto& flag : kIdle) table.add_without_effect(flag);
   for (const auto& flag : kRefused) table.add_refused(flag);
 }
@@ -80,7 +79,10 @@ void add_data(config::OptionTable& table, SftOptions& o) {
       .choices({"chatml", "zephyr", "none"});
   table.add(&o.chat_template_path, {"--chat_template_path", "--chat_template"},
             "file of a template, or folder of a tokenizer whose template is taken; empty: the tokenizer's own", group);
-  table.add(&d.max_length, {"--max_length", "--max_seq_length", "--max_seq_len"}, "tokens of a row", group);
+  table
+      .add(&d.max_length, {"--max_length", "--max_seq_length", "--max_seq_len"}, "tokens of a row; none or 0: no limit",
+           group)
+      .reads("none", "0");
   table.add(&d.packing, {"--packing"}, "fill rows with several documents", group);
   table
       .add_enum(&d.packing_strategy,
@@ -103,7 +105,11 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   table.add(&d.assistant_only_loss, {"--assistant_only_loss"},
             "train on the assistant's turns only ({% generation %} in the template)", group);
   table.add(&o.padding_free, {"--padding_free"}, "rows one behind the other instead of padded", group);
-  table.add(&o.pad_to_multiple_of, {"--pad_to_multiple_of"}, "length of padded batches", group);
+  table
+      .add(&o.pad_to_multiple_of, {"--pad_to_multiple_of"}, "length of padded batches; none and auto: any length",
+           group)
+      .reads("none", "1")
+      .reads("auto", "1");
   table.add(&o.eos_token, {"--eos_token"}, "empty: the tokenizer's", group);
   table.add(&o.pad_token, {"--pad_token"}, "empty: the tokenizer's, or eos", group);
   table.add(&d.dataset_num_proc, {"--dataset_num_proc"}, "threads that tokenise; 0: one for each core", group);
@@ -145,10 +151,26 @@ void check_attention(const SftOptions& o, config::Problems& problems) {
                    "attn_implementation");
 }
 
+/// Accelerate makes float32 masters of what trains when FSDP has a mixed precision, whatever dtype it was loaded in,
+/// and TRL's SFTConfig has bf16 on unless it is told otherwise: so a command with --dtype bfloat16 trains as with
+/// --bf16 here. Training in 16 bits without masters loses small updates.
+void check_dtype(SftOptions& o, config::MixedPrecision precision, config::Problems& problems) {
+  const bool is_16_bit = o.dtype == "bfloat16" || o.dtype == "auto";
+  problems.require(is_16_bit || o.dtype == "float32" || o.dtype == "none",
+                   fmt::format("--dtype expects one of float32, bfloat16, auto, found '{}'", o.dtype), "dtype");
+  problems.require(!is_16_bit || precision == config::MixedPrecision::kBf16,
+                   fmt::format("--dtype {} without mixed precision would train in 16 bits alone, which is not built: "
+                               "add --bf16 (bfloat16 computes, what trains has float32 masters), or leave it out",
+                               o.dtype),
+                   "dtype");
+  if (is_16_bit) o.notes.push_back("--dtype " + o.dtype + " has no effect: --bf16 says it; masters stay float32");
+}
+
 void check(const config::OptionTable& table, SftOptions& o, config::Problems& problems) {
   problems.require(!o.dataset_streaming || o.training.max_steps > 0,
                    "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
                    "dataset_streaming");
+  train::check_metric(o.training, evaluation_names(o.training), problems);
   check_lora_flags(o.adapter, problems);
   check_splits(table, o, problems);
   check_attention(o, problems);
@@ -165,6 +187,7 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
   problems.attempt([&] {
     const config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
     o.scale_loss = launch.mixed_precision == config::MixedPrecision::kFp16;
+    check_dtype(o, launch.mixed_precision, problems);
     (void)compute_device(o.training.device, launch);
   });
 }
@@ -202,7 +225,7 @@ std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::o
   train::check_training_arguments(o.training, table, problems);
   check(table, o, problems);
   problems.throw_all();
-  o.notes = table.notes();
+  for (auto& note : table.notes()) o.notes.push_back(std::move(note));
   return o;
 }
 

@@ -99,6 +99,13 @@ std::string SftTrainable::find_non_finite(std::int64_t epoch, std::int64_t batch
   return tasks::find_non_finite(model_, [&] { (void)loss(epoch, batch, 1.0); });
 }
 
+std::vector<std::string> evaluation_names(const train::TrainingArguments& arguments) {
+  std::vector<std::string> names = {"eval_loss",    "eval_mean_token_accuracy", "eval_num_tokens",
+                                    "eval_runtime", "eval_samples_per_second",  "eval_steps_per_second"};
+  if (arguments.token_loss.is_plain()) names.insert(names.begin() + 1, "eval_perplexity");
+  return names;
+}
+
 train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
                         const train::TrainingArguments& arguments, comm::Communicator& group,
                         const report::BarStyle& bars, std::ostream& err) {

@@ -42,6 +42,8 @@ models::ModelInput model_input(const data::SftBatch& batch, double normalizer);
 /// ModelInput::sum_over_ranks over a group that outlives the input.
 std::function<void(at::Tensor)> sum_over(comm::Communicator& group);
 
+/// The names of what evaluate() gives.
+std::vector<std::string> evaluation_names(const train::TrainingArguments& arguments);
 /// Collective: mean loss over the tokens of all rows, and what goes with it, by the Trainer's names.
 train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, const data::SftCollateOptions& collate,
                         const train::TrainingArguments& arguments, comm::Communicator& group,

@@ -31,6 +31,15 @@ std::string template_at(const std::string& path) {
   return chat::read_tokenizer_templates(path).choose("", false);
 }
 
+std::string place_of_template(const SftOptions& options, const std::string& tokenizer) {
+  if (chat::builtin_template(options.chat_template_format) != nullptr) return options.chat_template_format;
+  const std::string& path = options.chat_template_path.empty() ? tokenizer : options.chat_template_path;
+  const bool is_file = !options.chat_template_path.empty() && !std::filesystem::is_directory(path);
+  if (is_file) return path;
+  const auto templates = chat::read_tokenizer_templates(path);
+  return templates.templates.contains("default") ? templates.file_of("", false) : "";
+}
+
 }  // namespace
 
 TrainingTokenizer open_training_tokenizer(const SftOptions& options, const std::string& path) {
@@ -50,6 +59,7 @@ TrainingTokenizer open_training_tokenizer(const SftOptions& options, const std::
     }
   }
   result.tokenizer = result.tokenizer->with(changes);
+  result.template_place = place_of_template(options, path);
   const std::int64_t after = result.tokenizer->vocab_size();
   if (after > before) result.min_vocab_size = (after + 7) / 8 * 8;
   return result;

@@ -13,6 +13,7 @@ struct TrainingTokenizer {
   /// Rows that the model's token tables need: the number of tokens rounded up to a multiple of 8 when tokens were
   /// added; 0: the tables stay as they are.
   std::int64_t min_vocab_size = 0;
+  std::string template_place = {};  // of the chat template, for messages: its file, or the name of a built-in one
 };
 
 /// As the SFT script: chatml and zephyr bring eos, bos, pad and role tokens; without a padding token eos takes its

@@ -8,6 +8,8 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/open_file.h"
+#include "base/plain_reason.h"
 #include "config/options.h"
 #include "families/model_folder.h"
 #include "models/check_sizes.h"
@@ -25,21 +27,30 @@ using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicat
 /// What a folder holds decides, not its name.
 Verifier verifier_for(const std::string& folder) {
   if (folder.ends_with(".gguf") && fs::is_regular_file(folder)) return verify_outputs;
-  if (!fs::is_directory(folder)) {
+  if (!is_there(folder) || !fs::is_directory(folder)) {
     throw DataError(
         "'" + folder + "' is neither a folder nor a GGUF file. Give a model with reference tensors beside it.", folder);
   }
   const fs::path expect = fs::path(folder) / "expect.json";
-  if (fs::exists(fs::path(folder) / "expect_model.safetensors")) return verify_checkpoint;
-  if (!fs::exists(expect)) return verify_outputs;
-  const auto text = nlohmann::json::parse(read_file(expect.string()), nullptr, false);
-  if (text.is_discarded()) throw DataError("'" + expect.string() + "' is not JSON", expect.string());
+  if (is_there(fs::path(folder) / "expect_model.safetensors")) return verify_checkpoint;
+  if (!is_there(expect)) return verify_outputs;
+  const auto text = nlohmann::json::parse(read_file(expect.string()));
   if (text.contains("log_history")) return verify_trainer;
   if (text.contains("base") && text.contains("settings")) return verify_run;
   if (text.contains("runs") && text.contains("wrapping")) return verify_fsdp;
   if (text.contains("runs")) return verify_generation;
   if (text.contains("bad_words")) return verify_processors;
   return verify_outputs;
+}
+
+/// What stands in expect.json and is not as expected names the file.
+bool compare(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
+  try {
+    return verifier_for(options.folder)(options, std::move(group), out);
+  } catch (const nlohmann::json::exception& e) {
+    const std::string file = (fs::path(options.folder) / "expect.json").string();
+    throw DataError("'" + file + "': " + plain_reason(e), file);
+  }
 }
 
 }  // namespace
@@ -92,7 +103,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   if (group->size() > 1 || !options.fsdp.device.is_cpu()) options.sharded = true;
   std::ostringstream quiet;
   std::ostream& report = group->rank() == 0 ? out : quiet;
-  const bool passed = verifier_for(options.folder)(options, group, report);
+  const bool passed = compare(options, group, report);
   report << (passed ? "verified: everything within tolerance\n" : "DIFFERS from the reference\n") << std::flush;
   group->barrier();
   return passed ? 0 : 1;

@@ -5,6 +5,7 @@
 #include "flag_sweep.h"
 #include "support/program.h"
 #include "tasks/sft.h"
+#include "tasks/sft_training.h"
 
 namespace tessera::tasks {
 namespace {
@@ -87,6 +88,7 @@ class SftFlags : public testing::Test {
     return {{"--model_name_or_path", {in("other")}},
             {"--tokenizer_name_or_path", {in("nowhere")}},
             {"--attn_implementation", {"eagre"}},
+            {"--dtype", {"bfloat16"}},
             {"--use_peft_lora", {}},
             {"--adapter_name_or_path", {in("nowhere")}},
             {"--lora_r", {"4"}, kLora},
@@ -240,6 +242,66 @@ TEST_F(SftFlags, EverythingWrongIsSaidAtOnceAndBeforeAnythingIsLoaded) {
     EXPECT_NE(error.find(part), std::string::npos) << part << "\n" << error;
   EXPECT_EQ(error_of({"--model", "m", "--dataset_name", "d", "--optim_args", "x=1", "--optim", "sgd"}).substr(0, 37),
             "optim_args: optimizer 'sgd' has no ar");
+}
+
+// What evaluations give is known before anything is loaded, so a name that is not among it is refused then.
+TEST_F(SftFlags, TheMetricForTheBestModelIsOneOfThoseThatEvaluationsGive) {
+  const Words nowhere = {"--model", in("nowhere"), "--dataset_name", in("nowhere"), "--metric_for_best_model"};
+  const auto refusal = [&](const Words& flags) {
+    Words all = nowhere;
+    all.insert(all.end(), flags.begin(), flags.end());
+    return error_of(all);
+  };
+  EXPECT_NE(refusal({"acuracy"}).find("--metric_for_best_model eval_acuracy is not measured"), std::string::npos)
+      << refusal({"acuracy"});
+  EXPECT_NE(refusal({"perplexity", "--loss_type", "dft"}).find("is not measured"), std::string::npos);
+  EXPECT_EQ(refusal({"perplexity"}), "no error");
+  SweptTask task(sft, base(), in("out"));
+  for (const char* loss : {"nll", "dft"}) {
+    train::TrainingArguments arguments;
+    arguments.token_loss.kind = std::string(loss) == "dft" ? nn::TokenLoss::Kind::kDft : nn::TokenLoss::Kind::kNll;
+    const std::string seen = task.run({"--loss_type", loss, "--eval_strategy", "steps", "--eval_steps", "2"});
+    const auto begin = seen.find("{'eval_");
+    ASSERT_NE(begin, std::string::npos) << seen;
+    const std::string row = seen.substr(begin, seen.find('}', begin) - begin);
+    std::string named;
+    for (const auto& name : evaluation_names(arguments)) named += (named.empty() ? "{'" : ", '") + name + "': ";
+    EXPECT_EQ(std::regex_replace(row, std::regex("': [^,]*"), "': "), named + ", 'epoch': ");
+  }
+}
+
+TEST_F(SftFlags, TheDtypeOfLoadingAgreesWithWhatComputes) {
+  const auto told = [](const Words& flags) {
+    Words all = {"--model", "m", "--dataset_name", "d"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    try {
+      const Words notes = notes_of(all);
+      return notes.empty() ? std::string() : notes[0];
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_EQ(told({"--dtype", "float32"}), "");
+  EXPECT_EQ(told({"--dtype", "bfloat16", "--bf16"}),
+            "--dtype bfloat16 has no effect: --bf16 says it; masters stay float32");
+  EXPECT_EQ(told({"--torch_dtype", "auto", "--bf16"}).substr(0, 28), "--dtype auto has no effect: ");
+  EXPECT_NE(told({"--dtype", "bfloat16"}).find("add --bf16"), std::string::npos);
+  EXPECT_NE(told({"--dtype", "bfloat16", "--fp16"}).find("add --bf16"), std::string::npos);
+  EXPECT_NE(told({"--dtype", "float16"}).find("expects one of"), std::string::npos);
+}
+
+TEST_F(SftFlags, LengthsMayBeNone) {
+  for (const Words& flags : {Words{"--pad_to_multiple_of", "auto"},
+                             {"--pad_to_multiple_of", "None"},
+                             {"--pad_to_multiple_of=8"},
+                             {"--max_length", "none"}}) {
+    Words all = {"--model", "m", "--dataset_name", "d"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    std::ostringstream quiet;
+    const auto options = parse_sft(all, quiet);
+    EXPECT_EQ(options->pad_to_multiple_of, flags[0].ends_with("8") ? 8 : 1);
+    EXPECT_EQ(options->data.max_length, flags[0] == "--max_length" ? 0 : 512);
+  }
 }
 
 TEST_F(SftFlags, WhatDoesNotCountIsSaid) {

@@ -1,7 +1,10 @@
 // The flags of the commands that do not train: each changes something, or says that it does not.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <sstream>
+#include <string_view>
 
 #include "cli/commands.h"
 #include "tasks/export.h"
@@ -135,6 +138,94 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--library_name", {"transformers"}, estimate},
                 {"--trust_remote_code", {}, estimate}},
                in("out"));
+}
+
+/// `tessera tokenize` over a row that stands on standard input.
+int tokenize_a_row(const Words& args, std::ostream& out, std::ostream& err) {
+  char name[] = "/tmp/tokenize_row_XXXXXX";
+  const int file = ::mkstemp(name), before = ::dup(STDIN_FILENO);
+  ::unlink(name);
+  constexpr std::string_view kRow = "\"one and one\"\n";
+  EXPECT_EQ(::write(file, kRow.data(), kRow.size()), static_cast<ssize_t>(kRow.size()));
+  ::lseek(file, 0, SEEK_SET);
+  ::dup2(file, STDIN_FILENO);
+  const int code = cli::tokenize_command(args, out, err);
+  ::dup2(before, STDIN_FILENO);
+  ::close(before);
+  ::close(file);
+  return code;
+}
+
+TEST_F(CommandFlags, OfTokenize) {
+  const Words tokenize = {"--tokenizer", kData + "/tokenizers/reference/bert"};
+  expect_cases(tokenize_a_row,
+               {{"--tokenizer", {kData + "/tiny_chat"}, tokenize}, {"--add_special_tokens", {"false"}, tokenize}},
+               in("out"));
+}
+
+TEST_F(CommandFlags, OfRender) {
+  const std::string row = R"({"messages": [{"role": "user", "content": "hi"}]})",
+                    rows = tasks::write_lines(in("rows.jsonl"), {row}),
+                    more = tasks::write_lines(in("more.jsonl"), {row, row}),
+                    shows = tasks::write_lines(in("eos.jinja"), {"{{ eos_token }}"});
+  const Words render = {"--template", shows, "--input", rows};
+  expect_cases(cli::render_command,
+               {{"--tokenizer", {kData + "/tiny_chat"}, render},
+                {"--template", {"chatml"}, render},
+                {"--template_name", {"other"}, {"--tokenizer", kData + "/tiny_chat", "--input", rows}},
+                {"--input", {more}, render}},
+               in("out"));
+}
+
+int config_default(const Words& args, std::ostream& out, std::ostream& err) {
+  Words words = {"default"};
+  words.insert(words.end(), args.begin(), args.end());
+  return cli::config_command(words, out, err);
+}
+
+TEST_F(CommandFlags, OfConfig) {
+  const Words file = {"--config_file", in("out/c.yaml")};
+  const auto with = [&](Words words) {
+    words.insert(words.begin(), file.begin(), file.end());
+    return words;
+  };
+  const Words two = with({"--num_machines", "2", "--num_processes", "2", "--main_process_ip", "10.0.0.1"});
+  expect_cases(config_default,
+               {{"--config_file", {in("out/other.yaml")}, file},
+                {"--num_processes", {"7"}, file},
+                {"--num_machines", {"1"}, two},
+                {"--machine_rank", {"1"}, two},
+                {"--main_process_ip", {"10.0.0.2"}, two},
+                {"--main_process_port", {"29501"}, file},
+                {"--same_network", {"false"}, file},
+                {"--rdzv_backend", {"c10d"}, file},
+                {"--cpu", {}, file},
+                {"--enable_cpu_affinity", {}, file},
+                {"--debug", {}, file},
+                {"--mixed_precision", {"bf16"}, file},
+                {"--main_training_function", {"train"}, file},
+                {"--distributed_type", {"MULTI_CPU"}, file},
+                {"--compute_environment", {"ELSEWHERE"}, file},
+                {"--dynamo_backend", {"inductor"}, file},
+                {"--use_fsdp", {"false"}, file},
+                {"--fsdp_version", {"2"}, file},
+                {"--fsdp_sharding_strategy", {"NO_SHARD"}, file},
+                {"--fsdp_reshard_after_forward", {"false"}, with({"--fsdp_version", "2"})},
+                {"--fsdp_auto_wrap_policy", {"NO_WRAP"}, file},
+                {"--fsdp_transformer_layer_cls_to_wrap", {"T5Block"}, file},
+                {"--fsdp_min_num_params", {"5"}, with({"--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"})},
+                {"--fsdp_backward_prefetch", {"BACKWARD_PRE"}, file},
+                {"--fsdp_forward_prefetch", {}, file},
+                {"--fsdp_state_dict_type", {"SHARDED_STATE_DICT"}, file},
+                {"--fsdp_offload_params", {}, file},
+                {"--fsdp_offload_folder", {in("out")}, file},
+                {"--fsdp_use_orig_params", {"false"}, file},
+                {"--fsdp_cpu_ram_efficient_loading", {"false"}, file},
+                {"--fsdp_sync_module_states", {"false"}, with({"--fsdp_cpu_ram_efficient_loading", "false"})},
+                {"--fsdp_activation_checkpointing", {}, file},
+                {"--fsdp_ignored_modules", {"lm_head"}, file},
+                {"--fsdp_shard_group_size", {"1"}, with({"--fsdp_sharding_strategy", "HYBRID_SHARD"})}},
+               in("out"), {"--gpu_ids"});  // of launches that use GPUs
 }
 
 }  // namespace
