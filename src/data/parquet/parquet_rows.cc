@@ -7,9 +7,14 @@
 #include <arrow/util/float16.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/column_page.h>
+#include <parquet/column_reader.h>
+#include <parquet/exception.h>
+#include <parquet/file_reader.h>
 #include <simdjson.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/row_limit.h"
 #include "chat/json.h"
@@ -143,7 +148,11 @@ class ParquetSource : public RowSource {
     parquet::arrow::FileReaderBuilder builder;
     require(builder.Open(std::make_shared<arrow::io::BufferReader>(std::move(buffer))));
     parquet::ArrowReaderProperties properties;
-    properties.set_batch_size(rows_together(*builder.raw_reader()->metadata()));
+    try {
+      properties.set_batch_size(rows_together(*builder.raw_reader()));
+    } catch (const parquet::ParquetException& e) {
+      throw DataError(fmt::format("{}: a damaged dictionary: {}", file, e.what()), file);
+    }
     reader_ = take(builder.properties(properties)->Build());
   }
 
@@ -168,19 +177,43 @@ class ParquetSource : public RowSource {
   }
 
  private:
-  /// As many rows as may lie in memory together, by the sizes that the file states of its row groups. DataError where
-  /// the rows of a group are too long.
-  std::int64_t rows_together(const parquet::FileMetaData& file) const {
+  /// As many rows as may lie in memory together, by the sizes that the file states of its row groups and by the longest
+  /// words of their dictionaries, which any number of rows may name. DataError where the rows of a group are too long.
+  std::int64_t rows_together(parquet::ParquetFileReader& reader) const {
     constexpr auto kBudget = static_cast<std::int64_t>(kMaxRowBytes);
+    const auto file = reader.metadata();
     std::int64_t rows = kRowsTogether, before = 0;
-    for (int g = 0; g < file.num_row_groups(); ++g) {
-      const auto group = file.RowGroup(g);
-      const std::int64_t bytes_per_row = group->total_byte_size() / std::max<std::int64_t>(1, group->num_rows());
+    for (int g = 0; g < file->num_row_groups(); ++g) {
+      const auto group = file->RowGroup(g);
+      const std::int64_t group_rows = std::max<std::int64_t>(1, group->num_rows());
+      std::int64_t bytes_per_row = group->total_byte_size() / group_rows;
       if (bytes_per_row > kBudget) fail_long_row(file_, before + 1);
+      for (int c = 0; c < group->num_columns(); ++c) {
+        const std::int64_t values_per_row = (group->ColumnChunk(c)->num_values() + group_rows - 1) / group_rows;
+        bytes_per_row += longest_word(reader, g, c) * values_per_row;
+      }
       rows = std::clamp<std::int64_t>(kBudget / std::max<std::int64_t>(1, bytes_per_row), 1, rows);
       before += group->num_rows();
     }
     return rows;
+  }
+
+  /// Of a column's dictionary in a row group, in bytes; 0: it has none of texts. Such a page holds lengths (32 bits,
+  /// little-endian), each followed by its word.
+  static std::int64_t longest_word(parquet::ParquetFileReader& reader, int group, int column) {
+    const auto chunk = reader.metadata()->RowGroup(group)->ColumnChunk(column);
+    if (chunk->type() != parquet::Type::BYTE_ARRAY || !chunk->has_dictionary_page()) return 0;
+    const auto pages = reader.RowGroup(group)->GetColumnPageReader(column);
+    const auto page = pages->NextPage();  // its bytes are the reader's
+    if (page == nullptr || page->type() != parquet::PageType::DICTIONARY_PAGE) return 0;
+    std::int64_t longest = 0;
+    for (std::int64_t at = 0; at + 4 <= page->size();) {
+      std::uint32_t length = 0;
+      std::memcpy(&length, page->data() + at, sizeof(length));
+      longest = std::max<std::int64_t>(longest, length);
+      at += 4 + static_cast<std::int64_t>(length);
+    }
+    return longest;
   }
 
   /// One row group after another: Arrow cannot join the dictionaries of two groups inside lists and structs.

@@ -1,4 +1,4 @@
-"""Writes rows.parquet and rows.jsonl (the same rows; run with pyarrow installed)."""
+"""Writes rows.parquet and rows.jsonl (the same rows), and one_word.parquet (1500 rows that name one word of 5 MiB); run with pyarrow installed."""
 
 import json
 from pathlib import Path
@@ -31,6 +31,8 @@ def main() -> None:
     with open(FOLDER / "rows.jsonl", "w", encoding="utf-8") as f:
         for row in rows():
             f.write(json.dumps(row, ensure_ascii=False) + "\n")
+    word = pa.DictionaryArray.from_arrays(pa.array([0] * 1500, pa.int32()), pa.array(["a" * (5 << 20)]))
+    pq.write_table(pa.table({"text": word}), FOLDER / "one_word.parquet", compression="zstd", store_schema=False)
 
 
 if __name__ == "__main__":

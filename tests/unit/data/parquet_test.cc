@@ -1,5 +1,6 @@
 // Parquet rows against the JSONL of the same rows, both written by tests/data/parquet/make_parquet.py.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "chat/json.h"
 #include "data/row_source.h"
@@ -33,6 +34,22 @@ TEST(Parquet, RowsAreThoseOfTheSameJsonl) {
   }
   EXPECT_FALSE(parquet->next(got));
   EXPECT_FALSE(parquet->next(got));
+}
+
+// 1500 rows name one word of 5 MiB: all together they would take 7 GiB.
+TEST(Parquet, AWordThatManyRowsNameIsNotMultipliedInMemory) {
+  const auto peak_mib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss >> 10;
+  };
+  const auto rows = open_if_built(std::string(TESSERA_TEST_DATA) + "/parquet/one_word.parquet");
+  if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
+  const auto before = peak_mib();
+  SourceRow row;
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(rows->next(row));
+  EXPECT_EQ(row.object->find(std::string_view("text"))->text().size(), 5U << 20);
+  EXPECT_LT(peak_mib() - before, 1024);
 }
 
 }  // namespace
