@@ -143,6 +143,7 @@ std::string to_yaml(const AccelerateConfig& config) {
     if (key.starts_with("fsdp_") && !alias && !text.empty()) out += fmt::format("  {}: {}\n", key, yaml_text(text));
   }
   out += fmt::format("machine_rank: {}\n", config.machine_rank);
+  if (config.num_machines > 1) out += fmt::format("main_process_ip: {}\n", yaml_text(config.main_process_ip));
   out += fmt::format("main_process_port: {}\n", config.main_process_port);
   out += fmt::format("mixed_precision: '{}'\n", name_of(config.mixed_precision));
   out += fmt::format("num_machines: {}\nnum_processes: {}\n", config.num_machines, config.num_processes);
