@@ -50,10 +50,10 @@ Blueprint backbone(const BertConfig& c) {
 
 /// RoBERTa's has two layers, BERT's one behind the pooler.
 Blueprint classifier(const BertConfig& c) {
-  if (!c.roberta) return linear("classifier", c.hidden_size, c.num_labels, Bias::kWith);
+  if (!c.roberta) return linear("classifier", c.hidden_size, c.classifier.num_labels, Bias::kWith);
   return {.name = "classifier",
           .parts = {linear("dense", c.hidden_size, c.hidden_size, Bias::kWith),
-                    linear("out_proj", c.hidden_size, c.num_labels, Bias::kWith)}};
+                    linear("out_proj", c.hidden_size, c.classifier.num_labels, Bias::kWith)}};
 }
 
 /// The head's bias stands in itself; its matrix is the word table where it is tied.

@@ -8,22 +8,11 @@ namespace {
 BertHead head_of(const ConfigReader& in, const std::string& prefix) {
   const auto names = in.get<std::vector<std::string>>("architectures", {});
   const auto name = names.empty() ? prefix + "ForMaskedLM" : names.front();
-  if (name.ends_with("ForSequenceClassification")) return BertHead::kSequenceClassification;
+  if (is_classifier(in)) return BertHead::kSequenceClassification;
   if (name.ends_with("ForMaskedLM") || name.ends_with("ForPreTraining")) return BertHead::kMaskedLm;
   throw ConfigError(in.file() + ": architecture '" + name + "' is not built; known are " + prefix +
                         "ForSequenceClassification and " + prefix + "ForMaskedLM",
                     "architectures");
-}
-
-ProblemType problem_of(const ConfigReader& in) {
-  const auto name = in.get<std::string>("problem_type", "");
-  if (name.empty()) return ProblemType::kByLabels;
-  if (name == "regression") return ProblemType::kRegression;
-  if (name == "single_label_classification") return ProblemType::kSingleLabel;
-  if (name == "multi_label_classification") return ProblemType::kMultiLabel;
-  throw ConfigError(in.file() + ": problem_type '" + name +
-                        "' is none of regression, single_label_classification, multi_label_classification",
-                    "problem_type");
 }
 
 BertPositions positions_of(const ConfigReader& in) {
@@ -63,9 +52,7 @@ BertConfig parse_bert_config(const ConfigReader& in) {
   c.norm_eps = in.get<double>("layer_norm_eps", 1e-12);
   c.initializer_range = in.get<double>("initializer_range", 0.02);
   c.activation = parse_activation(in, "hidden_act", "gelu");
-  const bool listed = in.has("id2label") && in.at("id2label").is_object();
-  c.num_labels = in.positive("num_labels", listed ? static_cast<std::int64_t>(in.at("id2label").size()) : 2);
-  c.problem = problem_of(in);
+  c.classifier = parse_classifier(in);
   c.tied = in.get<bool>("tie_word_embeddings", true);
   c.stored_dtype = stored_dtype(in);
   c.positions = positions_of(in);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/layer_kinds.h"
+#include "families/classifier.h"
 #include "families/config_reader.h"
 
 namespace tessera::families {
@@ -10,9 +11,6 @@ namespace tessera::families {
 enum class BertHead { kSequenceClassification, kMaskedLm };
 /// How tokens learn where they are (transformers' position_embedding_type).
 enum class BertPositions { kAbsolute, kRelativeKey, kRelativeKeyQuery };
-/// How a classifier's loss reads its labels; kByLabels: a single number is a regression, integers are classes, others
-/// are independent labels.
-enum class ProblemType { kByLabels, kRegression, kSingleLabel, kMultiLabel };
 
 /// What config.json says of a BERT, RoBERTa or XLM-RoBERTa (names and defaults: transformers' BertConfig).
 struct BertConfig {
@@ -26,8 +24,7 @@ struct BertConfig {
   double hidden_dropout = 0.1, attention_dropout = 0.1, classifier_dropout = 0.1;
   double norm_eps = 1e-12, initializer_range = 0.02;
   Activation activation = Activation::kGelu;
-  std::int64_t num_labels = 2;
-  ProblemType problem = ProblemType::kByLabels;
+  ClassifierConfig classifier;
   bool tied = true;                  // the masked-LM head's matrix is the word table
   std::string stored_dtype = "F32";  // as safetensors spells it
 

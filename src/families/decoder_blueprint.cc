@@ -84,7 +84,9 @@ Blueprint base(const DecoderConfig& c) {
 
 Blueprint blueprint(const DecoderConfig& c) {
   Blueprint out{.parts = {base(c)}};
-  if (!c.tied) {
+  if (c.classifier) {
+    out.parts.push_back(linear("score", c.embedding_size, c.classifier->num_labels, Bias::kNone));
+  } else if (!c.tied) {
     out.parts.push_back(linear(c.names.head, c.embedding_size, c.vocab_size, bias_if(c.head_bias)));
   } else if (c.head_bias) {
     out.parts.push_back({.name = c.names.head, .parameters = {{"bias", {c.vocab_size}}}});

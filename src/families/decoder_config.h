@@ -2,10 +2,12 @@
 // Everything in which decoder families differ, as data. A family's file fills it in from config.json; the skeleton
 // (decoder_*.cc) builds any of them.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/layer_kinds.h"
+#include "families/classifier.h"
 #include "families/rotary_settings.h"
 
 namespace tessera::families {
@@ -95,11 +97,13 @@ struct DecoderConfig {
   bool transposed_weights = false;  // GPT-2's Conv1D: [in, out]
   double embedding_scale = 1.0;
   bool tied = false, head_bias = false;
+  std::optional<ClassifierConfig> classifier;  // set: a head "score" without bias instead of that of a language model
   double logit_softcap = 0, logit_scale = 1.0;
   double embedding_dropout = 0, residual_dropout = 0, attention_dropout = 0;
 
   std::int64_t padding_idx = -1;  // row of the token table without a gradient through the lookup; -1: none
-  std::int64_t pad_token_id = 0, bos_token_id = 1, eos_token_id = 2;
+  std::int64_t pad_token_id = -1, bos_token_id = 1, eos_token_id = 2;
+  std::optional<std::int64_t> given_pad_token_id;  // unset: neither config.json nor the family has one
   std::int64_t max_positions = 0;
   double initializer_range = 0.02;
   double output_initializer_range = 0;  // of the projections that end a branch; 0: the same
@@ -107,5 +111,8 @@ struct DecoderConfig {
   std::vector<std::string> lora_targets;
   bool operator==(const DecoderConfig&) const = default;
 };
+
+/// The class of the family with a classification head: "LlamaForSequenceClassification".
+std::string classifier_class(const DecoderConfig& config);
 
 }  // namespace tessera::families

@@ -72,6 +72,11 @@ std::int64_t padding_row(const ConfigReader& in, std::int64_t fallback, std::int
       "pad_token_id");
 }
 
+std::string classifier_class(const DecoderConfig& config) {
+  const std::string& base = config.classes.base;  // "LlamaModel"
+  return base.substr(0, base.rfind("Model")) + "ForSequenceClassification";
+}
+
 void finish(const ConfigReader& in, DecoderConfig& c) {
   if (c.embedding_size == 0) c.embedding_size = c.hidden_size;
   const auto layers = static_cast<std::size_t>(c.num_layers);
@@ -79,10 +84,13 @@ void finish(const ConfigReader& in, DecoderConfig& c) {
   if (c.attention_window.empty()) c.attention_window.assign(layers, 0);
   c.bos_token_id = in.token("bos_token_id", c.bos_token_id);
   c.eos_token_id = in.token("eos_token_id", c.eos_token_id);
+  const bool has_pad = in.contains("pad_token_id") ? in.has("pad_token_id") : c.pad_token_id >= 0;
+  if (has_pad) c.given_pad_token_id = in.token("pad_token_id", c.pad_token_id);
   c.pad_token_id = in.token("pad_token_id", c.pad_token_id >= 0 ? c.pad_token_id : c.eos_token_id);
   if (c.pad_token_id < 0) c.pad_token_id = c.padding_idx >= 0 ? c.padding_idx : c.eos_token_id;
   c.initializer_range = in.get<double>("initializer_range", c.initializer_range);
   c.stored_dtype = stored_dtype(in);
+  if (is_classifier(in)) c.classifier = parse_classifier(in);
 }
 
 }  // namespace tessera::families

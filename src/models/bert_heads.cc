@@ -1,11 +1,10 @@
 #include <ATen/ops/argmax.h>
-#include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tensor.h>
 
 #include "models/bert_model.h"
 #include "models/build_parts.h"
+#include "models/classification_loss.h"
 #include "nn/container.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
@@ -17,12 +16,6 @@ namespace {
 
 double normalizer(const ModelInput& in) {
   return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
-}
-
-/// The keys of draws for these of the tokens.
-at::Tensor keys_at(const at::Tensor& places) {
-  const auto& keys = tensor::random_state().rows;
-  return keys.defined() ? keys.index_select(0, tensor::on_host(places)) : keys;
 }
 
 /// dropout, dense, tanh, dropout, out_proj.
@@ -59,30 +52,6 @@ BertForSequenceClassification::BertForSequenceClassification(const families::Ber
   classifier_ = add_linear(*this, plan, "classifier", dtype);
 }
 
-at::Tensor BertForSequenceClassification::loss(const at::Tensor& logits, const at::Tensor& labels,
-                                               double normalizer) const {
-  auto problem = config_.problem;
-  if (problem == families::ProblemType::kByLabels) {
-    problem = config_.num_labels == 1             ? families::ProblemType::kRegression
-              : labels.scalar_type() == at::kLong ? families::ProblemType::kSingleLabel
-                                                  : families::ProblemType::kMultiLabel;
-  }
-  const auto scores = logits.to(at::kFloat);
-  at::Tensor sum;
-  if (problem == families::ProblemType::kSingleLabel) {
-    sum = at::cross_entropy_loss(scores, labels.flatten(), {}, at::Reduction::Sum, -100);
-  } else if (labels.numel() != scores.numel()) {
-    throw DataError("the classifier has " + std::to_string(config_.num_labels) + " outputs a row, the labels are " +
-                    std::to_string(labels.numel()) + " numbers for " + std::to_string(scores.size(0)) + " rows");
-  } else if (problem == families::ProblemType::kRegression) {
-    sum = at::mse_loss(scores, labels.view_as(scores).to(at::kFloat), at::Reduction::Sum);
-  } else {
-    sum =
-        at::binary_cross_entropy_with_logits(scores, labels.view_as(scores).to(at::kFloat), {}, {}, at::Reduction::Sum);
-  }
-  return (sum / normalizer).to(logits.scalar_type());
-}
-
 void BertForSequenceClassification::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
                                                ModelOutput& out) {
   const auto places = at::tensor(batch.rows->begin, at::TensorOptions().dtype(at::kLong));
@@ -91,7 +60,7 @@ void BertForSequenceClassification::apply_head(const ModelInput& in, const Packe
   if (backbone_->pooler()) first = (*dropout_)((*backbone_->pooler())(first));
   const auto logits = (*classifier_)(first);
   if (in.labels.defined()) {
-    out.loss = loss(logits, in.labels, normalizer(in));
+    out.loss = classification_loss(logits, in.labels, config_.classifier, normalizer(in));
     if (!is_training()) out.predictions = at::argmax(logits.detach(), -1);
   }
   if (in.want_logits) out.logits = logits;

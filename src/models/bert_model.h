@@ -51,11 +51,10 @@ class BertForSequenceClassification : public BertModel {
   std::string class_name() const override { return config_.class_prefix + "ForSequenceClassification"; }
 
  protected:
-  /// in.labels: [B] classes; or [B] or [B, num_labels] numbers (regression, independent labels).
+  /// in.labels as in classification_loss().
   void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden, ModelOutput& out) override;
 
  private:
-  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels, double normalizer) const;
   std::shared_ptr<nn::Dropout> dropout_;
   std::shared_ptr<nn::Layer> classifier_;  // a Linear, or RoBERTa's two
 };

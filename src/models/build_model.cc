@@ -8,6 +8,7 @@
 #include "models/bert_model.h"
 #include "models/causal_lm.h"
 #include "models/check_sizes.h"
+#include "models/decoder_classifier.h"
 #include "models/gguf_model.h"
 #include "models/t5_model.h"
 
@@ -27,16 +28,17 @@ std::shared_ptr<Model> build(const families::T5Config& t5, at::ScalarType dtype,
 }
 
 std::shared_ptr<Model> build(const families::DecoderConfig& c, at::ScalarType dtype, ModelConfig& out) {
-  out.kind = ModelKind::kCausal;
+  out.kind = c.classifier ? ModelKind::kSequenceClassification : ModelKind::kCausal;
   out.no_split_classes = {c.classes.layer};
   out.default_lora_targets = c.lora_targets;
   out.vocab_size = c.vocab_size;
   out.pad_token_id = c.pad_token_id;
   out.eos_token_id = c.eos_token_id;
   out.decoder_start_token_id = c.bos_token_id;
-  out.task_type = "CAUSAL_LM";
+  out.task_type = c.classifier ? "SEQ_CLS" : "CAUSAL_LM";
   out.output_embedding = c.names.head;
   out.max_positions = c.position == families::PositionKind::kLearned ? c.position_rows : 0;
+  if (c.classifier) return std::make_shared<DecoderClassifier>(c, dtype);
   return std::make_shared<CausalLm>(c, dtype);
 }
 

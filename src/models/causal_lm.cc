@@ -77,6 +77,7 @@ CausalLm::CausalLm(families::DecoderConfig config, at::ScalarType dtype)
   if (config_.position == families::PositionKind::kLinearBias) slopes_ = linear_bias_slopes(config_.num_heads);
   const auto plan = families::blueprint(config_);
   build_base(*make_path(*this, config_.names.base, config_.classes.base), plan.at(config_.names.base), dtype);
+  if (config_.classifier) return;  // the head is the derived class's
   if (!config_.tied) {
     lm_head_ = add_linear(*this, plan, config_.names.head, dtype);
   } else if (config_.head_bias) {
@@ -192,18 +193,22 @@ ModelOutput CausalLm::step(const ModelInput& in) {
   return out;
 }
 
+CausalLm::Pass CausalLm::decode(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot) {
+  const auto layout = layout_of(batch, in.attention_mask);
+  const bool noisy = in.embedding_noise > 0 && is_training();
+  const auto embedded = embed(batch.packed.pack(in.input_ids), batch.positions, slot,
+                              noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
+  return run(embedded, layout, nullptr, in.want_hidden);
+}
+
 ModelOutput CausalLm::forward_impl(ModelInput in) {
   if (in.cache) return step(in);
   const auto batch = make_decoder_batch(in, config_.positions_count_visible);
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   const tensor::PassScope draws(keys.defined() ? batch.packed.pack(keys) : keys, in.first_draw);
-  const auto layout = layout_of(batch, in.attention_mask);
   const bool shares = config_.tied && loss_is_fused(in);
   const auto slot = shares ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
-  const bool noisy = in.embedding_noise > 0 && is_training();
-  const auto embedded = embed(batch.packed.pack(in.input_ids), batch.positions, slot,
-                              noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
-  const auto pass = run(embedded, layout, nullptr, in.want_hidden);
+  const auto pass = decode(in, batch, slot);
   ModelOutput out;
   for (const auto& state : pass.states) out.hidden.push_back(batch.packed.unpack(state));
   if (in.labels.defined()) {

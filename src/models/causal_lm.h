@@ -30,11 +30,16 @@ class CausalLm : public Model {
  protected:
   ModelOutput forward_impl(ModelInput in) override;
 
- private:
   struct Pass {  // what the layers leave behind
     at::Tensor hidden;
     std::vector<at::Tensor> states, router_logits;
   };
+  /// From ids to the final states; noise and random numbers as `in` and the caller's scope say.
+  Pass decode(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot);
+
+  families::DecoderConfig config_;
+
+ private:
   void build_base(torch::nn::Module& base, const families::Blueprint& plan, at::ScalarType dtype);
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot,
                    const at::Tensor& noise);
@@ -51,7 +56,6 @@ class CausalLm : public Model {
   void loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
             ModelOutput& out);
 
-  families::DecoderConfig config_;
   nn::TokenLoss token_loss_;
   RotaryCache rotary_;
   at::Tensor slopes_;     // [H] float32, linear biases only

@@ -46,10 +46,9 @@ nn::SequenceRows documents(const at::Tensor& position_ids) {
   return rows;
 }
 
-// Whether a label would be predicted at a position that packing removes.
-bool loses_labels(const at::Tensor& labels, const PackedBatch& packed) {
-  if (!labels.defined() || !packed.index.defined()) return false;
-  const auto counts = labels.ne(-100);
+// Whether packing removes a position of these, [B, S] bool.
+bool loses(const PackedBatch& packed, const at::Tensor& counts) {
+  if (!counts.defined() || !packed.index.defined()) return false;
   return counts.sum().item<std::int64_t>() != packed.pack(counts).sum().item<std::int64_t>();
 }
 
@@ -70,7 +69,7 @@ at::Tensor default_positions(const ModelInput& in, bool count_visible) {
 
 }  // namespace
 
-DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible) {
+DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible, const at::Tensor& needed) {
   if (!in.input_ids.defined() || in.input_ids.dim() != 2)
     throw DataError("a causal model needs input_ids of shape [rows, length]");
   check_shape(in.attention_mask, in.input_ids, "attention_mask");
@@ -79,7 +78,7 @@ DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible) {
   DecoderBatch out;
   out.packed = pack_batch(in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   auto labels = in.labels.defined() ? shifted(in.labels) : at::Tensor();
-  if (loses_labels(labels, out.packed)) out.packed = with_padding(in.attention_mask);
+  if (loses(out.packed, labels.defined() ? labels.ne(-100) : needed)) out.packed = with_padding(in.attention_mask);
   out.documents = in.position_ids.defined() && !in.attention_mask.defined();
   if (out.documents) out.packed.rows = std::make_shared<nn::SequenceRows>(documents(in.position_ids));
   const auto positions = in.position_ids.defined() ? in.position_ids : default_positions(in, count_visible);

@@ -13,8 +13,9 @@ struct DecoderBatch {
   at::Tensor labels;  // [tokens] int64, the label that each token predicts (shifted by one); undefined without labels
 };
 
-/// Padding stays in where a padded position predicts a label, and where the mask has holes. count_visible: positions
+/// Padding stays in where a padded position predicts a label or is `needed` ([B, S] bool, or undefined), and where the
+/// mask has holes. count_visible: positions
 /// without position_ids are cumsum(mask) - 1, not the column. DataError for shapes that do not fit.
-DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible);
+DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible, const at::Tensor& needed = {});
 
 }  // namespace tessera::models

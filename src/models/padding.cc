@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tensor/device.h"
+#include "tensor/rng.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -18,6 +19,11 @@ at::Tensor PackedBatch::pack(const at::Tensor& x) const {
 at::Tensor PackedBatch::unpack(const at::Tensor& x) const {
   const auto flat = index.defined() ? at::zeros({batch * length, x.size(1)}, x.options()).index_copy(0, index, x) : x;
   return flat.view({batch, length, x.size(1)});
+}
+
+at::Tensor keys_at(const at::Tensor& places) {
+  const auto& keys = tensor::random_state().rows;
+  return keys.defined() ? keys.index_select(0, tensor::on_host(places)) : keys;
 }
 
 PackedBatch pack_batch(const at::Tensor& mask_in, std::int64_t batch, std::int64_t length) {

@@ -25,6 +25,9 @@ struct PackedBatch {
 /// padding before the first token not counted. [B, S] int64 on the CPU; undefined for undefined row_ids.
 at::Tensor token_keys(const at::Tensor& row_ids, const at::Tensor& mask, std::int64_t batch, std::int64_t length);
 
+/// The keys of draws (tensor/rng.h) for these of the tokens, int64 places; undefined where there are none.
+at::Tensor keys_at(const at::Tensor& places);
+
 /// mask: [B, S] int64 0/1 or undefined. Distances between tokens stay those of the padded rows.
 PackedBatch pack_batch(const at::Tensor& mask, std::int64_t batch, std::int64_t length);
 

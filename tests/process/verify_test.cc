@@ -36,16 +36,17 @@ TEST_P(VerifyModels, EqualTheReferenceOnOneTwoAndThreeRanks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, VerifyModels,
-                         testing::Values("A_models/t5_v1_0", "A_models/t5_v1_0/bin", "A_models/t5_v1_0/fp16",
-                                         "A_models/t5_v1_1", "A_models/t5_long", "A_models/mt5", "A_models/generate_t5",
-                                         "A_models/llama_gqa_rope3", "A_models/gemma2", "A_models/mixtral",
-                                         "A_models/gpt2", "A_models/opt_postnorm_proj", "A_models/falcon_new",
-                                         "A_models/generate_llama", "A_models/logits_processors", "B_train/t5_full",
-                                         "B_train/t5_lora_qv", "B_train/t5u_dora_save_head",
-                                         "B_train/t5_layers_patterns", "A_models/bert_mlm", "A_models/roberta_cls",
-                                         "B_train/bert_lora_cls", "B_train/gpt2_lora", "B_train/llama_dora",
-                                         "B_train/llama_lora_embed", "B_train/hf_trainer"));
+INSTANTIATE_TEST_SUITE_P(
+    Goldens, VerifyModels,
+    testing::Values("A_models/t5_v1_0", "A_models/t5_v1_0/bin", "A_models/t5_v1_0/fp16", "A_models/t5_v1_1",
+                    "A_models/t5_long", "A_models/mt5", "A_models/generate_t5", "A_models/llama_gqa_rope3",
+                    "A_models/gemma2", "A_models/mixtral", "A_models/gpt2", "A_models/opt_postnorm_proj",
+                    "A_models/falcon_new", "A_models/generate_llama", "A_models/logits_processors", "B_train/t5_full",
+                    "B_train/t5_lora_qv", "B_train/t5u_dora_save_head", "B_train/t5_layers_patterns",
+                    "A_models/bert_mlm", "A_models/roberta_cls", "B_train/bert_lora_cls", "B_train/gpt2_lora",
+                    "B_train/llama_dora", "B_train/llama_lora_embed", "B_train/hf_trainer",
+                    "K_preference/cls_bert_multilabel", "K_preference/cls_gpt2", "K_preference/cls_llama",
+                    "K_preference/cls_llama_multilabel", "K_preference/cls_qwen2"));
 
 TEST(Verify, EveryGatherFormGivesTheReference) {
   for (const char* form : {"copy", "shared", "mapped"}) {

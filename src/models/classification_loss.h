@@ -1,0 +1,14 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "families/classifier.h"
+
+namespace tessera::models {
+
+/// transformers' ForSequenceClassificationLoss: sum of the rows' losses / normalizer, a scalar of the logits' dtype.
+/// logits: [B, num_labels]; labels: [B] classes (int64, -100 ignored), or [B] or [B, num_labels] numbers (regression,
+/// independent labels). DataError where the labels do not fit.
+at::Tensor classification_loss(const at::Tensor& logits, const at::Tensor& labels,
+                               const families::ClassifierConfig& config, double normalizer);
+
+}  // namespace tessera::models
