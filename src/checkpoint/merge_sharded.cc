@@ -1,7 +1,8 @@
-// Adapters of a sharded model, merged into its weights or measured against them, one unit at a time.
+// Adapters of a sharded model, merged into its weights or initialised from them, one unit at a time.
 #include <ATen/core/grad_mode.h>
 
 #include <map>
+#include <set>
 
 #include "checkpoint/pretrained.h"
 #include "peft/merge.h"
@@ -9,60 +10,49 @@
 namespace tessera::checkpoint {
 namespace {
 
-/// Slots by the name of their weight, and the whole values of every adapter.
-struct Adapters {
-  std::map<std::string, peft::Slot> slots;
-  std::map<std::string, at::Tensor> values;
-
-  peft::AdapterValues of(const peft::Slot& slot) const {
-    const auto magnitude = values.find(slot.name_of_magnitude());
-    return {values.at(slot.name_of_a()), values.at(slot.name_of_b()),
-            magnitude == values.end() ? at::Tensor() : magnitude->second};
-  }
-};
-
-Adapters gather_adapters(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module) {
-  Adapters out;
-  for (auto& slot : peft::adapted_slots(module)) {
-    const auto weight = slot.name + ".weight";
-    out.slots.emplace(weight, std::move(slot));
-  }
-  model.visit_full([&](const std::string& name, const at::Tensor& t) { out.values[name] = t.clone(); },
-                   peft::is_adapter_parameter);
+peft::Values gather(fsdp::FullyShardedDataParallel& model, const std::set<std::string>& names) {
+  peft::Values out;
+  model.visit_full([&](const std::string& name, const at::Tensor& t) { out[name] = t.clone(); },
+                   [&](const std::string& name) { return names.contains(name); });
   return out;
+}
+
+void write_slices(fsdp::FullyShardedDataParallel& model, const peft::Values& values) {
+  for (const auto& view : model.shards()) {
+    const auto it = values.find(view.name);
+    if (it != values.end() && view.local.numel() > 0)
+      view.local.copy_(it->second.flatten().narrow(0, view.offset, view.local.numel()));
+  }
+  model.mark_updated();
 }
 
 }  // namespace
 
-void visit_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module,
+void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) {
-  const Adapters adapters = gather_adapters(model, module);
-  model.visit_full(
-      [&](const std::string& name, const at::Tensor& tensor) {
-        const auto slot = adapters.slots.find(name);
-        visit(name, slot == adapters.slots.end()
-                        ? tensor
-                        : peft::merged_weight(slot->second, tensor, adapters.of(slot->second)));
-      },
-      [](const std::string& name) { return !peft::is_adapter_parameter(name); });
+  const auto adapters = nn::adapter_parameters(adapted.module);
+  const peft::Merger merger(adapted.module, adapted.method, gather(model, adapters));
+  model.visit_full([&](const std::string& name, const at::Tensor& tensor) { visit(name, merger.merged(name, tensor)); },
+                   [&](const std::string& name) { return !adapters.contains(name); });
 }
 
-void initialise_magnitudes(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module) {
+void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, std::uint64_t seed) {
   const at::NoGradGuard no_grad;
-  const Adapters adapters = gather_adapters(model, module);
-  std::map<std::string, at::Tensor> norms;  // by the magnitude's name
+  std::multimap<std::string, peft::FromWeight> jobs;  // by the weight's name
+  for (auto& job : adapted.method.from_weights(adapted.module, seed)) {
+    auto weight = job.weight;
+    jobs.emplace(std::move(weight), std::move(job));
+  }
+  if (jobs.empty()) return;
+  const auto adapters = gather(model, nn::adapter_parameters(adapted.module));
+  peft::Values values;
   model.visit_full(
       [&](const std::string& name, const at::Tensor& weight) {
-        const auto& slot = adapters.slots.at(name);
-        norms[slot.name_of_magnitude()] = peft::merged_norms(slot, weight, adapters.of(slot));
+        for (auto [job, end] = jobs.equal_range(name); job != end; ++job)
+          values.merge(job->second.values(weight, adapters));
       },
-      [&](const std::string& name) { return adapters.slots.contains(name); });
-  for (const auto& view : model.shards()) {
-    const auto it = norms.find(view.name);
-    if (it != norms.end() && view.local.numel() > 0)
-      view.local.copy_(it->second.narrow(0, view.offset, view.local.numel()));
-  }
-  model.mark_updated();
+      [&](const std::string& name) { return jobs.contains(name); });
+  write_slices(model, values);
 }
 
 }  // namespace tessera::checkpoint

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 OpenedState opened(std::shared_ptr<io::TensorSource> source, std::string found) {
   const auto& infos = source->tensors();
   const bool adapter = !infos.empty() && std::all_of(infos.begin(), infos.end(), [](const io::TensorInfo& info) {
-    return info.name.starts_with("base_model.model.") || info.name.find(".lora_") != std::string::npos;
+    return info.name.starts_with("base_model.") || info.name.find(".lora_") != std::string::npos ||
+           info.name == "prompt_embeddings";
   });
   return {adapter ? OpenedState::Kind::kAdapter : OpenedState::Kind::kModel, std::move(source), std::move(found)};
 }

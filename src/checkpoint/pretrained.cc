@@ -4,13 +4,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/file.h"
 #include "checkpoint/save_slices.h"
 #include "io/tensor_source.h"
+#include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
-#include "peft/slots.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -64,17 +65,13 @@ void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
   if (!later) throw_failure_of_any(model.group(), queue.take_failure(), file.folder);
 }
 
-/// The dtype of the model as transformers sees it: that of its first floating tensor.
-std::optional<at::ScalarType> dtype_of(const fsdp::FullyShardedDataParallel& model, const SaveOptions& options) {
+/// The dtype of the model as transformers sees it: that of its first floating tensor outside adapters.
+std::optional<at::ScalarType> dtype_of(const fsdp::FullyShardedDataParallel& model, const SaveOptions& options,
+                                       const std::set<std::string>& adapters = {}) {
   if (options.dtype) return options.dtype;
   for (const auto& view : model.shards())
-    if (at::isFloatingType(view.dtype) && !peft::is_adapter_parameter(view.name)) return view.dtype;
+    if (at::isFloatingType(view.dtype) && !adapters.contains(view.name)) return view.dtype;
   return std::nullopt;
-}
-
-std::vector<std::string> base_name(const std::string& parameter) {
-  if (peft::is_adapter_parameter(parameter)) return {};
-  return {parameter};
 }
 
 }  // namespace
@@ -96,10 +93,11 @@ void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& o
   if (!queue) throw_failure_of_any(model.group(), now.take_failure(), folder);
 }
 
-void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
-                  const SaveOptions& options, const std::string& folder, SaveQueue* queue) {
+void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
+                  const std::string& folder, SaveQueue* queue) {
   std::map<std::string, std::vector<std::string>> names;
-  for (auto& entry : peft::adapter_entries(module, config)) names[entry.parameter].push_back(entry.file_name);
+  for (auto& entry : peft::adapter_entries(adapted.module, adapted.method))
+    names[entry.parameter].push_back(entry.file_name);
   const auto names_in_file = [&](const std::string& parameter) {
     const auto it = names.find(parameter);
     return it == names.end() ? std::vector<std::string>() : it->second;
@@ -109,20 +107,24 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule&
       [&](const Visit& visit) {
         model.visit_full(visit, [&](const std::string& name) { return names.contains(name); });
       },
-      [=, tokenizer = options.files.tokenizer] {
-        write_file_atomically(folder + "/adapter_config.json", peft::adapter_config_json(config));
+      [=, tokenizer = options.files.tokenizer, config = peft::adapter_config_json(adapted.method)] {
+        write_file_atomically(folder + "/adapter_config.json", config);
         copy_model_files({.model = {}, .tokenizer = tokenizer}, folder);
       },
       queue);
 }
 
-void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const SaveOptions& options,
+void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
                  const std::string& folder, Head head) {
+  const auto adapters = nn::adapter_parameters(adapted.module);
+  const NamesInFile base_names = [&](const std::string& parameter) {
+    return adapters.contains(parameter) ? std::vector<std::string>() : std::vector{parameter};
+  };
   const ConfigChanges changes{
-      .vocab_size = options.vocab_size, .dtype = dtype_of(model, options), .untied = head == Head::kUntied};
+      .vocab_size = options.vocab_size, .dtype = dtype_of(model, options, adapters), .untied = head == Head::kUntied};
   save(
-      model, {folder, "model.safetensors", base_name, options.dtype},
-      [&](const Visit& visit) { visit_merged(model, module, visit); },
+      model, {folder, "model.safetensors", base_names, options.dtype},
+      [&](const Visit& visit) { visit_merged(model, adapted, visit); },
       [&] { copy_model_files(options.files, folder, changes); });
 }
 

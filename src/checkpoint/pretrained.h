@@ -9,7 +9,7 @@
 
 #include "checkpoint/model_files.h"
 #include "checkpoint/save_queue.h"
-#include "peft/lora.h"
+#include "peft/method.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::checkpoint {
@@ -27,24 +27,31 @@ struct SaveOptions {
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& options, const std::string& folder,
                      SaveQueue* queue = nullptr);
 
+/// What a sharded model with adapters is made of: the module, and AdapterReport's method.
+struct AdaptedModule {
+  const nn::HookedModule& module;
+  const peft::PeftMethod& method;
+};
+
 /// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors, as PEFT writes them, and the
-/// tokenizer. `module`: the one that `model` shards. config: LoraReport's.
-void save_adapter(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const peft::LoraConfig& config,
-                  const SaveOptions& options, const std::string& folder, SaveQueue* queue = nullptr);
+/// tokenizer.
+void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
+                  const std::string& folder, SaveQueue* queue = nullptr);
 
 /// Collective. Calls visit(name, tensor) on every rank for every parameter that is not an adapter's, whole and with its
 /// adapter merged in (float32 sums, the weight's dtype), one unit at a time; besides, each rank holds the adapters.
-void visit_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module,
+/// ConfigError where the method is no change of weights.
+void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
 
-/// kUntied: the head was given a matrix of its own (peft::LoraReport::untied), which config.json then says.
+/// kUntied: the head was given a matrix of its own (peft::AdapterReport::untied), which config.json then says.
 enum class Head { kAsInBase, kUntied };
 
 /// Collective; rank 0 writes. As save_pretrained(), with the adapters merged into the weights. The model keeps them.
-void save_merged(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const SaveOptions& options,
+void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
                  const std::string& folder, Head head = Head::kAsInBase);
 
-/// Collective. DoRA magnitudes of a model sharded before its weights were known: norms of W + scaling B A.
-void initialise_magnitudes(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module);
+/// Collective. First values of new adapters that depend on the weights (peft::PeftMethod::from_weights).
+void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, std::uint64_t seed);
 
 }  // namespace tessera::checkpoint

@@ -120,7 +120,7 @@ struct BuildOptions {
 std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* config, const BuildOptions& options = {});
 
 /// Unsharded: allocates every detached parameter and reads it from the source. DataError names what is missing, has
-/// another shape, or is in the source but not in the model. Adapters (lora_*) are left as they are.
+/// another shape, or is in the source but not in the model. Adapters are left as they are.
 void load_weights(nn::HookedModule& model, const io::TensorSource& source);
 
 /// Unsharded: allocates every detached parameter with the family's initialisation. Values depend on (seed, name,

@@ -5,14 +5,11 @@
 #include "models/model.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/adapter.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::models {
 namespace {
-
-bool is_adapter(const std::string& name) {
-  return name.find(".lora_") != std::string::npos;
-}
 
 std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
@@ -33,8 +30,9 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
   std::vector<std::string> missing;
   bool has_head = false;
   const NamesInFiles names(model);
+  const auto adapters = nn::adapter_parameters(model);
   for (auto& item : model.named_parameters()) {
-    if (is_adapter(item.key())) continue;
+    if (adapters.contains(item.key())) continue;
     has_head = has_head || item.key() == "lm_head.weight" || item.key() == "embed_out.weight";
     const auto name = names.in(source, item.key());
     if (name.empty()) {
@@ -66,8 +64,9 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
 }
 
 void init_weights(Model& model, std::uint64_t seed) {
+  const auto adapters = nn::adapter_parameters(model);
   for (auto& item : model.named_parameters()) {
-    if (is_adapter(item.key())) continue;
+    if (adapters.contains(item.key())) continue;
     auto values = item.value().detach();
     nn::allocate(values);
     model.init_parameter(item.key(), values, tensor::named_key(seed, item.key()));

@@ -5,8 +5,6 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sqrt.h>
 
-#include "tessera/nn/init.h"
-
 namespace tessera::nn {
 
 at::Tensor squared_norms(const at::Tensor& weight, std::int64_t dim) {
@@ -21,14 +19,6 @@ at::Tensor adapted_norms(const at::Tensor& squares, const at::Tensor& wa, const 
   const auto cross = (wa.to(at::kFloat) * b32).sum(1);
   const auto own = (at::mm(b32, at::mm(a32, a32.t())) * b32).sum(1);
   return (squares + cross.mul_(2 * scaling) + own.mul_(scaling * scaling)).clamp_min_(0).sqrt_();
-}
-
-std::shared_ptr<Container> make_magnitude(std::int64_t size, at::Tensor* weight) {
-  auto vector = std::make_shared<Container>("ModuleDict");
-  auto inner = std::make_shared<Container>("DoraLayer");
-  *weight = inner->register_parameter("weight", make_parameter({size}, at::kFloat));
-  vector->register_module("default", inner);
-  return vector;
 }
 
 }  // namespace tessera::nn

@@ -3,10 +3,6 @@
 // s^2 b A A^T b^T for each row w of W and b of B. Only |w|^2 costs a pass over W, and a frozen W keeps it.
 #include <ATen/core/Tensor.h>
 
-#include <memory>
-
-#include "nn/container.h"
-
 namespace tessera::nn {
 
 /// Sums of squares of W's rows (dim 1) or columns (dim 0), float32.
@@ -16,8 +12,5 @@ at::Tensor squared_norms(const at::Tensor& weight, std::int64_t dim);
 /// grad.
 at::Tensor adapted_norms(const at::Tensor& squares, const at::Tensor& wa, const at::Tensor& a, const at::Tensor& b,
                          double scaling);
-
-/// The module "lora_magnitude_vector" with its parameter "default.weight" [size].
-std::shared_ptr<Container> make_magnitude(std::int64_t size, at::Tensor* weight);
 
 }  // namespace tessera::nn

@@ -1,12 +1,6 @@
 #include "tessera/nn/linear.h"
 
-#include "nn/container.h"
-#include "nn/dora.h"
-#include "nn/dropout_ops.h"
 #include "nn/gemm.h"
-#include "nn/lora_linear.h"
-#include "tessera/base/error.h"
-#include "tessera/nn/dropout.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::nn {
@@ -21,7 +15,7 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bi
 }
 
 std::string Linear::class_name() const {
-  if (adapter_) return "lora.Linear";
+  if (adapter()) return adapter()->class_name();
   return layout_ == WeightLayout::kInOut ? "Conv1D" : "Linear";
 }
 
@@ -32,52 +26,12 @@ std::string Linear::extra_repr() const {
          ", bias=" + (bias.defined() ? "True" : "False");
 }
 
-void Linear::attach_adapter(const AdapterShape& shape) {
-  TESSERA_CHECK(!adapter_, "a Linear takes one adapter");
-  auto adapter = std::make_unique<LowRankAdapter>();
-  adapter->a = std::make_shared<Linear>(in_features_, shape.rank, false);
-  adapter->b = std::make_shared<Linear>(shape.rank, out_features_, false);
-  adapter->a->read_by_parent_ = adapter->b->read_by_parent_ = shape.magnitude;
-  adapter->scaling = shape.scaling;
-  adapter->dropout = shape.dropout;
-  auto drop = std::make_shared<Container>("ModuleDict"), a = std::make_shared<Container>("ModuleDict"),
-       b = std::make_shared<Container>("ModuleDict");
-  if (shape.dropout > 0) drop->register_module("default", std::make_shared<Dropout>(shape.dropout));
-  a->register_module("default", adapter->a);
-  b->register_module("default", adapter->b);
-  if (shape.dropout > 0) register_module("lora_dropout", drop);
-  register_module("lora_A", a);
-  register_module("lora_B", b);
-  if (shape.magnitude) register_module("lora_magnitude_vector", make_magnitude(out_features_, &adapter->magnitude));
-  adapter_ = std::move(adapter);
-  train(is_training());
-}
-
-void Linear::remove_adapter() {
-  if (!adapter_) return;
-  if (adapter_->dropout > 0) unregister_module("lora_dropout");
-  unregister_module("lora_A");
-  unregister_module("lora_B");
-  if (adapter_->magnitude.defined()) unregister_module("lora_magnitude_vector");
-  adapter_.reset();
-  squares_.reset();
+at::Tensor Linear::product(const at::Tensor& x) const {
+  return affine(x, matrix(), bias);
 }
 
 at::Tensor Linear::forward_impl(at::Tensor x) {
-  return adapter_ ? adapted(x) : affine(x, matrix(), bias);
-}
-
-at::Tensor Linear::adapted(const at::Tensor& x) {
-  const double p = is_training() ? adapter_->dropout : 0.0;
-  auto &a = *adapter_->a, &b = *adapter_->b;
-  if (adapter_->magnitude.defined()) {
-    if (!squares_.defined() || weight.requires_grad()) squares_ = squared_norms(matrix(), 1);
-    return dora_linear(x, matrix(), bias, {a.weight, b.weight, adapter_->scaling, p}, adapter_->magnitude, squares_);
-  }
-  if (!a.hooked() && !b.hooked()) return lora_linear(x, matrix(), bias, {a.weight, b.weight, adapter_->scaling, p});
-  const auto base = affine(x, matrix(), bias);
-  const auto update = b(a(dropout(x.to(a.weight.scalar_type()), p)));
-  return (base + update * adapter_->scaling).to(base.scalar_type());
+  return adapter() ? adapter()->forward(*this, x) : product(x);
 }
 
 }  // namespace tessera::nn

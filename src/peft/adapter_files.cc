@@ -13,18 +13,12 @@
 namespace tessera::peft {
 namespace {
 
-const std::string kPrefix = "base_model.model.";
-
 std::string leaf(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-std::string without_suffix(const std::string& name, const std::string& suffix) {
-  return name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name;
-}
-
 /// PEFT keeps the base weights of targets with these names; other families' embeddings it does not.
-bool base_is_kept(const std::string& module, const LoraConfig& config) {
+bool base_is_kept(const std::string& module, const PeftConfig& config) {
   const auto name = leaf(module);
   if (name != "embed_tokens" && name != "lm_head") return false;
   if (!config.target_regex.empty()) return true;
@@ -33,17 +27,9 @@ bool base_is_kept(const std::string& module, const LoraConfig& config) {
                      [](const auto& t) { return t == "embed_tokens" || t == "lm_head"; });
 }
 
-std::string adapter_name(const std::string& parameter) {
-  auto name = without_suffix(parameter, ".default");  // of an embedding
-  const std::string slot = ".default.weight";
-  if (!name.ends_with(slot)) return name;
-  name.resize(name.size() - slot.size());
-  return name.ends_with(".lora_magnitude_vector") ? name : name + ".weight";
-}
-
 /// Spellings of a name that readers of PEFT's files accept.
-std::vector<std::string> spellings(const AdapterEntry& entry) {
-  const std::string plain = kPrefix + entry.parameter;
+std::vector<std::string> spellings(const AdapterEntry& entry, const std::string& prefix) {
+  const std::string plain = prefix + entry.parameter;
   const auto dot = plain.rfind('.');
   const std::string module = plain.substr(0, dot), parameter = plain.substr(dot);
   return {entry.file_name, plain, module + ".base_layer" + parameter, module + ".modules_to_save" + parameter,
@@ -60,20 +46,27 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 /// Kept names that are no module here: heads that are tied to the kept table.
-void add_tied_heads(const nn::HookedModule& model, const LoraConfig& config, std::vector<AdapterEntry>& entries) {
-  if (config.kept_embeddings.empty()) return;
+void add_tied_heads(const nn::HookedModule& model, const PeftMethod& method, std::vector<AdapterEntry>& entries) {
+  const auto& kept = method.kept_embeddings;
+  if (kept.empty()) return;
   const auto parameters = model.named_parameters();
-  const auto table = std::find_if(config.kept_embeddings.begin(), config.kept_embeddings.end(),
-                                  [&](const auto& name) { return parameters.contains(name + ".weight"); });
-  if (table == config.kept_embeddings.end()) return;
-  for (const auto& name : config.kept_embeddings) {
-    if (!parameters.contains(name + ".weight")) entries.push_back({*table + ".weight", kPrefix + name + ".weight"});
+  const auto table =
+      std::find_if(kept.begin(), kept.end(), [&](const auto& name) { return parameters.contains(name + ".weight"); });
+  if (table == kept.end()) return;
+  for (const auto& name : kept) {
+    if (!parameters.contains(name + ".weight"))
+      entries.push_back({*table + ".weight", method.prefix() + name + ".weight"});
   }
 }
 
 /// The parameter of the model that a tensor of the file is for, whether or not the config says so.
 std::string plain_parameter(std::string name) {
-  if (name.starts_with(kPrefix)) name = name.substr(kPrefix.size());
+  for (const std::string prefix : {"base_model.model.", "base_model."}) {
+    if (name.starts_with(prefix)) {
+      name = name.substr(prefix.size());
+      break;
+    }
+  }
   const std::string part = ".base_layer";
   if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
   return name;
@@ -88,27 +81,28 @@ std::string find_file(const std::string& folder) {
 
 }  // namespace
 
-std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const LoraConfig& config) {
+std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const PeftMethod& method) {
   std::set<std::string> adapted;
   for (const auto& slot : adapted_slots(model)) adapted.insert(slot.name);
+  const auto adapters = nn::adapter_parameters(model);
   std::vector<AdapterEntry> entries;
   for (const auto& item : model.named_parameters()) {
     const auto& name = item.key();
     const auto dot = name.rfind('.');
     const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
     const bool is_adapted = adapted.contains(module);
-    const std::string base = is_adapted ? kPrefix + module + ".base_layer" + name.substr(dot) : kPrefix + name;
-    if (is_adapter_parameter(name)) {
-      entries.push_back({name, kPrefix + adapter_name(name)});
-    } else if (is_saved(name, config)) {
-      entries.push_back({name, kPrefix + name});
-    } else if (has_suffix(name, "bias") && (config.bias == "all" || (config.bias == "lora_only" && is_adapted))) {
+    const std::string base = method.prefix() + (is_adapted ? module + ".base_layer" + name.substr(dot) : name);
+    if (adapters.contains(name)) {
+      entries.push_back({name, method.file_name(name)});
+    } else if (is_saved(name, method)) {
+      entries.push_back({name, method.prefix() + name});
+    } else if (has_suffix(name, "bias") && (method.bias == "all" || (method.bias != "none" && is_adapted))) {
       entries.push_back({name, base});
-    } else if ((is_adapted && base_is_kept(module, config)) || contains(config.kept_embeddings, module)) {
+    } else if ((is_adapted && base_is_kept(module, method)) || contains(method.kept_embeddings, module)) {
       entries.push_back({name, base});
     }
   }
-  add_tied_heads(model, config, entries);
+  add_tied_heads(model, method, entries);
   return entries;
 }
 
@@ -126,21 +120,22 @@ std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& 
   return rows;
 }
 
-AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const LoraConfig& config) {
+AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const PeftMethod& method) {
   const std::string file = find_file(folder);
   source_ = io::open_weights(file);
   std::set<std::string> used;
   const models::NamesInFiles known(model);
   const auto parameters = model.named_parameters();
-  for (const auto& entry : adapter_entries(model, config)) {
-    auto names = spellings(entry);
+  const auto adapters = nn::adapter_parameters(model);
+  for (const auto& entry : adapter_entries(model, method)) {
+    auto names = spellings(entry, method.prefix());
     for (const auto& info : source_->tensors()) {  // of a table that is tied: the others
       if (known.parameter_of(plain_parameter(info.name)) == entry.parameter) names.push_back(info.name);
     }
     const auto name = std::find_if(names.begin(), names.end(), [&](const auto& n) { return source_->find(n); });
     if (name == names.end()) {
       // A base weight that PEFT may or may not have kept; a model that was adapted before has it.
-      if (!is_adapter_parameter(entry.parameter) && !parameters[entry.parameter].requires_grad()) continue;
+      if (!adapters.contains(entry.parameter) && !parameters[entry.parameter].requires_grad()) continue;
       throw DataError(file + " lacks the tensor '" + entry.file_name + "'", file);
     }
     if (parameters[entry.parameter].sizes() != at::IntArrayRef(source_->find(*name)->shape)) {
@@ -175,8 +170,8 @@ std::string AdapterFile::source_name(const std::string& parameter) const {
   return it == names_.end() ? std::string() : it->second;
 }
 
-void load_adapter(nn::HookedModule& model, const LoraConfig& config, const std::string& folder) {
-  const AdapterFile file(folder, model, config);
+void load_adapter(nn::HookedModule& model, const PeftMethod& method, const std::string& folder) {
+  const AdapterFile file(folder, model, method);
   for (auto& item : model.named_parameters()) {
     const auto name = file.source_name(item.key());
     if (name.empty()) continue;

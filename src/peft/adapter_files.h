@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/tensor_source.h"
-#include "peft/lora.h"
+#include "peft/method.h"
 
 namespace tessera::peft {
 
@@ -17,17 +17,17 @@ struct AdapterEntry {
   std::string file_name;  // as PEFT writes it
 };
 
-/// What PEFT's save_pretrained writes for this model, in registration order: the adapters; biases that the config
-/// trains; modules_to_save; kept_embeddings; and where "embed_tokens" or "lm_head" are targets, their base weights. A
-/// parameter may stand there twice, under different names.
-std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const LoraConfig& config);
+/// What PEFT's save_pretrained writes for this model, in registration order: the adapters; biases that the
+/// method trains; modules_to_save; kept_embeddings; and where "embed_tokens" or "lm_head" are targets, their base
+/// weights. A parameter may stand there twice, under different names.
+std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const PeftMethod& method);
 
-/// An adapter folder beside the model that apply_lora() prepared from its config.
+/// An adapter folder beside the model that apply_adapter() prepared from its configuration.
 class AdapterFile {
  public:
   /// DataError: neither file is there; a tensor is missing, has another shape, or is not one of this model's. Base
   /// weights in the file (embeddings of a resized vocabulary) are used.
-  AdapterFile(const std::string& folder, const nn::HookedModule& model, const LoraConfig& config);
+  AdapterFile(const std::string& folder, const nn::HookedModule& model, const PeftMethod& method);
   const std::shared_ptr<io::TensorSource>& source() const { return source_; }
   /// Name of the parameter's tensor in source(); empty: not kept there. Names with and without ".base_layer" are
   /// understood.
@@ -43,6 +43,6 @@ class AdapterFile {
 std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& model, std::int64_t vocab_size);
 
 /// All values of the folder's file into an unsharded model.
-void load_adapter(nn::HookedModule& model, const LoraConfig& config, const std::string& folder);
+void load_adapter(nn::HookedModule& model, const PeftMethod& method, const std::string& folder);
 
 }  // namespace tessera::peft

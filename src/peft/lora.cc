@@ -1,81 +1,27 @@
 #include "peft/lora.h"
 
-#include <fmt/format.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
-#include <map>
-#include <utility>
 
-#include "base/grouped.h"
-#include "base/nearest.h"
-#include "peft/slots.h"
+#include "peft/dora_layers.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
-#include "tessera/nn/init.h"
 
 namespace tessera::peft {
 namespace {
 
-void check_supported(const LoraConfig& c) {
-  const auto refuse = [](const std::string& key, const std::string& why) {
-    throw ConfigError("LoRA option '" + key + "' " + why, key);
-  };
-  if (c.r <= 0) refuse("r", "must be positive, found " + std::to_string(c.r));
-  if (c.lora_dropout < 0 || c.lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
-  if (c.bias != "none" && c.bias != "all" && c.bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
-  if (c.init_lora_weights != "true" && c.init_lora_weights != "false" && c.init_lora_weights != "gaussian") {
-    refuse("init_lora_weights", "is one of true, false, gaussian; found '" + c.init_lora_weights +
-                                    "' (initialisations that change the base weights are not supported)");
-  }
-  if (!c.target_regex.empty() && !c.layers_to_transform.empty())
-    refuse("layers_to_transform", "goes with a list of target_modules, not with a regular expression or all-linear");
-  if (!c.layers_pattern.empty() && c.layers_to_transform.empty()) refuse("layers_pattern", "needs layers_to_transform");
-}
+const std::string kMagnitude = "lora_magnitude_vector.default.weight";
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+/// Names of the factors below a slot.
+std::string name_of_a(const Slot& slot) {
+  return slot.linear ? "lora_A.default.weight" : "lora_embedding_A.default";
 }
-
-[[noreturn]] void refuse_targets(const std::vector<Slot>& all, const LoraConfig& config) {
-  std::vector<std::string> leaves;
-  for (const auto& slot : all) {
-    const auto leaf = slot.name.substr(slot.name.rfind('.') + 1);
-    if (std::find(leaves.begin(), leaves.end(), leaf) == leaves.end()) leaves.push_back(leaf);
-  }
-  const auto wanted = config.target_regex.empty() ? joined(config.target_modules) : config.target_regex;
-  throw ConfigError("target_modules: '" + wanted + "' matches no module that takes an adapter; this model has " +
-                        joined(leaves) +
-                        (config.target_modules.empty() ? "" : did_you_mean(config.target_modules[0], leaves)),
-                    "target_modules");
-}
-
-// all-linear: every Linear but the output head, and not the embeddings.
-bool is_plain_linear(const Slot& slot, const models::ModelConfig& family, const LoraConfig& config) {
-  if (!slot.linear || slot.name == family.output_embedding) return false;
-  const bool classifier = slot.name == "score" || slot.name == "classifier";
-  return !(classifier && config.task_type == "SEQ_CLS");
-}
-
-// Each matched module, or an error that helps to name the right ones.
-std::vector<Slot> chosen(const nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& config) {
-  const auto all = slots(model);
-  auto every_linear = config;
-  every_linear.target_modules.clear();
-  every_linear.target_regex = ".*";
-  std::vector<Slot> out;
-  for (const auto& slot : all) {
-    const bool match = wants_all_linear(config)
-                           ? is_plain_linear(slot, family, config) && is_target(slot.name, every_linear)
-                           : is_target(slot.name, config);
-    if (match) out.push_back(slot);
-  }
-  if (out.empty()) refuse_targets(all, config);
-  return out;
+std::string name_of_b(const Slot& slot) {
+  return slot.linear ? "lora_B.default.weight" : "lora_embedding_B.default";
 }
 
 // Uniform with the bound of torch.nn.Linear: Kaiming's with a = sqrt(5).
@@ -87,9 +33,10 @@ void fill_like_linear(const at::Tensor& w, tensor::RandomKey key) {
 using Draw = std::function<void(const at::Tensor&, tensor::RandomKey)>;
 
 Draw draw_a(const Slot& slot, const std::string& how) {
-  const auto rank = static_cast<double>(slot.a().size(0));
   if (how == "gaussian" && slot.linear) {
-    return [rank](const at::Tensor& a, tensor::RandomKey key) { tensor::fill_normal(a, key, 0.0, 1.0 / rank); };
+    return [](const at::Tensor& a, tensor::RandomKey key) {
+      tensor::fill_normal(a, key, 0.0, 1.0 / static_cast<double>(a.size(0)));
+    };
   }
   if (slot.linear) return fill_like_linear;
   if (how == "false") return [](const at::Tensor& a, tensor::RandomKey key) { tensor::fill_normal(a, key, 0.0, 1.0); };
@@ -102,132 +49,132 @@ Draw draw_b(const Slot& slot, const std::string& how) {
   return [](const at::Tensor& b, tensor::RandomKey) { b.zero_(); };
 }
 
-void attach(const Slot& slot, const LoraConfig& config) {
-  const auto rank = rank_of(slot.name, config);
-  if (rank <= 0) {
-    throw ConfigError("rank_pattern: the rank of '" + slot.name + "' must be positive, found " + std::to_string(rank),
-                      "rank_pattern");
-  }
-  const nn::AdapterShape shape{.rank = rank,
-                               .scaling = config.scaling(rank, alpha_of(slot.name, config)),
-                               .dropout = config.lora_dropout,
-                               .magnitude = config.use_dora};
-  if (slot.linear) slot.linear->attach_adapter(shape);
-  if (slot.embedding) slot.embedding->attach_adapter(shape);
+at::Tensor row_norms(const at::Tensor& sum) {
+  return at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
 }
 
-// Modules that train in place; nested ones are part of the first.
-std::vector<std::string> modules_to_save(const nn::HookedModule& model, const LoraConfig& config) {
-  std::vector<std::string> found, missing;
-  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
-    const bool inside = !found.empty() && item.key().starts_with(found.back() + ".");
-    if (!inside && !is_adapter_parameter(item.key()) && is_saved(item.key(), config)) found.push_back(item.key());
-  }
-  for (const auto& key : config.modules_to_save) {
-    const bool optional = config.task_type == "SEQ_CLS" && (key == "classifier" || key == "score");
-    if (!optional && std::none_of(found.begin(), found.end(), [&](const auto& name) { return name.ends_with(key); }))
-      missing.push_back(key);
-  }
-  if (!missing.empty()) {
-    throw ConfigError("modules_to_save: no module's name ends with '" + missing[0] +
-                          "' (a head that is tied to the embedding is no module of its own)",
-                      "modules_to_save");
-  }
-  return found;
-}
-
-LoraConfig resolved(LoraConfig config, const models::ModelConfig& family) {
-  config = with_default_targets(std::move(config), family);
-  if (config.task_type.empty()) config.task_type = family.task_type;
-  if (config.task_type != "SEQ_CLS") return config;
-  for (const char* head : {"classifier", "score"}) {  // PEFT always trains the head of a classifier
-    auto& saved = config.modules_to_save;
-    if (std::find(saved.begin(), saved.end(), head) == saved.end()) saved.emplace_back(head);
-  }
-  return config;
-}
-
-// A tied head trains apart from the embedding when it, or the embedding alone, is to be saved.
-bool untie_if_needed(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& config) {
-  auto* whole = dynamic_cast<models::Model*>(&model);
-  bool wanted = is_saved(family.output_embedding, config) ||
-                (config.target_regex.empty() && is_target(family.output_embedding, config));
-  for (const auto& slot : slots(model)) {
-    const bool table = slot.embedding && slot.weight().size(0) == family.vocab_size;
-    wanted = wanted || (table && is_saved(slot.name, config));
-  }
-  return wanted && whole && whole->untie_head();
-}
-
-// PEFT has no parameter for the tied head of the base model, only for its trained copy.
-void count(const nn::HookedModule& model, const std::string& untied, LoraReport& report) {
-  for (const auto& item : model.named_parameters()) {
-    const auto numel = item.value().numel();
-    const std::int64_t copies =
-        (is_saved(item.key(), report.config) ? 1 : 0) + (item.key() == untied + ".weight" ? 0 : 1);
-    report.total += copies * numel;
-    if (item.value().requires_grad()) report.trainable += numel;
-  }
+[[noreturn]] void refuse(const std::string& key, const std::string& why) {
+  throw ConfigError("LoRA option '" + key + "' " + why, key);
 }
 
 }  // namespace
 
-double LoraConfig::scaling(std::int64_t rank, double alpha) const {
-  return use_rslora ? alpha / std::sqrt(static_cast<double>(rank)) : alpha / static_cast<double>(rank);
+void Lora::bind(ConfigKeys& keys) {
+  keys.integer("r", r);
+  keys.whole_number("lora_alpha", lora_alpha);
+  keys.number("lora_dropout", lora_dropout);
+  keys.flag("use_rslora", use_rslora);
+  keys.flag("use_dora", use_dora);
+  keys.text("bias", bias);
+  keys.names_or_regex("target_modules", target_modules, target_regex);
+  keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
+  keys.flag("fan_in_fan_out", fan_in_fan_out);
+  keys.integers("layers_to_transform", layers_to_transform);
+  keys.names("layers_pattern", layers_pattern);
+  keys.pattern("rank_pattern", rank_pattern);
+  keys.pattern("alpha_pattern", alpha_pattern);
+  keys.flag_or_word("init_lora_weights", init_lora_weights);
+  keys.unsupported("lora_bias", false);
+  keys.unsupported("use_qalora", false);
+  for (const char* key :
+       {"layer_replication", "target_parameters", "alora_invocation_tokens", "trainable_token_indices", "use_bdlora"})
+    keys.unsupported(key, nullptr);
+  for (const char* key : {"arrow_config", "corda_config", "eva_config", "kasa_config", "lora_ga_config",
+                          "megatron_config", "monteclora_config", "velora_config"})
+    keys.ignored(key, nullptr);
+  keys.ignored("ensure_weight_tying", false);
+  keys.ignored("loftq_config", nlohmann::json::object());
+  keys.ignored("megatron_core", "megatron.core");
+  keys.ignored("qalora_group_size", 16);
 }
 
-std::string LoraReport::trainable_line() const {
-  return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}", grouped(trainable), grouped(total),
-                     total == 0 ? 0.0 : 100.0 * static_cast<double>(trainable) / static_cast<double>(total));
+void Lora::check() const {
+  LayerMethod::check();
+  if (r <= 0) refuse("r", "must be positive, found " + std::to_string(r));
+  if (lora_dropout < 0 || lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
+  if (bias != "none" && bias != "all" && bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
+  if (init_lora_weights != "true" && init_lora_weights != "false" && init_lora_weights != "gaussian") {
+    refuse("init_lora_weights", "is one of true, false, gaussian; found '" + init_lora_weights +
+                                    "' (initialisations that change the base weights are not supported)");
+  }
 }
 
-LoraReport apply_lora(nn::HookedModule& model, const models::ModelConfig& family, const LoraConfig& given) {
-  check_supported(given);
-  LoraReport report;
-  auto& config = report.config;
-  config = resolved(given, family);
-  config.fan_in_fan_out = false;  // known from the modules
-  report.untied = untie_if_needed(model, family, config);
-  const auto targets = chosen(model, family, config);
-  for (auto& p : model.parameters()) p.set_requires_grad(false);
-  for (const auto& slot : targets) {
-    attach(slot, config);
-    if (config.bias == "lora_only" && slot.bias().defined()) slot.bias().set_requires_grad(true);
-    config.fan_in_fan_out = config.fan_in_fan_out || (slot.linear && slot.transposed());
-    report.adapted.push_back(slot.name);
-  }
-  report.saved = modules_to_save(model, config);
-  for (auto& item : model.named_parameters()) {
-    const bool bias = config.bias == "all" && has_suffix(item.key(), "bias");
-    if (bias || (is_saved(item.key(), config) && !is_adapter_parameter(item.key())))
-      item.value().set_requires_grad(true);
-  }
-  if (wants_all_linear(config)) {  // written as the list of what was found, as PEFT does
-    config.target_regex.clear();
-    config.target_modules = report.adapted;
-  }
-  count(model, report.untied ? family.output_embedding : "", report);
-  return report;
+std::vector<std::string> Lora::default_targets(const models::ModelConfig& family) const {
+  return family.default_lora_targets;
 }
 
-std::function<void(const std::string&, const at::Tensor&)> adapter_init(const nn::HookedModule& model,
-                                                                        const LoraConfig& config, std::uint64_t seed) {
-  std::map<std::string, std::function<void(const at::Tensor&)>> draws;
-  for (const auto& slot : adapted_slots(model)) {
-    const auto keyed = [seed](Draw draw, const std::string& name) {
-      return [draw = std::move(draw), key = tensor::named_key(seed, name)](const at::Tensor& t) { draw(t, key); };
-    };
-    draws[slot.name_of_a()] = keyed(draw_a(slot, config.init_lora_weights), slot.name + ".lora_A");
-    draws[slot.name_of_b()] = keyed(draw_b(slot, config.init_lora_weights), slot.name + ".lora_B");
-    draws[slot.name_of_magnitude()] = [](const at::Tensor& t) { t.fill_(1); };  // until the weights are there
+std::int64_t Lora::rank_of(const std::string& module) const {
+  return by_pattern(module, rank_pattern, r, "rank_pattern");
+}
+
+double Lora::scaling_of(const std::string& module) const {
+  const auto rank = static_cast<double>(rank_of(module));
+  const double alpha = by_pattern(module, alpha_pattern, lora_alpha, "alpha_pattern");
+  return use_rslora ? alpha / std::sqrt(rank) : alpha / rank;
+}
+
+void Lora::attach_to(const Slot& slot) const {
+  const auto rank = rank_of(slot.name);
+  if (rank <= 0) {
+    throw ConfigError("rank_pattern: the rank of '" + slot.name + "' must be positive, found " + std::to_string(rank),
+                      "rank_pattern");
   }
-  return [draws = std::move(draws)](const std::string& name, const at::Tensor& parameter) {
-    const auto draw = draws.find(name);
-    if (draw == draws.end()) return;
-    const auto values = parameter.detach();
-    nn::allocate(values);
-    draw->second(values);
+  const LoraShape shape{.rank = rank, .scaling = scaling_of(slot.name), .dropout = lora_dropout};
+  if (slot.linear) {
+    slot.linear->attach(use_dora ? std::make_shared<DoraLinear>(*slot.linear, shape)
+                                 : std::make_shared<LoraLinear>(*slot.linear, shape));
+  } else {
+    slot.embedding->attach(use_dora ? std::make_shared<DoraEmbedding>(*slot.embedding, shape)
+                                    : std::make_shared<LoraEmbedding>(*slot.embedding, shape));
+  }
+}
+
+std::map<std::string, Fill> Lora::first_values_of(const Slot& slot, std::uint64_t seed) const {
+  const auto keyed = [seed](Draw draw, const std::string& name) {
+    return [draw = std::move(draw), key = tensor::named_key(seed, name)](const at::Tensor& t) { draw(t, key); };
   };
+  return {{name_of_a(slot), keyed(draw_a(slot, init_lora_weights), slot.name + ".lora_A")},
+          {name_of_b(slot), keyed(draw_b(slot, init_lora_weights), slot.name + ".lora_B")},
+          {kMagnitude, [](const at::Tensor& t) { t.fill_(1); }}};  // until the weights are there
+}
+
+std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::uint64_t) const {
+  std::vector<FromWeight> out;
+  if (!use_dora) return out;
+  for (const auto& slot : adapted_slots(model)) {
+    out.push_back({slot.name + ".weight", [this, slot](const at::Tensor& weight, const Values& adapters) -> Values {
+                     const auto value = [&](const std::string& name) { return adapters.at(slot.name + "." + name); };
+                     const auto sum = summed(slot, weight, value(name_of_a(slot)), value(name_of_b(slot)));
+                     return {{slot.name + "." + kMagnitude, row_norms(sum)}};
+                   }});
+  }
+  return out;
+}
+
+std::string Lora::file_name(const std::string& parameter) const {
+  auto name = LayerMethod::file_name(parameter);
+  const std::string magnitude = ".lora_magnitude_vector", leaf = ".weight";
+  if (name.ends_with(magnitude + leaf)) name.resize(name.size() - leaf.size());
+  return name;
+}
+
+/// W + scaling B A in float32, [out, in]; a view of another layout where the weight lies transposed.
+at::Tensor Lora::summed(const Slot& slot, const at::Tensor& weight, const at::Tensor& a_in,
+                        const at::Tensor& b_in) const {
+  const auto w = weight.detach().to(at::kFloat), a = a_in.detach().to(at::kFloat), b = b_in.detach().to(at::kFloat);
+  const double scaling = scaling_of(slot.name);
+  if (slot.transposed()) return at::addmm(w, a.t(), b.t(), 1, scaling).t();
+  return at::addmm(w, b, a, 1, scaling);
+}
+
+at::Tensor Lora::merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
+                        const Values& adapter) const {
+  if (leaf != "weight") return value;
+  const at::NoGradGuard no_grad;
+  auto sum = summed(slot, value, adapter.at(name_of_a(slot)), adapter.at(name_of_b(slot)));
+  if (const auto m = adapter.find(kMagnitude); m != adapter.end())
+    sum = sum * (m->second.detach().to(at::kFloat) / row_norms(sum)).unsqueeze(1);
+  return (slot.transposed() ? sum.t() : sum).to(value.scalar_type()).contiguous();
 }
 
 }  // namespace tessera::peft

@@ -1,56 +1,44 @@
 #include "peft/merge.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/linalg_vector_norm.h>
-
-#include "peft/lora.h"
 
 namespace tessera::peft {
-namespace {
 
-/// W + scaling B A in float32, [out, in]; a view of another layout where the weight lies transposed.
-at::Tensor summed(const Slot& slot, const at::Tensor& weight, const AdapterValues& values) {
-  const auto w = weight.detach().to(at::kFloat), a = values.a.detach().to(at::kFloat),
-             b = values.b.detach().to(at::kFloat);
-  if (slot.transposed()) return at::addmm(w, a.t(), b.t(), 1, slot.scaling()).t();
-  return at::addmm(w, b, a, 1, slot.scaling());
+Values adapter_values(const nn::HookedModule& model) {
+  Values out;
+  const auto parameters = model.named_parameters();
+  for (const auto& name : nn::adapter_parameters(model)) out[name] = parameters[name].detach();
+  return out;
 }
 
-at::Tensor row_norms(const at::Tensor& sum) {
-  return at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
-}
-
-AdapterValues values_of(const Slot& slot) {
-  return {slot.a().detach(), slot.b().detach(), slot.magnitude().defined() ? slot.magnitude().detach() : at::Tensor()};
-}
-
-}  // namespace
-
-at::Tensor merged_norms(const Slot& slot, const at::Tensor& weight, const AdapterValues& values) {
-  const at::NoGradGuard no_grad;
-  return row_norms(summed(slot, weight, values));
-}
-
-at::Tensor merged_weight(const Slot& slot, const at::Tensor& weight, const AdapterValues& values) {
-  const at::NoGradGuard no_grad;
-  auto sum = summed(slot, weight, values);
-  if (values.magnitude.defined()) sum = sum * (values.magnitude.to(at::kFloat) / row_norms(sum)).unsqueeze(1);
-  return (slot.transposed() ? sum.t() : sum).to(weight.scalar_type()).contiguous();
-}
-
-void merge_lora(nn::HookedModule& model) {
-  for (const auto& slot : adapted_slots(model)) {
-    slot.weight().detach().copy_(merged_weight(slot, slot.weight(), values_of(slot)));
-    if (slot.linear) slot.linear->remove_adapter();
-    if (slot.embedding) slot.embedding->remove_adapter();
+Merger::Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters) : method_(method) {
+  method.check_can_merge();
+  for (auto& slot : adapted_slots(model)) {
+    const auto prefix = slot.name + ".";
+    Adapted adapted{std::move(slot), {}};
+    for (auto it = adapters.lower_bound(prefix); it != adapters.end() && it->first.starts_with(prefix); ++it)
+      adapted.values[it->first.substr(prefix.size())] = it->second;
+    slots_.emplace(adapted.slot.name, std::move(adapted));
   }
 }
 
-void initialise_magnitudes(nn::HookedModule& model) {
-  for (const auto& slot : adapted_slots(model)) {
-    if (slot.magnitude().defined()) slot.magnitude().detach().copy_(merged_norms(slot, slot.weight(), values_of(slot)));
+at::Tensor Merger::merged(const std::string& parameter, const at::Tensor& value) const {
+  const auto dot = parameter.rfind('.');
+  const auto it = dot == std::string::npos ? slots_.end() : slots_.find(parameter.substr(0, dot));
+  if (it == slots_.end()) return value;
+  const at::NoGradGuard no_grad;
+  return method_.merged(it->second.slot, parameter.substr(dot + 1), value, it->second.values);
+}
+
+void merge_adapters(nn::HookedModule& model, const PeftMethod& method) {
+  const Merger merger(model, method, adapter_values(model));
+  const auto adapters = nn::adapter_parameters(model);
+  for (const auto& item : model.named_parameters()) {
+    if (adapters.contains(item.key())) continue;
+    const auto value = merger.merged(item.key(), item.value().detach());
+    if (!value.is_same(item.value())) item.value().detach().copy_(value);
   }
+  for (const auto& slot : adapted_slots(model)) slot.detach();
 }
 
 }  // namespace tessera::peft

@@ -1,21 +1,32 @@
 #pragma once
 // Folding adapters into the weights they adapt.
-#include "peft/slots.h"
+#include <string>
+
+#include "peft/method.h"
 
 namespace tessera::peft {
 
-/// The factors of an adapter, whole: what a slot holds, or copies of it.
-struct AdapterValues {
-  at::Tensor a, b, magnitude;  // magnitude undefined without DoRA
+/// The adapters' values, whole, of an unsharded model.
+Values adapter_values(const nn::HookedModule& model);
+
+/// A model's adapters and the parameters that they change.
+class Merger {
+ public:
+  /// adapters: all their values, whole, by full name. ConfigError where the method is no change of weights.
+  Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters);
+  /// The whole value of one of the base model's parameters, with its adapter folded in if it has one.
+  at::Tensor merged(const std::string& parameter, const at::Tensor& value) const;
+
+ private:
+  struct Adapted {
+    Slot slot;
+    Values values;  // by names below the slot
+  };
+  const PeftMethod& method_;
+  std::map<std::string, Adapted> slots_;
 };
 
-/// |W + scaling B A| of each output, float32 [out]: DoRA's norms. weight: as the slot's lies.
-at::Tensor merged_norms(const Slot& slot, const at::Tensor& weight, const AdapterValues& values);
-
-/// W + scaling B A, with DoRA times magnitude / its norms; computed in float32, in the weight's dtype and layout.
-at::Tensor merged_weight(const Slot& slot, const at::Tensor& weight, const AdapterValues& values);
-
 /// Merges every adapter of an unsharded model and removes it.
-void merge_lora(nn::HookedModule& model);
+void merge_adapters(nn::HookedModule& model, const PeftMethod& method);
 
 }  // namespace tessera::peft

@@ -14,20 +14,12 @@ bool is_all_linear(std::string text) {
   return text == "all-linear";
 }
 
-bool matches(const std::string& name, const std::string& pattern, const char* key) {
-  try {
-    return std::regex_match(name, std::regex(pattern, std::regex::ECMAScript));
-  } catch (const std::regex_error& e) {
-    throw ConfigError(std::string(key) + ": '" + pattern + "' is not a valid regular expression: " + e.what(), key);
-  }
-}
-
 bool in_suffixes(const std::string& name, const std::vector<std::string>& keys) {
   return std::any_of(keys.begin(), keys.end(), [&](const auto& key) { return has_suffix(name, key); });
 }
 
 // The number after the first list of layers in the name, for example 3 in "encoder.block.3.layer.0.SelfAttention.q".
-bool in_chosen_layer(const std::string& name, const LoraConfig& config) {
+bool in_chosen_layer(const std::string& name, const PeftConfig& config) {
   if (config.layers_to_transform.empty()) return true;
   std::smatch found;
   const auto layer_is_chosen = [&] {
@@ -47,43 +39,27 @@ bool in_chosen_layer(const std::string& name, const LoraConfig& config) {
   return false;
 }
 
-template <class Value>
-Value by_pattern(const std::string& name, const std::vector<std::pair<std::string, Value>>& patterns, Value fallback,
-                 const char* key) {
-  for (const auto& [pattern, value] : patterns) {
-    const bool anchored = pattern.starts_with('^');
-    if (matches(name, anchored ? pattern + "$" : "(?:.*\\.)?(?:" + pattern + ")", key)) return value;
-  }
-  return fallback;
-}
-
 }  // namespace
+
+bool matches(const std::string& name, const std::string& pattern, const char* key) {
+  try {
+    return std::regex_match(name, std::regex(pattern, std::regex::ECMAScript));
+  } catch (const std::regex_error& e) {
+    throw ConfigError(std::string(key) + ": '" + pattern + "' is not a valid regular expression: " + e.what(), key);
+  }
+}
 
 bool has_suffix(const std::string& name, const std::string& key) {
   return name == key || name.ends_with("." + key);
 }
 
-bool wants_all_linear(const LoraConfig& config) {
+bool wants_all_linear(const PeftConfig& config) {
   return is_all_linear(config.target_regex) ||
          (config.target_modules.size() == 1 && is_all_linear(config.target_modules[0]));
 }
 
-LoraConfig with_default_targets(LoraConfig config, const models::ModelConfig& family) {
-  if (!config.target_modules.empty() && !config.target_regex.empty()) {
-    throw ConfigError("target_modules: give a list of names or one regular expression, not both", "target_modules");
-  }
-  if (config.target_modules.empty() && config.target_regex.empty()) {
-    if (family.default_lora_targets.empty()) {
-      throw ConfigError("target_modules: model type '" + family.model_type + "' has no default targets; name them",
-                        "target_modules");
-    }
-    config.target_modules = family.default_lora_targets;
-  }
-  return config;
-}
-
 // PEFT saves a module whose name ends with a key, also in the middle of a word ("head" finds "lm_head").
-bool is_saved(const std::string& name, const LoraConfig& config) {
+bool is_saved(const std::string& name, const PeftConfig& config) {
   for (const auto& key : config.modules_to_save) {
     for (std::size_t at = name.find(key); at != std::string::npos; at = name.find(key, at + 1)) {
       const auto end = at + key.size();
@@ -93,21 +69,13 @@ bool is_saved(const std::string& name, const LoraConfig& config) {
   return false;
 }
 
-bool is_target(const std::string& name, const LoraConfig& config) {
+bool is_target(const std::string& name, const PeftConfig& config) {
   if (in_suffixes(name, config.exclude_modules) || is_saved(name, config)) return false;
   if (!config.exclude_regex.empty() && matches(name, config.exclude_regex, "exclude_modules")) return false;
   if (!config.target_regex.empty()) return matches(name, config.target_regex, "target_modules");
   const auto& names = config.target_modules;
   if (std::find(names.begin(), names.end(), name) != names.end()) return true;
   return in_suffixes(name, names) && in_chosen_layer(name, config);
-}
-
-std::int64_t rank_of(const std::string& name, const LoraConfig& config) {
-  return by_pattern(name, config.rank_pattern, config.r, "rank_pattern");
-}
-
-double alpha_of(const std::string& name, const LoraConfig& config) {
-  return by_pattern(name, config.alpha_pattern, config.lora_alpha, "alpha_pattern");
 }
 
 }  // namespace tessera::peft

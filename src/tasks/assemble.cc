@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 
-#include "checkpoint/pretrained.h"
 #include "io/resized_source.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "models/names_in_files.h"
+#include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 
 namespace tessera::tasks {
@@ -49,19 +49,16 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
                              .min_vocab_size = options.min_vocab_size,
                              .attn_implementation = options.attn_implementation};
   a.model = models::build_model(options.model_folder, &a.config, build);
-  a.lora = options.lora;
+  auto method = options.method;
   if (!options.adapter_folder.empty()) {
-    a.lora = peft::read_adapter_config(options.adapter_folder);
+    method = peft::read_adapter_config(options.adapter_folder);
     const auto rows = peft::kept_vocabulary(options.adapter_folder, *a.model, a.config.vocab_size);
     if (rows > a.config.vocab_size) {
       build.min_vocab_size = rows;
       a.model = models::build_model(options.model_folder, &a.config, build);
     }
   }
-  if (a.lora) {
-    a.adapters = peft::apply_lora(*a.model, a.config, *a.lora);
-    a.lora = a.adapters->config;
-  }
+  if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
   for (const auto& p : a.model->parameters()) {
     a.parameters += p.numel();
     if (p.requires_grad()) a.trainable += p.numel();
@@ -73,18 +70,19 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   }
   if (build.min_vocab_size > 0) {
     auto grown = grow_tables(fsdp, *a.model, a.config.vocab_size);
-    if (a.lora && !grown.empty()) {  // an adapter for new tokens is of no use without their rows
+    if (a.adapters && !grown.empty()) {  // an adapter for new tokens is of no use without their rows
       const bool has_head = std::find(grown.begin(), grown.end(), a.config.output_embedding) != grown.end();
       if (!has_head) grown.push_back(a.config.output_embedding);
-      a.lora->kept_embeddings = std::move(grown);
+      a.adapters->method->kept_embeddings = std::move(grown);
     }
   }
-  if (!options.adapter_folder.empty()) read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.lora});
-  if (a.lora) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.lora, options.seed);
+  if (!options.adapter_folder.empty())
+    read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.adapters->method});
+  if (a.adapters) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.adapters->method, options.seed);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
-  if (a.lora && a.lora->use_dora && options.adapter_folder.empty())
-    checkpoint::initialise_magnitudes(*a.sharded, *a.model);
+  if (a.adapters && options.adapter_folder.empty())
+    checkpoint::initialise_from_weights(*a.sharded, a.adapted(), options.seed);
   return a;
 }
 

@@ -5,19 +5,20 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/pretrained.h"
 #include "io/tensor_source.h"
 #include "models/model.h"
-#include "peft/lora.h"
+#include "peft/apply.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::tasks {
 
 struct AssembleOptions {
   std::string model_folder;
-  std::optional<peft::LoraConfig> lora = {};
-  std::string adapter_folder = {};       // start from this adapter (lora is then read from it)
-  std::int64_t min_vocab_size = 0;       // the token tables grow to at least so many rows
-  std::string attn_implementation = {};  // models::BuildOptions
+  std::shared_ptr<const peft::PeftMethod> method = {};  // a new adapter
+  std::string adapter_folder = {};                      // start from this adapter (its method is read there)
+  std::int64_t min_vocab_size = 0;                      // the token tables grow to at least so many rows
+  std::string attn_implementation = {};                 // models::BuildOptions
   std::uint64_t seed = 42;
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
   fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in
@@ -26,10 +27,11 @@ struct AssembleOptions {
 struct Assembled {
   models::ModelConfig config;
   std::shared_ptr<models::Model> model;
-  std::optional<peft::LoraConfig> lora;  // with resolved targets
-  std::optional<peft::LoraReport> adapters;
+  std::optional<peft::AdapterReport> adapters;
   std::int64_t parameters = 0, trainable = 0;
   std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;  // destroyed before the model
+  /// Of a model with adapters.
+  checkpoint::AdaptedModule adapted() const { return {*model, *adapters->method}; }
 };
 
 /// Collective. Every rank reads only its own slices of the weights.

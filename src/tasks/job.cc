@@ -32,7 +32,7 @@ std::vector<checkpoint::TokenId> token_ids(const text::Tokenizer& tokenizer, con
 }  // namespace
 
 void describe(const Assembled& model, std::optional<bool> print_model, std::ostream& out) {
-  peft::LoraReport report;
+  peft::AdapterReport report;
   report.trainable = model.trainable;
   report.total = model.parameters;
   out << model.adapters.value_or(report).trainable_line() << "\n";
@@ -53,9 +53,9 @@ void save_trained(Assembled& model, const ResultFiles& files, const std::string&
   const checkpoint::SaveOptions options{.files = {.model = files.model_folder, .tokenizer = files.tokenizer_path},
                                         .vocab_size = model.config.vocab_size,
                                         .dtype = checkpoint::chosen_dtype(files.dtype),
-                                        .token_ids = token_ids(*files.tokenizer, model.config)};
-  if (model.lora) {
-    checkpoint::save_adapter(*model.sharded, *model.model, *model.lora, options, folder, &used);
+                                         .token_ids = token_ids(*files.tokenizer, model.config)};
+  if (model.adapters) {
+    checkpoint::save_adapter(*model.sharded, model.adapted(), options, folder, &used);
   } else {
     checkpoint::save_pretrained(*model.sharded, options, folder, &used);
   }
@@ -76,9 +76,10 @@ void set_torch_state(const Assembled& model, train::CheckpointContent& content) 
       content.torch_state = checkpoint::TorchStateType::kLocal;
       break;
   }
-  if (!model.lora) return;
+  if (!model.adapters) return;
   std::map<std::string, std::string> names;  // of an adapter Accelerate keeps what PEFT keeps
-  for (const auto& entry : peft::adapter_entries(*model.model, *model.lora)) names[entry.parameter] = entry.file_name;
+  for (const auto& entry : peft::adapter_entries(*model.model, *model.adapters->method))
+    names[entry.parameter] = entry.file_name;
   content.model_name_in_torch = [names](const std::string& parameter) {
     const auto it = names.find(parameter);
     return it == names.end() ? std::string() : it->second;
@@ -87,7 +88,7 @@ void set_torch_state(const Assembled& model, train::CheckpointContent& content) 
 }
 
 std::string saved_line(const Assembled& model, const std::string& folder) {
-  return std::string(model.lora ? "adapter" : "model") + " saved in " + folder + "\n";
+  return std::string(model.adapters ? "adapter" : "model") + " saved in " + folder + "\n";
 }
 
 nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& out) {

@@ -1,9 +1,11 @@
 #include "tasks/lora_flags.h"
 
+#include "peft/lora.h"
+
 namespace tessera::tasks {
 namespace {
 
-void set_targets(peft::LoraConfig& lora, const std::vector<std::string>& words) {
+void set_targets(peft::PeftConfig& lora, const std::vector<std::string>& words) {
   const bool regex = words.size() == 1 && words[0].find_first_of("*+?()[]|^$\\") != std::string::npos;
   if (regex) {
     lora.target_regex = words[0];
@@ -49,10 +51,11 @@ void check_lora_flags(const LoraFlags& f, config::Problems& problems) {
                    "adapter_name_or_path");
 }
 
-std::optional<peft::LoraConfig> lora_config(const LoraFlags& f, const std::string& task_type,
-                                            const std::string& base_model) {
-  if (!f.use_peft_lora || !f.adapter_name_or_path.empty()) return std::nullopt;
-  peft::LoraConfig lora;
+std::shared_ptr<const peft::PeftMethod> lora_config(const LoraFlags& f, const std::string& task_type,
+                                                    const std::string& base_model) {
+  if (!f.use_peft_lora || !f.adapter_name_or_path.empty()) return nullptr;
+  auto made = std::make_shared<peft::Lora>();
+  auto& lora = *made;
   lora.r = f.lora_r;
   lora.lora_alpha = f.lora_alpha;
   lora.lora_dropout = f.lora_dropout;
@@ -64,7 +67,7 @@ std::optional<peft::LoraConfig> lora_config(const LoraFlags& f, const std::strin
   set_targets(lora, f.lora_target_modules);
   lora.task_type = task_type;
   lora.base_model_name_or_path = base_model;
-  return lora;
+  return made;
 }
 
 }  // namespace tessera::tasks

@@ -1,12 +1,12 @@
 #pragma once
-// The flags of adapters that the training tasks share, and the LoraConfig they mean.
+// The flags of adapters that the training tasks share, and the method that they mean.
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "config/options.h"
-#include "peft/lora.h"
+#include "peft/method.h"
 
 namespace tessera::tasks {
 
@@ -26,7 +26,7 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& flags, const std::str
 /// Values out of range and contradictions.
 void check_lora_flags(const LoraFlags& flags, config::Problems& problems);
 /// A new adapter's configuration; none when all weights are trained or an adapter is gone on with.
-std::optional<peft::LoraConfig> lora_config(const LoraFlags& flags, const std::string& task_type,
-                                            const std::string& base_model);
+std::shared_ptr<const peft::PeftMethod> lora_config(const LoraFlags& flags, const std::string& task_type,
+                                                    const std::string& base_model);
 
 }  // namespace tessera::tasks

@@ -12,7 +12,6 @@
 #include "families/model_folder.h"
 #include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
-#include "peft/lora.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
@@ -47,7 +46,7 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
     save_tokenizer();
     return fmt::format("{} with {} parameters saved in {}\n", a.config.model_type, a.parameters, o.output);
   }
-  checkpoint::save_merged(*a.sharded, *a.model, options, o.output,
+  checkpoint::save_merged(*a.sharded, a.adapted(), options, o.output,
                           a.adapters->untied ? checkpoint::Head::kUntied : checkpoint::Head::kAsInBase);
   save_tokenizer();
   return fmt::format("{} with {} merged adapters saved in {}\n", a.config.model_type, a.adapters->adapted.size(),

@@ -118,8 +118,8 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
 /// What the reference's file of final values holds, by its names: the adapter, or every trained parameter.
 std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
   std::map<std::string, std::string> names;
-  if (a.lora) {
-    for (auto& entry : peft::adapter_entries(*a.model, *a.lora)) names[entry.parameter] = entry.file_name;
+  if (a.adapters) {
+    for (auto& entry : peft::adapter_entries(*a.model, *a.adapters->method)) names[entry.parameter] = entry.file_name;
   } else {
     for (const auto& view : a.sharded->shards()) names[view.name] = view.name;
   }
@@ -219,7 +219,7 @@ void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a
   const auto noise = noisy_elements(run);
   const models::NamesInFiles names(*a.model);
   std::set<std::string> seen;
-  checkpoint::visit_merged(*a.sharded, *a.model, [&](const std::string& name, const at::Tensor& t) {
+  checkpoint::visit_merged(*a.sharded, a.adapted(), [&](const std::string& name, const at::Tensor& t) {
     const auto stored = names.in(*reference, name);
     if (stored.empty()) return table.fail("merged " + name, "is not in the reference");
     seen.insert(name);

@@ -17,6 +17,7 @@
 #include <iostream>
 #include <string>
 
+#include "peft/lora.h"
 #include "tasks/assemble.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/optim/optimizer.h"
@@ -45,9 +46,9 @@ void count(const InstructionJob& job, const std::string& data) {
   tasks::AssembleOptions options;
   options.model_folder = data + "/" + job.model;
   if (job.lora) {
-    options.lora.emplace();
-    options.lora->target_modules = {"all-linear"};
-    options.lora->lora_dropout = 0;
+    auto lora = std::make_shared<peft::Lora>();
+    lora->target_modules = {"all-linear"};
+    options.method = lora;
   }
   auto model = tasks::assemble(options, comm::make_solo());
   model.model->train();

@@ -116,26 +116,6 @@ TEST(LoraLinearOp, DropoutUsesOneMaskBothWays) {
   test::expect_close(gx * x, y, 1e-6, "mask");
 }
 
-TEST(LinearModule, HookedAdapterModulesGiveTheSameAsTheFusedPath) {
-  struct Hooks : ForwardHooks {
-    void before_forward(const std::vector<at::Tensor*>&) override { ++calls; }
-    void after_forward(const std::vector<at::Tensor*>&) override {}
-    void abort_forward() noexcept override {}
-    int calls = 0;
-  } hooks;
-  Linear linear(8, 6);
-  linear.attach_adapter({.rank = 2, .scaling = 0.5, .dropout = 0.25});
-  reset_parameters(linear, 1);
-  const auto x = torch::ones({3, 8});
-  tensor::manual_seed(2);
-  const auto fused = linear(x);
-  linear.adapter()->a->set_hooks(&hooks);
-  linear.adapter()->b->set_hooks(&hooks);
-  tensor::manual_seed(2);
-  test::expect_close(linear(x), fused, 1e-6, "output");
-  EXPECT_EQ(hooks.calls, 2);
-}
-
 // One sequence at a time, every step written out.
 at::Tensor plain_attention(const Inputs& i, const AttentionOptions& o) {
   Inputs rows;

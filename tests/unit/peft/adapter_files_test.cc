@@ -30,48 +30,48 @@ std::string failure(const std::function<void()>& run) {
 TEST(AdapterEntries, AreTheTensorsThatPeftWrites) {
   for (const char* run : {"t5u_dora_save_head", "t5_layers_patterns"}) {
     const std::string folder = kFolder + run + "/adapter_init";
-    const auto t5 =
-        load(read_adapter_config(folder), run == std::string("t5u_dora_save_head") ? "base_t5u" : "base_t5");
+    const auto t5 = load(read_lora(folder), run == std::string("t5u_dora_save_head") ? "base_t5u" : "base_t5");
     const auto theirs = io::open_weights(folder + "/adapter_model.safetensors");
-    const auto entries = adapter_entries(*t5.model, t5.report.config);
+    const auto entries = adapter_entries(*t5.model, *t5.report.method);
     EXPECT_EQ(entries.size(), theirs->tensors().size()) << run;
     for (const auto& e : entries) EXPECT_TRUE(theirs->find(e.file_name)) << e.file_name;
   }
 }
 
-TEST(InitialiseMagnitudes, EqualPefts) {
+TEST(InitialiseFromWeights, EqualPefts) {
   const std::string folder = kFolder + "t5u_dora_save_head/adapter_init";
-  auto t5 = load(read_adapter_config(folder), "base_t5u");
-  load_adapter(*t5.model, t5.report.config, folder);
+  auto t5 = load(read_lora(folder), "base_t5u");
+  load_adapter(*t5.model, *t5.report.method, folder);
   std::map<std::string, at::Tensor> stored;
   for (const auto& slot : adapted_slots(*t5.model)) {
-    stored[slot.name] = slot.magnitude().detach().clone();
-    slot.magnitude().detach().fill_(1);
+    stored[slot.name] = slot.parameter("lora_magnitude_vector.default.weight").detach().clone();
+    slot.parameter("lora_magnitude_vector.default.weight").detach().fill_(1);
   }
-  initialise_magnitudes(*t5.model);
+  initialise_from_weights(*t5.model, *t5.report.method, 7);
   for (const auto& slot : adapted_slots(*t5.model))
-    test::expect_close(slot.magnitude(), stored.at(slot.name), 1e-6, slot.name);
+    test::expect_close(slot.parameter("lora_magnitude_vector.default.weight"), stored.at(slot.name), 1e-6, slot.name);
 }
 
-TEST(MergeLora, WithMagnitudesAndASavedHeadEqualsPefts) {
+TEST(MergeAdapters, WithMagnitudesAndASavedHeadEqualsPefts) {
   const std::string folder = kFolder + "t5u_dora_save_head/adapter_final";
-  auto t5 = load(read_adapter_config(folder), "base_t5u");
-  load_adapter(*t5.model, t5.report.config, folder);
-  merge_lora(*t5.model);
+  auto t5 = load(read_lora(folder), "base_t5u");
+  load_adapter(*t5.model, *t5.report.method, folder);
+  merge_adapters(*t5.model, *t5.report.method);
   const auto merged = io::open_weights(kFolder + "t5u_dora_save_head/merged");
   for (const auto& item : t5.model->named_parameters())
     test::expect_close(item.value(), io::read_tensor(*merged, item.key()), 2e-6, item.key());
 }
 
 TEST(ModulesToSave, TrainInPlaceAndCountAsPeftCounts) {
-  LoraConfig config;
+  Lora config;
   config.modules_to_save = {"lm_head"};
   const auto t5 = load(config, "base_t5u");
   EXPECT_EQ(t5.report.saved, std::vector<std::string>{"lm_head"});
+  const auto adapters = nn::adapter_parameters(*t5.model);
   std::int64_t trained = 0, all = 0;
   for (const auto& p : t5.model->named_parameters()) {
     all += p.value().numel();
-    if (!is_adapter_parameter(p.key())) {
+    if (!adapters.contains(p.key())) {
       EXPECT_EQ(p.value().requires_grad(), p.key() == "lm_head.weight") << p.key();
     }
     if (p.value().requires_grad()) trained += p.value().numel();
@@ -81,16 +81,16 @@ TEST(ModulesToSave, TrainInPlaceAndCountAsPeftCounts) {
 }
 
 TEST(ModulesToSave, ThatMatchNothingAreAnError) {
-  LoraConfig config;
+  Lora config;
   config.modules_to_save = {"lm_head"};
   EXPECT_NE(failure([&] { load(config, "base_t5"); }).find("no module's name ends with 'lm_head'"), std::string::npos);
 }
 
 TEST(EmbeddingAdapters, AreZeroAtFirstAndKeepTheBaseWeightAsPeftDoes) {
-  LoraConfig config;
+  Lora config;
   config.target_modules = {"shared", "q"};
   const auto t5 = load(config, "base_t5u");
-  const auto entries = adapter_entries(*t5.model, t5.report.config);
+  const auto entries = adapter_entries(*t5.model, *t5.report.method);
   const auto has = [&](const std::string& name) {
     return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.file_name == name; });
   };
@@ -99,19 +99,19 @@ TEST(EmbeddingAdapters, AreZeroAtFirstAndKeepTheBaseWeightAsPeftDoes) {
   EXPECT_FALSE(has("base_model.model.shared.base_layer.weight"));  // only of embed_tokens and lm_head
   for (const auto& slot : adapted_slots(*t5.model)) {
     if (slot.embedding) {
-      EXPECT_EQ(slot.a().abs().max().item<float>(), 0.0f);
+      EXPECT_EQ(slot.parameter("lora_embedding_A.default").abs().max().item<float>(), 0.0f);
     }
   }
 }
 
 TEST(AdapterFile, RefusesTheAdapterOfAnotherConfig) {
   const auto folder = kFolder + "t5u_dora_save_head/adapter_init";
-  auto config = read_adapter_config(folder);
+  auto config = read_lora(folder);
   config.target_modules = {"q"};
   auto t5 = load(config, "base_t5u");
   EXPECT_NE(failure([&] { load_adapter(*t5.model, config, folder); }).find("no part of the adapter"),
             std::string::npos);
-  config = read_adapter_config(folder);
+  config = read_lora(folder);
   config.r = 5;
   auto other = load(config, "base_t5u");
   EXPECT_NE(failure([&] { load_adapter(*other.model, config, folder); }).find("another shape"), std::string::npos);
@@ -119,7 +119,7 @@ TEST(AdapterFile, RefusesTheAdapterOfAnotherConfig) {
 
 TEST(AdapterFile, EmbeddingsThatItKeepsComeFromIt) {
   const auto folder = kFolder + "t5u_dora_save_head/adapter_final";
-  auto config = read_adapter_config(folder);
+  auto config = read_lora(folder);
   config.modules_to_save.clear();  // as after resizing the vocabulary: kept, not trained
   auto t5 = load(config, "base_t5u");
   load_adapter(*t5.model, config, folder);
@@ -133,8 +133,8 @@ TEST(AdapterFile, EmbeddingsThatItKeepsComeFromIt) {
   }));
 }
 
-TEST(LoraConfig, SettingsThatContradictEachOtherAreRefusedByName) {
-  LoraConfig config;
+TEST(Lora, SettingsThatContradictEachOtherAreRefusedByName) {
+  Lora config;
   config.target_regex = ".*q";
   config.layers_to_transform = {1};
   EXPECT_NE(failure([&] { load(config, "base_t5u"); }).find("layers_to_transform"), std::string::npos);

@@ -26,8 +26,8 @@ models::ModelInput batch(int step) {
 }
 
 TEST(LoraGolden, FirstGradientsEqualPefts) {
-  auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_init"), "base_t5");
-  load_adapter(*t5.model, t5.report.config, kFolder + "t5_lora_qv/adapter_init");
+  auto t5 = load(read_lora(kFolder + "t5_lora_qv/adapter_init"), "base_t5");
+  load_adapter(*t5.model, *t5.report.method, kFolder + "t5_lora_qv/adapter_init");
   EXPECT_EQ(t5.report.trainable, 5376);
   EXPECT_EQ(t5.report.total, 34336);
   auto in = batch(0);
@@ -52,14 +52,14 @@ TEST(LoraGolden, FirstGradientsEqualPefts) {
 }
 
 TEST(LoraGolden, MergedWeightsAndLogitsEqualPefts) {
-  auto t5 = load(read_adapter_config(kFolder + "t5_lora_qv/adapter_final"), "base_t5");
-  load_adapter(*t5.model, t5.report.config, kFolder + "t5_lora_qv/adapter_final");
+  auto t5 = load(read_lora(kFolder + "t5_lora_qv/adapter_final"), "base_t5");
+  load_adapter(*t5.model, *t5.report.method, kFolder + "t5_lora_qv/adapter_final");
   t5.model->eval();
   const auto logits = io::read_tensor(*io::open_safetensors(kFolder + "t5_lora_qv/final_logits.safetensors"),
                                       "logits_adapter_final_batch0");
   torch::NoGradGuard no_grad;
   test::expect_close((*t5.model)(batch(0)).logits, logits, 1e-5, "adapter logits");
-  merge_lora(*t5.model);
+  merge_adapters(*t5.model, *t5.report.method);
   const auto merged = io::open_weights(kFolder + "t5_lora_qv/merged");
   for (const auto& item : t5.model->named_parameters()) {
     test::expect_close(item.value(), io::read_tensor(*merged, item.key()), 1e-6, item.key());
@@ -68,7 +68,7 @@ TEST(LoraGolden, MergedWeightsAndLogitsEqualPefts) {
 }
 
 TEST(Lora, ConfigSurvivesWritingAndReading) {
-  const auto config = read_adapter_config(kFolder + "t5_lora_qv/adapter_init");
+  const auto config = read_lora(kFolder + "t5_lora_qv/adapter_init");
   const auto text = adapter_config_json(config);
   EXPECT_NE(text.find("\"target_modules\": [\n    \"q\",\n    \"v\"\n  ]"), std::string::npos);
   EXPECT_NE(text.find("\"lora_alpha\": 32,"), std::string::npos);
@@ -77,7 +77,7 @@ TEST(Lora, ConfigSurvivesWritingAndReading) {
 }
 
 TEST(Lora, NewAdapterChangesNothingUntilItIsTrained) {
-  LoraConfig config;
+  Lora config;
   auto plain = models::build_model(kFolder + "base_t5", nullptr);
   models::load_weights(*plain, *io::open_weights(kFolder + "base_t5"));
   auto adapted = load(config, "base_t5");
@@ -87,7 +87,7 @@ TEST(Lora, NewAdapterChangesNothingUntilItIsTrained) {
 }
 
 TEST(Lora, TargetsByRegexLayerAndPattern) {
-  LoraConfig config;
+  Lora config;
   config.target_regex = ".*decoder.*EncDecAttention\\.[kv]";
   EXPECT_EQ(load(config, "base_t5").report.adapted.size(), 4u);
   config.target_regex = "all-linear";
@@ -107,7 +107,7 @@ TEST(Lora, TargetsByRegexLayerAndPattern) {
 }
 
 TEST(Lora, TargetThatMatchesNothingNamesWhatThereIs) {
-  LoraConfig config;
+  Lora config;
   config.target_modules = {"q_proj"};
   try {
     load(config, "base_t5");
@@ -119,7 +119,7 @@ TEST(Lora, TargetThatMatchesNothingNamesWhatThereIs) {
 }
 
 TEST(Lora, TrainableLineIsPefts) {
-  LoraReport report;
+  AdapterReport report;
   report.trainable = 884736;
   report.total = 223788288;
   EXPECT_EQ(report.trainable_line(), "trainable params: 884,736 || all params: 223,788,288 || trainable%: 0.3953");

@@ -3,6 +3,8 @@
 #include <string>
 
 #include "io/tensor_source.h"
+#include "peft/adapter_config.h"
+#include "peft/apply.h"
 #include "peft/lora.h"
 
 namespace tessera::peft {
@@ -12,17 +14,22 @@ inline const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/goldens/B_
 struct Loaded {
   std::shared_ptr<models::Model> model;
   models::ModelConfig family;
-  LoraReport report;
+  AdapterReport report;
 };
 
-inline Loaded load(const LoraConfig& config, const std::string& base) {
+inline Loaded load(const PeftMethod& method, const std::string& base) {
   Loaded out;
   out.model = models::build_model(kFolder + base, &out.family);
   models::load_weights(*out.model, *io::open_weights(kFolder + base));
-  out.report = apply_lora(*out.model, out.family, config);
-  const auto init = adapter_init(*out.model, out.report.config, 7);
+  out.report = apply_adapter(*out.model, out.family, method);
+  const auto init = adapter_init(*out.model, *out.report.method, 7);
   for (const auto& item : out.model->named_parameters()) init(item.key(), item.value());
   return out;
+}
+
+/// A folder's configuration, which is LoRA's.
+inline Lora read_lora(const std::string& folder) {
+  return dynamic_cast<const Lora&>(*read_adapter_config(folder));
 }
 
 }  // namespace tessera::peft

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "peft/lora.h"
 #include "support/temp_folder.h"
 #include "tasks/init_model.h"
 #include "tasks/job.h"
@@ -23,9 +24,9 @@ class Describe : public testing::Test {
     write_file_atomically(from + "/config.json", config.dump());
     std::ostringstream quiet;
     EXPECT_EQ(init_model({from, to, "--overwrite"}, quiet, quiet), 0);
-    peft::LoraConfig lora;
-    lora.target_regex = adapted;
-    return assemble({.model_folder = to, .lora = lora}, comm::connect());
+    auto lora = std::make_shared<peft::Lora>();
+    lora->target_regex = adapted;
+    return assemble({.model_folder = to, .method = lora}, comm::connect());
   }
   static std::string described(const Assembled& model, std::optional<bool> print_model) {
     std::ostringstream out;

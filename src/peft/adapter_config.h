@@ -1,0 +1,20 @@
+#pragma once
+// adapter_config.json, as PEFT reads and writes it.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "peft/method.h"
+
+namespace tessera::peft {
+
+/// adapter_config.json of a folder. Unknown keys are ignored with a note in *notes; ConfigError for a peft_type that is
+/// not there.
+std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes = nullptr);
+/// The same from a file. type: where the file names no peft_type.
+std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, const std::string& type,
+                                           std::vector<std::string>* notes = nullptr);
+/// adapter_config.json as PEFT writes it (json.dumps(indent=2, sort_keys=True)); target modules as resolved.
+std::string adapter_config_json(const PeftMethod& method);
+
+}  // namespace tessera::peft

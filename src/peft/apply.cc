@@ -1,0 +1,129 @@
+#include "peft/apply.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/grouped.h"
+#include "peft/merge.h"
+#include "peft/targets.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::peft {
+namespace {
+
+// Modules that train in place; nested ones are part of the first.
+std::vector<std::string> modules_to_save(const nn::HookedModule& model, const PeftConfig& config,
+                                         const std::set<std::string>& adapters) {
+  const auto is_adapters = [&](const std::string& module) {
+    const auto next = adapters.lower_bound(module + ".");
+    return next != adapters.end() && next->starts_with(module + ".");
+  };
+  std::vector<std::string> found, missing;
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    const bool inside = !found.empty() && item.key().starts_with(found.back() + ".");
+    if (!inside && is_saved(item.key(), config) && !is_adapters(item.key())) found.push_back(item.key());
+  }
+  for (const auto& key : config.modules_to_save) {
+    const bool optional = config.task_type == "SEQ_CLS" && (key == "classifier" || key == "score");
+    if (!optional && std::none_of(found.begin(), found.end(), [&](const auto& name) { return name.ends_with(key); }))
+      missing.push_back(key);
+  }
+  if (!missing.empty()) {
+    throw ConfigError("modules_to_save: no module's name ends with '" + missing[0] +
+                          "' (a head that is tied to the embedding is no module of its own)",
+                      "modules_to_save");
+  }
+  return found;
+}
+
+std::shared_ptr<PeftMethod> resolved(const PeftMethod& given, const models::ModelConfig& family) {
+  std::shared_ptr<PeftMethod> method = given.clone();
+  method->resolve(family);
+  if (method->task_type.empty()) method->task_type = family.task_type;
+  if (method->task_type != "SEQ_CLS") return method;
+  for (const char* head : {"classifier", "score"}) {  // PEFT always trains the head of a classifier
+    auto& saved = method->modules_to_save;
+    if (std::find(saved.begin(), saved.end(), head) == saved.end()) saved.emplace_back(head);
+  }
+  return method;
+}
+
+// A tied head trains apart from the embedding when it, or the embedding alone, is to be saved.
+bool untie_if_needed(models::Model& model, const models::ModelConfig& family, const PeftConfig& config) {
+  bool wanted = is_saved(family.output_embedding, config) ||
+                (config.target_regex.empty() && is_target(family.output_embedding, config));
+  for (const auto& slot : slots(model)) {
+    const bool table = slot.embedding && slot.weight().size(0) == family.vocab_size;
+    wanted = wanted || (table && is_saved(slot.name, config));
+  }
+  return wanted && model.untie_head();
+}
+
+void set_trainable(nn::HookedModule& model, const PeftConfig& config, const std::set<std::string>& adapters) {
+  if (config.bias.ends_with("_only")) {
+    for (const auto& slot : adapted_slots(model))
+      if (slot.bias().defined()) slot.bias().set_requires_grad(true);
+  }
+  for (auto& item : model.named_parameters()) {
+    if (adapters.contains(item.key())) continue;
+    const bool bias = config.bias == "all" && has_suffix(item.key(), "bias");
+    if (bias || is_saved(item.key(), config)) item.value().set_requires_grad(true);
+  }
+}
+
+// PEFT has no parameter for the tied head of the base model, only for its trained copy.
+void count(const nn::HookedModule& model, const std::string& untied, AdapterReport& report) {
+  for (const auto& item : model.named_parameters()) {
+    const auto numel = item.value().numel();
+    const std::int64_t copies =
+        (is_saved(item.key(), *report.method) ? 1 : 0) + (item.key() == untied + ".weight" ? 0 : 1);
+    report.total += copies * numel;
+    if (item.value().requires_grad()) report.trainable += numel;
+  }
+}
+
+}  // namespace
+
+std::string AdapterReport::trainable_line() const {
+  return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}", grouped(trainable), grouped(total),
+                     total == 0 ? 0.0 : 100.0 * static_cast<double>(trainable) / static_cast<double>(total));
+}
+
+AdapterReport apply_adapter(models::Model& model, const models::ModelConfig& family, const PeftMethod& given) {
+  given.check();
+  const auto method = resolved(given, family);
+  AdapterReport report;
+  report.method = method;
+  report.untied = untie_if_needed(model, family, *method);
+  for (auto& p : model.parameters()) p.set_requires_grad(false);
+  report.adapted = method->attach(model, family);
+  const auto adapters = nn::adapter_parameters(model);
+  report.saved = modules_to_save(model, *method, adapters);
+  set_trainable(model, *method, adapters);
+  count(model, report.untied ? family.output_embedding : "", report);
+  return report;
+}
+
+std::function<void(const std::string&, const at::Tensor&)> adapter_init(const nn::HookedModule& model,
+                                                                        const PeftMethod& method, std::uint64_t seed) {
+  return [fills = method.first_values(model, seed)](const std::string& name, const at::Tensor& parameter) {
+    const auto fill = fills.find(name);
+    if (fill == fills.end()) return;
+    const auto values = parameter.detach();
+    nn::allocate(values);
+    fill->second(values);
+  };
+}
+
+void initialise_from_weights(nn::HookedModule& model, const PeftMethod& method, std::uint64_t seed) {
+  const auto parameters = model.named_parameters();
+  for (const auto& job : method.from_weights(model, seed)) {
+    for (const auto& [name, values] : job.values(parameters[job.weight].detach(), adapter_values(model)))
+      parameters[name].detach().copy_(values);
+  }
+}
+
+}  // namespace tessera::peft

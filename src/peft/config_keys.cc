@@ -1,0 +1,149 @@
+#include "peft/config_keys.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::peft {
+namespace {
+
+using nlohmann::json;
+
+// A list of T, or a single T.
+template <class T>
+std::vector<T> list_of(const families::ConfigReader& in, const std::string& key) {
+  if (!in.has(key)) return {};
+  if (in.at(key).is_array()) return in.get<std::vector<T>>(key, {});
+  return {in.template get<T>(key, T{})};
+}
+
+template <class T>
+std::vector<std::pair<std::string, T>> pattern_of(const families::ConfigReader& in, const std::string& key) {
+  std::vector<std::pair<std::string, T>> out;
+  if (!in.has(key)) return out;
+  if (!in.at(key).is_object()) throw ConfigError(in.file() + ": key '" + key + "' must be an object", key);
+  for (const auto& [pattern, value] : in.at(key).items()) {
+    if (!value.is_number()) throw ConfigError(in.file() + ": '" + key + "." + pattern + "' must be a number", key);
+    out.emplace_back(pattern, value.template get<T>());
+  }
+  return out;
+}
+
+json list_or_null(const auto& values) {
+  return values.empty() ? json(nullptr) : json(values);
+}
+
+// Whole numbers as integers, as Python prints what a user gave.
+json as_given(double value) {
+  return value == static_cast<double>(static_cast<std::int64_t>(value)) ? json(static_cast<std::int64_t>(value))
+                                                                        : json(value);
+}
+
+}  // namespace
+
+void ConfigKeys::flag(const std::string& key, bool& value) {
+  if (!in_) {
+    out_[key] = value;
+  } else {
+    value = in_->get<bool>(key, value);
+  }
+}
+
+void ConfigKeys::integer(const std::string& key, std::int64_t& value) {
+  if (!in_) {
+    out_[key] = value;
+  } else {
+    value = in_->get<std::int64_t>(key, value);
+  }
+}
+
+void ConfigKeys::number(const std::string& key, double& value) {
+  if (!in_) {
+    out_[key] = value;
+  } else {
+    value = in_->get<double>(key, value);
+  }
+}
+
+void ConfigKeys::whole_number(const std::string& key, double& value) {
+  number(key, value);
+  if (!in_) out_[key] = as_given(value);
+}
+
+void ConfigKeys::text(const std::string& key, std::string& value) {
+  if (!in_) {
+    out_[key] = value.empty() ? json(nullptr) : json(value);
+  } else {
+    value = in_->get<std::string>(key, value);
+  }
+}
+
+void ConfigKeys::flag_or_word(const std::string& key, std::string& value) {
+  const bool is_flag = value == "true" || value == "false";
+  if (!in_) {
+    out_[key] = is_flag ? json(value == "true") : json(value);
+  } else if (has(key)) {
+    const auto& given = in_->at(key);
+    value = given.is_boolean() ? (given.get<bool>() ? "true" : "false") : in_->get<std::string>(key, "");
+  }
+}
+
+void ConfigKeys::names(const std::string& key, std::vector<std::string>& values) {
+  if (!in_) {
+    out_[key] = list_or_null(values);
+  } else {
+    values = list_of<std::string>(*in_, key);
+  }
+}
+
+void ConfigKeys::integers(const std::string& key, std::vector<std::int64_t>& values) {
+  if (!in_) {
+    out_[key] = list_or_null(values);
+  } else {
+    values = list_of<std::int64_t>(*in_, key);
+  }
+}
+
+void ConfigKeys::names_or_regex(const std::string& key, std::vector<std::string>& values, std::string& regex) {
+  if (!in_) {
+    out_[key] = regex.empty() ? list_or_null(values) : json(regex);
+  } else if (has(key) && in_->at(key).is_string()) {
+    regex = in_->get<std::string>(key, "");
+  } else {
+    values = list_of<std::string>(*in_, key);
+  }
+}
+
+void ConfigKeys::pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values) {
+  if (in_) {
+    values = pattern_of<std::int64_t>(*in_, key);
+    return;
+  }
+  out_[key] = json::object();
+  for (const auto& [name, value] : values) out_[key][name] = value;
+}
+
+void ConfigKeys::pattern(const std::string& key, std::vector<std::pair<std::string, double>>& values) {
+  if (in_) {
+    values = pattern_of<double>(*in_, key);
+    return;
+  }
+  out_[key] = json::object();
+  for (const auto& [name, value] : values) out_[key][name] = as_given(value);
+}
+
+void ConfigKeys::unsupported(const std::string& key, const json& neutral) {
+  if (!in_) {
+    out_[key] = neutral;
+  } else if (has(key) && in_->at(key) != neutral && in_->at(key) != json(false)) {
+    throw ConfigError(in_->file() + ": '" + key + "' is not supported with the value " + in_->at(key).dump(), key);
+  }
+}
+
+void ConfigKeys::ignored(const std::string& key, const json& value) {
+  if (!in_) {
+    out_[key] = value;
+  } else {
+    has(key);  // known
+  }
+}
+
+}  // namespace tessera::peft

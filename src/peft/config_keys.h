@@ -1,0 +1,50 @@
+#pragma once
+// Keys of adapter_config.json bound to members: one list of them both reads and writes.
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "families/config_reader.h"
+
+namespace tessera::peft {
+
+class ConfigKeys {
+ public:
+  /// Writes: every bound key goes to document().
+  ConfigKeys() = default;
+  /// Reads: a key that is there goes to its member. ConfigError names a key of a wrong type.
+  explicit ConfigKeys(const families::ConfigReader& in) : in_(&in) {}
+
+  void flag(const std::string& key, bool& value);
+  void integer(const std::string& key, std::int64_t& value);
+  void number(const std::string& key, double& value);
+  /// A number that Python users give as a whole one; it is written so where it is.
+  void whole_number(const std::string& key, double& value);
+  /// Empty is null.
+  void text(const std::string& key, std::string& value);
+  /// True, false or a word.
+  void flag_or_word(const std::string& key, std::string& value);
+  /// A list or a single one; empty is null.
+  void names(const std::string& key, std::vector<std::string>& values);
+  void integers(const std::string& key, std::vector<std::int64_t>& values);
+  /// A list of names, or one regular expression.
+  void names_or_regex(const std::string& key, std::vector<std::string>& values, std::string& regex);
+  /// An object of numbers.
+  void pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values);
+  void pattern(const std::string& key, std::vector<std::pair<std::string, double>>& values);
+  /// Written as `neutral`; read, another value would change the computation: ConfigError.
+  void unsupported(const std::string& key, const nlohmann::json& neutral);
+  /// Written as `value`; what is read does not matter.
+  void ignored(const std::string& key, const nlohmann::json& value);
+
+  const nlohmann::json& document() const { return out_; }
+
+ private:
+  bool has(const std::string& key) const { return in_->has(key); }
+  const families::ConfigReader* in_ = nullptr;
+  nlohmann::json out_ = nlohmann::json::object();
+};
+
+}  // namespace tessera::peft

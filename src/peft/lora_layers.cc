@@ -1,0 +1,51 @@
+#include "peft/lora_layers.h"
+
+#include <ATen/ops/linear.h>
+
+#include "nn/dropout_ops.h"
+#include "nn/lookup.h"
+#include "tessera/nn/dropout.h"
+#include "tessera/nn/init.h"
+
+namespace tessera::peft {
+
+LoraLinear::LoraLinear(const LoraShape& shape, std::shared_ptr<nn::Linear> a_in, std::shared_ptr<nn::Linear> b_in)
+    : a(std::move(a_in)), b(std::move(b_in)), scaling_(shape.scaling), dropout_(shape.dropout) {
+  if (dropout_ > 0)
+    add_module("lora_dropout", "ModuleDict").register_module("default", std::make_shared<nn::Dropout>(dropout_));
+  add_module("lora_A", "ModuleDict").register_module("default", a);
+  add_module("lora_B", "ModuleDict").register_module("default", b);
+}
+
+nn::LowRank LoraLinear::low_rank(const nn::Linear& layer) const {
+  return {a->weight, b->weight, scaling_, layer.is_training() ? dropout_ : 0.0};
+}
+
+at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
+  const auto low = low_rank(layer);
+  if (!a->hooked() && !b->hooked()) return nn::lora_linear(x, layer.matrix(), layer.bias, low);
+  const auto base = layer.product(x);
+  const auto update = (*b)((*a)(nn::dropout(x.to(low.a.scalar_type()), low.dropout)));
+  return (base + update * scaling_).to(base.scalar_type());
+}
+
+LoraEmbedding::LoraEmbedding(const nn::Embedding& layer, const LoraShape& shape) : scaling(shape.scaling) {
+  const auto num = layer.weight.size(0), dim = layer.weight.size(1);
+  a = add_module("lora_embedding_A", "ParameterDict")
+          .register_parameter("default", nn::make_parameter({shape.rank, num}, at::kFloat));
+  b = add_module("lora_embedding_B", "ParameterDict")
+          .register_parameter("default", nn::make_parameter({dim, shape.rank}, at::kFloat));
+}
+
+LoraEmbedding::Rows LoraEmbedding::rows(const nn::Embedding& layer, const at::Tensor& ids) const {
+  const auto base = layer.rows(ids);
+  const auto update = at::linear(nn::lookup(a.t(), ids, {}, layer.padding_idx()), b) * scaling;
+  return {base, base + update};
+}
+
+at::Tensor LoraEmbedding::forward(const nn::Embedding& layer, const at::Tensor& ids) {
+  const auto [base, sum] = rows(layer, ids);
+  return sum.to(base.scalar_type());
+}
+
+}  // namespace tessera::peft

@@ -1,0 +1,61 @@
+#pragma once
+// LoRA (Hu et al. 2021) in a layer. A is [rank, in], B [out, rank], with PEFT's meaning of in and out.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "nn/lora_linear.h"
+#include "tessera/nn/embedding.h"
+#include "tessera/nn/linear.h"
+
+namespace tessera::peft {
+
+struct LoraShape {
+  std::int64_t rank = 8;
+  double scaling = 1.0;
+  double dropout = 0.0;  // before A; ignored by an Embedding
+};
+
+/// y = x W^T + b + scaling * B A dropout(x), one fused product. Parameters: "lora_A.default.weight" and
+/// "lora_B.default.weight", modules of their own that a wrap policy may make units.
+class LoraLinear : public nn::LinearAdapter {
+ public:
+  LoraLinear(const nn::Linear& layer, const LoraShape& shape)
+      : LoraLinear(shape, std::make_shared<nn::Linear>(layer.in_features(), shape.rank, false),
+                   std::make_shared<nn::Linear>(shape.rank, layer.out_features(), false)) {}
+  std::string class_name() const override { return "lora.Linear"; }
+  at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override;
+
+  const std::shared_ptr<nn::Linear> a, b;
+
+ protected:
+  LoraLinear(const LoraShape& shape, std::shared_ptr<nn::Linear> a_in, std::shared_ptr<nn::Linear> b_in);
+  /// With the dropout that applies now.
+  nn::LowRank low_rank(const nn::Linear& layer) const;
+
+ private:
+  double scaling_, dropout_;
+};
+
+/// Rows gain scaling * (B A)^T. Parameters: "lora_embedding_A.default" [rank, num], "lora_embedding_B.default" [dim,
+/// rank].
+class LoraEmbedding : public nn::EmbeddingAdapter {
+ public:
+  LoraEmbedding(const nn::Embedding& layer, const LoraShape& shape);
+  std::string class_name() const override { return "lora.Embedding"; }
+  at::Tensor forward(const nn::Embedding& layer, const at::Tensor& ids) override;
+
+  at::Tensor a, b;
+
+ protected:
+  /// The base rows and what they gain, not yet added up in the base's dtype.
+  struct Rows {
+    at::Tensor base, sum;
+  };
+  Rows rows(const nn::Embedding& layer, const at::Tensor& ids) const;
+  const double scaling;
+};
+
+}  // namespace tessera::peft

@@ -1,0 +1,47 @@
+#include "peft/method.h"
+
+#include "peft/lora.h"
+#include "tessera/base/error.h"
+
+namespace tessera::peft {
+namespace {
+
+struct Row {
+  const char* type;
+  std::unique_ptr<PeftMethod> (*make)();
+};
+
+template <class Method>
+std::unique_ptr<PeftMethod> make() {
+  return std::make_unique<Method>();
+}
+
+constexpr Row kMethods[] = {
+    {"LORA", make<Lora>},
+};
+
+}  // namespace
+
+std::unique_ptr<PeftMethod> make_method(const std::string& type) {
+  for (const auto& row : kMethods)
+    if (type == row.type) return row.make();
+  throw ConfigError("peft_type is '" + type + "'; supported are " + method_types(), "peft_type");
+}
+
+std::string method_types() {
+  std::string text;
+  for (const auto& row : kMethods) text += (text.empty() ? "" : ", ") + std::string(row.type);
+  return text;
+}
+
+std::string PeftMethod::file_name(const std::string& parameter) const {
+  const std::string part = ".default";
+  const auto at = parameter.rfind(part);
+  return prefix() + (at == std::string::npos ? parameter : std::string(parameter).erase(at, part.size()));
+}
+
+at::Tensor PeftMethod::merged(const Slot&, const std::string&, const at::Tensor& value, const Values&) const {
+  return value;
+}
+
+}  // namespace tessera::peft
