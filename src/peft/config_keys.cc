@@ -112,6 +112,15 @@ void ConfigKeys::names_or_regex(const std::string& key, std::vector<std::string>
   }
 }
 
+void ConfigKeys::names_or_regex(const std::string& key, std::optional<std::vector<std::string>>& values,
+                                std::string& regex) {
+  if (in_ && !has(key)) return;
+  std::vector<std::string> names = values.value_or(std::vector<std::string>());
+  names_or_regex(key, names, regex);
+  if (!in_ && values && regex.empty()) out_[key] = names;
+  if (in_ && regex.empty()) values = std::move(names);
+}
+
 void ConfigKeys::pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values) {
   if (in_) {
     values = pattern_of<std::int64_t>(*in_, key);

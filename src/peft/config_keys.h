@@ -2,6 +2,7 @@
 // Keys of adapter_config.json bound to members: one list of them both reads and writes.
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ class ConfigKeys {
   void integers(const std::string& key, std::vector<std::int64_t>& values);
   /// A list of names, or one regular expression.
   void names_or_regex(const std::string& key, std::vector<std::string>& values, std::string& regex);
+  /// Here null is not the same as an empty list.
+  void names_or_regex(const std::string& key, std::optional<std::vector<std::string>>& values, std::string& regex);
   /// An object of numbers.
   void pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values);
   void pattern(const std::string& key, std::vector<std::pair<std::string, double>>& values);

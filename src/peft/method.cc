@@ -1,5 +1,6 @@
 #include "peft/method.h"
 
+#include "peft/ia3.h"
 #include "peft/lora.h"
 #include "tessera/base/error.h"
 
@@ -18,6 +19,7 @@ std::unique_ptr<PeftMethod> make() {
 
 constexpr Row kMethods[] = {
     {"LORA", make<Lora>},
+    {"IA3", make<Ia3>},
 };
 
 }  // namespace

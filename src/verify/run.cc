@@ -1,4 +1,5 @@
-// Family B of the goldens: a training run of some steps from given weights, batches and (PEFT) an initial adapter.
+// Families B and J of the goldens: a training run of some steps from given weights, batches and (PEFT) an initial
+// adapter.
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -74,9 +75,15 @@ void read_settings(Run& run, const json& settings) {
   }
 }
 
+/// Beside the run, or in the folder of family B.
+fs::path base_of(const Run& run, const std::string& name) {
+  const fs::path family = fs::path(run.folder).lexically_normal() / "..";
+  return fs::is_directory(family / name) ? family / name : family / ".." / "B_train" / name;
+}
+
 Run read_run(const std::string& folder) {
   Run run{.folder = folder, .base = {}, .expect = json::parse(read_file(folder + "/expect.json"))};
-  run.base = fs::path(folder).lexically_normal() / ".." / run.expect.at("base").get<std::string>();
+  run.base = base_of(run, run.expect.at("base").get<std::string>());
   if (!fs::is_directory(run.base)) {
     throw DataError("the start weights '" + run.base.string() + "' that expect.json names (\"base\") are missing",
                     folder);
@@ -131,7 +138,11 @@ std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
 
 /// PEFT's name of a trained parameter -> ours.
 std::string plain_name(std::string name) {
-  if (name.starts_with("base_model.model.")) name = name.substr(std::string("base_model.model.").size());
+  for (const std::string prefix : {"base_model.model.", "base_model."}) {
+    if (!name.starts_with(prefix)) continue;
+    name = name.substr(prefix.size());
+    break;
+  }
   for (const std::string part : {".base_layer", ".modules_to_save.default"}) {
     if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
   }
