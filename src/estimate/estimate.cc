@@ -58,18 +58,46 @@ bool is_linear(const ModelTensor& t) {
          t.name.find("relative_attention_bias") == std::string::npos;
 }
 
+bool has_suffix(const std::string& module, const std::vector<std::string>& suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(),
+                     [&](const std::string& suffix) { return module == suffix || module.ends_with("." + suffix); });
+}
+
 bool is_target(const ModelTensor& t, const std::vector<std::string>& targets) {
   if (!is_linear(t)) return false;
   const std::string module = module_of(t.name);
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
-    return target == "all-linear" || module == target || module.ends_with("." + target);
-  });
+  return has_suffix(module, targets) || std::find(targets.begin(), targets.end(), "all-linear") != targets.end();
 }
 
 std::vector<SizedParameter> full(const std::vector<ModelTensor>& tensors, const std::string& compute) {
   std::vector<SizedParameter> out;
   for (const auto& t : tensors) out.push_back({t.name, t.numel(), true, t.dtype == compute});
   return out;
+}
+
+/// A method's parameters in one adapted matrix [out, in].
+struct AdapterFormula {
+  const char* type;
+  std::int64_t (*numel)(const EstimateOptions& options, const ModelTensor& matrix);
+};
+constexpr AdapterFormula kFormulas[] = {
+    {"LORA", [](const EstimateOptions& o, const ModelTensor& t) { return o.lora_r * (t.shape[0] + t.shape[1]); }},
+    {"IA3", [](const EstimateOptions& o,
+               const ModelTensor& t) { return t.shape[has_suffix(module_of(t.name), o.feedforward_modules) ? 1 : 0]; }},
+};
+
+/// Prompt tuning: rows of the word embedding's length; an encoder-decoder model stores them for both parts.
+SizedParameter prompt(const std::vector<ModelTensor>& tensors, const EstimateOptions& options) {
+  std::int64_t dim = 0, parts = 1;
+  for (const auto& t : tensors) {
+    if (dim == 0 && t.shape.size() == 2 && unit_of(t.name).empty()) dim = t.shape[1];
+    if (t.name.starts_with("decoder.block")) parts = 2;
+  }
+  return {"prompt_encoder.default.embedding.weight", parts * options.num_virtual_tokens * dim, true, true};
+}
+
+std::string method_label(const EstimateOptions& options) {
+  return options.peft_type == "LORA" ? fmt::format("LoRA, r {}", options.lora_r) : options.peft_type;
 }
 
 std::vector<SizedParameter> with_adapters(const std::vector<ModelTensor>& tensors, const std::string& compute,
@@ -82,8 +110,13 @@ std::vector<SizedParameter> with_adapters(const std::vector<ModelTensor>& tensor
     if (is_linear(t)) known.insert(last_part(module_of(t.name)));
     if (!is_target(t, options.lora_target_modules)) continue;
     any = true;
-    out.push_back({t.name + ".lora_A", options.lora_r * t.shape[1], true, true});
-    out.push_back({t.name + ".lora_B", options.lora_r * t.shape[0], true, true});
+    for (const auto& formula : kFormulas)
+      if (options.peft_type == formula.type)
+        out.push_back({t.name + ".adapter", formula.numel(options, t), true, true});
+  }
+  if (options.peft_type == "PROMPT_TUNING") {
+    out.push_back(prompt(tensors, options));
+    return out;
   }
   const bool all_linear = options.lora_target_modules == std::vector<std::string>{"all-linear"};
   require_option(any || all_linear,
@@ -119,9 +152,16 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.num_processes, {"--num_processes"}, "ranks, all on one host", group);
   table.add(&o.mixed_precision, {"--mixed_precision"}, "of the computation; masters stay in fp32", group)
       .choices({"no", "fp16", "bf16"});
-  table.add(&o.lora_r, {"--lora_r"}, "rank of the adapters", group);
-  table.add(&o.lora_target_modules, {"--lora_target_modules"},
-            "names of the modules in blocks that get an adapter, or all-linear", group);
+  table.add(&o.peft_type, {"--peft_type"}, "method of the adapters", group).choices({"LORA", "IA3", "PROMPT_TUNING"});
+  table.add(&o.lora_r, {"--lora_r"}, "rank of the adapters", group).only_with({{"--peft_type", {"LORA"}}});
+  table
+      .add(&o.lora_target_modules, {"--lora_target_modules", "--target_modules"},
+           "names of the modules in blocks that get an adapter, or all-linear", group)
+      .idle_with({"--peft_type", {"PROMPT_TUNING"}});
+  table.add(&o.feedforward_modules, {"--feedforward_modules"}, "those of them whose inputs are scaled", group)
+      .only_with({{"--peft_type", {"IA3"}}});
+  table.add(&o.num_virtual_tokens, {"--num_virtual_tokens"}, "length of the prompt", group)
+      .only_with({{"--peft_type", {"PROMPT_TUNING"}}});
   table.add_without_effect({"--library_name", config::Unused::kText, "the library of a model is known"});
   table.add_without_effect({"--trust_remote_code", config::Unused::kBool, "no code is ever loaded"});
   config::Problems problems;
@@ -146,14 +186,17 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
   for (const auto& dtype : options.dtypes) rows.push_back(dtype_row(dtype, layer, all.total()));
   out << framed_table(fmt::format("Memory Usage for loading `{}`", options.model),
                       {"dtype", "Largest Layer", "Total Size", "Training using Adam"}, rows);
-  const std::string adapters = fmt::format("LoRA, r {}", options.lora_r);
+  const std::string adapters = method_label(options);
   rows = {rank_row("all weights", all, options, false), rank_row("all weights", all, options, true)};
   if (lora.trainable > 0) {  // a model without blocks has no place for adapters here
     rows.push_back(rank_row(adapters, lora, options, false));
     rows.push_back(rank_row(adapters, lora, options, true));
   }
-  out << fmt::format("\n{} parameters; LoRA trains {} beside them ({})\n", grouped(all.total()),
-                     grouped(lora.trainable), fmt::join(options.lora_target_modules, ","));
+  const bool in_layers = options.peft_type != "PROMPT_TUNING";
+  out << fmt::format("\n{} parameters; {} trains {} beside them ({})\n", grouped(all.total()),
+                     options.peft_type == "LORA" ? "LoRA" : options.peft_type, grouped(lora.trainable),
+                     in_layers ? fmt::format("{}", fmt::join(options.lora_target_modules, ","))
+                               : fmt::format("{} virtual tokens", options.num_virtual_tokens));
   out << framed_table(
       fmt::format("Peak of a rank in fine-tuning here: AdamW, {} rank(s) of one host, {}", options.num_processes,
                   options.mixed_precision == "no" ? "fp32" : options.mixed_precision),

@@ -15,8 +15,11 @@ struct EstimateOptions {
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   int num_processes = 2;
   std::string mixed_precision = "no";
+  std::string peft_type = "LORA";
   std::int64_t lora_r = 8;
   std::vector<std::string> lora_target_modules = {"all-linear"};  // name suffixes, or all-linear
+  std::vector<std::string> feedforward_modules = {};              // IA3: those whose inputs are scaled
+  std::int64_t num_virtual_tokens = 20;
 };
 
 /// Nothing: help was printed. ConfigError names the flag.

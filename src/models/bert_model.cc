@@ -89,7 +89,7 @@ void BertModel::init_parameter(const std::string& name, at::Tensor values, tenso
   }
 }
 
-ModelOutput BertModel::forward_impl(ModelInput in) {
+ModelOutput BertModel::compute(ModelInput in) {
   check(config_, in);
   const auto batch = packed(in);
   const auto pack = [&](const at::Tensor& given, const at::Tensor& fallback) {

@@ -35,7 +35,7 @@ class BertModel : public Model {
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
 
  protected:
-  ModelOutput forward_impl(ModelInput in) override;
+  ModelOutput compute(ModelInput in) override;
   /// Fills in loss, logits and predictions. hidden: T D.
   virtual void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
                           ModelOutput& out) = 0;

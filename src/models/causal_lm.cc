@@ -201,7 +201,7 @@ CausalLm::Pass CausalLm::decode(const ModelInput& in, const DecoderBatch& batch,
   return run(embedded, layout, nullptr, in.want_hidden);
 }
 
-ModelOutput CausalLm::forward_impl(ModelInput in) {
+ModelOutput CausalLm::compute(ModelInput in) {
   if (in.cache) return step(in);
   const auto batch = make_decoder_batch(in, config_.positions_count_visible);
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));

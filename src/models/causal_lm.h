@@ -28,7 +28,7 @@ class CausalLm : public Model {
   void set_token_loss(const nn::TokenLoss& loss) { token_loss_ = loss; }
 
  protected:
-  ModelOutput forward_impl(ModelInput in) override;
+  ModelOutput compute(ModelInput in) override;
 
   struct Pass {  // what the layers leave behind
     at::Tensor hidden;

@@ -13,6 +13,7 @@ class DecoderCache : public Cache {
 
   /// Also takes another number of rows than the last call had (a prompt is read once and continued several times).
   void reorder(const at::Tensor& rows) override;
+  bool empty() const override { return lengths_.empty(); }
 
   struct Step {
     at::Tensor tokens;     // [tokens] int64, places of the new visible tokens in the flattened [R * T] ids

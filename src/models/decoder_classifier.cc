@@ -39,7 +39,7 @@ at::Tensor DecoderClassifier::last_tokens(const at::Tensor& ids) const {
   return columns.unsqueeze(0).eq(last);
 }
 
-ModelOutput DecoderClassifier::forward_impl(ModelInput in) {
+ModelOutput DecoderClassifier::compute(ModelInput in) {
   at::Tensor labels;
   std::swap(labels, in.labels);
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)

@@ -18,7 +18,7 @@ class DecoderClassifier final : public CausalLm {
 
  protected:
   /// in.labels as in classification_loss(). out.logits: [B, num_labels].
-  ModelOutput forward_impl(ModelInput in) override;
+  ModelOutput compute(ModelInput in) override;
 
  private:
   at::Tensor last_tokens(const at::Tensor& ids) const;

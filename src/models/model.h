@@ -24,6 +24,8 @@ class Cache {
   /// Row i of the next call continues row `rows[i]` of the last one. rows: [R] int64. Rows may move only among those of
   /// one source.
   virtual void reorder(const at::Tensor& rows) = 0;
+  /// Before the first call.
+  virtual bool empty() const = 0;
 };
 
 /// A batch for any family. B batch, S length, T target length (encoder-decoder only; T = S elsewhere). int64 ids; masks
@@ -93,8 +95,20 @@ struct ModelConfig {
   std::string note;                          // about keys of config.json that nobody here knows; empty: none
 };
 
+/// An adapter of the whole model (virtual tokens, for example): it changes what the model reads and returns.
+class InputAdapter {
+ public:
+  virtual ~InputAdapter() = default;
+  virtual ModelInput prepare(ModelInput in) const = 0;
+  virtual ModelOutput finish(ModelOutput out) const = 0;
+  /// How many tokens it puts in front of every row.
+  virtual std::int64_t virtual_tokens() const = 0;
+};
+
 class Model : public nn::Block<ModelInput, ModelOutput> {
  public:
+  void set_input_adapter(std::shared_ptr<const InputAdapter> adapter) { input_adapter_ = std::move(adapter); }
+  const InputAdapter* input_adapter() const { return input_adapter_.get(); }
   virtual ModelKind kind() const = 0;
   virtual std::shared_ptr<Cache> make_cache() const = 0;
   /// The family's initial values (transformers' _init_weights) for one parameter; `key` decides every number.
@@ -102,6 +116,17 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
   /// Gives a tied output head a matrix of its own, ModelConfig::output_embedding, with the embedding's values (which
   /// NamesInFiles finds under the embedding's name). False: nothing was changed.
   virtual bool untie_head() { return false; }
+
+ protected:
+  ModelOutput forward_impl(ModelInput in) final {
+    if (!input_adapter_) return compute(std::move(in));
+    return input_adapter_->finish(compute(input_adapter_->prepare(std::move(in))));
+  }
+  /// The family's forward.
+  virtual ModelOutput compute(ModelInput in) = 0;
+
+ private:
+  std::shared_ptr<const InputAdapter> input_adapter_;
 };
 
 /// A head [num, dim] without bias that starts as the table: a copy of it if it has memory, else without memory too.

@@ -21,6 +21,7 @@ struct T5ForConditionalGeneration::StepCache : Cache {
   at::Tensor encoder_hidden;
   std::vector<T5BlockCache> blocks;
 
+  bool empty() const override { return rows == 0; }
   void reorder(const at::Tensor& order) override {
     for (auto& block : blocks) {
       auto& self = block.self;
@@ -212,7 +213,7 @@ ModelOutput T5ForConditionalGeneration::step(ModelInput in) {
   return out;
 }
 
-ModelOutput T5ForConditionalGeneration::forward_impl(ModelInput in) {
+ModelOutput T5ForConditionalGeneration::compute(ModelInput in) {
   if (in.cache) return step(std::move(in));
   if (!in.decoder_input_ids.defined() && !in.labels.defined()) {
     throw DataError("a sequence-to-sequence batch needs labels or decoder_input_ids");

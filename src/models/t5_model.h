@@ -19,7 +19,7 @@ class T5ForConditionalGeneration : public Model {
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
 
  protected:
-  ModelOutput forward_impl(ModelInput in) override;
+  ModelOutput compute(ModelInput in) override;
 
  private:
   struct StepCache;

@@ -22,25 +22,28 @@ void bind_all(ConfigKeys& keys, PeftMethod& method) {
 
 }  // namespace
 
-std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, const std::string& type,
+std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::string& origin,
                                            std::vector<std::string>* notes) {
-  const auto document = families::read_json(file);
-  const families::ConfigReader in(document, file);
+  const families::ConfigReader in(document, origin);
   std::unique_ptr<PeftMethod> method;
   try {
-    method = make_method(in.get<std::string>("peft_type", type));
+    method = make_method(in.get<std::string>("peft_type", ""));
   } catch (const ConfigError& e) {
-    throw ConfigError(file + ": " + e.what(), "peft_type");
+    throw ConfigError(origin + ": " + e.what(), "peft_type");
   }
   ConfigKeys keys(in);
   bind_all(keys, *method);
   for (const auto& [key, value] : document.items())
-    if (!in.asked_for(key) && notes) notes->push_back(file + ": unknown key '" + key + "' is ignored");
+    if (!in.asked_for(key) && notes) notes->push_back(origin + ": unknown key '" + key + "' is ignored");
   return method;
 }
 
+std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes) {
+  return read_peft_keys(families::read_json(file), file, notes);
+}
+
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {
-  return read_peft_file(folder + "/adapter_config.json", "", notes);
+  return read_peft_file(folder + "/adapter_config.json", notes);
 }
 
 std::string adapter_config_json(const PeftMethod& method) {

@@ -11,8 +11,10 @@ namespace tessera::peft {
 /// adapter_config.json of a folder. Unknown keys are ignored with a note in *notes; ConfigError for a peft_type that is
 /// not there.
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes = nullptr);
-/// The same from a file. type: where the file names no peft_type.
-std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, const std::string& type,
+/// The same from a file of any name.
+std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes = nullptr);
+/// The same from the keys themselves; `origin` names them in messages.
+std::unique_ptr<PeftMethod> read_peft_keys(const nlohmann::json& document, const std::string& origin,
                                            std::vector<std::string>* notes = nullptr);
 /// adapter_config.json as PEFT writes it (json.dumps(indent=2, sort_keys=True)); target modules as resolved.
 std::string adapter_config_json(const PeftMethod& method);

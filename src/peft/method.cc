@@ -2,6 +2,7 @@
 
 #include "peft/ia3.h"
 #include "peft/lora.h"
+#include "peft/prompt_tuning.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -20,20 +21,24 @@ std::unique_ptr<PeftMethod> make() {
 constexpr Row kMethods[] = {
     {"LORA", make<Lora>},
     {"IA3", make<Ia3>},
+    {"PROMPT_TUNING", make<PromptTuning>},
 };
 
 }  // namespace
 
 std::unique_ptr<PeftMethod> make_method(const std::string& type) {
-  for (const auto& row : kMethods)
+  std::string known;
+  for (const auto& row : kMethods) {
     if (type == row.type) return row.make();
-  throw ConfigError("peft_type is '" + type + "'; supported are " + method_types(), "peft_type");
+    known += (known.empty() ? "" : ", ") + std::string(row.type);
+  }
+  throw ConfigError("peft_type is '" + type + "', which is not supported; there are " + known, "peft_type");
 }
 
-std::string method_types() {
-  std::string text;
-  for (const auto& row : kMethods) text += (text.empty() ? "" : ", ") + std::string(row.type);
-  return text;
+std::vector<std::string> method_types() {
+  std::vector<std::string> types;
+  for (const auto& row : kMethods) types.emplace_back(row.type);
+  return types;
 }
 
 std::string PeftMethod::file_name(const std::string& parameter) const {

@@ -80,7 +80,7 @@ class LayerMethod : public PeftMethod {
 
 /// PEFT's method of this type with its default settings. ConfigError lists the types that there are.
 std::unique_ptr<PeftMethod> make_method(const std::string& type);
-/// "LORA, IA3, ...".
-std::string method_types();
+/// "LORA", "IA3", ...
+std::vector<std::string> method_types();
 
 }  // namespace tessera::peft

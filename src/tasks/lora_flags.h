@@ -13,6 +13,11 @@ namespace tessera::tasks {
 struct LoraFlags {
   std::string adapter_name_or_path;  // start from this adapter
   bool use_peft_lora = true;
+  std::string peft_type = "LORA";
+  std::string peft_config;  // a file of the method's settings; then no other flag gives them
+  std::vector<std::string> target_modules, feedforward_modules;  // as lora_target_modules, of any method
+  std::int64_t num_virtual_tokens = 0;
+  std::string prompt_tuning_init = "RANDOM", prompt_tuning_init_text;
   std::int64_t lora_r = 8;
   double lora_alpha = 32, lora_dropout = 0.1;
   std::vector<std::string> lora_target_modules;  // name suffixes, all-linear, or one regular expression
@@ -25,8 +30,9 @@ struct LoraFlags {
 void add_lora_flags(config::OptionTable& table, LoraFlags& flags, const std::string& group);
 /// Values out of range and contradictions.
 void check_lora_flags(const LoraFlags& flags, config::Problems& problems);
-/// A new adapter's configuration; none when all weights are trained or an adapter is gone on with.
-std::shared_ptr<const peft::PeftMethod> lora_config(const LoraFlags& flags, const std::string& task_type,
+/// A new adapter's method; none when all weights are trained or an adapter is gone on with. base_model: as the user
+/// names it; its tokenizer reads the text of a prompt.
+std::shared_ptr<const peft::PeftMethod> new_adapter(const LoraFlags& flags, const std::string& task_type,
                                                     const std::string& base_model);
 
 }  // namespace tessera::tasks

@@ -36,7 +36,7 @@ AssembleOptions assemble_options(const Seq2SeqOptions& o, const std::string& fol
   a.model_folder = folder;
   a.adapter_folder = o.adapter.adapter_name_or_path;
   a.seed = static_cast<std::uint64_t>(o.seed);
-  a.method = lora_config(o.adapter, "SEQ_2_SEQ_LM", o.model_name_or_path);
+  a.method = new_adapter(o.adapter, "SEQ_2_SEQ_LM", o.model_name_or_path);
   const config::AccelerateConfig launch = launch_settings(o.bf16, o.fp16);
   a.fsdp = fsdp_options(launch);
   a.fsdp.device = compute_device(o.device, launch);

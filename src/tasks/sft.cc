@@ -27,7 +27,7 @@ AssembleOptions assemble_options(const SftOptions& o, const std::string& folder)
   a.adapter_folder = o.adapter.adapter_name_or_path;
   a.attn_implementation = o.attn_implementation;
   a.seed = static_cast<std::uint64_t>(o.training.seed);
-  a.method = lora_config(o.adapter, "CAUSAL_LM", o.model_name_or_path);
+  a.method = new_adapter(o.adapter, "CAUSAL_LM", o.model_name_or_path);
   config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
   launch.fsdp.activation_checkpointing = launch.fsdp.activation_checkpointing || o.training.gradient_checkpointing;
   a.fsdp = fsdp_options(launch);

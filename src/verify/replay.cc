@@ -26,8 +26,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, cons
   return optimizer;
 }
 
-double loss_labels(const at::Tensor& labels, models::ModelKind kind) {
-  const auto counted = kind == models::ModelKind::kCausal ? labels.slice(1, 1) : labels;
+double loss_labels(const at::Tensor& labels, models::ModelKind kind, const models::InputAdapter* adapter) {
+  const auto counted = kind == models::ModelKind::kCausal && !adapter ? labels.slice(1, 1) : labels;
   return counted.ne(-100).sum().item<double>();
 }
 

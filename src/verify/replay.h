@@ -15,7 +15,7 @@ enum class DecayGroups { kAll, kTrainer };
 std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, const std::string& name,
                                                  const optim::OptimizerOptions& options, DecayGroups groups);
 
-/// Labels that have a loss: a causal model does not predict the first of a row.
-double loss_labels(const at::Tensor& labels, models::ModelKind kind);
+/// Labels that have a loss: a causal model does not predict the first of a row, unless virtual tokens stand before it.
+double loss_labels(const at::Tensor& labels, models::ModelKind kind, const models::InputAdapter* adapter = nullptr);
 
 }  // namespace tessera::verify

@@ -1,5 +1,6 @@
 // Families B and J of the goldens: a training run of some steps from given weights, batches and (PEFT) an initial
 // adapter.
+#include <ATen/ops/constant_pad_nd.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -103,7 +104,8 @@ Run read_run(const std::string& folder) {
 enum class LossMean { kTokens, kRanks };
 
 models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, const comm::Communicator& group,
-                            LossMean mean, models::ModelKind kind) {
+                            LossMean mean, const models::Model& model) {
+  const auto count = [&](const at::Tensor& labels) { return loss_labels(labels, model.kind(), model.input_adapter()); };
   const std::string prefix = fmt::format("step{}.", step);
   const RowShare rows = row_share(io::read_tensor(batches, prefix + "input_ids").size(0), group);
   const auto read = [&](const std::string& name) {
@@ -116,9 +118,8 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
   in.token_type_ids = read("token_type_ids");
   in.position_ids = read("position_ids");
   in.labels = read("labels");
-  in.loss_normalizer = mean == LossMean::kTokens
-                           ? rows.copies * loss_labels(io::read_tensor(batches, prefix + "labels"), kind)
-                           : group.size() * loss_labels(in.labels, kind);
+  in.loss_normalizer = mean == LossMean::kTokens ? rows.copies * count(io::read_tensor(batches, prefix + "labels"))
+                                                 : group.size() * count(in.labels);
   return in;
 }
 
@@ -298,11 +299,12 @@ void compare_final_logits(Comparison& table, const Run& run, const io::TensorSou
   a.model->eval();
   const at::Tensor expected = io::read_tensor(*reference, name);
   const RowShare rows = row_share(expected.size(0), group);
-  const auto in = batch_of(batches, 0, group, LossMean::kTokens, a.config.kind);
+  const auto in = batch_of(batches, 0, group, LossMean::kTokens, *a.model);
   at::Tensor logits = (*a.model)(in).logits.cpu(), theirs = expected.slice(0, rows.begin, rows.end);
   // Positions that padding hides mean nothing, but the decoder's of an encoder-decoder model are not hidden.
   if (logits.dim() == 3 && in.attention_mask.defined() && a.config.kind != models::ModelKind::kSeq2Seq) {
-    const auto visible = in.attention_mask.unsqueeze(-1);
+    const auto unmasked = logits.size(1) - in.attention_mask.size(1);  // virtual tokens
+    const auto visible = at::constant_pad_nd(in.attention_mask, {unmasked, 0}, 1).unsqueeze(-1);
     logits = logits * visible;
     theirs = theirs * visible;
   }
@@ -329,7 +331,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
   compare_trainable(table, run, a);
   a.model->train();
   for (std::int64_t step = 0; step < run.steps; ++step) {
-    models::ModelInput in = batch_of(*batches, step, *group, mean, a.config.kind);
+    models::ModelInput in = batch_of(*batches, step, *group, mean, *a.model);
     in.want_logits = false;
     const at::Tensor loss = (*a.model)(in).loss;
     loss.backward();

@@ -47,7 +47,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "B_train/llama_dora", "B_train/llama_lora_embed", "B_train/hf_trainer",
                     "K_preference/cls_bert_multilabel", "K_preference/cls_gpt2", "K_preference/cls_llama",
                     "K_preference/cls_llama_multilabel", "K_preference/cls_qwen2", "J_peft/llama_ia3",
-                    "J_peft/llama_ia3_save_lm_head", "J_peft/t5_ia3", "J_peft/bert_ia3_cls"));
+                    "J_peft/llama_ia3_save_lm_head", "J_peft/t5_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
+                    "J_peft/t5_prompt", "J_peft/bert_prompt_cls"));
 
 TEST(Verify, EveryGatherFormGivesTheReference) {
   for (const char* form : {"copy", "shared", "mapped"}) {

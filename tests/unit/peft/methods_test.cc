@@ -6,9 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "models/generation.h"
 #include "peft/adapter_files.h"
 #include "peft/ia3.h"
 #include "peft/merge.h"
+#include "peft/prompt_tuning.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
 #include "unit/peft/with_adapter.h"
@@ -39,7 +41,8 @@ TEST_P(MethodConfig, IsWrittenWithTheKeysAndValuesThatPeftWrites) {
 
 INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
                          testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora",
-                                         "J_peft/llama_ia3", "J_peft/bert_ia3_cls"));
+                                         "J_peft/llama_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
+                                         "J_peft/t5_prompt", "J_peft/bert_prompt_cls"));
 
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {
   try {
@@ -97,6 +100,78 @@ TEST(Ia3, ReadsPicklesToo) {
   auto pickled = load(*read_adapter_config(folder + "_bin"), "base_llama");
   load_adapter(*pickled.model, *pickled.report.method, folder + "_bin");
   EXPECT_TRUE(torch::equal(logits_of(*plain.model), logits_of(*pickled.model)));
+}
+
+/// What a trained run of family J generates.
+std::vector<std::vector<std::int64_t>> generated(const std::string& run, const std::string& base, const at::Tensor& ids,
+                                                 const at::Tensor& mask, std::int64_t beams) {
+  const std::string folder = kPeft + run + "/adapter_final";
+  auto adapted = load(*read_adapter_config(folder), base);
+  load_adapter(*adapted.model, *adapted.report.method, folder);
+  models::GenerationConfig config;
+  config.max_new_tokens = 8;
+  config.num_beams = beams;
+  config.pad_token_id = 0;
+  config.eos_token_ids = {adapted.family.kind == models::ModelKind::kCausal ? 2 : 1};
+  config.decoder_start_token_id = 0;
+  const auto out = models::generate(*adapted.model, ids, mask, config).sequences.contiguous();
+  std::vector<std::vector<std::int64_t>> rows;
+  for (std::int64_t r = 0; r < out.size(0); ++r) {
+    const auto* p = out.const_data_ptr<std::int64_t>() + r * out.size(1);
+    rows.emplace_back(p, p + out.size(1));
+  }
+  return rows;
+}
+
+using Rows = std::vector<std::vector<std::int64_t>>;
+
+// PEFT's generate() of the same folders.
+TEST(PromptTuning, GeneratesWhatPeftGenerates) {
+  const auto ids = torch::tensor({5, 9, 12, 7}, at::kLong).view({1, 4});
+  EXPECT_EQ(generated("llama_prompt", "base_llama", ids, {}, 1), Rows({{5, 9, 12, 7, 90, 81, 40, 7, 86, 62, 21, 53}}));
+  EXPECT_EQ(generated("llama_prompt", "base_llama", ids, {}, 3), Rows({{5, 9, 12, 7, 90, 81, 40, 7, 86, 62, 94, 38}}));
+  const auto sources = torch::tensor({5, 9, 12, 7, 1, 6, 8, 1, 0, 0}, at::kLong).view({2, 5});
+  EXPECT_EQ(generated("t5_prompt", "base_t5", sources, sources.ne(0).to(at::kLong), 3),
+            Rows({{0, 3, 65, 65, 65, 65, 65, 65, 65}, {0, 0, 0, 0, 0, 0, 0, 0, 0}}));
+}
+
+TEST(Ia3, GeneratesWhatPeftGenerates) {
+  const auto ids = torch::tensor({5, 9, 12, 7, 0, 0, 6, 8}, at::kLong).view({2, 4});
+  EXPECT_EQ(generated("llama_ia3", "base_llama", ids, ids.ne(0).to(at::kLong), 1),
+            Rows({{5, 9, 12, 7, 5, 5, 5, 5, 5, 5, 5, 5}, {0, 0, 6, 8, 46, 83, 87, 87, 87, 87, 30, 30}}));
+}
+
+PromptTuning prompt_of(std::int64_t tokens, const std::string& init) {
+  PromptTuning method;
+  method.num_virtual_tokens = tokens;
+  method.prompt_tuning_init = init;
+  return method;
+}
+
+TEST(PromptTuning, BeginsWithRowsOfTheWordEmbedding) {
+  auto text = prompt_of(3, "TEXT");
+  text.prompt_tuning_init_text = "two tokens";
+  text.init_token_ids = {7, 9};
+  auto t5 = load(text, "base_t5");
+  initialise_from_weights(*t5.model, *t5.report.method, 7);
+  const auto parameters = t5.model->named_parameters();
+  const auto prompt = parameters["prompt_encoder.default.embedding.weight"].detach();
+  const auto ids = torch::tensor({7, 9, 7, 9, 7, 9}, at::kLong);  // for encoder and decoder
+  EXPECT_TRUE(torch::equal(prompt, parameters["shared.weight"].detach().index_select(0, ids)));
+  auto sampled = load(prompt_of(4, "SAMPLE_VOCAB"), "base_llama");
+  initialise_from_weights(*sampled.model, *sampled.report.method, 7);
+  const auto table = sampled.model->named_parameters()["model.embed_tokens.weight"].detach();
+  const auto rows = sampled.model->named_parameters()["prompt_encoder.default.embedding.weight"].detach();
+  EXPECT_TRUE((rows.unsqueeze(1) == table).all(2).any(1).all().item<bool>());
+}
+
+TEST(PromptTuning, RefusesPackedRowsAndMerging) {
+  auto llama = load(prompt_of(2, "RANDOM"), "base_llama");
+  models::ModelInput in;
+  in.input_ids = torch::ones({1, 4}, at::kLong);
+  in.row_ids = torch::zeros({1, 4}, at::kLong);
+  EXPECT_THROW((*llama.model)(in), DataError);
+  EXPECT_THROW(merge_adapters(*llama.model, *llama.report.method), ConfigError);
 }
 
 }  // namespace

@@ -1,0 +1,57 @@
+#include "peft/virtual_tokens.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_copy.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/embedding.h"
+
+namespace tessera::peft {
+
+at::Tensor VirtualTokens::in_front(const at::Tensor& tokens, const at::Tensor& prefix) const {
+  return tokens.defined() ? at::cat({prefix.to(tokens.options()), tokens}, 1) : tokens;
+}
+
+models::ModelInput VirtualTokens::prepare(models::ModelInput in) const {
+  if (!in.input_ids.defined() || (in.cache && !in.cache->empty() && kind_ == models::ModelKind::kCausal)) return in;
+  if (in.row_ids.defined() && in.row_ids.dim() == 2) {
+    throw DataError(
+        "virtual tokens stand in front of a row, so rows of several documents do not go with them; "
+        "train without packing");
+  }
+  const auto filled = [&](std::int64_t value) {
+    return at::full({in.input_ids.size(0), count_}, value, at::TensorOptions().dtype(at::kLong));
+  };
+  const auto ids = at::arange(vocab_size_, vocab_size_ + count_, at::TensorOptions().dtype(at::kLong));
+  in.token_type_ids = kind_ == models::ModelKind::kCausal ? at::Tensor() : in_front(in.token_type_ids, filled(0));
+  in.input_ids = in_front(in.input_ids, ids.expand({in.input_ids.size(0), count_}));
+  in.attention_mask = in_front(in.attention_mask, filled(1));
+  in.position_ids = at::Tensor();
+  if (kind_ == models::ModelKind::kCausal || kind_ == models::ModelKind::kMaskedLm)
+    in.labels = in_front(in.labels, filled(-100));
+  return in;
+}
+
+models::ModelOutput VirtualTokens::finish(models::ModelOutput out) const {
+  const bool of_rows = kind_ == models::ModelKind::kCausal || kind_ == models::ModelKind::kMaskedLm;
+  if (of_rows && out.predictions.defined())
+    out.predictions = out.predictions.narrow(1, count_, out.predictions.size(1) - count_);
+  return out;
+}
+
+at::Tensor PromptRows::forward(const nn::Embedding& layer, const at::Tensor& ids) {
+  const auto vocab_size = layer.weight.size(0);
+  const auto flat = ids.flatten(), is_virtual = flat.ge(vocab_size);
+  const auto base = layer.rows(flat.masked_fill(is_virtual, 0));
+  const auto places = is_virtual.nonzero().flatten();
+  auto sizes = ids.sizes().vec();
+  sizes.push_back(base.size(1));
+  if (places.numel() == 0) return base.view(sizes);
+  const auto rows = prompt_.index_select(0, flat.index_select(0, places) - vocab_size);
+  return at::index_copy(base, 0, places, rows.to(base.scalar_type())).view(sizes);
+}
+
+}  // namespace tessera::peft
