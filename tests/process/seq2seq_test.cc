@@ -125,6 +125,50 @@ TEST_F(Seq2Seq, GoesOnFromACheckpointWithTheSameBits) {
   EXPECT_EQ(read_file(folder_ + "/on" + file), read_file(folder_ + "/whole" + file));
 }
 
+using Method = std::vector<std::string>;  // its flags
+class Seq2SeqMethods : public Seq2Seq, public testing::WithParamInterface<Method> {
+ protected:
+  Finished train_method(int ranks, const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--output_dir",
+                                      folder_ + "/" + out,
+                                      "--learning_rate",
+                                      "1e-2",
+                                      "--per_device_train_batch_size",
+                                      std::to_string(6 / ranks),
+                                      "--do_eval",
+                                      "false"};
+    flags.insert(flags.end(), GetParam().begin(), GetParam().end());
+    flags.insert(flags.end(), more.begin(), more.end());
+    return train(ranks, flags);
+  }
+  std::string adapter(const std::string& out) { return read_file(folder_ + "/" + out + "/adapter_model.safetensors"); }
+};
+
+TEST_P(Seq2SeqMethods, TrainAlikeOnOneToThreeRanksAndGoOnWithTheSameBits) {
+  std::vector<double> one;
+  for (const int ranks : {1, 2, 3}) {
+    const std::string name = "r" + std::to_string(ranks);
+    const Finished r = train_method(ranks, name, {"--save_strategy", "steps", "--save_steps", "2"});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const auto all = losses(name);
+    ASSERT_EQ(all.size(), 6u);
+    if (ranks == 1) one = all;
+    EXPECT_LT(all.back(), all.front());
+    for (std::size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], one[i], 2e-5 * one[i]) << ranks << " ranks";
+  }
+  const Finished on = train_method(2, "on", {"--resume_from_checkpoint", folder_ + "/r2/checkpoint-4"});
+  ASSERT_EQ(on.exit_code, 0) << on.err;
+  EXPECT_EQ(adapter("on"), adapter("r2"));
+  const Finished next = train_method(2, "next", {"--adapter_name_or_path", folder_ + "/r2"});
+  ASSERT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_LT(losses("next").front(), one.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, Seq2SeqMethods,
+                         testing::Values(Method{"--peft_type", "IA3"},
+                                         Method{"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "4",
+                                                "--prompt_tuning_init", "SAMPLE_VOCAB"}));
+
 TEST_F(Seq2Seq, AllLinearIsSavedAsTheListOfModules) {
   const Finished r =
       train(2, {"--output_dir", folder_ + "/out", "--lora_target_modules", "all-linear", "--do_eval", "false"});

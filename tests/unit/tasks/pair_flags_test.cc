@@ -26,6 +26,7 @@ class PairFlags : public testing::Test {
                                       R"({"text": "fine", "label": 1})"});
     write_lines(in("latin/rows.txt"), {"gr\xfc\xdf dich@positive", "weh mir@negative", "gut so@positive"});
     write_lines(in("taken/adapter_model.safetensors"), {""});
+    write_lines(in("peft.json"), {R"({"peft_type": "IA3"})"});
   }
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
   test::TempFolder folder_;
@@ -58,6 +59,9 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   base.insert(base.end(), columns.begin(), columns.end());
   const Words numbers = {"--dataset_path", in("numbers.jsonl"), "--text_column", "text", "--label_column", "label"};
   const Words epochs = {"--max_steps", "-1", "--num_train_epochs", "1"};
+  const Words prompt = {"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
+  Words text = prompt;
+  text.insert(text.end(), {"--prompt_tuning_init", "TEXT", "--prompt_tuning_init_text", "other words"});
   const std::vector<FlagCase> cases = {
       {"--model_name_or_path", {in("other")}},
       {"--tokenizer_name_or_path", {in("nowhere")}},
@@ -72,6 +76,13 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--use_dora", {}},
       {"--lora_bias", {"all"}},
       {"--init_lora_weights", {"gaussian"}},
+      {"--peft_type", {"IA3"}},
+      {"--peft_config", {in("peft.json")}},
+      {"--target_modules", {"q"}},
+      {"--feedforward_modules", {"k"}, {"--peft_type", "IA3"}},
+      {"--num_virtual_tokens", {"3"}, prompt},
+      {"--prompt_tuning_init", {"SAMPLE_VOCAB"}, prompt},
+      {"--prompt_tuning_init_text", {"good"}, text},
       {"--dataset_path", {in("other.csv")}},
       {"--text_column", {"input2"}},
       {"--label_column", {"answer2"}},

@@ -13,6 +13,17 @@ namespace {
 using test::kTinyChat;
 
 const Words kLora = {"--use_peft_lora"};
+const Words kIa3 = {"--use_peft_lora", "--peft_type", "IA3", "--target_modules", "k_proj,down_proj"};
+const Words kPrompt = {"--use_peft_lora", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
+const Words kText = {"--use_peft_lora",
+                     "--peft_type",
+                     "PROMPT_TUNING",
+                     "--num_virtual_tokens",
+                     "2",
+                     "--prompt_tuning_init",
+                     "TEXT",
+                     "--prompt_tuning_init_text",
+                     "other words"};
 const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
 const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
 const Words kPushed = {"--push_to_hub"};
@@ -53,6 +64,7 @@ class SftFlags : public testing::Test {
     write_lines(in("bos/tokenizer.json"), {tokenizer.dump()});
     write_lines(in("bos/tokenizer_config.json"), {read_file(kTinyChat + "/tokenizer_config.json")});
     write_lines(in("taken/model.safetensors"), {""});
+    write_lines(in("peft.json"), {R"({"peft_type": "IA3"})"});
   }
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
   Words base() const {
@@ -99,7 +111,14 @@ class SftFlags : public testing::Test {
             {"--use_rslora", {}, kLora},
             {"--use_dora", {}, kLora},
             {"--lora_bias", {"all"}, kLora},
-            {"--init_lora_weights", {"gaussian"}, kLora}};
+            {"--init_lora_weights", {"gaussian"}, kLora},
+            {"--peft_type", {"IA3"}, kLora},
+            {"--peft_config", {in("peft.json")}, kLora},
+            {"--target_modules", {"q_proj"}, kLora},
+            {"--feedforward_modules", {"k_proj"}, kIa3},
+            {"--num_virtual_tokens", {"3"}, kPrompt},
+            {"--prompt_tuning_init", {"SAMPLE_VOCAB"}, kPrompt},
+            {"--prompt_tuning_init_text", {"hello"}, kText}};
   }
   std::vector<FlagCase> data_cases() const {
     return {{"--dataset_name", text()},
