@@ -167,6 +167,23 @@ TEST_F(Estimate, PrintsAcceleratesTableAndTheStrategies) {
   EXPECT_EQ(text.find("int8"), std::string::npos) << text;
 }
 
+// As many as PEFT's models of tests/data/goldens/J_peft train.
+TEST_F(Estimate, CountsWhatEachMethodTrains) {
+  const auto trains = [&](const std::string& base, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), std::string(TESSERA_TEST_DATA) + "/goldens/B_train/" + base);
+    const std::string text = print(flags), word = " trains ";
+    const auto begin = text.find(word) + word.size();
+    return text.substr(begin, text.find(' ', begin) - begin);
+  };
+  EXPECT_EQ(trains("base_llama", {"--peft_type", "IA3", "--target_modules", "k_proj,v_proj,down_proj",
+                                  "--feedforward_modules", "down_proj"}),
+            "120");
+  EXPECT_EQ(trains("base_t5", {"--peft_type", "IA3", "--target_modules", "k,v,wo", "--feedforward_modules", "wo"}),
+            "544");
+  EXPECT_EQ(trains("base_llama", {"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "5"}), "120");
+  EXPECT_EQ(trains("base_t5", {"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "4"}), "192");
+}
+
 TEST_F(Estimate, AConfigAloneSaysWhatTheWeightsWould) {
   std::filesystem::copy_file(kLlama + "/config.json", folder_ + "/config.json");
   const auto sorted = [](std::vector<ModelTensor> tensors) {
