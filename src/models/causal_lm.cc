@@ -174,7 +174,7 @@ CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLay
 
 ModelOutput CausalLm::step(const ModelInput& in) {
   auto& cache = dynamic_cast<DecoderCache&>(*in.cache);
-  auto step = cache.begin(in.input_ids, in.attention_mask);
+  auto step = cache.begin(in.input_ids, in.attention_mask, in.position_ids);
   if (slopes_.defined()) {
     step.layout.slopes = tensor::beside(slopes_, step.positions);
     step.layout.key_position = at::arange(cache.capacity(), step.positions.options().dtype(at::kFloat))

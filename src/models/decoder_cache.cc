@@ -21,8 +21,11 @@ at::Tensor index_of(const std::vector<std::int64_t>& values, const at::Tensor& l
 void DecoderCache::reorder(const at::Tensor& rows) {
   const auto order = tensor::on_host(rows).contiguous();
   const auto* p = order.const_data_ptr<std::int64_t>();
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t i = 0; i < order.numel(); ++i) lengths.push_back(lengths_.at(p[i]));
+  std::vector<std::int64_t> lengths, next_position;
+  for (std::int64_t i = 0; i < order.numel(); ++i) {
+    lengths.push_back(lengths_.at(p[i]));
+    next_position.push_back(next_position_.at(p[i]));
+  }
   const auto moved = [&](at::Tensor& t) {
     if (t.defined())
       t = t.view({static_cast<std::int64_t>(lengths_.size()), capacity_, -1})
@@ -34,6 +37,7 @@ void DecoderCache::reorder(const at::Tensor& rows) {
     moved(layer.values);
   }
   lengths_ = std::move(lengths);
+  next_position_ = std::move(next_position);
 }
 
 void DecoderCache::grow(std::int64_t need) {
@@ -53,14 +57,20 @@ void DecoderCache::grow(std::int64_t need) {
   capacity_ = grown;
 }
 
-DecoderCache::Step DecoderCache::begin(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
+DecoderCache::Step DecoderCache::begin(const at::Tensor& input_ids, const at::Tensor& attention_mask,
+                                       const at::Tensor& position_ids) {
   const std::int64_t rows = input_ids.size(0), fresh = input_ids.size(1);
-  if (lengths_.empty()) lengths_.assign(static_cast<std::size_t>(rows), 0);
+  if (lengths_.empty()) {
+    lengths_.assign(static_cast<std::size_t>(rows), 0);
+    next_position_ = lengths_;
+  }
   TESSERA_CHECK(static_cast<std::int64_t>(lengths_.size()) == rows, "the number of rows may not change while decoding");
   grow(*std::max_element(lengths_.begin(), lengths_.end()) + fresh);
   at::Tensor mask;
   if (attention_mask.defined()) mask = tensor::on_host(attention_mask).ne(0).contiguous();
   const bool* visible = mask.defined() ? mask.const_data_ptr<bool>() : nullptr;
+  const auto places = position_ids.defined() ? tensor::on_host(position_ids).contiguous() : at::Tensor();
+  const auto* given = places.defined() ? places.const_data_ptr<std::int64_t>() : nullptr;
   std::vector<std::int64_t> tokens, positions, index;
   auto queries = std::make_shared<nn::SequenceRows>(), keys = std::make_shared<nn::SequenceRows>();
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -68,8 +78,9 @@ DecoderCache::Step DecoderCache::begin(const at::Tensor& input_ids, const at::Te
     for (std::int64_t i = r * fresh; i < (r + 1) * fresh; ++i) {
       if (visible && !visible[i]) continue;
       tokens.push_back(i);
-      index.push_back(r * capacity_ + lengths_[r]);
-      positions.push_back(lengths_[r]++);
+      index.push_back(r * capacity_ + lengths_[r]++);
+      positions.push_back(given ? given[i] : next_position_[r]);
+      next_position_[r] = positions.back() + 1;
     }
     const auto added = static_cast<std::int64_t>(tokens.size()) - first;
     if (added == 0) throw DataError("row " + std::to_string(r) + " of the prompts has no visible token");

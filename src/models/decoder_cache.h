@@ -20,8 +20,9 @@ class DecoderCache : public Cache {
     at::Tensor positions;  // [tokens] int64
     DecoderLayout layout;  // rows, key_rows, cache_index, cache_rows
   };
-  /// Makes room for the visible tokens of input_ids [R, T]; attention_mask [R, T] or undefined.
-  Step begin(const at::Tensor& input_ids, const at::Tensor& attention_mask);
+  /// Makes room for the visible tokens of input_ids [R, T]; attention_mask, position_ids: [R, T] or undefined.
+  /// Positions that are not given count on from the row's last.
+  Step begin(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& position_ids = {});
 
   std::vector<KeyValueCache>& layers() { return layers_; }
   std::int64_t capacity() const { return capacity_; }
@@ -29,8 +30,8 @@ class DecoderCache : public Cache {
  private:
   void grow(std::int64_t need);
   std::vector<KeyValueCache> layers_;
-  std::vector<std::int64_t> lengths_;  // of each row
-  std::int64_t capacity_ = 0;          // rows of a layer's tensors for each row of the batch
+  std::vector<std::int64_t> lengths_, next_position_;  // of each row
+  std::int64_t capacity_ = 0;                          // rows of a layer's tensors for each row of the batch
 };
 
 }  // namespace tessera::models

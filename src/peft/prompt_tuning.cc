@@ -76,10 +76,11 @@ std::vector<std::string> PromptTuning::attach(models::Model& model, const models
   }
   auto encoder = std::make_shared<nn::AdapterModule>("ModuleDict");
   auto embedding = std::make_shared<nn::Container>("PromptEmbedding");
-  auto table = std::make_shared<nn::Embedding>(rows(), dim);
+  auto table = std::make_shared<nn::Container>("Embedding");  // the word embedding reads it: never a unit
+  const auto prompt = table->register_parameter("weight", nn::make_parameter({rows(), dim}, at::kFloat));
   model.register_module("prompt_encoder", encoder);
   encoder->register_module("default", embedding)->register_module("embedding", table);
-  words.embedding->attach(std::make_shared<PromptRows>(table->weight));
+  words.embedding->attach(std::make_shared<PromptRows>(prompt));
   model.set_input_adapter(std::make_shared<VirtualTokens>(family.kind, family.vocab_size, num_virtual_tokens));
   return {words.name};
 }

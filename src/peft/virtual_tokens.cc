@@ -29,7 +29,10 @@ models::ModelInput VirtualTokens::prepare(models::ModelInput in) const {
   in.token_type_ids = kind_ == models::ModelKind::kCausal ? at::Tensor() : in_front(in.token_type_ids, filled(0));
   in.input_ids = in_front(in.input_ids, ids.expand({in.input_ids.size(0), count_}));
   in.attention_mask = in_front(in.attention_mask, filled(1));
-  in.position_ids = at::Tensor();
+  // PEFT drops positions: they are columns then, also where generation counts visible tokens.
+  const auto columns = at::arange(in.input_ids.size(1), at::TensorOptions().dtype(at::kLong));
+  in.position_ids =
+      in.cache && kind_ == models::ModelKind::kCausal ? columns.expand(in.input_ids.sizes()) : at::Tensor();
   if (kind_ == models::ModelKind::kCausal || kind_ == models::ModelKind::kMaskedLm)
     in.labels = in_front(in.labels, filled(-100));
   return in;

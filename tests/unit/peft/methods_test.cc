@@ -130,6 +130,9 @@ TEST(PromptTuning, GeneratesWhatPeftGenerates) {
   const auto ids = torch::tensor({5, 9, 12, 7}, at::kLong).view({1, 4});
   EXPECT_EQ(generated("llama_prompt", "base_llama", ids, {}, 1), Rows({{5, 9, 12, 7, 90, 81, 40, 7, 86, 62, 21, 53}}));
   EXPECT_EQ(generated("llama_prompt", "base_llama", ids, {}, 3), Rows({{5, 9, 12, 7, 90, 81, 40, 7, 86, 62, 94, 38}}));
+  const auto padded = torch::tensor({5, 9, 12, 7, 0, 0, 6, 8}, at::kLong).view({2, 4});  // positions are columns
+  EXPECT_EQ(generated("llama_prompt", "base_llama", padded, padded.ne(0).to(at::kLong), 3),
+            Rows({{5, 9, 12, 7, 90, 81, 40, 7, 86, 62, 94, 38}, {0, 0, 6, 8, 56, 56, 78, 87, 10, 66, 66, 87}}));
   const auto sources = torch::tensor({5, 9, 12, 7, 1, 6, 8, 1, 0, 0}, at::kLong).view({2, 5});
   EXPECT_EQ(generated("t5_prompt", "base_t5", sources, sources.ne(0).to(at::kLong), 3),
             Rows({{0, 3, 65, 65, 65, 65, 65, 65, 65}, {0, 0, 0, 0, 0, 0, 0, 0, 0}}));
