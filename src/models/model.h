@@ -45,7 +45,8 @@ struct ModelInput {
   /// Decoding step by step: decoder_input_ids [R, T] are the tokens after those of earlier calls with this cache; R = B
   /// * k, k rows for each source one after another. The first call runs the encoder, later ones need no input_ids.
   /// Without grad only. Causal models: input_ids [R, T] are the tokens after those of earlier calls, attention_mask
-  /// leaves out padding; positions count visible tokens. Logits are those of the last token, [R, 1, V].
+  /// leaves out padding; positions count visible tokens unless position_ids says otherwise. Logits are those of the
+  /// last token, [R, 1, V].
   std::shared_ptr<Cache> cache;
   /// The loss is sum / loss_normalizer; 0: the number of labels != -100 in this batch (the mean).
   double loss_normalizer = 0;

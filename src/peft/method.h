@@ -51,6 +51,8 @@ class PeftMethod : public PeftConfig {
 
   /// What the adapter file's names of the base model's parameters begin with.
   virtual std::string prefix() const { return "base_model.model."; }
+  /// What Accelerate's optimizer files call a parameter: its name in PEFT's module tree.
+  virtual std::string name_in_peft(const std::string& parameter) const { return prefix() + parameter; }
   /// Name in the adapter file of a parameter of an adapter: its own without ".default".
   virtual std::string file_name(const std::string& parameter) const;
 

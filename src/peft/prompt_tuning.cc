@@ -114,6 +114,10 @@ std::vector<FromWeight> PromptTuning::from_weights(const nn::HookedModule& model
   return {};
 }
 
+std::string PromptTuning::name_in_peft(const std::string& parameter) const {
+  return parameter == kPrompt ? parameter : PeftMethod::name_in_peft(parameter);
+}
+
 std::string PromptTuning::file_name(const std::string&) const {
   return "prompt_embeddings";
 }

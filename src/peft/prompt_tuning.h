@@ -26,6 +26,7 @@ class PromptTuning final : public PeftMethod {
   /// SAMPLE_VOCAB and TEXT: rows of the word embedding.
   std::vector<FromWeight> from_weights(const nn::HookedModule& model, std::uint64_t seed) const override;
   std::string prefix() const override { return "base_model."; }
+  std::string name_in_peft(const std::string& parameter) const override;
   std::string file_name(const std::string& parameter) const override;
   void check_can_merge() const override;
 

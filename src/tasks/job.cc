@@ -84,7 +84,9 @@ void set_torch_state(const Assembled& model, train::CheckpointContent& content) 
     const auto it = names.find(parameter);
     return it == names.end() ? std::string() : it->second;
   };
-  content.optimizer_name_in_torch = [](const std::string& parameter) { return "base_model.model." + parameter; };
+  content.optimizer_name_in_torch = [method = model.adapters->method](const std::string& parameter) {
+    return method->name_in_peft(parameter);
+  };
 }
 
 std::string saved_line(const Assembled& model, const std::string& folder) {
