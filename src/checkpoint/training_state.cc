@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "checkpoint/named_state.h"
 #include "io/tensor_source.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
@@ -27,7 +28,7 @@ Tensors slices(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimize
   for (const auto& view : model.shards())
     if (view.trainable && view.local.numel() > 0)
       result.emplace_back(slice_name(kParametersKind, view.name, view.offset), view.local);
-  for (const auto& s : optimizer.state())
+  for (const auto& s : named_state(model, optimizer))
     if (s.local.numel() > 0 && (!s.replicated || model.group().rank() == 0))
       result.emplace_back(slice_name(s.state, s.parameter, s.offset), s.local);
   return result;

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/file.h"
+#include "checkpoint/named_state.h"
 #include "checkpoint/training_state.h"
 #include "io/safetensors_reader.h"
 #include "tensor/generators.h"
@@ -112,7 +113,7 @@ TrainingStateReader::TrainingStateReader(fsdp::FullyShardedDataParallel& model, 
       stored.find(kParametersKind, view.name, view.shape, view.offset, view.local, readers, reads_);
   }
   if (optimizer != nullptr) {
-    for (const auto& s : optimizer->state())
+    for (const auto& s : named_state(model, *optimizer))
       if (s.local.numel() > 0)
         stored.find(s.state, s.parameter, s.shape, s.offset, s.local, s.replicated ? io::Readers::kSeveral : readers,
                     reads_);

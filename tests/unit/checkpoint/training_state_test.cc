@@ -146,6 +146,29 @@ TEST_F(TrainingState, MastersOfALowPrecisionRunKeepTheirBits) {
   EXPECT_EQ(worst(run(on_disk, 3, 6, true, false), whole), 0.0);
 }
 
+// As the shortest program makes its optimizer: over parameters() alone, which it knows by their numbers.
+TEST_F(TrainingState, AnOptimizerWithoutSlicesGoesOnAtAnyNumberOfRanks) {
+  const auto go = [&](int world, int first, int last, bool save) {
+    at::Tensor weight;
+    comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet model(testing::NetOptions{});
+      auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
+      optim::AdamW optimizer(sharded->parameters(), testing::adamw_options());
+      if (first > 0) checkpoint::load_training_state(*sharded, &optimizer, folder_);
+      steps(model, *sharded, optimizer, first, last);
+      if (save) checkpoint::save_training_state(*sharded, optimizer, folder_);
+      sharded->visit_full([&](const std::string&, const at::Tensor& t) {
+        if (group->rank() == 0 && t.dim() == 2) weight = t.detach().clone();
+      });
+    });
+    return weight;
+  };
+  const auto whole = go(2, 0, 6, false);
+  go(2, 0, 3, true);
+  EXPECT_TRUE(at::equal(go(2, 3, 6, false), whole));
+  EXPECT_LT((go(3, 3, 6, false) - whole).abs().max().item<double>(), 1e-6);
+}
+
 TEST_F(TrainingState, DrawsFromLibtorchsGeneratorsGoOn) {
   comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
     SmallNet model(testing::NetOptions{});
