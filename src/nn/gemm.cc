@@ -25,7 +25,10 @@ using MkldnnMatmul = void (*)(const at::Tensor&, const at::Tensor&, const at::Te
 
 MkldnnMatmul find_mkldnn_matmul() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_is("intel") || !__builtin_cpu_supports("avx2") || !at::globalContext().hasMKLDNN()) return nullptr;
+  // It refuses float32, too, where oneDNN has no bfloat16.
+  const bool is_accepted =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (__builtin_cpu_is("intel") || !is_accepted || !at::globalContext().hasMKLDNN()) return nullptr;
   return reinterpret_cast<MkldnnMatmul>(::dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
 #else
   return nullptr;
