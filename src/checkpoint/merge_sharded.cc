@@ -6,6 +6,7 @@
 
 #include "checkpoint/pretrained.h"
 #include "peft/merge.h"
+#include "tessera/nn/linear.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -15,6 +16,47 @@ peft::Values gather(fsdp::FullyShardedDataParallel& model, const std::set<std::s
   model.visit_full([&](const std::string& name, const at::Tensor& t) { out[name] = t.clone(); },
                    [&](const std::string& name) { return names.contains(name); });
   return out;
+}
+
+using Visit = std::function<void(const std::string& name, const at::Tensor& tensor)>;
+
+/// visit_full() of the wanted parameters, a packed matrix as the dense one in float32, [out, in].
+void visit_dense(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const Visit& visit,
+                 const std::function<bool(const std::string&)>& wanted) {
+  std::map<std::string, nn::Linear*> packed;     // by weight
+  std::map<std::string, std::string> weight_of;  // by field
+  std::map<std::string, std::set<std::string>> missing;
+  for (const auto& item : module.named_modules()) {
+    auto* linear = dynamic_cast<nn::Linear*>(item.value().get());
+    const auto weight = item.key() + ".weight";
+    if (!linear || !linear->codec() || !wanted(weight)) continue;
+    packed[weight] = linear;
+    for (const auto& field : linear->codec()->fields(linear->out_features(), linear->in_features())) {
+      const auto name = field.name.empty() ? weight : weight + "." + field.name;
+      weight_of[name] = weight;
+      missing[weight].insert(name);
+    }
+  }
+  std::map<std::string, at::Tensor> fields;
+  model.visit_full(
+      [&](const std::string& name, const at::Tensor& tensor) {
+        const auto found = weight_of.find(name);
+        if (found == weight_of.end()) return visit(name, tensor);
+        const auto& weight = found->second;
+        fields[name] = tensor.clone();
+        missing[weight].erase(name);
+        if (!missing[weight].empty()) return;
+        const auto* linear = packed.at(weight);
+        tensor::PackedMatrix matrix{
+            linear->handle().matrix()->codec, linear->out_features(), linear->in_features(), {}};
+        for (const auto& field : matrix.codec->fields(matrix.rows, matrix.columns)) {
+          const auto at = fields.find(field.name.empty() ? weight : weight + "." + field.name);
+          matrix.fields.push_back(std::move(at->second));
+          fields.erase(at);
+        }
+        visit(weight, tensor::unpack(matrix, at::kFloat));
+      },
+      [&](const std::string& name) { return weight_of.contains(name) || wanted(name); });
 }
 
 void write_slices(fsdp::FullyShardedDataParallel& model, const peft::Values& values) {
@@ -46,7 +88,8 @@ void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const Adapte
   if (jobs.empty()) return;
   const auto adapters = gather(model, nn::adapter_parameters(adapted.module));
   peft::Values values;
-  model.visit_full(
+  visit_dense(
+      model, adapted.module,
       [&](const std::string& name, const at::Tensor& weight) {
         for (auto [job, end] = jobs.equal_range(name); job != end; ++job)
           values.merge(job->second.values(weight, adapters));

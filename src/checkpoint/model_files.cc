@@ -91,6 +91,8 @@ ConfigJson read_config(const std::string& bytes, const fs::path& file) {
 bool apply(const ConfigChanges& changes, ConfigJson& config) {
   const ConfigJson before = config;
   if (changes.vocab_size > 0) config["vocab_size"] = changes.vocab_size;
+  if (changes.quantization) config["quantization_config"] = families::quantization_json(*changes.quantization);
+  if (changes.unpacked) config.erase("quantization_config");
   if (changes.untied) config["tie_word_embeddings"] = false;
   if (changes.dtype) {
     const auto& choices = dtype_choices();

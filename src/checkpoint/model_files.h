@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "families/quantization.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::checkpoint {
@@ -29,9 +30,11 @@ struct TokenId {
 
 /// What config.json says of weights that changed.
 struct ConfigChanges {
-  std::int64_t vocab_size = 0;               // rows of the token tables; 0: as it is
-  std::optional<at::ScalarType> dtype = {};  // of the weights; unset: as it is
-  bool untied = false;                       // the output head has a matrix of its own
+  std::int64_t vocab_size = 0;                              // rows of the token tables; 0: as it is
+  std::optional<at::ScalarType> dtype = {};                 // of the weights; unset: as it is
+  std::optional<families::Quantization> quantization = {};  // weights are packed so; unset: as it is
+  bool unpacked = false;  // weights that were packed are dense: no quantization_config
+  bool untied = false;    // the output head has a matrix of its own
   /// config.json and generation_config.json name them, as transformers' Trainer aligns them: among the tokens that end
   /// a text those that were there stay.
   std::vector<TokenId> token_ids = {};

@@ -74,13 +74,20 @@ std::optional<at::ScalarType> dtype_of(const fsdp::FullyShardedDataParallel& mod
   return std::nullopt;
 }
 
+bool has_packed(const fsdp::FullyShardedDataParallel& model) {
+  const auto views = model.shards();
+  return std::any_of(views.begin(), views.end(), [](const fsdp::ShardView& view) { return view.packed; });
+}
+
 }  // namespace
 
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& options, const std::string& folder,
                      SaveQueue* queue) {
   const NamesInFile own_names = [](const std::string& parameter) { return std::vector{parameter}; };
-  const ConfigChanges changes{
-      .vocab_size = options.vocab_size, .dtype = dtype_of(model, options), .token_ids = options.token_ids};
+  const ConfigChanges changes{.vocab_size = options.vocab_size,
+                              .dtype = dtype_of(model, options),
+                              .unpacked = !has_packed(model),
+                              .token_ids = options.token_ids};
   const auto write_beside = [=, files = options.files] { copy_model_files(files, folder, changes); };
   if (!writes_together(model)) {
     const auto visit_tensors = [&](const Visit& visit) { model.visit_full(visit); };
@@ -120,8 +127,10 @@ void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ada
   const NamesInFile base_names = [&](const std::string& parameter) {
     return adapters.contains(parameter) ? std::vector<std::string>() : std::vector{parameter};
   };
-  const ConfigChanges changes{
-      .vocab_size = options.vocab_size, .dtype = dtype_of(model, options, adapters), .untied = head == Head::kUntied};
+  const ConfigChanges changes{.vocab_size = options.vocab_size,
+                              .dtype = dtype_of(model, options, adapters),
+                              .unpacked = !has_packed(model),
+                              .untied = head == Head::kUntied};
   save(
       model, {folder, "model.safetensors", base_names, options.dtype},
       [&](const Visit& visit) { visit_merged(model, adapted, visit); },

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "families/quantization.h"
+
 namespace tessera::families {
 namespace {
 
@@ -12,7 +14,6 @@ struct RefusedKey {
 
 /// Other values than null, false and an empty list or object.
 constexpr RefusedKey kRefused[] = {
-    {"quantization_config", "the weights are quantised; name the folder of the model they were made from"},
     {"pruned_heads", "models with pruned heads are not built"},
     {"tie_encoder_decoder", "encoder and decoder have weights of their own here"},
     {"use_bidirectional_attention", "is not supported: attention is causal here"},
@@ -120,6 +121,8 @@ bool is_without_effect(const std::string& key) {
 }
 
 void refuse_other_models(const ConfigReader& in) {
+  in.contains("quantization_config");
+  (void)read_quantization(in.json(), in.file());
   for (const auto& [key, why] : kRefused) {
     if (in.contains(key) && !is_off(in.at(key)))
       throw ConfigError(in.file() + ": '" + key + "' " + in.at(key).dump() + ": " + why, key);

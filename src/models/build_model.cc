@@ -85,6 +85,7 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
   const auto described = families::parse_config(json, file, &found.note);
   found.model_type = families::ConfigReader(json, file).get<std::string>("model_type", "");
   found.folder = folder;
+  found.quantization = families::read_quantization(json, file);
   found.stored_dtype = *io::safetensors_dtype(families::stored_dtype_of(described));
   const auto dtype = options.dtype.value_or(at::kFloat);
   auto model = std::visit([&](const auto& c) { return build(c, dtype, found); }, described);

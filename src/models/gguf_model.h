@@ -26,7 +26,7 @@ std::shared_ptr<io::TensorSource> gguf_weights(std::shared_ptr<const io::GgufFil
 /// config.json of a folder, or that of a GGUF file or of a folder that holds one.
 nlohmann::json read_model_config(const std::string& path);
 
-/// io::open_weights(), for GGUF too.
+/// io::open_weights(), for GGUF too; of a folder with packed weights a quant::PackedSource.
 std::shared_ptr<io::TensorSource> open_model_weights(const std::string& path);
 
 }  // namespace tessera::models

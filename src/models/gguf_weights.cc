@@ -11,6 +11,7 @@
 #include "io/tensor_source.h"
 #include "models/gguf_model.h"
 #include "models/gguf_names.h"
+#include "quant/packed_source.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -133,7 +134,10 @@ nlohmann::json read_model_config(const std::string& path) {
 std::shared_ptr<io::TensorSource> open_model_weights(const std::string& path) {
   auto gguf = gguf_file_of(path);
   if (!gguf && !has_other_weights(path)) gguf = find_gguf(path);  // beside a config.json
-  return gguf ? gguf_weights(io::open_gguf(*gguf)) : io::open_weights(path);
+  if (gguf) return gguf_weights(io::open_gguf(*gguf));
+  auto stored = io::open_weights(path);
+  const auto packed = quant::stored_four_bit(stored);
+  return packed ? packed : stored;
 }
 
 }  // namespace tessera::models

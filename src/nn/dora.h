@@ -3,10 +3,14 @@
 // s^2 b A A^T b^T for each row w of W and b of B. Only |w|^2 costs a pass over W, and a frozen W keeps it.
 #include <ATen/core/Tensor.h>
 
+#include "tessera/nn/weight.h"
+
 namespace tessera::nn {
 
 /// Sums of squares of W's rows (dim 1) or columns (dim 0), float32.
 at::Tensor squared_norms(const at::Tensor& weight, std::int64_t dim);
+/// Of its rows [out_features], a packed one's some at a time.
+at::Tensor squared_norms(const Weight& weight);
 
 /// squares: [out], of W's rows; wa: [out, rank], W A^T; a: [rank, in]; b: [out, rank]. Result: [out] float32, without
 /// grad.

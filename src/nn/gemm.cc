@@ -146,12 +146,6 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
   }
 }
 
-at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v) {
-  const auto matrix = tensor::unpack(b.matrix, a.scalar_type());
-  const auto factor = b.transposed ? matrix.t() : matrix;
-  return u.defined() ? gemm_sum(a, factor, u, v) : gemm(a, factor);
-}
-
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
   if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
   auto out = gemm(a, b);
@@ -159,6 +153,26 @@ at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
     gemm_add(out, u, v);
   } else {
     out.add_(gemm(u, v));
+  }
+  return out;
+}
+
+at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v) {
+  constexpr std::int64_t kPartBytes = 2 << 20, kFewestColumns = 128;
+  const auto& matrix = b.matrix;
+  const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;
+  const std::int64_t fitting = kPartBytes / std::max<std::int64_t>(1, inner * a.element_size());
+  const std::int64_t width = std::max(kFewestColumns, fitting / kColumnsAThread * kColumnsAThread);
+  const auto part_of = [&](std::int64_t begin, std::int64_t count) {
+    const auto part = b.transposed ? tensor::unpack(matrix, {begin, count, 0, inner}, a.scalar_type()).t()
+                                   : tensor::unpack(matrix, {0, inner, begin, count}, a.scalar_type());
+    return u.defined() ? gemm_sum(a, part, u, v.narrow(1, begin, count)) : gemm(a, part);
+  };
+  if (columns <= width) return part_of(0, columns);
+  auto out = at::empty({a.size(0), columns}, a.options());
+  for (std::int64_t begin = 0; begin < columns; begin += width) {
+    const auto count = std::min(width, columns - begin);
+    out.narrow(1, begin, count).copy_(part_of(begin, count));
   }
   return out;
 }

@@ -22,8 +22,8 @@ struct PackedFactor {
   const tensor::PackedMatrix& matrix;
   bool transposed;
 };
-/// The same with a packed second factor; without the addend where u is undefined. Its values are unpacked to a's dtype
-/// into a matrix that is freed after, so the bits are those of the dense product.
+/// The same with a packed second factor; without the addend where u is undefined. Some columns of the result are made
+/// at a time: their part of the matrix is unpacked to a's dtype into memory that stays in the cache.
 at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v);
 
 /// x W^T + bias with autograd; x: [..., in], bias: [out] or undefined. Keeps x for backward only where the weight

@@ -1,6 +1,10 @@
 #include "tessera/nn/linear.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "nn/gemm.h"
+#include "tensor/storage.h"
+#include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::nn {
@@ -23,11 +27,28 @@ std::string Linear::extra_repr() const {
   if (layout_ == WeightLayout::kInOut)
     return "nf=" + std::to_string(out_features_) + ", nx=" + std::to_string(in_features_);
   return "in_features=" + std::to_string(in_features_) + ", out_features=" + std::to_string(out_features_) +
-         ", bias=" + (bias.defined() ? "True" : "False");
+         ", bias=" + (bias.defined() ? "True" : "False") + (packed_ ? ", weight=(" + codec()->name() + ")" : "");
+}
+
+void Linear::pack(std::shared_ptr<const tensor::Codec> codec) {
+  TESSERA_CHECK(!packed_, "a weight is packed once");
+  if (layout_ == WeightLayout::kInOut) {
+    const at::NoGradGuard no_grad;
+    layout_ = WeightLayout::kOutIn;
+    const bool has_values = !tensor::is_detached(weight);
+    weight.set_data(has_values ? weight.t().contiguous()
+                               : make_parameter({out_features_, in_features_}, weight.scalar_type()));
+  }
+  packed_ = register_module("weight", std::make_shared<PackedWeight>(std::move(codec), weight));
+}
+
+Weight Linear::handle() const {
+  if (packed_) return Weight(packed_->matrix());
+  return layout_ == WeightLayout::kInOut ? weight.t() : weight;
 }
 
 at::Tensor Linear::product(const at::Tensor& x) const {
-  return affine(x, matrix(), bias);
+  return affine(x, handle(), bias);
 }
 
 at::Tensor Linear::forward_impl(at::Tensor x) {

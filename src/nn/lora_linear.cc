@@ -140,6 +140,13 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
   }
 };
 
+/// W a^T [out, R], without grad.
+at::Tensor product_with_rows(const Weight& weight, const at::Tensor& a, at::ScalarType compute) {
+  if (weight.packed() && weight.tensor().is_cpu()) return weight.product(a.to(compute)).t();
+  const auto w = weight.dequantise(compute).detach();
+  return gemm(w, a.to(w.scalar_type()).t());
+}
+
 std::optional<at::Tensor> optional(const at::Tensor& t) {
   return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt;
 }
@@ -165,10 +172,10 @@ at::Tensor lora_linear(const at::Tensor& x, const Weight& weight, const at::Tens
 
 at::Tensor dora_linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, const LowRank& low,
                        const at::Tensor& magnitude, const at::Tensor& squares) {
-  const auto a = low.a.detach(), w = weight.dequantise(x.scalar_type());
-  const auto wa = gemm(w.detach(), a.to(w.scalar_type()).t());
+  const auto a = low.a.detach();
+  const auto wa = product_with_rows(weight, a, x.scalar_type());
   const auto norms = adapted_norms(squares, wa, a, low.b.detach(), low.scaling);
-  if (!x.is_cpu()) return composite::dora_linear(x, w, bias, low, magnitude, norms);
+  if (!x.is_cpu()) return composite::dora_linear(x, weight.dequantise(x.scalar_type()), bias, low, magnitude, norms);
   return over_rows(x, [&](const at::Tensor& rows) {
     return DoraLinear::apply(rows, weight.tensor(), low.a, low.b, magnitude, norms, optional(bias), weight, low.scaling,
                              low.dropout);

@@ -23,4 +23,21 @@ PackedWeight::PackedWeight(std::shared_ptr<const tensor::Codec> codec, at::Tenso
   matrix_ = std::make_shared<const tensor::PackedMatrix>(std::move(matrix));
 }
 
+DenseElements::DenseElements(const torch::nn::Module& root) {
+  for (const auto& item : root.named_modules()) {
+    const auto* packed = dynamic_cast<const PackedWeight*>(item.value().get());
+    if (!packed) continue;
+    const auto& matrix = *packed->matrix();
+    for (const auto& field : matrix.codec->fields(matrix.rows, matrix.columns)) {
+      const bool codes = field.name.empty();
+      packed_[codes ? item.key() : item.key() + "." + field.name] = codes ? matrix.rows * matrix.columns : 0;
+    }
+  }
+}
+
+std::int64_t DenseElements::of(const std::string& name, const at::Tensor& parameter) const {
+  const auto found = packed_.find(name);
+  return found == packed_.end() ? parameter.numel() : found->second;
+}
+
 }  // namespace tessera::nn

@@ -18,22 +18,21 @@ at::Tensor dense_product(const at::Tensor& a, const at::Tensor& b, const at::Ten
 
 }  // namespace
 
-Weight::Weight(std::shared_ptr<const tensor::PackedMatrix> packed, WeightLayout layout)
-    : tensor_(packed->fields.front()), packed_(std::move(packed)), layout_(layout) {}
+Weight::Weight(std::shared_ptr<const tensor::PackedMatrix> packed)
+    : tensor_(packed->fields.front()), packed_(std::move(packed)) {}
 
 std::int64_t Weight::out_features() const {
-  if (!packed()) return tensor_.size(0);
-  return layout_ == WeightLayout::kOutIn ? packed_->rows : packed_->columns;
+  return packed() ? packed_->rows : tensor_.size(0);
 }
 
 at::Tensor Weight::product(const at::Tensor& x, const at::Tensor& u, const at::Tensor& v) const {
   if (!packed()) return dense_product(x, tensor_.t(), u, v);
-  return gemm_packed(x, {*packed_, /*transposed=*/layout_ == WeightLayout::kOutIn}, u, v);
+  return gemm_packed(x, {*packed_, /*transposed=*/true}, u, v);
 }
 
 at::Tensor Weight::transposed_product(const at::Tensor& g, const at::Tensor& u, const at::Tensor& v) const {
   if (!packed()) return dense_product(g, tensor_, u, v);
-  return gemm_packed(g, {*packed_, /*transposed=*/layout_ == WeightLayout::kInOut}, u, v);
+  return gemm_packed(g, {*packed_, /*transposed=*/false}, u, v);
 }
 
 at::Tensor Weight::gradient(const at::Tensor& g, const at::Tensor& x) const {
@@ -42,9 +41,11 @@ at::Tensor Weight::gradient(const at::Tensor& g, const at::Tensor& x) const {
 }
 
 at::Tensor Weight::dequantise(at::ScalarType dtype) const {
-  if (!packed()) return tensor_;
-  const auto matrix = tensor::unpack(*packed_, dtype).to(tensor_.device());
-  return layout_ == WeightLayout::kOutIn ? matrix : matrix.t();
+  return packed() ? tensor::unpack(*packed_, dtype).to(tensor_.device()) : tensor_;
+}
+
+at::Tensor Weight::dequantised_rows(std::int64_t begin, std::int64_t count, at::ScalarType dtype) const {
+  return tensor::unpack(*packed_, {begin, count, 0, packed_->columns}, dtype);
 }
 
 void save_weight(torch::autograd::AutogradContext* context, const Weight& weight) {

@@ -10,6 +10,7 @@
 #include "peft/targets.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
+#include "tessera/nn/packed_weight.h"
 
 namespace tessera::peft {
 namespace {
@@ -76,8 +77,9 @@ void set_trainable(nn::HookedModule& model, const PeftConfig& config, const std:
 
 // PEFT has no parameter for the tied head of the base model, only for its trained copy.
 void count(const nn::HookedModule& model, const std::string& untied, AdapterReport& report) {
+  const nn::DenseElements elements(model);
   for (const auto& item : model.named_parameters()) {
-    const auto numel = item.value().numel();
+    const auto numel = elements.of(item.key(), item.value());
     const std::int64_t copies =
         (is_saved(item.key(), *report.method) ? 1 : 0) + (item.key() == untied + ".weight" ? 0 : 1);
     report.total += copies * numel;

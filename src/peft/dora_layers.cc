@@ -32,8 +32,8 @@ DoraLinear::DoraLinear(const nn::Linear& layer, const LoraShape& shape)
       magnitude(add_magnitude(add_module("lora_magnitude_vector", "ModuleDict"), layer.out_features())) {}
 
 at::Tensor DoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
-  if (!squares_.defined() || layer.weight.requires_grad()) squares_ = nn::squared_norms(layer.matrix(), 1);
-  return nn::dora_linear(x, layer.matrix(), layer.bias, low_rank(layer), magnitude, squares_);
+  if (!squares_.defined() || layer.weight.requires_grad()) squares_ = nn::squared_norms(layer.handle());
+  return nn::dora_linear(x, layer.handle(), layer.bias, low_rank(layer), magnitude, squares_);
 }
 
 DoraEmbedding::DoraEmbedding(const nn::Embedding& layer, const LoraShape& shape)

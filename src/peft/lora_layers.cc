@@ -23,7 +23,7 @@ nn::LowRank LoraLinear::low_rank(const nn::Linear& layer) const {
 
 at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
   const auto low = low_rank(layer);
-  if (!a->hooked() && !b->hooked()) return nn::lora_linear(x, layer.matrix(), layer.bias, low);
+  if (!a->hooked() && !b->hooked()) return nn::lora_linear(x, layer.handle(), layer.bias, low);
   const auto base = layer.product(x);
   const auto update = (*b)((*a)(nn::dropout(x.to(low.a.scalar_type()), low.dropout)));
   return (base + update * scaling_).to(base.scalar_type());

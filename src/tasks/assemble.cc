@@ -7,8 +7,10 @@
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "models/names_in_files.h"
+#include "models/pack_layers.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
+#include "tessera/nn/packed_weight.h"
 
 namespace tessera::tasks {
 namespace {
@@ -38,6 +40,17 @@ std::vector<std::string> grow_tables(fsdp::FsdpOptions& fsdp, const models::Mode
   return modules;
 }
 
+void pack_layers(Assembled& a, const AssembleOptions& options, fsdp::FsdpOptions& fsdp) {
+  const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(fsdp.source);
+  if (packed && options.keep_packed) {
+    models::pack_as_stored(*a.model, *packed);
+  } else if (!packed && options.quantization) {
+    fsdp.source = models::pack_while_reading(*a.model, a.config, *options.quantization, fsdp.source,
+                                             fsdp.precision.param_dtype.value_or(at::kFloat));
+    a.config.quantization = options.quantization;
+  }
+}
+
 }  // namespace
 
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
@@ -58,10 +71,12 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
       a.model = models::build_model(options.model_folder, &a.config, build);
     }
   }
+  pack_layers(a, options, fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
-  for (const auto& p : a.model->parameters()) {
-    a.parameters += p.numel();
-    if (p.requires_grad()) a.trainable += p.numel();
+  const nn::DenseElements elements(*a.model);
+  for (const auto& item : a.model->named_parameters()) {
+    a.parameters += elements.of(item.key(), item.value());
+    if (item.value().requires_grad()) a.trainable += item.value().numel();
   }
   if (!fsdp.source_name) {
     fsdp.source_name = [source = fsdp.source, names = models::NamesInFiles(*a.model)](const std::string& name) {

@@ -17,8 +17,11 @@ struct AssembleOptions {
   std::string model_folder;
   std::shared_ptr<const peft::PeftMethod> method = {};  // a new adapter
   std::string adapter_folder = {};                      // start from this adapter (its method is read there)
-  std::int64_t min_vocab_size = 0;                      // the token tables grow to at least so many rows
-  std::string attn_implementation = {};                 // models::BuildOptions
+  /// Weights that a folder has packed stay packed; false: they are unpacked as they are read.
+  bool keep_packed = true;
+  std::optional<families::Quantization> quantization = {};  // packs dense weights as they are read
+  std::int64_t min_vocab_size = 0;                          // the token tables grow to at least so many rows
+  std::string attn_implementation = {};                     // models::BuildOptions
   std::uint64_t seed = 42;
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
   fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in

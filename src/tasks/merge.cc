@@ -28,8 +28,12 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   if (!dtype)
     dtype =
         io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
-  Assembled a = assemble(
-      {.model_folder = o.model_folder, .adapter_folder = o.adapter_folder, .dtype = dtype, .fsdp = fsdp}, group);
+  Assembled a = assemble({.model_folder = o.model_folder,
+                          .adapter_folder = o.adapter_folder,
+                          .keep_packed = false,
+                          .dtype = dtype,
+                          .fsdp = fsdp},
+                         group);
   const checkpoint::SaveOptions options{
       .files = {.model = o.model_folder,
                 .tokenizer = checkpoint::tokenizer_among({o.tokenizer_folder, o.model_folder})},

@@ -16,6 +16,7 @@
 #include "tasks/training_tokenizer.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"
+#include "tessera/nn/packed_weight.h"
 #include "tessera/tensor/random.h"
 
 namespace tessera::tasks {
@@ -27,6 +28,7 @@ AssembleOptions assemble_options(const SftOptions& o, const std::string& folder)
   a.adapter_folder = o.adapter.adapter_name_or_path;
   a.attn_implementation = o.attn_implementation;
   a.seed = static_cast<std::uint64_t>(o.training.seed);
+  a.quantization = o.quant.quantization();
   a.method = new_adapter(o.adapter, "CAUSAL_LM", o.model_name_or_path);
   config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
   launch.fsdp.activation_checkpointing = launch.fsdp.activation_checkpointing || o.training.gradient_checkpointing;
@@ -46,9 +48,10 @@ std::string result_file(const SftOptions& o) {
 double flops_per_token(models::Model& model) {
   double matrices = 0, trained = 0, tables = 0;
   bool has_head = false;
+  const nn::DenseElements elements(model);
   for (const auto& item : model.named_parameters()) {
     if (item.value().dim() < 2) continue;
-    const auto numel = static_cast<double>(item.value().numel());
+    const auto numel = static_cast<double>(elements.of(item.key(), item.value()));
     matrices += numel;
     if (item.value().requires_grad()) trained += numel;
     has_head = has_head || item.key().starts_with("lm_head") || item.key().starts_with("embed_out");
@@ -86,6 +89,11 @@ class SftJob {
       throw ConfigError("'" + folder_ + "' holds a " + model_.config.model_type +
                             ", not a causal language model; tessera seq2seq trains encoder-decoder models",
                         "model_name_or_path");
+    }
+    if (model_.config.quantization && !model_.adapters && o_.training.do_train) {
+      throw ConfigError("the weights of '" + folder_ +
+                            "' are packed in 4 bits, which do not train; train an adapter over them: --use_peft_lora",
+                        "use_peft_lora");
     }
     dynamic_cast<models::CausalLm&>(*model_.model).set_token_loss(o_.training.token_loss);
     check_tokenizer();

@@ -9,6 +9,7 @@
 
 #include "data/sft_dataset.h"
 #include "tasks/lora_flags.h"
+#include "tasks/quant_flags.h"
 #include "tasks/upload_hint.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "train/training_arguments.h"
@@ -25,6 +26,7 @@ struct SftOptions {
   std::string attn_implementation;
   std::string dtype = "float32";  // that weights are loaded in, under the reference's rules: see check_dtype()
   LoraFlags adapter = sft_lora_flags();
+  QuantFlags quant;
   // data
   data::SftDataOptions data;
   bool dataset_streaming = false;                                      // read as far as max_steps needs

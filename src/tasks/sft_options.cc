@@ -18,12 +18,6 @@ constexpr config::UnusedFlag kIdle[] = {
     {"--use_flash_attn", Unused::kBool, "attention never stores the scores of a row where the model allows it"},
     {"--use_reentrant", Unused::kBool, "both kinds of checkpointing are the same here"},
     {"--activation_offloading", Unused::kBool, "activations are in host memory; --gradient_checkpointing keeps fewer"},
-    {"--use_nested_quant", Unused::kBool, "only with quantisation"},
-    {"--use_bnb_nested_quant", Unused::kBool, "only with quantisation"},
-    {"--bnb_4bit_compute_dtype", Unused::kText, "only with quantisation"},
-    {"--bnb_4bit_quant_storage_dtype", Unused::kText, "only with quantisation"},
-    {"--bnb_4bit_quant_storage", Unused::kText, "only with quantisation"},
-    {"--bnb_4bit_quant_type", Unused::kText, "only with quantisation"},
     {"--use_unsloth", Unused::kBool, "kernels are fused already"},
     {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
     {"--model_revision", Unused::kText, "a folder has no revisions"},
@@ -32,13 +26,6 @@ constexpr config::UnusedFlag kIdle[] = {
 };
 
 constexpr config::RefusedFlag kRefused[] = {
-    {"--use_4bit_quantization", Unused::kBool,
-     "QLoRA is not built yet; leave it out, and halve the weights with --bf16"},
-    {"--load_in_4bit", Unused::kBool, "QLoRA is not built yet; leave it out, and halve the weights with --bf16"},
-    {"--use_8bit_quantization", Unused::kBool,
-     "8-bit weights are not built yet; leave it out, and halve the weights with --bf16"},
-    {"--load_in_8bit", Unused::kBool,
-     "8-bit weights are not built yet; leave it out, and halve the weights with --bf16"},
     {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
     {"--router_aux_loss_coef", Unused::kNumber,
      "mixtures of experts train without a loss of their router; leave it out"},
@@ -172,6 +159,11 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
                    "dataset_streaming");
   train::check_metric(o.training, evaluation_names(o.training), problems);
   check_lora_flags(o.adapter, problems);
+  problems.require(
+      !o.quant.load_in_4bit || o.adapter.use_peft_lora || !o.training.do_train,
+      "--use_4bit_quantization packs the weights, which then do not train: train an adapter over them with "
+      "--use_peft_lora",
+      "use_4bit_quantization");
   check_splits(table, o, problems);
   check_attention(o, problems);
   problems.require(o.chat_template_path.empty() || o.chat_template_format == "none",
@@ -207,6 +199,7 @@ config::OptionTable sft_table(SftOptions& o) {
   config::OptionTable table("tessera sft", "fine-tunes a causal language model on chats or texts, fully sharded");
   add_model(table, o);
   add_lora_flags(table, o.adapter, "Adapters");
+  add_quant_flags(table, o.quant, "Packed weights");
   add_data(table, o);
   train::add_training_arguments(table, o.training);
   add_output(table, o);

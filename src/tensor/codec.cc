@@ -25,23 +25,28 @@ PackedMatrix pack(const std::shared_ptr<const Codec>& codec, const at::Tensor& m
 }
 
 at::Tensor unpack(const PackedMatrix& matrix, at::ScalarType dtype) {
-  constexpr std::int64_t kTileNumel = 1 << 16;  // floats in between stay in the cache
+  return unpack(matrix, {0, matrix.rows, 0, matrix.columns}, dtype);
+}
+
+at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::ScalarType dtype) {
+  constexpr std::int64_t kNumel = 1 << 13;  // floats in between stay in the first cache
   const at::NoGradGuard no_grad;
   if (!matrix.fields.front().is_cpu()) {
     auto host = matrix;
     for (auto& field : host.fields) field = field.cpu();
-    return unpack(host, dtype);
+    return unpack(host, tile, dtype);
   }
-  auto whole = at::empty({matrix.rows, matrix.columns}, dtype);
-  const auto rows = std::max<std::int64_t>(1, kTileNumel / std::max<std::int64_t>(1, matrix.columns));
-  at::parallel_for(0, (matrix.rows + rows - 1) / rows, 1, [&](std::int64_t begin, std::int64_t end) {
+  auto whole = at::empty({tile.rows, tile.columns}, dtype);
+  const auto rows = std::max<std::int64_t>(1, kNumel / std::max<std::int64_t>(1, tile.columns));
+  at::parallel_for(0, (tile.rows + rows - 1) / rows, 1, [&](std::int64_t begin, std::int64_t end) {
     const at::NoGradGuard no_grad_here;
-    auto floats = dtype == at::kFloat ? at::Tensor() : at::empty({rows, matrix.columns}, at::kFloat);
+    auto floats = dtype == at::kFloat ? at::Tensor() : at::empty({rows, tile.columns}, at::kFloat);
     for (auto i = begin; i < end; ++i) {
-      const MatrixTile tile{i * rows, std::min(rows, matrix.rows - i * rows), 0, matrix.columns};
-      auto to = whole.narrow(0, tile.row, tile.rows);
-      auto values = floats.defined() ? floats.narrow(0, 0, tile.rows) : to;
-      matrix.codec->decode(matrix, tile, values.mutable_data_ptr<float>(), matrix.columns);
+      const auto count = std::min(rows, tile.rows - i * rows);
+      auto to = whole.narrow(0, i * rows, count);
+      auto values = floats.defined() ? floats.narrow(0, 0, count) : to;
+      matrix.codec->decode(matrix, {tile.row + i * rows, count, tile.column, tile.columns},
+                           values.mutable_data_ptr<float>(), tile.columns);
       if (floats.defined()) to.copy_(values);
     }
   });

@@ -157,6 +157,15 @@ void compare_router_loss(const std::string& folder, models::Model& model, models
   table.add("loss with the experts' balance", loss, text["with_router_aux_loss"]["loss"].get<double>(), tolerance);
 }
 
+/// The inputs, where they lie in a file of their own that expect.json names.
+std::shared_ptr<io::TensorSource> with_batch(const std::string& folder, std::shared_ptr<io::TensorSource> io) {
+  const fs::path expect = fs::path(folder) / "expect.json";
+  if (io->find("input_ids") || !fs::exists(expect)) return io;
+  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  if (!text.contains("batch")) return io;
+  return io::joined_source({io, io::open_safetensors((fs::path(folder) / text["batch"].get<std::string>()).string())});
+}
+
 }  // namespace
 
 RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
@@ -175,7 +184,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
 
   bool passed = true;
   for (const std::string& file : reference_files(options.folder)) {
-    const auto io = io::open_safetensors(file);
+    const auto io = with_batch(options.folder, io::open_safetensors(file));
     const RowShare rows = row_share(io::read_tensor(*io, "input_ids").size(0), *group);
     models::ModelInput in;
     in.input_ids = optional_rows(*io, "input_ids", rows);

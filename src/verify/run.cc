@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <set>
 
@@ -32,8 +33,10 @@ using nlohmann::json;
 
 /// What a run folder says.
 struct Run {
-  fs::path folder, base;
+  fs::path folder, base, batches;
   json expect;
+  std::optional<families::Quantization> quantization = {};  // the base is packed as it is read
+  bool bf16 = false;
   std::int64_t steps = 0, warmup = 0;
   double clip = 0;
   std::string optimizer = "adamw_torch", schedule = "linear", schedule_kwargs = {};
@@ -82,9 +85,22 @@ fs::path base_of(const Run& run, const std::string& name) {
   return fs::is_directory(family / name) ? family / name : family / ".." / "B_train" / name;
 }
 
+/// Runs over packed bases (family C) name no base: it is the only one of their family, packed with double quantisation.
+void read_packed_base(Run& run) {
+  const json dtypes = run.expect.value("parameter_dtypes", json::object());
+  const bool packed =
+      std::any_of(dtypes.begin(), dtypes.end(), [](const json& dtype) { return dtype == "torch.uint8"; });
+  if (!packed) return;
+  run.quantization = {.quant_type = "nf4", .double_quant = true};
+  run.bf16 = fs::path(run.folder).lexically_normal().filename().string().ends_with("_bf16");
+  run.batches = run.base / "qlora_batches.safetensors";
+}
+
 Run read_run(const std::string& folder) {
-  Run run{.folder = folder, .base = {}, .expect = json::parse(read_file(folder + "/expect.json"))};
-  run.base = base_of(run, run.expect.at("base").get<std::string>());
+  Run run{.folder = folder, .base = {}, .batches = {}, .expect = json::parse(read_file(folder + "/expect.json"))};
+  run.base = base_of(run, run.expect.value("base", "base_llama"));
+  run.batches = run.base / "batches.safetensors";
+  read_packed_base(run);
   if (!fs::is_directory(run.base)) {
     throw DataError("the start weights '" + run.base.string() + "' that expect.json names (\"base\") are missing",
                     folder);
@@ -206,8 +222,8 @@ void compare_final(Comparison& table, const Run& run, const tasks::Assembled& a,
     if (it == tensors.end()) {
       table.fail("weights " + info.name, "is not among the trained parameters");
     } else {
-      table.add_weights("weights " + info.name, it->second, io::read_tensor(*reference, info.name), 2e-5, limit,
-                        noise_of(noise, info.name));
+      table.add_weights("weights " + info.name, it->second, io::read_tensor(*reference, info.name),
+                        run.bf16 ? 2e-1 : 2e-5, limit, noise_of(noise, info.name));
     }
   }
   const fs::path optimizer_file = run.folder / "final_optimizer.safetensors";
@@ -313,10 +329,13 @@ void compare_final_logits(Comparison& table, const Run& run, const io::TensorSou
 
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,
             const std::string& rows_key, std::ostream& out) {
+  auto fsdp = options.fsdp;
+  if (run.bf16) fsdp.precision.param_dtype = at::kBFloat16;
   tasks::Assembled a = tasks::assemble({.model_folder = run.base.string(),
                                         .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
+                                        .quantization = run.quantization,
                                         .attn_implementation = kReferenceAttention,
-                                        .fsdp = options.fsdp},
+                                        .fsdp = fsdp},
                                        group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
@@ -324,7 +343,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
   const auto schedule = optim::make_schedule(
       run.schedule,
       {.lr = run.options.lr, .warmup_steps = run.warmup, .total_steps = run.steps, .kwargs_json = run.schedule_kwargs});
-  const auto batches = io::open_safetensors((run.base / "batches.safetensors").string());
+  const auto batches = io::open_safetensors(run.batches.string());
   const json& expected = run.expect.at(rows_key);
   const bool final_state = mean == LossMean::kTokens;  // the folder's final weights belong to these rows
   Comparison table;
@@ -340,10 +359,13 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
     const double norm = model.clip_grad_norm(run.clip > 0 ? run.clip : std::numeric_limits<double>::infinity());
     const double lr = schedule->lr(step);
     const auto at = static_cast<std::size_t>(step);
-    const double loss_tolerance =
-        step < 5 ? 1e-5 : 1e-5 + 9e-5 * static_cast<double>(step - 4) / static_cast<double>(run.steps);
+    const double loss_tolerance = run.bf16 ? 1e-2
+                                  : step < 5
+                                      ? 1e-5
+                                      : 1e-5 + 9e-5 * static_cast<double>(step - 4) / static_cast<double>(run.steps);
     table.add(fmt::format("loss step {}", step), value, expected.at("loss").at(at).get<double>(), loss_tolerance);
-    table.add(fmt::format("grad_norm step {}", step), norm, expected.at("grad_norm").at(at).get<double>(), 1e-4);
+    table.add(fmt::format("grad_norm step {}", step), norm, expected.at("grad_norm").at(at).get<double>(),
+              run.bf16 ? 5e-2 : 1e-4);
     table.add(fmt::format("lr step {}", step), lr, expected.at("lr").at(at).get<double>(), 1e-12);
     optimizer->set_lr(lr);
     optimizer->step();

@@ -36,7 +36,7 @@ Verifier verifier_for(const std::string& folder) {
   if (!is_there(expect)) return verify_outputs;
   const auto text = nlohmann::json::parse(read_file(expect.string()));
   if (text.contains("log_history")) return verify_trainer;
-  if (text.contains("base") && text.contains("settings")) return verify_run;
+  if ((text.contains("base") || text.contains("parameter_dtypes")) && text.contains("settings")) return verify_run;
   if (text.contains("runs") && text.contains("wrapping")) return verify_fsdp;
   if (text.contains("runs")) return verify_generation;
   if (text.contains("bad_words")) return verify_processors;

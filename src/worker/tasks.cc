@@ -5,6 +5,7 @@
 #include "tasks/init_model.h"
 #include "tasks/inspect.h"
 #include "tasks/merge.h"
+#include "tasks/quantize.h"
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
 #include "tasks/summarize.h"
@@ -20,6 +21,7 @@ const std::vector<Task>& tasks() {
       {"generate", tasks::generate},
       {"verify", verify::verify},
       {"merge", tasks::merge},
+      {"quantize", tasks::quantize},
       {"init-model", tasks::init_model},
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},

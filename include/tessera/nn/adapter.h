@@ -47,7 +47,7 @@ class Adapter {
 class LinearAdapter : public Adapter {
  public:
   /// x: [..., in_features]; result: [..., out_features], in the dtype of the layer's product. The layer's own product
-  /// is layer.product(x); a fused product reads layer.matrix() and layer.bias instead.
+  /// is layer.product(x); a fused product reads layer.handle() and layer.bias instead.
   virtual at::Tensor forward(const Linear& layer, const at::Tensor& x) = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/packed_weight.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::nn {
@@ -20,12 +21,18 @@ class Linear : public Adaptable<LinearAdapter> {
   std::int64_t in_features() const { return in_features_; }
   std::int64_t out_features() const { return out_features_; }
   WeightLayout weight_layout() const { return layout_; }
-  /// The weight as [out_features, in_features], a view.
-  at::Tensor matrix() const { return layout_ == WeightLayout::kInOut ? weight.t() : weight; }
+  /// Keeps the weight as the codec does: `weight` becomes the codes, frozen, and a child "weight" has the statistics.
+  /// A weight with values is packed; one without memory stays without, and takes its fields from a source. The codec's
+  /// matrix is [out_features, in_features] whatever layout the layer had, as bitsandbytes keeps GPT-2's Conv1D.
+  void pack(std::shared_ptr<const tensor::Codec> codec);
+  /// Null: the weight is dense.
+  const tensor::Codec* codec() const { return packed_ ? packed_->matrix()->codec.get() : nullptr; }
+  /// The weight as products see it, [out_features, in_features].
+  Weight handle() const;
   /// x W^T + b, whatever adapter there is.
   at::Tensor product(const at::Tensor& x) const;
 
-  at::Tensor weight;  // [out_features, in_features], or as weight_layout() says
+  at::Tensor weight;  // [out_features, in_features], or as weight_layout() says; the codes of a packed one
   at::Tensor bias;    // [out_features] or undefined
 
  protected:
@@ -34,6 +41,7 @@ class Linear : public Adaptable<LinearAdapter> {
  private:
   std::int64_t in_features_, out_features_;
   WeightLayout layout_;
+  std::shared_ptr<PackedWeight> packed_;
 };
 
 }  // namespace tessera::nn

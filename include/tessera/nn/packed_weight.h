@@ -3,7 +3,9 @@
 // parameters are the statistics, so that these are named as in bitsandbytes' files ("...q_proj.weight.absmax").
 #include <torch/nn/module.h>
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "tessera/tensor/codec.h"
 
@@ -19,6 +21,17 @@ class PackedWeight final : public torch::nn::Module {
 
  private:
   std::shared_ptr<const tensor::PackedMatrix> matrix_;
+};
+
+/// How many elements the parameters below a module stand for: packed codes for all of their matrix's, statistics for
+/// none, others for their own.
+class DenseElements {
+ public:
+  explicit DenseElements(const torch::nn::Module& root);
+  std::int64_t of(const std::string& name, const at::Tensor& parameter) const;
+
+ private:
+  std::map<std::string, std::int64_t> packed_;
 };
 
 }  // namespace tessera::nn

@@ -18,9 +18,12 @@ class Weight {
  public:
   /// [out, in]; a transposed view is read in place.
   Weight(at::Tensor dense) : tensor_(std::move(dense)) {}  // NOLINT: a dense matrix is a weight
-  explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed, WeightLayout layout = WeightLayout::kOutIn);
+  /// [out, in], too.
+  explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed);
 
   bool packed() const { return packed_ != nullptr; }
+  /// Null of a dense one.
+  const std::shared_ptr<const tensor::PackedMatrix>& matrix() const { return packed_; }
   /// The dense matrix; of a packed one the codes, which stand for it where autograd wants a tensor.
   const at::Tensor& tensor() const { return tensor_; }
   std::int64_t out_features() const;
@@ -37,11 +40,12 @@ class Weight {
   /// W [out, in] as a dense matrix: a packed one unpacked to this dtype, on the device of its codes; a dense one as it
   /// is.
   at::Tensor dequantise(at::ScalarType dtype) const;
+  /// Rows [begin, begin + count) of it, on the CPU, of a packed one.
+  at::Tensor dequantised_rows(std::int64_t begin, std::int64_t count, at::ScalarType dtype) const;
 
  private:
   at::Tensor tensor_;
   std::shared_ptr<const tensor::PackedMatrix> packed_;
-  WeightLayout layout_ = WeightLayout::kOutIn;  // of packed_
 };
 
 }  // namespace tessera::nn

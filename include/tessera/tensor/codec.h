@@ -43,8 +43,7 @@ class Codec {
   virtual std::int64_t block_numel() const = 0;
   /// The codes first.
   virtual std::vector<PackedField> fields(std::int64_t rows, std::int64_t columns) const = 0;
-  /// Packs `numel` values that begin at a block, whole blocks but for a matrix's last one. out: for each field where
-  /// the bytes of the first of these blocks go. Error where the codec only reads.
+  /// Packs a whole matrix of `numel` values. out: for each field where its bytes go. Error where the codec only reads.
   virtual void encode(const float* values, std::int64_t numel, const std::vector<std::byte*>& out) const = 0;
   /// The values of a part of the matrix; out: its first row, `stride` elements before the next. May be called by
   /// several threads at a time.
@@ -55,5 +54,7 @@ class Codec {
 PackedMatrix pack(const std::shared_ptr<const Codec>& codec, const at::Tensor& matrix);
 /// The whole matrix, rounded to `dtype`: [rows, columns]. On the CPU.
 at::Tensor unpack(const PackedMatrix& matrix, at::ScalarType dtype);
+/// A part of it: [tile.rows, tile.columns].
+at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::ScalarType dtype);
 
 }  // namespace tessera::tensor

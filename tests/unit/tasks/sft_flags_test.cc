@@ -251,12 +251,12 @@ TEST_F(SftFlags, EverythingWrongIsSaidAtOnceAndBeforeAnythingIsLoaded) {
   const std::string error =
       error_of({"--model_name_or_path", in("nowhere"), "--optim", "adamw_trch", "--lr_scheduler_type", "cosin",
                 "--learnin_rate", "1", "--bf16", "--fp16", "--lora_dropout", "2", "--eval_stategy=no",
-                "--per_device_train_batch_size", "many", "--use_4bit_quantization", "--early_stopping_patience", "1"});
+                "--per_device_train_batch_size", "many", "--use_8bit_quantization", "--early_stopping_patience", "1"});
   for (const char* part :
        {"10 problems", "--dataset_name is required", "unknown optimizer 'adamw_trch' (did you mean 'adamw_torch'?)",
         "unknown schedule 'cosin' (did you mean 'cosine'?)", "unknown flag --learnin_rate (did you mean",
         "--bf16 and --fp16 exclude each other", "--lora_dropout must be in [0, 1)", "unknown flag --eval_stategy",
-        "--per_device_train_batch_size expects an integer, found 'many'", "--use_4bit_quantization is not supported",
+        "--per_device_train_batch_size expects an integer, found 'many'", "--use_8bit_quantization is not supported",
         "need an --eval_strategy"})
     EXPECT_NE(error.find(part), std::string::npos) << part << "\n" << error;
   EXPECT_EQ(error_of({"--model", "m", "--dataset_name", "d", "--optim_args", "x=1", "--optim", "sgd"}).substr(0, 37),

@@ -1,0 +1,77 @@
+#include "models/pack_layers.h"
+
+#include <algorithm>
+
+#include "models/names_in_files.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/linear.h"
+
+namespace tessera::models {
+namespace {
+
+std::map<std::string, nn::Linear*> linear_layers(const Model& model) {
+  std::map<std::string, nn::Linear*> out;
+  for (const auto& item : model.named_modules("", /*include_self=*/false))
+    if (auto* linear = dynamic_cast<nn::Linear*>(item.value().get())) out.emplace(item.key(), linear);
+  return out;
+}
+
+/// "wo" is a part of the name, "mlp.up_proj" two, "model.layers.0.mlp.up_proj" all: transformers looks for whole parts.
+bool names_layer(const std::string& wanted, const std::string& name) {
+  return ("." + name + ".").find("." + wanted + ".") != std::string::npos;
+}
+
+}  // namespace
+
+std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source) {
+  const NamesInFiles names(model);
+  std::int64_t packed = 0;
+  for (const auto& [name, linear] : linear_layers(model)) {
+    const auto codec = source.codec(names.in(source, name + ".weight"));
+    if (!codec) continue;
+    linear->pack(codec);
+    ++packed;
+  }
+  return packed;
+}
+
+std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& family,
+                                     const families::Quantization& settings) {
+  auto skipped = settings.skip_modules;
+  for (const auto& head :
+       {family.output_embedding, std::string("score"), std::string("classifier"), std::string("cls")})
+    skipped.push_back(head);
+  if (family.kind == ModelKind::kSeq2Seq) skipped.emplace_back("wo");
+  std::set<std::string> out;
+  for (const auto& [name, linear] : linear_layers(model)) {
+    const bool skips = std::any_of(skipped.begin(), skipped.end(),
+                                   [&, &layer = name](const std::string& s) { return names_layer(s, layer); });
+    if (!skips) out.insert(name);
+  }
+  return out;
+}
+
+std::shared_ptr<const quant::PackedSource> pack_while_reading(Model& model, const ModelConfig& family,
+                                                              const families::Quantization& settings,
+                                                              std::shared_ptr<const io::TensorSource> source,
+                                                              at::ScalarType rounded) {
+  const NamesInFiles names(model);
+  const auto layers = linear_layers(model);
+  std::map<std::string, quant::MatrixPacking> packings;
+  std::map<std::string, std::string> stored_names;
+  for (const auto& name : layers_to_pack(model, family, settings)) {
+    const auto stored = names.in(*source, name + ".weight");
+    if (stored.empty()) continue;
+    auto& packing = packings[stored];
+    packing.settings.type = settings.quant_type == "nf4" ? quant::FourBitType::kNf4 : quant::FourBitType::kFp4;
+    packing.settings.nested = settings.double_quant;
+    packing.rounded = rounded;
+    packing.transposed = layers.at(name)->weight_layout() == nn::WeightLayout::kInOut;
+    stored_names[name] = stored;
+  }
+  const auto packing = quant::packing_source(std::move(source), std::move(packings));
+  for (const auto& [name, stored] : stored_names) layers.at(name)->pack(packing->codec(stored));
+  return packing;
+}
+
+}  // namespace tessera::models

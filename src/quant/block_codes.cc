@@ -1,0 +1,142 @@
+#include "quant/block_codes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+namespace tessera::quant {
+namespace {
+
+/// Codes in the order of their values, and what a value must exceed to take the next one.
+struct FourBitOrder {
+  std::array<std::uint8_t, 16> codes{};
+  std::array<float, 15> bounds{};
+};
+
+FourBitOrder order_of(FourBitType type) {
+  const auto& values = four_bit_values(type);
+  FourBitOrder order;
+  for (std::uint8_t i = 0; i < 16; ++i) order.codes[i] = i;
+  std::stable_sort(order.codes.begin(), order.codes.end(),
+                   [&](std::uint8_t a, std::uint8_t b) { return values[a] < values[b]; });
+  for (std::size_t i = 0; i < 15; ++i) {
+    const double low = values[order.codes[i]], high = values[order.codes[i + 1]];
+    order.bounds[i] = static_cast<float>((low + high) / 2);
+  }
+  return order;
+}
+
+const FourBitOrder& four_bit_order(FourBitType type) {
+  static const FourBitOrder kNf4 = order_of(FourBitType::kNf4), kFp4 = order_of(FourBitType::kFp4);
+  return type == FourBitType::kNf4 ? kNf4 : kFp4;
+}
+
+/// Places in the order of values; x has at most kGroup elements.
+constexpr std::int64_t kGroup = 64;
+void places_of(const FourBitOrder& order, const float* x, std::int64_t numel, float scale, std::int32_t* places) {
+  for (std::int64_t i = 0; i < numel; ++i) {
+    const float value = x[i] * scale;
+    std::int32_t place = 0;
+#pragma GCC unroll 15
+    for (std::size_t b = 0; b < 15; ++b) place += value > order.bounds[b] ? 1 : 0;
+    places[i] = place;
+  }
+}
+
+/// What the two codes of a byte stand for.
+using Pairs = std::array<std::array<float, 2>, 256>;
+const Pairs& value_pairs(FourBitType type) {
+  const auto make = [](FourBitType t) {
+    Pairs pairs{};
+    for (std::size_t byte = 0; byte < 256; ++byte)
+      pairs[byte] = {four_bit_values(t)[byte >> 4], four_bit_values(t)[byte & 15]};
+    return pairs;
+  };
+  static const Pairs kNf4 = make(FourBitType::kNf4), kFp4 = make(FourBitType::kFp4);
+  return type == FourBitType::kNf4 ? kNf4 : kFp4;
+}
+
+/// bitsandbytes rounds a value to one of 65,536 places from -1 to 1 before it takes the nearest code; so do we, for the
+/// same bytes. The code of each place.
+using Places = std::array<std::uint8_t, 1 << 16>;
+const Places& places_of_map(bool with_signs) {
+  const auto make = [](const std::array<float, 256>& map) {
+    auto places = std::make_unique<Places>();
+    for (std::size_t i = 0; i < places->size(); ++i) {
+      const float value = -1.0f + static_cast<float>(i) * (2.0f / 65535.0f);
+      const auto* above = std::upper_bound(map.begin(), map.end(), value);
+      const auto* left = above == map.begin() ? above : above - 1;
+      const bool next = left + 1 != map.end() && std::abs(left[1] - value) < std::abs(value - *left);
+      (*places)[i] = static_cast<std::uint8_t>(left - map.begin() + (next ? 1 : 0));
+    }
+    return places;
+  };
+  static const auto kSigned = make(dynamic_map(true)), kUnsigned = make(dynamic_map(false));
+  return with_signs ? *kSigned : *kUnsigned;
+}
+
+std::size_t place_of(float value) {
+  if (std::isnan(value)) return 0;  // of a block of zeros
+  return static_cast<std::size_t>(std::clamp((value + 1.0f) * 32767.5f + 0.5f, 0.0f, 65535.0f));
+}
+
+}  // namespace
+
+void block_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax) {
+  for (std::int64_t begin = 0; begin < numel; begin += block) {
+    const auto end = std::min(numel, begin + block);
+    float largest = 0;
+    for (auto i = begin; i < end; ++i) largest = std::max(largest, std::abs(x[i]));
+    *absmax++ = largest;
+  }
+}
+
+void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::int64_t block, const float* absmax,
+                     std::uint8_t* codes) {
+  const auto& order = four_bit_order(type);
+  for (std::int64_t begin = 0; begin < numel; begin += block) {
+    const float largest = absmax[begin / block], scale = largest > 0 ? 1.0f / largest : 0.0f;
+    for (auto i = begin, end = std::min(numel, begin + block); i < end; i += kGroup) {
+      std::int32_t places[kGroup + 1];
+      const auto count = std::min(kGroup, end - i);
+      places_of(order, x + i, count, scale, places);
+      const float zero = 0;
+      if (count % 2 != 0) places_of(order, &zero, 1, 0, places + count);
+      for (std::int64_t k = 0; k < count; k += 2) {
+        const auto high = order.codes[static_cast<std::size_t>(places[k])];
+        *codes++ = static_cast<std::uint8_t>(high << 4 | order.codes[static_cast<std::size_t>(places[k + 1])]);
+      }
+    }
+  }
+}
+
+void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* absmax, std::int64_t block,
+                     std::int64_t begin, std::int64_t numel, float* out) {
+  const auto& pairs = value_pairs(type);
+  for (std::int64_t i = begin, last = begin + numel; i < last;) {
+    const float scale = absmax[i / block];
+    const auto end = std::min(last, (i / block + 1) * block);
+    if (i % 2 != 0) *out++ = pairs[codes[i++ / 2]][1] * scale;
+    for (; i + 1 < end; i += 2) {
+      const auto& pair = pairs[codes[i / 2]];
+      *out++ = pair[0] * scale;
+      *out++ = pair[1] * scale;
+    }
+    if (i < end) *out++ = pairs[codes[i++ / 2]][0] * scale;
+  }
+}
+
+void encode_dynamic(bool with_signs, const float* x, std::int64_t numel, std::int64_t block, float* absmax,
+                    std::uint8_t* codes) {
+  const auto& places = places_of_map(with_signs);
+  block_absmax(x, numel, block, absmax);
+  for (std::int64_t i = 0; i < numel; ++i) codes[i] = places[place_of(x[i] * (1.0f / absmax[i / block]))];
+}
+
+void decode_dynamic(bool with_signs, const std::uint8_t* codes, const float* absmax, std::int64_t block,
+                    std::int64_t begin, std::int64_t numel, float* out) {
+  const auto& map = dynamic_map(with_signs);
+  for (auto i = begin; i < begin + numel; ++i) *out++ = map[codes[i]] * absmax[i / block];
+}
+
+}  // namespace tessera::quant

@@ -1,0 +1,33 @@
+#pragma once
+// Block-wise quantisation as bitsandbytes does it: a block of values is scaled by its largest magnitude (absmax), and
+// each takes the code whose value is nearest. Plain loops over memory, on one thread; equal bytes on every processor.
+#include <cstdint>
+
+#include "quant/code_maps.h"
+
+namespace tessera::quant {
+
+/// How many blocks `numel` elements have; the last may have fewer elements.
+constexpr std::int64_t blocks_of(std::int64_t numel, std::int64_t block) {
+  return (numel + block - 1) / block;
+}
+
+/// max |x| of each block: blocks_of(numel, block) values.
+void block_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax);
+
+/// Codes of four bits, (numel + 1) / 2 bytes, the first of two in the high half; after an odd number the code of zero.
+/// A value half-way between two takes the lower one; FP4's two codes for zero are 0 up to zero and 8 above, as on CPUs.
+void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::int64_t block, const float* absmax,
+                     std::uint8_t* codes);
+/// value of the code * absmax of the block, for elements [begin, begin + numel) of the matrix that `codes` and `absmax`
+/// belong to.
+void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* absmax, std::int64_t block,
+                     std::int64_t begin, std::int64_t numel, float* out);
+
+/// Codes of eight bits of the dynamic map, with the absmax of each block. Codes of a block of zeros are 0.
+void encode_dynamic(bool with_signs, const float* x, std::int64_t numel, std::int64_t block, float* absmax,
+                    std::uint8_t* codes);
+void decode_dynamic(bool with_signs, const std::uint8_t* codes, const float* absmax, std::int64_t block,
+                    std::int64_t begin, std::int64_t numel, float* out);
+
+}  // namespace tessera::quant

@@ -1,0 +1,22 @@
+#pragma once
+// The values that codes of bitsandbytes stand for.
+#include <array>
+#include <string>
+
+namespace tessera::quant {
+
+/// NF4: quantiles of the normal distribution (Dettmers et al., "QLoRA", 2023, appendix E). FP4: a sign, two bits of
+/// exponent, one of mantissa.
+enum class FourBitType { kNf4, kFp4 };
+
+/// "nf4", "fp4".
+std::string type_name(FourBitType type);
+
+/// In [-1, 1], by code.
+const std::array<float, 16>& four_bit_values(FourBitType type);
+
+/// The dynamic map (Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", 2016), ascending: in [-1, 1], or
+/// in [0, 1] where there are no signs.
+const std::array<float, 256>& dynamic_map(bool with_signs);
+
+}  // namespace tessera::quant

@@ -1,0 +1,124 @@
+#include "quant/four_bit_codec.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "quant/block_codes.h"
+#include "tessera/base/error.h"
+
+namespace tessera::quant {
+namespace {
+
+enum Field : std::size_t { kCodes, kAbsmax, kNestedAbsmax, kNestedOffset };
+
+class FourBitCodec final : public tensor::Codec {
+ public:
+  explicit FourBitCodec(const FourBitSettings& settings) : s_(settings) {}
+
+  std::string name() const override {
+    auto text = type_name(s_.type) + ", blocks of " + std::to_string(s_.block);
+    if (s_.nested) text += ", double quantisation in blocks of " + std::to_string(s_.nested_block);
+    return text;
+  }
+  std::int64_t block_numel() const override { return s_.block; }
+
+  std::vector<tensor::PackedField> fields(std::int64_t rows, std::int64_t columns) const override {
+    const auto numel = rows * columns, blocks = blocks_of(numel, s_.block);
+    std::vector<tensor::PackedField> out = {{"", at::kByte, {(numel + 1) / 2, 1}, s_.block / 2}};
+    if (!s_.nested) {
+      out.push_back({"absmax", at::kFloat, {blocks}, sizeof(float)});
+      return out;
+    }
+    out.push_back({"absmax", at::kByte, {blocks}, 1});
+    out.push_back({"nested_absmax", at::kFloat, {blocks_of(blocks, s_.nested_block)}, sizeof(float)});
+    out.push_back({"nested_offset", at::kFloat, {1}, sizeof(float)});
+    return out;
+  }
+
+  void encode(const float* values, std::int64_t numel, const std::vector<std::byte*>& out) const override {
+    std::vector<float> absmax(static_cast<std::size_t>(blocks_of(numel, s_.block)));
+    block_absmax(values, numel, s_.block, absmax.data());
+    encode_four_bit(s_.type, values, numel, s_.block, absmax.data(), reinterpret_cast<std::uint8_t*>(out[kCodes]));
+    if (!s_.nested) {
+      std::memcpy(out[kAbsmax], absmax.data(), absmax.size() * sizeof(float));
+      return;
+    }
+    const auto count = static_cast<std::int64_t>(absmax.size());
+    const float offset = mean_of(absmax.data(), count);
+    std::memcpy(out[kNestedOffset], &offset, sizeof offset);
+    encode_absmax(s_, absmax.data(), count, offset, reinterpret_cast<float*>(out[kNestedAbsmax]),
+                  reinterpret_cast<std::uint8_t*>(out[kAbsmax]));
+  }
+
+  void decode(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, float* out,
+              std::int64_t stride) const override {
+    const auto* codes = matrix.fields[kCodes].const_data_ptr<std::uint8_t>();
+    std::vector<float> scales;
+    for (std::int64_t r = 0; r < tile.rows; ++r, out += stride) {
+      const auto begin = (tile.row + r) * matrix.columns + tile.column;
+      const auto first = begin / s_.block, last = blocks_of(begin + tile.columns, s_.block);
+      const auto* absmax = scales_of(matrix, first, last - first, scales);
+      decode_four_bit(s_.type, codes, absmax - first, s_.block, begin, tile.columns, out);
+    }
+  }
+
+ private:
+  /// absmax of blocks [first, first + count).
+  const float* scales_of(const tensor::PackedMatrix& matrix, std::int64_t first, std::int64_t count,
+                         std::vector<float>& memory) const {
+    if (!s_.nested) return matrix.fields[kAbsmax].const_data_ptr<float>() + first;
+    memory.resize(static_cast<std::size_t>(count));
+    decode_dynamic(true, matrix.fields[kAbsmax].const_data_ptr<std::uint8_t>(),
+                   matrix.fields[kNestedAbsmax].const_data_ptr<float>(), s_.nested_block, first, count, memory.data());
+    const float offset = *matrix.fields[kNestedOffset].const_data_ptr<float>();
+    for (auto& value : memory) value += offset;
+    return memory.data();
+  }
+
+  FourBitSettings s_;
+};
+
+bool is_block(std::int64_t block) {
+  constexpr std::int64_t kBlocks[] = {32, 64, 128, 256, 512, 1024, 2048, 4096};
+  return std::find(std::begin(kBlocks), std::end(kBlocks), block) != std::end(kBlocks);
+}
+
+}  // namespace
+
+std::shared_ptr<const tensor::Codec> four_bit_codec(const FourBitSettings& settings) {
+  for (const auto block : {settings.block, settings.nested_block}) {
+    if (!is_block(block))
+      throw ConfigError("4-bit weights: blocks of " + std::to_string(block) +
+                            "; there are blocks of 32, 64, 128, 256, 512, 1024, 2048 and 4096 elements",
+                        "blocksize");
+  }
+  return std::make_shared<FourBitCodec>(settings);
+}
+
+float mean_of(const float* values, std::int64_t count) {
+  constexpr std::int64_t kPart = 1 << 15;  // that libtorch adds on one thread
+  const at::NoGradGuard no_grad;
+  const auto sum_of = [&](std::int64_t begin, std::int64_t numel) {
+    return at::from_blob(const_cast<float*>(values) + begin, {numel}, at::kFloat).sum().item<float>();
+  };
+  if (count <= kPart) return sum_of(0, count) / static_cast<float>(count);
+  double sum = 0;
+  for (std::int64_t i = 0; i < count; i += kPart) sum += sum_of(i, std::min(kPart, count - i));
+  return static_cast<float>(sum / static_cast<double>(count));
+}
+
+void encode_absmax(const FourBitSettings& settings, const float* absmax, std::int64_t count, float offset,
+                   float* nested_absmax, std::uint8_t* codes) {
+  std::vector<float> rest(static_cast<std::size_t>(settings.nested_block));
+  for (std::int64_t begin = 0; begin < count; begin += settings.nested_block) {
+    const auto numel = std::min(settings.nested_block, count - begin);
+    for (std::int64_t i = 0; i < numel; ++i) rest[static_cast<std::size_t>(i)] = absmax[begin + i] - offset;
+    encode_dynamic(true, rest.data(), numel, settings.nested_block, nested_absmax++, codes + begin);
+  }
+}
+
+}  // namespace tessera::quant

@@ -1,0 +1,36 @@
+#pragma once
+// Weights of a model folder of which some are packed, or are packed while they are read. Under its name
+// ("...q_proj.weight") a packed matrix looks like a dense one: it has a dense shape, and read() gives its values.
+// read_bytes() and map_bytes() give its codes, and the statistics lie beside it ("...q_proj.weight.absmax"), as the
+// codec names them.
+#include <map>
+#include <memory>
+#include <string>
+
+#include "io/tensor_source.h"
+#include "quant/four_bit_codec.h"
+
+namespace tessera::quant {
+
+class PackedSource : public io::TensorSource {
+ public:
+  /// Null: the tensor is dense, or there is none.
+  virtual std::shared_ptr<const tensor::Codec> codec(const std::string& name) const = 0;
+};
+
+/// A folder that bitsandbytes wrote, 4-bit: nothing is unpacked unless read() asks for it. Null where no tensor is
+/// packed. DataError for statistics that do not fit, types and dtypes that there are not, and 8-bit weights.
+std::shared_ptr<PackedSource> stored_four_bit(std::shared_ptr<const io::TensorSource> stored);
+
+/// How a dense matrix is packed while it is read.
+struct MatrixPacking {
+  FourBitSettings settings;
+  at::ScalarType rounded = at::kFloat;  // the dtype that values are rounded to before
+  bool transposed = false;              // the source has [in, out] (GPT-2), the codes are of [out, in]
+};
+/// Who asks for a range of codes makes these alone; double quantisation goes over the whole matrix once, for its mean.
+/// Memory: a piece of the matrix, a transposed one whole. packings: by the names of the source, matrices.
+std::shared_ptr<const PackedSource> packing_source(std::shared_ptr<const io::TensorSource> dense,
+                                                   std::map<std::string, MatrixPacking> packings);
+
+}  // namespace tessera::quant

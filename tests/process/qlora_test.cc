@@ -1,0 +1,188 @@
+// 4-bit bases on real processes: packed while they are read or by `quantize`, trained over, generated from, merged.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "io/tensor_source.h"
+#include "support/program.h"
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::contains;
+using test::Finished;
+using test::kTestData;
+using test::kTinyChat;
+using test::Words;
+
+const std::string kQuantGoldens = kTestData + "/goldens/C_quant/";
+
+class Qlora : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "qlora_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kTinyChat, folder_ + "/model"}).exit_code, 0);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Finished run(int ranks, const Words& words) {
+    Words command = {TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)};
+    command.insert(command.end(), words.begin(), words.end());
+    return test::run(command);
+  }
+  Finished train(int ranks, const std::string& model, const std::string& out, const Words& more = {}) {
+    Words words = {"sft",
+                   "--model_name_or_path",
+                   folder_ + "/" + model,
+                   "--dataset_name",
+                   kTinyChat,
+                   "--dataset_cache_dir",
+                   folder_ + "/cache",
+                   "--output_dir",
+                   folder_ + "/" + out,
+                   "--max_steps",
+                   "4",
+                   "--learning_rate",
+                   "1e-2",
+                   "--per_device_train_batch_size",
+                   std::to_string(12 / ranks),
+                   "--logging_steps",
+                   "1",
+                   "--use_peft_lora",
+                   "True",
+                   "--lora_r",
+                   "4",
+                   "--lora_target_modules",
+                   "all-linear",
+                   "--max_length",
+                   "64",
+                   "--disable_tqdm"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(ranks, words);
+  }
+  std::vector<double> losses(const std::string& out) {
+    std::vector<double> found;
+    std::ifstream in(folder_ + "/" + out + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);)
+      if (const auto row = json::parse(line); row.contains("train_loss_exact"))
+        found.push_back(row["train_loss_exact"]);
+    return found;
+  }
+
+  std::string folder_;
+};
+
+const Words kFourBit = {"--use_4bit_quantization", "True", "--use_nested_quant", "True"};
+
+TEST_F(Qlora, PackedWhileReadOrBeforeTheLossesAreTheSameOnAnyNumberOfRanks) {
+  ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed", "--double_quant",
+                       "--bnb_4bit_quant_storage", "bfloat16", "--dtype", "float32"})
+                .exit_code,
+            0);
+  const auto one = train(1, "model", "one", kFourBit);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  ASSERT_EQ(train(2, "model", "two", kFourBit).exit_code, 0);
+  ASSERT_EQ(train(2, "packed", "folder").exit_code, 0);
+  ASSERT_EQ(train(2, "packed", "copies", {"--gather", "copy"}).exit_code, 0);
+  ASSERT_EQ(train(1, "model", "dense").exit_code, 0);
+  const auto expected = losses("one");
+  ASSERT_EQ(expected.size(), 4u);
+  EXPECT_LT(expected.back(), expected.front());
+  EXPECT_NE(losses("dense"), expected);
+  EXPECT_EQ(losses("two"), losses("folder"));
+  EXPECT_EQ(losses("two"), losses("copies"));
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(losses("two")[i], expected[i], 1e-4 * expected[i]) << i;
+}
+
+TEST_F(Qlora, GoesOnFromACheckpointWithTheSameBits) {
+  const Words saves = {"--save_strategy", "steps", "--save_steps", "2"};
+  auto flags = kFourBit;
+  flags.insert(flags.end(), saves.begin(), saves.end());
+  ASSERT_EQ(train(2, "model", "whole", flags).exit_code, 0);
+  flags.insert(flags.end(), {"--resume_from_checkpoint", folder_ + "/whole/checkpoint-2"});
+  const auto r = train(2, "model", "on", flags);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto whole = losses("whole"), on = losses("on");
+  ASSERT_EQ(on.size(), 2u);
+  EXPECT_EQ(on[1], whole[3]);
+  EXPECT_TRUE(read_file(folder_ + "/whole/adapter_model.safetensors") ==
+              read_file(folder_ + "/on/adapter_model.safetensors"));
+}
+
+TEST_F(Qlora, AnAdapterOverAPackedFolderIsMergedIntoADenseOne) {
+  ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}).exit_code, 0);
+  ASSERT_EQ(train(2, "packed", "adapter").exit_code, 0);
+  for (const int ranks : {1, 2}) {
+    const auto r = run(ranks, {"merge", "--model", folder_ + "/packed", "--adapter", folder_ + "/adapter",
+                               "--output_dir", folder_ + "/merged" + std::to_string(ranks)});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  }
+  EXPECT_TRUE(read_file(folder_ + "/merged1/model.safetensors") == read_file(folder_ + "/merged2/model.safetensors"));
+  EXPECT_FALSE(json::parse(read_file(folder_ + "/merged1/config.json")).contains("quantization_config"));
+  const auto answer = [&](const Words& of) {
+    Words words = {TESSERA_BINARY, "generate", "--prompt", "Hello", "--max_new_tokens", "8"};
+    words.insert(words.end(), of.begin(), of.end());
+    const auto r = test::run(words);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return r.out;
+  };
+  EXPECT_EQ(answer({"--model", folder_ + "/packed", "--adapter", folder_ + "/adapter"}),
+            answer({"--model", folder_ + "/merged1"}));
+}
+
+TEST_F(Qlora, FoldersAreTheBytesThatTransformersAndBitsandbytesWrite) {
+  const std::vector<std::pair<std::string, Words>> cases = {
+      {"model_nf4", {"--type", "nf4", "--dtype", "float32"}},
+      {"model_fp4", {"--type", "fp4", "--dtype", "float32"}},
+      {"model_nf4_double_bf16", {"--double_quant", "--dtype", "bfloat16"}},
+      {"model_nf4_double_storage_bf16",
+       {"--double_quant", "--dtype", "bfloat16", "--bnb_4bit_quant_storage", "bfloat16"}}};
+  for (const auto& [name, flags] : cases) {
+    SCOPED_TRACE(name);
+    Words words = {TESSERA_BINARY, "quantize", kQuantGoldens + "base_llama", folder_ + "/" + name};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const auto r = test::run(words);
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const auto ours = io::open_safetensors(folder_ + "/" + name + "/model.safetensors"),
+               theirs = io::open_safetensors(kQuantGoldens + name + "/model.safetensors");
+    ASSERT_EQ(ours->tensors().size(), theirs->tensors().size());
+    for (const auto& info : theirs->tensors()) {
+      const auto* found = ours->find(info.name);
+      ASSERT_NE(found, nullptr) << info.name;
+      EXPECT_EQ(found->dtype, info.dtype) << info.name;
+      EXPECT_EQ(found->shape, info.shape) << info.name;
+      const auto a = io::read_tensor(*ours, info.name), b = io::read_tensor(*theirs, info.name);
+      EXPECT_EQ(std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()), 0) << info.name;
+    }
+    EXPECT_EQ(json::parse(read_file(folder_ + "/" + name + "/config.json"))["quantization_config"],
+              json::parse(read_file(kQuantGoldens + name + "/config.json"))["quantization_config"]);
+  }
+}
+
+TEST_F(Qlora, BadFoldersAndFlagsAreNamed) {
+  const auto expect = [&](const Finished& r, const std::string& part) {
+    EXPECT_NE(r.exit_code, 0) << part;
+    EXPECT_TRUE(contains(r.err, part)) << part << "\n" << r.err;
+  };
+  ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}).exit_code, 0);
+  expect(train(1, "packed", "bad", {"--use_peft_lora", "False"}), "do not train");
+  expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/packed", folder_ + "/twice"}), "packed already");
+  expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}), "--overwrite_output_dir");
+  auto config = json::parse(read_file(folder_ + "/packed/config.json"));
+  config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  write_file_atomically(folder_ + "/packed/config.json", config.dump());
+  expect(train(1, "packed", "bad"), "'gptq'");
+}
+
+}  // namespace
+}  // namespace tessera
