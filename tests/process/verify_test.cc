@@ -48,7 +48,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "K_preference/cls_bert_multilabel", "K_preference/cls_gpt2", "K_preference/cls_llama",
                     "K_preference/cls_llama_multilabel", "K_preference/cls_qwen2", "J_peft/llama_ia3",
                     "J_peft/llama_ia3_save_lm_head", "J_peft/t5_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
-                    "J_peft/t5_prompt", "J_peft/bert_prompt_cls"));
+                    "J_peft/t5_prompt", "J_peft/bert_prompt_cls", "C_quant/model_nf4", "C_quant/model_fp4",
+                    "C_quant/model_nf4_double_bf16", "C_quant/model_nf4_double_storage_bf16", "C_quant/qlora_fp32",
+                    "C_quant/qlora_bf16", "C_quant/qdora_fp32"));
 
 TEST(Verify, EveryGatherFormGivesTheReference) {
   for (const char* form : {"copy", "shared", "mapped"}) {

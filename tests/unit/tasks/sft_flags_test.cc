@@ -13,6 +13,7 @@ namespace {
 using test::kTinyChat;
 
 const Words kLora = {"--use_peft_lora"};
+const Words kFourBit = {"--use_peft_lora", "--use_4bit_quantization"};
 const Words kIa3 = {"--use_peft_lora", "--peft_type", "IA3", "--target_modules", "k_proj,down_proj"};
 const Words kPrompt = {"--use_peft_lora", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
 const Words kText = {"--use_peft_lora",
@@ -110,6 +111,9 @@ class SftFlags : public testing::Test {
             {"--lora_modules_to_save", {"embed_tokens"}, kLora},
             {"--use_rslora", {}, kLora},
             {"--use_dora", {}, kLora},
+            {"--use_4bit_quantization", {}, kLora},
+            {"--bnb_4bit_quant_type", {"fp4"}, kFourBit},
+            {"--use_nested_quant", {}, kFourBit},
             {"--lora_bias", {"all"}, kLora},
             {"--init_lora_weights", {"gaussian"}, kLora},
             {"--peft_type", {"IA3"}, kLora},

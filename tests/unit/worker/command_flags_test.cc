@@ -11,6 +11,7 @@
 #include "tasks/init_model.h"
 #include "tasks/inspect.h"
 #include "tasks/merge.h"
+#include "tasks/quantize.h"
 #include "tasks/sft.h"
 #include "unit/tasks/flag_sweep.h"
 #include "verify/verify.h"
@@ -104,6 +105,18 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--merge", {}, {in("adapter"), in("out")}},
                 {"--overwrite_output_dir", {}, {in("other"), in("again")}},
                 {"--dtype", {"bfloat16"}, {in("other"), in("out")}}},
+               in("out"));
+}
+
+TEST_F(CommandFlags, OfQuantize) {
+  const Words quantize = {in("model"), in("out")};
+  expect_cases(tasks::quantize,
+               {{"--type", {"fp4"}, quantize},
+                {"--double_quant", {}, quantize},
+                {"--bnb_4bit_quant_storage", {"bfloat16"}, quantize},
+                {"--dtype", {"bfloat16"}, quantize},
+                {"--skip_modules", {"q_proj"}, quantize},
+                {"--overwrite_output_dir", {}, {in("model"), in("other")}}},
                in("out"));
 }
 
