@@ -57,7 +57,7 @@ const std::array<float, 16>& four_bit_values(FourBitType type) {
                                                  1.0f};
   static constexpr std::array<float, 16> kFp4 = {0.0f,          0.0625f / 12.0f,  8.0f / 12.0f,  12.0f / 12.0f,
                                                  4.0f / 12.0f,  6.0f / 12.0f,     2.0f / 12.0f,  3.0f / 12.0f,
-                                                 0.0f,         -0.0625f / 12.0f, -8.0f / 12.0f, -12.0f / 12.0f,
+                                                 0.0f,          -0.0625f / 12.0f, -8.0f / 12.0f, -12.0f / 12.0f,
                                                  -4.0f / 12.0f, -6.0f / 12.0f,    -2.0f / 12.0f, -3.0f / 12.0f};
   return type == FourBitType::kNf4 ? kNf4 : kFp4;
 }
