@@ -15,6 +15,7 @@
 #include "families/config_reader.h"
 #include "families/families.h"
 #include "families/model_folder.h"
+#include "families/quantization.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
@@ -37,6 +38,11 @@ bool has_tied_head(const fs::path& folder) {
   const auto config = families::read_json(file.string());
   return config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() &&
          config["tie_word_embeddings"].get<bool>();
+}
+
+bool is_packed(const fs::path& folder) {
+  const auto file = folder / "config.json";
+  return is_there(file) && families::read_quantization(families::read_json(file.string()), file.string()).has_value();
 }
 
 /// No dtype packs more than eight elements into a byte; so sums of sizes do not overflow.
@@ -116,6 +122,11 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path) {
             path),
         "model_name");
   if (fs::is_directory(at)) {
+    if (is_packed(at))
+      throw ConfigError(fmt::format("the weights of '{}' are packed in 4 bits, which no estimate counts yet; name the "
+                                    "folder of the model they were made from",
+                                    path),
+                        "model_name");
     const bool has_head = !has_tied_head(at);
     if (is_there(at / "model.safetensors")) return from_safetensors({at / "model.safetensors"}, has_head);
     const auto index = at / "model.safetensors.index.json";

@@ -129,6 +129,9 @@ TEST_F(Qlora, AnAdapterOverAPackedFolderIsMergedIntoADenseOne) {
   }
   EXPECT_TRUE(read_file(folder_ + "/merged1/model.safetensors") == read_file(folder_ + "/merged2/model.safetensors"));
   EXPECT_FALSE(json::parse(read_file(folder_ + "/merged1/config.json")).contains("quantization_config"));
+  ASSERT_EQ(test::run({TESSERA_BINARY, "export", folder_ + "/packed", folder_ + "/unpacked"}).exit_code, 0);
+  const auto dense = io::open_safetensors(folder_ + "/unpacked/model.safetensors");
+  EXPECT_EQ(dense->tensors().size(), io::open_safetensors(folder_ + "/model/model.safetensors")->tensors().size());
   const auto answer = [&](const Words& of) {
     Words words = {TESSERA_BINARY, "generate", "--prompt", "Hello", "--max_new_tokens", "8"};
     words.insert(words.end(), of.begin(), of.end());
@@ -176,6 +179,7 @@ TEST_F(Qlora, BadFoldersAndFlagsAreNamed) {
   };
   ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}).exit_code, 0);
   expect(train(1, "packed", "bad", {"--use_peft_lora", "False"}), "do not train");
+  expect(test::run({TESSERA_BINARY, "estimate", folder_ + "/packed"}), "packed in 4 bits");
   expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/packed", folder_ + "/twice"}), "packed already");
   expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}), "--overwrite_output_dir");
   auto config = json::parse(read_file(folder_ + "/packed/config.json"));
