@@ -1,0 +1,130 @@
+// Sources of packed matrices: quantised while they are read, and as bitsandbytes stores them.
+#include "quant/packed_source.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "io/tensor_source.h"
+#include "tessera/base/error.h"
+
+namespace tessera::quant {
+namespace {
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+const std::string kNf4Folder = std::string(TESSERA_TEST_DATA) + "/goldens/C_quant/model_nf4_double_bf16";
+const std::string kProjection = "model.layers.0.self_attn.q_proj.weight";
+
+at::Tensor bytes_of(const PackedSource& source, const std::string& name, std::int64_t begin, std::int64_t count) {
+  auto bytes = at::empty({count}, at::kByte);
+  source.read_bytes(name, begin, bytes);
+  return bytes;
+}
+
+bool is_part_of(const at::Tensor& bytes, const at::Tensor& whole, std::int64_t begin) {
+  return std::memcmp(bytes.const_data_ptr(), static_cast<const char*>(whole.const_data_ptr()) + begin,
+                     bytes.nbytes()) == 0;
+}
+
+TEST(PackingSource, ARangeHasTheBytesOfTheWholeMatrix) {
+  at::manual_seed(1);
+  const auto values = at::randn({66, 97}).to(at::kBFloat16).to(at::kFloat);
+  const auto dense = io::memory_source({{"m.weight", values}, {"m.bias", at::ones({3})}});
+  for (const bool nested : {false, true})
+    for (const bool transposed : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << nested << transposed);
+      const FourBitSettings settings{.nested = nested};
+      const auto source = packing_source(dense, {{"m.weight", {settings, at::kBFloat16, transposed}}});
+      const auto whole = tensor::pack(four_bit_codec(settings), transposed ? values.t() : values);
+      EXPECT_EQ(source->find("m.weight")->shape, (std::vector<std::int64_t>{whole.rows, whole.columns}));
+      EXPECT_EQ(source->codec("m.weight")->name(), four_bit_codec(settings)->name());
+      EXPECT_EQ(source->codec("m.bias"), nullptr);
+      const auto fields = whole.codec->fields(whole.rows, whole.columns);
+      for (std::size_t i = 0; i < fields.size(); ++i) {
+        const auto name = fields[i].name.empty() ? "m.weight" : "m.weight." + fields[i].name;
+        const auto size = static_cast<std::int64_t>(whole.fields[i].nbytes());
+        EXPECT_EQ(source->find(name)->nbytes(), size) << name;
+        EXPECT_TRUE(is_part_of(bytes_of(*source, name, 0, size), whole.fields[i], 0)) << name;
+        const auto step = fields[i].block_bytes;
+        const auto begin = size / 2 / step * step;
+        EXPECT_TRUE(is_part_of(bytes_of(*source, name, begin, size - begin), whole.fields[i], begin)) << name;
+      }
+    }
+}
+
+TEST(PackingSource, ValuesAreRoundedFirst) {
+  at::manual_seed(2);
+  const auto values = at::randn({8, 64});
+  const auto source =
+      packing_source(io::memory_source({{"w", values}}), {{"w", {FourBitSettings{}, at::kBFloat16, false}}});
+  const auto rounded = tensor::pack(four_bit_codec({}), values.to(at::kBFloat16));
+  EXPECT_TRUE(is_part_of(bytes_of(*source, "w.absmax", 0, 8 * 4), rounded.fields[1], 0));
+  EXPECT_FALSE(
+      is_part_of(bytes_of(*source, "w.absmax", 0, 8 * 4), tensor::pack(four_bit_codec({}), values).fields[1], 0));
+}
+
+TEST(StoredFourBit, LooksDenseAndGivesItsBytes) {
+  const auto file = io::open_weights(kNf4Folder);
+  const auto source = stored_four_bit(file);
+  ASSERT_NE(source, nullptr);
+  EXPECT_EQ(source->find(kProjection)->shape, (std::vector<std::int64_t>{64, 64}));
+  EXPECT_EQ(source->find(kProjection + ".quant_map"), nullptr);
+  EXPECT_EQ(source->find("lm_head.weight")->shape, file->find("lm_head.weight")->shape);
+  const auto whole = io::read_tensor(*source, kProjection);
+  EXPECT_EQ(whole.scalar_type(), at::kBFloat16);
+  auto part = at::empty({100}, at::kFloat);
+  source->read(kProjection, 33, part);
+  EXPECT_TRUE(at::equal(part.to(at::kBFloat16), whole.view(-1).narrow(0, 33, 100)));
+  EXPECT_EQ(stored_four_bit(source), nullptr);  // nothing is left to unpack
+}
+
+/// What the folder holds, with something wrong: the message.
+std::string refusal_of(const std::function<void(Tensors&)>& damage) {
+  const auto file = io::open_weights(kNf4Folder);
+  Tensors tensors;
+  for (const auto& info : file->tensors()) tensors[info.name] = io::read_tensor(*file, info.name);
+  damage(tensors);
+  try {
+    stored_four_bit(io::memory_source({tensors.begin(), tensors.end()}));
+  } catch (const DataError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(StoredFourBit, DamageIsNamed) {
+  const auto state = kProjection + ".quant_state.bitsandbytes__nf4";
+  const auto text = [](const std::string& json) {
+    auto bytes = at::empty({static_cast<std::int64_t>(json.size())}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), json.data(), json.size());
+    return bytes;
+  };
+  const auto expect = [](const std::function<void(Tensors&)>& damage, const std::string& part) {
+    const auto message = refusal_of(damage);
+    EXPECT_NE(message.find(part), std::string::npos) << part << "\n" << message;
+  };
+  EXPECT_EQ(refusal_of([](Tensors&) {}), "");
+  expect([&](Tensors& t) { t[state] = text("{\"quant_type\": "); }, "is not the JSON");
+  expect([&](Tensors& t) { t[state] = text("{}"); }, "lacks 'blocksize'");
+  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": "64"})"); }, "another type");
+  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 64, "dtype": "int4", "shape": [64, 64]})"); }, "'int4'");
+  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 64, "dtype": "bfloat16", "shape": [64]})"); }, "no matrix");
+  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 48, "dtype": "bfloat16", "shape": [64, 64]})"); },
+         "blocks of 48");
+  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 64, "dtype": "bfloat16", "shape": [640, 64]})"); },
+         "has 20480 bytes");
+  expect([&](Tensors& t) { t[state] = at::zeros({1 << 17}, at::kByte); }, "too many");
+  expect([&](Tensors& t) { t.erase(kProjection); }, "no codes");
+  expect([&](Tensors& t) { t.erase(kProjection + ".absmax"); }, "lacks its statistics");
+  expect([&](Tensors& t) { t[kProjection + ".absmax"] = at::zeros({3}, at::kByte); }, kProjection + ".absmax");
+  expect([&](Tensors& t) { t[kProjection + ".quant_map"] = at::zeros({16}); }, "another table");
+  expect([&](Tensors& t) { t[kProjection + ".nested_quant_map"] = at::zeros({3}); }, "no table of 256");
+  expect([&](Tensors& t) { t["model.layers.0.self_attn.q_proj.SCB"] = at::zeros({64}); }, "LLM.int8");
+}
+
+}  // namespace
+}  // namespace tessera::quant
