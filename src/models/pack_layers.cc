@@ -35,6 +35,19 @@ std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source) {
   return packed;
 }
 
+std::shared_ptr<const io::TensorSource> unpacked_source(const Model& model,
+                                                        std::shared_ptr<const io::TensorSource> source) {
+  const auto* packed = dynamic_cast<const quant::PackedSource*>(source.get());
+  if (!packed) return source;
+  const NamesInFiles names(model);
+  std::set<std::string> transposed;
+  for (const auto& [name, linear] : linear_layers(model)) {
+    const auto stored = names.in(*source, name + ".weight");
+    if (linear->weight_layout() == nn::WeightLayout::kInOut && packed->codec(stored)) transposed.insert(stored);
+  }
+  return quant::transposed_source(std::move(source), std::move(transposed));
+}
+
 std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& family,
                                      const families::Quantization& settings) {
   auto skipped = settings.skip_modules;

@@ -15,6 +15,11 @@ namespace tessera::models {
 /// memory. Returns how many.
 std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source);
 
+/// The source as the dense model wants it: weights of [in, out] layers (GPT-2's Conv1D), whose codes are [out, in], are
+/// transposed as they are read.
+std::shared_ptr<const io::TensorSource> unpacked_source(const Model& model,
+                                                        std::shared_ptr<const io::TensorSource> source);
+
 /// A source that quantises the weights of all linear layers but the output head, the head of a classifier, and what
 /// transformers leaves as it is (T5's `wo`, skip_modules); these become packed layers. Values are
 /// rounded to `rounded` before, as transformers loads weights in torch_dtype.

@@ -5,6 +5,7 @@
 // codec names them.
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "io/tensor_source.h"
@@ -32,5 +33,9 @@ struct MatrixPacking {
 /// Memory: a piece of the matrix, a transposed one whole. packings: by the names of the source, matrices.
 std::shared_ptr<const PackedSource> packing_source(std::shared_ptr<const io::TensorSource> dense,
                                                    std::map<std::string, MatrixPacking> packings);
+
+/// The values of these matrices transposed, with the shape that goes with it; all else as it is.
+std::shared_ptr<const io::TensorSource> transposed_source(std::shared_ptr<const io::TensorSource> base,
+                                                          std::set<std::string> names);
 
 }  // namespace tessera::quant

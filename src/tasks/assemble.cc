@@ -44,7 +44,9 @@ void pack_layers(Assembled& a, const AssembleOptions& options, fsdp::FsdpOptions
   const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(fsdp.source);
   if (packed && options.keep_packed) {
     models::pack_as_stored(*a.model, *packed);
-  } else if (!packed && options.quantization) {
+  } else if (packed) {
+    fsdp.source = models::unpacked_source(*a.model, fsdp.source);
+  } else if (options.quantization) {
     fsdp.source = models::pack_while_reading(*a.model, a.config, *options.quantization, fsdp.source,
                                              fsdp.precision.param_dtype.value_or(at::kFloat));
     a.config.quantization = options.quantization;

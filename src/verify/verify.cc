@@ -14,6 +14,7 @@
 #include "families/model_folder.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
+#include "models/pack_layers.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
@@ -68,7 +69,7 @@ tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::
   } else {
     models::check_sizes(place.folder, *models::open_model_weights(place.folder));
     a.model = models::build_model(place.folder, &a.config, {.attn_implementation = kReferenceAttention});
-    models::load_weights(*a.model, *models::open_model_weights(place.folder));
+    models::load_weights(*a.model, *models::unpacked_source(*a.model, models::open_model_weights(place.folder)));
   }
   return a;
 }

@@ -1,4 +1,5 @@
 // 4-bit bases on real processes: packed while they are read or by `quantize`, trained over, generated from, merged.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -170,6 +171,35 @@ TEST_F(Qlora, FoldersAreTheBytesThatTransformersAndBitsandbytesWrite) {
     EXPECT_EQ(json::parse(read_file(folder_ + "/" + name + "/config.json"))["quantization_config"],
               json::parse(read_file(kQuantGoldens + name + "/config.json"))["quantization_config"]);
   }
+}
+
+TEST_F(Qlora, WeightsOfConv1dArePackedTransposedAndReadEitherWay) {
+  const std::string gpt2 = kTestData + "/goldens/A_models/gpt2";
+  ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", gpt2, folder_ + "/packed", "--dtype", "float32"}).exit_code, 0);
+  ASSERT_EQ(test::run({TESSERA_BINARY, "export", folder_ + "/packed", folder_ + "/dense"}).exit_code, 0);
+  const auto reference = io::open_safetensors(gpt2 + "/model.safetensors"),
+             dense = io::open_safetensors(folder_ + "/dense/model.safetensors");
+  for (const std::string name : {"transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_proj.weight"}) {
+    const auto was = io::read_tensor(*reference, name), is = io::read_tensor(*dense, name);
+    ASSERT_EQ(was.sizes(), is.sizes());
+    const double error = (was - is).abs().mean().item<double>(), size = was.abs().mean().item<double>();
+    EXPECT_LT(error, 0.2 * size) << name;  // of another layout it would be 1.4 times the size
+    EXPECT_GT(error, 0);
+  }
+  // Packed and unpacked, the folder gives the same numbers.
+  fs::copy_file(gpt2 + "/io.safetensors", folder_ + "/packed/io.safetensors", fs::copy_options::overwrite_existing);
+  fs::copy_file(gpt2 + "/io.safetensors", folder_ + "/dense/io.safetensors", fs::copy_options::overwrite_existing);
+  const auto worst = [&](const std::string& of, const Words& flags) {
+    Words words = {TESSERA_BINARY, "verify", folder_ + "/" + of};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const auto text = test::run(words).out;
+    const auto at = text.find("logits: differs by ");
+    return at == std::string::npos ? text : text.substr(at, 27);
+  };
+  const auto expected = worst("dense", {});
+  EXPECT_TRUE(contains(expected, "differs by")) << expected;
+  EXPECT_EQ(worst("packed", {}), expected);
+  EXPECT_EQ(worst("packed", {"--sharded"}), expected);
 }
 
 TEST_F(Qlora, BadFoldersAndFlagsAreNamed) {
