@@ -101,6 +101,21 @@ TEST(QuantGolden, EightBitBlocksHaveTheReferencesBytesAndValues) {
   EXPECT_GT(cases, 10);
 }
 
+TEST(QuantGolden, EveryElementIsTheValueOfItsCodeTimesItsScale) {
+  at::manual_seed(4);
+  for (const auto type : {FourBitType::kNf4, FourBitType::kFp4}) {
+    const auto packed = tensor::pack(four_bit_codec({.type = type}), at::randn({37, 83}));
+    const auto values = tensor::unpack(packed, at::kFloat).view(-1);
+    const auto* codes = packed.fields[0].const_data_ptr<std::uint8_t>();
+    const auto* absmax = packed.fields[1].const_data_ptr<float>();
+    for (std::int64_t i = 0; i < values.numel(); ++i) {
+      const auto code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
+      const float expected = four_bit_values(type)[static_cast<std::size_t>(code)] * absmax[i / 64];
+      ASSERT_EQ(values.const_data_ptr<float>()[i], expected) << i;
+    }
+  }
+}
+
 TEST(QuantGolden, AnyPartOfAMatrixHasItsValues) {
   at::manual_seed(3);
   for (const bool nested : {false, true}) {
