@@ -21,8 +21,8 @@ FourBitOrder order_of(FourBitType type) {
   const auto& values = four_bit_values(type);
   FourBitOrder order;
   for (std::uint8_t i = 0; i < 16; ++i) order.codes[i] = i;
-  std::stable_sort(order.codes.begin(), order.codes.end(),
-                   [&](std::uint8_t a, std::uint8_t b) { return values[a] < values[b]; });
+  std::sort(order.codes.begin(), order.codes.end(),
+            [&](std::uint8_t a, std::uint8_t b) { return values[a] < values[b] || (values[a] == values[b] && a < b); });
   for (std::size_t i = 0; i < 15; ++i) {
     const double low = values[order.codes[i]], high = values[order.codes[i + 1]];
     order.bounds[i] = static_cast<float>((low + high) / 2);
