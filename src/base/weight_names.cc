@@ -16,9 +16,6 @@ bool is_ignorable_weight(const std::string& name, bool has_head) {
                                           "cls.predictions.decoder.weight",
                                           "cls.predictions.decoder.bias",
                                           "lm_head.decoder.weight",
-                                          ".weight.absmax",
-                                          ".weight.nested_absmax",
-                                          ".weight.nested_offset",
                                           "lm_head.decoder.bias"};
   if (name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight") return true;
   if ((name == "lm_head.weight" || name == "embed_out.weight") && !has_head) return true;

@@ -23,40 +23,31 @@ using Visit = std::function<void(const std::string& name, const at::Tensor& tens
 /// visit_full() of the wanted parameters, a packed matrix as the dense one in float32, [out, in].
 void visit_dense(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const Visit& visit,
                  const std::function<bool(const std::string&)>& wanted) {
-  std::map<std::string, nn::Linear*> packed;     // by weight
-  std::map<std::string, std::string> weight_of;  // by field
-  std::map<std::string, std::set<std::string>> missing;
+  std::map<std::string, std::pair<std::string, std::size_t>> field_of;  // a parameter's weight and place in it
+  std::map<std::string, tensor::PackedMatrix> matrices;                 // by weight; some fields are still to come
   for (const auto& item : module.named_modules()) {
-    auto* linear = dynamic_cast<nn::Linear*>(item.value().get());
+    const auto* linear = dynamic_cast<const nn::Linear*>(item.value().get());
     const auto weight = item.key() + ".weight";
     if (!linear || !linear->codec() || !wanted(weight)) continue;
-    packed[weight] = linear;
-    for (const auto& field : linear->codec()->fields(linear->out_features(), linear->in_features())) {
-      const auto name = field.name.empty() ? weight : weight + "." + field.name;
-      weight_of[name] = weight;
-      missing[weight].insert(name);
-    }
+    tensor::PackedMatrix matrix{linear->codec(), linear->out_features(), linear->in_features(), {}};
+    const auto fields = matrix.codec->fields(matrix.rows, matrix.columns);
+    for (std::size_t i = 0; i < fields.size(); ++i) field_of[fields[i].full_name(weight)] = {weight, i};
+    matrix.fields.resize(fields.size());
+    matrices.emplace(weight, std::move(matrix));
   }
-  std::map<std::string, at::Tensor> fields;
   model.visit_full(
       [&](const std::string& name, const at::Tensor& tensor) {
-        const auto found = weight_of.find(name);
-        if (found == weight_of.end()) return visit(name, tensor);
-        const auto& weight = found->second;
-        fields[name] = tensor.clone();
-        missing[weight].erase(name);
-        if (!missing[weight].empty()) return;
-        const auto* linear = packed.at(weight);
-        tensor::PackedMatrix matrix{
-            linear->handle().matrix()->codec, linear->out_features(), linear->in_features(), {}};
-        for (const auto& field : matrix.codec->fields(matrix.rows, matrix.columns)) {
-          const auto at = fields.find(field.name.empty() ? weight : weight + "." + field.name);
-          matrix.fields.push_back(std::move(at->second));
-          fields.erase(at);
-        }
+        const auto found = field_of.find(name);
+        if (found == field_of.end()) return visit(name, tensor);
+        const auto& [weight, field] = found->second;
+        auto& matrix = matrices.at(weight);
+        matrix.fields[field] = tensor.clone();
+        for (const auto& t : matrix.fields)
+          if (!t.defined()) return;
         visit(weight, tensor::unpack(matrix, at::kFloat));
+        matrices.erase(weight);
       },
-      [&](const std::string& name) { return weight_of.contains(name) || wanted(name); });
+      [&](const std::string& name) { return field_of.contains(name) || wanted(name); });
 }
 
 void write_slices(fsdp::FullyShardedDataParallel& model, const peft::Values& values) {

@@ -9,6 +9,7 @@
 #include "base/open_file.h"
 #include "io/dcp_folder.h"
 #include "io/stored_tensor.h"
+#include "io/tensor_table.h"
 #include "io/torch_file.h"
 #include "tessera/base/error.h"
 
@@ -82,10 +83,7 @@ class DcpSource final : public TensorSource {
                       folder_);
     const BoxedTensor& tensor = it->second;
     const std::int64_t count = out.numel(), end = begin + count;
-    if (begin < 0 || end > tensor.info.numel())
-      throw DataError(fmt::format("{}: tensor '{}' has {} elements; asked for [{}, {})", folder_, name,
-                                  tensor.info.numel(), begin, end),
-                      folder_);
+    check_elements(tensor.info, begin, out);
     std::int64_t covered = 0;
     for (const auto& box : tensor.boxes) {
       visit_runs(tensor.info.shape, box, [&](std::int64_t first, std::int64_t in_box, std::int64_t run) {

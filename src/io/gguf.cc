@@ -90,9 +90,7 @@ class File final : public GgufFile {
     const auto found = quantised_.find(name);
     if (found == quantised_.end()) return plain_->read(name, begin, std::move(out));
     const auto& t = found->second;
-    TESSERA_CHECK(out.dim() == 1 && out.is_contiguous() && out.is_cpu(), "out must be a 1-D contiguous CPU tensor");
-    if (begin < 0 || begin > t.info.numel() || out.numel() > t.info.numel() - begin)
-      fail(name, fmt::format("it has {} elements; asked for [{}, {})", t.info.numel(), begin, begin + out.numel()));
+    check_elements(t.info, begin, out);
     constexpr std::int64_t kChunk = 1 << 16;  // floats in between stay in the cache
     const bool direct = out.scalar_type() == at::kFloat;
     auto buffer = direct ? at::Tensor() : at::empty({std::min(kChunk, out.numel())}, at::kFloat);

@@ -1,6 +1,4 @@
-#include <algorithm>
-
-#include "io/tensor_source.h"
+#include "io/tensor_table.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -11,12 +9,12 @@ class JoinedSource final : public TensorSource {
   explicit JoinedSource(std::vector<std::shared_ptr<const TensorSource>> sources) : sources_(std::move(sources)) {
     for (const auto& source : sources_) {
       for (const auto& info : source->tensors())
-        if (!find_in(source.get(), info.name)) infos_.push_back(info);
+        if (!find_in(source.get(), info.name)) table_.add(info);
     }
-    std::sort(infos_.begin(), infos_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    table_.sort();
   }
 
-  const std::vector<TensorInfo>& tensors() const override { return infos_; }
+  const std::vector<TensorInfo>& tensors() const override { return table_.all(); }
   const TensorInfo* find(const std::string& name) const override {
     const auto* source = holder(name);
     return source ? source->find(name) : nullptr;
@@ -54,7 +52,7 @@ class JoinedSource final : public TensorSource {
   }
 
   std::vector<std::shared_ptr<const TensorSource>> sources_;
-  std::vector<TensorInfo> infos_;
+  TensorTable table_;
 };
 
 }  // namespace

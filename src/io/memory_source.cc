@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "io/tensor_source.h"
+#include "io/tensor_table.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -15,24 +15,17 @@ class MemorySource final : public TensorSource {
     std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (auto& [name, tensor] : tensors_) {
       tensor = tensor.detach().cpu().contiguous();
-      infos_.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), "memory"});
+      table_.add({name, tensor.scalar_type(), tensor.sizes().vec(), "memory"});
     }
   }
 
-  const std::vector<TensorInfo>& tensors() const override { return infos_; }
-
-  const TensorInfo* find(const std::string& name) const override {
-    auto it = std::lower_bound(infos_.begin(), infos_.end(), name,
-                               [](const TensorInfo& info, const std::string& n) { return info.name < n; });
-    return it != infos_.end() && it->name == name ? &*it : nullptr;
-  }
+  const std::vector<TensorInfo>& tensors() const override { return table_.all(); }
+  const TensorInfo* find(const std::string& name) const override { return table_.find(name); }
 
   void read(const std::string& name, std::int64_t begin, at::Tensor out) const override {
-    const auto flat = tensor(name).view({-1});
-    if (begin < 0 || begin > flat.numel() || out.numel() > flat.numel() - begin)
-      throw DataError(fmt::format("memory: tensor '{}' has {} elements; asked for [{}, {})", name, flat.numel(), begin,
-                                  begin + out.numel()));
-    out.copy_(flat.narrow(0, begin, out.numel()));
+    const auto& held = tensor(name);
+    check_elements(*find(name), begin, out);
+    out.copy_(held.view({-1}).narrow(0, begin, out.numel()));
   }
 
   std::optional<MappedTensor> map(const std::string& name) const override {
@@ -43,12 +36,12 @@ class MemorySource final : public TensorSource {
  private:
   const at::Tensor& tensor(const std::string& name) const {
     const auto* info = find(name);
-    if (!info) throw DataError(fmt::format("tensor '{}' is not among the {} tensors in memory", name, infos_.size()));
-    return tensors_[static_cast<std::size_t>(info - infos_.data())].second;
+    if (!info) throw DataError(fmt::format("tensor '{}' is not among the {} tensors in memory", name, tensors_.size()));
+    return tensors_[static_cast<std::size_t>(info - table_.all().data())].second;
   }
 
   std::vector<std::pair<std::string, at::Tensor>> tensors_;
-  std::vector<TensorInfo> infos_;
+  TensorTable table_;  // in the order of tensors_
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "io/tensor_table.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -13,21 +14,19 @@ namespace {
 class ResizedSource final : public TensorSource {
  public:
   ResizedSource(std::shared_ptr<const TensorSource> base, std::map<std::string, std::int64_t> rows)
-      : base_(std::move(base)), rows_(std::move(rows)), tensors_(base_->tensors()) {
-    for (auto& info : tensors_) {
-      const auto it = rows_.find(info.name);
-      if (it == rows_.end()) continue;
-      TESSERA_CHECK(!info.shape.empty() && it->second >= info.shape[0], "'" + info.name + "' may only grow");
-      info.packed_bytes = 0;
-      info.shape[0] = it->second;
+      : base_(std::move(base)), rows_(std::move(rows)) {
+    for (auto info : base_->tensors()) {
+      if (const auto it = rows_.find(info.name); it != rows_.end()) {
+        TESSERA_CHECK(!info.shape.empty() && it->second >= info.shape[0], "'" + info.name + "' may only grow");
+        info.packed_bytes = 0;
+        info.shape[0] = it->second;
+      }
+      table_.add(std::move(info));
     }
+    table_.sort();
   }
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  const TensorInfo* find(const std::string& name) const override {
-    const auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name,
-                                     [](const TensorInfo& info, const std::string& n) { return info.name < n; });
-    return it != tensors_.end() && it->name == name ? &*it : nullptr;
-  }
+  const std::vector<TensorInfo>& tensors() const override { return table_.all(); }
+  const TensorInfo* find(const std::string& name) const override { return table_.find(name); }
   void read(const std::string& name, std::int64_t begin, at::Tensor out) const override {
     if (!rows_.contains(name)) return base_->read(name, begin, out);
     const TensorInfo& stored = *base_->find(name);
@@ -67,7 +66,7 @@ class ResizedSource final : public TensorSource {
 
   std::shared_ptr<const TensorSource> base_;
   std::map<std::string, std::int64_t> rows_;
-  std::vector<TensorInfo> tensors_;  // sorted by name, as the base has them
+  TensorTable table_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, at::Tensor> means_;
 };

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "io/tensor_table.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -112,12 +113,7 @@ class StoredSource final : public TensorSource {
  private:
   const StoredTensor& require_range(const std::string& name, std::int64_t begin, const at::Tensor& out) const {
     const auto& t = require(name);
-    const auto count = out.numel();
-    TESSERA_CHECK(out.dim() == 1 && out.is_contiguous() && out.is_cpu(), "out must be a 1-D contiguous CPU tensor");
-    if (begin < 0 || begin > t.info.numel() || count > t.info.numel() - begin)
-      throw DataError(fmt::format("{}: tensor '{}' has {} elements; asked for [{}, {})", t.info.file, name,
-                                  t.info.numel(), begin, begin + count),
-                      t.info.file);
+    check_elements(t.info, begin, out);
     return t;
   }
   const StoredTensor& require(const std::string& name) const {
@@ -160,34 +156,8 @@ std::uint64_t checked_nbytes(const TensorInfo& info) {
   return empty ? 0 : static_cast<std::uint64_t>(bytes);
 }
 
-void check_bytes(const TensorInfo& info, std::int64_t begin, const at::Tensor& out) {
-  TESSERA_CHECK(out.dim() == 1 && out.is_contiguous() && out.is_cpu() && out.scalar_type() == at::kByte,
-                "out must be a 1-D contiguous CPU tensor of bytes");
-  if (begin < 0 || begin > info.nbytes() || out.numel() > info.nbytes() - begin)
-    throw DataError(fmt::format("{}: tensor '{}' has {} bytes; asked for [{}, {})", info.file, info.name, info.nbytes(),
-                                begin, begin + out.numel()),
-                    info.file);
-}
-
-void TensorSource::read_bytes(const std::string& name, std::int64_t begin, at::Tensor out) const {
-  const auto* info = find(name);
-  if (!info) return read(name, begin, std::move(out));  // whose error names it
-  check_bytes(*info, begin, out);
-  const auto size = static_cast<std::int64_t>(c10::elementSize(info->dtype));
-  TESSERA_CHECK(info->packed_bytes == 0 && begin % size == 0 && out.numel() % size == 0,
-                "bytes of '" + name + "' must be whole elements, and not unpacked on their way");
-  if (out.numel() > 0) read(name, begin / size, out.view(info->dtype));
-}
-
 std::shared_ptr<TensorSource> make_stored_source(std::vector<StoredTensor> tensors) {
   return std::make_shared<StoredSource>(std::move(tensors));
-}
-
-at::Tensor read_tensor(const TensorSource& source, const std::string& name) {
-  const auto* info = source.find(name);
-  auto flat = at::empty({info ? info->numel() : 0}, at::TensorOptions().dtype(info ? info->dtype : at::kFloat));
-  source.read(name, 0, flat);
-  return flat.view(info->shape);
 }
 
 }  // namespace tessera::io

@@ -22,9 +22,6 @@ struct StoredTensor {
 /// 64 of them, or the product overflows.
 std::uint64_t checked_nbytes(const TensorInfo& info);
 
-/// What read_bytes() asks for: DataError unless the range is inside the tensor.
-void check_bytes(const TensorInfo& info, std::int64_t begin, const at::Tensor& out);
-
 /// Elements [begin, begin + out.numel()) of a contiguous one.
 FileRead read_of(const StoredTensor& tensor, std::int64_t begin, const at::Tensor& out, Readers readers);
 

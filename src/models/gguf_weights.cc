@@ -8,7 +8,7 @@
 
 #include "base/open_file.h"
 #include "families/config_reader.h"
-#include "io/tensor_source.h"
+#include "io/tensor_table.h"
 #include "models/gguf_model.h"
 #include "models/gguf_names.h"
 #include "quant/packed_source.h"
@@ -24,29 +24,20 @@ class Weights final : public io::TensorSource {
  public:
   explicit Weights(std::shared_ptr<const io::GgufFile> file) : file_(std::move(file)) {
     for (auto& view : gguf_views(*file_)) {
-      infos_.push_back({view.name, file_->find(view.stored)->dtype, view.shape, file_->header().path});
+      table_.add({view.name, file_->find(view.stored)->dtype, view.shape, file_->header().path});
       const auto name = view.name;
       if (!views_.emplace(name, std::move(view)).second)
         throw DataError(fmt::format("{}: two tensors become '{}'", file_->header().path, name), file_->header().path);
     }
-    std::sort(infos_.begin(), infos_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    table_.sort();
   }
 
-  const std::vector<io::TensorInfo>& tensors() const override { return infos_; }
-
-  const io::TensorInfo* find(const std::string& name) const override {
-    const auto found = std::lower_bound(infos_.begin(), infos_.end(), name,
-                                        [](const io::TensorInfo& t, const std::string& n) { return t.name < n; });
-    return found != infos_.end() && found->name == name ? &*found : nullptr;
-  }
+  const std::vector<io::TensorInfo>& tensors() const override { return table_.all(); }
+  const io::TensorInfo* find(const std::string& name) const override { return table_.find(name); }
 
   void read(const std::string& name, std::int64_t begin, at::Tensor out) const override {
     const auto& view = require(name);
-    const auto total = find(name)->numel();
-    if (begin < 0 || begin > total || out.numel() > total - begin)
-      throw DataError(fmt::format("{}: tensor '{}' has {} elements; asked for [{}, {})", file_->header().path, name,
-                                  total, begin, begin + out.numel()),
-                      file_->header().path);
+    io::check_elements(*find(name), begin, out);
     if (out.numel() == 0) return;
     switch (view.kind) {
       case Kind::kPlain:
@@ -98,7 +89,7 @@ class Weights final : public io::TensorSource {
 
   std::shared_ptr<const io::GgufFile> file_;
   std::map<std::string, GgufView> views_;
-  std::vector<io::TensorInfo> infos_;
+  io::TensorTable table_;
 };
 
 }  // namespace

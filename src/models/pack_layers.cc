@@ -37,7 +37,7 @@ std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source) {
 
 std::shared_ptr<const io::TensorSource> unpacked_source(const Model& model,
                                                         std::shared_ptr<const io::TensorSource> source) {
-  const auto* packed = dynamic_cast<const quant::PackedSource*>(source.get());
+  const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(source);
   if (!packed) return source;
   const NamesInFiles names(model);
   std::set<std::string> transposed;
@@ -45,7 +45,7 @@ std::shared_ptr<const io::TensorSource> unpacked_source(const Model& model,
     const auto stored = names.in(*source, name + ".weight");
     if (linear->weight_layout() == nn::WeightLayout::kInOut && packed->codec(stored)) transposed.insert(stored);
   }
-  return quant::transposed_source(std::move(source), std::move(transposed));
+  return quant::unpacked_source(packed, std::move(transposed));
 }
 
 std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& family,
@@ -76,7 +76,7 @@ std::shared_ptr<const quant::PackedSource> pack_while_reading(Model& model, cons
     const auto stored = names.in(*source, name + ".weight");
     if (stored.empty()) continue;
     auto& packing = packings[stored];
-    packing.settings.type = settings.quant_type == "nf4" ? quant::FourBitType::kNf4 : quant::FourBitType::kFp4;
+    packing.settings.type = quant::four_bit_type(settings.quant_type).value();
     packing.settings.nested = settings.double_quant;
     packing.rounded = rounded;
     packing.transposed = layers.at(name)->weight_layout() == nn::WeightLayout::kInOut;

@@ -15,8 +15,8 @@ namespace tessera::models {
 /// memory. Returns how many.
 std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source);
 
-/// The source as the dense model wants it: weights of [in, out] layers (GPT-2's Conv1D), whose codes are [out, in], are
-/// transposed as they are read.
+/// The source as the dense model wants it: values without statistics; weights of [in, out] layers (GPT-2's Conv1D),
+/// whose codes are [out, in], are transposed as they are read.
 std::shared_ptr<const io::TensorSource> unpacked_source(const Model& model,
                                                         std::shared_ptr<const io::TensorSource> source);
 

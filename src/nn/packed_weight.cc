@@ -17,8 +17,8 @@ PackedWeight::PackedWeight(std::shared_ptr<const tensor::Codec> codec, at::Tenso
   for (const auto& field : matrix.codec->fields(matrix.rows, matrix.columns)) {
     const auto index = matrix.fields.size();
     const auto tensor = values.empty() ? make_parameter(field.shape, field.dtype) : values[index];
-    if (field.name.empty()) weight.set_data(tensor);
-    matrix.fields.push_back(field.name.empty() ? weight : register_parameter(field.name, tensor, false));
+    if (field.is_codes()) weight.set_data(tensor);
+    matrix.fields.push_back(field.is_codes() ? weight : register_parameter(field.name, tensor, false));
   }
   matrix_ = std::make_shared<const tensor::PackedMatrix>(std::move(matrix));
 }
@@ -29,8 +29,7 @@ DenseElements::DenseElements(const torch::nn::Module& root) {
     if (!packed) continue;
     const auto& matrix = *packed->matrix();
     for (const auto& field : matrix.codec->fields(matrix.rows, matrix.columns)) {
-      const bool codes = field.name.empty();
-      packed_[codes ? item.key() : item.key() + "." + field.name] = codes ? matrix.rows * matrix.columns : 0;
+      packed_[field.full_name(item.key())] = field.is_codes() ? matrix.rows * matrix.columns : 0;
     }
   }
 }

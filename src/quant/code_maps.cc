@@ -38,6 +38,12 @@ std::string type_name(FourBitType type) {
   return type == FourBitType::kNf4 ? "nf4" : "fp4";
 }
 
+std::optional<FourBitType> four_bit_type(const std::string& name) {
+  for (const auto type : {FourBitType::kNf4, FourBitType::kFp4})
+    if (type_name(type) == name) return type;
+  return std::nullopt;
+}
+
 const std::array<float, 16>& four_bit_values(FourBitType type) {
   static constexpr std::array<float, 16> kNf4 = {-1.0f,
                                                  -0.6961928009986877f,

@@ -1,6 +1,7 @@
 #pragma once
 // The values that codes of bitsandbytes stand for.
 #include <array>
+#include <optional>
 #include <string>
 
 namespace tessera::quant {
@@ -11,6 +12,8 @@ enum class FourBitType { kNf4, kFp4 };
 
 /// "nf4", "fp4".
 std::string type_name(FourBitType type);
+/// Of this name; nothing for others.
+std::optional<FourBitType> four_bit_type(const std::string& name);
 
 /// In [-1, 1], by code.
 const std::array<float, 16>& four_bit_values(FourBitType type);

@@ -34,8 +34,9 @@ struct MatrixPacking {
 std::shared_ptr<const PackedSource> packing_source(std::shared_ptr<const io::TensorSource> dense,
                                                    std::map<std::string, MatrixPacking> packings);
 
-/// The values of these matrices transposed, with the shape that goes with it; all else as it is.
-std::shared_ptr<const io::TensorSource> transposed_source(std::shared_ptr<const io::TensorSource> base,
-                                                          std::set<std::string> names);
+/// As if nothing were packed: the values of all matrices, without their statistics. transposed: matrices that are shown
+/// as [in, out].
+std::shared_ptr<const io::TensorSource> unpacked_source(std::shared_ptr<const PackedSource> packed,
+                                                        std::set<std::string> transposed);
 
 }  // namespace tessera::quant

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <mutex>
 
+#include "io/tensor_table.h"
 #include "quant/block_codes.h"
 #include "quant/packed_source.h"
-#include "quant/source_table.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
@@ -86,10 +86,10 @@ class PackingSource final : public PackedSource {
     Matrix m{info.name, packing, four_bit_codec(packing.settings), info.shape[0], info.shape[1]};
     if (packing.transposed) std::swap(m.rows, m.columns);
     for (const auto& field : m.codec->fields(m.rows, m.columns)) {
-      const auto name = field.name.empty() ? info.name : info.name + "." + field.name;
+      const auto name = field.full_name(info.name);
       fields_[name] = {info.name, field.name};
       io::TensorInfo shown{name, field.dtype, field.shape, info.file};
-      if (field.name.empty()) shown = {name, info.dtype, {m.rows, m.columns}, info.file, (m.numel() + 1) / 2};
+      if (field.is_codes()) shown = {name, info.dtype, {m.rows, m.columns}, info.file, shown.nbytes()};
       table_.add(std::move(shown));
     }
     matrices_.emplace(info.name, std::move(m));
@@ -151,7 +151,7 @@ class PackingSource final : public PackedSource {
   std::shared_ptr<const io::TensorSource> dense_;
   std::map<std::string, Matrix> matrices_;
   std::map<std::string, Field> fields_;  // by the names that are shown
-  SourceTable table_;
+  io::TensorTable table_;
   mutable std::mutex mutex_;
   mutable std::string last_;
   mutable Statistics statistics_;

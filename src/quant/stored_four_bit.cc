@@ -4,12 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "io/tensor_table.h"
 #include "quant/block_codes.h"
 #include "quant/packed_source.h"
-#include "quant/source_table.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
@@ -18,6 +19,7 @@ namespace {
 using nlohmann::json;
 
 const std::string kState = ".quant_state.bitsandbytes__";
+const std::string kScales = ".SCB";  // of LLM.int8
 
 struct StoredMatrix {
   std::shared_ptr<const tensor::Codec> codec;
@@ -53,16 +55,16 @@ T value_of(const json& state, const io::TensorInfo& info, const char* key) {
 
 at::ScalarType dtype_of(const json& state, const io::TensorInfo& info) {
   const auto name = value_of<std::string>(state, info, "dtype");
-  if (name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    if (name == c10::getDtypeNames(dtype).first) return dtype;
   refuse(info, "values of dtype '" + name + "'; known are float32, bfloat16, float16");
 }
 
 StoredMatrix describe(const io::TensorInfo& info, const std::string& type, const json& state) {
   StoredMatrix m;
-  if (type != "nf4" && type != "fp4") refuse(info, "codes of type '" + type + "'; known are nf4 and fp4");
-  m.settings.type = type == "nf4" ? FourBitType::kNf4 : FourBitType::kFp4;
+  const auto known = four_bit_type(type);
+  if (!known) refuse(info, "codes of type '" + type + "'; known are nf4 and fp4");
+  m.settings.type = *known;
   m.settings.block = value_of<std::int64_t>(state, info, "blocksize");
   m.dtype = dtype_of(state, info);
   m.shape = value_of<std::vector<std::int64_t>>(state, info, "shape");
@@ -92,7 +94,7 @@ class StoredFourBit final : public PackedSource {
       matrices_.emplace(info.name.substr(0, at), describe(info, info.name.substr(at + kState.size()), state));
     }
     for (const auto& info : stored_->tensors()) {
-      if (info.name.ends_with(".SCB") && info.dtype == at::kFloat && stored_->find(weight_beside(info.name)))
+      if (info.name.ends_with(kScales) && info.dtype == at::kFloat && stored_->find(weight_beside(info.name)))
         refuse(info, "8-bit weights (LLM.int8) are not read yet; name the folder of the model they were made from");
       if (!is_beside_codes(info.name) && !matrices_.contains(info.name)) table_.add(info);
     }
@@ -116,9 +118,7 @@ class StoredFourBit final : public PackedSource {
       out.fill_(*offset);
       return;
     }
-    const auto& info = *find(name);
-    if (begin < 0 || begin > info.numel() || out.numel() > info.numel() - begin)
-      refuse(info, fmt::format("has {} elements; asked for [{}, {})", info.numel(), begin, begin + out.numel()));
+    io::check_elements(*find(name), begin, out);
     read_values(name, found->second, begin, out);
   }
 
@@ -157,16 +157,15 @@ class StoredFourBit final : public PackedSource {
     check_map(name, ".quant_map", four_bit_values(m.settings.type));
     if (m.settings.nested) check_map(name, ".nested_quant_map", dynamic_map(true));
     for (const auto& field : fields) {
-      const auto full = field.name.empty() ? name : name + "." + field.name;
-      std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(field.dtype));
-      for (const auto n : field.shape) bytes *= n;
+      const auto full = field.full_name(name);
       io::TensorInfo info{full, field.dtype, field.shape, codes->file};
-      if (field.name.empty()) info = {full, m.dtype, m.shape, codes->file, bytes};
+      const auto bytes = info.nbytes();
+      if (field.is_codes()) info = {full, m.dtype, m.shape, codes->file, bytes};
       table_.add(info);
       if (field.name == "nested_offset") continue;
       const auto* stored = stored_->find(full);
       if (!stored) refuse(*codes, "lacks its statistics '" + full + "'");
-      if (stored->nbytes() != bytes || (!field.name.empty() && stored->dtype != field.dtype))
+      if (stored->nbytes() != bytes || (!field.is_codes() && stored->dtype != field.dtype))
         refuse(*stored, fmt::format("has {} bytes of {}; a {} matrix of {} x {} has {} bytes", stored->nbytes(),
                                     c10::toString(stored->dtype), m.codec->name(), m.shape[0], m.shape[1], bytes));
     }
@@ -202,19 +201,24 @@ class StoredFourBit final : public PackedSource {
     tensor::PackedMatrix matrix{m.codec, m.shape[0], m.shape[1], {}};
     for (const auto& field : m.codec->fields(matrix.rows, matrix.columns)) {
       matrix.fields.push_back(at::empty(field.shape, field.dtype));
-      read_bytes(field.name.empty() ? name : name + "." + field.name, 0, matrix.fields.back().view(-1).view(at::kByte));
+      read_bytes(field.full_name(name), 0, matrix.fields.back().view(-1).view(at::kByte));
     }
     return matrix;
   }
 
   std::shared_ptr<const io::TensorSource> stored_;
   std::map<std::string, StoredMatrix> matrices_;
-  SourceTable table_;
+  io::TensorTable table_;
 };
 
 }  // namespace
 
 std::shared_ptr<PackedSource> stored_four_bit(std::shared_ptr<const io::TensorSource> stored) {
+  const auto& tensors = stored->tensors();
+  const bool is_quantised = std::any_of(tensors.begin(), tensors.end(), [](const io::TensorInfo& info) {
+    return info.name.find(kState) != std::string::npos || info.name.ends_with(kScales);
+  });
+  if (!is_quantised) return nullptr;
   auto source = std::make_shared<StoredFourBit>(std::move(stored));
   return source->packs() ? source : nullptr;
 }

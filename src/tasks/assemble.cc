@@ -58,8 +58,11 @@ void pack_layers(Assembled& a, const AssembleOptions& options, fsdp::FsdpOptions
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
   fsdp::FsdpOptions fsdp = options.fsdp;
-  if (!fsdp.source) fsdp.source = models::open_model_weights(options.model_folder);
-  if (const auto packed = quant::stored_four_bit(fsdp.source)) fsdp.source = packed;
+  if (!fsdp.source) {
+    fsdp.source = models::open_model_weights(options.model_folder);
+  } else if (const auto packed = quant::stored_four_bit(fsdp.source)) {
+    fsdp.source = packed;
+  }
   models::check_sizes(options.model_folder, *fsdp.source);
   models::BuildOptions build{.dtype = options.dtype,
                              .min_vocab_size = options.min_vocab_size,

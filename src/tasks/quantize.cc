@@ -28,15 +28,8 @@ struct Settings {
   bool overwrite = false;
 };
 
-at::ScalarType storage_dtype(const std::string& name) {
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  return name == "float32" ? at::kFloat : at::kByte;
-}
-
 std::string dtype_name(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return "bfloat16";
-  return dtype == at::kHalf ? "float16" : "float32";
+  return std::string(c10::getDtypeNames(dtype).first);
 }
 
 template <class Map>
@@ -61,7 +54,10 @@ std::string state_json(const families::Quantization& q, at::ScalarType dtype, co
 class PackedWriter {
  public:
   PackedWriter(const Settings& settings, const quant::PackedSource& source, at::ScalarType dtype)
-      : s_(settings), source_(source), dtype_(dtype), storage_(storage_dtype(settings.quantization.quant_storage)) {}
+      : s_(settings),
+        source_(source),
+        dtype_(dtype),
+        storage_(c10::getStringToDtypeMap().at(settings.quantization.quant_storage)) {}
 
   /// Packed matrices.
   std::int64_t write(const std::string& file) {
@@ -117,7 +113,7 @@ class PackedWriter {
     };
     const auto size = static_cast<std::int64_t>(c10::elementSize(storage_));
     for (const auto& field : fields_of(info)) {
-      if (field.name.empty()) {
+      if (field.is_codes()) {
         if (field.shape[0] % size != 0)
           throw ConfigError(fmt::format("'{}' has {} bytes of codes, which are no whole number of {}: take "
                                         "--bnb_4bit_quant_storage uint8",
@@ -125,7 +121,7 @@ class PackedWriter {
                             "bnb_4bit_quant_storage");
         add(info.name, storage_, {field.shape[0] / size, 1});
       } else if (field.name != "nested_offset") {
-        add(info.name + "." + field.name, field.dtype, field.shape);
+        add(field.full_name(info.name), field.dtype, field.shape);
       }
     }
     add(info.name + ".quant_map", at::kFloat, {16});
@@ -136,13 +132,13 @@ class PackedWriter {
   void write_packed(io::SafetensorsWriter& writer, const io::TensorInfo& info) const {
     for (const auto& field : fields_of(info)) {
       if (field.name == "nested_offset") continue;
-      const auto name = field.name.empty() ? info.name : info.name + "." + field.name;
+      const auto name = field.full_name(info.name);
       auto values = at::empty(field.shape, field.dtype);
       source_.read_bytes(name, 0, values.view(-1).view(at::kByte));
-      if (field.name.empty()) values = values.view(-1).view(storage_).view({-1, 1});
+      if (field.is_codes()) values = values.view(-1).view(storage_).view({-1, 1});
       writer.write(name, values);
     }
-    const auto type = s_.quantization.quant_type == "nf4" ? quant::FourBitType::kNf4 : quant::FourBitType::kFp4;
+    const auto type = quant::four_bit_type(s_.quantization.quant_type).value();
     writer.write(info.name + ".quant_map", table_of(quant::four_bit_values(type)));
     if (s_.quantization.double_quant) writer.write(info.name + ".nested_quant_map", table_of(quant::dynamic_map(true)));
     const auto state = state_of(info);

@@ -32,9 +32,8 @@ struct FsdpCase {
 };
 
 at::ScalarType dtype_named(const std::string& name) {
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  if (name == "float32") return at::kFloat;
+  const auto found = c10::getStringToDtypeMap().find(name);
+  if (found != c10::getStringToDtypeMap().end()) return found->second;
   throw ConfigError("expect.json: dtype '" + name + "' is not known; this run is not replayed", "config");
 }
 

@@ -5,13 +5,11 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "io/tensor_source.h"
-#include "support/program.h"
-#include "support/subprocess.h"
+#include "support/sft_job.h"
 
 namespace tessera {
 namespace {
@@ -23,64 +21,21 @@ using test::Finished;
 using test::kTestData;
 using test::kTinyChat;
 using test::Words;
+using test::operator+;
 
 const std::string kQuantGoldens = kTestData + "/goldens/C_quant/";
 
-class Qlora : public testing::Test {
+class Qlora : public test::SftJob {
  protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "qlora_" + std::to_string(getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kTinyChat, folder_ + "/model"}).exit_code, 0);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  Qlora() : SftJob("qlora") {}
 
-  Finished run(int ranks, const Words& words) {
-    Words command = {TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)};
-    command.insert(command.end(), words.begin(), words.end());
-    return test::run(command);
+  Finished train(int ranks, const std::string& model, const std::string& out, const Words& more = {}) const {
+    return sft(ranks, model, out,
+               Words{"--max_steps", "4", "--learning_rate", "1e-2", "--per_device_train_batch_size",
+                     std::to_string(12 / ranks), "--use_peft_lora", "True", "--lora_r", "4", "--lora_target_modules",
+                     "all-linear", "--max_length", "64"} +
+                   more);
   }
-  Finished train(int ranks, const std::string& model, const std::string& out, const Words& more = {}) {
-    Words words = {"sft",
-                   "--model_name_or_path",
-                   folder_ + "/" + model,
-                   "--dataset_name",
-                   kTinyChat,
-                   "--dataset_cache_dir",
-                   folder_ + "/cache",
-                   "--output_dir",
-                   folder_ + "/" + out,
-                   "--max_steps",
-                   "4",
-                   "--learning_rate",
-                   "1e-2",
-                   "--per_device_train_batch_size",
-                   std::to_string(12 / ranks),
-                   "--logging_steps",
-                   "1",
-                   "--use_peft_lora",
-                   "True",
-                   "--lora_r",
-                   "4",
-                   "--lora_target_modules",
-                   "all-linear",
-                   "--max_length",
-                   "64",
-                   "--disable_tqdm"};
-    words.insert(words.end(), more.begin(), more.end());
-    return run(ranks, words);
-  }
-  std::vector<double> losses(const std::string& out) {
-    std::vector<double> found;
-    std::ifstream in(folder_ + "/" + out + "/metrics.jsonl");
-    for (std::string line; std::getline(in, line);)
-      if (const auto row = json::parse(line); row.contains("train_loss_exact"))
-        found.push_back(row["train_loss_exact"]);
-    return found;
-  }
-
-  std::string folder_;
 };
 
 const Words kFourBit = {"--use_4bit_quantization", "True", "--use_nested_quant", "True"};
@@ -107,11 +62,9 @@ TEST_F(Qlora, PackedWhileReadOrBeforeTheLossesAreTheSameOnAnyNumberOfRanks) {
 
 TEST_F(Qlora, GoesOnFromACheckpointWithTheSameBits) {
   const Words saves = {"--save_strategy", "steps", "--save_steps", "2"};
-  auto flags = kFourBit;
-  flags.insert(flags.end(), saves.begin(), saves.end());
-  ASSERT_EQ(train(2, "model", "whole", flags).exit_code, 0);
-  flags.insert(flags.end(), {"--resume_from_checkpoint", folder_ + "/whole/checkpoint-2"});
-  const auto r = train(2, "model", "on", flags);
+  ASSERT_EQ(train(2, "model", "whole", kFourBit + saves).exit_code, 0);
+  const auto r =
+      train(2, "model", "on", kFourBit + saves + Words{"--resume_from_checkpoint", folder_ + "/whole/checkpoint-2"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   const auto whole = losses("whole"), on = losses("on");
   ASSERT_EQ(on.size(), 2u);
@@ -124,8 +77,8 @@ TEST_F(Qlora, AnAdapterOverAPackedFolderIsMergedIntoADenseOne) {
   ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}).exit_code, 0);
   ASSERT_EQ(train(2, "packed", "adapter").exit_code, 0);
   for (const int ranks : {1, 2}) {
-    const auto r = run(ranks, {"merge", "--model", folder_ + "/packed", "--adapter", folder_ + "/adapter",
-                               "--output_dir", folder_ + "/merged" + std::to_string(ranks)});
+    const auto r = launch(ranks, {"merge", "--model", folder_ + "/packed", "--adapter", folder_ + "/adapter",
+                                  "--output_dir", folder_ + "/merged" + std::to_string(ranks)});
     ASSERT_EQ(r.exit_code, 0) << r.err;
   }
   EXPECT_TRUE(read_file(folder_ + "/merged1/model.safetensors") == read_file(folder_ + "/merged2/model.safetensors"));
@@ -134,9 +87,7 @@ TEST_F(Qlora, AnAdapterOverAPackedFolderIsMergedIntoADenseOne) {
   const auto dense = io::open_safetensors(folder_ + "/unpacked/model.safetensors");
   EXPECT_EQ(dense->tensors().size(), io::open_safetensors(folder_ + "/model/model.safetensors")->tensors().size());
   const auto answer = [&](const Words& of) {
-    Words words = {TESSERA_BINARY, "generate", "--prompt", "Hello", "--max_new_tokens", "8"};
-    words.insert(words.end(), of.begin(), of.end());
-    const auto r = test::run(words);
+    const auto r = test::run(Words{TESSERA_BINARY, "generate", "--prompt", "Hello", "--max_new_tokens", "8"} + of);
     EXPECT_EQ(r.exit_code, 0) << r.err;
     return r.out;
   };
@@ -153,9 +104,8 @@ TEST_F(Qlora, FoldersAreTheBytesThatTransformersAndBitsandbytesWrite) {
        {"--double_quant", "--dtype", "bfloat16", "--bnb_4bit_quant_storage", "bfloat16"}}};
   for (const auto& [name, flags] : cases) {
     SCOPED_TRACE(name);
-    Words words = {TESSERA_BINARY, "quantize", kQuantGoldens + "base_llama", folder_ + "/" + name};
-    words.insert(words.end(), flags.begin(), flags.end());
-    const auto r = test::run(words);
+    const auto r =
+        test::run(Words{TESSERA_BINARY, "quantize", kQuantGoldens + "base_llama", folder_ + "/" + name} + flags);
     ASSERT_EQ(r.exit_code, 0) << r.err;
     const auto ours = io::open_safetensors(folder_ + "/" + name + "/model.safetensors"),
                theirs = io::open_safetensors(kQuantGoldens + name + "/model.safetensors");
@@ -190,9 +140,7 @@ TEST_F(Qlora, WeightsOfConv1dArePackedTransposedAndReadEitherWay) {
   fs::copy_file(gpt2 + "/io.safetensors", folder_ + "/packed/io.safetensors", fs::copy_options::overwrite_existing);
   fs::copy_file(gpt2 + "/io.safetensors", folder_ + "/dense/io.safetensors", fs::copy_options::overwrite_existing);
   const auto worst = [&](const std::string& of, const Words& flags) {
-    Words words = {TESSERA_BINARY, "verify", folder_ + "/" + of};
-    words.insert(words.end(), flags.begin(), flags.end());
-    const auto text = test::run(words).out;
+    const auto text = test::run(Words{TESSERA_BINARY, "verify", folder_ + "/" + of} + flags).out;
     const auto at = text.find("logits: differs by ");
     return at == std::string::npos ? text : text.substr(at, 27);
   };

@@ -10,8 +10,7 @@
 #include "base/file.h"
 #include "io/tensor_source.h"
 #include "models/gguf_model.h"
-#include "support/program.h"
-#include "support/subprocess.h"
+#include "support/sft_job.h"
 
 namespace tessera {
 namespace {
@@ -24,58 +23,16 @@ using test::kTinyChat;
 using test::Words;
 using test::operator+;
 
-class Sft : public testing::Test {
+class Sft : public test::SftJob {
  protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "sft_" + std::to_string(getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", kTinyChat, folder_ + "/model"}).exit_code, 0);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  Sft() : SftJob("sft") {}
 
-  Finished train(int ranks, const std::string& out, std::vector<std::string> flags) {
-    std::vector<std::string> command = {TESSERA_BINARY,        "launch", "--cpu", "--num_processes",
-                                        std::to_string(ranks), "sft"};
-    const std::vector<std::string> defaults = {"--model_name_or_path",
-                                               folder_ + "/model",
-                                               "--dataset_name",
-                                               kTinyChat,
-                                               "--dataset_cache_dir",
-                                               folder_ + "/cache",
-                                               "--output_dir",
-                                               folder_ + "/" + out,
-                                               "--max_seq_length",
-                                               "128",
-                                               "--logging_steps",
-                                               "1",
-                                               "--print_model",
-                                               "false",
-                                               "--disable_tqdm",
-                                               "--seed",
-                                               "7"};
-    command.insert(command.end(), defaults.begin(), defaults.end());
-    command.insert(command.end(), flags.begin(), flags.end());
-    return test::run(command);
-  }
-
-  json rows(const std::string& out) {
-    json result = json::array();
-    std::ifstream in(folder_ + "/" + out + "/metrics.jsonl");
-    for (std::string line; std::getline(in, line);) result.push_back(json::parse(line));
-    return result;
-  }
-  std::vector<double> losses(const std::string& out) {
-    std::vector<double> result;
-    for (const auto& row : rows(out))
-      if (row.contains("train_loss_exact")) result.push_back(row["train_loss_exact"]);
-    return result;
+  Finished train(int ranks, const std::string& out, const Words& flags) const {
+    return sft(ranks, "model", out, Words{"--max_seq_length", "128", "--print_model", "false", "--seed", "7"} + flags);
   }
   at::Tensor weights(const std::string& file, const std::string& name) {
     return io::read_tensor(*io::open_safetensors(folder_ + "/" + file), name);
   }
-
-  std::string folder_;
 };
 
 const Words kLora = {"--use_peft_lora", "True", "--lora_r", "4", "--lora_target_modules", "all-linear"};

@@ -26,7 +26,7 @@ class Linear : public Adaptable<LinearAdapter> {
   /// matrix is [out_features, in_features] whatever layout the layer had, as bitsandbytes keeps GPT-2's Conv1D.
   void pack(std::shared_ptr<const tensor::Codec> codec);
   /// Null: the weight is dense.
-  const tensor::Codec* codec() const { return packed_ ? packed_->matrix()->codec.get() : nullptr; }
+  std::shared_ptr<const tensor::Codec> codec() const { return packed_ ? packed_->matrix()->codec : nullptr; }
   /// The weight as products see it, [out_features, in_features].
   Weight handle() const;
   /// x W^T + b, whatever adapter there is.

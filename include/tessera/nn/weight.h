@@ -22,8 +22,6 @@ class Weight {
   explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed);
 
   bool packed() const { return packed_ != nullptr; }
-  /// Null of a dense one.
-  const std::shared_ptr<const tensor::PackedMatrix>& matrix() const { return packed_; }
   /// The dense matrix; of a packed one the codes, which stand for it where autograd wants a tensor.
   const at::Tensor& tensor() const { return tensor_; }
   std::int64_t out_features() const;

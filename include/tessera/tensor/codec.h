@@ -18,6 +18,9 @@ struct PackedField {
   at::ScalarType dtype = at::kByte;
   std::vector<std::int64_t> shape;
   std::int64_t block_bytes = 1;  // a slice of it begins and ends at multiples of this, or at its end
+  bool is_codes() const { return name.empty(); }
+  /// Of the field of this parameter: "q_proj.weight", "q_proj.weight.absmax".
+  std::string full_name(const std::string& parameter) const { return is_codes() ? parameter : parameter + "." + name; }
 };
 
 class Codec;
