@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/open_file.h"
+#include "base/utf8.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -92,6 +93,15 @@ std::string read_file(const std::string& path, std::int64_t max_bytes) {
   }
   bytes.resize(at);
   return bytes;
+}
+
+std::string read_text_file(const std::string& path) {
+  auto text = read_file(path);
+  if (const auto at = find_malformed_utf8(text))
+    throw DataError(fmt::format("{}: expected text in UTF-8, found the byte 0x{:02x} at byte {}. Save it as UTF-8.",
+                                path, static_cast<unsigned char>(text[*at]), *at),
+                    path);
+  return text;
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {

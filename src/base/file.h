@@ -12,6 +12,9 @@ inline constexpr std::int64_t kMaxFileBytes = 256 << 20;
 /// The bytes of a regular file. Throws DataError naming the path and the reason, also above `max_bytes`.
 std::string read_file(const std::string& path, std::int64_t max_bytes = kMaxFileBytes);
 
+/// The same of a text: DataError that names the first byte that is not UTF-8.
+std::string read_text_file(const std::string& path);
+
 /// Replaces `path` by `bytes`, or leaves it as it was: a temporary file in the same folder is written, flushed to disk
 /// and renamed, then the folder is flushed. Throws CheckpointError naming the path and the reason; no temporary file
 /// stays.

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "base/open_file.h"
+#include "base/utf8.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -141,7 +142,11 @@ GgufValue read_value(Reader& in) {
   const auto type = in.number<std::uint32_t>();
   if (type == kArray) return read_array(in);
   least_bytes(in, type);  // rejects unknown types
-  if (type == kString) return in.string();
+  if (type == kString) {
+    auto text = in.string();
+    if (const auto at = find_malformed_utf8(text)) in.fail(fmt::format("its text is not UTF-8 from byte {} on", *at));
+    return text;
+  }
   if (is_float(type)) return read_float(in, type);
   const auto value = read_integer(in, type);
   return type == kBool ? GgufValue(value == 1) : GgufValue(value);

@@ -39,6 +39,15 @@ char32_t next_code_point(std::string_view& from) {
   return c;
 }
 
+std::optional<std::size_t> find_malformed_utf8(std::string_view text) {
+  constexpr std::string_view kWritten = "\xEF\xBF\xBD";  // U+FFFD itself
+  for (auto rest = text; !rest.empty();) {
+    const auto here = rest;
+    if (next_code_point(rest) == kReplacement && !here.starts_with(kWritten)) return text.size() - here.size();
+  }
+  return std::nullopt;
+}
+
 void append_utf8(char32_t c, std::string& out) {
   if (c < 0x80) {
     out += static_cast<char>(c);

@@ -6,6 +6,8 @@ namespace tessera::chat {
 namespace {
 
 constexpr int kMaxDepth = 200;  // of tags and of expressions, each
+// Published ones have up to 50 KB. Parsing takes time and memory in proportion, which no budget counts.
+constexpr std::size_t kMaxTemplateBytes = 1 << 20;
 
 std::string quoted(const std::string& text) {
   return fmt::format("'{}'", text);
@@ -14,6 +16,9 @@ std::string quoted(const std::string& text) {
 }  // namespace
 
 ParsedTemplate parse_template(std::string_view source) {
+  if (source.size() > kMaxTemplateBytes)
+    throw TemplateError(ErrorKind::kLimit, fmt::format("the template has {} bytes, at most {} are taken", source.size(),
+                                                       kMaxTemplateBytes));
   return Parser(source).run();
 }
 

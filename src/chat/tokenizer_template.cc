@@ -10,6 +10,7 @@
 #include "base/gguf.h"
 #include "base/nearest.h"
 #include "base/open_file.h"
+#include "chat/chat_template.h"
 #include "chat/json.h"
 #include "chat/template_error.h"
 #include "tessera/base/error.h"
@@ -141,6 +142,11 @@ TokenizerTemplates read_gguf_templates(const std::string& file) {
 
 }  // namespace
 
+std::string template_source(const std::string& name_or_file) {
+  const char* builtin = builtin_template(name_or_file);
+  return builtin != nullptr ? builtin : read_text_file(name_or_file);
+}
+
 TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   fs::path folder(folder_or_file);
   if (!is_there(folder))
@@ -160,9 +166,9 @@ TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   if (is_there(folder / "additional_chat_templates"))
     for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates"))
       if (entry.path().extension() == ".jinja")
-        take(out, entry.path().stem().string(), read_file(entry.path().string()), entry.path());
+        take(out, entry.path().stem().string(), read_text_file(entry.path().string()), entry.path());
   if (const auto file = folder / "chat_template.jinja"; is_there(file))
-    take(out, "default", read_file(file.string()), file);
+    take(out, "default", read_text_file(file.string()), file);
   return out;
 }
 

@@ -26,6 +26,9 @@ struct TokenizerTemplates {
   std::string chosen_name(const std::string& name, bool with_tools) const;
 };
 
+/// The source of a built-in template (builtin_template()), or of a file in UTF-8. DataError names the file.
+std::string template_source(const std::string& name_or_file);
+
 /// Reads tokenizer_config.json ("chat_template": a text, or a list of {"name", "template"}), chat_template.jinja (which
 /// wins), additional_chat_templates/*.jinja, chat_template.json, and special_tokens_map.json of a folder, or of the
 /// folder that the named file lies in; or the keys of a GGUF file. DataError names the file.

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/nearest.h"
+#include "base/open_file.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/accelerate_input.h"
@@ -26,7 +27,7 @@ int write_default(const Arguments& args, std::ostream& out) {
     out << table.help();
     return kSuccess;
   }
-  if (std::filesystem::exists(path)) {
+  if (is_there(path)) {
     throw ConfigError(fmt::format("'{}' exists already; remove it, or name another file with --config_file", path),
                       "config_file");
   }

@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "base/file.h"
 #include "base/line_reader.h"
 #include "base/open_file.h"
 #include "chat/chat_template.h"
@@ -30,8 +29,7 @@ class Renderer {
   explicit Renderer(const RenderOptions& options) : options_(options) {
     if (!options.tokenizer.empty()) tokens_ = chat::read_tokenizer_templates(options.tokenizer);
     if (!options.template_file.empty()) {
-      const char* builtin = chat::builtin_template(options.template_file);
-      file_source_ = builtin != nullptr ? builtin : read_file(options.template_file);
+      file_source_ = chat::template_source(options.template_file);
     } else {
       tokens_.choose(options.template_name, false);  // a folder without a template is one error, not one a row
     }

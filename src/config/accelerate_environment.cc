@@ -143,7 +143,9 @@ std::string to_yaml(const AccelerateConfig& config) {
     if (key.starts_with("fsdp_") && !alias && !text.empty()) out += fmt::format("  {}: {}\n", key, yaml_text(text));
   }
   out += fmt::format("machine_rank: {}\n", config.machine_rank);
-  if (config.num_machines > 1) out += fmt::format("main_process_ip: {}\n", yaml_text(config.main_process_ip));
+  if (config.gpu_ids) out += fmt::format("gpu_ids: {}\n", yaml_text(*config.gpu_ids));
+  if (config.num_machines > 1 || config.main_process_ip != AccelerateConfig().main_process_ip)
+    out += fmt::format("main_process_ip: {}\n", yaml_text(config.main_process_ip));
   out += fmt::format("main_process_port: {}\n", config.main_process_port);
   out += fmt::format("mixed_precision: '{}'\n", name_of(config.mixed_precision));
   out += fmt::format("num_machines: {}\nnum_processes: {}\n", config.num_machines, config.num_processes);

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <regex>
 #include <set>
 #include <unordered_set>
 
+#include "base/pattern.h"
 #include "fsdp/wrap_classes.h"
 
 namespace tessera::fsdp {
@@ -88,13 +88,9 @@ WrapPolicy wrap_peft(std::vector<std::string> class_names) {
 }
 
 ModuleFilter named_like(const std::string& pattern) {
-  try {
-    return [expression = std::regex(pattern)](const std::string& name, const torch::nn::Module&) {
-      return std::regex_match(name, expression);
-    };
-  } catch (const std::regex_error& e) {
-    throw ConfigError("'" + pattern + "' is not a regular expression: " + e.what(), "fsdp_ignored_modules");
-  }
+  return [expression = Pattern(pattern, "fsdp_ignored_modules")](const std::string& name, const torch::nn::Module&) {
+    return expression.matches(name);
+  };
 }
 
 }  // namespace tessera::fsdp

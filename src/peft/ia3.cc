@@ -109,7 +109,7 @@ void Ia3::resolve(const models::ModelConfig& family) {
 
 // PEFT compares ends of names here without a dot in front.
 bool Ia3::is_feedforward(const std::string& module) const {
-  if (!feedforward_regex.empty()) return matches(module, feedforward_regex, "feedforward_modules");
+  if (!feedforward_regex.empty()) return Pattern(feedforward_regex, "feedforward_modules").matches(module);
   return feedforward_modules && std::any_of(feedforward_modules->begin(), feedforward_modules->end(),
                                             [&](const auto& end) { return module.ends_with(end); });
 }

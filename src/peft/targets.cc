@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <regex>
 
 #include "tessera/base/error.h"
 
@@ -21,33 +20,21 @@ bool in_suffixes(const std::string& name, const std::vector<std::string>& keys) 
 // The number after the first list of layers in the name, for example 3 in "encoder.block.3.layer.0.SelfAttention.q".
 bool in_chosen_layer(const std::string& name, const PeftConfig& config) {
   if (config.layers_to_transform.empty()) return true;
-  std::smatch found;
-  const auto layer_is_chosen = [&] {
-    const auto index = std::stoll(found[1].str());
-    const auto& chosen = config.layers_to_transform;
-    return std::find(chosen.begin(), chosen.end(), index) != chosen.end();
+  const auto layer_after = [&](const std::string& list) {
+    return Pattern(list + R"(\.(?<layer>\d+)\..*)", "layers_pattern").group(name, "layer");
   };
-  if (config.layers_pattern.empty()) {
-    return std::regex_match(name, found, std::regex(R"((?:.*?)\.[^.]*\.(\d+)\..*)")) && layer_is_chosen();
-  }
+  std::optional<std::string> layer;
+  if (config.layers_pattern.empty()) layer = layer_after(R"(.*?\.[^.]*)");
   for (const auto& pattern : config.layers_pattern) {
-    if (std::regex_match(name, found, std::regex("(?:.*?)\\." + pattern + "\\.(\\d+)\\..*")) ||
-        std::regex_match(name, found, std::regex(pattern + "\\.(\\d+)\\..*"))) {
-      return layer_is_chosen();
-    }
+    layer = layer_after("(?:.*?\\.)?" + pattern);
+    if (layer) break;
   }
-  return false;
+  const auto& chosen = config.layers_to_transform;
+  return layer &&
+         std::any_of(chosen.begin(), chosen.end(), [&](auto index) { return std::to_string(index) == *layer; });
 }
 
 }  // namespace
-
-bool matches(const std::string& name, const std::string& pattern, const char* key) {
-  try {
-    return std::regex_match(name, std::regex(pattern, std::regex::ECMAScript));
-  } catch (const std::regex_error& e) {
-    throw ConfigError(std::string(key) + ": '" + pattern + "' is not a valid regular expression: " + e.what(), key);
-  }
-}
 
 bool has_suffix(const std::string& name, const std::string& key) {
   return name == key || name.ends_with("." + key);
@@ -71,8 +58,8 @@ bool is_saved(const std::string& name, const PeftConfig& config) {
 
 bool is_target(const std::string& name, const PeftConfig& config) {
   if (in_suffixes(name, config.exclude_modules) || is_saved(name, config)) return false;
-  if (!config.exclude_regex.empty() && matches(name, config.exclude_regex, "exclude_modules")) return false;
-  if (!config.target_regex.empty()) return matches(name, config.target_regex, "target_modules");
+  if (!config.exclude_regex.empty() && Pattern(config.exclude_regex, "exclude_modules").matches(name)) return false;
+  if (!config.target_regex.empty()) return Pattern(config.target_regex, "target_modules").matches(name);
   const auto& names = config.target_modules;
   if (std::find(names.begin(), names.end(), name) != names.end()) return true;
   return in_suffixes(name, names) && in_chosen_layer(name, config);

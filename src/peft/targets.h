@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/pattern.h"
 #include "peft/config.h"
 
 namespace tessera::peft {
@@ -20,9 +21,6 @@ bool is_target(const std::string& name, const PeftConfig& config);
 /// True when `name` is `key` or ends with "." + key.
 bool has_suffix(const std::string& name, const std::string& key);
 
-/// True for the text `pattern` as a regular expression for the whole name. ConfigError names `key` for a bad one.
-bool matches(const std::string& name, const std::string& pattern, const char* key);
-
 /// The value of the first pattern (a regular expression, at the end of the name after a dot or the whole of it) that
 /// matches, or fallback.
 template <class Value>
@@ -30,7 +28,7 @@ Value by_pattern(const std::string& name, const std::vector<std::pair<std::strin
                  const char* key) {
   for (const auto& [pattern, value] : patterns) {
     const bool anchored = pattern.starts_with('^');
-    if (matches(name, anchored ? pattern + "$" : "(?:.*\\.)?(?:" + pattern + ")", key)) return value;
+    if (Pattern(anchored ? pattern : "(?:.*\\.)?(?:" + pattern + ")", key).matches(name)) return value;
   }
   return fallback;
 }

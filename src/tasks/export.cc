@@ -9,6 +9,7 @@
 #include "base/open_file.h"
 #include "checkpoint/open_state.h"
 #include "config/options.h"
+#include "families/config_reader.h"
 #include "families/model_folder.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
@@ -34,6 +35,8 @@ std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState
                           "' holds an adapter without its adapter_config.json; name a folder that has it " +
                           "with --adapter",
                       "adapter");
+  const std::string config_file = config_folder + "/adapter_config.json", config = read_file(config_file);
+  families::read_json(config_file);  // whatever the method, it is a JSON object
   ensure_writable_folder(o.output);
   std::vector<io::TensorInfo> infos = state.source->tensors();
   const auto stored_name = [](std::string name) {  // PEFT drops the adapter's own name
@@ -50,7 +53,7 @@ std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState
     writer.write(stored_name(info.name), checkpoint::to_stored(io::read_tensor(*state.source, info.name),
                                                                checkpoint::stored_as(info.dtype, dtype), info.name));
   writer.commit();
-  write_file_atomically(o.output + "/adapter_config.json", read_file(config_folder + "/adapter_config.json"));
+  write_file_atomically(o.output + "/adapter_config.json", config);
   checkpoint::copy_model_files({.model = {}, .tokenizer = checkpoint::tokenizer_among({o.checkpoint, config_folder})},
                                o.output);
   return fmt::format("adapter of {} tensors saved in {}\n", infos.size(), o.output);

@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
 #include "base/line_reader.h"
 #include "base/open_file.h"
 #include "chat/chat_template.h"
@@ -43,8 +42,7 @@ class Renderer {
       source = tokens_.choose("", false);
       place_ = tokens_.file_of("", false);
     } else {
-      const char* builtin = chat::builtin_template(options_.chat_template);
-      source = builtin ? builtin : read_file(options_.chat_template);
+      source = chat::template_source(options_.chat_template);
       place_ = options_.chat_template;
     }
     try {

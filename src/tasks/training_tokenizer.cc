@@ -27,7 +27,7 @@ text::TokenizerChanges changes_for(const std::string& format) {
 
 /// Of a file, or of a tokenizer's folder.
 std::string template_at(const std::string& path) {
-  if (!std::filesystem::is_directory(path)) return read_file(path);
+  if (!std::filesystem::is_directory(path)) return read_text_file(path);
   return chat::read_tokenizer_templates(path).choose("", false);
 }
 

@@ -40,7 +40,7 @@ json read_vocabulary(const std::string& file) {
 json read_merges(const std::string& file) {
   json out = json::array();
   int number = 0;
-  each_line(read_file(file), [&](std::string_view line) {
+  each_line(read_text_file(file), [&](std::string_view line) {
     ++number;
     if (line.empty() || line.starts_with("#version")) return;
     const auto space = line.find(' ');
@@ -137,7 +137,7 @@ std::string bert_to_json(const std::string& vocab_file, const TokenizerConfig& c
     override_special(config.special, special);
   json vocabulary = json::object();
   std::int64_t id = 0;
-  each_line(read_file(vocab_file), [&](std::string_view line) { vocabulary[std::string(line)] = id++; });
+  each_line(read_text_file(vocab_file), [&](std::string_view line) { vocabulary[std::string(line)] = id++; });
   const auto cls = entry(vocabulary, special.cls, vocab_file), sep = entry(vocabulary, special.sep, vocab_file);
   const bool lower = config.do_lower_case.value_or(true);
   json root = {{"version", "1.0"}, {"added_tokens", added_tokens(vocabulary, config, special)}};

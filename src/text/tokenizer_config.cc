@@ -233,11 +233,11 @@ TokenizerConfig read_tokenizer_config(const std::string& folder) {
   std::sort(out.added_tokens.begin(), out.added_tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   // transformers 4.51 and later save templates as files of their own; these win.
   if (const auto jinja = path / "chat_template.jinja"; is_there(jinja))
-    out.chat_templates["default"] = read_file(jinja.string());
+    out.chat_templates["default"] = read_text_file(jinja.string());
   if (fs::is_directory(path / "additional_chat_templates"))
     for (const auto& entry : fs::directory_iterator(path / "additional_chat_templates"))
       if (entry.path().extension() == ".jinja")
-        out.chat_templates[entry.path().stem().string()] = read_file(entry.path().string());
+        out.chat_templates[entry.path().stem().string()] = read_text_file(entry.path().string());
   return out;
 }
 

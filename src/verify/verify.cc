@@ -104,7 +104,13 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   if (group->size() > 1 || !options.fsdp.device.is_cpu()) options.sharded = true;
   std::ostringstream quiet;
   std::ostream& report = group->rank() == 0 ? out : quiet;
-  const bool passed = compare(options, group, report);
+  const bool passed = [&] {
+    try {
+      return compare(options, group, report);
+    } catch (const nlohmann::json::exception& e) {  // nothing else that is read as JSON here comes without a name
+      throw DataError(fmt::format("{}/expect.json: {}", options.folder, plain_reason(e)), options.folder);
+    }
+  }();
   report << (passed ? "verified: everything within tolerance\n" : "DIFFERS from the reference\n") << std::flush;
   group->barrier();
   return passed ? 0 : 1;

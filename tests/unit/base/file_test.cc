@@ -33,6 +33,22 @@ TEST_F(File, ReplacesTheOldBytesAndLeavesNoTemporaryFile) {
   EXPECT_EQ(files(), 1u);
 }
 
+TEST_F(File, ATextNamesTheFirstByteThatIsNotUtf8) {
+  const std::string good = "caf\xC3\xA9 \xEF\xBF\xBD \xF0\x9F\x98\x80";  // U+FFFD itself is a character
+  write_file_atomically(path("good"), good);
+  EXPECT_EQ(read_text_file(path("good")), good);
+  for (const std::string bad : {"caf\xE9", "caf\xC3", "caf\xED\xA0\x80", "caf\xFF{{"}) {
+    write_file_atomically(path("bad"), bad);
+    try {
+      read_text_file(path("bad"));
+      ADD_FAILURE() << bad;
+    } catch (const DataError& e) {
+      EXPECT_NE(std::string(e.what()).find(path("bad")), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("at byte 3"), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST_F(File, AFailedWriteNamesThePathAndLeavesNothing) {
   fs::create_directory(path("taken"));
   fs::create_directory(path("taken") + "/inside");

@@ -215,6 +215,19 @@ TEST(Budget, NamesTheLimitAndThePlace) {
   EXPECT_NE(std::string(memory.what()).find("more than 256 MiB (line 2, column "), std::string::npos) << memory.what();
 }
 
+TEST(Budget, ATemplateLongerThanAnyThatIsPublishedIsRefusedUnparsed) {
+  std::string source;
+  while (source.size() < (1 << 20)) source += "{{ a }}";
+  try {
+    const Template parsed(source);
+    ADD_FAILURE();
+  } catch (const TemplateError& e) {
+    EXPECT_EQ(e.kind, ErrorKind::kLimit);
+  }
+  source.resize(source.size() / 8 * 7);
+  EXPECT_EQ(Template(source.substr(0, source.size() / 7 * 7)).render({}).text, "");
+}
+
 // --- Everything that templates can call walks large values only for a charge. ---
 
 constexpr std::int64_t kSize = 1 << 14;  // code points or so, of each large value

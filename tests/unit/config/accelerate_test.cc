@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "config/accelerate_input.h"
 #include "tessera/base/error.h"
@@ -285,6 +286,58 @@ TEST(AccelerateEnvironment, CarriesTheConfigurationToTheRanks) {
     const std::string path = testing::TempDir() + "written.yaml";
     std::ofstream(path) << to_yaml(config);
     EXPECT_EQ(load_accelerate(path).config, config) << to_yaml(config);
+  }
+}
+
+TEST(AccelerateYaml, KeepsWhatEachFlagSays) {
+  // Flags that say nothing of a configuration, or of which the file has another form.
+  const std::set<std::string> without = {"--same_network",
+                                         "--rdzv_backend",
+                                         "--main_training_function",
+                                         "--compute_environment",
+                                         "--dynamo_backend",
+                                         "--fsdp_use_orig_params",
+                                         "--use_fsdp"};
+  const std::map<std::string, std::vector<std::string>> needs = {
+      {"--fsdp_min_num_params", {"--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"}},
+      {"--num_machines", {"--num_processes", "4", "--main_process_ip", "10.0.0.1"}},
+      {"--machine_rank", {"--num_machines", "2", "--num_processes", "4", "--main_process_ip", "10.0.0.1"}},
+      {"--fsdp_sync_module_states", {"--fsdp_cpu_ram_efficient_loading", "false"}},
+      {"--fsdp_shard_group_size", {"--fsdp_sharding_strategy", "HYBRID_SHARD", "--num_processes", "4"}}};
+  AccelerateInput unset;
+  OptionTable all("", "");
+  add_accelerate_options(all, unset);
+  const auto configure = [](const std::vector<std::string>& words) {
+    AccelerateInput input;
+    OptionTable table("", "");
+    add_accelerate_options(table, input);
+    EXPECT_EQ(table.parse(words), ParseResult::kRun);
+    std::vector<std::string> warnings;
+    return resolve(input, "test", /*has_file=*/false, warnings);
+  };
+  for (const std::string& flag : all.names()) {
+    const auto needed = needs.find(flag);
+    const auto with = needed == needs.end() ? std::vector<std::string>{} : needed->second;
+    const auto base = configure(with);
+    bool seen = without.contains(flag);
+    for (const char* value :
+         {"true", "false", "1", "2", "0,1", "10.0.0.7", "bf16", "NO", "SHARD_GRAD_OP", "SIZE_BASED_WRAP",
+          "TRANSFORMER_BASED_WRAP", "BACKWARD_POST", "SHARDED_STATE_DICT", "A,B"}) {
+      auto words = with;
+      words.insert(words.end(), {flag, value});
+      AccelerateConfig config;
+      try {
+        config = configure(words);
+      } catch (const ConfigError&) {
+        continue;  // no value of this flag
+      }
+      if (config == base) continue;
+      seen = true;
+      const std::string path = testing::TempDir() + "flag.yaml";
+      std::ofstream(path) << to_yaml(config);
+      EXPECT_EQ(load_accelerate(path).config, config) << flag << " " << value << "\n" << to_yaml(config);
+    }
+    EXPECT_TRUE(seen) << flag << " changes nothing with these values: add one";
   }
 }
 

@@ -115,6 +115,21 @@ TEST_F(CausalGeneration, PromptsPaddedOnTheRightAreRefused) {
   EXPECT_THROW(generate(*model_, prompt_, mask_.flip(1), settings_), DataError);
 }
 
+TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
+  const auto plain = generate(*model_, prompt_, mask_, settings_).sequences;
+  auto settings = settings_;
+  const std::int64_t far = std::int64_t{1} << 40;
+  settings.suppress_tokens = settings.begin_suppress_tokens = {-1, far};
+  settings.bad_words_ids = {{far}, {-1}};
+  settings.eos_token_ids.insert(settings.eos_token_ids.end(), {-1, far});
+  settings.min_new_tokens = 0;
+  settings.min_length = 1;
+  settings.exponential_decay_length_penalty = {0, 1.0};
+  EXPECT_TRUE(torch::equal(plain, generate(*model_, prompt_, mask_, settings).sequences));
+  settings.forced_eos_token_id = far;
+  EXPECT_THROW(generate(*model_, prompt_, mask_, settings), ConfigError);
+}
+
 TEST(GenerationOptions, MoreSequencesThanBeamsIsRefused) {
   auto model = build_model(kGenerationFolder, nullptr);
   GenerationConfig config;

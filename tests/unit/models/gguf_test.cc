@@ -122,6 +122,12 @@ TEST(GgufModel, NamesUnknownArchitecturesAndTensors) {
     EXPECT_NE(std::string(e.what()).find("falcon"), std::string::npos) << e.what();
   }
   try {
+    read_model_config(patched("qwen2", "qwen\xFF"));
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("is not UTF-8 from byte 4 on"), std::string::npos) << e.what();
+  }
+  try {
     open_model_weights(patched("attn_norm", "attn_nerm"));
     FAIL();
   } catch (const DataError& e) {
