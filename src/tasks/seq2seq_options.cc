@@ -3,6 +3,7 @@
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/seq2seq.h"
+#include "train/idle_arguments.h"
 
 namespace tessera::tasks {
 namespace {
@@ -134,6 +135,7 @@ config::OptionTable seq2seq_table(Seq2SeqOptions& options) {
   add_data(table, options);
   add_training(table, options);
   add_output(table, options);
+  train::add_idle_training_arguments(table);
   return table;
 }
 

@@ -8,6 +8,7 @@
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/summarize.h"
+#include "train/idle_arguments.h"
 
 namespace tessera::tasks {
 namespace {
@@ -96,6 +97,7 @@ config::OptionTable summarize_table(SummarizeOptions& options) {
   add_summarize_inputs(table, options);
   add_summarize_training(table, options);
   add_summarize_output(table, options);
+  train::add_idle_training_arguments(table);
   return table;
 }
 

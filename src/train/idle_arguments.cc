@@ -1,5 +1,7 @@
 #include "train/idle_arguments.h"
 
+#include <algorithm>
+
 namespace tessera::train {
 namespace {
 
@@ -91,8 +93,12 @@ constexpr config::RefusedFlag kRefused[] = {
 }  // namespace
 
 void add_idle_training_arguments(config::OptionTable& table) {
-  for (const auto& flag : kIdle) table.add_without_effect(flag);
-  for (const auto& flag : kRefused) table.add_refused(flag);
+  const auto known = table.names();
+  const auto is_new = [&](const char* name) { return std::find(known.begin(), known.end(), name) == known.end(); };
+  for (const auto& flag : kIdle)
+    if (is_new(flag.name)) table.add_without_effect(flag);
+  for (const auto& flag : kRefused)
+    if (is_new(flag.name)) table.add_refused(flag);
 }
 
 }  // namespace tessera::train

@@ -5,6 +5,7 @@
 
 namespace tessera::train {
 
+/// After the flags of the task: those that it has are left to it.
 void add_idle_training_arguments(config::OptionTable& table);
 
 }  // namespace tessera::train
