@@ -8,7 +8,6 @@
 #include "models/model.h"
 #include "models/rotary_cache.h"
 #include "nn/lookup.h"
-#include "nn/token_loss.h"
 #include "tessera/nn/embedding.h"
 
 namespace tessera::models {
@@ -24,8 +23,6 @@ class CausalLm : public Model {
   std::shared_ptr<Cache> make_cache() const override;
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
   bool untie_head() override;
-  /// What a token costs from now on, in training and in evaluations.
-  void set_token_loss(const nn::TokenLoss& loss) { token_loss_ = loss; }
 
  protected:
   ModelOutput compute(ModelInput in) override;
@@ -56,7 +53,6 @@ class CausalLm : public Model {
   void loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
             ModelOutput& out);
 
-  nn::TokenLoss token_loss_;
   RotaryCache rotary_;
   at::Tensor slopes_;     // [H] float32, linear biases only
   at::Tensor head_bias_;  // [V], of a tied head with a bias

@@ -40,7 +40,7 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     options.scale = config_.logit_scale;
     options.softcap = config_.logit_softcap;
     options.normalizer = normalizer;
-    options.token_loss = token_loss_;
+    options.token_loss = token_loss();
     options.loss_scale = in.loss_scale;
     options.weight_gradient = slot;
     options.loss_dtype = at::kFloat;
@@ -51,7 +51,7 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     out.loss = nn::linear_cross_entropy(rows(pass.hidden), weight, rows(batch.labels), options);
   } else {
     const auto flat = logits(pass.hidden);
-    out.loss = nn::sum_token_losses(flat.to(at::kFloat), batch.labels, token_loss_) / normalizer;
+    out.loss = nn::sum_token_losses(flat.to(at::kFloat), batch.labels, token_loss()) / normalizer;
     if (!is_training()) predictions = at::argmax(flat.detach(), -1);
     if (in.want_logits) out.logits = batch.packed.unpack(flat);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "families/quantization.h"
+#include "nn/token_loss.h"
 #include "tensor/rng.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/linear.h"
@@ -119,6 +120,8 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
   /// Gives a tied output head a matrix of its own, ModelConfig::output_embedding, with the embedding's values (which
   /// NamesInFiles finds under the embedding's name). False: nothing was changed.
   virtual bool untie_head() { return false; }
+  /// What a token costs a language model from now on, in training and in evaluations.
+  void set_token_loss(const nn::TokenLoss& loss) { token_loss_ = loss; }
 
  protected:
   ModelOutput forward_impl(ModelInput in) final {
@@ -127,8 +130,10 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
   }
   /// The family's forward.
   virtual ModelOutput compute(ModelInput in) = 0;
+  const nn::TokenLoss& token_loss() const { return token_loss_; }
 
  private:
+  nn::TokenLoss token_loss_;
   std::shared_ptr<const InputAdapter> input_adapter_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty_like.h>
 
 #include <cmath>
@@ -150,8 +149,11 @@ void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tens
   const auto labels = in.labels.flatten();
   const double scale = config_.scales_head ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
   const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
-  nn::CrossEntropyOptions options{
-      .scale = scale, .normalizer = normalizer(in), .loss_scale = in.loss_scale, .weight_gradient = slot};
+  nn::CrossEntropyOptions options{.scale = scale,
+                                  .normalizer = normalizer(in),
+                                  .token_loss = token_loss(),
+                                  .loss_scale = in.loss_scale,
+                                  .weight_gradient = slot};
   if (in.loss_scale != 1) options.loss_dtype = at::kFloat;  // its gradient, the scale, is too large for float16
   if (is_training()) {
     const auto chosen = labels.ne(-100).nonzero().flatten();
@@ -179,7 +181,7 @@ void T5ForConditionalGeneration::loss(const ModelInput& in, const at::Tensor& hi
   if (loss_is_fused(in)) return fused_loss(in, hidden, slot, out);
   const auto flat = logits(hidden);
   // Upstream's loss is a number of the logits' dtype; the sum is made in float32 so that rounding happens once.
-  const auto sum = at::cross_entropy_loss(flat.to(at::kFloat), in.labels.flatten(), {}, at::Reduction::Sum, -100);
+  const auto sum = nn::sum_token_losses(flat.to(at::kFloat), in.labels.flatten(), token_loss());
   out.loss = sum / normalizer(in);
   if (in.loss_scale == 1) out.loss = out.loss.to(flat.scalar_type());
   if (!is_training()) out.predictions = at::argmax(flat.detach(), -1).view_as(in.labels);

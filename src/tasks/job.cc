@@ -116,12 +116,6 @@ std::string memory_line(const nlohmann::ordered_json& ranks) {
   return ranks.size() == 1 ? text : text + "; together " + memory_text(sum);
 }
 
-std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, const std::string& folder,
-                                                  const std::string& file) {
-  const std::string path = file.empty() ? folder + "/metrics.jsonl" : file;
-  return std::make_unique<report::MetricsFile>(group.rank() == 0 ? path : "");
-}
-
 int interrupted_exit_code(comm::Communicator& group) {
   constexpr int kBySignal = 128;
   int signal = train::Interruption::signal();

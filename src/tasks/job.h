@@ -37,9 +37,6 @@ nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& ou
 /// them, and the sum of the shares.
 std::string memory_line(const nlohmann::ordered_json& ranks);
 
-/// Appends to `file`, or where that is empty to metrics.jsonl in the folder; other ranks than 0 write nothing.
-std::unique_ptr<report::MetricsFile> open_metrics(comm::Communicator& group, const std::string& folder,
-                                                  const std::string& file);
 /// Collective: of a run that signals have stopped in good order, 128 + this rank's; where it got none, the first rank's
 /// that did.
 int interrupted_exit_code(comm::Communicator& group);

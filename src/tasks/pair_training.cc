@@ -13,15 +13,16 @@
 namespace tessera::tasks {
 namespace {
 
-data::SamplerOptions pair_sampler(const data::TokenizedPairs& rows, std::int64_t per_device_batch, std::int64_t seed,
-                                  int rank, int world_size) {
+data::SamplerOptions pair_sampler(const data::TokenizedPairs& rows, const train::TrainingArguments& a,
+                                  const comm::Communicator& group, bool all_ranks) {
+  const int world = group.size();
   return {.rows = static_cast<std::int64_t>(rows.rows.size()),
-          .per_device_batch = per_device_batch,
-          .rank = rank,
-          .world_size = world_size,
-          .seed = static_cast<std::uint64_t>(seed),
+          .per_device_batch = a.per_device_train_batch_size * (all_ranks ? world : 1),
+          .rank = all_ranks ? 0 : group.rank(),
+          .world_size = all_ranks ? 1 : world,
+          .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
           .shuffle = true,
-          .last_batch = data::LastBatch::kKeep};
+          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
 }
 
 data::EpochSampler evaluation_sampler(const data::TokenizedPairs& rows, const EvaluationOptions& options, int rank,
@@ -49,13 +50,13 @@ models::ModelInput pair_input(const data::PairBatch& batch, double normalizer) {
 }  // namespace
 
 PairTrainable::PairTrainable(models::Model& model, const data::TokenizedPairs& rows,
-                             const data::CollateOptions& collate, std::int64_t per_device_batch, std::int64_t seed,
+                             const data::CollateOptions& collate, const train::TrainingArguments& arguments,
                              const comm::Communicator& group)
     : model_(model),
       rows_(rows),
       collate_(collate),
-      mine_(pair_sampler(rows, per_device_batch, seed, group.rank(), group.size())),
-      all_(pair_sampler(rows, per_device_batch * group.size(), seed, 0, 1)) {}
+      mine_(pair_sampler(rows, arguments, group, false)),
+      all_(pair_sampler(rows, arguments, group, true)) {}
 
 double PairTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
   all_.seek({epoch, batch});
@@ -101,6 +102,18 @@ double evaluate_pairs(models::Model& model, const data::TokenizedPairs& rows, co
   model.train(training);
   const auto sums = train::sum_over_ranks(group, {loss_sum, tokens});
   return sums[0] / std::max(1.0, sums[1]);
+}
+
+std::vector<std::string> pair_metrics(bool with_texts) {
+  std::vector<std::string> names = {"eval_loss", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"};
+  if (with_texts) names.insert(names.begin() + 1, "eval_accuracy");
+  return names;
+}
+
+void check_pairs(const JobOptions& o, config::Problems& problems) {
+  problems.require(o.training.neftune_noise_alpha == 0,
+                   "--neftune_noise_alpha is built for decoders only (tessera sft); leave it out",
+                   "neftune_noise_alpha");
 }
 
 void require_ids_below(const data::TokenizedPairs& pairs, std::int64_t vocab_size, const std::string& tokenizer) {

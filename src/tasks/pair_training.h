@@ -8,8 +8,10 @@
 #include "data/collate.h"
 #include "data/epoch_sampler.h"
 #include "models/model.h"
+#include "tasks/training_job.h"
 #include "tessera/comm/communicator.h"
 #include "train/trainer.h"
+#include "train/training_arguments.h"
 
 namespace tessera::tasks {
 
@@ -18,7 +20,7 @@ class PairTrainable final : public train::Trainable {
  public:
   /// `model` and `rows` outlive this.
   PairTrainable(models::Model& model, const data::TokenizedPairs& rows, const data::CollateOptions& collate,
-                std::int64_t per_device_batch, std::int64_t seed, const comm::Communicator& group);
+                const train::TrainingArguments& arguments, const comm::Communicator& group);
   std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
   double loss_tokens(std::int64_t epoch, std::int64_t batch) override;
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
@@ -48,6 +50,11 @@ using OnPairBatch = std::function<void(const std::vector<std::int64_t>& rows, co
 /// every rank. Leaves the model and the random numbers of training as they were.
 double evaluate_pairs(models::Model& model, const data::TokenizedPairs& rows, const data::CollateOptions& collate,
                       const EvaluationOptions& options, comm::Communicator& group, const OnPairBatch& on_batch);
+
+/// The names of what evaluations of pairs give; with_texts: they compare texts.
+std::vector<std::string> pair_metrics(bool with_texts);
+/// What only decoders have.
+void check_pairs(const JobOptions& options, config::Problems& problems);
 
 /// DataError for a tokenizer whose ids do not fit the model's table of tokens.
 void require_ids_below(const data::TokenizedPairs& pairs, std::int64_t vocab_size, const std::string& tokenizer);

@@ -13,12 +13,11 @@ std::int64_t longest_target(const data::TokenizedPairs& pairs) {
 
 }  // namespace
 
-Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& tokenizer_path,
-                              std::int64_t vocab_size) {
+Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& tokenizer_path) {
   Seq2SeqData d;
   auto splits = data::read_splits(
       options.dataset_path, options.columns,
-      {.validation_fraction = options.validation_split, .seed = static_cast<std::uint64_t>(options.seed)});
+      {.validation_fraction = options.validation_split, .seed = static_cast<std::uint64_t>(options.training.seed)});
   d.notes = splits.notes;
   d.train_rows = std::move(splits.train);
   d.validation_rows = std::move(splits.validation);
@@ -30,8 +29,6 @@ Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& 
                                      .max_target_length = options.max_target_length.value_or(512)};
   d.train = data::tokenize(d.train_rows, *d.tokenizer, limits);
   d.validation = data::tokenize(d.validation_rows, *d.tokenizer, limits);
-  require_ids_below(d.train, vocab_size, tokenizer_path);
-  require_ids_below(d.validation, vocab_size, tokenizer_path);
   d.collate = {.padding = options.pad_to_max_length ? data::Padding::kMaxLength : data::Padding::kLongest,
                .max_source_length = options.max_length,
                .max_target_length =

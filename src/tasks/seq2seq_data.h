@@ -21,9 +21,8 @@ struct Seq2SeqData {
   std::vector<std::string> notes;
 };
 
-/// Reads, splits and tokenizes. DataError also for a tokenizer whose ids do not fit the model's vocabulary.
-Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& tokenizer_path,
-                              std::int64_t vocab_size);
+/// Reads, splits and tokenizes.
+Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& tokenizer_path);
 
 struct Evaluation {
   double loss = 0;                               // token mean

@@ -8,25 +8,16 @@
 #include <vector>
 
 #include "data/sft_dataset.h"
-#include "tasks/lora_flags.h"
-#include "tasks/quant_flags.h"
+#include "tasks/training_job.h"
 #include "tasks/upload_hint.h"
-#include "tessera/fsdp/fully_shard.h"
-#include "train/training_arguments.h"
 
 namespace tessera::tasks {
 
-/// The script's defaults.
-LoraFlags sft_lora_flags();
+struct SftOptions : JobOptions {
+  SftOptions();
 
-struct SftOptions {
-  // model
-  std::string model_name_or_path;
-  std::string tokenizer_name_or_path;  // empty: the model's folder
   std::string attn_implementation;
   std::string dtype = "float32";  // that weights are loaded in, under the reference's rules: see check_dtype()
-  LoraFlags adapter = sft_lora_flags();
-  QuantFlags quant;
   // data
   data::SftDataOptions data;
   bool dataset_streaming = false;                                      // read as far as max_steps needs
@@ -40,13 +31,6 @@ struct SftOptions {
   std::int64_t eval_generate = 0;  // prompts answered at each evaluation
   std::int64_t eval_generate_max_new_tokens = 64;
   UploadFlags upload;
-
-  train::TrainingArguments training;
-  bool scale_loss = false;          // fp16, from the flags or the launcher
-  std::optional<bool> print_model;  // unset: unless it is long
-  bool save_model = true;
-  fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
-  std::vector<std::string> notes;  // what was accepted without effect
 };
 
 /// The flags, bound to `options`, whose values are the defaults.

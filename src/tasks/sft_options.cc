@@ -115,10 +115,7 @@ void add_output(config::OptionTable& table, SftOptions& o) {
             group);
   table.add(&o.eval_generate_max_new_tokens, {"--eval_generate_max_new_tokens"}, "longest of these answers", group)
       .only_with({{"--eval_generate", {config::kSet}}});
-  table.add(&o.print_model, {"--print_model"}, "print the sharded model before training; none: unless it is long",
-            group);
-  table.add(&o.save_model, {"--save_model"}, "save the adapter (or model) at the end", group);
-  table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
+  add_job_flags(table, o, group);
   add_upload_flags(table, o.upload);
 }
 
@@ -157,13 +154,6 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
   problems.require(!o.dataset_streaming || o.training.max_steps > 0,
                    "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
                    "dataset_streaming");
-  train::check_metric(o.training, evaluation_names(o.training), problems);
-  check_lora_flags(o.adapter, problems);
-  problems.require(
-      !o.quant.load_in_4bit || o.adapter.use_peft_lora || !o.training.do_train,
-      "--use_4bit_quantization packs the weights, which then do not train: train an adapter over them with "
-      "--use_peft_lora",
-      "use_4bit_quantization");
   check_splits(table, o, problems);
   check_attention(o, problems);
   problems.require(o.chat_template_path.empty() || o.chat_template_format == "none",
@@ -174,25 +164,19 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
                    "eval_generate_max_new_tokens");
   problems.require(o.eval_generate == 0 || o.training.eval_strategy != train::Interval::kNo,
                    "--eval_generate answers prompts at evaluations, but --eval_strategy is no", "eval_generate");
-  problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
-                   "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
-  problems.attempt([&] {
-    const config::AccelerateConfig launch = launch_settings(o.training.bf16, o.training.fp16);
-    o.scale_loss = launch.mixed_precision == config::MixedPrecision::kFp16;
-    check_dtype(o, launch.mixed_precision, problems);
-    (void)compute_device(o.training.device, launch);
-  });
+  problems.attempt(
+      [&] { check_dtype(o, launch_settings(o.training.bf16, o.training.fp16).mixed_precision, problems); });
 }
 
 }  // namespace
 
-LoraFlags sft_lora_flags() {
-  LoraFlags flags;
-  flags.use_peft_lora = false;
-  flags.lora_r = 64;
-  flags.lora_alpha = 16;
-  flags.lora_target_modules = {"q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj"};
-  return flags;
+/// The script's defaults.
+SftOptions::SftOptions() {
+  adapter.use_peft_lora = false;
+  adapter.lora_r = 64;
+  adapter.lora_alpha = 16;
+  adapter.lora_target_modules = {"q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj"};
+  training.output_dir = "tessera_sft";
 }
 
 config::OptionTable sft_table(SftOptions& o) {
@@ -208,14 +192,13 @@ config::OptionTable sft_table(SftOptions& o) {
 
 std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::ostream& out) {
   SftOptions o;
-  o.training.output_dir = "tessera_sft";
   config::OptionTable table = sft_table(o);
   config::Problems problems;
   if (table.parse(args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }
-  train::check_training_arguments(o.training, table, problems);
+  check_job(o, table, evaluation_names(o.training), problems);
   check(table, o, problems);
   problems.throw_all();
   for (auto& note : table.notes()) o.notes.push_back(std::move(note));

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tasks/find_non_finite.h"
+#include "tasks/training_job.h"
 
 namespace tessera::tasks {
 namespace {
@@ -137,17 +138,11 @@ train::Metrics evaluate(models::Model& model, const data::SftDataset& rows, cons
   const auto sums = train::sum_over_ranks(group, {loss, tokens, right});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double mean = sums[0] / std::max(1.0, sums[1]);
-  const auto batches = static_cast<double>(sampler.batches_per_epoch());
-  train::Metrics metrics = {
-      {"eval_loss", mean},
-      {"eval_perplexity", std::exp(mean)},
-      {"eval_mean_token_accuracy", sums[2] / std::max(1.0, sums[1])},
-      {"eval_num_tokens", sums[1]},
-      {"eval_runtime", std::round(seconds * 1e4) / 1e4},
-      {"eval_samples_per_second", std::round(static_cast<double>(rows.size()) / seconds * 1e3) / 1e3},
-      {"eval_steps_per_second", std::round(batches / seconds * 1e3) / 1e3}};
-  if (!arguments.token_loss.is_plain()) metrics.erase(metrics.begin() + 1);  // the loss is no mean of -log p
-  return metrics;
+  train::Metrics metrics = {{"eval_loss", mean}};
+  if (arguments.token_loss.is_plain()) metrics.emplace_back("eval_perplexity", std::exp(mean));  // a mean of -log p
+  metrics.emplace_back("eval_mean_token_accuracy", sums[2] / std::max(1.0, sums[1]));
+  metrics.emplace_back("eval_num_tokens", sums[1]);
+  return timed_metrics(std::move(metrics), seconds, rows.size(), sampler.batches_per_epoch());
 }
 
 }  // namespace tessera::tasks

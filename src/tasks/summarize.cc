@@ -7,23 +7,15 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <sstream>
 
 #include "checkpoint/torch_state.h"
-#include "families/model_folder.h"
-#include "report/metrics.h"
 #include "report/progress.h"
-#include "tasks/fsdp_options.h"
-#include "tasks/job.h"
 #include "tasks/pair_training.h"
 #include "tessera/base/error.h"
-#include "tessera/optim/optimizer.h"
-#include "tessera/tensor/random.h"
 #include "text/tokenizer.h"
+#include "train/seconds.h"
 
 namespace tessera::tasks {
 namespace {
@@ -54,39 +46,24 @@ data::TokenizedPairs tokenize_wikihow(std::vector<data::TextPair> rows, const te
                         {.max_source_length = o.max_source_length, .max_target_length = o.max_target_length});
 }
 
-/// The whole job on one rank. `out` is rank 0's standard output, nothing elsewhere.
-class SummarizeJob {
+class SummarizeJob final : public TrainingJob, public train::Presentation {
  public:
   SummarizeJob(const SummarizeOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out,
                std::ostream& err)
-      : o_(options),
-        group_(std::move(group)),
-        out_(out),
-        err_(err),
-        bars_(report::bar_style(group_->rank(), o_.disable_tqdm)),
-        folder_(families::find_model_folder(o_.model_name_or_path)) {}
-
-  /// False when it was interrupted.
-  bool run() {
-    manual_seed(static_cast<std::uint64_t>(o_.seed));  // draws differ by row, not by rank
-    load_data();
-    assemble_model();
-    return o_.do_train ? train() : validate_only();
-  }
+      : TrainingJob(options, models::ModelKind::kSeq2Seq, std::move(group), out, err), o_(options) {}
 
  private:
-  void load_data() {
+  void load_data() override {
     data::WikiHow rows = data::read_wikihow(o_.data);
     out_ << "dict_keys(['train', 'validation'" << (rows.test_size > 0 ? ", 'test'])\n" : "])\n")
          << fmt::format("Size of train dataset:  ({}, {})\n", rows.train_size, rows.columns)
          << fmt::format("Size of Validation dataset:  ({}, {})\n", rows.validation_size, rows.columns);
     for (const auto& note : rows.notes) out_ << note << "\n";
-    if (o_.run_validation && rows.validation.empty()) {
+    if (validates() && rows.validation.empty()) {
       throw DataError("'" + o_.data.data_dir +
                       "' has no rows to validate on: more rows, or a list all_val.txt that fits, are needed; or train "
                       "with --run_validation false");
     }
-    tokenizer_path_ = o_.tokenizer_name_or_path.empty() ? folder_ : o_.tokenizer_name_or_path;
     tokenizer_ = text::open_tokenizer(tokenizer_path_);
     train_ = tokenize_wikihow(std::move(rows.train), *tokenizer_, o_);
     validation_ = tokenize_wikihow(std::move(rows.validation), *tokenizer_, o_);
@@ -95,148 +72,99 @@ class SummarizeJob {
                 .max_target_length = o_.max_target_length};
   }
 
-  void assemble_model() {
-    std::vector<std::string> notes = o_.notes;
-    const config::AccelerateConfig settings = summarize_settings(o_, notes);
-    trainer_options_.scale_loss = settings.mixed_precision == config::MixedPrecision::kFp16;
-    AssembleOptions a;
-    a.model_folder = folder_;
-    a.seed = static_cast<std::uint64_t>(o_.seed);
-    a.fsdp = fsdp_options(settings);
-    a.fsdp.device = compute_device(o_.device, settings);
-    a.fsdp.gather = o_.gather;
-    model_ = assemble(a, group_);
-    if (model_.config.kind != models::ModelKind::kSeq2Seq) {
-      throw ConfigError("'" + folder_ + "' holds a " + model_.config.model_type +
-                            ", not an encoder-decoder model; tessera sft trains causal ones",
-                        "model_name_or_path");
-    }
+  config::AccelerateConfig launch() override { return summarize_settings(o_, notes_); }
+
+  void check_model() override {
     require_ids_below(train_, model_.config.vocab_size, tokenizer_path_);
     require_ids_below(validation_, model_.config.vocab_size, tokenizer_path_);
-    describe(model_, o_.print_model, out_);
-    for (const auto& note : notes) out_ << note << "\n";
-  }
-
-  bool train() {
-    PairTrainable task(*model_.model, train_, collate_, o_.batch_size, o_.seed, *group_);
-    optim::AdamW optimizer(model_.sharded->parameters(), fsdp::parameter_slices(*model_.sharded), {.lr = o_.lr});
-    optimizer.keep_state_in(model_.sharded->state_home());
-    trainer_options_.num_train_epochs = static_cast<double>(o_.epochs);
-    trainer_options_.learning_rate = o_.lr;
-    trainer_options_.lr_scheduler_type = "step";
-    trainer_options_.lr_scheduler_kwargs =
-        nlohmann::json{{"step_size", task.batches_per_epoch()}, {"gamma", o_.gamma}}.dump();
-    train::Trainer trainer(trainer_options_, task, *model_.sharded, optimizer);
-    train::RunCheckpoints checkpoints(o_.checkpoints, checkpoint_content(), trainer, *model_.sharded, optimizer,
-                                      trainer_options_, o_.batch_size, out_);
-    metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
     date_ = group_->broadcast_object(date_of_run(), 0);
+  }
+
+  std::unique_ptr<train::Trainable> trainable() override {
+    auto task = std::make_unique<PairTrainable>(*model_.model, train_, collate_, arguments_, *group_);
+    if (o_.falls_by_gamma) {
+      const auto batches = task->batches_per_epoch(), together = arguments_.gradient_accumulation_steps;
+      arguments_.lr_scheduler_kwargs =
+          nlohmann::json{{"step_size", (batches + together - 1) / together}, {"gamma", o_.gamma}}.dump();
+    }
     out_ << "--> current date and time of run = " << date_ << "\n" << std::flush;
-    checkpoints.resume();
-    best_loss_ = checkpoints.state().best_metric.value_or(best_loss_);
-    std::unique_ptr<report::ProgressBar> bar;
-    train::TrainerCallbacks callbacks = checkpoints.callbacks();
-    callbacks.on_step = [&](const train::StepReport& step) {
-      if (!bar)
-        bar = std::make_unique<report::ProgressBar>(err_, bars_, trainer.steps_per_epoch(), "r0 Training Epoch");
-      checkpoints.poll(step);
-      on_step(step, *bar);
-      checkpoints.after_step(step);
-    };
-    callbacks.on_epoch_end = [&](const train::EpochReport& epoch) {
-      bar.reset();
-      on_epoch_end(epoch, epoch.epoch + 1 == trainer.epochs());
-      if (std::isfinite(best_loss_)) checkpoints.state().best_metric = best_loss_;
-      checkpoints.after_epoch();
-    };
-    trainer.run(callbacks);
-    checkpoints.finish();
-    return !checkpoints.interrupted();
+    return task;
   }
 
-  train::CheckpointContent checkpoint_content() {
-    train::CheckpointContent content;
-    content.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) { save_to(folder, &queue); };
-    set_torch_state(model_, content);
-    return content;
+  train::SessionTask session_task() override {
+    train::SessionTask task;
+    task.num_examples = static_cast<std::int64_t>(train_.rows.size());
+    task.presentation = this;
+    task.evaluate = [this](const report::BarStyle& bars) { return validate(bars); };
+    return task;
   }
 
-  void on_step(const train::StepReport& step, report::ProgressBar& bar) {
-    bar.set_postfix(fmt::format("loss={:.4f}", step.loss));
-    bar.update();
-    metrics_->write({{"step", step.step},
-                     {"epoch", step.epoch},
-                     {"loss", step.loss},
-                     {"learning_rate", step.learning_rate},
-                     {"step_seconds", step.seconds}});
+  bool validates() const {
+    return !arguments_.do_train || arguments_.eval_on_start || arguments_.eval_strategy != train::Interval::kNo;
   }
 
-  void on_epoch_end(const train::EpochReport& report, bool is_last) {
+  train::Metrics validate(const report::BarStyle& bars) {
+    const auto start = train::Clock::now();
+    const EvaluationOptions how{.per_device_batch = arguments_.per_device_eval_batch_size};
+    const auto batches = evaluation_batches(validation_, how, group_->size());
+    report::ProgressBar bar(err_, bars, batches, "Validation Epoch");
+    const double loss = evaluate_pairs(*model_.model, validation_, collate_, how, *group_,
+                                       [&](const auto&, const auto&, const auto&) { bar.update(); });
+    bar.close();
+    return timed_metrics({{"eval_loss", loss}}, train::seconds_since(start),
+                         static_cast<std::int64_t>(validation_.rows.size()), batches);
+  }
+
+  void on_evaluation(const train::Metrics& metrics, bool at_epoch_end) override {
+    if (!at_epoch_end) out_ << fmt::format("Validation Loss: {:.4f}\n", metrics.front().second) << std::flush;
+  }
+
+  nlohmann::ordered_json on_epoch_end(const train::EpochReport& report, const train::Metrics* metrics,
+                                      bool is_best) override {
     const std::int64_t epoch = report.epoch + 1;
     out_ << fmt::format("Train Epoch: \t{}, Loss: \t{:.4f}\n", epoch, report.mean_loss) << std::flush;
     nlohmann::ordered_json row = {
         {"epoch", epoch}, {"train_loss", report.mean_loss}, {"train_seconds", report.seconds}};
-    double loss = std::numeric_limits<double>::infinity();
-    if (o_.run_validation) loss = validate_into(row);
+    last_loss_ = metrics ? metrics->front().second : report.mean_loss;
+    if (metrics) {
+      out_ << fmt::format("Validation Loss: {:.4f}\n", last_loss_);
+      row["validation_loss"] = last_loss_;
+    }
     out_ << fmt::format("--> epoch {} completed...entering save and stats zone\n", epoch);
     if (o_.track_memory) {
       out_ << fmt::format("--> epoch {} ", epoch);
       row["memory"] = report_memory(*group_, out_);
     }
     out_ << "completed save and stats zone...\n";
-    const bool is_best = loss < best_loss_;
-    if (o_.save_model && (is_best || (!o_.run_validation && is_last))) {
-      row["saved"] = save(epoch, o_.run_validation ? loss : report.mean_loss);
-    }
+    last_epoch_ = epoch;
     if (is_best) {
-      best_loss_ = loss;
-      out_ << fmt::format("-->>>> New Val Loss Record: {:.5g}\n", loss);
+      if (o_.save_model) row["saved"] = save_best(epoch, last_loss_);
+      out_ << fmt::format("-->>>> New Val Loss Record: {:.5g}\n", last_loss_);
     }
     out_ << std::flush;
-    metrics_->write(row);
+    return row;
   }
 
-  bool validate_only() {
-    metrics_ = open_metrics(*group_, o_.checkpoints.output_dir, o_.metrics_file);
-    nlohmann::ordered_json row;
-    validate_into(row);
-    out_ << std::flush;
-    metrics_->write(row);
-    return true;
+  /// Where nothing chooses among the epochs, the last one is the result.
+  void save_result() override {
+    if (!validates()) save_best(last_epoch_, last_loss_);
   }
-
-  double validate_into(nlohmann::ordered_json& row) {
-    const double loss = validate();
-    out_ << fmt::format("Validation Loss: {:.4f}\n", loss);
-    row["validation_loss"] = loss;
-    return loss;
-  }
-
-  double validate() {
-    const EvaluationOptions how{.per_device_batch = o_.test_batch_size};
-    report::ProgressBar bar(err_, bars_, evaluation_batches(validation_, how, group_->size()), "Validation Epoch");
-    return evaluate_pairs(*model_.model, validation_, collate_, how, *group_,
-                          [&](const auto&, const auto&, const auto&) { bar.update(); });
-  }
-
-  void save_to(const std::string& folder, checkpoint::SaveQueue* queue = nullptr) {
-    save_trained(model_, {folder_, tokenizer_, tokenizer_path_, o_.checkpoints.save_dtype}, folder, queue);
-  }
+  bool reports_memory() const override { return false; }
 
   /// Written under a hidden name: what is called T5-model-... is whole. Returns the path.
-  std::string save(std::int64_t epoch, double loss) {
+  std::string save_best(std::int64_t epoch, double loss) {
     const std::string prefix = fmt::format("{}-{}", epoch, rounded(loss));
     out_ << "--> entering save model state\n--> saving model ...\n"
          << "--> attempting to save model prefix " << prefix << "\n";
     const std::string name = "T5-model-" + date_ + "-" + prefix;
     const std::string partial =
-        group_->broadcast_object(fmt::format("{}/.{}.{}", o_.checkpoints.output_dir, name, ::getpid()), 0);
+        group_->broadcast_object(fmt::format("{}/.{}.{}", arguments_.output_dir, name, ::getpid()), 0);
     std::string saved;
     try {
-      save_to(partial);
+      save(partial);
       if (o_.save_torch_file) checkpoint::save_torch_model(*model_.sharded, partial + ".pt", tied_names());
       if (group_->rank() == 0) {
-        saved = give_name(partial, o_.checkpoints.output_dir + "/" + name);
+        saved = give_name(partial, arguments_.output_dir + "/" + name);
         if (o_.save_torch_file) std::filesystem::rename(partial + ".pt", saved + ".pt");
       }
     } catch (...) {
@@ -274,31 +202,18 @@ class SummarizeJob {
   }
 
   const SummarizeOptions& o_;
-  std::shared_ptr<comm::Communicator> group_;
-  std::ostream& out_;
-  std::ostream& err_;
-  report::BarStyle bars_;
-  std::string folder_, tokenizer_path_, date_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::unique_ptr<report::MetricsFile> metrics_;
+  std::string date_;
   data::TokenizedPairs train_, validation_;
   data::CollateOptions collate_;
-  train::TrainerOptions trainer_options_;
-  Assembled model_;
-  double best_loss_ = std::numeric_limits<double>::infinity();
+  std::int64_t last_epoch_ = 0;
+  double last_loss_ = 0;
 };
 
 }  // namespace
 
 int summarize(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
   const auto options = parse_summarize(args, out);
-  if (!options) return 0;
-  train::prepare_output(options->checkpoints, "");
-  auto group = comm::connect();
-  std::ostringstream nowhere;
-  const bool finished = SummarizeJob(*options, group, group->rank() == 0 ? out : nowhere, err).run();
-  group->barrier();
-  return finished ? 0 : interrupted_exit_code(*group);
+  return options ? run_job<SummarizeJob>(*options, /*result=*/"", out, err) : 0;
 }
 
 }  // namespace tessera::tasks

@@ -9,34 +9,19 @@
 
 #include "config/accelerate.h"
 #include "data/wikihow.h"
-#include "tasks/assemble.h"
-#include "train/checkpoint_options.h"
-#include "train/trainer.h"
+#include "tasks/training_job.h"
 
 namespace tessera::tasks {
 
-struct SummarizeOptions {
-  // model
-  std::string model_name_or_path = "t5-base";
-  std::string tokenizer_name_or_path;  // empty: the model's folder
-  // data
+struct SummarizeOptions : JobOptions {
+  SummarizeOptions();
+
   data::WikiHowOptions data;
   std::int64_t max_source_length = 512, max_target_length = 150;  // tokens, with </s>
   bool pad_to_max_length = false;
-  // training
-  std::int64_t batch_size = 4, test_batch_size = 4, epochs = 2;  // batches: rows a rank
-  double lr = 0.002, gamma = 0.7;
-  std::int64_t seed = 1;
-  std::optional<bool> bf16, fp16;
-  fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
-  std::string device = "auto";
-  bool no_cuda = false;
-  // evaluation and output
-  bool do_train = true, track_memory = true, run_validation = true, save_model = true, save_torch_file = true;
-  train::CheckpointOptions checkpoints;
-  std::string metrics_file;  // empty: output_dir/metrics.jsonl
-  bool disable_tqdm = false, print_model = false;
-  std::vector<std::string> notes;  // what was given in vain
+  double gamma = 0.7;          // of the tutorial's schedule
+  bool falls_by_gamma = true;  // that is the schedule: no other was named
+  bool track_memory = true, save_torch_file = true;
 };
 
 /// The flags, bound to `options`, whose values are the defaults.

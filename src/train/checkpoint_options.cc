@@ -20,15 +20,13 @@ std::int64_t CheckpointOptions::every(double value, std::int64_t total_steps) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(value));
 }
 
-void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, Strategies strategies,
-                            const char* group) {
+void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, const char* group) {
   auto choices = intervals();
-  if (strategies == Strategies::kWithBest) choices.emplace_back("best", Interval::kBest);
+  choices.emplace_back("best", Interval::kBest);
   table.add_enum(&o.save_strategy, choices, {"--save_strategy"}, "when to write a checkpoint", group);
   table.add(&o.save_steps, {"--save_steps"}, "steps between checkpoints; below 1: a part of all steps", group)
       .implies("--save_strategy", "steps");
-  std::vector<config::Need> saving = {{"--save_strategy", {"steps", "epoch"}}};
-  if (strategies == Strategies::kWithBest) saving[0].values.emplace_back("best");
+  const std::vector<config::Need> saving = {{"--save_strategy", {"steps", "epoch", "best"}}};
   table.add(&o.save_total_limit, {"--save_total_limit"}, "checkpoints that are kept; 0: all", group).only_with(saving);
   table
       .add(&o.save_only_model, {"--save_only_model"}, "checkpoints that cannot be resumed from, but are smaller", group)

@@ -31,10 +31,8 @@ struct CheckpointOptions {
   static std::int64_t every(double value, std::int64_t total_steps);
 };
 
-/// Adds the flags that the tasks share, with these values as their defaults. with_best: save_strategy may be `best`.
-enum class Strategies { kPlain, kWithBest };
-void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& options, Strategies strategies,
-                            const char* group);
+/// Adds the flags, with these values as their defaults.
+void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& options, const char* group);
 /// Values out of range.
 void check_checkpoint_options(const CheckpointOptions& options, config::Problems& problems);
 /// --do_train false evaluates and writes metrics only: it needs evaluations, which evaluation_flag switches on, and no

@@ -153,28 +153,10 @@ void RunCheckpoints::finish() {
   saver_.check_files();
 }
 
-void RunCheckpoints::after_step(const StepReport& step) {
-  state_.global_step = step.step;
-  state_.epoch = step.epoch;
-  state_.loss.add(step.loss);
-  interrupted_ = interrupted_ || (step.interrupted && step.step != state_.max_steps);
-  if (!due(false) && !interrupted_) return;
-  due_at_epoch_end_ = step.ends_epoch;
-  if (!due_at_epoch_end_) save();
-  if (interrupted_)
-    out_ << fmt::format("interrupted after step {}; continue with --resume_from_checkpoint true\n", step.step)
-         << std::flush;
-}
-
-void RunCheckpoints::after_epoch() {
-  if (due(true) || due_at_epoch_end_) save();
-  due_at_epoch_end_ = false;
-}
-
 TrainerCallbacks RunCheckpoints::callbacks() {
   return {.on_step = nullptr,
           .on_epoch_end = nullptr,
-          .should_stop = [this] { return interrupted_; },
+          .should_stop = nullptr,
           .before_update = [this] { saver_.before_update(); },
           // A step in which rank 0 misses the output folder or one of its files ends the run as a signal does: on all
           // ranks.

@@ -53,13 +53,8 @@ class RunCheckpoints {
   /// Collective. The same, and waits for all of it.
   void finish();
 
-  /// Collective, for tasks without a Session, behind poll(): keeps the books and saves when it is due or the run is
-  /// interrupted. What is due at the last step of an epoch is saved after what the task does at the epoch's end.
-  void after_step(const StepReport& step);
-  void after_epoch();
-  /// Those of a Trainer that this answers; interrupted runs stop.
+  /// Those of a Trainer that this answers.
   TrainerCallbacks callbacks();
-  bool interrupted() const { return interrupted_; }
 
  private:
   /// Parameters, optimizer and random numbers; returns the folder that they came from.
@@ -78,7 +73,6 @@ class RunCheckpoints {
   TrainerState state_;
   std::int64_t resumed_at_ = 0, saved_at_ = -1;
   std::string resumed_from_;
-  bool due_at_epoch_end_ = false, interrupted_ = false;
 };
 
 }  // namespace tessera::train

@@ -61,11 +61,15 @@ Json evaluation_row(const Metrics& metrics, double epoch) {
 void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, comm::Communicator& group,
                    std::ostream& out) {
   checkpoint::CheckpointSaver folder(group, arguments.output_dir, 0, checkpoint::SaveQueue::Mode::kNow);  // locks it
-  report::MetricsFile metrics(group.rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : "");
+  report::MetricsFile metrics(group.rank() == 0 ? arguments.metrics_path() : "");
   if (group.rank() == 0) folder.watch(metrics.hand_over_name());
-  Json row = evaluation_row(task.evaluate(report::bar_style(group.rank(), arguments.disable_tqdm)), 0);
+  const Metrics measured = task.evaluate(report::bar_style(group.rank(), arguments.disable_tqdm));
+  Json row = evaluation_row(measured, 0);
   folder.check_files();
-  out << python_text(row) << "\n" << std::flush;
+  if (task.presentation)
+    task.presentation->on_evaluation(measured, /*at_epoch_end=*/false);
+  else
+    out << python_text(row) << "\n" << std::flush;
   row["step"] = 0;
   metrics.write(std::move(row));
   if (task.samples) metrics.write({{"step", 0}, {"samples", task.samples()}});
@@ -83,7 +87,7 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& 
       bar_(err, bars_, trainer.total_steps()),
       checkpoints_(arguments, std::move(task_.checkpoints), trainer, model, optimizer, arguments.trainer_options(),
                    arguments.per_device_train_batch_size, out),
-      metrics_(model.group().rank() == 0 ? arguments.output_dir + "/metrics.jsonl" : ""),
+      metrics_(model.group().rank() == 0 ? arguments.metrics_path() : ""),
       state_(checkpoints_.state()) {
   const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
   state_.logging_steps = every(arguments_.logging_steps);
@@ -104,7 +108,7 @@ bool Session::run() {
   const auto start = Clock::now();
   TrainerCallbacks callbacks = checkpoints_.callbacks();
   callbacks.on_step = [this](const StepReport& step) { on_step(step); };
-  callbacks.on_epoch_end = [this](const EpochReport&) { on_epoch_end(); };
+  callbacks.on_epoch_end = [this](const EpochReport& epoch) { on_epoch_end(epoch); };
   callbacks.should_stop = [this] { return stop_; };
   trainer_.run(callbacks);
   bar_.close();
@@ -156,8 +160,8 @@ void Session::on_step(const StepReport& step) {
   ++all_.steps;
   last_grad_norm_ = step.grad_norm;
   last_learning_rate_ = step.learning_rate;
-  bar_.set_postfix(
-      fmt::format("loss={:.4f}, {:.0f} tok/s", step.loss, static_cast<double>(step.input_tokens) / step.seconds));
+  const auto rate = static_cast<double>(step.input_tokens) / step.seconds;
+  bar_.set_postfix(fmt::format("loss={:.4f}", step.loss) + (rate > 0 ? fmt::format(", {:.0f} tok/s", rate) : ""));
   bar_.update();
 
   const bool last = step.step == state_.max_steps;
@@ -185,14 +189,30 @@ void Session::interrupt(const StepReport& step) {
 
 void Session::evaluate_what_was_left() {
   state_.evaluation_due = false;
+  epoch_ends_ = state_.global_step % trainer_.steps_per_epoch() == 0;
   evaluate();
+  if (epoch_ends_) {
+    const std::int64_t epoch = state_.global_step / trainer_.steps_per_epoch() - 1;
+    close_epoch({.epoch = epoch, .mean_loss = trainer_.epoch_loss().mean()});
+  }
+  epoch_ends_ = save_at_epoch_end_ = false;
   save_now();  // it is there already: but it may be the best one
 }
 
-void Session::on_epoch_end() {
+void Session::close_epoch(const EpochReport& epoch) {
+  if (due(arguments_.eval_strategy, 0, true)) evaluate();
+  if (!task_.presentation) return;
+  const bool evaluated = evaluated_at_ == state_.global_step;
+  bar_.clear();
+  Json row = task_.presentation->on_epoch_end(epoch, evaluated ? &evaluated_ : nullptr, evaluated && is_best_);
+  row["step"] = state_.global_step;
+  metrics_.write(std::move(row));
+}
+
+void Session::on_epoch_end(const EpochReport& epoch) {
   if (interrupted_) return;
   log_epoch();
-  if (due(arguments_.eval_strategy, 0, true)) evaluate();
+  close_epoch(epoch);
   epoch_ends_ = false;
   if (checkpoints_.due(true) || save_at_epoch_end_) save_checkpoint();
   save_at_epoch_end_ = false;
@@ -239,6 +259,7 @@ void Session::log(Json row, const Json& extra) {
     }
   }
   if (row.contains("epoch")) row["epoch"] = rounded(row["epoch"].get<double>(), 2);
+  if (task_.presentation) return;
   bar_.clear();
   out_ << python_text(row) << "\n" << std::flush;
 }
@@ -250,11 +271,12 @@ void Session::evaluate() {
   if (waited < arguments_.eval_delay) return;
   evaluated_at_ = state_.global_step;
   bar_.clear();
-  Metrics metrics;
+  const Metrics& metrics = evaluated_;
   {
     const tensor::RandomGuard random;  // the run, and what is saved below, go on as without evaluations
-    metrics = task_.evaluate(bars_);
+    evaluated_ = task_.evaluate(bars_);
     log(evaluation_row(metrics, state_.epoch), Json::object());
+    if (task_.presentation) task_.presentation->on_evaluation(metrics, epoch_ends_);
     if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
   }
   const auto found = std::find_if(metrics.begin(), metrics.end(),
@@ -267,8 +289,8 @@ void Session::evaluate() {
         "metric_for_best_model");
   }
   trainer_.schedule().observe(found->second);
-  const bool improved = update_best(found->second);
-  if (improved && arguments_.save_strategy == Interval::kBest) save_checkpoint();
+  is_best_ = update_best(found->second);
+  if (is_best_ && arguments_.save_strategy == Interval::kBest) save_checkpoint();
 }
 
 bool Session::update_best(double value) {

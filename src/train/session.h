@@ -12,14 +12,13 @@
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "report/tensorboard.h"
+#include "train/presentation.h"
 #include "train/run_checkpoints.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
 #include "train/training_arguments.h"
 
 namespace tessera::train {
-
-using Metrics = std::vector<std::pair<std::string, double>>;  // "eval_loss" -> value
 
 /// What a task adds to the Trainer.
 struct SessionTask {
@@ -31,6 +30,7 @@ struct SessionTask {
   /// Collective, after each evaluation: what the model says, shown by the task and kept in the metrics file. Empty:
   /// nothing.
   std::function<nlohmann::ordered_json()> samples;
+  Presentation* presentation = nullptr;  // null: the Trainer's rows are printed
   CheckpointContent checkpoints;
 };
 
@@ -51,7 +51,9 @@ class Session {
  private:
   void print_banner();
   void on_step(const StepReport& step);
-  void on_epoch_end();
+  void on_epoch_end(const EpochReport& epoch);
+  /// What the end of an epoch brings besides a checkpoint.
+  void close_epoch(const EpochReport& epoch);
   bool due(Interval strategy, double steps, bool at_epoch_end) const;
   double eval_steps() const { return arguments_.eval_steps.value_or(arguments_.logging_steps); }
   void log_step();
@@ -69,7 +71,8 @@ class Session {
   void evaluate_what_was_left();
   void load_best();
   void summarise(double seconds);
-  /// Into the history, the terminal and the metrics file; `extra` goes to the metrics file only.
+  /// Into the history, the metrics file and, without a presentation, the terminal; `extra` goes to the metrics file
+  /// only.
   void log(nlohmann::ordered_json row, const nlohmann::ordered_json& extra);
 
   const TrainingArguments& arguments_;
@@ -89,6 +92,8 @@ class Session {
   } all_;
   double last_grad_norm_ = 0, last_learning_rate_ = 0, gemm_rate_ = 0, measuring_seconds_ = 0;
   std::int64_t evaluated_at_ = -1;
+  Metrics evaluated_;     // at that step
+  bool is_best_ = false;  // they are
   bool stop_ = false, interrupted_ = false;
   bool epoch_ends_ = false, save_at_epoch_end_ = false;
 };

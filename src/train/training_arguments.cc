@@ -27,8 +27,9 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
             {"--per_device_train_batch_size", "--batch_size", "--per_gpu_train_batch_size"}, "rows a rank and batch",
             group);
   table
-      .add(&a.per_device_eval_batch_size, {"--per_device_eval_batch_size", "--per_gpu_eval_batch_size"},
-           "rows a rank and batch", group)
+      .add(&a.per_device_eval_batch_size,
+           {"--per_device_eval_batch_size", "--per_gpu_eval_batch_size", "--test_batch_size"}, "rows a rank and batch",
+           group)
       .only_with(kEvaluated);
   table.add(&a.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "batches an optimizer step", group);
   table
@@ -50,7 +51,8 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
 void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   const char* group = "Optimizer";
   table.add(&a.learning_rate, {"--learning_rate", "--lr"}, "peak learning rate", group);
-  table.add(&a.weight_decay, {"--weight_decay"}, "not applied to biases and norms", group);
+  table.add(&a.weight_decay, {"--weight_decay"},
+            a.decays_all ? "of all weights, biases and norms too" : "not applied to biases and norms", group);
   const std::vector<std::string> others = {"sgd", "adafactor", "torch_adafactor", "rmsprop", "adagrad"};
   std::vector<std::string> without_epsilon = {"lion_32bit", "paged_lion_32bit"};
   without_epsilon.insert(without_epsilon.end(), others.begin(), others.end());
@@ -105,7 +107,7 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.logging_steps, {"--logging_steps"}, "steps between log rows; below 1: a part of all steps", group)
       .implies("--logging_strategy", "steps");
   table.add(&a.logging_first_step, {"--logging_first_step"}, "log step 1 too", group);
-  table.add(&a.do_eval, {"--do_eval"}, "evaluate (none: when eval_strategy says so)", group);
+  table.add(&a.do_eval, {"--do_eval", "--run_validation"}, "evaluate (none: when eval_strategy says so)", group);
   table.add_enum(&a.eval_strategy, intervals(), {"--eval_strategy", "--evaluation_strategy"}, "when to evaluate",
                  group);
   table.add(&a.eval_steps, {"--eval_steps"}, "steps between evaluations; none: logging_steps", group)
@@ -113,7 +115,7 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.eval_delay, {"--eval_delay"}, "steps or epochs before the first evaluation", group)
       .only_with(kEvaluatedInTraining);
   table.add(&a.eval_on_start, {"--eval_on_start"}, "evaluate before the first step", group);
-  add_checkpoint_options(table, a, Strategies::kWithBest, group);
+  add_checkpoint_options(table, a, group);
   table.add(&a.load_best_model_at_end, {"--load_best_model_at_end"}, "end with the best checkpoint's weights", group);
   table.add(&a.metric_for_best_model, {"--metric_for_best_model"}, "empty: loss", group)
       .only_with(kEvaluatedInTraining);
@@ -123,25 +125,28 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
             "stop after so many evaluations without improvement; 0: off", group);
   table.add(&a.early_stopping_threshold, {"--early_stopping_threshold"}, "what counts as improvement", group)
       .only_with({{"--early_stopping_patience", {config::kSet}}});
-  table.add(&a.report_to, {"--report_to"}, "tensorboard, all, none; metrics.jsonl is always written", group)
+  table.add(&a.metrics_file, {"--metrics_file"}, "JSON lines; empty: metrics.jsonl in output_dir", group);
+  table.add(&a.report_to, {"--report_to"}, "tensorboard, all, none; the metrics file is always written", group)
       .choices({"tensorboard", "all", "none"});
   table.add(&a.logging_dir, {"--logging_dir"}, "TensorBoard files; empty: output_dir/runs/...", group)
       .only_with({{"--report_to", {"tensorboard", "all"}}});
   table.add(&a.disable_tqdm, {"--disable_tqdm"}, "no progress bars", group);
 }
 
-void check_intervals(TrainingArguments& a, config::Problems& problems) {
+void check_intervals(TrainingArguments& a, const config::OptionTable& table, config::Problems& problems) {
   problems.require(a.logging_steps > 0 || a.logging_strategy != Interval::kSteps, "--logging_steps must be positive",
                    "logging_steps");
   check_checkpoint_options(a, problems);
   if (!a.do_train) {
-    check_evaluates_only(a, a.do_eval.value_or(true), "--do_eval", problems);
+    check_evaluates_only(a, a.do_eval.value_or(true), "--do_eval (--run_validation)", problems);
     a.do_eval = true;
   }
   if (!a.eval_steps) a.eval_steps = a.logging_steps;
   problems.require(*a.eval_steps > 0 || a.eval_strategy != Interval::kSteps, "--eval_steps must be positive",
                    "eval_steps");
-  if (a.do_eval && *a.do_eval && a.eval_strategy == Interval::kNo) a.eval_strategy = Interval::kEpoch;
+  // A task that evaluates unless it is told otherwise is told so by either flag.
+  const bool is_told = table.given("--eval_strategy") && !table.given("--do_eval") && a.do_train;
+  if (a.do_eval.value_or(false) && a.eval_strategy == Interval::kNo && !is_told) a.eval_strategy = Interval::kEpoch;
   const bool needs_evaluation =
       a.load_best_model_at_end || a.early_stopping_patience > 0 || a.save_strategy == Interval::kBest;
   problems.require(!needs_evaluation || a.eval_strategy != Interval::kNo,
@@ -213,7 +218,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
                                                  const fsdp::FullyShardedDataParallel& model) {
   auto slices = fsdp::parameter_slices(model);
   for (auto& slice : slices) {
-    if (!decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
+    if (!arguments.decays_all && !decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
   }
   auto optimizer = optim::make_optimizer(arguments.optim, optimizer_options(arguments), model.parameters(),
                                          std::move(slices), model.shard_group());
@@ -279,7 +284,7 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
                    "label_smoothing_factor");
   problems.require(!a.use_cpu || a.device != "cuda", "--use_cpu and --device cuda exclude each other", "device");
   problems.attempt([&] { check_checkpointing_kwargs(a.gradient_checkpointing_kwargs); });
-  check_intervals(a, problems);
+  check_intervals(a, table, problems);
   check_optimizer(a, table, problems);
 }
 

@@ -28,6 +28,7 @@ struct TrainingArguments : CheckpointOptions {
   double max_grad_norm = 1.0;
   std::string optim = "adamw_torch_fused", optim_args;
   bool adafactor = false;                                         // the optimizer of that name
+  bool decays_all = false;                                        // biases and norms, too, as torch.optim does it
   std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;  // kwargs: JSON
   double warmup_steps = 0;                                        // below 1: a ratio
   double warmup_ratio = 0;
@@ -48,6 +49,8 @@ struct TrainingArguments : CheckpointOptions {
   std::int64_t early_stopping_patience = 0;  // evaluations without improvement; 0: off
   double early_stopping_threshold = 0;
 
+  std::string metrics_file;  // empty: metrics.jsonl in output_dir
+  std::string metrics_path() const { return metrics_file.empty() ? output_dir + "/metrics.jsonl" : metrics_file; }
   std::vector<std::string> report_to = {"none"};
   std::string logging_dir;
   bool disable_tqdm = false;

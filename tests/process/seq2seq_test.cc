@@ -58,7 +58,7 @@ class Seq2Seq : public testing::Test {
     std::ifstream in(folder_ + "/" + run + "/metrics.jsonl");
     for (std::string line; std::getline(in, line);) {
       const auto row = nlohmann::json::parse(line);
-      if (row.contains("step")) out.push_back(row["loss"]);
+      if (row.contains("train_loss_exact")) out.push_back(row["train_loss_exact"]);
     }
     return out;
   }

@@ -243,8 +243,8 @@ TEST_F(Training, OnlyEvaluatingWritesNothingButTheMetrics) {
   for (auto* flags : {&of_sft, &of_pairs}) flags->resize(flags->size() - 2);  // results would be saved
   const std::vector<Job> jobs = {
       {"sft", "eval_loss", "--do_eval", of_sft + Words{"--use_peft_lora", "true", "--save_strategy", "epoch"}},
-      {"seq2seq", "eval_epoch_loss", "--do_eval", of_pairs},
-      {"summarize", "validation_loss", "--run_validation", summarize(folder_ + "/t5") + Words{"--train_rows", "8"}}};
+      {"seq2seq", "eval_loss", "--do_eval", of_pairs},
+      {"summarize", "eval_loss", "--run_validation", summarize(folder_ + "/t5") + Words{"--train_rows", "8"}}};
   for (const auto& [task, loss, off, flags] : jobs) {
     const Finished r = run(task, 2, task, flags + Words{"--do_train", "false"});
     EXPECT_EQ(r.out.find("saved in"), std::string::npos) << r.out;

@@ -11,14 +11,14 @@ namespace {
 
 using test::kDemo;
 const Words kSaving = {"--save_steps", "1"};
-
 class PairFlags : public testing::Test {
  protected:
   PairFlags() : folder_("pair_flags") {
     make_model(kDemo + "model", in("model"));
     make_model(kDemo + "model", in("other"), "1");
     Words rows = {"input,answer,input2,answer2"}, other = rows;
-    for (int i = 0; i < 10; ++i) rows.push_back("good day to all,positive,bad day,negative");
+    for (int i = 0; i < 10; ++i)
+      rows.push_back(std::string(i % 2 == 0 ? "good" : "fine") + " day to all,positive,bad day,negative");
     for (int i = 0; i < 10; ++i) other.push_back("bad day to all,negative,good day,positive");
     write_lines(in("rows.csv"), rows);
     write_lines(in("other.csv"), other);
@@ -29,8 +29,110 @@ class PairFlags : public testing::Test {
     write_lines(in("peft.json"), {R"({"peft_type": "IA3"})"});
   }
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
+  const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
+  const Words kLora = {"--use_peft_lora", "true", "--lora_dropout", "0"};
+  const Words kFourBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_4bit_quantization", "true"};
+  const Words kIa3 = {"--use_peft_lora", "true", "--peft_type", "IA3"};
+  const Words kPrompt = {"--use_peft_lora", "true", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
+  const Words kText = {"--use_peft_lora",           "true",       "--peft_type",          "PROMPT_TUNING",
+                       "--num_virtual_tokens",      "2",          "--prompt_tuning_init", "TEXT",
+                       "--prompt_tuning_init_text", "other words"};
+
+  std::vector<FlagCase> adapter_cases() const {
+    return {{"--adapter_name_or_path", {in("nowhere")}},
+            {"--lora_r", {"4"}, kLora},
+            {"--lora_alpha", {"4"}, kLora},
+            {"--lora_dropout", {"0.5"}, {"--use_peft_lora", "true"}},
+            {"--lora_target_modules", {"q"}, kLora},
+            {"--lora_modules_to_save", {"lm_head"}, kLora},
+            {"--use_rslora", {}, kLora},
+            {"--use_dora", {}, kLora},
+            {"--lora_bias", {"all"}, kLora},
+            {"--init_lora_weights", {"gaussian"}, kLora},
+            {"--peft_type", {"IA3"}, kLora},
+            {"--peft_config", {in("peft.json")}, kLora},
+            {"--target_modules", {"q"}, kLora},
+            {"--feedforward_modules", {"k"}, kIa3},
+            {"--num_virtual_tokens", {"3"}, kPrompt},
+            {"--prompt_tuning_init", {"SAMPLE_VOCAB"}, kPrompt},
+            {"--prompt_tuning_init_text", {"good"}, kText},
+            {"--use_4bit_quantization", {}, kLora},
+            {"--bnb_4bit_quant_type", {"fp4"}, kFourBit},
+            {"--use_nested_quant", {}, kFourBit}};
+  }
+  /// drops: flags for an epoch whose last batch is smaller.
+  std::vector<FlagCase> training_cases(const Words& drops) const {
+    return {{"--per_device_train_batch_size", {"2"}},
+            {"--gradient_accumulation_steps", {"2"}},
+            {"--dataloader_drop_last", {}, drops},
+            {"--seed", {"2"}},
+            {"--data_seed", {"2"}},
+            {"--device", {"cuda"}},
+            {"--use_cpu", {}, {"--device", "cuda"}},
+            {"--learning_rate", {"1e-3"}},
+            {"--weight_decay", {"0.5"}},
+            {"--adam_beta1", {"0.5"}},
+            {"--adam_beta2", {"0.5"}},
+            {"--adam_epsilon", {"0.1"}},
+            {"--max_grad_norm", {"0.01"}},
+            {"--optim", {"sgd"}},
+            {"--adafactor", {}},
+            {"--optim_args", {"momentum=0.9"}, {"--optim", "sgd"}},
+            {"--lr_scheduler_type", {"constant"}, {"--epochs", "2"}},
+            {"--lr_scheduler_kwargs", {"{\"num_cycles\": 2}"}, {"--lr_scheduler_type", "cosine"}},
+            {"--warmup_steps", {"2"}, {"--lr_scheduler_type", "linear"}},
+            {"--warmup_ratio", {"0.9"}, {"--lr_scheduler_type", "linear"}},
+            {"--neftune_noise_alpha", {"5"}},
+            {"--save_dtype", {"bfloat16"}, {"--use_peft_lora", "false"}},
+            {"--do_train", {"false"}},
+            {"--loss_type", {"dft"}},
+            {"--label_smoothing_factor", {"0.1"}},
+            {"--bf16", {"true"}},
+            {"--fp16", {"true"}},
+            {"--gradient_checkpointing_kwargs", {"{\"use_reentrant\": false}"}},
+            {"--output_dir", {in("elsewhere")}},
+            {"--logging_strategy", {"no"}},
+            {"--logging_steps", {"2"}},
+            {"--logging_first_step", {}, {"--logging_steps", "2"}},
+            {"--do_eval", {"false"}},
+            {"--eval_strategy", {"no"}},
+            {"--eval_steps", {"2"}, {"--eval_steps", "1"}},
+            {"--eval_delay", {"2"}, kEvaluated},
+            {"--eval_on_start", {}},
+            {"--save_strategy", {"epoch"}},
+            {"--save_steps", {"1"}},
+            {"--save_total_limit", {"1"}, kSaving},
+            {"--save_only_model", {}, kSaving},
+            {"--save_accelerate_state", {}, kSaving},
+            {"--resume_from_checkpoint", {"true"}},
+            {"--load_best_model_at_end", {}, {"--eval_steps", "1", "--save_steps", "1"}},
+            {"--metric_for_best_model", {"runtime"}, kBest},
+            {"--greater_is_better", {"true"}, kBest},
+            {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "5"}},
+            {"--early_stopping_threshold", {"100"}, {"--eval_steps", "1", "--early_stopping_patience", "1"}},
+            {"--metrics_file", {in("out/rows.jsonl")}},
+            {"--report_to", {"tensorboard"}},
+            {"--logging_dir", {in("board")}, {"--report_to", "tensorboard"}},
+            {"--disable_tqdm", {"false"}},
+            {"--print_model", {"true"}},
+            {"--save_model", {"false"}},
+            {"--gather", {"copy"}, {"--print_model", "true"}}};
+  }
   test::TempFolder folder_;
 };
+
+const std::vector<Unseen> kUnseenOfPairs = {{"--per_device_eval_batch_size", "time and memory"},
+                                            {"--gradient_checkpointing", "time and memory"},
+                                            {"--pad_to_max_length", "the shape of batches"},
+                                            {"--save_in_background", "time"}};
+
+template <class Case>
+std::vector<Case> together(std::vector<Case> all, const std::vector<std::vector<Case>>& others) {
+  for (const auto& more : others) all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 using Seq2SeqFlags = PairFlags;
 using SummarizeFlags = PairFlags;
@@ -59,30 +161,11 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   base.insert(base.end(), columns.begin(), columns.end());
   const Words numbers = {"--dataset_path", in("numbers.jsonl"), "--text_column", "text", "--label_column", "label"};
   const Words epochs = {"--max_steps", "-1", "--num_train_epochs", "1"};
-  const Words prompt = {"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
-  Words text = prompt;
-  text.insert(text.end(), {"--prompt_tuning_init", "TEXT", "--prompt_tuning_init_text", "other words"});
-  const std::vector<FlagCase> cases = {
+  const Words drops = {"--per_device_train_batch_size", "7", "--max_steps", "-1", "--num_train_epochs", "1"};
+  const std::vector<FlagCase> own = {
       {"--model_name_or_path", {in("other")}},
       {"--tokenizer_name_or_path", {in("nowhere")}},
       {"--use_peft_lora", {"false"}},
-      {"--adapter_name_or_path", {in("nowhere")}},
-      {"--lora_r", {"4"}},
-      {"--lora_alpha", {"4"}},
-      {"--lora_dropout", {"0.5"}},
-      {"--lora_target_modules", {"q"}},
-      {"--lora_modules_to_save", {"lm_head"}},
-      {"--use_rslora", {}},
-      {"--use_dora", {}},
-      {"--lora_bias", {"all"}},
-      {"--init_lora_weights", {"gaussian"}},
-      {"--peft_type", {"IA3"}},
-      {"--peft_config", {in("peft.json")}},
-      {"--target_modules", {"q"}},
-      {"--feedforward_modules", {"k"}, {"--peft_type", "IA3"}},
-      {"--num_virtual_tokens", {"3"}, prompt},
-      {"--prompt_tuning_init", {"SAMPLE_VOCAB"}, prompt},
-      {"--prompt_tuning_init_text", {"good"}, text},
       {"--dataset_path", {in("other.csv")}},
       {"--text_column", {"input2"}},
       {"--label_column", {"answer2"}},
@@ -92,45 +175,11 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--max_target_length", {"1"}},
       {"--validation_split", {"0.5"}},
       {"--max_train_samples", {"2"}},
-      {"--per_device_train_batch_size", {"2"}},
-      {"--gradient_accumulation_steps", {"2"}},
-      {"--learning_rate", {"1e-3"}},
-      {"--weight_decay", {"0.5"}},
-      {"--adam_beta1", {"0.5"}},
-      {"--adam_beta2", {"0.5"}},
-      {"--adam_epsilon", {"0.1"}},
-      {"--max_grad_norm", {"0.01"}},
       {"--num_train_epochs", {"2"}, epochs},
       {"--max_steps", {"1"}},
-      {"--lr_scheduler_type", {"constant"}},
-      {"--warmup_steps", {"2"}},
-      {"--warmup_ratio", {"0.9"}},
-      {"--seed", {"1"}},
-      {"--save_dtype", {"bfloat16"}, {"--use_peft_lora", "false"}},
-      {"--do_train", {"false"}},
-      {"--bf16", {"true"}},
-      {"--fp16", {"true"}},
-      {"--device", {"cuda"}},
-      {"--gather", {"copy"}, {"--print_model", "true"}},
-      {"--output_dir", {in("elsewhere")}},
       {"--overwrite_output_dir", {}, {"--output_dir", in("taken")}},
-      {"--save_strategy", {"epoch"}},
-      {"--save_steps", {"1"}},
-      {"--save_total_limit", {"1"}, kSaving},
-      {"--save_only_model", {}, kSaving},
-      {"--save_accelerate_state", {}, kSaving},
-      {"--resume_from_checkpoint", {"true"}},
-      {"--logging_steps", {"2"}},
-      {"--do_eval", {"false"}},
-      {"--max_eval_steps", {"1"}, {"--validation_split", "0.5", "--per_device_eval_batch_size", "1"}},
-      {"--metrics_file", {in("out/rows.jsonl")}},
-      {"--save_model", {"false"}},
-      {"--disable_tqdm", {"false"}},
-      {"--print_model", {"true"}},
-  };
-  const std::vector<Unseen> unseen = {{"--per_device_eval_batch_size", "time and memory"},
-                                      {"--pad_to_max_length", "the shape of batches"},
-                                      {"--save_in_background", "time"}};
+      {"--max_eval_steps", {"1"}, {"--validation_split", "0.5", "--per_device_eval_batch_size", "1"}}};
+  const auto cases = together(own, {adapter_cases(), training_cases(drops)});
   Seq2SeqOptions options;
   const config::OptionTable table = seq2seq_table(options);
   SweptTask task(seq2seq, base, in("out"));
@@ -138,7 +187,7 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
     std::ostringstream quiet;
     return parse_seq2seq(args, quiet)->notes;
   };
-  sweep(table, task, notes, cases, unseen);
+  sweep(table, task, notes, cases, kUnseenOfPairs);
 }
 
 TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
@@ -166,45 +215,23 @@ TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                       "--save_torch_file",
                       "false",
                       /* its bytes hold the date */ "--disable_tqdm"};
-  const std::vector<FlagCase> cases = {
-      {"--model_name_or_path", {in("other")}},
-      {"--tokenizer_name_or_path", {in("nowhere")}},
-      {"--data_dir", {in("nowhere")}},
-      {"--dataset_part", {"sep"}},
-      {"--train_rows", {"3"}},
-      {"--val_rows", {"2"}},
-      {"--max_source_length", {"8"}},
-      {"--max_target_length", {"4"}},
-      {"--batch_size", {"2"}},
-      {"--epochs", {"2"}},
-      {"--lr", {"1e-4"}},
-      {"--gamma", {"0.1"}, {"--epochs", "2"}},
-      {"--seed", {"2"}},
-      {"--save_dtype", {"bfloat16"}},
-      {"--do_train", {"false"}},
-      {"--bf16", {"true"}},
-      {"--fp16", {"true"}},
-      {"--gather", {"copy"}, {"--print_model", "true"}},
-      {"--device", {"cuda"}},
-      {"--no_cuda", {}, {"--device", "cuda"}},
-      {"--run_validation", {"false"}},
-      {"--track_memory", {"false"}},
-      {"--save_model", {"false"}},
-      {"--save_torch_file", {"true"}},
-      {"--output_dir", {in("elsewhere")}},
-      {"--save_strategy", {"epoch"}},
-      {"--save_steps", {"1"}},
-      {"--save_total_limit", {"1"}, kSaving},
-      {"--save_only_model", {}, kSaving},
-      {"--save_accelerate_state", {}, kSaving},
-      {"--resume_from_checkpoint", {"true"}},
-      {"--metrics_file", {in("out/rows.jsonl")}},
-      {"--disable_tqdm", {"false"}},
-      {"--print_model", {}},
-  };
-  const std::vector<Unseen> unseen = {{"--test_batch_size", "time and memory"},
-                                      {"--pad_to_max_length", "the shape of batches"},
-                                      {"--save_in_background", "time"}};
+  const std::vector<FlagCase> own = {{"--model_name_or_path", {in("other")}},
+                                     {"--tokenizer_name_or_path", {in("nowhere")}},
+                                     {"--use_peft_lora", {}},
+                                     {"--data_dir", {in("nowhere")}},
+                                     {"--dataset_part", {"sep"}},
+                                     {"--train_rows", {"3"}},
+                                     {"--val_rows", {"2"}},
+                                     {"--max_source_length", {"8"}},
+                                     {"--max_target_length", {"4"}},
+                                     {"--epochs", {"2"}},
+                                     {"--max_steps", {"1"}},
+                                     {"--gamma", {"0.1"}, {"--epochs", "2"}},
+                                     {"--track_memory", {"false"}},
+                                     {"--save_torch_file", {"true"}}};
+  const auto cases = together(own, {adapter_cases(), training_cases({"--batch_size", "4"})});
+  auto unseen = kUnseenOfPairs;
+  unseen.push_back({"--overwrite_output_dir", "nothing: every result has a name of its own"});
   SummarizeOptions options;
   const config::OptionTable table = summarize_table(options);
   SweptTask task(summarize, base, in("out"));

@@ -202,6 +202,7 @@ class SftFlags : public testing::Test {
             {"--early_stopping_threshold",
              {"100"},
              {"--eval_steps", "1", "--early_stopping_patience", "1", "--max_steps", "3"}},
+            {"--metrics_file", {in("out/rows.jsonl")}},
             {"--report_to", {"tensorboard"}},
             {"--logging_dir", {in("board")}, {"--report_to", "tensorboard"}},
             {"--disable_tqdm", {"false"}},

@@ -1,0 +1,172 @@
+#include "tasks/training_job.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <ostream>
+
+#include "families/model_folder.h"
+#include "tasks/fsdp_options.h"
+#include "tessera/base/error.h"
+#include "tessera/tensor/random.h"
+
+namespace tessera::tasks {
+namespace {
+
+struct KindWords {
+  models::ModelKind kind;
+  const char* what;
+  const char* task_type;  // PEFT's
+  const char* trained_by;
+};
+constexpr KindWords kKinds[] = {
+    {models::ModelKind::kCausal, "a causal language model", "CAUSAL_LM", "tessera sft"},
+    {models::ModelKind::kSeq2Seq, "an encoder-decoder model", "SEQ_2_SEQ_LM", "tessera seq2seq"},
+    {models::ModelKind::kSequenceClassification, "a classifier", "SEQ_CLS", nullptr},
+    {models::ModelKind::kMaskedLm, "a masked language model", "", nullptr},
+};
+const KindWords& words_of(models::ModelKind kind) {
+  for (const auto& words : kKinds)
+    if (words.kind == kind) return words;
+  throw Error("a kind of model without a name");
+}
+
+double rounded(double value, double scale) {
+  return std::round(value * scale) / scale;
+}
+
+}  // namespace
+
+void add_job_flags(config::OptionTable& table, JobOptions& o, const char* group) {
+  table.add(&o.print_model, {"--print_model"}, "print the sharded model before training; none: unless it is long",
+            group);
+  table.add(&o.save_model, {"--save_model"}, "save the adapter (or model) at the end", group);
+  table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
+}
+
+void check_job(JobOptions& o, const config::OptionTable& table, const std::vector<std::string>& measured,
+               config::Problems& problems) {
+  train::check_training_arguments(o.training, table, problems);
+  train::check_metric(o.training, measured, problems);
+  check_lora_flags(o.adapter, problems);
+  problems.require(
+      !o.quant.load_in_4bit || o.adapter.use_peft_lora || !o.training.do_train,
+      "--use_4bit_quantization packs the weights, which then do not train: train an adapter over them with "
+      "--use_peft_lora",
+      "use_4bit_quantization");
+  problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
+                   "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
+  problems.attempt([&] { (void)compute_device(o.training.device, launch_settings(o.training.bf16, o.training.fp16)); });
+}
+
+train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches) {
+  measured.emplace_back("eval_runtime", rounded(seconds, 1e4));
+  measured.emplace_back("eval_samples_per_second", rounded(static_cast<double>(rows) / seconds, 1e3));
+  measured.emplace_back("eval_steps_per_second", rounded(static_cast<double>(batches) / seconds, 1e3));
+  return measured;
+}
+
+std::string result_file(const JobOptions& o) {
+  if (!o.save_model || !o.training.do_train) return {};
+  return o.training.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
+}
+
+TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std::shared_ptr<comm::Communicator> group,
+                         std::ostream& out, std::ostream& err)
+    : kind_(kind),
+      group_(std::move(group)),
+      out_(out),
+      err_(err),
+      arguments_(options.training),
+      notes_(options.notes),
+      folder_(families::find_model_folder(options.model_name_or_path)),
+      tokenizer_path_(options.tokenizer_name_or_path.empty()
+                          ? checkpoint::tokenizer_among({options.adapter.adapter_name_or_path, folder_})
+                          : options.tokenizer_name_or_path),
+      options_(options) {}
+
+bool TrainingJob::run() {
+  manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
+  load_data();
+  assemble_model();
+  check_model();
+  describe(model_, options_.print_model, out_);
+  for (const auto& note : notes_) out_ << note << "\n";
+  bool finished = true;
+  if (arguments_.do_train)
+    finished = train();
+  else
+    train::evaluate_only(arguments_, session_task(), *group_, out_);
+  if (reports_memory()) report_memory(*group_, out_);
+  return finished;
+}
+
+config::AccelerateConfig TrainingJob::launch() {
+  return launch_settings(arguments_.bf16, arguments_.fp16);
+}
+
+void TrainingJob::assemble_model() {
+  config::AccelerateConfig settings = launch();
+  scale_loss_ = settings.mixed_precision == config::MixedPrecision::kFp16;
+  settings.fsdp.activation_checkpointing = settings.fsdp.activation_checkpointing || arguments_.gradient_checkpointing;
+  AssembleOptions a;
+  a.model_folder = folder_;
+  a.adapter_folder = options_.adapter.adapter_name_or_path;
+  a.method = new_adapter(options_.adapter, words_of(kind_).task_type, options_.model_name_or_path);
+  a.quantization = options_.quant.quantization();
+  a.seed = static_cast<std::uint64_t>(arguments_.seed);
+  a.fsdp = fsdp_options(settings);
+  a.fsdp.device = compute_device(arguments_.device, settings);
+  a.fsdp.gather = options_.gather;
+  complete(a);
+  compute_dtype_ = a.fsdp.precision.param_dtype.value_or(at::kFloat);
+  model_ = assemble(a, group_);
+  if (model_.config.kind != kind_) {
+    const auto& found = words_of(model_.config.kind);
+    throw ConfigError(
+        fmt::format("'{}' holds a {}, which is {}, not {}{}", folder_, model_.config.model_type, found.what,
+                    words_of(kind_).what, found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
+        "model_name_or_path");
+  }
+  if (model_.config.quantization && !model_.adapters && arguments_.do_train) {
+    throw ConfigError("the weights of '" + folder_ +
+                          "' are packed in 4 bits, which do not train; train an adapter over them: --use_peft_lora",
+                      "use_peft_lora");
+  }
+  model_.model->set_token_loss(arguments_.token_loss);
+}
+
+bool TrainingJob::train() {
+  const auto task = trainable();
+  const auto optimizer = train::make_optimizer(arguments_, *model_.sharded);
+  train::TrainerOptions options = arguments_.trainer_options();
+  options.scale_loss = scale_loss_;
+  train::Trainer trainer(options, *task, *model_.sharded, *optimizer);
+  train::SessionTask session_task = this->session_task();
+  session_task.trainable_parameters = model_.trainable;
+  session_task.compute_dtype = compute_dtype_;
+  session_task.checkpoints.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
+    save(folder, &queue);
+  };
+  session_task.checkpoints.torch_optimizer = {.beta1 = arguments_.adam_beta1,
+                                              .beta2 = arguments_.adam_beta2,
+                                              .eps = arguments_.adam_epsilon,
+                                              .weight_decay = arguments_.weight_decay};
+  if (!arguments_.decays_all) session_task.checkpoints.torch_optimizer.decays = train::decays;
+  set_torch_state(model_, session_task.checkpoints);
+  train::Session session(arguments_, session_task, trainer, *model_.sharded, *optimizer, out_, err_);
+  const bool finished = session.run();
+  if (finished && options_.save_model) save_result();  // while the session holds the folder
+  return finished;
+}
+
+void TrainingJob::save(const std::string& folder, checkpoint::SaveQueue* queue) {
+  save_trained(model_, {folder_, tokenizer_, tokenizer_path_, arguments_.save_dtype}, folder, queue);
+}
+
+void TrainingJob::save_result() {
+  save(arguments_.output_dir);
+  out_ << saved_line(model_, arguments_.output_dir) << std::flush;
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,110 @@
+#pragma once
+// A training task on one rank: data, a model, what is trained and how it is evaluated, driven by one Trainer with
+// transformers' TrainingArguments. Tasks (sft, seq2seq, summarize) add their data, their defaults and their lines.
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "config/accelerate.h"
+#include "tasks/assemble.h"
+#include "tasks/job.h"
+#include "tasks/lora_flags.h"
+#include "tasks/quant_flags.h"
+#include "text/tokenizer.h"
+#include "train/session.h"
+#include "train/training_arguments.h"
+
+namespace tessera::tasks {
+
+/// What every training task is told.
+struct JobOptions {
+  std::string model_name_or_path;
+  std::string tokenizer_name_or_path;  // empty: the model's folder
+  LoraFlags adapter;
+  QuantFlags quant;
+  train::TrainingArguments training;
+  std::optional<bool> print_model;  // unset: unless it is long
+  bool save_model = true;
+  fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+  std::vector<std::string> notes;  // what was accepted without effect
+};
+
+/// The flags that no group of others holds: --print_model, --save_model, --gather.
+void add_job_flags(config::OptionTable& table, JobOptions& options, const char* group);
+/// Behind the task's own checks: adapters, packed weights, the device, the arguments of training. measured: the names
+/// of what evaluations give. Fills in the notes.
+void check_job(JobOptions& options, const config::OptionTable& table, const std::vector<std::string>& measured,
+               config::Problems& problems);
+
+/// A sweep of evaluation counted and timed, by the Trainer's names.
+train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches);
+
+class TrainingJob {
+ public:
+  virtual ~TrainingJob() = default;
+  TrainingJob(const TrainingJob&) = delete;
+  TrainingJob& operator=(const TrainingJob&) = delete;
+
+  /// Collective. False when it was interrupted.
+  bool run();
+
+ protected:
+  /// out: rank 0's standard output, nothing elsewhere.
+  TrainingJob(const JobOptions& options, models::ModelKind kind, std::shared_ptr<comm::Communicator> group,
+              std::ostream& out, std::ostream& err);
+
+  /// Opens the tokenizer and reads the rows, before there is a model. May change arguments_.
+  virtual void load_data() = 0;
+  /// The launcher's settings, with the task's own.
+  virtual config::AccelerateConfig launch();
+  virtual void complete(AssembleOptions&) const {}
+  /// Once there is a model: do the rows fit it?
+  virtual void check_model() = 0;
+  /// May change arguments_: what a schedule takes from the number of rows.
+  virtual std::unique_ptr<train::Trainable> trainable() = 0;
+  /// Rows, evaluation, samples and lines; run() adds what is the model's.
+  virtual train::SessionTask session_task() = 0;
+  /// Of a run that has ended, while it still holds the folder.
+  virtual void save_result();
+  virtual bool reports_memory() const { return true; }
+
+  /// Collective: the model or adapter with its tokenizer.
+  void save(const std::string& folder, checkpoint::SaveQueue* queue = nullptr);
+
+  const models::ModelKind kind_;
+  std::shared_ptr<comm::Communicator> group_;
+  std::ostream& out_;
+  std::ostream& err_;
+  train::TrainingArguments arguments_;
+  std::vector<std::string> notes_;
+  std::string folder_, tokenizer_path_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  Assembled model_;
+
+ private:
+  void assemble_model();
+  bool train();
+
+  const JobOptions& options_;
+  bool scale_loss_ = false;  // fp16
+  at::ScalarType compute_dtype_ = at::kFloat;
+};
+
+/// The file that tells whether a result is there; empty: the run writes none.
+std::string result_file(const JobOptions& options);
+
+/// Connects the ranks and runs the job on this one. Returns the exit code. result: as result_file() gives it.
+template <class Job, class Options>
+int run_job(const Options& options, const std::string& result, std::ostream& out, std::ostream& err) {
+  train::prepare_output(options.training, result);
+  auto group = comm::connect();
+  std::ostringstream nowhere;
+  const bool finished = Job(options, group, group->rank() == 0 ? out : nowhere, err).run();
+  group->barrier();
+  return finished ? 0 : interrupted_exit_code(*group);
+}
+
+}  // namespace tessera::tasks
