@@ -87,6 +87,19 @@ ConfigJson read_config(const std::string& bytes, const fs::path& file) {
   }
 }
 
+void name_classes(const ClassifierNames& classifier, ConfigJson& config) {
+  config["architectures"] = {classifier.architecture};
+  config["problem_type"] = classifier.problem_type;
+  config.erase("num_labels");  // the number of names
+  config["id2label"] = config["label2id"] = ConfigJson::object();
+  for (std::size_t i = 0; i < classifier.labels.size(); ++i) {
+    config["id2label"][std::to_string(i)] = classifier.labels[i];
+    config["label2id"][classifier.labels[i]] = i;
+  }
+  if (classifier.pad_token_id >= 0 && (!config.contains("pad_token_id") || config["pad_token_id"].is_null()))
+    config["pad_token_id"] = classifier.pad_token_id;
+}
+
 /// False: it says all that already.
 bool apply(const ConfigChanges& changes, ConfigJson& config) {
   const ConfigJson before = config;
@@ -105,6 +118,7 @@ bool apply(const ConfigChanges& changes, ConfigJson& config) {
     }
   }
   for (const TokenId& token : changes.token_ids) align(token, config);
+  if (changes.classifier) name_classes(*changes.classifier, config);
   return config != before;
 }
 

@@ -29,6 +29,14 @@ struct TokenId {
 };
 
 /// What config.json says of weights that changed.
+/// How config.json describes a classifier.
+struct ClassifierNames {
+  std::string architecture = {};    // BertForSequenceClassification
+  std::vector<std::string> labels;  // by class: id2label and label2id
+  std::string problem_type;         // transformers'
+  std::int64_t pad_token_id = -1;   // where there is none yet
+};
+
 struct ConfigChanges {
   std::int64_t vocab_size = 0;                              // rows of the token tables; 0: as it is
   std::optional<at::ScalarType> dtype = {};                 // of the weights; unset: as it is
@@ -38,6 +46,7 @@ struct ConfigChanges {
   /// config.json and generation_config.json name them, as transformers' Trainer aligns them: among the tokens that end
   /// a text those that were there stay.
   std::vector<TokenId> token_ids = {};
+  std::optional<ClassifierNames> classifier = {};
 };
 
 /// Writes the files into `to`, which exists and may be one of the folders itself. CheckpointError when it cannot be

@@ -87,7 +87,8 @@ void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& o
   const ConfigChanges changes{.vocab_size = options.vocab_size,
                               .dtype = dtype_of(model, options),
                               .unpacked = !has_packed(model),
-                              .token_ids = options.token_ids};
+                              .token_ids = options.token_ids,
+                              .classifier = options.classifier};
   const auto write_beside = [=, files = options.files] { copy_model_files(files, folder, changes); };
   if (!writes_together(model)) {
     const auto visit_tensors = [&](const Visit& visit) { model.visit_full(visit); };

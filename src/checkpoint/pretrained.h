@@ -20,6 +20,7 @@ struct SaveOptions {
   std::int64_t vocab_size = 0;               // rows of the token tables, for config.json; 0: as the file says
   std::optional<at::ScalarType> dtype = {};  // of floating tensors; unset: their own. config.json says it, too
   std::vector<TokenId> token_ids = {};       // of the tokenizer that the model was trained with; see ConfigChanges
+  std::optional<ClassifierNames> classifier = {};
 };
 
 /// Collective; rank 0 writes. `folder`/model.safetensors, and what travels with it (model_files.h). CheckpointError

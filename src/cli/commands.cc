@@ -54,6 +54,7 @@ const std::vector<Command>& commands() {
       {"sft", "fine-tune a causal language model on chats or texts, fully sharded", nullptr},
       {"seq2seq", "fine-tune an encoder-decoder model on pairs of texts, fully sharded", nullptr},
       {"summarize", "fine-tune T5 on WikiHow to write summaries, fully sharded", nullptr},
+      {"classify", "fine-tune a classifier of texts, fully sharded", nullptr},
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
       {"merge", "fold an adapter into the weights of its model", nullptr},

@@ -41,8 +41,15 @@ TextPair read_row(const std::string& file, std::int64_t line, const element& row
   for (auto field : object) columns.emplace_back(field.key);
   const auto names = choose_columns(file, line, columns, options);
   auto source = scalar(file, line, names.text, object.at_key(names.text));
-  auto label = scalar(file, line, names.label, object.at_key(names.label));
-  return {std::move(source.text), label_text(file, line, label.text, label.is_integer, options), file, line};
+  const element target = object.at_key(names.label);
+  const auto text_of = [&](const element& value) {
+    const auto label = scalar(file, line, names.label, value);
+    return label_text(file, line, label.text, label.is_integer, options);
+  };
+  if (!options.takes_lists || !target.is_array()) return {std::move(source.text), text_of(target), file, line};
+  std::string list = target.get_array().size() == 0 ? "\n" : "";
+  for (const element value : target.get_array()) list += text_of(value) + "\n";
+  return {std::move(source.text), std::move(list), file, line};
 }
 
 template <class Source>

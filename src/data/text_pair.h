@@ -25,6 +25,8 @@ struct ReadOptions {
   /// Integer label i becomes label_names[i]; empty: integers stay as they are ("2").
   std::vector<std::string> label_names;
   FileEncoding encoding = FileEncoding::kAuto;
+  /// A label in JSON may be a list: its texts, each with a line feed behind it. Otherwise DataError.
+  bool takes_lists = false;
 };
 
 /// All rows of one file: FinancialPhraseBank's .txt ("sentence@label", the last @ splits), .jsonl, .json (an array of

@@ -67,6 +67,27 @@ bool holds_untied_head(const std::string& folder, const nlohmann::json& json) {
   }
 }
 
+/// What config.json would say of the classifier.
+void make_classifier(nlohmann::json& json, const ClassifierHead& head) {
+  using families::ProblemType;
+  const auto name = [&] {
+    switch (head.config.problem) {
+      case ProblemType::kRegression:
+        return "regression";
+      case ProblemType::kMultiLabel:
+        return "multi_label_classification";
+      default:
+        return "single_label_classification";
+    }
+  };
+  json["architectures"] = {"ForSequenceClassification"};
+  json["num_labels"] = head.config.num_labels;
+  json.erase("id2label");
+  json["problem_type"] = name();
+  if (head.pad_token_id >= 0 && json.value("pad_token_id", nlohmann::json()).is_null())
+    json["pad_token_id"] = head.pad_token_id;
+}
+
 }  // namespace
 
 nlohmann::json read_described_config(const std::string& folder) {
@@ -81,6 +102,7 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
   if (options.min_vocab_size > 0)
     json["vocab_size"] = std::max(options.min_vocab_size, json.value("vocab_size", std::int64_t{0}));
   if (!options.attn_implementation.empty()) json["attn_implementation"] = options.attn_implementation;
+  if (options.classifier) make_classifier(json, *options.classifier);
   ModelConfig found;
   const auto described = families::parse_config(json, file, &found.note);
   found.model_type = families::ConfigReader(json, file).get<std::string>("model_type", "");

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "families/classifier.h"
 #include "families/quantization.h"
 #include "nn/token_loss.h"
 #include "tensor/rng.h"
@@ -140,12 +141,19 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
 /// A head [num, dim] without bias that starts as the table: a copy of it if it has memory, else without memory too.
 std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table);
 
+/// A head of classification that the folder may not have, or has for other labels.
+struct ClassifierHead {
+  families::ClassifierConfig config;
+  std::int64_t pad_token_id = -1;  // where config.json names none
+};
+
 struct BuildOptions {
   std::optional<at::ScalarType> dtype = {};  // of the parameters; unset: float32
   std::int64_t min_vocab_size = 0;           // the token tables have at least so many rows
   /// transformers' argument of this name; empty: config.json's value. Only "eager" and only where upstream's code for
   /// it computes something else (Falcon's linear biases) makes a difference.
   std::string attn_implementation = {};
+  std::optional<ClassifierHead> classifier = {};  // builds the family's sequence classifier
 };
 
 /// Builds the modules without memory for the parameters (tensor::make_detached). ConfigError for an unknown model_type:

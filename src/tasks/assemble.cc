@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "io/resized_source.h"
 #include "models/check_sizes.h"
@@ -10,6 +11,8 @@
 #include "models/pack_layers.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
+#include "tensor/rng.h"
+#include "tessera/nn/init.h"
 #include "tessera/nn/packed_weight.h"
 
 namespace tessera::tasks {
@@ -53,6 +56,34 @@ void pack_layers(Assembled& a, const AssembleOptions& options, fsdp::FsdpOptions
   }
 }
 
+bool is_of_head(const std::string& parameter) {
+  return parameter.starts_with("score.") || parameter.starts_with("classifier.") ||
+         parameter.find(".pooler.") != std::string::npos;
+}
+
+/// Weights of a classifier's head that the source lacks, or has for another number of labels, get the family's initial
+/// values.
+void begin_missing_head(Assembled& a, const AssembleOptions& options, fsdp::FsdpOptions& fsdp) {
+  std::set<std::string> missing;
+  for (const auto& item : a.model->named_parameters()) {
+    if (!is_of_head(item.key())) continue;
+    const auto stored = fsdp.source_name(item.key());
+    const auto* info = stored.empty() ? nullptr : fsdp.source->find(stored);
+    if (!info || info->shape != item.value().sizes().vec()) missing.insert(item.key());
+  }
+  a.new_weights.assign(missing.begin(), missing.end());
+  fsdp.source_name = [missing, stored = fsdp.source_name](const std::string& name) {
+    return missing.contains(name) ? std::string() : stored(name);
+  };
+  fsdp.param_init_fn = [missing, model = a.model, seed = options.seed, others = std::move(fsdp.param_init_fn)](
+                           const std::string& name, const at::Tensor& parameter) {
+    if (!missing.contains(name)) return others ? others(name, parameter) : void();
+    const auto values = parameter.detach();
+    nn::allocate(values);
+    model->init_parameter(name, values, tensor::named_key(seed, name));
+  };
+}
+
 }  // namespace
 
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
@@ -66,7 +97,8 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   models::check_sizes(options.model_folder, *fsdp.source);
   models::BuildOptions build{.dtype = options.dtype,
                              .min_vocab_size = options.min_vocab_size,
-                             .attn_implementation = options.attn_implementation};
+                             .attn_implementation = options.attn_implementation,
+                             .classifier = options.classifier};
   a.model = models::build_model(options.model_folder, &a.config, build);
   auto method = options.method;
   if (!options.adapter_folder.empty()) {
@@ -100,6 +132,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (!options.adapter_folder.empty())
     read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.adapters->method});
   if (a.adapters) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.adapters->method, options.seed);
+  if (options.classifier) begin_missing_head(a, options, fsdp);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
   if (a.adapters && options.adapter_folder.empty())

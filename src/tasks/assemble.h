@@ -22,6 +22,7 @@ struct AssembleOptions {
   std::optional<families::Quantization> quantization = {};  // packs dense weights as they are read
   std::int64_t min_vocab_size = 0;                          // the token tables grow to at least so many rows
   std::string attn_implementation = {};                     // models::BuildOptions
+  std::optional<models::ClassifierHead> classifier = {};    // likewise; what the weights lack of it begins anew
   std::uint64_t seed = 42;
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
   fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in
@@ -31,6 +32,7 @@ struct Assembled {
   models::ModelConfig config;
   std::shared_ptr<models::Model> model;
   std::optional<peft::AdapterReport> adapters;
+  std::vector<std::string> new_weights = {};  // of a classifier's head: not in the source
   std::int64_t parameters = 0, trainable = 0;
   std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;  // destroyed before the model
   /// Of a model with adapters.

@@ -53,7 +53,8 @@ void save_trained(Assembled& model, const ResultFiles& files, const std::string&
   const checkpoint::SaveOptions options{.files = {.model = files.model_folder, .tokenizer = files.tokenizer_path},
                                         .vocab_size = model.config.vocab_size,
                                         .dtype = checkpoint::chosen_dtype(files.dtype),
-                                        .token_ids = token_ids(*files.tokenizer, model.config)};
+                                        .token_ids = token_ids(*files.tokenizer, model.config),
+                                        .classifier = files.classes};
   if (model.adapters) {
     checkpoint::save_adapter(*model.sharded, model.adapted(), options, folder, &used);
   } else {

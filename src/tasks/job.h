@@ -23,6 +23,7 @@ struct ResultFiles {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::string tokenizer_path;  // where it was opened
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
+  std::optional<checkpoint::ClassifierNames> classes = {};  // of a classifier
 };
 /// Collective: the adapter, or the whole model; with it the tokenizer and what else travels (checkpoint/model_files.h).
 /// queue: see checkpoint/pretrained.h.

@@ -45,21 +45,8 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
     data_ = load_seq2seq_data(o_, tokenizer_path_);
     tokenizer_ = data_.tokenizer;
     for (const auto& note : data_.notes) notes_.push_back(note);
-    if (!data_.validation_rows.empty()) return;
-    if (!arguments_.do_train) {
-      throw ConfigError("--do_train false evaluates, but no rows are held out: give a --validation_split above 0",
-                        "validation_split");
-    }
-    const bool needed = arguments_.load_best_model_at_end || arguments_.early_stopping_patience > 0 ||
-                        arguments_.save_strategy == train::Interval::kBest;
-    if (needed) {
-      throw ConfigError(
-          "--load_best_model_at_end, --early_stopping_patience and --save_strategy best need "
-          "evaluations, but no rows are held out: give a --validation_split above 0",
-          "validation_split");
-    }
-    arguments_.eval_strategy = train::Interval::kNo;
-    arguments_.eval_on_start = false;
+    require_rows_to_evaluate(static_cast<std::int64_t>(data_.validation_rows.size()),
+                             "give a --validation_split above 0");
   }
 
   void check_model() override {

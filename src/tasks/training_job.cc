@@ -22,7 +22,7 @@ struct KindWords {
 constexpr KindWords kKinds[] = {
     {models::ModelKind::kCausal, "a causal language model", "CAUSAL_LM", "tessera sft"},
     {models::ModelKind::kSeq2Seq, "an encoder-decoder model", "SEQ_2_SEQ_LM", "tessera seq2seq"},
-    {models::ModelKind::kSequenceClassification, "a classifier", "SEQ_CLS", nullptr},
+    {models::ModelKind::kSequenceClassification, "a classifier", "SEQ_CLS", "tessera classify"},
     {models::ModelKind::kMaskedLm, "a masked language model", "", nullptr},
 };
 const KindWords& words_of(models::ModelKind kind) {
@@ -161,7 +161,22 @@ bool TrainingJob::train() {
 }
 
 void TrainingJob::save(const std::string& folder, checkpoint::SaveQueue* queue) {
-  save_trained(model_, {folder_, tokenizer_, tokenizer_path_, arguments_.save_dtype}, folder, queue);
+  save_trained(model_, {folder_, tokenizer_, tokenizer_path_, arguments_.save_dtype, classes_}, folder, queue);
+}
+
+void TrainingJob::require_rows_to_evaluate(std::int64_t rows, const std::string& remedy) {
+  if (rows > 0) return;
+  if (!arguments_.do_train)
+    throw ConfigError("--do_train false evaluates, but no rows are held out: " + remedy, "do_train");
+  if (arguments_.load_best_model_at_end || arguments_.early_stopping_patience > 0 ||
+      arguments_.save_strategy == train::Interval::kBest)
+    throw ConfigError(
+        "--load_best_model_at_end, --early_stopping_patience and --save_strategy best need evaluations, "
+        "but no rows are held out: " +
+            remedy,
+        "load_best_model_at_end");
+  arguments_.eval_strategy = train::Interval::kNo;
+  arguments_.eval_on_start = false;
 }
 
 void TrainingJob::save_result() {

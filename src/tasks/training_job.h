@@ -82,7 +82,11 @@ class TrainingJob {
   std::vector<std::string> notes_;
   std::string folder_, tokenizer_path_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::optional<checkpoint::ClassifierNames> classes_;  // of a classifier, for config.json
   Assembled model_;
+
+  /// Where no rows are held out: without evaluations, unless something needs them (ConfigError with this remedy).
+  void require_rows_to_evaluate(std::int64_t rows, const std::string& remedy);
 
  private:
   void assemble_model();

@@ -1,5 +1,6 @@
 #include "worker/tasks.h"
 
+#include "tasks/classify.h"
 #include "tasks/export.h"
 #include "tasks/generate.h"
 #include "tasks/init_model.h"
@@ -18,6 +19,7 @@ const std::vector<Task>& tasks() {
       {"sft", tasks::sft},
       {"seq2seq", tasks::seq2seq},
       {"summarize", tasks::summarize},
+      {"classify", tasks::classify},
       {"generate", tasks::generate},
       {"verify", verify::verify},
       {"merge", tasks::merge},

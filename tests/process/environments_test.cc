@@ -124,7 +124,7 @@ class Environments : public testing::Test {
     std::ifstream in(folder_ + output + "/metrics.jsonl");
     for (std::string line; std::getline(in, line);) {
       const auto row = nlohmann::json::parse(line);
-      if (row.contains("step")) found.push_back(row["loss"]);
+      if (row.contains("train_loss_exact")) found.push_back(row["train_loss_exact"]);
     }
     return found;
   }

@@ -93,5 +93,32 @@ INSTANTIATE_TEST_SUITE_P(Files, T5Golden, testing::ValuesIn(t5_cases()), [](cons
   return info.param.model + "_" + fs::path(info.param.file).stem().string();
 });
 
+TEST(T5TokenLoss, IsTheSameWithAndWithoutLogitsAndAsInTransformers) {
+  const auto folder = kT5Folder + "t5_v1_0";
+  auto model = build_model(folder, nullptr);
+  load_weights(*model, *io::open_weights(folder));
+  const auto io = io::open_safetensors(folder + "/io.safetensors");
+  const auto labels = io::read_tensor(*io, "labels");
+  const auto run = [&](bool want_logits, bool train) {
+    ModelInput in;
+    in.input_ids = io::read_tensor(*io, "input_ids");
+    in.attention_mask = optional_tensor(*io, "attention_mask");
+    in.labels = labels;
+    in.want_logits = want_logits;
+    model->train(train);
+    return (*model)(in);
+  };
+  const auto log_p = torch::log_softmax(run(true, false).logits, -1), counts = labels.ne(-100);
+  const auto of_label = -log_p.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1);
+  model->set_token_loss({.label_smoothing = 0.1});  // LabelSmoother: 0.9 nll + 0.1 mean(-log p)
+  const auto smoothed = (0.9 * of_label - 0.1 * log_p.mean(-1)).masked_select(counts).mean();
+  test::expect_close(run(true, false).loss, smoothed, 1e-5, "smoothed, logits stored");
+  test::expect_close(run(false, false).loss, smoothed, 1e-5, "smoothed, fused");
+  model->set_token_loss({.kind = nn::TokenLoss::Kind::kDft});
+  const auto dft = (of_label * (-of_label).exp()).masked_select(counts).mean();
+  test::expect_close(run(true, false).loss, dft, 1e-5, "dft, logits stored");
+  test::expect_close(run(false, false).loss, dft, 1e-5, "dft, fused");
+}
+
 }  // namespace
 }  // namespace tessera::models

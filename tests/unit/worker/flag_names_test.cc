@@ -118,7 +118,10 @@ TEST_F(FlagNames, OfEveryTextAreThoseOfSomeCommand) {
 TEST_F(FlagNames, OfWhatSeveralCommandsSayAreThoseOfEach) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> speakers = {
       {"chat", {"sft", "generate", "render"}},
-      {"train", {"sft"}},
+      {"train", {"sft", "seq2seq", "summarize", "classify"}},
+      {"tasks/training_job", {"sft", "seq2seq", "summarize", "classify"}},
+      {"tasks/pair_training", {"seq2seq", "summarize"}},
+      {"tasks/classify", {"classify"}},
       {"tasks/sft", {"sft"}},
       {"tasks/training_tokenizer", {"sft"}},
       {"tasks/seq2seq", {"seq2seq"}},
@@ -127,7 +130,8 @@ TEST_F(FlagNames, OfWhatSeveralCommandsSayAreThoseOfEach) {
       {"verify/verify", {"verify"}},
       {"tasks/merge", {"merge"}},
       {"tasks/init_model", {"init-model"}},
-      {"tasks/lora_flags", {"sft", "seq2seq"}},
+      {"tasks/lora_flags", {"sft", "seq2seq", "summarize", "classify"}},
+      {"tasks/quant_flags", {"sft", "seq2seq", "summarize", "classify"}},
       {"launch", {"launch"}},
       {"estimate", {"estimate"}}};
   for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/src")) {

@@ -1,8 +1,11 @@
-// The flags of the two tasks that train encoder-decoder models.
+// The flags of the tasks that train on texts and labels or texts to write.
 #include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
 
 #include "flag_sweep.h"
 #include "support/program.h"
+#include "tasks/classify.h"
 #include "tasks/seq2seq.h"
 #include "tasks/summarize.h"
 
@@ -10,6 +13,7 @@ namespace tessera::tasks {
 namespace {
 
 using test::kDemo;
+using test::operator+;
 const Words kSaving = {"--save_steps", "1"};
 class PairFlags : public testing::Test {
  protected:
@@ -136,6 +140,7 @@ std::vector<Case> together(std::vector<Case> all, const std::vector<std::vector<
 
 using Seq2SeqFlags = PairFlags;
 using SummarizeFlags = PairFlags;
+using ClassifyFlags = PairFlags;
 
 TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const Words columns = {"--text_column", "input", "--label_column", "answer"};
@@ -238,6 +243,94 @@ TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const auto notes = [](const Words& args) {
     std::ostringstream quiet;
     return parse_summarize(args, quiet)->notes;
+  };
+  sweep(table, task, notes, cases, unseen);
+}
+
+TEST_F(ClassifyFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
+  make_model(test::kTinyChat, in("chat"));
+  make_model(test::kTinyChat, in("chat_other"), "1");
+  auto config = nlohmann::json::parse(read_file(test::kTinyChat + "/config.json"));
+  config.update({{"architectures", {"LlamaForSequenceClassification"}}, {"num_labels", 3}, {"pad_token_id", 256}});
+  std::filesystem::copy(test::kTinyChat, in("three_config"));
+  write_lines(in("three_config/config.json"), {config.dump()});
+  make_model(in("three_config"), in("three"));
+  Words rows, other;
+  for (int i = 0; i < 12; ++i) {
+    const std::string text = i % 2 == 0 ? "good" : "bad", again = i % 3 == 0 ? "fine" : "poor";
+    rows.push_back(R"({"text": ")" + text + R"( day", "label": ")" + text + R"(", "text2": ")" + again +
+                   R"( weather", "label2": ")" + again + R"(", "both": ")" + text + "," + again + R"(", "number": )" +
+                   std::to_string(i % 2) + "}");
+    other.push_back(R"({"text": ")" + again + R"( day", "label": ")" + text + R"("})");
+  }
+  write_lines(in("rows.jsonl"), rows);
+  write_lines(in("other.jsonl"), other);
+  const Words base = {"--model_name_or_path",
+                      in("chat"),
+                      "--dataset_path",
+                      in("rows.jsonl"),
+                      "--output_dir",
+                      in("out"),
+                      "--max_steps",
+                      "2",
+                      "--per_device_train_batch_size",
+                      "3",
+                      "--learning_rate",
+                      "1e-2",
+                      "--logging_steps",
+                      "1",
+                      "--disable_tqdm",
+                      "--print_model",
+                      "false",
+                      "--text_column",
+                      "text",
+                      "--label_column",
+                      "label"};
+  const Words drops = {"--per_device_train_batch_size", "7", "--max_steps", "-1", "--num_train_epochs", "1"},
+              epochs = {"--max_steps", "-1", "--num_train_epochs", "1"}, numbers = {"--label_column", "number"},
+              several = {"--label_column", "both", "--problem_type", "multi_label_classification"},
+              ia3 = kIa3 + Words{"--target_modules", "k_proj,down_proj"};
+  const std::vector<FlagCase> own = {
+      {"--model_name_or_path", {in("chat_other")}},
+      {"--tokenizer_name_or_path", {in("nowhere")}},
+      {"--ignore_mismatched_sizes", {}, {"--model_name_or_path", in("three")}},
+      {"--pad_token", {"<|im_end|>"}},
+      {"--use_peft_lora", {}},
+      {"--lora_target_modules", {"q_proj"}, kLora},
+      {"--lora_modules_to_save", {"norm"}, kLora},
+      {"--target_modules", {"q_proj"}, kLora},
+      {"--feedforward_modules", {"k_proj"}, ia3},
+      {"--dataset_path", {in("other.jsonl")}},
+      {"--text_column", {"text2"}},
+      {"--label_column", {"label2"}},
+      {"--label_names", {"no,yes"}, numbers},
+      {"--encoding", {"utf-8"}, {"--dataset_path", in("latin")}},
+      {"--problem_type", {"regression"}, numbers},
+      {"--do_regression", {}, numbers},
+      {"--label_separator", {";"}, several},
+      {"--max_length", {"3"}},
+      {"--validation_split", {"0.5"}},
+      {"--max_train_samples", {"4"}},
+      {"--max_eval_samples", {"1"}, {"--validation_split", "0.5"}},
+      {"--num_train_epochs", {"2"}, epochs},
+      {"--max_steps", {"1"}},
+      {"--lr_scheduler_type", {"constant"}},
+      {"--loss_type", {"dft"}},
+      {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "5", "--max_steps", "6"}},
+      {"--early_stopping_threshold",
+       {"100"},
+       {"--eval_steps", "1", "--early_stopping_patience", "1", "--max_steps", "6"}},
+      {"--save_strategy", {"no"}},
+      {"--save_dtype", {"bfloat16"}},
+      {"--overwrite_output_dir", {}, {"--output_dir", in("taken"), "--use_peft_lora", "true"}}};
+  const auto cases = together(own, {adapter_cases(), training_cases(drops)});
+  auto unseen = kUnseenOfPairs;
+  ClassifyOptions options;
+  const config::OptionTable table = classify_table(options);
+  SweptTask task(classify, base, in("out"));
+  const auto notes = [](const Words& args) {
+    std::ostringstream quiet;
+    return parse_classify(args, quiet)->notes;
   };
   sweep(table, task, notes, cases, unseen);
 }

@@ -1,0 +1,223 @@
+#include "tasks/classify.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "data/epoch_sampler.h"
+#include "tasks/classify_data.h"
+#include "tasks/classify_metrics.h"
+#include "tasks/find_non_finite.h"
+#include "tessera/base/error.h"
+#include "train/seconds.h"
+
+namespace tessera::tasks {
+namespace {
+
+using families::ProblemType;
+
+const char* name_of(ProblemType problem) {
+  switch (problem) {
+    case ProblemType::kRegression:
+      return "regression";
+    case ProblemType::kMultiLabel:
+      return "multi_label_classification";
+    default:
+      return "single_label_classification";
+  }
+}
+
+models::ModelInput class_input(const ClassBatch& batch, double normalizer) {
+  models::ModelInput in;
+  in.input_ids = batch.input_ids;
+  in.attention_mask = batch.attention_mask;
+  in.labels = batch.labels;
+  in.row_ids = batch.row_ids;
+  in.loss_normalizer = normalizer;
+  return in;
+}
+
+data::SamplerOptions class_sampler(const ClassRows& rows, const train::TrainingArguments& a,
+                                   const comm::Communicator& group, bool all_ranks) {
+  const int world = group.size();
+  return {.rows = rows.size(),
+          .per_device_batch = a.per_device_train_batch_size * (all_ranks ? world : 1),
+          .rank = all_ranks ? 0 : group.rank(),
+          .world_size = all_ranks ? 1 : world,
+          .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
+          .shuffle = true,
+          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
+}
+
+/// Numbers that the loss of a row is a sum over: transformers takes the mean over all of a batch.
+double terms_of_row(const ClassRows& rows) {
+  return rows.labels.dim() == 2 ? static_cast<double>(rows.labels.size(1)) : 1;
+}
+
+class ClassTrainable final : public train::Trainable {
+ public:
+  ClassTrainable(models::Model& model, const ClassRows& rows, std::int64_t pad_id, std::int64_t length,
+                 const train::TrainingArguments& arguments, comm::Communicator& group)
+      : model_(model),
+        rows_(rows),
+        pad_id_(pad_id),
+        length_(length),
+        mine_(class_sampler(rows, arguments, group, false)),
+        all_(class_sampler(rows, arguments, group, true)) {}
+
+  std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
+  double loss_tokens(std::int64_t, std::int64_t batch) override {
+    return static_cast<double>(mine_.rows_of_all(batch)) * terms_of_row(rows_);
+  }
+  at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override {
+    mine_.seek({epoch, batch});
+    const auto rows = collate_classes(rows_, mine_.next(), pad_id_, length_);
+    auto in = class_input(rows, normalizer);
+    in.first_draw = train::first_draw_of_epoch(epoch);
+    in.loss_scale = loss_scale();
+    const auto loss = model_(std::move(in)).loss;
+    return rows.is_empty ? loss * 0 : loss;
+  }
+  void set_training(bool training) override { model_.train(training); }
+  std::int64_t input_tokens(std::int64_t epoch, std::int64_t batch) override {
+    all_.seek({epoch, batch});
+    std::size_t tokens = 0;
+    for (const auto row : all_.next()) tokens += rows_.ids[static_cast<std::size_t>(row)].size();
+    return static_cast<std::int64_t>(tokens);
+  }
+  std::int64_t rows(std::int64_t batch) const override { return mine_.rows_of_all(batch); }
+  std::string find_non_finite(std::int64_t epoch, std::int64_t batch) override {
+    return tasks::find_non_finite(model_, [&] { (void)loss(epoch, batch, 1.0); });
+  }
+
+ private:
+  models::Model& model_;
+  const ClassRows& rows_;
+  std::int64_t pad_id_, length_;
+  data::EpochSampler mine_, all_;  // this rank's rows; every rank's
+};
+
+class ClassifyJob final : public TrainingJob {
+ public:
+  ClassifyJob(const ClassifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out,
+              std::ostream& err)
+      : TrainingJob(options, models::ModelKind::kSequenceClassification, std::move(group), out, err),
+        o_(options),
+        known_(known_classes(folder_)) {}
+
+ private:
+  void load_data() override {
+    data_ = load_class_data(o_, tokenizer_path_, known_);
+    tokenizer_ = data_.tokenizer;
+    for (const auto& note : data_.notes) notes_.push_back(note);
+    const auto labels = static_cast<std::int64_t>(data_.names.size());
+    if (known_ && known_->config.num_labels != labels && !o_.ignore_mismatched_sizes)
+      throw ConfigError(fmt::format("'{}' classifies into {} classes, the data has {} ({}); "
+                                    "--ignore_mismatched_sizes true makes a new head",
+                                    folder_, known_->config.num_labels, labels, fmt::join(data_.names, ", ")),
+                        "ignore_mismatched_sizes");
+    notes_.push_back(fmt::format("{}: {} labels ({})", name_of(data_.problem), labels, fmt::join(data_.names, ", ")));
+    classes_ = checkpoint::ClassifierNames{
+        .labels = data_.names, .problem_type = name_of(data_.problem), .pad_token_id = tokenizer_->pad_id()};
+    require_rows_to_evaluate(data_.validation.size(), "give a --validation_split above 0");
+  }
+
+  void complete(AssembleOptions& options) const override {
+    options.classifier = models::ClassifierHead{
+        .config = {.num_labels = static_cast<std::int64_t>(data_.names.size()), .problem = data_.problem},
+        .pad_token_id = tokenizer_->pad_id()};
+  }
+
+  void check_model() override {
+    classes_->architecture = model_.model->class_name();
+    if (!model_.new_weights.empty())
+      notes_.push_back(
+          fmt::format("Some weights of {} were not initialized from the model checkpoint at {} and are "
+                      "newly initialized: {}",
+                      classes_->architecture, folder_, fmt::join(model_.new_weights, ", ")));
+    const auto tokens = tokenizer_->vocab_size();
+    if (tokens > model_.config.vocab_size)
+      throw DataError(
+          fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together",
+                      tokenizer_path_, tokens, model_.config.vocab_size),
+          tokenizer_path_);
+    const auto longest = model_.config.max_positions;
+    if (longest > 0 && o_.max_length > longest)
+      throw ConfigError(
+          fmt::format("--max_length {} is more than the {} positions of the model", o_.max_length, longest),
+          "max_length");
+  }
+
+  std::unique_ptr<train::Trainable> trainable() override {
+    return std::make_unique<ClassTrainable>(*model_.model, data_.train, tokenizer_->pad_id(), length(), arguments_,
+                                            *group_);
+  }
+
+  train::SessionTask session_task() override {
+    train::SessionTask task;
+    task.num_examples = data_.train.size();
+    task.evaluate = [this](const report::BarStyle& bars) { return evaluate(bars); };
+    if (data_.problem != ProblemType::kRegression)
+      task.samples = [this] {
+        out_ << class_table(by_class_) << std::flush;
+        return by_class_;
+      };
+    return task;
+  }
+
+  train::Metrics evaluate(const report::BarStyle& bars) {
+    const auto start = train::Clock::now();
+    const c10::AutoGradMode no_grad(false);
+    auto& model = *model_.model;
+    const bool training = model.is_training();
+    model.eval();
+    data::EpochSampler sampler({.rows = data_.validation.size(),
+                                .per_device_batch = arguments_.per_device_eval_batch_size,
+                                .rank = group_->rank(),
+                                .world_size = group_->size(),
+                                .shuffle = false,
+                                .last_batch = data::LastBatch::kKeep});
+    report::ProgressBar bar(err_, bars, sampler.batches_per_epoch(), "eval");
+    ClassCounts counts(data_.problem, static_cast<std::int64_t>(data_.names.size()));
+    double loss = 0;
+    for (std::int64_t b = 0; b < sampler.batches_per_epoch(); ++b) {
+      const auto batch = collate_classes(data_.validation, sampler.next(), tokenizer_->pad_id(), length());
+      const auto out = model(class_input(batch, 1.0));
+      bar.update();
+      if (batch.is_empty) continue;
+      loss += out.loss.item<double>();
+      counts.add(out.logits, batch.labels);
+    }
+    bar.close();
+    model.train(training);
+    counts.values().push_back(loss);
+    counts.values() = train::sum_over_ranks(*group_, std::move(counts.values()));
+    loss = counts.values().back();
+    const auto rows = data_.validation.size();
+    by_class_ = counts.by_class(data_.names);
+    train::Metrics metrics = counts.metrics();
+    metrics.insert(metrics.begin(), {"eval_loss", loss / (static_cast<double>(rows) * terms_of_row(data_.validation))});
+    return timed_metrics(std::move(metrics), train::seconds_since(start), rows, sampler.batches_per_epoch());
+  }
+
+  std::int64_t length() const { return o_.pad_to_max_length ? o_.max_length : 0; }
+
+  const ClassifyOptions& o_;
+  std::optional<KnownClasses> known_;
+  ClassData data_;
+  nlohmann::ordered_json by_class_;
+};
+
+}  // namespace
+
+int classify(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+  const auto options = parse_classify(args, out);
+  return options ? run_job<ClassifyJob>(*options, result_file(*options), out, err) : 0;
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,255 @@
+#include "tasks/classify_data.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "families/config_reader.h"
+#include "models/gguf_model.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+using data::TextPair;
+using families::ProblemType;
+
+template <class Number>
+std::optional<Number> whole_number(const std::string& text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+bool is_number(const std::string& text) {
+  const auto value = whole_number<double>(text);
+  return value && *value - *value == 0;  // neither infinite nor NaN
+}
+
+/// Of a list each label ends with a line feed (data::read_pairs); of a text they stand between separators.
+std::vector<std::string> labels_in(const std::string& text, const std::string& separator) {
+  std::vector<std::string> out;
+  const bool is_list = text.ends_with('\n');
+  const std::string& between = is_list ? "\n" : separator;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find(between, at), text.size());
+    auto label = text.substr(at, end - at);
+    if (!is_list) {
+      label.erase(0, label.find_first_not_of(' '));
+      label.erase(label.find_last_not_of(' ') + 1);
+    }
+    if (!label.empty()) out.push_back(std::move(label));
+    at = end + between.size();
+  }
+  return out;
+}
+
+ProblemType problem_of(const ClassifyOptions& o, const std::optional<KnownClasses>& known,
+                       const std::vector<TextPair>& rows) {
+  if (o.problem_type == "regression") return ProblemType::kRegression;
+  if (o.problem_type == "single_label_classification") return ProblemType::kSingleLabel;
+  if (o.problem_type == "multi_label_classification") return ProblemType::kMultiLabel;
+  if (known && known->config.problem != ProblemType::kByLabels) return known->config.problem;
+  const auto label_is = [&](const auto& test) {
+    return std::any_of(rows.begin(), rows.end(), [&](const TextPair& row) { return test(row.target); });
+  };
+  if (label_is([](const std::string& t) { return t.ends_with('\n'); })) return ProblemType::kMultiLabel;
+  const bool numbers = !label_is([](const std::string& t) { return !is_number(t); });
+  const bool whole = !label_is([](const std::string& t) { return !whole_number<std::int64_t>(t); });
+  if (numbers && (!whole || (known && known->config.num_labels == 1))) return ProblemType::kRegression;
+  return ProblemType::kSingleLabel;
+}
+
+class Labels {
+ public:
+  Labels(const ClassifyOptions& o, const std::optional<KnownClasses>& known, const std::vector<TextPair>& rows,
+         ProblemType problem)
+      : problem_(problem), separator_(o.label_separator) {
+    std::set<std::string> found;
+    for (const auto& row : rows)
+      for (auto& label : of(row)) found.insert(std::move(label));
+    names_ = problem == ProblemType::kRegression ? std::vector<std::string>{"score"} : names_of(o, known, found);
+    for (std::size_t i = 0; i < names_.size(); ++i) index_[names_[i]] = static_cast<std::int64_t>(i);
+  }
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  at::Tensor tensor(const std::vector<TextPair>& rows) const {
+    const auto n = static_cast<std::int64_t>(rows.size()), k = static_cast<std::int64_t>(names_.size());
+    if (problem_ == ProblemType::kSingleLabel) {
+      auto out = at::empty({n}, at::kLong);
+      for (std::int64_t i = 0; i < n; ++i)
+        out.mutable_data_ptr<std::int64_t>()[i] =
+            index(rows[static_cast<std::size_t>(i)], of(rows[static_cast<std::size_t>(i)])[0]);
+      return out;
+    }
+    auto out = problem_ == ProblemType::kRegression ? at::zeros({n}, at::kFloat) : at::zeros({n, k}, at::kFloat);
+    auto* values = out.mutable_data_ptr<float>();
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto& row = rows[static_cast<std::size_t>(i)];
+      if (problem_ == ProblemType::kRegression) {
+        if (!is_number(row.target)) refuse(row, fmt::format("'{}' is no number", row.target));
+        values[i] = static_cast<float>(*whole_number<double>(row.target));
+      } else {
+        for (const auto& label : of(row)) values[i * k + index(row, label)] = 1;
+      }
+    }
+    return out;
+  }
+
+ private:
+  [[noreturn]] static void refuse(const TextPair& row, const std::string& what) {
+    throw DataError(fmt::format("{}:{}: the label {}", row.file, row.line, what), row.file, row.line);
+  }
+
+  std::vector<std::string> of(const TextPair& row) const {
+    if (problem_ == ProblemType::kMultiLabel) return labels_in(row.target, separator_);
+    if (row.target.ends_with('\n'))
+      refuse(row, "is a list; --problem_type multi_label_classification takes several labels of a text");
+    return {row.target};
+  }
+
+  /// The classifier's own, or those of the data in order: by number where all are numbers.
+  static std::vector<std::string> names_of(const ClassifyOptions& o, const std::optional<KnownClasses>& known,
+                                           const std::set<std::string>& found) {
+    if (known && !known->names.empty() && !o.ignore_mismatched_sizes) return known->names;
+    std::vector<std::string> names(found.begin(), found.end());
+    const bool numbers =
+        std::all_of(names.begin(), names.end(), [](const auto& name) { return whole_number<std::int64_t>(name); });
+    if (!numbers) return names;
+    std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
+      return *whole_number<std::int64_t>(a) < *whole_number<std::int64_t>(b);
+    });
+    // A classifier without names: its classes are 0, 1, ..., whichever of them the data has.
+    const auto least = known && !o.ignore_mismatched_sizes ? known->config.num_labels : 0;
+    const bool are_indices = !names.empty() && *whole_number<std::int64_t>(names.front()) >= 0 &&
+                             *whole_number<std::int64_t>(names.back()) < least;
+    if (are_indices) {
+      names.clear();
+      for (std::int64_t i = 0; i < least; ++i) names.push_back(std::to_string(i));
+    }
+    return names;
+  }
+
+  std::int64_t index(const TextPair& row, const std::string& label) const {
+    const auto found = index_.find(label);
+    if (found != index_.end()) return found->second;
+    const auto number = whole_number<std::int64_t>(label);
+    if (number && *number >= 0 && *number < static_cast<std::int64_t>(names_.size())) return *number;
+    refuse(row, fmt::format("'{}' is none of the model's classes ({}); --ignore_mismatched_sizes true makes a head for "
+                            "those of the data",
+                            label, fmt::join(names_, ", ")));
+  }
+
+  ProblemType problem_;
+  std::string separator_;
+  std::vector<std::string> names_;
+  std::map<std::string, std::int64_t> index_;
+};
+
+std::shared_ptr<const text::Tokenizer> with_padding(const std::string& path, const std::string& pad_token) {
+  auto tokenizer = text::open_tokenizer(path);
+  if (pad_token.empty() && tokenizer->pad_id() >= 0) return tokenizer;
+  text::TokenizerChanges changes;
+  changes.special.pad = pad_token.empty() ? tokenizer->special_tokens().eos : pad_token;
+  if (changes.special.pad.empty())
+    throw ConfigError("the tokenizer '" + path + "' has neither a padding nor an eos token; name one with --pad_token",
+                      "pad_token");
+  const auto before = tokenizer->vocab_size();
+  tokenizer = tokenizer->with(changes);
+  if (tokenizer->vocab_size() > before)
+    throw ConfigError("--pad_token '" + changes.special.pad + "' is no token of the tokenizer '" + path + "'",
+                      "pad_token");
+  return tokenizer;
+}
+
+void keep_first(std::vector<TextPair>& rows, std::int64_t count) {
+  if (count > 0 && count < static_cast<std::int64_t>(rows.size())) rows.resize(static_cast<std::size_t>(count));
+}
+
+}  // namespace
+
+std::optional<KnownClasses> known_classes(const std::string& model_folder) {
+  const auto json = models::read_model_config(model_folder);
+  const families::ConfigReader in(json, model_folder + "/config.json");
+  if (!families::is_classifier(in)) return std::nullopt;
+  KnownClasses known{families::parse_classifier(in), {}};
+  if (!in.has("id2label") || !in.at("id2label").is_object()) return known;
+  bool generic = true;
+  for (std::int64_t i = 0; i < known.config.num_labels; ++i) {
+    const auto entry = in.at("id2label").find(std::to_string(i));
+    if (entry == in.at("id2label").end() || !entry->is_string()) return {{known.config, {}}};
+    known.names.push_back(*entry);
+    generic = generic && known.names.back() == "LABEL_" + std::to_string(i);
+  }
+  if (generic) known.names.clear();
+  return known;
+}
+
+ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer_path,
+                          const std::optional<KnownClasses>& known) {
+  ClassData d;
+  auto columns = o.columns;
+  columns.takes_lists = true;
+  auto splits = data::read_splits(
+      o.dataset_path, columns,
+      {.validation_fraction = o.validation_split, .seed = static_cast<std::uint64_t>(o.training.seed)});
+  d.notes = splits.notes;
+  keep_first(splits.train, o.max_train_samples);
+  keep_first(splits.validation, o.max_eval_samples);
+  auto all = splits.train;
+  all.insert(all.end(), splits.validation.begin(), splits.validation.end());
+  d.problem = problem_of(o, known, all);
+  const Labels labels(o, known, all, d.problem);
+  d.names = labels.names();
+  if (d.problem == ProblemType::kSingleLabel && d.names.size() < 2)
+    throw DataError(fmt::format("'{}' has one label only ('{}'): there is nothing to tell apart", o.dataset_path,
+                                d.names.empty() ? "" : d.names[0]),
+                    o.dataset_path);
+  d.tokenizer = with_padding(tokenizer_path, o.pad_token);
+  const text::EncodeOptions encode{.max_length = o.max_length};
+  for (auto [rows, to] : {std::pair(&splits.train, &d.train), std::pair(&splits.validation, &d.validation)}) {
+    for (const auto& row : *rows) {
+      to->ids.push_back(d.tokenizer->encode(row.source, encode).ids);
+      if (to->ids.back().empty()) to->ids.back().push_back(static_cast<std::int32_t>(d.tokenizer->pad_id()));
+    }
+    to->labels = labels.tensor(*rows);
+  }
+  return d;
+}
+
+ClassBatch collate_classes(const ClassRows& rows, const std::vector<std::int64_t>& numbers, std::int64_t pad_id,
+                           std::int64_t length) {
+  ClassBatch out;
+  out.is_empty = numbers.empty();
+  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(numbers.size()));
+  std::int64_t longest = std::max<std::int64_t>(1, length);
+  for (const auto row : numbers)
+    longest = std::max(longest, static_cast<std::int64_t>(rows.ids[static_cast<std::size_t>(row)].size()));
+  out.input_ids = at::full({count, longest}, pad_id, at::kLong);
+  out.attention_mask = at::zeros({count, longest}, at::kLong);
+  auto* ids = out.input_ids.mutable_data_ptr<std::int64_t>();
+  auto* mask = out.attention_mask.mutable_data_ptr<std::int64_t>();
+  if (out.is_empty) mask[0] = 1;
+  for (const auto number : numbers) {
+    const auto& row = rows.ids[static_cast<std::size_t>(number)];
+    std::copy(row.begin(), row.end(), ids);
+    std::fill_n(mask, row.size(), 1);
+    ids += longest, mask += longest;
+  }
+  const std::vector<std::int64_t> chosen = out.is_empty ? std::vector<std::int64_t>{0} : numbers;
+  out.labels = rows.labels.index_select(0, at::tensor(chosen, at::TensorOptions().dtype(at::kLong)));
+  out.row_ids = out.is_empty ? at::full({1}, -1, at::kLong) : at::tensor(numbers, at::TensorOptions().dtype(at::kLong));
+  return out;
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,54 @@
+#pragma once
+// The rows of a classifier: texts as tokens, and what they are to be called.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "families/classifier.h"
+#include "tasks/classify.h"
+#include "text/tokenizer.h"
+
+namespace tessera::tasks {
+
+struct ClassRows {
+  std::vector<std::vector<std::int32_t>> ids;
+  /// [N] int64 classes; [N, K] float32, 1 where a class holds; [N] float32 numbers.
+  at::Tensor labels;
+  std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
+};
+
+struct ClassData {
+  std::shared_ptr<const text::Tokenizer> tokenizer;  // with a padding token
+  families::ProblemType problem = families::ProblemType::kSingleLabel;
+  std::vector<std::string> names;  // of the classes; of a regression "score"
+  ClassRows train, validation;
+  std::vector<std::string> notes;
+};
+
+/// What a classifier's folder says of its classes.
+struct KnownClasses {
+  families::ClassifierConfig config;
+  std::vector<std::string> names;  // id2label; empty: none, or only LABEL_0, LABEL_1, ...
+};
+/// Nothing: the folder holds no classifier.
+std::optional<KnownClasses> known_classes(const std::string& model_folder);
+
+/// Reads, splits and tokenizes. DataError names file and line of a label that does not fit.
+ClassData load_class_data(const ClassifyOptions& options, const std::string& tokenizer_path,
+                          const std::optional<KnownClasses>& known);
+
+struct ClassBatch {
+  at::Tensor input_ids, attention_mask;  // [B, S]
+  at::Tensor labels;                     // rows of ClassRows::labels
+  at::Tensor row_ids;                    // [B]
+  bool is_empty = false;  // a rank without rows takes part with one of padding, whose loss does not count
+};
+/// length: of every row; 0: of the longest.
+ClassBatch collate_classes(const ClassRows& rows, const std::vector<std::int64_t>& numbers, std::int64_t pad_id,
+                           std::int64_t length);
+
+}  // namespace tessera::tasks

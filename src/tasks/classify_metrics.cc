@@ -1,0 +1,116 @@
+#include "tasks/classify_metrics.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace tessera::tasks {
+namespace {
+
+using families::ProblemType;
+
+enum Sum : std::size_t { kRows, kX, kY, kXX, kYY, kXY, kSquares, kDistances, kSums };
+
+double part(double of, double all) {
+  return all > 0 ? of / all : 0;
+}
+
+double f1_of(double true_positive, double chosen, double support) {
+  return part(2 * true_positive, chosen + support);
+}
+
+}  // namespace
+
+ClassCounts::ClassCounts(ProblemType problem, std::int64_t labels) : problem_(problem), labels_(labels) {
+  values_.resize(problem == ProblemType::kRegression ? std::size_t{kSums} : static_cast<std::size_t>(3 * labels + 2));
+}
+
+void ClassCounts::add(const at::Tensor& logits, const at::Tensor& expected) {
+  const auto scores = logits.to(at::kCPU, at::kDouble);
+  if (problem_ == ProblemType::kRegression) {
+    const auto x = scores.flatten(), y = expected.to(at::kDouble).flatten(), d = x - y;
+    const double sums[] = {static_cast<double>(x.numel()), x.sum().item<double>(),       y.sum().item<double>(),
+                           (x * x).sum().item<double>(),   (y * y).sum().item<double>(), (x * y).sum().item<double>(),
+                           (d * d).sum().item<double>(),   d.abs().sum().item<double>()};
+    for (std::size_t i = 0; i < kSums; ++i) values_[i] += sums[i];
+    return;
+  }
+  const auto truth =
+      problem_ == ProblemType::kSingleLabel ? at::one_hot(expected.flatten(), labels_) : expected.to(at::kLong);
+  const auto chosen = problem_ == ProblemType::kSingleLabel ? at::one_hot(scores.argmax(-1), labels_)
+                                                            : scores.gt(0).to(at::kLong);  // a probability above 1/2
+  const auto add_columns = [&](const at::Tensor& counts, std::int64_t first) {
+    for (std::int64_t c = 0; c < labels_; ++c)
+      values_[static_cast<std::size_t>(first + c)] += static_cast<double>(counts[c].item<std::int64_t>());
+  };
+  add_columns((truth * chosen).sum(0), 0);
+  add_columns(chosen.sum(0), labels_);
+  add_columns(truth.sum(0), 2 * labels_);
+  values_[static_cast<std::size_t>(3 * labels_)] += static_cast<double>(truth.size(0));
+  values_[static_cast<std::size_t>(3 * labels_ + 1)] +=
+      static_cast<double>(truth.eq(chosen).all(1).sum().item<std::int64_t>());
+}
+
+double ClassCounts::f1(std::int64_t c) const {
+  return f1_of(true_positive(c), chosen(c), support(c));
+}
+
+train::Metrics ClassCounts::metrics() const {
+  if (problem_ == ProblemType::kRegression) {
+    const auto& v = values_;
+    const double n = v[kRows], cov = v[kXY] - part(v[kX] * v[kY], n), of_x = v[kXX] - part(v[kX] * v[kX], n),
+                 of_y = v[kYY] - part(v[kY] * v[kY], n);
+    return {{"eval_mse", part(v[kSquares], n)},
+            {"eval_mae", part(v[kDistances], n)},
+            {"eval_pearson", part(cov, std::sqrt(std::max(0.0, of_x) * std::max(0.0, of_y)))}};
+  }
+  double macro = 0, positives = 0, all_chosen = 0, all_support = 0, classes = 0;
+  for (std::int64_t c = 0; c < labels_; ++c) {
+    positives += true_positive(c);
+    all_chosen += chosen(c);
+    all_support += support(c);
+    // As scikit-learn: of one label, classes that neither occur nor are chosen do not count.
+    if (problem_ == ProblemType::kSingleLabel && chosen(c) + support(c) == 0) continue;
+    macro += f1(c);
+    ++classes;
+  }
+  const double accuracy =
+      part(values_[static_cast<std::size_t>(3 * labels_ + 1)], values_[static_cast<std::size_t>(3 * labels_)]);
+  if (problem_ == ProblemType::kSingleLabel) return {{"eval_accuracy", accuracy}, {"eval_f1", part(macro, classes)}};
+  return {{"eval_f1", f1_of(positives, all_chosen, all_support)},
+          {"eval_f1_macro", part(macro, classes)},
+          {"eval_accuracy", accuracy}};
+}
+
+nlohmann::ordered_json ClassCounts::by_class(const std::vector<std::string>& names) const {
+  auto out = nlohmann::ordered_json::array();
+  if (problem_ == ProblemType::kRegression) return out;
+  for (std::int64_t c = 0; c < labels_; ++c)
+    out.push_back({{"class", names.at(static_cast<std::size_t>(c))},
+                   {"precision", part(true_positive(c), chosen(c))},
+                   {"recall", part(true_positive(c), support(c))},
+                   {"f1", f1(c)},
+                   {"support", support(c)}});
+  return out;
+}
+
+std::vector<std::string> names_of_all_class_metrics() {
+  return {"eval_loss", "eval_accuracy", "eval_f1",      "eval_f1_macro",           "eval_mse",
+          "eval_mae",  "eval_pearson",  "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"};
+}
+
+std::string class_table(const nlohmann::ordered_json& by_class) {
+  std::size_t width = 12;
+  for (const auto& row : by_class) width = std::max(width, row["class"].get_ref<const std::string&>().size());
+  auto text = fmt::format("{:>{}}  precision  recall  f1-score  support\n", "", width);
+  for (const auto& row : by_class)
+    text += fmt::format("{:>{}}  {:9.2f}  {:6.2f}  {:8.2f}  {:7.0f}\n", row["class"].get_ref<const std::string&>(),
+                        width, row["precision"].get<double>(), row["recall"].get<double>(), row["f1"].get<double>(),
+                        row["support"].get<double>());
+  return text;
+}
+
+}  // namespace tessera::tasks

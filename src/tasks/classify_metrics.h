@@ -1,0 +1,49 @@
+#pragma once
+// What an evaluation of a classifier counts, and the measures that follow from it.
+#include <ATen/core/Tensor.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "families/classifier.h"
+#include "train/presentation.h"
+
+namespace tessera::tasks {
+
+/// Counts of rows; those of several ranks add up, number by number.
+class ClassCounts {
+ public:
+  /// problem: not kByLabels. labels: how many there are; 1 for a regression.
+  ClassCounts(families::ProblemType problem, std::int64_t labels);
+  /// logits: [B, labels] float32; expected: [B] classes, [B, labels] 0 and 1, or [B] numbers.
+  void add(const at::Tensor& logits, const at::Tensor& expected);
+  std::vector<double>& values() { return values_; }
+
+  /// Single label: eval_accuracy, eval_f1 (mean over the classes). Several: eval_f1 (of all decisions together),
+  /// eval_f1_macro, eval_accuracy (rows that are right in all). A number: eval_mse, eval_mae, eval_pearson. As
+  /// scikit-learn and scipy define them; a measure without rows is 0.
+  train::Metrics metrics() const;
+  /// precision, recall, f1 and support of each class; empty for a regression.
+  nlohmann::ordered_json by_class(const std::vector<std::string>& names) const;
+
+ private:
+  double true_positive(std::int64_t c) const { return values_[static_cast<std::size_t>(c)]; }
+  double chosen(std::int64_t c) const { return values_[static_cast<std::size_t>(labels_ + c)]; }
+  double support(std::int64_t c) const { return values_[static_cast<std::size_t>(2 * labels_ + c)]; }
+  double f1(std::int64_t c) const;
+
+  families::ProblemType problem_;
+  std::int64_t labels_;
+  /// Classes: true positives, chosen, support of each, rows, rows that are right. Numbers: rows, sums of x, y, x x, y
+  /// y, x y, (x - y)^2, |x - y|.
+  std::vector<double> values_;
+};
+
+/// Of every kind of problem: which one it is is known once the rows are read.
+std::vector<std::string> names_of_all_class_metrics();
+
+/// by_class() as scikit-learn prints it.
+std::string class_table(const nlohmann::ordered_json& by_class);
+
+}  // namespace tessera::tasks

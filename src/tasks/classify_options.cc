@@ -1,0 +1,110 @@
+#include <ostream>
+
+#include "config/options.h"
+#include "tasks/classify.h"
+#include "tasks/classify_metrics.h"
+
+namespace tessera::tasks {
+namespace {
+
+void add_model(config::OptionTable& table, ClassifyOptions& o) {
+  const char* group = "Model";
+  table
+      .add(&o.model_name_or_path, {"--model_name_or_path", "--model"},
+           "folder of a classifier, or of a model that gets a new head: BERT, RoBERTa or a decoder", group)
+      .required();
+  table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
+            "folder or file of the tokenizer, if not the model's folder", group);
+  table.add(&o.ignore_mismatched_sizes, {"--ignore_mismatched_sizes"},
+            "a head for another number of labels than the data has begins anew", group);
+  table.add(&o.pad_token, {"--pad_token"}, "empty: the tokenizer's, or eos", group);
+  add_lora_flags(table, o.adapter, "Adapters");
+  add_quant_flags(table, o.quant, "Packed weights");
+}
+
+void add_data(config::OptionTable& table, ClassifyOptions& o) {
+  const char* group = "Data";
+  table
+      .add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
+           "file or folder: JSONL, JSON, CSV, or sentence@label lines", group)
+      .required();
+  table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names"},
+            "column of the text; empty: the first usual name", group);
+  table.add(&o.columns.label_column, {"--label_column", "--label_column_name"},
+            "column of the label; empty: the first usual name", group);
+  table.add(&o.columns.label_names, {"--label_names"}, "names of integer labels 0, 1, ...", group);
+  using data::FileEncoding;
+  table.add_enum(&o.columns.encoding,
+                 {{"auto", FileEncoding::kAuto}, {"utf-8", FileEncoding::kUtf8}, {"iso-8859-1", FileEncoding::kLatin1}},
+                 {"--encoding"}, "of text files; auto: UTF-8, or ISO-8859-1 for a .txt file that is not UTF-8", group);
+  table
+      .add(&o.problem_type, {"--problem_type"},
+           "what a label is; auto: as config.json says, else by the labels (lists: several classes; numbers that are "
+           "not "
+           "all whole: a regression)",
+           group)
+      .choices({"auto", "single_label_classification", "multi_label_classification", "regression"});
+  table.add(&o.do_regression, {"--do_regression"}, "the same as --problem_type regression", group);
+  table.add(&o.label_separator, {"--label_separator"}, "between labels that stand in one text", group)
+      .only_with({{"--problem_type", {"multi_label_classification"}}});
+  table.add(&o.max_length, {"--max_length", "--max_seq_length"}, "tokens of a text; longer ones are cut", group);
+  table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
+            "pad every batch to max_length; false: to its longest row (the same losses, less work)", group);
+  table.add(&o.validation_split, {"--validation_split", "--validation_split_percentage"},
+            "part of the rows held out (a fraction, or percent from 1 up) when the data has no validation file", group);
+  table.add(&o.max_train_samples, {"--max_train_samples"}, "use only so many training rows; 0: all", group);
+  table.add(&o.max_eval_samples, {"--max_eval_samples"}, "use only so many rows of evaluation; 0: all", group);
+}
+
+void check(ClassifyOptions& o, config::Problems& problems) {
+  problems.require(o.max_length >= 3, "--max_length must leave room for a token and the special ones: at least 3",
+                   "max_length");
+  problems.require(!o.label_separator.empty(), "--label_separator must not be empty", "label_separator");
+  problems.require(!o.do_regression || o.problem_type == "auto" || o.problem_type == "regression",
+                   "--do_regression and --problem_type " + o.problem_type + " exclude each other", "problem_type");
+  if (o.do_regression) o.problem_type = "regression";
+  if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
+  problems.require(o.validation_split >= 0 && o.validation_split < 1,
+                   "--validation_split must be in [0, 1), or a percentage below 100", "validation_split");
+  problems.require(o.max_train_samples >= 0 && o.max_eval_samples >= 0,
+                   "--max_train_samples and --max_eval_samples must not be negative", "max_train_samples");
+  problems.require(o.training.token_loss.is_plain(),
+                   "--loss_type and --label_smoothing_factor are losses of language models; leave them out",
+                   "loss_type");
+  problems.require(o.training.neftune_noise_alpha == 0,
+                   "--neftune_noise_alpha is built for tessera sft only; leave it out", "neftune_noise_alpha");
+}
+
+}  // namespace
+
+ClassifyOptions::ClassifyOptions() {
+  adapter.use_peft_lora = false;
+  training.output_dir = "tessera_classify";
+  training.do_eval = true;
+}
+
+config::OptionTable classify_table(ClassifyOptions& o) {
+  config::OptionTable table("tessera classify", "fine-tunes a classifier of texts, fully sharded");
+  add_model(table, o);
+  add_data(table, o);
+  train::add_training_arguments(table, o.training);
+  add_job_flags(table, o, "Output");
+  return table;
+}
+
+std::optional<ClassifyOptions> parse_classify(const std::vector<std::string>& args, std::ostream& out) {
+  ClassifyOptions o;
+  config::OptionTable table = classify_table(o);
+  config::Problems problems;
+  if (table.parse(args, problems) == config::ParseResult::kHelp) {
+    out << table.help();
+    return std::nullopt;
+  }
+  check(o, problems);
+  check_job(o, table, names_of_all_class_metrics(), problems);
+  problems.throw_all();
+  o.notes = table.notes();
+  return o;
+}
+
+}  // namespace tessera::tasks
