@@ -16,17 +16,10 @@ namespace tessera::worker {
 
 const std::vector<Task>& tasks() {
   static const std::vector<Task> table = {
-      {"sft", tasks::sft},
-      {"seq2seq", tasks::seq2seq},
-      {"summarize", tasks::summarize},
-      {"classify", tasks::classify},
-      {"generate", tasks::generate},
-      {"verify", verify::verify},
-      {"merge", tasks::merge},
-      {"quantize", tasks::quantize},
-      {"init-model", tasks::init_model},
-      {"inspect", tasks::inspect},
-      {"export", tasks::export_checkpoint},
+      {"sft", tasks::sft},           {"seq2seq", tasks::seq2seq},          {"summarize", tasks::summarize},
+      {"classify", tasks::classify}, {"generate", tasks::generate},        {"verify", verify::verify},
+      {"merge", tasks::merge},       {"quantize", tasks::quantize},        {"init-model", tasks::init_model},
+      {"inspect", tasks::inspect},   {"export", tasks::export_checkpoint},
   };
   return table;
 }
