@@ -1,7 +1,7 @@
 # cmake --install: the two programs, and the library for find_package(tessera): public headers and the rooms below them.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
-set(library_rooms base tensor config families comm io optim nn quant models peft fsdp checkpoint)
+set(library_rooms base formats tensor config families comm io optim nn quant models peft fsdp checkpoint)
 list(TRANSFORM library_rooms PREPEND "tessera_" OUTPUT_VARIABLE library_targets)
 
 install(TARGETS tessera tessera-worker RUNTIME)

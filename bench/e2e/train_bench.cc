@@ -24,7 +24,7 @@
 #include "config/options.h"
 #include "e2e/memory_watch.h"
 #include "io/tensor_source.h"
-#include "nn/gemm.h"
+#include "nn/ops/gemm.h"
 #include "report/metrics.h"
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"

@@ -1,5 +1,5 @@
 #pragma once
-// How much memory gradients take while they are on their way between ranks: what fsdp/gradient_reducer.h allocates and
+// How much memory gradients take while they are on their way between ranks: what fsdp/grads/gradient_reducer.h allocates and
 // estimate/rank_memory.h foretells. Pure arithmetic.
 #include <cstdint>
 #include <vector>

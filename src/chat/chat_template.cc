@@ -1,8 +1,8 @@
 #include "chat/chat_template.h"
 
-#include "chat/methods.h"
-#include "chat/repr.h"
-#include "chat/template_error.h"
+#include "chat/jinja/methods.h"
+#include "chat/jinja/repr.h"
+#include "chat/jinja/template_error.h"
 
 namespace tessera::chat {
 namespace {

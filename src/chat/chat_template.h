@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "chat/template.h"
+#include "chat/jinja/template.h"
 
 namespace tessera::chat {
 

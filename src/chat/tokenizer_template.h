@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "chat/value.h"
+#include "chat/jinja/value.h"
 
 namespace tessera::chat {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "comm/connect_hosts.h"
+#include "comm/rendezvous/connect_hosts.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "chat/json.h"
-#include "chat/template_error.h"
+#include "chat/jinja/json.h"
+#include "chat/jinja/template_error.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {

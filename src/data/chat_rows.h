@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "chat/interpreter.h"
-#include "chat/value.h"
+#include "chat/jinja/interpreter.h"
+#include "chat/jinja/value.h"
 #include "data/row_source.h"
 #include "text/tokenizer.h"
 

@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "base/row_limit.h"
-#include "chat/json.h"
-#include "chat/template_error.h"
+#include "chat/jinja/json.h"
+#include "chat/jinja/template_error.h"
 #include "data/csv_reader.h"
 #include "data/mapped_text.h"
 #include "data/parquet/parquet_rows.h"

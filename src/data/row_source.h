@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "chat/value.h"
+#include "chat/jinja/value.h"
 
 namespace tessera::data {
 

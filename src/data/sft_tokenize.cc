@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "chat/chat_template.h"
-#include "chat/json.h"
-#include "chat/template_error.h"
+#include "chat/jinja/json.h"
+#include "chat/jinja/template_error.h"
 #include "data/chat_rows.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"

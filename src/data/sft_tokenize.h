@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "chat/template.h"
+#include "chat/jinja/template.h"
 #include "data/chat_rows.h"
 #include "data/row_source.h"
 #include "data/sft_dataset.h"

@@ -13,7 +13,7 @@
 
 #include "base/open_file.h"
 #include "base/row_limit.h"
-#include "chat/unicode.h"
+#include "chat/jinja/unicode.h"
 #include "data/csv_reader.h"
 #include "data/mapped_text.h"
 #include "tessera/base/error.h"

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/gguf.h"
+#include "formats/gguf.h"
 #include "base/open_file.h"
-#include "base/safetensors.h"
-#include "base/weight_index.h"
-#include "base/weight_names.h"
+#include "formats/safetensors.h"
+#include "formats/weight_index.h"
+#include "formats/weight_names.h"
 #include "families/config_reader.h"
 #include "families/families.h"
 #include "families/model_folder.h"

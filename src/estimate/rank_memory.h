@@ -22,7 +22,7 @@ struct ModelSizes {
   std::int64_t largest_unit_trainable = 0;
   std::int64_t looked_up = 0;     // of the root, trainable: tables of which a step reads some rows
   std::int64_t largest_leaf = 0;  // trainable, in one flat tensor
-  // Gradients on their way (fsdp/gradient_slots.h): the ring, and what has a slot of its own, the root's small
+  // Gradients on their way (fsdp/grads/gradient_slots.h): the ring, and what has a slot of its own, the root's small
   // parameters and a table that may be tied.
   std::int64_t ring = 0, root_rest = 0, tables_apart = 0;
   std::int64_t total() const { return trainable + frozen_mapped + frozen_cast; }

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "base/gguf.h"
+#include "formats/gguf.h"
 #include "base/open_file.h"
 #include "families/config_reader.h"
 #include "tessera/base/error.h"

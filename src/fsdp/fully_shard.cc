@@ -6,15 +6,15 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "fsdp/build_units.h"
-#include "fsdp/full_tensors.h"
-#include "fsdp/grad_norm.h"
-#include "fsdp/load_shards.h"
-#include "fsdp/precision.h"
-#include "fsdp/print_model.h"
-#include "fsdp/runtime.h"
-#include "fsdp/same_plan.h"
-#include "fsdp/wrap_classes.h"
+#include "fsdp/plan/build_units.h"
+#include "fsdp/params/full_tensors.h"
+#include "fsdp/grads/grad_norm.h"
+#include "fsdp/params/load_shards.h"
+#include "fsdp/params/precision.h"
+#include "fsdp/plan/print_model.h"
+#include "fsdp/runtime/runtime.h"
+#include "fsdp/plan/same_plan.h"
+#include "fsdp/plan/wrap_classes.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "base/gguf.h"
+#include "formats/gguf.h"
 #include "io/tensor_source.h"
 
 namespace tessera::io {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "base/open_file.h"
-#include "base/weight_index.h"
+#include "formats/weight_index.h"
 #include "io/safetensors_reader.h"
 #include "io/torch_file.h"
 #include "tessera/base/error.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/safetensors.h"
+#include "formats/safetensors.h"
 #include "io/safetensors_dtype.h"
 #include "tessera/base/error.h"
 

@@ -5,7 +5,7 @@
 #include "models/bert_model.h"
 #include "models/build_parts.h"
 #include "models/classification_loss.h"
-#include "nn/container.h"
+#include "nn/layers/container.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"

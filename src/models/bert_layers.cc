@@ -4,7 +4,7 @@
 
 #include "models/bert_relative.h"
 #include "models/build_parts.h"
-#include "nn/attention.h"
+#include "nn/ops/attention.h"
 
 namespace tessera::models {
 

@@ -7,8 +7,8 @@
 
 #include "families/bert_config.h"
 #include "families/blueprint.h"
-#include "nn/activation.h"
-#include "nn/sequence_rows.h"
+#include "nn/layers/activation.h"
+#include "nn/ops/sequence_rows.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/embedding.h"

@@ -4,7 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "models/build_parts.h"
-#include "nn/container.h"
+#include "nn/layers/container.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"

@@ -8,7 +8,7 @@
 
 #include <limits>
 
-#include "nn/dropout_ops.h"
+#include "nn/ops/dropout_ops.h"
 
 namespace tessera::models {
 

@@ -3,7 +3,7 @@
 // "relative_key" and "relative_key_query" have it.
 #include <ATen/core/Tensor.h>
 
-#include "nn/attention.h"
+#include "nn/ops/attention.h"
 #include "tessera/nn/embedding.h"
 
 namespace tessera::models {

@@ -11,8 +11,8 @@
 
 #include "models/build_parts.h"
 #include "models/decoder_cache.h"
-#include "nn/container.h"
-#include "nn/noise.h"
+#include "nn/layers/container.h"
+#include "nn/ops/noise.h"
 #include "tensor/device.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"

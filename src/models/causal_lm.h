@@ -7,7 +7,7 @@
 #include "models/decoder_layers.h"
 #include "models/model.h"
 #include "models/rotary_cache.h"
-#include "nn/lookup.h"
+#include "nn/ops/lookup.h"
 #include "tessera/nn/embedding.h"
 
 namespace tessera::models {

@@ -7,7 +7,7 @@
 
 #include "models/causal_lm.h"
 #include "models/mixture_of_experts.h"
-#include "nn/linear_cross_entropy.h"
+#include "nn/ops/linear_cross_entropy.h"
 
 namespace tessera::models {
 

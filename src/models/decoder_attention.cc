@@ -2,7 +2,7 @@
 #include <ATen/ops/index_copy.h>
 
 #include "models/decoder_layers.h"
-#include "nn/causal_attention.h"
+#include "nn/ops/causal_attention.h"
 
 namespace tessera::models {
 

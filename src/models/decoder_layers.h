@@ -6,9 +6,9 @@
 
 #include "families/blueprint.h"
 #include "families/decoder_config.h"
-#include "nn/activation.h"
-#include "nn/rotary.h"
-#include "nn/sequence_rows.h"
+#include "nn/layers/activation.h"
+#include "nn/ops/rotary.h"
+#include "nn/ops/sequence_rows.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/linear.h"

@@ -8,7 +8,7 @@
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "nn/container.h"
+#include "nn/layers/container.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 

@@ -9,7 +9,7 @@
 
 #include "families/classifier.h"
 #include "families/quantization.h"
-#include "nn/token_loss.h"
+#include "nn/ops/token_loss.h"
 #include "tensor/rng.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/linear.h"

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "nn/sequence_rows.h"
+#include "nn/ops/sequence_rows.h"
 
 namespace tessera::models {
 

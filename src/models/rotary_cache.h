@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "families/rotary_settings.h"
-#include "nn/rotary.h"
-#include "nn/sequence_rows.h"
+#include "nn/ops/rotary.h"
+#include "nn/ops/sequence_rows.h"
 
 namespace tessera::models {
 

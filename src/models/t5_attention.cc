@@ -3,7 +3,7 @@
 #include "models/build_parts.h"
 #include "models/relative_position.h"
 #include "models/t5_layers.h"
-#include "nn/attention.h"
+#include "nn/ops/attention.h"
 #include "tensor/rng.h"
 
 namespace tessera::models {

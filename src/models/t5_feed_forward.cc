@@ -2,8 +2,8 @@
 
 #include "models/build_parts.h"
 #include "models/t5_layers.h"
-#include "nn/dropout_ops.h"
-#include "nn/remake.h"
+#include "nn/ops/dropout_ops.h"
+#include "nn/ops/remake.h"
 
 namespace tessera::models {
 

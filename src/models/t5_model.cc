@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "models/build_parts.h"
-#include "nn/linear_cross_entropy.h"
+#include "nn/ops/linear_cross_entropy.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"

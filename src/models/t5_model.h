@@ -5,7 +5,7 @@
 #include "models/model.h"
 #include "models/padding.h"
 #include "models/t5_stack.h"
-#include "nn/lookup.h"
+#include "nn/ops/lookup.h"
 
 namespace tessera::models {
 

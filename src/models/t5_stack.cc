@@ -1,6 +1,6 @@
 #include "models/t5_stack.h"
 
-#include "nn/container.h"
+#include "nn/layers/container.h"
 
 namespace tessera::models {
 

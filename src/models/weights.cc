@@ -1,6 +1,6 @@
 #include <set>
 
-#include "base/weight_names.h"
+#include "formats/weight_names.h"
 #include "io/tensor_source.h"
 #include "models/model.h"
 #include "models/names_in_files.h"

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/mm.h>
 
-#include "nn/container.h"
-#include "nn/dora.h"
+#include "nn/layers/container.h"
+#include "nn/ops/dora.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::peft {

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/linear.h>
 
-#include "nn/dropout_ops.h"
-#include "nn/lookup.h"
+#include "nn/ops/dropout_ops.h"
+#include "nn/ops/lookup.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/init.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "nn/lora_linear.h"
+#include "nn/ops/lora_linear.h"
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/linear.h"
 

@@ -4,7 +4,7 @@
 
 #include "families/config_reader.h"
 #include "models/gguf_model.h"
-#include "nn/container.h"
+#include "nn/layers/container.h"
 #include "peft/virtual_tokens.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"

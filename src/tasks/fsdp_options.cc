@@ -2,7 +2,7 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "comm/rank_environment.h"
+#include "comm/rendezvous/rank_environment.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {

@@ -6,7 +6,7 @@
 #include "base/line_reader.h"
 #include "base/open_file.h"
 #include "chat/chat_template.h"
-#include "chat/json.h"
+#include "chat/jinja/json.h"
 #include "chat/tokenizer_template.h"
 #include "tasks/generate.h"
 #include "tessera/base/error.h"

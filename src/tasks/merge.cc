@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <ostream>
 
-#include "base/gguf.h"
+#include "formats/gguf.h"
 #include "checkpoint/pretrained.h"
 #include "config/options.h"
 #include "families/config_reader.h"

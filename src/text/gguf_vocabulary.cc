@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "base/gguf.h"
+#include "formats/gguf.h"
 #include "tessera/base/error.h"
 #include "text/gguf_tokenizer.h"
 

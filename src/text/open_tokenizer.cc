@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "base/gguf.h"
+#include "formats/gguf.h"
 #include "base/open_file.h"
 #include "tessera/base/error.h"
 #include "text/convert.h"

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <iostream>
 
-#include "comm/rank_environment.h"
+#include "comm/rendezvous/rank_environment.h"
 
 namespace tessera::train {
 namespace {

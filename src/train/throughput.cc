@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "nn/gemm.h"
+#include "nn/ops/gemm.h"
 #include "train/trainer.h"
 
 namespace tessera::train {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "config/options.h"
-#include "nn/token_loss.h"
+#include "nn/ops/token_loss.h"
 #include "train/checkpoint_options.h"
 #include "train/trainer.h"
 

@@ -1,6 +1,6 @@
 // Any bytes as a JSONL file of chat rows: an error that names the row, or messages that a template takes.
 #include "chat/chat_template.h"
-#include "chat/template_error.h"
+#include "chat/jinja/template_error.h"
 #include "data/chat_rows.h"
 #include "data/sft_tokenize.h"
 #include "tessera/base/error.h"

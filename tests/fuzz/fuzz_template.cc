@@ -1,6 +1,6 @@
 // Any bytes as a chat template: an error, or a text, in bounded time and memory.
 #include "chat/chat_template.h"
-#include "chat/json.h"
+#include "chat/jinja/json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera::chat;

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "nn/lora_linear.h"
+#include "nn/ops/lora_linear.h"
 #include "support/int8_codec.h"
 #include "support/small_net.h"
 #include "tessera/nn/packed_weight.h"

@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "base/row_limit.h"
-#include "chat/json.h"
+#include "chat/jinja/json.h"
 #include "io/input_file.h"
 #include "tessera/base/error.h"
 

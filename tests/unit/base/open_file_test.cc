@@ -14,10 +14,10 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/gguf.h"
+#include "formats/gguf.h"
 #include "base/held_name.h"
-#include "base/safetensors.h"
-#include "base/weight_index.h"
+#include "formats/safetensors.h"
+#include "formats/weight_index.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
 

@@ -1,5 +1,5 @@
 // What a rendering may cost: every filter, test, method, operator, function and tag is charged for what it does.
-#include "chat/budget.h"
+#include "chat/jinja/budget.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -7,13 +7,13 @@
 #include <ctime>
 #include <set>
 
-#include "chat/filters.h"
-#include "chat/globals.h"
-#include "chat/interpreter.h"
-#include "chat/methods.h"
-#include "chat/parser.h"
-#include "chat/template.h"
-#include "chat/tests.h"
+#include "chat/jinja/filters.h"
+#include "chat/jinja/globals.h"
+#include "chat/jinja/interpreter.h"
+#include "chat/jinja/methods.h"
+#include "chat/jinja/parser.h"
+#include "chat/jinja/template.h"
+#include "chat/jinja/tests.h"
 
 namespace tessera::chat {
 namespace {

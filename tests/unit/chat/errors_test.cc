@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "chat/chat_template.h"
-#include "chat/json.h"
-#include "chat/template.h"
+#include "chat/jinja/json.h"
+#include "chat/jinja/template.h"
 
 namespace tessera::chat {
 namespace {

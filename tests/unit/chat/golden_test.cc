@@ -5,9 +5,9 @@
 
 #include "base/file.h"
 #include "chat/chat_template.h"
-#include "chat/json.h"
-#include "chat/repr.h"
-#include "chat/template.h"
+#include "chat/jinja/json.h"
+#include "chat/jinja/repr.h"
+#include "chat/jinja/template.h"
 
 namespace tessera::chat {
 namespace {

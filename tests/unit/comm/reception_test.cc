@@ -1,5 +1,5 @@
 // Calls between ranks beside strangers that call, too.
-#include "comm/reception.h"
+#include "comm/rendezvous/reception.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,8 +1,8 @@
-#include "comm/secret.h"
+#include "comm/rendezvous/secret.h"
 
 #include <gtest/gtest.h>
 
-#include "comm/card.h"
+#include "comm/rendezvous/card.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {

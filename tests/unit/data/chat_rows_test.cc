@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "chat/chat_template.h"
-#include "chat/json.h"
+#include "chat/jinja/json.h"
 #include "data/chat_rows.h"
 #include "text/tokenizer.h"
 

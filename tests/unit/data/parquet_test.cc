@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "chat/json.h"
+#include "chat/jinja/json.h"
 #include "data/row_source.h"
 #include "tessera/base/error.h"
 

@@ -5,8 +5,8 @@
 #include <fstream>
 
 #include "base/file.h"
-#include "chat/json.h"
-#include "chat/runtime.h"
+#include "chat/jinja/json.h"
+#include "chat/jinja/runtime.h"
 #include "data/pack.h"
 #include "data/sft_dataset.h"
 #include "text/tokenizer.h"

@@ -1,7 +1,7 @@
 // Exact numbers of collectives and bytes, by strategy.
 #include <gtest/gtest.h>
 
-#include "fsdp/flat_layout.h"
+#include "fsdp/plan/flat_layout.h"
 #include "support/train_small_net.h"
 
 namespace tessera::fsdp {

@@ -1,4 +1,4 @@
-#include "fsdp/flat_layout.h"
+#include "fsdp/plan/flat_layout.h"
 
 #include <gtest/gtest.h>
 

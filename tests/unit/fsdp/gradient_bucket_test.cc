@@ -1,4 +1,4 @@
-#include "fsdp/gradient_bucket.h"
+#include "fsdp/grads/gradient_bucket.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

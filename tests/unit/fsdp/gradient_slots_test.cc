@@ -1,4 +1,4 @@
-#include "fsdp/gradient_slots.h"
+#include "fsdp/grads/gradient_slots.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Sharded inside groups of ranks, replicated across groups.
 #include <gtest/gtest.h>
 
-#include "fsdp/mesh.h"
+#include "fsdp/plan/mesh.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/grad_scaler.h"

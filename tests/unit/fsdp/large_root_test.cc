@@ -1,8 +1,8 @@
 // Large parameters of the root: reduced by themselves, their gradients written in place.
 #include <gtest/gtest.h>
 
-#include "nn/linear_cross_entropy.h"
-#include "nn/lookup.h"
+#include "nn/ops/linear_cross_entropy.h"
+#include "nn/ops/lookup.h"
 #include "support/compare.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"

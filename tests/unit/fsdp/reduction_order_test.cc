@@ -1,4 +1,4 @@
-#include "fsdp/reduction_order.h"
+#include "fsdp/grads/reduction_order.h"
 
 #include <gtest/gtest.h>
 

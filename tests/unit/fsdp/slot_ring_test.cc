@@ -1,4 +1,4 @@
-#include "fsdp/slot_ring.h"
+#include "fsdp/grads/slot_ring.h"
 
 #include <gtest/gtest.h>
 

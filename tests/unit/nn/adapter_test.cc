@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "nn/dora.h"
-#include "nn/lora_linear.h"
+#include "nn/ops/dora.h"
+#include "nn/ops/lora_linear.h"
 #include "support/compare.h"
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/init.h"

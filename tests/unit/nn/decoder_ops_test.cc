@@ -4,12 +4,12 @@
 
 #include <numeric>
 
-#include "nn/activation.h"
-#include "nn/causal_attention.h"
-#include "nn/linear_cross_entropy.h"
-#include "nn/pair_products.h"
-#include "nn/rms_norm.h"
-#include "nn/rotary.h"
+#include "nn/layers/activation.h"
+#include "nn/ops/causal_attention.h"
+#include "nn/ops/linear_cross_entropy.h"
+#include "nn/kernels/pair_products.h"
+#include "nn/ops/rms_norm.h"
+#include "nn/ops/rotary.h"
 #include "support/compare.h"
 #include "tensor/rng.h"
 #include "unit/nn/same_gradients.h"

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "nn/attention.h"
-#include "nn/dropout_ops.h"
-#include "nn/linear_cross_entropy.h"
-#include "nn/lora_linear.h"
-#include "nn/rms_norm.h"
+#include "nn/ops/attention.h"
+#include "nn/ops/dropout_ops.h"
+#include "nn/ops/linear_cross_entropy.h"
+#include "nn/ops/lora_linear.h"
+#include "nn/ops/rms_norm.h"
 #include "support/compare.h"
 #include "tensor/rng.h"
 #include "tessera/nn/dropout.h"

@@ -1,4 +1,4 @@
-#include "nn/gemm.h"
+#include "nn/ops/gemm.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "nn/kernels.h"
-#include "nn/panel_product.h"
+#include "nn/kernels/kernels.h"
+#include "nn/kernels/panel_product.h"
 
 namespace tessera::nn {
 namespace {

@@ -1,10 +1,10 @@
-#include "nn/low_rank.h"
+#include "nn/ops/low_rank.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "nn/gemm.h"
-#include "nn/pair_products.h"
+#include "nn/ops/gemm.h"
+#include "nn/kernels/pair_products.h"
 
 namespace tessera::nn {
 namespace {

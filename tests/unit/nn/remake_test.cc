@@ -1,16 +1,16 @@
 // Inputs that are computed again in backward: the same bits as inputs that are kept, and no memory of theirs.
-#include "nn/remake.h"
+#include "nn/ops/remake.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>
 
-#include "nn/activation.h"
-#include "nn/dropout_ops.h"
-#include "nn/gemm.h"
-#include "nn/lora_linear.h"
-#include "nn/rms_norm.h"
+#include "nn/layers/activation.h"
+#include "nn/ops/dropout_ops.h"
+#include "nn/ops/gemm.h"
+#include "nn/ops/lora_linear.h"
+#include "nn/ops/rms_norm.h"
 #include "tensor/rng.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/init.h"

@@ -5,11 +5,11 @@
 #include <functional>
 #include <numeric>
 
-#include "nn/attention.h"
-#include "nn/causal_attention.h"
-#include "nn/dropout_ops.h"
-#include "nn/lora_linear.h"
-#include "nn/noise.h"
+#include "nn/ops/attention.h"
+#include "nn/ops/causal_attention.h"
+#include "nn/ops/dropout_ops.h"
+#include "nn/ops/lora_linear.h"
+#include "nn/ops/noise.h"
 #include "tensor/rng.h"
 
 namespace tessera::nn {

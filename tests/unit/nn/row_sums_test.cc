@@ -1,4 +1,4 @@
-#include "nn/row_sums.h"
+#include "nn/kernels/row_sums.h"
 
 #include <gtest/gtest.h>
 

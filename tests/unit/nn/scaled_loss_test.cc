@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "nn/linear_cross_entropy.h"
+#include "nn/ops/linear_cross_entropy.h"
 #include "support/compare.h"
 
 namespace tessera::nn {

@@ -1,6 +1,6 @@
 // Label smoothing and dynamic fine-tuning, against transformers and TRL (tests/data/token_loss/make.py), in the fused
 // operation and in libtorch's.
-#include "nn/token_loss.h"
+#include "nn/ops/token_loss.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "nn/linear_cross_entropy.h"
+#include "nn/ops/linear_cross_entropy.h"
 #include "support/compare.h"
 
 namespace tessera::nn {

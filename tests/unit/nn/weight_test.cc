@@ -6,8 +6,8 @@
 
 #include <functional>
 
-#include "nn/gemm.h"
-#include "nn/lora_linear.h"
+#include "nn/ops/gemm.h"
+#include "nn/ops/lora_linear.h"
 #include "support/fake_device.h"
 #include "support/int8_codec.h"
 #include "tessera/nn/init.h"

@@ -1,0 +1,209 @@
+#include "comm/hosts/hosts_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+/// Added to the timeout between hosts, twice to that for a neighbour's data: whoever waits for a rank of its own host
+/// knows best which one is missing, and speaks first.
+std::chrono::milliseconds grace_of(std::chrono::milliseconds timeout) {
+  return std::min<std::chrono::milliseconds>(timeout / 4, std::chrono::seconds(2));
+}
+
+}  // namespace
+
+HostsCommunicator::HostsCommunicator(std::shared_ptr<Network> network, std::shared_ptr<GroupCommunicator> local,
+                                     Hosts hosts, int host, std::string name)
+    : network_(std::move(network)),
+      local_(std::move(local)),
+      hosts_(std::move(hosts)),
+      host_(host),
+      name_(std::move(name)) {
+  const auto timeout = group().timeout();
+  const auto grace = grace_of(timeout);
+  const int lane = local_->rank();
+  if (lane < hosts_.lanes()) {
+    std::vector<Wire::Peer> peers(static_cast<std::size_t>(hosts_.count()));
+    for (int h = 0; h < hosts_.count(); ++h) {
+      if (h == host_) continue;
+      Wire::Peer& peer = peers[static_cast<std::size_t>(h)];
+      peer.rank = hosts_.members(h)[static_cast<std::size_t>(lane)];
+      peer.connection = network_->open(peer.rank, name_);
+    }
+    wire_ = std::make_unique<Wire>(group(), std::move(peers), timeout + grace);
+  }
+  Group::Network serving{.meanwhile = {}, .tell_failure = {}, .data_grace = 2 * grace};
+  if (wire_) {
+    serving.meanwhile = [this] { return wire_->progress(); };
+    serving.tell_failure = [this](int rank, const std::string& why) { wire_->announce_failure(rank, why); };
+  }
+  group().serve_network(std::move(serving));
+}
+
+HostsCommunicator::~HostsCommunicator() {
+  local_->queue().stop();  // what it runs uses the wire
+  group().serve_network({});
+}
+
+std::unique_ptr<Work> HostsCommunicator::submit(const Announcement& announcement, std::function<void()> run,
+                                                Progress progress) {
+  auto whole_run = [this, announcement, run = std::move(run)] {
+    if (wire_) wire_->begin(announcement);
+    run();
+    wire_done();
+  };
+  return local_->submit(announcement, std::move(whole_run), progress, shared_from_this());
+}
+
+void HostsCommunicator::submit_and_wait(const Announcement& announcement, std::function<void()> run) {
+  submit(announcement, std::move(run), Progress::kWhenWaited)->wait();
+}
+
+void HostsCommunicator::gather_inside(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths) {
+  std::vector<Flow> flows;
+  for (const std::int64_t length : lengths) {
+    flows.push_back(whole(length, out));
+    if (out != nullptr) out += length;
+  }
+  stream(group(), own, flows);
+}
+
+// Every lane has its piece of `data`; afterwards every rank of this host has all of it.
+void HostsCommunicator::share_lanes(std::byte* data, std::int64_t bytes) {
+  if (group().size() == 1) return;
+  std::vector<Flow> flows(static_cast<std::size_t>(group().size()));
+  const auto pieces = equal_slices(bytes, hosts_.lanes());
+  for (std::size_t k = 0; k < pieces.size(); ++k) flows[k] = whole(pieces[k].count, data + pieces[k].begin);
+  stream(group(), flows[static_cast<std::size_t>(group().rank())].out, flows);
+}
+
+// Every rank of host h has block h; afterwards every rank has all blocks.
+void HostsCommunicator::exchange_blocks(const Blocks& blocks) {
+  const auto piece = [&](int h) {
+    const Slice slice = equal_slices(blocks.length(h), hosts_.lanes())[static_cast<std::size_t>(group().rank())];
+    return Slice{blocks.begin(h) + slice.begin, slice.count};
+  };
+  if (is_lane()) {
+    std::vector<std::uint64_t> awaited(static_cast<std::size_t>(hosts_.count()));
+    const Slice own = piece(host_);
+    for (int h = 0; h < hosts_.count(); ++h) {
+      if (h == host_) continue;
+      const Slice theirs = piece(h);
+      if (own.count > 0) wire_->send(h, blocks.data + own.begin, own.count);
+      if (theirs.count > 0)
+        awaited[static_cast<std::size_t>(h)] = wire_->receive(h, blocks.data + theirs.begin, theirs.count);
+    }
+    for (int h = 0; h < hosts_.count(); ++h) {
+      if (h != host_) wire_->wait_received(h, awaited[static_cast<std::size_t>(h)]);
+    }
+  }
+  for (int h = 0; h < hosts_.count(); ++h) {
+    if (h != host_) share_lanes(blocks.data + blocks.begin(h), blocks.length(h));
+  }
+}
+
+// Rank src has `data`; afterwards every rank has it.
+void HostsCommunicator::spread(std::byte* data, std::int64_t bytes, int src) {
+  const int from = hosts_.host_of(src);
+  if (from == host_) {
+    std::vector<std::int64_t> lengths(static_cast<std::size_t>(group().size()));
+    lengths[static_cast<std::size_t>(src - hosts_.first(host_))] = bytes;
+    gather_inside(data, data, lengths);
+  }
+  if (is_lane()) {
+    const Slice piece = equal_slices(bytes, hosts_.lanes())[static_cast<std::size_t>(group().rank())];
+    for (int h = 0; from == host_ && piece.count > 0 && h < hosts_.count(); ++h) {
+      if (h != host_) wire_->send(h, data + piece.begin, piece.count);
+    }
+    if (from != host_ && piece.count > 0)
+      wire_->wait_received(from, wire_->receive(from, data + piece.begin, piece.count));
+  }
+  if (group().rank() == 0) {  // src has nothing to wait for but this: that the others do the same
+    for (int h = 0; h < hosts_.count(); ++h) {
+      if (from == host_ && h != host_) wire_->receive(h, nullptr, 0);
+    }
+    if (from != host_) wire_->send(from, nullptr, 0);
+    wire_->wait_all();
+  }
+  if (from != host_) share_lanes(data, bytes);
+}
+
+std::unique_ptr<Work> HostsCommunicator::all_gather(at::Tensor out, at::Tensor in) {
+  arguments().check_all_gather(out, in);
+  return submit(tensor_announcement(Op::kAllGather, in), [this, out, in] {
+    const auto bytes = static_cast<std::int64_t>(in.nbytes());
+    if (bytes == 0) return;
+    Blocks blocks{bytes_of(out), {}};
+    for (int h = 0; h < hosts_.count(); ++h) blocks.ends.push_back(hosts_.first(h + 1) * bytes);
+    gather_inside(bytes_of(in), blocks.data + blocks.begin(host_),
+                  std::vector<std::int64_t>(static_cast<std::size_t>(group().size()), bytes));
+    exchange_blocks(blocks);
+  });
+}
+
+std::unique_ptr<Work> HostsCommunicator::broadcast(at::Tensor t, int src) {
+  arguments().check_broadcast(t, src);
+  return submit(tensor_announcement(Op::kBroadcast, t, src), [this, t, src] {
+    if (t.numel() > 0) spread(bytes_of(t), static_cast<std::int64_t>(t.nbytes()), src);
+  });
+}
+
+void HostsCommunicator::barrier() {
+  submit_and_wait({Op::kBarrier}, [this] {
+    std::byte token{};
+    if (group().rank() == 0) {
+      for (int h = 0; h < hosts_.count(); ++h) {
+        if (h == host_) continue;
+        wire_->send(h, &token, 0);
+        wire_->receive(h, &token, 0);
+      }
+      wire_->wait_all();
+    }
+    std::vector<Flow> flows(static_cast<std::size_t>(group().size()));
+    flows[0] = whole(1, &token);
+    stream(group(), &token, flows);
+  });
+}
+
+std::shared_ptr<Communicator> HostsCommunicator::split(int color) {
+  std::vector<std::int64_t> colors;
+  submit_and_wait({Op::kSplit, -1, 0, 0, 0, color}, [&] { colors = all_sizes(); });
+  std::vector<std::vector<int>> members;
+  int host = -1;
+  for (int h = 0; h < hosts_.count(); ++h) {
+    std::vector<int> chosen;
+    for (int r = hosts_.first(h); r < hosts_.first(h + 1); ++r) {
+      if (colors[static_cast<std::size_t>(r)] == color)
+        chosen.push_back(hosts_.members(h)[static_cast<std::size_t>(r - hosts_.first(h))]);
+    }
+    if (chosen.empty()) continue;
+    if (h == host_) host = static_cast<int>(members.size());
+    members.push_back(std::move(chosen));
+  }
+  auto local = std::static_pointer_cast<GroupCommunicator>(local_->split(color));
+  if (members.size() == 1) return local;
+  return std::make_shared<HostsCommunicator>(network_, std::move(local), Hosts(std::move(members)), host,
+                                             fmt::format("{}/{}:{}", name_, splits_++, color));
+}
+
+std::shared_ptr<SharedRegion> HostsCommunicator::map_shared(std::int64_t size_bytes) {
+  if (size_bytes < 0) arguments().reject(Op::kMapShared, fmt::format("{} bytes", size_bytes));
+  return nullptr;
+}
+
+std::unique_ptr<Work> HostsCommunicator::reduce_shared(at::Tensor out, std::vector<at::Tensor> inputs,
+                                                       ReduceOptions options) {
+  constexpr Op kOp = Op::kReduceShared;
+  if (inputs.size() != static_cast<std::size_t>(size())) {
+    arguments().reject(kOp, fmt::format("needs one input for each of {} ranks, got {}", size(), inputs.size()));
+  }
+  arguments().check_sum(kOp, out, inputs[0].scalar_type(), options);
+  arguments().reject(kOp, "ranks on several hosts have no memory of map_shared(); use reduce_scatter");
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,80 @@
+#include "comm/hosts/network.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <system_error>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kRefusedLong{5};  // a listener that is overrun by strangers turns ranks away, too
+constexpr useconds_t kCallAgainMicroseconds = 50'000;
+
+/// FNV-1a: the same on every host.
+std::uint64_t hash_of(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key,
+                 std::chrono::milliseconds timeout)
+    : reception_(std::move(listener), rank, key),
+      peers_(std::move(peers)),
+      rank_(rank),
+      key_(std::move(key)),
+      timeout_(timeout) {}
+
+// The rank with the higher number calls. It waits only for ranks with lower ones, and these take calls while they wait
+// for theirs; so they do not wait for each other in a circle.
+Connection Network::open(int peer, const std::string& name) {
+  const Deadline deadline = steady_clock::now() + timeout_;
+  const bool calls = rank_ > peer;
+  Call what{hash_of(name), calls ? rank_ : peer, calls ? peer : rank_};
+  try {
+    Connection connection;
+    for (const Purpose purpose : {Purpose::kData, Purpose::kLife}) {
+      what.purpose = purpose;
+      Descriptor& socket = purpose == Purpose::kData ? connection.data : connection.life;
+      socket = calls ? call(what, deadline) : reception_.await(what, deadline);
+    }
+    keep_alive(connection.life);
+    return connection;
+  } catch (const std::system_error& error) {
+    const Endpoint& place = peers_[static_cast<std::size_t>(peer)];
+    throw CommError(
+        fmt::format("rank {}: connect: no connection with rank {}, which listens at {} port {}: {}. Hosts must be able "
+                    "to reach each other at any port; look at that rank's output, too.",
+                    rank_, peer, place.address, place.port, error.what()),
+        peer, "connect", 0);
+  }
+}
+
+Descriptor Network::call(const Call& call, Deadline deadline) const {
+  std::optional<Deadline> patience;
+  while (true) {
+    Descriptor socket = connect_before(peers_[static_cast<std::size_t>(call.to)], deadline);
+    try {
+      introduce(socket, call, key_, deadline);
+      return socket;
+    } catch (const std::system_error& error) {
+      const bool turned_away = error.code() == std::errc::connection_reset || error.code() == std::errc::broken_pipe;
+      const auto now = steady_clock::now();
+      if (!patience) patience = std::min<Deadline>(deadline, now + kRefusedLong);
+      if (!turned_away || now >= *patience) throw;
+    }
+    ::usleep(kCallAgainMicroseconds);
+  }
+}
+
+}  // namespace tessera::comm

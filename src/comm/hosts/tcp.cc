@@ -1,0 +1,218 @@
+#include "comm/hosts/tcp.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+
+namespace tessera::comm {
+namespace {
+
+constexpr int kSocketFlags = SOCK_CLOEXEC | SOCK_NONBLOCK;
+constexpr int kBacklog = 1024;
+constexpr useconds_t kConnectRetryMicroseconds = 50'000;
+
+[[noreturn]] void fail_with_errno(const std::string& what, int error = errno) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+/// False at the deadline.
+bool wait_for(int fd, short events, Deadline deadline) {
+  pollfd waiting{fd, events, 0};
+  int ready = 0;
+  while ((ready = ::poll(&waiting, 1, milliseconds_until(deadline))) < 0 && errno == EINTR) continue;
+  return ready > 0;
+}
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+Addresses look_up(const Endpoint& peer, int socket_type) {
+  addrinfo hints{};
+  hints.ai_socktype = socket_type;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(peer.address.c_str(), std::to_string(peer.port).c_str(), &hints, &found);
+  if (error != 0) {
+    fail_with_errno(fmt::format("the address '{}' ({})", peer.address, ::gai_strerror(error)),
+                    error == EAI_SYSTEM ? errno : EHOSTUNREACH);
+  }
+  return {found, &::freeaddrinfo};
+}
+
+std::string numeric(const sockaddr* address, socklen_t size) {
+  char text[NI_MAXHOST];
+  if (::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) fail_with_errno("an address");
+  return text;
+}
+
+void set_option(const Descriptor& socket, int level, int option, int value) {
+  if (::setsockopt(socket.get(), level, option, &value, sizeof(value)) != 0) fail_with_errno("setsockopt");
+}
+
+Descriptor open_socket(int family) {
+  return Descriptor(::socket(family, SOCK_STREAM | kSocketFlags, 0));
+}
+
+/// 0 when it is connected, else the reason.
+int try_to_connect(const Descriptor& socket, const addrinfo& address, Deadline deadline) {
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!wait_for(socket.get(), POLLOUT, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+}  // namespace
+
+int milliseconds_until(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+}
+
+Listener listen_at(const Endpoint& place) {
+  const bool everywhere = place.address.empty(), has_ipv6 = open_socket(AF_INET6).get() >= 0;
+  // The IPv6 wildcard takes IPv4, too.
+  const Addresses addresses =
+      look_up({everywhere ? (has_ipv6 ? "::" : "0.0.0.0") : place.address, place.port}, SOCK_STREAM);
+  Listener result{open_socket(addresses->ai_family), 0};
+  if (result.socket.get() < 0) fail_with_errno("listening for other hosts");
+  if (everywhere && has_ipv6) set_option(result.socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (place.port != 0) set_option(result.socket, SOL_SOCKET, SO_REUSEADDR, 1);  // past connections are no hindrance
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::bind(result.socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      ::listen(result.socket.get(), kBacklog) != 0 ||
+      ::getsockname(result.socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    fail_with_errno(fmt::format("listening at {} port {}", everywhere ? "all addresses" : place.address, place.port));
+  }
+  // The port lies at the same place in both families.
+  result.port = ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  return result;
+}
+
+Descriptor accept_waiting(const Listener& listener) {
+  Descriptor socket(::accept4(listener.socket.get(), nullptr, nullptr, kSocketFlags));
+  if (socket.get() >= 0) set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  return socket;
+}
+
+Descriptor connect_before(const Endpoint& peer, Deadline deadline) {
+  while (true) {
+    const Addresses addresses = look_up(peer, SOCK_STREAM);
+    int error = 0;
+    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+      Descriptor socket = open_socket(a->ai_family);
+      if (socket.get() < 0) continue;
+      error = try_to_connect(socket, *a, deadline);
+      if (error != 0) continue;
+      set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+      return socket;
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      fail_with_errno(fmt::format("connecting to {} port {}", peer.address, peer.port), error);
+    }
+    ::usleep(kConnectRetryMicroseconds);
+  }
+}
+
+std::string address_towards(const Endpoint& peer) {
+  const Addresses addresses = look_up(peer, SOCK_DGRAM);
+  std::string found;
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    const Descriptor socket(::socket(a->ai_family, SOCK_DGRAM | kSocketFlags, 0));
+    // Connecting a datagram socket sends nothing; it chooses the route.
+    if (socket.get() < 0 || ::connect(socket.get(), a->ai_addr, a->ai_addrlen) != 0) continue;
+    sockaddr_storage own{};
+    socklen_t size = sizeof(own);
+    auto* generic = reinterpret_cast<sockaddr*>(&own);
+    if (::getsockname(socket.get(), generic, &size) != 0) continue;
+    if (found.empty() || a->ai_family == AF_INET) found = numeric(generic, size);
+    if (a->ai_family == AF_INET) break;
+  }
+  if (found.empty()) fail_with_errno(fmt::format("no route to '{}'", peer.address), EHOSTUNREACH);
+  return found;
+}
+
+std::string listening_address(const Endpoint& meeting_place) {
+  const std::string own = address_towards(meeting_place);
+  const bool same_elsewhere = meeting_place.address == "localhost" || is_numeric_address(meeting_place.address);
+  return is_loopback(own) && !same_elsewhere ? "" : own;
+}
+
+std::string peer_address(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (::getpeername(socket.get(), generic, &size) != 0) fail_with_errno("the other end's address");
+  return numeric(generic, size);
+}
+
+bool is_numeric_address(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  if (address.empty() || ::getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) return false;
+  ::freeaddrinfo(found);
+  return true;
+}
+
+std::string resolve(const std::string& name) {
+  const Addresses addresses = look_up({name, 0}, SOCK_STREAM);
+  return numeric(addresses->ai_addr, addresses->ai_addrlen);
+}
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
+void keep_alive(const Descriptor& socket) {
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+void send_all(const Descriptor& socket, const void* data, std::size_t size, Deadline deadline) {
+  const auto* bytes = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t n = ::send(socket.get(), bytes, size, MSG_NOSIGNAL);
+    if (n > 0) {
+      bytes += n;
+      size -= static_cast<std::size_t>(n);
+    } else if (errno == EAGAIN) {
+      if (!wait_for(socket.get(), POLLOUT, deadline)) fail_with_errno("sending", ETIMEDOUT);
+    } else if (errno != EINTR) {
+      fail_with_errno("sending");
+    }
+  }
+}
+
+void receive_all(const Descriptor& socket, void* data, std::size_t size, Deadline deadline) {
+  auto* bytes = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t n = ::recv(socket.get(), bytes, size, 0);
+    if (n > 0) {
+      bytes += n;
+      size -= static_cast<std::size_t>(n);
+    } else if (n == 0) {
+      fail_with_errno("receiving", ECONNRESET);
+    } else if (errno == EAGAIN) {
+      if (!wait_for(socket.get(), POLLIN, deadline)) fail_with_errno("receiving", ETIMEDOUT);
+    } else if (errno != EINTR) {
+      fail_with_errno("receiving");
+    }
+  }
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,53 @@
+#pragma once
+// TCP connections to ranks on other hosts. Numeric addresses are IPv4 or IPv6; sockets are non-blocking.
+#include <chrono>
+#include <string>
+
+#include "comm/shm/fd_socket.h"
+
+namespace tessera::comm {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+struct Endpoint {
+  std::string address;  // numeric, or a name
+  int port = 0;
+};
+
+struct Listener {
+  Descriptor socket;
+  int port = 0;  // chosen by the system
+};
+/// At this numeric address ("": all of this host's), at any port (0) or this one. Throws std::system_error, as all here
+/// do.
+Listener listen_at(const Endpoint& place);
+
+/// The next connection that is waiting, or none (get() == -1).
+Descriptor accept_waiting(const Listener& listener);
+
+/// Connects; tries again while nobody listens there, until `deadline`.
+Descriptor connect_before(const Endpoint& peer, Deadline deadline);
+
+/// This host's address on the way to `peer`; of two families IPv4.
+std::string address_towards(const Endpoint& peer);
+/// Where a rank listens that the others find by way of `meeting_place`: at its address on the way there. At all of them
+/// ("") where the name of the meeting place leads to the loopback here, but not elsewhere: it is the name of this host.
+std::string listening_address(const Endpoint& meeting_place);
+/// The numeric address at the other end.
+std::string peer_address(const Descriptor& socket);
+/// The numeric address of a name.
+std::string resolve(const std::string& name);
+bool is_numeric_address(const std::string& address);
+bool is_loopback(const std::string& numeric_address);
+
+/// What poll() wants.
+int milliseconds_until(Deadline deadline);
+
+/// A connection on which nothing is on its way breaks within some seconds after the other host has gone without a word.
+void keep_alive(const Descriptor& socket);
+
+/// All of it, or std::system_error when the deadline passes or the connection breaks.
+void send_all(const Descriptor& socket, const void* data, std::size_t size, Deadline deadline);
+void receive_all(const Descriptor& socket, void* data, std::size_t size, Deadline deadline);
+
+}  // namespace tessera::comm

@@ -1,0 +1,139 @@
+#include "comm/rendezvous/connect_hosts.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/cpu_quota.h"
+#include "comm/rendezvous/card.h"
+#include "comm/rendezvous/exchange.h"
+#include "comm/hosts/hosts_communicator.h"
+#include "comm/rendezvous/own_host.h"
+#include "comm/shm/shm_host.h"
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+
+void share_cores(int cores, int ranks) {
+  if (!variable("OMP_NUM_THREADS").empty()) return;
+  const int quota = cpu_quota();
+  if (quota > 0) cores = std::min(cores, quota);
+  at::set_num_threads(std::clamp(cores / ranks, 1, at::get_num_threads()));
+}
+
+namespace {
+
+constexpr int kDefaultPort = 29500;   // torchrun's
+constexpr int kMaxRanksOfHost = 250;  // descriptors in one message
+
+Endpoint master(const RankEnvironment& environment) {
+  Endpoint result{variable("MASTER_ADDR"), kDefaultPort};
+  if (result.address.empty() && environment.family == "SLURM") {
+    std::string nodes = variable("SLURM_STEP_NODELIST");
+    if (nodes.empty()) nodes = variable("SLURM_JOB_NODELIST");
+    result.address = first_node(nodes);
+  }
+  if (result.address.empty()) {
+    throw ConfigError(
+        fmt::format("{} of {} ranks are on this host (by {}'s variables), so the others are on other hosts, and "
+                    "MASTER_ADDR is not set: set it to the address of the host of rank 0 and MASTER_PORT to a port "
+                    "that is free there",
+                    environment.local_world_size > 0 ? std::to_string(environment.local_world_size) : "not all",
+                    environment.world_size, environment.family),
+        "MASTER_ADDR");
+  }
+  const std::string port = variable("MASTER_PORT");
+  if (port.empty()) return result;
+  result.port = std::atoi(port.c_str());
+  if (result.port < 1 || result.port > 65535) {
+    throw ConfigError(fmt::format("MASTER_PORT must be a port, 1 to 65535, it is '{}'", port), "MASTER_PORT");
+  }
+  return result;
+}
+
+/// A host whose own name leads to its loopback address has told that one: it is the master, whose address is known.
+void mend_loopback(std::vector<Endpoint>& peers, const Endpoint& meeting_place) {
+  const std::string address = resolve(meeting_place.address);
+  if (is_loopback(address)) return;
+  for (Endpoint& peer : peers) {
+    if (is_loopback(peer.address)) peer.address = address;
+  }
+}
+
+}  // namespace
+
+std::string first_node(const std::string& node_list) {
+  const std::size_t bracket = node_list.find('['), comma = node_list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return node_list.substr(0, comma);
+  const std::size_t number_end = node_list.find_first_of("-,]", bracket);
+  const std::size_t close = node_list.find(']', bracket);
+  if (number_end == std::string::npos || close == std::string::npos) return "";
+  const std::string tail = node_list.substr(close + 1, node_list.find(',', close) - close - 1);
+  return node_list.substr(0, bracket) + node_list.substr(bracket + 1, number_end - bracket - 1) + tail;
+}
+
+std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_rank, const std::string& job_key,
+                                               const HostsRendezvous& rendezvous) {
+  if (size > kMaxRanksOfHost) {
+    throw ConfigError(fmt::format("{} ranks on one host, at most {} are supported.", size, kMaxRanksOfHost),
+                      "WORLD_SIZE");
+  }
+  ShmWorld world = meet_on_this_host({rank, size, first_rank, job_key, rendezvous.init_timeout});
+  share_cores(world.cores, size);
+  std::vector<int> members;
+  for (int r = 0; r < size; ++r) members.push_back(r);
+  return std::make_shared<GroupCommunicator>(std::make_unique<Group>(std::move(world.host), std::move(world.memory),
+                                                                     std::move(members), rank, rendezvous.op_timeout));
+}
+
+std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
+  const RankEnvironment& environment = rendezvous.environment;
+  const Endpoint place = master(environment);
+  const std::string secret = job_secret();
+  Exchange exchange;
+  exchange.store = place;
+  exchange.store_is_there = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  exchange.rank = environment.rank;
+  exchange.size = environment.world_size;
+  exchange.prefix = fmt::format("tessera/{}/{}/", variable("TORCHELASTIC_RESTART_COUNT"), rendezvous.connection);
+  exchange.timeout = rendezvous.init_timeout;
+  const auto seat = [&](int rank) { return fmt::format("{}{}/{}", exchange.prefix, rank, exchange.size); };
+  exchange.is_genuine = [&](int rank, const std::string& text) {
+    return read_card(text, secret, seat(rank)).has_value();
+  };
+  try {
+    Listener listener = listen_at({listening_address(place), 0});
+    const Card own{own_host(), {address_towards(place), listener.port}, new_nonce()};
+    std::vector<Endpoint> peers;
+    std::vector<std::string> host_of_rank;
+    std::string all_cards = "session\n";
+    for (const std::string& text : exchange_texts(exchange, own.to_text(secret, seat(environment.rank)))) {
+      const auto card = read_card(text, secret, seat(static_cast<int>(peers.size())));
+      TESSERA_CHECK(card.has_value(), "the exchange gives genuine cards");
+      peers.push_back(card->listens);
+      host_of_rank.push_back(card->host);
+      all_cards += text + "\n";
+    }
+    // Only who knows the secret can have it, and only ranks that have seen the same cards.
+    const Mac session = hmac_sha256(secret, all_cards);
+    const std::string key(as_text(session));
+    const Hosts hosts = hosts_of_world(host_of_rank);
+    const int host = hosts.host_of(environment.rank), first = hosts.first(host);
+    // Launchers may put several of a job's "hosts" on one.
+    const std::string local_key = fmt::format("{}@{}", to_hex(hmac_sha256(key, "host")), first);
+    auto local = connect_one_host(environment.rank - first, hosts.size(host), first, local_key, rendezvous);
+    if (hosts.count() == 1) return local;
+    mend_loopback(peers, place);
+    auto network = std::make_shared<Network>(std::move(listener), std::move(peers), environment.rank, key,
+                                             rendezvous.init_timeout);
+    return std::make_shared<HostsCommunicator>(std::move(network), std::static_pointer_cast<GroupCommunicator>(local),
+                                               hosts, host, "world");
+  } catch (const std::system_error& error) {
+    throw CommError(fmt::format("rank {}: connect: {}", environment.rank, error.what()), environment.rank, "connect",
+                    0);
+  }
+}
+
+}  // namespace tessera::comm

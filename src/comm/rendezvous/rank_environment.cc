@@ -1,0 +1,96 @@
+#include "comm/rendezvous/rank_environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+struct Family {
+  const char *name, *rank, *world_size, *local_rank, *local_world_size;
+};
+
+constexpr Family kFamilies[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
+};
+
+// Each narrows down the job; what is not set is left out.
+constexpr const char* kJobKeys[] = {"MASTER_PORT",    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                                    "TESSERA_JOB_ID", "PMIX_NAMESPACE",      "PMI_JOBID",
+                                    "SLURM_JOB_ID",   "SLURM_STEP_ID"};
+
+const char* value_of(const char* name) {
+  const char* value = *name == 0 ? nullptr : std::getenv(name);
+  return value == nullptr || *value == 0 ? nullptr : value;
+}
+
+std::optional<int> number_of(const char* name) {
+  const char* value = value_of(name);
+  if (value == nullptr) return std::nullopt;
+  int number = 0;
+  const char* end = value + std::strlen(value);
+  const auto [stop, error] = std::from_chars(value, end, number);
+  if (error != std::errc() || stop != end || number < 0) {
+    throw ConfigError(
+        fmt::format("The environment variable {} must be a number of at least 0, it is '{}'.", name, value), name);
+  }
+  return number;
+}
+
+std::string job_key() {
+  std::string key;
+  for (const char* name : kJobKeys) {
+    if (const char* value = value_of(name)) key += fmt::format("{}={};", name, value);
+  }
+  // Without any of them, ranks that one launcher started on this host still share their parent.
+  return key.empty() ? fmt::format("parent={}", getppid()) : key;
+}
+
+}  // namespace
+
+RankEnvironment read_rank_environment() {
+  RankEnvironment result;
+  for (const Family& family : kFamilies) {
+    const auto rank = number_of(family.rank), size = number_of(family.world_size);
+    if (!rank && !size) continue;
+    if (!rank || !size) {
+      throw ConfigError(fmt::format("{} is set, {} is not: set both, or neither for a single process.",
+                                    rank ? family.rank : family.world_size, rank ? family.world_size : family.rank),
+                        rank ? family.world_size : family.rank);
+    }
+    if (*rank >= *size) {
+      throw ConfigError(fmt::format("{}={} is not below {}={}.", family.rank, *rank, family.world_size, *size),
+                        family.rank);
+    }
+    result = {true,
+              family.name,
+              *rank,
+              *size,
+              number_of(family.local_rank).value_or(*rank),
+              number_of(family.local_world_size).value_or(-1),
+              job_key()};
+    break;
+  }
+  if (result.family == "SLURM" && number_of("SLURM_NNODES").value_or(1) == 1)
+    result.local_world_size = result.world_size;
+  if (result.family == "SLURM" && number_of("SLURM_NNODES").value_or(1) > 1) result.local_world_size = 0;
+  return result;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,112 @@
+#include "fsdp/grads/gradient_bucket.h"
+
+#include <ATen/ops/zeros.h>
+
+namespace tessera::fsdp {
+
+void GradientBucket::add_segment(TrainableSegment segment) {
+  entries_.emplace_back(segment.layout.entries.size());
+  segments.push_back(std::move(segment));
+}
+
+void GradientBucket::open(std::vector<at::Tensor> buffers, Home home) {
+  buffers_ = std::move(buffers);
+  home_ = home;
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    for (auto [begin, end] : gaps(segments[i].layout)) buffers_[i].narrow(0, begin, end - begin).zero_();
+  if (!reducing() && state != BucketState::kFinished) state = BucketState::kOpen;
+}
+
+void GradientBucket::move_to_transport(const std::vector<at::Tensor>& places) {
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    places[i].copy_(buffers_[i]);
+    buffers_[i] = places[i];
+  }
+  home_ = Home::kTransport;
+}
+
+void GradientBucket::leave_transport() {
+  evict();
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    buffers_[i] = buffers_[i].to(segments[i].reduce, /*non_blocking=*/false, /*copy=*/true);
+  home_ = Home::kPrivate;
+}
+
+/// 1-D, in the open buffer.
+at::Tensor GradientBucket::view_of(std::size_t segment, std::size_t entry) const {
+  const auto& e = segments[segment].layout.entries[entry];
+  return buffers_[segment].narrow(0, e.offset, e.numel);
+}
+
+void GradientBucket::accumulate(std::size_t segment, std::size_t entry, const at::Tensor& grad) {
+  auto& state_of_entry = entries_[segment][entry];
+  if (!state_of_entry.prepared.expired()) evict();
+  const auto view = view_of(segment, entry).view(grad.sizes());
+  if (state_of_entry.written)
+    view.add_(grad.to(at::kCPU));
+  else
+    view.copy_(grad);
+  state_of_entry.written = true;
+}
+
+std::shared_ptr<tensor::PreparedGradient> GradientBucket::reserve(std::size_t segment, std::size_t entry) {
+  auto& state_of_entry = entries_[segment][entry];
+  if (!state_of_entry.prepared.expired()) return nullptr;
+  auto prepared = std::make_shared<tensor::PreparedGradient>();
+  prepared->memory = view_of(segment, entry);
+  prepared->filled = state_of_entry.written;
+  state_of_entry.prepared = prepared;
+  return prepared;
+}
+
+bool GradientBucket::commit(std::size_t segment, std::size_t entry, const tensor::PreparedGradient& prepared) {
+  auto& state_of_entry = entries_[segment][entry];
+  if (state_of_entry.prepared.lock().get() != &prepared) return false;
+  state_of_entry.prepared.reset();
+  state_of_entry.written = true;
+  return true;
+}
+
+void GradientBucket::evict() {
+  for (auto& segment : entries_)
+    for (auto& e : segment)
+      if (const auto prepared = e.prepared.lock()) {
+        prepared->memory = prepared->memory.clone();
+        e.prepared.reset();
+      }
+}
+
+void GradientBucket::accumulate_late(const at::Tensor& grad) {
+  const auto& s = segments.front();
+  if (!late.defined()) late = at::zeros({s.layout.numel}, s.reduce);
+  const auto& entry = s.layout.entries.front();
+  late.narrow(0, entry.offset, entry.numel).view(grad.sizes()).add_(grad.to(at::kCPU));
+}
+
+void GradientBucket::take_late() {
+  buffers_.front().copy_(late);
+  late.reset();
+  entries_.front().front().written = true;
+}
+
+void GradientBucket::fill_missing() {
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    for (std::size_t e = 0; e < entries_[i].size(); ++e) {
+      auto& written = entries_[i][e].written;
+      if (!written) view_of(i, e).zero_();
+      written = false;
+    }
+}
+
+void GradientBucket::forget() noexcept {
+  try {
+    evict();
+  } catch (...) {  // no memory: what was prepared is lost, as its backward is
+  }
+  close();
+  late.reset();
+  state = BucketState::kIdle;
+  for (auto& segment : entries_) segment.assign(segment.size(), {});
+}
+
+}  // namespace tessera::fsdp

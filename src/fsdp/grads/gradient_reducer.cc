@@ -1,0 +1,283 @@
+#include "fsdp/grads/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "tensor/mapped_zeros.h"
+#include "tessera/base/error.h"
+#include "tessera/tensor/allocator.h"
+
+namespace tessera::fsdp {
+namespace {
+
+constexpr std::size_t kLag = 1;  // a bucket's reduction is waited for when the next one has started its own
+
+}  // namespace
+
+/// A started reduction.
+struct GradientReducer::Flight {
+  struct Part {
+    std::unique_ptr<comm::Work> work;  // inside the shard group
+    at::Tensor out, leaf;
+    at::Tensor buffer;  // that the reduction reads and nobody else keeps
+    at::Tensor target;  // where the gradient ends when `out` is temporary: still to be summed over replicas
+    bool accumulate = false;
+  };
+  std::vector<Part> parts;  // by segment
+};
+
+GradientReducer::GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave)
+    : mesh_(std::move(mesh)), stats_(stats), divisor_(mesh_.world->size()), sums_leave_(sums_leave) {}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::set_units(std::vector<std::vector<TrainableSegment>> units,
+                                std::unique_ptr<GradientTransport> transport) {
+  make_buckets(std::move(units));
+  std::vector<int> registered;
+  for (const auto& b : buckets_) registered.push_back(b.position());
+  order_ = ReductionOrder(registered);
+  flights_.resize(order_.size());
+  transport_ = std::move(transport);
+  transport_->prepare(buckets_);
+  transport_->set_order(order_.buckets());
+}
+
+// See Note [Buckets].
+void GradientReducer::make_buckets(std::vector<std::vector<TrainableSegment>> units) {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    auto& places = places_.emplace_back();
+    auto& mine = buckets_of_unit_.emplace_back();
+    int together = -1;
+    for (auto& segment : units[u]) {
+      const bool alone = segment.layout.alone;
+      if (alone || together < 0) {
+        mine.push_back(static_cast<int>(buckets_.size()));
+        if (!alone) together = mine.back();
+        buckets_.emplace_back(buckets_.size(), static_cast<int>(u), alone);
+      }
+      const auto index = static_cast<std::size_t>(alone ? mine.back() : together);
+      places.push_back({index, buckets_[index].segments.size()});
+      buckets_[index].add_segment(std::move(segment));
+    }
+  }
+}
+
+void GradientReducer::expect(int unit) {
+  for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) buckets_[static_cast<std::size_t>(b)].expect();
+}
+
+const GradientReducer::Place& GradientReducer::place_of(GradientId id) const {
+  return places_[static_cast<std::size_t>(id.unit)][static_cast<std::size_t>(id.segment)];
+}
+
+// See Note [Dtype of contributions].
+void GradientReducer::choose_width() {
+  transport_->set_width(sync_ && !holds_unsynced_ ? SlotWidth::kNarrow : SlotWidth::kWide);
+}
+
+bool GradientReducer::place_is_free(const GradientBucket& b) const {
+  return sync_ && transport_->has_places() && transport_->previous_user(b) < static_cast<int>(next_);
+}
+
+/// When all have read what lay there.
+std::vector<at::Tensor> GradientReducer::take_place(GradientBucket& b) {
+  if (const int before = transport_->previous_user(b); before >= 0) wait_input_free(static_cast<std::size_t>(before));
+  return transport_->take_place(b);
+}
+
+void GradientReducer::open(GradientBucket& b) {
+  choose_width();
+  if (place_is_free(b)) return b.open(take_place(b), GradientBucket::Home::kTransport);
+  std::vector<at::Tensor> buffers;
+  for (std::size_t i = 0; i < b.segments.size(); ++i)
+    buffers.push_back(at::empty({b.segments[i].layout.numel}, transport_->contribution_dtype(b, i)));
+  b.open(std::move(buffers), GradientBucket::Home::kPrivate);
+}
+
+void GradientReducer::accumulate(GradientId id, const at::Tensor& grad) {
+  at::NoGradGuard no_grad;
+  auto& b = bucket_of(id);
+  if (b.reducing() && b.alone) return b.accumulate_late(grad);
+  if (b.reducing())
+    throw Error(
+        "a gradient of unit " + std::to_string(id.unit) +
+        " arrived after the unit was reduced. Run all backward passes through a module's outputs in one call of "
+        "backward(), or set_requires_gradient_sync(false) for all but the last");
+  if (!b.has_buffers()) open(b);
+  b.accumulate(place_of(id).segment, static_cast<std::size_t>(id.entry), grad);
+}
+
+std::shared_ptr<tensor::PreparedGradient> GradientReducer::reserve(GradientId id) {
+  at::NoGradGuard no_grad;
+  auto& b = bucket_of(id);
+  if (b.reducing()) return nullptr;
+  if (!b.has_buffers()) open(b);
+  return b.reserve(place_of(id).segment, static_cast<std::size_t>(id.entry));
+}
+
+void GradientReducer::commit(GradientId id, tensor::PreparedGradient& prepared) {
+  const bool stayed = bucket_of(id).commit(place_of(id).segment, static_cast<std::size_t>(id.entry), prepared);
+  if (!stayed) accumulate(id, prepared.memory);
+}
+
+void GradientReducer::parameter_finished(GradientId id) {
+  auto& b = bucket_of(id);
+  if (b.alone) finish(b);
+}
+
+void GradientReducer::unit_finished(int unit) {
+  for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) finish(buckets_[static_cast<std::size_t>(b)]);
+}
+
+void GradientReducer::finish(GradientBucket& b) {
+  if (!sync_ || b.state == BucketState::kFinished || b.reducing()) return;
+  b.state = BucketState::kFinished;
+  order_.observe(b.index);
+  start_ready();
+}
+
+// See Note [Order of reductions].
+void GradientReducer::start_ready() {
+  while (next_ < order_.size() && !in_order(next_).awaited()) start_next();
+}
+
+void GradientReducer::start_next() {
+  start(in_order(next_), flights_[next_]);
+  ++next_;
+  if (next_ > kLag) complete_until(next_ - kLag);
+}
+
+void GradientReducer::start(GradientBucket& b, Flight& flight) {
+  at::NoGradGuard no_grad;
+  b.evict();
+  if (!b.has_buffers()) open(b);
+  b.fill_missing();
+  if (transport_->has_places() && b.home() == GradientBucket::Home::kPrivate) b.move_to_transport(take_place(b));
+  for (std::size_t i = 0; i < b.segments.size(); ++i) start_segment(b, i, flight);
+  ++stats_.reductions;
+  b.close();
+  b.state = BucketState::kReducing;
+}
+
+void GradientReducer::start_segment(GradientBucket& b, std::size_t segment, Flight& flight) {
+  const auto& s = b.segments[segment];
+  auto& part = flight.parts.emplace_back();
+  part.leaf = s.leaf;
+  part.accumulate = s.leaf.grad().defined();
+  part.out = part.accumulate ? s.leaf.grad() : empty_sum(b, segment);
+  comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = part.accumulate};
+  // Summed over replicas in the dtype of reductions, then added to what is there.
+  if (mesh_.replicate && (part.accumulate || s.reduce != part.out.scalar_type())) {
+    part.target = part.out;
+    part.out = at::empty({s.layout.slice_numel}, s.reduce);
+    how.accumulate = false;
+  }
+  if (b.home() == GradientBucket::Home::kPrivate) part.buffer = b.buffers()[segment];
+  part.work = transport_->reduce(b, segment, part.out, how);
+  stats_.reduced_numel += s.layout.numel;
+}
+
+at::Tensor GradientReducer::empty_sum(const GradientBucket& b, std::size_t segment) const {
+  if (auto place = transport_->place_of_sum(b, segment); place.defined()) return place;
+  const auto& s = b.segments[segment];
+  if (sums_leave_) return tensor::mapped_zeros(s.layout.slice_numel, s.leaf.scalar_type());
+  const tensor::FarEndScope scope;  // not kept between steps: activations need the memory while there are none
+  return at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
+}
+
+void GradientReducer::complete_until(std::size_t count) {
+  for (; completed_ < count; ++completed_) complete(flights_[completed_]);
+}
+
+void GradientReducer::complete(Flight& flight) {
+  for (auto& part : flight.parts) {
+    part.buffer.defined() ? part.work->wait_input_free() : part.work->wait();
+    part.buffer = at::Tensor();
+    if (mesh_.replicate) mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();
+    if (part.target.defined()) part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
+    part.leaf.mutable_grad() = part.out;
+    part.out = part.target = at::Tensor();
+  }
+}
+
+void GradientReducer::wait_input_free(std::size_t position) {
+  at::NoGradGuard no_grad;
+  complete_until(position + 1);
+  for (auto& part : flights_[position].parts) part.work->wait_input_free();
+  flights_[position].parts.clear();
+}
+
+void GradientReducer::backward_finished() {
+  at::NoGradGuard no_grad;
+  if (!sync_) {  // what may follow is a backward with contributions of the other width
+    for (auto& b : buckets_)
+      if (b.home() == GradientBucket::Home::kTransport) b.leave_transport();
+    holds_unsynced_ = true;
+    return;
+  }
+  while (next_ < order_.size()) start_next();
+  for (std::size_t i = 0; i < order_.size(); ++i) wait_input_free(i);
+  reduce_late();
+  holds_unsynced_ = false;
+  next_ = completed_ = 0;
+  for (auto& b : buckets_) b.state = BucketState::kIdle;
+  if (order_.agreed()) return;
+  order_.agree(*mesh_.world);
+  transport_->set_order(order_.buckets());
+}
+
+void GradientReducer::reduce_late() {
+  std::vector<GradientBucket*> alone;
+  for (std::size_t i = 0; i < order_.size(); ++i)
+    if (in_order(i).alone) alone.push_back(&in_order(i));
+  if (alone.empty()) return;
+  const auto count = at::zeros({static_cast<std::int64_t>(alone.size())}, at::kLong);
+  auto* ranks_with = count.mutable_data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < alone.size(); ++i) ranks_with[i] = alone[i]->late.defined() ? 1 : 0;
+  mesh_.world->all_reduce(count, comm::ReduceOp::kSum)->wait();
+  for (std::size_t i = 0; i < alone.size(); ++i)
+    if (ranks_with[i] > 0) reduce_late(*alone[i]);
+}
+
+void GradientReducer::reduce_late(GradientBucket& b) {
+  Flight flight;
+  if (b.late.defined()) {
+    open(b);
+    b.take_late();
+  }
+  start(b, flight);
+  complete(flight);
+  for (auto& part : flight.parts) part.work->wait_input_free();
+}
+
+void GradientReducer::abandon() noexcept {
+  for (auto& flight : flights_) flight.parts.clear();
+  next_ = completed_ = 0;
+  holds_unsynced_ = false;
+  order_.forget_observed();
+  for (auto& b : buckets_) b.forget();
+}
+
+std::int64_t GradientReducer::buffer_bytes() const {
+  auto bytes = transport_->bytes();
+  for (const auto& b : buckets_)
+    if (b.home() == GradientBucket::Home::kPrivate)
+      for (const auto& buffer : b.buffers()) bytes += static_cast<std::int64_t>(buffer.nbytes());
+  for (const auto& flight : flights_)
+    for (const auto& part : flight.parts)
+      if (part.buffer.defined()) bytes += static_cast<std::int64_t>(part.buffer.nbytes());
+  return bytes;
+}
+
+std::int64_t GradientReducer::shard_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& b : buckets_)
+    for (std::size_t i = 0; i < b.segments.size(); ++i)
+      if (const auto& grad = b.segments[i].leaf.grad(); grad.defined() && !transport_->holds_sum(b, i))
+        bytes += static_cast<std::int64_t>(grad.nbytes());
+  return bytes;
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,104 @@
+#pragma once
+// Gradients of all units: accumulated in buckets (gradient_bucket.h), reduced in one order (reduction_order.h) by a
+// transport (gradient_transport.h) to this rank's slices.
+//
+// Note [Order of reductions]
+// Every bucket is reduced exactly once in each synchronising backward, in one order that all ranks share whatever their
+// data made them run: a bucket that finishes early waits for its turn, one that did not run contributes zeros. The
+// order starts as reverse registration and becomes, after the first backward, the order in which rank 0 finished. A
+// gradient that arrives after its bucket was reduced (a parameter of the root that nested backward passes reach several
+// times) is reduced in a second round at the end of the backward, if any rank has one. A reduction is waited for when
+// the next one has started.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "fsdp/grads/gradient_bucket.h"
+#include "fsdp/grads/gradient_transport.h"
+#include "fsdp/plan/mesh.h"
+#include "fsdp/grads/reduction_order.h"
+#include "tensor/gradient_place.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::fsdp {
+
+/// One parameter's gradient: by unit, trainable segment of the unit, entry of the segment.
+struct GradientId {
+  int unit = 0, segment = 0, entry = 0;
+};
+
+class GradientReducer {
+ public:
+  /// sums_leave: the memory of gradients goes back to the system when they are freed; else later steps use it again.
+  GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave);
+  ~GradientReducer();
+
+  /// Units in registration order, the root first; without trainable segments too. Collective.
+  void set_units(std::vector<std::vector<TrainableSegment>> units, std::unique_ptr<GradientTransport> transport);
+
+  void set_divisor(double divisor) { divisor_ = divisor; }
+  void set_sync(bool sync) { sync_ = sync; }
+  bool sync() const { return sync_; }
+
+  /// The unit runs in the coming backward: its reduction waits for it, or for the end.
+  void expect(int unit);
+  void accumulate(GradientId id, const at::Tensor& grad);
+  /// Memory for a gradient that its operation writes itself, 1-D, and its being there; see tensor::GradientPlace.
+  std::shared_ptr<tensor::PreparedGradient> reserve(GradientId id);
+  void commit(GradientId id, tensor::PreparedGradient& prepared);
+  /// Nothing more comes for this parameter in this backward.
+  void parameter_finished(GradientId id);
+  void unit_finished(int unit);
+  /// The end of backward. Collective when synchronising: afterwards all leaves have their gradients.
+  void backward_finished();
+  /// A backward that threw: forgets what it left.
+  void abandon() noexcept;
+
+  std::int64_t buffer_bytes() const;  // the transport's of this rank and private buffers, now
+  std::int64_t shard_bytes() const;   // gradients of the slices that lie elsewhere, now
+
+ private:
+  struct Flight;
+  struct Place {
+    std::size_t bucket, segment;
+  };
+
+  void make_buckets(std::vector<std::vector<TrainableSegment>> units);
+  const Place& place_of(GradientId id) const;
+  GradientBucket& bucket_of(GradientId id) { return buckets_[place_of(id).bucket]; }
+  GradientBucket& in_order(std::size_t position) { return buckets_[order_.bucket(position)]; }
+  void choose_width();
+  void open(GradientBucket& b);
+  bool place_is_free(const GradientBucket& b) const;
+  std::vector<at::Tensor> take_place(GradientBucket& b);
+  void finish(GradientBucket& b);
+  void start_ready();
+  void start_next();
+  void start(GradientBucket& b, Flight& flight);
+  void start_segment(GradientBucket& b, std::size_t segment, Flight& flight);
+  at::Tensor empty_sum(const GradientBucket& b, std::size_t segment) const;
+  void complete_until(std::size_t count);
+  void complete(Flight& flight);
+  void wait_input_free(std::size_t position);
+  void reduce_late();
+  void reduce_late(GradientBucket& b);
+
+  Mesh mesh_;
+  CommStats& stats_;
+  double divisor_;
+  bool sums_leave_;
+  bool sync_ = true;
+  bool holds_unsynced_ = false;  // sums of backward passes that did not communicate
+  std::vector<GradientBucket> buckets_;
+  std::vector<std::vector<int>> buckets_of_unit_;
+  std::vector<std::vector<Place>> places_;  // by unit and trainable segment
+  std::unique_ptr<GradientTransport> transport_;
+  ReductionOrder order_;
+  std::vector<Flight> flights_;  // by position in the order
+  std::size_t next_ = 0;         // the position that starts next
+  std::size_t completed_ = 0;    // the oldest position that is not waited for
+};
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,11 @@
+#pragma once
+#include "fsdp/runtime/runtime.h"
+#include "fsdp/plan/unit_plan.h"
+
+namespace tessera::fsdp {
+
+/// Collective. Lays out, allocates, fills and activates every unit of the plan. The modules' own memory is released
+/// unit by unit.
+void build_units(Runtime& runtime, const UnitPlan& plan);
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,158 @@
+#include "fsdp/runtime/runtime.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "tessera/base/error.h"
+
+namespace tessera::fsdp {
+
+Runtime::Runtime(Mesh mesh, FsdpOptions options)
+    : mesh_(std::move(mesh)),
+      options_(std::move(options)),
+      reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty()) {
+  if (!options_.offload_folder.empty()) home_ = std::make_shared<tensor::DiskHome>(options_.offload_folder);
+}
+
+void Runtime::enter_forward() {
+  if (forward_depth_ == 0 && torch::autograd::get_current_graph_task_id() == -1) {
+    if (in_backward_) recover_from_failed_backward();
+    publish();
+    read_since_fence_ = true;
+    std::swap(visits_, last_visits_);
+    visits_.clear();
+    if (forward_order_.empty()) events_ = 0;
+    for (auto& unit : units_) {
+      unit->refresh();
+      if (unit->ignored()) reducer_.expect(unit->index());
+    }
+  }
+  ++forward_depth_;
+}
+
+// What was gathered ahead and never ran must not show old values later.
+void Runtime::leave_forward() {
+  if (--forward_depth_ > 0 || in_backward_ || !options_.forward_prefetch) return;
+  for (auto& unit : units_)
+    if (unit->gathering()) unit->release();
+}
+
+void Runtime::begin_unit_forward(const Unit& unit) {
+  announce(in_backward_ ? "recomputation of" : "forward of", unit);
+  if (!in_backward_) visits_.push_back(unit.index());
+}
+
+void Runtime::prefetch_after(const Unit& unit) {
+  const auto at = visits_.size();
+  if (!options_.forward_prefetch || in_backward_ || at == 0 || at >= last_visits_.size()) return;
+  if (last_visits_[at - 1] == unit.index()) prefetch(last_visits_[at]);
+}
+
+void Runtime::prefetch(int unit) {
+  if (!gathers_progress()) return;
+  const auto in_flight = std::count_if(units_.begin(), units_.end(), [](const auto& u) { return u->gathering(); });
+  if (in_flight < options_.max_gathers_in_flight) units_[static_cast<std::size_t>(unit)]->prefetch();
+}
+
+void Runtime::note_activity(const std::string& what) {
+  mesh_.world->note_activity(what);
+  if (mesh_.shard != mesh_.world) mesh_.shard->note_activity(what);
+  if (mesh_.replicate && mesh_.replicate != mesh_.world) mesh_.replicate->note_activity(what);
+}
+
+void Runtime::announce(const char* what, const Unit& unit) {
+  const auto event = std::string(what) + (unit.name().empty() ? " the root unit" : " unit '" + unit.name() + "'");
+  note_activity(event);
+  ++events_;
+  if (!options_.check_order) return;
+  const auto all = mesh_.world->all_gather_objects(event);
+  if (std::equal(all.begin() + 1, all.end(), all.begin())) return;
+  std::map<std::string, std::string> ranks;  // by event
+  for (std::size_t r = 0; r < all.size(); ++r) ranks[all[r]] += (ranks[all[r]].empty() ? "" : ", ") + std::to_string(r);
+  std::string message = "ranks run different units (event " + std::to_string(events_) + " of this step):";
+  for (const auto& [done, who] : ranks) message += " rank " + who + ": " + done + ";";
+  throw Error(message + " is there a condition on the data in the model's forward?");
+}
+
+std::int64_t Runtime::record_forward(int unit) {
+  if (in_backward_) return -1;
+  forward_order_.push_back(unit);
+  return static_cast<std::int64_t>(forward_order_.size()) - 1;
+}
+
+// A kernel that threw in the middle of a backward leaves no one to call end_backward().
+void Runtime::recover_from_failed_backward() {
+  in_backward_ = false;
+  forward_order_.clear();
+  reducer_.abandon();
+  for (auto& unit : units_) unit->end_backward();
+}
+
+void Runtime::begin_backward() {
+  if (in_backward_) return;
+  in_backward_ = true;
+  std::weak_ptr<Runtime> self = weak_from_this();
+  torch::autograd::Engine::get_default_engine().queue_callback([self] {
+    if (auto runtime = self.lock()) runtime->end_backward();
+  });
+}
+
+void Runtime::prefetch_before(std::int64_t position) {
+  if (position > 0 && position <= static_cast<std::int64_t>(forward_order_.size()))
+    prefetch(forward_order_[static_cast<std::size_t>(position - 1)]);
+}
+
+void Runtime::end_backward() {
+  note_activity("the end of a backward");
+  reducer_.backward_finished();
+  for (auto& unit : units_) unit->end_backward();
+  forward_order_.clear();
+  in_backward_ = false;
+  if (!shared_memory_ && reducer_.sync()) check_same_gathers();
+  if (shared_memory_ && reducer_.sync()) {  // nobody reads any more: optimizers may write
+    mesh_.shard->barrier();
+    read_since_fence_ = false;
+  }
+  note_activity("between backward and the next forward");
+}
+
+void Runtime::publish() {
+  bool needed = false;
+  for (const auto& unit : units_) unit->store().settle();
+  for (const auto& unit : units_) needed = needed || unit->store().needs_publish();
+  if (!needed) return;
+  if (read_since_fence_) mesh_.shard->barrier();
+  for (auto& unit : units_) unit->publish();
+  mesh_.shard->barrier();
+  read_since_fence_ = false;
+}
+
+// Blocks of equal size give all-gathers that match in every respect but the values: a rank that ran another block than
+// its peers would compute with wrong weights and nobody would notice.
+void Runtime::check_same_gathers() {
+  comm::Bytes mine(sizeof gather_hash_, '\0');
+  std::memcpy(mine.data(), &gather_hash_, sizeof gather_hash_);
+  const auto all = mesh_.shard->all_gather_objects(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(
+          "ranks 0 and " + std::to_string(rank) +
+          " gathered different units, or in a different order, in this step. With gather form 'copy' all ranks must "
+          "run the same modules in the same order; use form 'shared' where ranks may differ. With debug: true the "
+          "units are named");
+}
+
+void Runtime::count_gather(const Unit& unit) {
+  ++stats_.gathers;
+  gather_hash_ = (gather_hash_ ^ static_cast<std::uint64_t>(unit.index() + 1)) * 0x100000001b3u;
+  for (const auto& s : unit.segments()) {
+    stats_.gathered_numel += s.numel;
+    stats_.gathered_bytes += s.numel * static_cast<std::int64_t>(c10::elementSize(s.compute));
+  }
+}
+
+}  // namespace tessera::fsdp

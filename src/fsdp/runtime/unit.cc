@@ -1,0 +1,230 @@
+#include "fsdp/runtime/unit.h"
+
+#include "fsdp/params/precision.h"
+#include "fsdp/runtime/runtime.h"
+#include "tensor/storage.h"
+
+namespace tessera::fsdp {
+namespace {
+
+class ReducerPlace final : public tensor::GradientPlace {
+ public:
+  ReducerPlace(Runtime& runtime, GradientId id, std::vector<std::int64_t> shape)
+      : runtime_(runtime), id_(id), shape_(std::move(shape)) {}
+
+  void operator()(const torch::autograd::Variable& parameter) override {
+    const auto grad = parameter.grad();
+    if (!grad.defined()) return;  // operations wrote theirs here themselves
+    parameter.mutable_grad().reset();
+    runtime_.begin_backward();
+    runtime_.reducer().accumulate(id_, grad);
+  }
+  std::shared_ptr<tensor::PreparedGradient> reserve() override {
+    if (runtime_.on_device()) return nullptr;  // what computes the gradient cannot write there
+    auto prepared = runtime_.reducer().reserve(id_);
+    if (!prepared) return nullptr;
+    prepared->memory = prepared->memory.view(shape_);
+    prepared->place = this;
+    return prepared;
+  }
+  void commit(const std::shared_ptr<tensor::PreparedGradient>& prepared) override {
+    runtime_.begin_backward();
+    runtime_.reducer().commit(id_, *prepared);
+  }
+
+ private:
+  Runtime& runtime_;
+  GradientId id_;
+  std::vector<std::int64_t> shape_;
+};
+
+}  // namespace
+
+Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* module,
+           std::vector<UnitParameter> parameters, std::vector<Segment> segments, std::unique_ptr<ParameterStore> store)
+    : runtime_(runtime),
+      index_(index),
+      name_(std::move(name)),
+      module_(module),
+      parameters_(std::move(parameters)),
+      segments_(std::move(segments)),
+      store_(std::move(store)),
+      pinned_(module == nullptr || runtime.always_whole()) {
+  if (runtime.on_device())
+    copy_ = std::make_unique<DeviceCopy>(parameters_, *store_, runtime.options().device, runtime.device_meter());
+}
+
+Unit::~Unit() {
+  if (module_) module_->set_hooks(nullptr);
+  for (const auto& p : parameters_)
+    if (p.spec.trainable) set_gradient_place(p.tensor, nullptr);
+  detach("' belonged to a FullyShardedDataParallel that was destroyed");
+}
+
+void Unit::activate() {
+  detach("' is sharded; unshard its unit first");
+  hook_gradients();
+  if (module_) module_->set_hooks(this);
+  if (pinned_) gather();
+}
+
+void Unit::hook_gradients() {
+  int trainable_segment = 0;
+  for (const auto& s : segments_) {
+    if (!s.trainable) continue;
+    for (std::size_t e = 0; e < s.entries.size(); ++e) {
+      const auto& p = parameters_[static_cast<std::size_t>(s.entries[e].parameter)];
+      const GradientId id{index_, trainable_segment, static_cast<int>(e)};
+      set_gradient_place(p.tensor, std::make_unique<ReducerPlace>(runtime_, id, p.spec.shape));
+      if (!s.alone) continue;
+      last_gradient_hooks_.push_back(on_last_gradient(p.tensor, [this, id] {
+        runtime_.begin_backward();
+        runtime_.reducer().parameter_finished(id);
+      }));
+    }
+    ++trainable_segment;
+  }
+}
+
+bool Unit::stale() const {
+  return store_->stale() || (copy_ && copy_->stale());
+}
+
+void Unit::attach() {
+  if (copy_) copy_->update();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& p = parameters_[i];
+    if (p.segment < 0 && !copy_) continue;
+    const auto whole = copy_ ? copy_->memory_of(i) : store_->whole(static_cast<std::size_t>(p.segment));
+    auto* data =
+        static_cast<std::byte*>(whole.mutable_data_ptr()) + p.offset * static_cast<std::int64_t>(whole.element_size());
+    tensor::attach(p.tensor, data, whole);
+  }
+}
+
+void Unit::detach(const char* why) noexcept {
+  for (auto& p : parameters_)
+    if (p.segment >= 0 || copy_) tensor::detach(p.tensor, "parameter '" + p.spec.name + why);
+}
+
+void Unit::prefetch() {
+  if (state_ != State::kSharded) return;
+  if (runtime_.home()) store_->fetch(*runtime_.home());
+  store_->start_gather();
+  state_ = State::kGathering;
+  if (!segments_.empty() && !runtime_.always_whole()) runtime_.count_gather(*this);
+}
+
+void Unit::gather() {
+  if (state_ != State::kSharded && stale()) drop();
+  prefetch();
+  if (state_ != State::kGathering) return;
+  store_->finish_gather();
+  attach();
+  if (copy_) release_host();
+  state_ = State::kWhole;
+}
+
+void Unit::refresh() {
+  if (pinned_ && stale()) gather();
+}
+
+void Unit::release() {
+  if (state_ != State::kSharded && !pinned_) drop();
+}
+
+void Unit::drop() {
+  if (state_ == State::kWhole) detach("' is sharded; unshard its unit first");
+  state_ = State::kSharded;
+  if (copy_ && !pinned_) copy_->clear();  // else it is gathered again at once
+  release_host();
+}
+
+void Unit::release_host() {
+  store_->release();
+  if (runtime_.home()) put_away();
+}
+
+void Unit::put_away() const {
+  store_->put_away(*runtime_.home());
+  for (const auto& p : parameters_)
+    if (p.droppable) tensor::drop_file_pages(p.mapped);
+}
+
+void Unit::publish() {
+  store_->publish();
+  if (runtime_.home()) store_->put_away(*runtime_.home());
+}
+
+void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
+  runtime_.enter_forward();
+  ++forwards_;
+  tickets_.emplace_back();
+  try {
+    runtime_.begin_unit_forward(*this);
+    gather();
+    runtime_.prefetch_after(*this);
+    if (index_ == 0) move_to(runtime_.options().device, inputs);
+    const auto& precision = runtime_.options().precision;
+    if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
+    runtime_.reducer().expect(index_);
+    if (at::GradMode::is_enabled()) {
+      tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_);
+      attach_post_backward(inputs, tickets_.back());
+    }
+  } catch (...) {
+    abort_forward();
+    throw;
+  }
+}
+
+void Unit::after_forward(const std::vector<at::Tensor*>& outputs) {
+  const auto& precision = runtime_.options().precision;
+  if (index_ == 0 && precision.output_dtype) cast_floating(outputs, *precision.output_dtype);
+  if (tickets_.back()) tickets_.back()->position = runtime_.record_forward(index_);
+  const bool armed = tickets_.back() && attach_pre_backward(outputs, tickets_.back());
+  // A forward inside a backward is a recomputation: its own backward follows at once.
+  const bool soon = runtime_.in_backward() || index_ == 0;
+  leave_forward(armed && (soon || !reshards_after_forward(runtime_.options().strategy)));
+}
+
+void Unit::abort_forward() noexcept {
+  try {
+    leave_forward(false);
+  } catch (...) {  // the forward's own exception is the one to report
+    state_ = State::kSharded;
+  }
+}
+
+void Unit::leave_forward(bool keep) {
+  tickets_.pop_back();
+  --forwards_;
+  runtime_.leave_forward();
+  if (!keep && forwards_ == 0 && !in_backward_) release();
+}
+
+void Unit::pre_backward(const BackwardTicket& ticket) {
+  runtime_.begin_backward();
+  in_backward_ = true;
+  runtime_.announce("backward of", *this);
+  gather();
+  if (runtime_.options().backward_prefetch == BackwardPrefetch::kPre) runtime_.prefetch_before(ticket.position);
+}
+
+void Unit::post_backward(BackwardTicket& ticket) {
+  runtime_.begin_backward();
+  ticket.redeem();
+  if (*ticket.pending > 0) return;  // another forward of this unit is still to come back
+  in_backward_ = false;
+  if (forwards_ == 0) release();
+  if (runtime_.options().backward_prefetch == BackwardPrefetch::kPost) runtime_.prefetch_before(ticket.position);
+  runtime_.reducer().unit_finished(index_);
+}
+
+void Unit::end_backward() {
+  in_backward_ = false;
+  pending_ = std::make_shared<std::int64_t>(0);
+  if (forwards_ == 0) release();
+}
+
+}  // namespace tessera::fsdp

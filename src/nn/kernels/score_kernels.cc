@@ -1,0 +1,133 @@
+#include "nn/kernels/score_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "nn/kernels/row_sums.h"
+#include "nn/kernels/simd.h"
+
+namespace tessera::nn::kernels {
+namespace {
+
+constexpr float kHidden = -std::numeric_limits<float>::max();
+
+TESSERA_INLINE float rounded_to_bfloat16(float x) {
+  std::uint16_t narrow = 0;
+  narrow_to(narrow, x);
+  return widened(narrow);
+}
+
+/// What a query that sees nothing attends to evenly.
+ScoreRow blind(ScoreRow row) {
+  if (!row.blind_sees_past) {
+    row.first = 0;
+    row.last = row.n;
+  }
+  return row;
+}
+
+void spread_evenly(float* s, const ScoreRow& row) {
+  const ScoreRow even = blind(row);
+  std::fill(s, s + row.n, 0.0f);
+  std::fill(s + even.first, s + even.last, 1.0f / static_cast<float>(even.last - even.first));
+}
+
+bool sees_any(const ScoreRow& row) {
+  if (!row.visible) return row.last > row.first;
+  return std::any_of(row.visible + row.first, row.visible + row.last, [](std::uint8_t v) { return v != 0; });
+}
+
+}  // namespace
+
+// Free functions with external linkage, because target_clones does not take internal ones.
+
+/// Products become scores but for a factor, which is returned: the next pass applies it.
+TESSERA_CLONES float make_scores(float* s, const ScoreRow& row) {
+  if (row.softcap <= 0 && !row.key_position && !row.visible && row.scale > 0) return row.scale;
+  const float scale = row.scale, cap = row.softcap, slope = row.slope;
+  const std::int64_t first = row.first, last = row.last;
+  if (cap > 0) {
+    const float inner = scale / cap;
+#pragma omp simd
+    for (std::int64_t j = first; j < last; ++j) s[j] = cap * fast_tanh(s[j] * inner);
+  } else if (scale != 1.0f) {
+#pragma omp simd
+    for (std::int64_t j = first; j < last; ++j) s[j] *= scale;
+  }
+  if (const float* place = row.key_position) {
+    const float factor = row.bias_scale;
+    if (row.bias_in_bfloat16) {
+      const float narrow = rounded_to_bfloat16(slope);
+#pragma omp simd
+      for (std::int64_t j = first; j < last; ++j)
+        s[j] += factor * rounded_to_bfloat16(narrow * rounded_to_bfloat16(place[j]));
+    } else {
+#pragma omp simd
+      for (std::int64_t j = first; j < last; ++j) s[j] += factor * (slope * place[j]);
+    }
+  }
+  if (const std::uint8_t* visible = row.visible) {
+    for (std::int64_t j = first; j < last; ++j) s[j] = visible[j] ? s[j] : kHidden;
+  }
+  return 1.0f;
+}
+
+TESSERA_CLONES void softmax_gradient(const float* p, float* dp, float dot, float scale, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < n; ++j) dp[j] = scale * p[j] * (dp[j] - dot);
+}
+
+TESSERA_CLONES void softcap_gradient(const float* products, float* dp, const ScoreRow& row) {
+  const float scale = row.scale, inner = row.scale / row.softcap;
+#pragma omp simd
+  for (std::int64_t j = row.first; j < row.last; ++j) {
+    const float t = fast_tanh(products[j] * inner);
+    dp[j] *= scale * (1.0f - t * t);
+  }
+}
+
+namespace {
+
+void clear_unseen(float* s, const ScoreRow& row) {
+  std::fill(s, s + row.first, 0.0f);
+  std::fill(s + row.last, s + row.n, 0.0f);
+}
+
+}  // namespace
+
+RowSoftmax score_softmax(float* s, const ScoreRow& row) {
+  if (!sees_any(row)) {
+    spread_evenly(s, row);
+    return {1.0f, std::numeric_limits<float>::infinity()};
+  }
+  const float factor = make_scores(s, row);
+  float* seen = s + row.first;
+  const std::int64_t n = row.last - row.first;
+  const float top = factor * largest(seen, n);
+  const float sum = exponentials(seen, seen, factor, top, n);
+  clear_unseen(s, row);
+  return {1.0f / sum, top + std::log(sum)};
+}
+
+float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& row) {
+  if (std::isinf(lse)) {
+    spread_evenly(s, row);
+    return dot(s, dp, row.n);
+  }
+  const float factor = make_scores(s, row);
+  float* seen = s + row.first;
+  const std::int64_t n = row.last - row.first;
+  clear_unseen(s, row);
+  return exponentials_dot(seen, seen, factor, lse, dp + row.first, n);
+}
+
+void score_backward(const float* p, const float* products, float* dp, float dot, const ScoreRow& given) {
+  const ScoreRow row = sees_any(given) ? given : blind(given);
+  const std::int64_t first = row.first;
+  softmax_gradient(p + first, dp + first, dot, row.softcap > 0 ? 1.0f : row.scale, row.last - first);
+  if (row.softcap > 0) softcap_gradient(products, dp, row);
+  clear_unseen(dp, row);
+}
+
+}  // namespace tessera::nn::kernels

@@ -1,0 +1,246 @@
+#include "nn/ops/causal_attention.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "nn/ops/causal_attention_pairs.h"
+#include "nn/ops/causal_scores.h"
+#include "nn/composite/composite.h"
+#include "nn/ops/gemm.h"
+#include "nn/kernels/kernels.h"
+#include "nn/ops/rows.h"
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Shapes: KV heads of keys, G query heads for each, H = KV * G, D head size; of one block: B queries, N keys, and in
+// long rows not all heads (KV and H are then the block's own).
+
+/// Of a block: fewer leave out more of what no query sees, more share a product's fixed cost.
+constexpr std::int64_t kQueries = 128;
+constexpr std::int64_t kScores = 1 << 20;  // of a block, about
+
+template <class Body>
+void for_blocks(const CausalAttentionOptions& o, const at::Tensor& q, std::int64_t sequence, const Body& body) {
+  const std::int64_t m = o.query_rows->length[sequence], n = o.key_rows->length[sequence];
+  const std::int64_t kv = q.size(1), group = q.size(2);
+  const auto blocks = std::max<std::int64_t>(1, (m + kQueries - 1) / kQueries), step = (m + blocks - 1) / blocks;
+  const auto heads = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, step * group * n), 1, kv);
+  for (std::int64_t head = 0; head < kv; head += heads) {
+    for (std::int64_t begin = 0; begin < m; begin += step) {
+      const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
+      std::int64_t lo = 0, hi = n;  // a query that sees nothing reads every key
+      if (!o.key_visible.defined()) {
+        hi = place + count;
+        if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1);
+      }
+      body(QueryBlock{head, std::min(heads, kv - head), head * group, o.query_rows->begin[sequence] + begin,
+                      o.key_rows->begin[sequence] + lo, count, hi - lo, place - lo, lo, n});
+    }
+  }
+}
+
+struct SavedCausalAttention : torch::CustomClassHolder {
+  CausalAttentionOptions options;
+  DropoutMask mask;  // by query
+};
+
+/// The block's rows and heads of x [tokens, KV, G, D], as [KV, G, B, D].
+at::Tensor queries_of(const at::Tensor& x, const QueryBlock& b) {
+  return x.narrow(0, b.query_row, b.count).narrow(1, b.first_head, b.kv_heads).permute({1, 2, 0, 3});
+}
+
+/// The same as [KV, G * B, D], copied.
+at::Tensor gathered(const at::Tensor& x, const QueryBlock& b) {
+  const std::int64_t g = x.size(2), d = x.size(3);
+  auto out = at::empty({b.kv_heads, g * b.count, d}, x.options());
+  out.view({b.kv_heads, g, b.count, d}).copy_(queries_of(x, b));
+  return out;
+}
+
+void scatter(const at::Tensor& block, const at::Tensor& x, const QueryBlock& b) {
+  queries_of(x, b).copy_(block.view({b.kv_heads, x.size(2), b.count, x.size(3)}));
+}
+
+/// A sequence's keys or values, heads first, [KV, its keys, D]: every block of a head then reads them where they lie
+/// (libtorch's products copy what is not dense).
+at::Tensor heads_first(const at::Tensor& x, const SequenceRows& rows, std::int64_t sequence) {
+  const auto i = static_cast<std::size_t>(sequence);
+  return x.narrow(0, rows.begin[i], rows.length[i]).transpose(0, 1).contiguous();
+}
+
+/// The block's part of such, [KV, N, D], dense.
+at::Tensor keys_of(const at::Tensor& x, const QueryBlock& b) {
+  return x.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).contiguous();
+}
+
+/// mask(p) over [H * B, N], or p itself.
+at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const DropoutMask& mask) {
+  if (!mask.drops()) return p;
+  const auto out = at::empty_like(p);
+  for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    ReadRow in(p, b.keys);
+    WriteRow result(out, b.keys);
+    for (std::int64_t r = first; r < last; ++r) {
+      drop(in.at(r * b.keys), result.at(r * b.keys), r, b, mask);
+      result.store();
+    }
+  });
+  return out;
+}
+
+/// Products become probabilities in place; their log-sums are written.
+void softmax(const at::Tensor& s, const CausalAttentionOptions& o, const QueryBlock& b, const at::Tensor& lse) {
+  const Scores scores(o, b);
+  float* sums = lse.mutable_data_ptr<float>();
+  for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    WriteRow row(s, b.keys);
+    for (std::int64_t r = first; r < last; ++r) {
+      const auto how = scores.row(r);
+      float* values = row.load(r * b.keys, how.last);
+      const auto softmax = kernels::score_softmax(values, how);
+      kernels::scale_row(values, softmax.scale, how.last);
+      sums[scores.lse_index(r, lse.size(1))] = softmax.lse;
+      row.store();
+    }
+  });
+}
+
+/// Products become probabilities again, and dp, their gradient, becomes that of the products, both in place.
+void softmax_backward(const at::Tensor& p, const at::Tensor& dp, const CausalAttentionOptions& o, const QueryBlock& b,
+                      const at::Tensor& lse, const DropoutMask& mask) {
+  const Scores scores(o, b);
+  const float* sums = lse.const_data_ptr<float>();
+  for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    WriteRow row(p, b.keys), gradient(dp, b.keys);
+    std::vector<float> products(o.softcap > 0 ? static_cast<std::size_t>(b.keys) : 0);
+    for (std::int64_t r = first; r < last; ++r) {
+      const auto how = scores.row(r);
+      float *values = row.load(r * b.keys, b.keys), *gradients = gradient.load(r * b.keys, b.keys);
+      if (mask.drops()) drop(gradients, gradients, r, b, mask);
+      if (!products.empty()) std::copy(values, values + b.keys, products.begin());
+      const float dot = kernels::score_probabilities(values, sums[scores.lse_index(r, lse.size(1))], gradients, how);
+      kernels::score_backward(values, products.data(), gradients, dot, how);
+      row.store();
+      gradient.store();
+    }
+  });
+}
+
+/// Adds the blocks' gradients of one sequence's keys (or values), and writes them out.
+class KeyGradient {
+ public:
+  KeyGradient(const at::Tensor& out, std::int64_t begin, std::int64_t length) : rows_(out.narrow(0, begin, length)) {}
+  void add(const at::Tensor& block, const QueryBlock& b) {  // [KV, N, D]
+    if (is_all(b)) {
+      rows_.narrow(1, b.first_head, b.kv_heads).transpose(0, 1).copy_(block);
+      written_ = true;
+      return;
+    }
+    if (!sum_.defined())
+      sum_ = at::zeros({rows_.size(1), rows_.size(0), rows_.size(2)}, rows_.options().dtype(at::kFloat));
+    sum_.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).add_(block);
+  }
+  void write() {
+    if (!written_) rows_.transpose(0, 1).copy_(sum_);
+  }
+
+ private:
+  /// The sequence has no other block of these heads.
+  static bool is_all(const QueryBlock& b) { return b.keys == b.total_keys && b.place == 0 && b.count == b.total_keys; }
+  at::Tensor rows_, sum_;
+  bool written_ = false;
+};
+
+void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CausalAttentionOptions& o,
+            const DropoutMask& mask, const at::Tensor& out, const at::Tensor& lse) {
+  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+    const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
+    for_blocks(o, q, s, [&](const QueryBlock& b) {
+      const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
+      softmax(p, o, b, lse);
+      scatter(gemm(dropped(p, b, mask), keys_of(values, b)), out, b);
+    });
+  }
+}
+
+void attend_backward(const at::Tensor& g, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const at::Tensor& lse, const CausalAttentionOptions& o, const DropoutMask& mask,
+                     const at::Tensor& gq, const at::Tensor& gk, const at::Tensor& gv) {
+  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+    const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
+    KeyGradient gkeys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
+        gvalues(gv, o.key_rows->begin[s], o.key_rows->length[s]);
+    for_blocks(o, q, s, [&](const QueryBlock& b) {
+      const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
+      const auto p = gemm(qb, kb.transpose(1, 2));
+      const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
+      softmax_backward(p, ds, o, b, lse, mask);
+      gvalues.add(gemm(dropped(p, b, mask).transpose(1, 2), gb), b);
+      scatter(gemm(ds, kb), gq, b);
+      gkeys.add(gemm(ds.transpose(1, 2), qb), b);
+    });
+    gkeys.write();
+    gvalues.write();
+  }
+}
+
+class CausalAttention : public torch::autograd::Function<CausalAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const CausalAttentionOptions& o) {
+    auto saved = c10::make_intrusive<SavedCausalAttention>();
+    saved->options = o;
+    saved->mask = DropoutMask(o.dropout, q.size(0));
+    const std::int64_t heads = q.size(1) * q.size(2);
+    const auto out = at::empty({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options());
+    const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
+    if (attends_in_pairs(q, k, v, o)) {
+      attend_in_pairs(q, k, v, o, saved->mask, out, lse);
+    } else {
+      attend(q, k, v, o, saved->mask, out, lse);
+    }
+    ctx->save_for_backward({q, k, v, lse});
+    ctx->saved_data["options"] = c10::IValue::make_capsule(saved);
+    return out.view({q.size(0), -1});
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &q = saved[0], &k = saved[1], &v = saved[2];
+    const auto state = c10::static_intrusive_pointer_cast<SavedCausalAttention>(ctx->saved_data["options"].toCapsule());
+    const auto& o = state->options;
+    const auto g = grads[0].contiguous().view({q.size(0), q.size(1), q.size(2), v.size(2)});
+    // Every row is written: sequences cover the queries, and with a cache there is no backward.
+    const auto gq = at::empty(q.sizes(), q.options()), gk = at::empty(k.sizes(), k.options()),
+               gv = at::empty(v.sizes(), v.options());
+    if (attends_in_pairs(q, k, v, o)) {
+      attend_in_pairs_backward(g, q, k, v, saved[3], o, state->mask, gq, gk, gv);
+    } else {
+      attend_backward(g, q, k, v, saved[3], o, state->mask, gq, gk, gv);
+    }
+    return {gq, gk, gv, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const CausalAttentionOptions& options) {
+  TESSERA_CHECK(q.dim() == 4 && k.dim() == 3 && v.dim() == 3,
+                "causal_attention takes q [T, KV, G, D], k, v [T, KV, D]");
+  TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
+  if (!q.is_cpu()) return composite::causal_attention(q, k, v, options);
+  return CausalAttention::apply(q, k, v, options);
+}
+
+}  // namespace tessera::nn

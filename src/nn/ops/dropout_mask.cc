@@ -1,0 +1,36 @@
+#include "nn/ops/dropout_mask.h"
+
+#include "tensor/rng.h"
+
+namespace tessera::nn {
+namespace {
+
+struct SavedMask : torch::CustomClassHolder {
+  explicit SavedMask(DropoutMask mask) : mask(std::move(mask)) {}
+  DropoutMask mask;
+};
+
+}  // namespace
+
+DropoutMask::DropoutMask(double p, std::int64_t rows) {
+  if (p == 0) return;
+  mask_ = kernels::make_mask(p, tensor::next_key());
+  const auto& keys = tensor::random_state().rows;
+  if (keys.defined() && keys.numel() == rows) rows_ = keys;
+}
+
+kernels::Mask DropoutMask::row(std::int64_t row) const {
+  auto mask = mask_;
+  mask.key = tensor::row_key(mask.key, rows_.defined() ? rows_.const_data_ptr<std::int64_t>()[row] : row);
+  return mask;
+}
+
+void DropoutMask::save(torch::autograd::AutogradContext* context) const {
+  context->saved_data["mask"] = at::IValue::make_capsule(c10::make_intrusive<SavedMask>(*this));
+}
+
+DropoutMask DropoutMask::load(torch::autograd::AutogradContext* context) {
+  return c10::static_intrusive_pointer_cast<SavedMask>(context->saved_data["mask"].toCapsule())->mask;
+}
+
+}  // namespace tessera::nn

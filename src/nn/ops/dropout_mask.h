@@ -1,0 +1,36 @@
+#pragma once
+// One draw of dropout masks for the rows of a tensor. The mask of a row depends on the draw and on the row's key, so it
+// is the same on any rank and in any batch (tensor::PassScope).
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "nn/kernels/kernels.h"
+
+namespace tessera::nn {
+
+class DropoutMask {
+ public:
+  /// Drops nothing, and draws nothing.
+  DropoutMask() = default;
+  /// For a tensor of so many rows. Draws from this thread's stream unless p is 0.
+  DropoutMask(double p, std::int64_t rows);
+
+  bool drops() const { return mask_.threshold != 0 || mask_.scale != 1.0f; }
+  float scale() const { return mask_.scale; }
+  kernels::Mask row(std::int64_t row) const;
+
+  /// Keeps it from forward to backward.
+  void save(torch::autograd::AutogradContext* context) const;
+  static DropoutMask load(torch::autograd::AutogradContext* context);
+
+ private:
+  kernels::Mask mask_;
+  at::Tensor rows_;  // keys, undefined: row numbers
+};
+
+/// Where a head's part of a query's mask begins: index offset + j for key j, whatever the number of keys.
+inline std::uint32_t head_offset(std::int64_t head) {
+  return static_cast<std::uint32_t>(head) << 20;
+}
+
+}  // namespace tessera::nn

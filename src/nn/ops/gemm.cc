@@ -1,0 +1,180 @@
+#include "nn/ops/gemm.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "nn/kernels/pair_products.h"
+#include "nn/kernels/panel_product.h"
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+namespace {
+
+// at::native::mkldnn_matmul(mat1, mat2, result, beta, alpha): exported by libtorch_cpu, but in none of its headers, so
+// it is looked up and can be missed.
+using MkldnnMatmul = void (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&, float, float);
+
+MkldnnMatmul find_mkldnn_matmul() {
+#if defined(__x86_64__)
+  // It refuses float32, too, where oneDNN has no bfloat16.
+  const bool is_accepted =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (__builtin_cpu_is("intel") || !is_accepted || !at::globalContext().hasMKLDNN()) return nullptr;
+  return reinterpret_cast<MkldnnMatmul>(::dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
+#else
+  return nullptr;
+#endif
+}
+
+/// Null where libtorch's own choice is right.
+MkldnnMatmul onednn_for(const at::Tensor& a, const at::Tensor& b) {
+  static const MkldnnMatmul function = find_mkldnn_matmul();
+  const bool fits = function && a.scalar_type() == at::kFloat && a.is_cpu() && b.scalar_type() == at::kFloat &&
+                    b.is_cpu() && a.numel() > 0 && b.numel() > 0;
+  return fits ? function : nullptr;
+}
+
+constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
+constexpr std::int64_t kShortInner = 16;  // with which a product is a pass over memory: no matrix unit helps
+constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
+
+std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
+  const bool fits = t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.dim() == 2 && t.numel() > 0 &&
+                    (t.stride(0) == 1 || t.stride(1) == 1);
+  if (!fits) return std::nullopt;
+  return kernels::Bfloat16Matrix{static_cast<const std::uint16_t*>(t.const_data_ptr()), t.stride(0), t.stride(1)};
+}
+
+/// a b, or a b + u v where u is defined; nothing where a library should do it.
+std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const at::Tensor& b,
+                                                      const at::Tensor& u = {}, const at::Tensor& v = {}) {
+  const bool pays =
+      kernels::multiplies_in_panels() || (a.size(-1) <= kShortInner && kernels::multiplies_bfloat16_pairs());
+  if (!pays || a.size(0) < kFewestRows) return std::nullopt;
+  const auto left = bfloat16_matrix(a), right = bfloat16_matrix(b);
+  if (!left || !right) return std::nullopt;
+  kernels::PanelProduct product{*left, *right, {}, {}, a.size(0), b.size(1), a.size(1), 0};
+  const bool pairs_in_rows = left->column == 1 || right->column != 1;
+  if (pairs_in_rows && product.inner % 2 != 0) return std::nullopt;
+  if (!u.defined()) return product;
+  const auto few = bfloat16_matrix(u), wide = bfloat16_matrix(v);
+  if (!few || !wide || few->column != 1 || u.size(1) % 2 != 0) return std::nullopt;
+  product.u = *few, product.v = *wide, product.rank = u.size(1);
+  return product;
+}
+
+/// Each thread takes some columns, or some rows.
+void run(const kernels::PanelProduct& product, const at::Tensor& out, double alpha, bool add) {
+  TESSERA_CHECK(out.scalar_type() == at::kBFloat16 && out.stride(-1) == 1, "a product goes to dense rows of its dtype");
+  const bool by_columns =
+      product.columns / kColumnsAThread >= std::min<std::int64_t>(at::get_num_threads(), product.rows / kRowsAThread);
+  const std::int64_t unit = by_columns ? kColumnsAThread : kRowsAThread;
+  const std::int64_t size = by_columns ? product.columns : product.rows;
+  at::parallel_for(0, (size + unit - 1) / unit, 1, [&](std::int64_t begin, std::int64_t end) {
+    auto part = product;
+    const std::int64_t first = begin * unit, count = std::min(size, end * unit) - first;
+    if (by_columns) {
+      part.columns = count;
+      part.b.at += first * part.b.column;
+      if (part.rank > 0) part.v.at += first * part.v.column;
+    } else {
+      part.rows = count;
+      part.a.at += first * part.a.row;
+      if (part.rank > 0) part.u.at += first * part.u.row;
+    }
+    auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? 1 : out.stride(0));
+    const auto scratch = at::empty({static_cast<std::int64_t>(kernels::panel_scratch_bytes(part))}, at::kByte);
+    kernels::panel_product(part, {to, out.stride(0), add, static_cast<float>(alpha)}, scratch.mutable_data_ptr());
+  });
+}
+
+// With AMX, oneDNN 3.12 reads up to 31 elements behind the end of a row whose length is no multiple of 32,
+// and multiplies them by zeros. Behind a part of a row there may be anything, infinities too.
+at::Tensor whole_rows(const at::Tensor& a) {
+  const bool exact = !a.is_cpu() || a.scalar_type() == at::kFloat || a.size(-1) % 32 == 0;
+  return exact || a.stride(-1) != 1 || a.stride(-2) == a.size(-1) ? a : a.contiguous();
+}
+
+at::Tensor run(const kernels::PanelProduct& product, const at::TensorOptions& options) {
+  auto out = at::empty({product.rows, product.columns}, options);
+  run(product, out, 1.0, false);
+  return out;
+}
+
+}  // namespace
+
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+  if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
+  if (!onednn_for(a, b)) return a.dim() == 3 ? at::bmm(whole_rows(a), b) : at::mm(whole_rows(a), b);
+  auto sizes = a.sizes().vec();
+  sizes.back() = b.sizes().back();
+  auto out = at::empty(sizes, a.options());
+  gemm_to(out, a, b);
+  return out;
+}
+
+void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
+  if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
+  const at::AutoDispatchBelowADInplaceOrView without_autograd;
+  if (const auto onednn = onednn_for(a, b)) {
+    onednn(a, b, out, 0.0f, static_cast<float>(alpha));
+  } else if (a.dim() == 3) {
+    at::baddbmm_out(const_cast<at::Tensor&>(out), out, whole_rows(a), b, 0, alpha);
+  } else {
+    at::addmm_out(const_cast<at::Tensor&>(out), out, whole_rows(a), b, 0, alpha);
+  }
+}
+
+void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
+  if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
+  const at::AutoDispatchBelowADInplaceOrView without_autograd;
+  if (const auto onednn = onednn_for(a, b)) {
+    onednn(a, b, out, 1.0f, static_cast<float>(alpha));
+  } else if (a.dim() == 3) {
+    out.baddbmm_(whole_rows(a), b, 1, alpha);
+  } else {
+    out.addmm_(whole_rows(a), b, 1, alpha);
+  }
+}
+
+at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
+  if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
+  auto out = gemm(a, b);
+  if (out.scalar_type() == u.scalar_type()) {
+    gemm_add(out, u, v);
+  } else {
+    out.add_(gemm(u, v));
+  }
+  return out;
+}
+
+at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v) {
+  constexpr std::int64_t kPartBytes = 2 << 20, kFewestColumns = 128;
+  const auto& matrix = b.matrix;
+  const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;
+  const std::int64_t fitting = kPartBytes / std::max<std::int64_t>(1, inner * a.element_size());
+  const std::int64_t width = std::max(kFewestColumns, fitting / kColumnsAThread * kColumnsAThread);
+  const auto part_of = [&](std::int64_t begin, std::int64_t count) {
+    const auto part = b.transposed ? tensor::unpack(matrix, {begin, count, 0, inner}, a.scalar_type()).t()
+                                   : tensor::unpack(matrix, {0, inner, begin, count}, a.scalar_type());
+    return u.defined() ? gemm_sum(a, part, u, v.narrow(1, begin, count)) : gemm(a, part);
+  };
+  if (columns <= width) return part_of(0, columns);
+  auto out = at::empty({a.size(0), columns}, a.options());
+  for (std::int64_t begin = 0; begin < columns; begin += width) {
+    const auto count = std::min(width, columns - begin);
+    out.narrow(1, begin, count).copy_(part_of(begin, count));
+  }
+  return out;
+}
+
+}  // namespace tessera::nn

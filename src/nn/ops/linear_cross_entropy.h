@@ -1,0 +1,31 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "nn/ops/lookup.h"
+#include "nn/ops/token_loss.h"
+
+namespace tessera::nn {
+
+struct CrossEntropyOptions {
+  double scale = 1.0;  // of the logits
+  double softcap = 0;  // logits become softcap * tanh(logit / softcap), after `scale`; 0: as they are
+  double normalizer = 1.0;
+  TokenLoss token_loss = {};
+  /// What the result will be multiplied by before backward (optim::GradScaler): gradients are made with it, so that
+  /// those in float16 do not vanish on the way. Any other factor is right, too.
+  double loss_scale = 1.0;
+  at::Tensor* predictions = nullptr;              // receives the argmax of every row
+  GradientSlot weight_gradient = {};              // receives the weight's gradient in backward instead of autograd
+  std::optional<at::ScalarType> loss_dtype = {};  // default: hidden's
+};
+
+/// sum over rows of token_loss(scale * hidden W^T, label) / normalizer, without storing the logits: they are made in
+/// pieces of rows, turned into gradients on the spot (so backward neither recomputes nor reads W), and dropped. hidden:
+/// [rows, dim], weight: [classes, dim], labels: [rows] int64, negative ones count for nothing. Statistics in float32.
+/// Not on the CPU logits are stored, and weight_gradient stays empty.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                const CrossEntropyOptions& options);
+
+}  // namespace tessera::nn
