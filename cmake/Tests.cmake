@@ -25,7 +25,7 @@ function(tessera_tests name folder)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE")
 endfunction()
 
-foreach(room base tensor config families comm io text chat data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)
+foreach(room base formats tensor config families comm io text chat data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)
   tessera_tests(unit_${room} unit/${room} tessera_${room})
 endforeach()
 tessera_tests(golden golden tessera_verify)
