@@ -109,9 +109,16 @@ bool Session::run() {
   TrainerCallbacks callbacks = checkpoints_.callbacks();
   callbacks.on_step = [this](const StepReport& step) { on_step(step); };
   callbacks.on_epoch_end = [this](const EpochReport& epoch) { on_epoch_end(epoch); };
-  callbacks.should_stop = [this] { return stop_; };
+  callbacks.should_stop = [this] {
+    if (profile_ && !stop_) profile_->before_step(trainer_.done());
+    return stop_;
+  };
+  if (!arguments_.profile.empty()) {
+    profile_ = std::make_unique<Profile>(arguments_.profile, model_.group(), trainer_.done(), trainer_.total_steps());
+  }
   trainer_.run(callbacks);
   bar_.close();
+  if (profile_) out_ << profile_->finish() << "\n" << std::flush;
   checkpoints_.finish();
   if (interrupted_) return false;
   if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
@@ -143,6 +150,7 @@ bool Session::due(Interval strategy, double steps, bool at_epoch_end) const {
 }
 
 void Session::on_step(const StepReport& step) {
+  if (profile_) profile_->after_step(step.step);
   checkpoints_.poll(step);
   state_.global_step = step.step;
   state_.epoch = step.epoch;

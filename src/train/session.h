@@ -13,6 +13,7 @@
 #include "report/progress.h"
 #include "report/tensorboard.h"
 #include "train/presentation.h"
+#include "train/profile.h"
 #include "train/run_checkpoints.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
@@ -94,6 +95,7 @@ class Session {
   std::int64_t evaluated_at_ = -1;
   Metrics evaluated_;     // at that step
   bool is_best_ = false;  // they are
+  std::unique_ptr<Profile> profile_;
   bool stop_ = false, interrupted_ = false;
   bool epoch_ends_ = false, save_at_epoch_end_ = false;
 };

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 
+#include "tensor/span.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
 
@@ -81,6 +82,7 @@ void Trainer::fail_not_finite(const std::vector<double>& losses, std::int64_t ep
 
 double Trainer::update() {
   if (scaler_) scaler_->unscale(optimizer_, model_.group());
+  const tensor::Span span("optimizer step");
   const double norm = options_.max_grad_norm > 0 ? model_.clip_grad_norm(options_.max_grad_norm, optimizer_) : 0;
   if (scaler_) {
     scaler_->step(optimizer_, model_.group());
@@ -94,6 +96,7 @@ double Trainer::update() {
 
 StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
                          const TrainerCallbacks& callbacks) {
+  const tensor::Span span("step", std::to_string(done_ + 1));
   const auto start = Clock::now();
   double tokens = 0;
   for (std::int64_t b = 0; b < batches; ++b) tokens += task_.loss_tokens(epoch, first_batch + b);
@@ -105,7 +108,12 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
     std::optional<fsdp::NoSync> no_sync;
     if (b + 1 < batches) no_sync.emplace(model_);
     if (scaler_) task_.set_loss_scale(scaler_->scale());
-    at::Tensor loss = task_.loss(epoch, first_batch + b, tokens);
+    at::Tensor loss;
+    {
+      const tensor::Span span("forward");
+      loss = task_.loss(epoch, first_batch + b, tokens);
+    }
+    const tensor::Span span("backward");
     (scaler_ ? scaler_->scale(loss) : loss).backward();
     losses.push_back(loss.item<double>());
     local_loss += losses.back();

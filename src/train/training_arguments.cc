@@ -131,6 +131,10 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.logging_dir, {"--logging_dir"}, "TensorBoard files; empty: output_dir/runs/...", group)
       .only_with({{"--report_to", {"tensorboard", "all"}}});
   table.add(&a.disable_tqdm, {"--disable_tqdm"}, "no progress bars", group);
+  table
+      .add(&a.profile, {"--profile"},
+           "write a Chrome trace of steps 2 to 4 of all ranks: operators, gathers, reductions", group)
+      .placeholder("FILE");
 }
 
 void check_intervals(TrainingArguments& a, const config::OptionTable& table, config::Problems& problems) {

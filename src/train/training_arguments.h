@@ -54,6 +54,7 @@ struct TrainingArguments : CheckpointOptions {
   std::vector<std::string> report_to = {"none"};
   std::string logging_dir;
   bool disable_tqdm = false;
+  std::string profile;  // a file; empty: none
   std::string device = "auto";
   bool use_cpu = false;
 

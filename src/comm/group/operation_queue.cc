@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "tensor/span.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -109,8 +111,9 @@ void OperationQueue::run_next(Lock& lock) {
   announce_started(lock);
   if (failure_) return;
   const std::uint64_t sequence = finished_;
-  auto& run = operations_.front().run;
+  auto& [announcement, run] = operations_.front();
   use_turn(lock, [&] {
+    const tensor::Span span("comm", op_name(announcement.op));
     group_.meet(sequence);
     run();
     group_.finish(sequence);

@@ -28,6 +28,7 @@ struct TrainableSegment {
   at::Tensor leaf;
   at::ScalarType reduce = at::kFloat;
   int position = 0;  // of its first parameter in the order of registration; -1: to be reduced last
+  std::string unit;  // its name, for people
 };
 
 enum class BucketState { kIdle, kExpected, kOpen, kFinished, kReducing };
@@ -47,6 +48,7 @@ class GradientBucket {
   BucketState state = BucketState::kIdle;
   at::Tensor late;  // 1-D [numel] of the only segment: what came after the reduction; or undefined
 
+  const std::string& unit_name() const { return segments.front().unit; }
   int position() const { return segments.front().position; }
   bool reducing() const { return state == BucketState::kReducing; }
   /// Reductions behind it wait for it.

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "tensor/mapped_zeros.h"
+#include "tensor/span.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/allocator.h"
 
@@ -151,6 +152,7 @@ void GradientReducer::start_next() {
 
 void GradientReducer::start(GradientBucket& b, Flight& flight) {
   at::NoGradGuard no_grad;
+  const tensor::Span span("fsdp::start_reduce", b.unit_name());
   b.evict();
   if (!b.has_buffers()) open(b);
   b.fill_missing();
@@ -188,7 +190,10 @@ at::Tensor GradientReducer::empty_sum(const GradientBucket& b, std::size_t segme
 }
 
 void GradientReducer::complete_until(std::size_t count) {
-  for (; completed_ < count; ++completed_) complete(flights_[completed_]);
+  for (; completed_ < count; ++completed_) {
+    const tensor::Span span("fsdp::reduce", in_order(completed_).unit_name());
+    complete(flights_[completed_]);
+  }
 }
 
 void GradientReducer::complete(Flight& flight) {

@@ -5,8 +5,8 @@
 
 #include "base/gradient_ring.h"
 #include "fsdp/params/load_shards.h"
-#include "fsdp/plan/memory_form.h"
 #include "fsdp/params/precision.h"
+#include "fsdp/plan/memory_form.h"
 #include "io/tensor_source.h"
 #include "tensor/home.h"
 #include "tensor/storage.h"
@@ -107,7 +107,7 @@ std::vector<TrainableSegment> trainable_segments(const Unit& unit, const MixedPr
     const bool open_to_the_end = unit.ignored() || (unit.index() == 0 && !s.alone);
     const auto& first = unit.parameters()[static_cast<std::size_t>(s.entries.front().parameter)];
     result.push_back({s, unit.store().shard(i), unit.ignored() ? s.compute : reduce_dtype(s, precision),
-                      open_to_the_end ? -1 : first.position});
+                      open_to_the_end ? -1 : first.position, unit.shown_name()});
   }
   return result;
 }

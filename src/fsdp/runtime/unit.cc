@@ -110,6 +110,7 @@ void Unit::detach(const char* why) noexcept {
 void Unit::prefetch() {
   if (state_ != State::kSharded) return;
   if (runtime_.home()) store_->fetch(*runtime_.home());
+  const tensor::Span span("fsdp::start_gather", shown_name());
   store_->start_gather();
   state_ = State::kGathering;
   if (!segments_.empty() && !runtime_.always_whole()) runtime_.count_gather(*this);
@@ -119,6 +120,7 @@ void Unit::gather() {
   if (state_ != State::kSharded && stale()) drop();
   prefetch();
   if (state_ != State::kGathering) return;
+  const tensor::Span span("fsdp::gather", shown_name());
   store_->finish_gather();
   attach();
   if (copy_) release_host();
@@ -160,6 +162,7 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
   runtime_.enter_forward();
   ++forwards_;
   tickets_.emplace_back();
+  forward_spans_.push_back(std::make_unique<tensor::Span>("fsdp::forward", shown_name()));
   try {
     runtime_.begin_unit_forward(*this);
     gather();
@@ -198,6 +201,7 @@ void Unit::abort_forward() noexcept {
 
 void Unit::leave_forward(bool keep) {
   tickets_.pop_back();
+  forward_spans_.pop_back();
   --forwards_;
   runtime_.leave_forward();
   if (!keep && forwards_ == 0 && !in_backward_) release();
@@ -206,6 +210,7 @@ void Unit::leave_forward(bool keep) {
 void Unit::pre_backward(const BackwardTicket& ticket) {
   runtime_.begin_backward();
   in_backward_ = true;
+  if (!backward_span_) backward_span_.emplace(tensor::kBackwardOfUnit, shown_name());
   runtime_.announce("backward of", *this);
   gather();
   if (runtime_.options().backward_prefetch == BackwardPrefetch::kPre) runtime_.prefetch_before(ticket.position);
@@ -216,6 +221,7 @@ void Unit::post_backward(BackwardTicket& ticket) {
   ticket.redeem();
   if (*ticket.pending > 0) return;  // another forward of this unit is still to come back
   in_backward_ = false;
+  backward_span_.reset();
   if (forwards_ == 0) release();
   if (runtime_.options().backward_prefetch == BackwardPrefetch::kPost) runtime_.prefetch_before(ticket.position);
   runtime_.reducer().unit_finished(index_);
@@ -223,6 +229,7 @@ void Unit::post_backward(BackwardTicket& ticket) {
 
 void Unit::end_backward() {
   in_backward_ = false;
+  backward_span_.reset();
   pending_ = std::make_shared<std::int64_t>(0);
   if (forwards_ == 0) release();
 }

@@ -8,13 +8,15 @@
 // end of backward reaches units that have neither. A released storage throws when it is read.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "fsdp/runtime/backward_hooks.h"
 #include "fsdp/params/device_copy.h"
-#include "fsdp/plan/flat_layout.h"
 #include "fsdp/params/parameter_store.h"
+#include "fsdp/plan/flat_layout.h"
+#include "fsdp/runtime/backward_hooks.h"
+#include "tensor/span.h"
 #include "tessera/nn/block.h"
 
 namespace tessera::fsdp {
@@ -51,6 +53,8 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   bool gathering() const { return state_ == State::kGathering; }
   int index() const { return index_; }
   const std::string& name() const { return name_; }
+  /// For people.
+  const char* shown_name() const { return name_.empty() ? "(root)" : name_.c_str(); }
   nn::HookedModule* module() const { return module_; }
   /// Holds the parameters of ignored modules: always gathered, in no forward's way.
   bool ignored() const { return module_ == nullptr; }
@@ -82,6 +86,8 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   bool in_backward_ = false;  // between pre- and post-backward
   PendingCount pending_ = std::make_shared<std::int64_t>(0);
   std::vector<TicketPtr> tickets_;  // of the running forwards; null under no_grad
+  std::vector<std::unique_ptr<tensor::Span>> forward_spans_;
+  std::optional<tensor::Span> backward_span_;
   std::vector<std::shared_ptr<void>> last_gradient_hooks_;
 };
 

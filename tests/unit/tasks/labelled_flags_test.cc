@@ -74,6 +74,7 @@ class PairFlags : public testing::Test {
             {"--seed", {"2"}},
             {"--data_seed", {"2"}},
             {"--device", {"cuda"}},
+            {"--profile", {in("trace.json")}},
             {"--use_cpu", {}, {"--device", "cuda"}},
             {"--learning_rate", {"1e-3"}},
             {"--weight_decay", {"0.5"}},

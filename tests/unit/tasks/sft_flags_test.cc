@@ -157,6 +157,7 @@ class SftFlags : public testing::Test {
             {"--seed", {"1"}},
             {"--data_seed", {"1"}},
             {"--device", {"cuda"}},
+            {"--profile", {in("trace.json")}},
             {"--use_cpu", {}, {"--device", "cuda"}},
             {"--learning_rate", {"1e-3"}},
             {"--weight_decay", {"0.5"}},
