@@ -1,6 +1,6 @@
 #pragma once
-// How much memory gradients take while they are on their way between ranks: what fsdp/grads/gradient_reducer.h allocates and
-// estimate/rank_memory.h foretells. Pure arithmetic.
+// How much memory gradients take while they are on their way between ranks: what fsdp/grads/gradient_reducer.h
+// allocates and estimate/rank_memory.h foretells. Pure arithmetic.
 #include <cstdint>
 #include <vector>
 

@@ -7,12 +7,12 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "formats/gguf.h"
 #include "base/nearest.h"
 #include "base/open_file.h"
 #include "chat/chat_template.h"
 #include "chat/jinja/json.h"
 #include "chat/jinja/template_error.h"
+#include "formats/gguf.h"
 #include "tessera/base/error.h"
 
 namespace tessera::chat {

@@ -7,15 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "formats/gguf.h"
 #include "base/open_file.h"
-#include "formats/safetensors.h"
-#include "formats/weight_index.h"
-#include "formats/weight_names.h"
 #include "families/config_reader.h"
 #include "families/families.h"
 #include "families/model_folder.h"
 #include "families/quantization.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "formats/weight_index.h"
+#include "formats/weight_names.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {

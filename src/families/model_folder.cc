@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "formats/gguf.h"
 #include "base/open_file.h"
 #include "families/config_reader.h"
+#include "formats/gguf.h"
 #include "tessera/base/error.h"
 
 namespace tessera::families {

@@ -6,15 +6,15 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "fsdp/plan/build_units.h"
-#include "fsdp/params/full_tensors.h"
 #include "fsdp/grads/grad_norm.h"
+#include "fsdp/params/full_tensors.h"
 #include "fsdp/params/load_shards.h"
 #include "fsdp/params/precision.h"
+#include "fsdp/plan/build_units.h"
 #include "fsdp/plan/print_model.h"
-#include "fsdp/runtime/runtime.h"
 #include "fsdp/plan/same_plan.h"
 #include "fsdp/plan/wrap_classes.h"
+#include "fsdp/runtime/runtime.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {

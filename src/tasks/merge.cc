@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <ostream>
 
-#include "formats/gguf.h"
 #include "checkpoint/pretrained.h"
 #include "config/options.h"
 #include "families/config_reader.h"
 #include "families/model_folder.h"
+#include "formats/gguf.h"
 #include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
 #include "tasks/assemble.h"

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
-#include "formats/gguf.h"
 #include "base/open_file.h"
+#include "formats/gguf.h"
 #include "tessera/base/error.h"
 #include "text/convert.h"
 #include "text/gguf_tokenizer.h"

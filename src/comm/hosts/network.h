@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/reception.h"
 #include "comm/hosts/tcp.h"
+#include "comm/rendezvous/reception.h"
 
 namespace tessera::comm {
 

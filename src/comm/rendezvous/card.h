@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "comm/rendezvous/secret.h"
 #include "comm/hosts/tcp.h"
+#include "comm/rendezvous/secret.h"
 
 namespace tessera::comm {
 

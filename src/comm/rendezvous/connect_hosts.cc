@@ -7,9 +7,9 @@
 #include <cstdlib>
 
 #include "base/cpu_quota.h"
+#include "comm/hosts/hosts_communicator.h"
 #include "comm/rendezvous/card.h"
 #include "comm/rendezvous/exchange.h"
-#include "comm/hosts/hosts_communicator.h"
 #include "comm/rendezvous/own_host.h"
 #include "comm/shm/shm_host.h"
 #include "tessera/base/error.h"

@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
-#include "comm/rendezvous/handshake.h"
 #include "comm/hosts/tcp.h"
+#include "comm/rendezvous/handshake.h"
 
 namespace tessera::comm {
 

@@ -17,8 +17,8 @@
 
 #include "fsdp/grads/gradient_bucket.h"
 #include "fsdp/grads/gradient_transport.h"
-#include "fsdp/plan/mesh.h"
 #include "fsdp/grads/reduction_order.h"
+#include "fsdp/plan/mesh.h"
 #include "tensor/gradient_place.h"
 #include "tessera/fsdp/fully_shard.h"
 

@@ -6,12 +6,12 @@
 //  - reduce-scatter: contributions are private, the communicator moves them while the caller computes.
 //
 // Note [Slots]
-// With shared memory a rank's contributions must lie where its peers look for them (fsdp/grads/gradient_slots.h). The buckets
-// take turns in a ring, but for the root's rest, which is open during the whole backward, and a parameter that is
-// registered before the units and larger than the ring that they need: it may be tied to the output head and be open as
-// long. A slot is written only when the reduction of its previous user has started here and its readers are done; else
-// the bucket accumulates privately and copies when its turn comes. In a slot outside the ring that is as wide as sums
-// are, the sum of this rank's slice stays where its own contribution was, until the next backward needs the slot.
+// With shared memory a rank's contributions must lie where its peers look for them (fsdp/grads/gradient_slots.h). The
+// buckets take turns in a ring, but for the root's rest, which is open during the whole backward, and a parameter that
+// is registered before the units and larger than the ring that they need: it may be tied to the output head and be open
+// as long. A slot is written only when the reduction of its previous user has started here and its readers are done;
+// else the bucket accumulates privately and copies when its turn comes. In a slot outside the ring that is as wide as
+// sums are, the sum of this rank's slice stays where its own contribution was, until the next backward needs the slot.
 //
 // Note [Dtype of contributions]
 // Peers read a slot once, so it holds gradients as they were computed, in 16 bits where the unit computes in 16 bits;

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "fsdp/plan/flat_layout.h"
 #include "fsdp/params/parameter_store.h"
+#include "fsdp/plan/flat_layout.h"
 
 namespace tessera::fsdp {
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "fsdp/plan/flat_layout.h"
 #include "fsdp/params/split_master.h"
+#include "fsdp/plan/flat_layout.h"
 #include "tensor/home.h"
 #include "tessera/comm/communicator.h"
 

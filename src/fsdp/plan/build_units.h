@@ -1,6 +1,6 @@
 #pragma once
-#include "fsdp/runtime/runtime.h"
 #include "fsdp/plan/unit_plan.h"
+#include "fsdp/runtime/runtime.h"
 
 namespace tessera::fsdp {
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "fsdp/plan/flat_layout.h"
 #include "fsdp/grads/gradient_transport.h"
 #include "fsdp/params/parameter_store.h"
+#include "fsdp/plan/flat_layout.h"
 #include "fsdp/runtime/runtime.h"
 
 namespace tessera::fsdp {

@@ -1,7 +1,7 @@
 #pragma once
 // Loops of the products in nn/ops/low_rank.h for bfloat16 (as its bits), with sums in float32, by instructions that
-// multiply pairs (nn/kernels/pair_products.h says whether there are). Matrices are row-major; R, the rank, is even. Callers
-// divide the work among threads.
+// multiply pairs (nn/kernels/pair_products.h says whether there are). Matrices are row-major; R, the rank, is even.
+// Callers divide the work among threads.
 #include <cstdint>
 
 namespace tessera::nn::kernels {

@@ -13,10 +13,10 @@
 
 #include <utility>
 
+#include "nn/kernels/simd.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/remake.h"
 #include "nn/ops/rows.h"
-#include "nn/kernels/simd.h"
 
 namespace tessera::nn {
 namespace kernels {

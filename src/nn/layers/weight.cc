@@ -1,7 +1,7 @@
 #include "tessera/nn/weight.h"
 
-#include "nn/ops/gemm.h"
 #include "nn/layers/saved_weight.h"
+#include "nn/ops/gemm.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "nn/layers/saved_weight.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/remake.h"
-#include "nn/layers/saved_weight.h"
 #include "tensor/gradient_place.h"
 
 namespace tessera::nn {

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "nn/composite/composite.h"
+#include "nn/kernels/kernels.h"
 #include "nn/ops/causal_attention_pairs.h"
 #include "nn/ops/causal_scores.h"
-#include "nn/composite/composite.h"
 #include "nn/ops/gemm.h"
-#include "nn/kernels/kernels.h"
 #include "nn/ops/rows.h"
 #include "tessera/base/error.h"
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "nn/ops/causal_scores.h"
 #include "nn/kernels/kernels.h"
 #include "nn/kernels/pair_products.h"
+#include "nn/ops/causal_scores.h"
 
 namespace tessera::nn {
 namespace {

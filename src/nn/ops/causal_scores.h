@@ -2,9 +2,9 @@
 // What both forms of causal attention share: which scores a block of queries has, and their masks.
 #include <algorithm>
 
+#include "nn/kernels/score_kernels.h"
 #include "nn/ops/causal_attention.h"
 #include "nn/ops/dropout_mask.h"
-#include "nn/kernels/score_kernels.h"
 
 namespace tessera::nn {
 

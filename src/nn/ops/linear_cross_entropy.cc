@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "nn/composite/composite.h"
-#include "nn/ops/gemm.h"
 #include "nn/kernels/kernels.h"
+#include "nn/ops/gemm.h"
 #include "nn/ops/rows.h"
 #include "tensor/gradient_place.h"
 #include "tessera/base/error.h"

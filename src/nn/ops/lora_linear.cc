@@ -8,12 +8,12 @@
 #include <optional>
 
 #include "nn/composite/composite.h"
+#include "nn/layers/saved_weight.h"
 #include "nn/ops/dora.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/low_rank.h"
 #include "nn/ops/remake.h"
-#include "nn/layers/saved_weight.h"
 
 namespace tessera::nn {
 namespace {

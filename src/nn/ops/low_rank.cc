@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "nn/ops/gemm.h"
 #include "nn/kernels/low_rank_kernels.h"
 #include "nn/kernels/pair_products.h"
+#include "nn/ops/gemm.h"
 #include "nn/ops/rows.h"
 
 namespace tessera::nn {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "nn/composite/composite.h"
-#include "nn/ops/rows.h"
 #include "nn/kernels/simd.h"
+#include "nn/ops/rows.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {

@@ -72,8 +72,7 @@ TEST_F(OpenFileTest, ThePipeIsTakenWhereOneProcessReadsOnce) {
 // Each of them waited for ever.
 TEST_F(OpenFileTest, NothingThatReadsWaitsForAPipe) {
   const std::string file = pipe();
-  for (const auto& read : std::vector<std::function<void()>>{
-           [&] { crc32c_of_file(file); }, [&] { read_file(file); }}) {
+  for (const auto& read : std::vector<std::function<void()>>{[&] { crc32c_of_file(file); }, [&] { read_file(file); }}) {
     EXPECT_NE(message_of(read).find("found a named pipe"), std::string::npos) << message_of(read);
   }
 }

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <numeric>
 
-#include "comm/rendezvous/connect_hosts.h"
 #include "comm/hosts/hosts.h"
+#include "comm/rendezvous/connect_hosts.h"
 #include "tessera/base/error.h"
 #include "unit/comm/bodies.h"
 #include "unit/comm/processes.h"

@@ -4,10 +4,10 @@
 
 #include <numeric>
 
+#include "nn/kernels/pair_products.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/causal_attention.h"
 #include "nn/ops/linear_cross_entropy.h"
-#include "nn/kernels/pair_products.h"
 #include "nn/ops/rms_norm.h"
 #include "nn/ops/rotary.h"
 #include "support/compare.h"

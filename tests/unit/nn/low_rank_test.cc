@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "nn/ops/gemm.h"
 #include "nn/kernels/pair_products.h"
+#include "nn/ops/gemm.h"
 
 namespace tessera::nn {
 namespace {
