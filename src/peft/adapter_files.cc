@@ -93,7 +93,7 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const P
     const bool is_adapted = adapted.contains(module);
     const std::string base = method.prefix() + (is_adapted ? module + ".base_layer" + name.substr(dot) : name);
     if (adapters.contains(name)) {
-      entries.push_back({name, method.file_name(name)});
+      for (auto& file_name : method.file_names(name)) entries.push_back({name, std::move(file_name)});
     } else if (is_saved(name, method)) {
       entries.push_back({name, method.prefix() + name});
     } else if (has_suffix(name, "bias") && (method.bias == "all" || (method.bias != "none" && is_adapted))) {
@@ -136,6 +136,7 @@ AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& mode
     if (name == names.end()) {
       // A base weight that PEFT may or may not have kept; a model that was adapted before has it.
       if (!adapters.contains(entry.parameter) && !parameters[entry.parameter].requires_grad()) continue;
+      if (names_.contains(entry.parameter)) continue;  // a copy
       throw DataError(file + " lacks the tensor '" + entry.file_name + "'", file);
     }
     if (parameters[entry.parameter].sizes() != at::IntArrayRef(source_->find(*name)->shape)) {

@@ -78,7 +78,9 @@ void set_trainable(nn::HookedModule& model, const PeftConfig& config, const std:
 // PEFT has no parameter for the tied head of the base model, only for its trained copy.
 void count(const nn::HookedModule& model, const std::string& untied, AdapterReport& report) {
   const nn::DenseElements elements(model);
+  const auto adapters = nn::adapter_parameters(model);
   for (const auto& item : model.named_parameters()) {
+    if (adapters.contains(item.key()) && !item.value().requires_grad()) continue;  // PEFT's buffers
     const auto numel = elements.of(item.key(), item.value());
     const std::int64_t copies =
         (is_saved(item.key(), *report.method) ? 1 : 0) + (item.key() == untied + ".weight" ? 0 : 1);

@@ -13,9 +13,16 @@ Values adapter_values(const nn::HookedModule& model) {
 
 Merger::Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters) : method_(method) {
   method.check_can_merge();
+  Values shared;  // below the model itself
+  for (const auto& child : model.named_children()) {
+    if (!dynamic_cast<const nn::AdapterModule*>(child.value().get())) continue;
+    const auto prefix = child.key() + ".";
+    for (auto it = adapters.lower_bound(prefix); it != adapters.end() && it->first.starts_with(prefix); ++it)
+      shared.insert(*it);
+  }
   for (auto& slot : adapted_slots(model)) {
     const auto prefix = slot.name + ".";
-    Adapted adapted{std::move(slot), {}};
+    Adapted adapted{std::move(slot), shared};
     for (auto it = adapters.lower_bound(prefix); it != adapters.end() && it->first.starts_with(prefix); ++it)
       adapted.values[it->first.substr(prefix.size())] = it->second;
     slots_.emplace(adapted.slot.name, std::move(adapted));
@@ -39,6 +46,8 @@ void merge_adapters(nn::HookedModule& model, const PeftMethod& method) {
     if (!value.is_same(item.value())) item.value().detach().copy_(value);
   }
   for (const auto& slot : adapted_slots(model)) slot.detach();
+  for (const auto& child : model.named_children())
+    if (dynamic_cast<const nn::AdapterModule*>(child.value().get())) model.unregister_module(child.key());
 }
 
 }  // namespace tessera::peft

@@ -2,6 +2,15 @@
 
 #include "peft/ia3.h"
 #include "peft/lora.h"
+#include "peft/methods/boft.h"
+#include "peft/methods/fourierft.h"
+#include "peft/methods/hra.h"
+#include "peft/methods/lycoris.h"
+#include "peft/methods/miss.h"
+#include "peft/methods/oft.h"
+#include "peft/methods/randlora.h"
+#include "peft/methods/vblora.h"
+#include "peft/methods/vera.h"
 #include "peft/prompt_tuning.h"
 #include "tessera/base/error.h"
 
@@ -19,9 +28,11 @@ std::unique_ptr<PeftMethod> make() {
 }
 
 constexpr Row kMethods[] = {
-    {"LORA", make<Lora>},
-    {"IA3", make<Ia3>},
-    {"PROMPT_TUNING", make<PromptTuning>},
+    {"LORA", make<Lora>},     {"IA3", make<Ia3>},           {"PROMPT_TUNING", make<PromptTuning>},
+    {"LOHA", make<LoHa>},     {"LOKR", make<LoKr>},         {"VERA", make<Vera>},
+    {"VBLORA", make<VbLora>}, {"RANDLORA", make<RandLora>}, {"FOURIERFT", make<FourierFt>},
+    {"MISS", make<Miss>},     {"HRA", make<Hra>},           {"OFT", make<Oft>},
+    {"BOFT", make<Boft>},
 };
 
 }  // namespace

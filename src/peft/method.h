@@ -55,11 +55,14 @@ class PeftMethod : public PeftConfig {
   virtual std::string name_in_peft(const std::string& parameter) const { return prefix() + parameter; }
   /// Name in the adapter file of a parameter of an adapter: its own without ".default".
   virtual std::string file_name(const std::string& parameter) const;
+  /// All its names there: none where the file does not keep it, several where PEFT writes copies.
+  virtual std::vector<std::string> file_names(const std::string& parameter) const { return {file_name(parameter)}; }
 
   /// Throws ConfigError where adapters of this method are no change of weights.
   virtual void check_can_merge() const {}
   /// The slot's weight or bias (`value`, whole; `leaf` says which) with its adapter folded in, computed in float32, in
-  /// the value's dtype and layout. adapter: by names below the slot.
+  /// the value's dtype and layout. adapter: by names below the slot, and what sits below the model itself by full
+  /// names.
   virtual at::Tensor merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
                             const Values& adapter) const;
 };

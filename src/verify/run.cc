@@ -178,6 +178,9 @@ std::string plain_name(std::string name) {
   for (const std::string part : {".base_layer", ".modules_to_save.default"}) {
     if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
   }
+  // One for all layers, listed below the first of them.
+  const std::string bank = "vblora_vector_bank";
+  if (const auto at = name.find(bank); at != std::string::npos) name.erase(0, at);
   return name;
 }
 

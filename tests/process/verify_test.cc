@@ -48,7 +48,11 @@ INSTANTIATE_TEST_SUITE_P(
                     "K_preference/cls_bert_multilabel", "K_preference/cls_gpt2", "K_preference/cls_llama",
                     "K_preference/cls_llama_multilabel", "K_preference/cls_qwen2", "J_peft/llama_ia3",
                     "J_peft/llama_ia3_save_lm_head", "J_peft/t5_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
-                    "J_peft/t5_prompt", "J_peft/bert_prompt_cls", "C_quant/model_nf4", "C_quant/model_fp4",
+                    "J_peft/t5_prompt", "J_peft/bert_prompt_cls", "J_peft/llama_loha", "J_peft/llama_lokr",
+                    "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora", "J_peft/llama_fourierft",
+                    "J_peft/llama_miss", "J_peft/llama_miss_bat", "J_peft/llama_hra", "J_peft/llama_oft",
+                    "J_peft/llama_oft_exact", "J_peft/llama_boft", "J_peft/llama_boft_butterfly",
+                    "J_peft/llama_lora_gaussian", "C_quant/model_nf4", "C_quant/model_fp4",
                     "C_quant/model_nf4_double_bf16", "C_quant/model_nf4_double_storage_bf16", "C_quant/qlora_fp32",
                     "C_quant/qlora_bf16", "C_quant/qdora_fp32"));
 

@@ -42,14 +42,18 @@ TEST_P(MethodConfig, IsWrittenWithTheKeysAndValuesThatPeftWrites) {
 INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
                          testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora",
                                          "J_peft/llama_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
-                                         "J_peft/t5_prompt", "J_peft/bert_prompt_cls"));
+                                         "J_peft/t5_prompt", "J_peft/bert_prompt_cls", "J_peft/llama_loha",
+                                         "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
+                                         "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat",
+                                         "J_peft/llama_hra", "J_peft/llama_oft", "J_peft/llama_oft_exact",
+                                         "J_peft/llama_boft_butterfly"));
 
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {
   try {
-    make_method("BOFT");
+    make_method("POLY");
     FAIL() << "expected ConfigError";
   } catch (const ConfigError& e) {
-    EXPECT_NE(std::string(e.what()).find("'BOFT', which is not supported; there are LORA, IA3"), std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("'POLY', which is not supported; there are LORA, IA3"), std::string::npos)
         << e.what();
   }
 }

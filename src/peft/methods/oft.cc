@@ -1,0 +1,122 @@
+#include "peft/methods/oft.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/linalg_solve.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/triu_indices.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+#include "tessera/base/error.h"
+
+namespace tessera::peft {
+namespace {
+
+/// U - U' of the upper triangles by rows; [blocks, n (n - 1) / 2] -> [blocks, n, n].
+at::Tensor skew(const at::Tensor& triangles, std::int64_t n) {
+  const auto at = at::triu_indices(n, n, 1, at::TensorOptions().dtype(at::kLong));
+  const auto places = at.select(0, 0) * n + at.select(0, 1);
+  const auto upper = at::zeros({triangles.size(0), n * n}, triangles.options())
+                         .index_copy(1, places, triangles)
+                         .view({triangles.size(0), n, n});
+  return upper - upper.transpose(1, 2);
+}
+
+/// The divisor of `features` nearest to `wanted`, the lower of two; PEFT's adjust_oft_parameters().
+std::int64_t near_divisor(std::int64_t features, std::int64_t wanted) {
+  if (wanted >= features) return features;
+  auto higher = wanted, lower = wanted;
+  while (higher <= features && features % higher != 0) ++higher;
+  while (lower > 1 && features % lower != 0) --lower;
+  return wanted - lower <= higher - wanted ? lower : higher;
+}
+
+/// Scales the blocks whose norm is more than eps / sqrt(blocks) back to it.
+at::Tensor projected(const at::Tensor& weight, double eps) {
+  const double bound = eps / std::sqrt(static_cast<double>(weight.size(0)));
+  // A skew-symmetric matrix has each number twice.
+  const auto norms = at::linalg_vector_norm(weight.to(at::kFloat), 2, at::IntArrayRef{1}, true) * std::sqrt(2.0);
+  return at::where(norms.le(bound), weight, weight * (bound / norms).to(weight.scalar_type()));
+}
+
+}  // namespace
+
+void Oft::bind(ConfigKeys& keys) {
+  keys.integer("r", r);
+  keys.integer("oft_block_size", oft_block_size);
+  keys.unsupported("module_dropout", 0.0);
+  bind_targets(keys);
+  keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
+  keys.flag("fan_in_fan_out", fan_in_fan_out);
+  keys.text("bias", bias);
+  keys.flag("init_weights", init_weights);
+  keys.flag("coft", coft);
+  keys.number("eps", eps);
+  keys.flag("block_share", block_share);
+  keys.flag("use_cayley_neumann", use_cayley_neumann);
+  keys.integer("num_cayley_neumann_terms", num_cayley_neumann_terms);
+}
+
+void Oft::check() const {
+  TransformMethod::check();
+  if (r < 0 || oft_block_size < 0 || (r == 0) == (oft_block_size == 0)) {
+    throw ConfigError("one of r and oft_block_size is positive and the other 0 (found " + std::to_string(r) + " and " +
+                          std::to_string(oft_block_size) + "): r * oft_block_size is the layer's input size",
+                      "oft_block_size");
+  }
+  if (num_cayley_neumann_terms < 1)
+    throw ConfigError("num_cayley_neumann_terms must be at least 1", "num_cayley_neumann_terms");
+}
+
+Oft::Blocks Oft::blocks_of(const LayerSizes& layer) const {
+  if (oft_block_size > 0) {
+    const auto size = near_divisor(layer.in, oft_block_size);
+    return {layer.in / size, size};
+  }
+  const auto count = near_divisor(layer.in, r);
+  return {count, layer.in / count};
+}
+
+std::vector<AddedTensor> Oft::added(const LayerSizes& layer) const {
+  const auto [count, size] = blocks_of(layer);
+  return {
+      {"oft_R.default.weight", {block_share ? 1 : count, size * (size - 1) / 2}, init_weights ? zeros() : normal(0.1)}};
+}
+
+at::Tensor Oft::rotations(const at::Tensor& weight, std::int64_t size) const {
+  const auto q = skew(weight, size);
+  const auto identity = at::eye(size, q.options());
+  if (!use_cayley_neumann) {
+    const auto wide = q.to(at::kFloat), one = identity.to(at::kFloat).expand_as(wide);
+    return at::linalg_solve(one + wide, one - wide, /*left=*/false).to(weight.scalar_type());
+  }
+  auto sum = identity.expand_as(q);
+  const auto terms = num_cayley_neumann_terms;
+  if (terms > 1) sum = sum + q * 2;
+  if (terms > 2) {
+    auto power = at::bmm(q, q);
+    sum = sum + power * 2;
+    for (std::int64_t i = 3; i < terms - 1; ++i) {
+      power = at::bmm(power, q);
+      sum = sum + power * 2;
+    }
+    sum = sum + at::bmm(power, q);
+  }
+  return sum;
+}
+
+at::Tensor Oft::transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
+  const auto [count, size] = blocks_of(sizes);
+  // Upstream projects the stored parameter: the gradient is that of the projected one.
+  const auto weight = coft ? t[0] + (projected(t[0].detach(), eps) - t[0].detach()) : t[0];
+  const auto turn = rotations(weight, size);
+  const auto blocks = x.reshape({-1, count, size}).transpose(0, 1);  // [count, N, size]
+  return at::bmm(blocks, turn.expand({count, size, size})).transpose(0, 1).reshape(x.sizes());
+}
+
+}  // namespace tessera::peft

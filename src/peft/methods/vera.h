@@ -1,0 +1,30 @@
+#pragma once
+// VeRA (Kopiczko et al. 2024): all layers share two frozen random factors A [r, largest in] and B [largest out, r]; a
+// layer trains a vector for each: W + (b * B[:out]) (d * A[:, :in]).
+#include "peft/methods/tensor_method.h"
+
+namespace tessera::peft {
+
+class Vera final : public FactorMethod {
+ public:
+  std::int64_t r = 256;
+  std::int64_t projection_prng_key = 0;  // decides A and B, as torch's generator draws them
+  bool save_projection = true;           // the file holds A and B
+  double vera_dropout = 0;
+  double d_initial = 0.1;
+  bool init_weights = true;  // b zero, d constant; false: b ones, d normal
+
+  std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<Vera>(*this); }
+  std::string type() const override { return "VERA"; }
+  std::string class_name() const override { return "vera.Linear"; }
+  void bind(ConfigKeys& keys) override;
+  void check() const override;
+  std::vector<AddedTensor> added(const LayerSizes& layer) const override;
+  std::vector<AddedTensor> shared(const std::vector<LayerSizes>& layers) const override;
+  std::vector<std::string> file_names(const std::string& parameter) const override;
+
+ protected:
+  nn::LowRank factors(const LayerSizes& sizes, const Tensors& t) const override;
+};
+
+}  // namespace tessera::peft
