@@ -31,6 +31,9 @@ endforeach()
 tessera_tests(golden golden tessera_verify)
 tessera_tests(process process tessera_worker)
 tessera_tests(cli cli tessera_worker)
+if(TARGET test_process)
+  set_tests_properties(process PROPERTIES COST 1000)  # starts first, for it takes longest
+endif()
 foreach(t process cli)  # these start the program itself
   if(TARGET test_${t})
     add_dependencies(test_${t} tessera)

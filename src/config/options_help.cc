@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "config/options.h"
@@ -40,15 +41,19 @@ std::string entry(const std::string& left, const std::string& right) {
 
 std::string OptionTable::help() const {
   std::string usage = "Usage: " + command_;
-  std::vector<std::string> groups;
   for (const Option& option : options_) {
     if (!option.positional_ && usage.find(" [flags]") == std::string::npos) usage += " [flags]";
-    bool known = false;
-    for (const std::string& group : groups) known = known || group == option.group_;
-    if (!known) groups.push_back(option.group_);
   }
   for (const Option& option : options_) {
     if (option.positional_) usage += option.required_ ? " " + option.names_[0] : " [" + option.names_[0] + "]";
+  }
+  // In the order of their first options; groups of flags that do nothing stand last.
+  std::vector<std::string> groups;
+  for (const bool works : {true, false}) {
+    for (const Option& option : options_) {
+      const bool known = std::find(groups.begin(), groups.end(), option.group_) != groups.end();
+      if (!known && works == (option.effect_ == Option::Effect::kWorks)) groups.push_back(option.group_);
+    }
   }
   std::string out = fmt::format("{}: {}\n\n{}\n", command_, summary_, usage);
   for (const std::string& group : groups) {

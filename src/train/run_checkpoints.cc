@@ -96,7 +96,8 @@ void RunCheckpoints::resume() {
   if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
   resumed_at_ = saved_at_ = state_.global_step;
   resumed_from_ = folder;
-  trainer_.start_at(state_.global_step, read.epoch_loss);
+  state_.skipped_steps = read.skipped_steps;
+  trainer_.start_at(state_.global_step, state_.skipped_steps, read.epoch_loss);
   if (!read.has_meters) {
     out_ << "  The checkpoint keeps no running averages (an older version or another program wrote it): those of its "
             "epoch and of the next log row begin here\n";
@@ -120,6 +121,7 @@ void RunCheckpoints::save(const std::string& keep) {
   if (const auto* scaler = trainer_.scaler()) {
     state_.loss_scale = scaler->scale();
     state_.steps_at_loss_scale = scaler->growth_tracker();
+    state_.skipped_steps = trainer_.skipped();
   }
   const std::string folder = saver_.begin(state_.global_step, keep);
   checkpoint::SaveQueue& queue = saver_.queue();

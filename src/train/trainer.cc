@@ -85,7 +85,7 @@ double Trainer::update() {
   const tensor::Span span("optimizer step");
   const double norm = options_.max_grad_norm > 0 ? model_.clip_grad_norm(options_.max_grad_norm, optimizer_) : 0;
   if (scaler_) {
-    scaler_->step(optimizer_, model_.group());
+    if (!scaler_->step(optimizer_, model_.group())) ++skipped_;
     scaler_->update();
   } else {
     optimizer_.step();
@@ -128,7 +128,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   report.loss = sums[0];
   report.interrupted = sums[1] > 0;
   if (!std::isfinite(report.loss)) fail_not_finite(losses, epoch, first_batch);
-  report.learning_rate = schedule_->lr(done_);
+  report.learning_rate = schedule_->lr(done_ - skipped_);
   optimizer_.set_lr(report.learning_rate);
   if (callbacks.before_update) callbacks.before_update();
   report.grad_norm = update();

@@ -111,8 +111,13 @@ class Trainer {
   optim::GradScaler* scaler() { return scaler_.get(); }
   /// Of the epoch that the last step was in.
   const LossMeter& epoch_loss() const { return epoch_loss_; }
-  /// Continues as if so many steps had been taken, with these losses in the epoch.
-  void start_at(std::int64_t steps, const LossMeter& epoch_loss) { done_ = steps, epoch_loss_ = epoch_loss; }
+  /// Steps whose scaled gradients overflowed: parameters stayed, and the schedule does not count them (as in
+  /// transformers' Trainer).
+  std::int64_t skipped() const { return skipped_; }
+  /// Continues as if so many steps had been taken, so many of them skipped, with these losses in the epoch.
+  void start_at(std::int64_t steps, std::int64_t skipped, const LossMeter& epoch_loss) {
+    done_ = steps, skipped_ = skipped, epoch_loss_ = epoch_loss;
+  }
 
   /// Collective. Runs the steps that are left.
   void run(const TrainerCallbacks& callbacks);
@@ -131,7 +136,7 @@ class Trainer {
   optim::Optimizer& optimizer_;
   std::unique_ptr<optim::Schedule> schedule_;
   std::unique_ptr<optim::GradScaler> scaler_;
-  std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0;
+  std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0, skipped_ = 0;
   LossMeter epoch_loss_;
 };
 

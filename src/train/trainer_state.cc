@@ -66,6 +66,7 @@ std::string TrainerState::to_json() const {
             {"log_tokens", window.tokens},
             {"loss_scale", loss_scale},
             {"steps_at_loss_scale", steps_at_loss_scale},
+            {"skipped_steps", skipped_steps},
             {"rows_per_step", rows_per_step},
             {"steps_per_epoch", steps_per_epoch},
             {"evaluation_due", evaluation_due},
@@ -110,6 +111,7 @@ TrainerState TrainerState::read(const std::string& file) {
     if (!s.has_meters && s.loss.sum != 0) s.loss.steps = s.global_step;
     s.loss_scale = attribute(kRun, "loss_scale", 0.0);
     s.steps_at_loss_scale = attribute(kRun, "steps_at_loss_scale", std::int64_t{0});
+    s.skipped_steps = attribute(kRun, "skipped_steps", std::int64_t{0});
     s.rows_per_step = attribute(kRun, "rows_per_step", std::int64_t{0});
     s.steps_per_epoch = attribute(kRun, "steps_per_epoch", std::int64_t{0});
     if (s.rows_per_step > 0 && s.steps_per_epoch < 1) throw std::domain_error("steps_per_epoch must be positive");

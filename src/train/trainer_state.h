@@ -33,6 +33,7 @@ struct TrainerState {
   bool has_meters = true;  // false: read from a file without running averages
   double loss_scale = 0;   // of the gradient scaler; 0: none
   std::int64_t steps_at_loss_scale = 0;
+  std::int64_t skipped_steps = 0;                       // by overflow; the schedule does not count them
   std::int64_t rows_per_step = 0, steps_per_epoch = 0;  // of all ranks; 0: not known
   std::string schedule = "{}";                          // optim::Schedule::state()
 

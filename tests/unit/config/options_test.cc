@@ -351,6 +351,15 @@ TEST(Options, HelpListsEveryFlagByGroupWithItsDefault) {
   EXPECT_EQ(help.find("\nTraining\n"), help.rfind("\nTraining\n"));
 }
 
+TEST(Options, HelpShowsFlagsThatDoNothingLast) {
+  bool quiet = false, works = false;
+  OptionTable t("tessera x", "does x");
+  t.add(&quiet, {"--quiet"}, "", "Accepted without effect").without_effect("nothing speaks");
+  t.add(&works, {"--works"}, "does something", "What matters");
+  const std::string help = t.help();
+  EXPECT_LT(help.find("What matters"), help.find("Accepted without effect")) << help;
+}
+
 TEST(Options, GivenTellsSetFromDefault) {
   Sample s;
   OptionTable t = s.table();

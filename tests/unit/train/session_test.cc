@@ -1,7 +1,9 @@
 // A run of a small model in this thread: what signals, evaluations and others' hands on its files do to it.
 #include "train/session.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
@@ -93,6 +95,7 @@ class Sessions : public ::testing::Test {
     };
     std::ostringstream out, err;
     Session(a, session, trainer, *sharded, *optimizer, out, err).run();
+    if (group->rank() == 0) weights_ = at::cat(sharded->parameters()).detach().clone();
     return out.str();
   }
   std::string run(const TrainingArguments& a, std::function<void(std::int64_t)> before = nullptr) {
@@ -109,6 +112,7 @@ class Sessions : public ::testing::Test {
   }
 
   test::TempFolder folder_{"sessions"};
+  at::Tensor weights_;  // rank 0's slices at the end of the last run
 };
 
 std::function<void(std::int64_t)> stop_in(std::int64_t step) {
@@ -129,6 +133,44 @@ TEST_F(Sessions, TheBestModelsCheckpointGoesOnAsItsRunDid) {
   ASSERT_GE(on.size(), 9u);
   ASSERT_GE(whole.size(), on.size());
   for (std::size_t i = 0; i < on.size(); ++i) EXPECT_EQ(on[i], whole[whole.size() - on.size() + i]) << i;
+}
+
+TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
+  auto a = arguments("patient");  // the best evaluation is that of step 4
+  a.early_stopping_patience = 1;
+  const std::string out = run(a);
+  EXPECT_NE(out.find("early stop: no improvement of eval_loss in 1 evaluation"), std::string::npos) << out;
+  const auto steps_of = [](const std::vector<json>& rows) { return rows.back().at("step").get<int>(); };
+  EXPECT_EQ(steps_of(rows(a)), 6);
+
+  a = arguments("more_patient");
+  a.early_stopping_patience = 3;
+  EXPECT_EQ(run(a).find("early stop"), std::string::npos);
+  EXPECT_EQ(steps_of(rows(a)), 8);
+
+  a = arguments("demanding");  // step 4 is better than step 2 by 2, which is not enough to count
+  a.early_stopping_patience = 1;
+  a.early_stopping_threshold = 2.5;
+  run(a);
+  EXPECT_EQ(steps_of(rows(a)), 4);
+}
+
+TEST_F(Sessions, TheBestModelIsWhatARunEndsWith) {
+  auto a = arguments("best");
+  a.lr_scheduler_type = "constant";
+  a.load_best_model_at_end = true;
+  const std::string out = run(a);
+  EXPECT_NE(out.find("checkpoint-4 (score: 0.5)"), std::string::npos) << out;
+  const auto best = weights_;
+  a = arguments("four");
+  a.lr_scheduler_type = "constant";
+  a.max_steps = 4;
+  run(a);
+  EXPECT_TRUE(at::equal(best, weights_));
+  a = arguments("eight");
+  a.lr_scheduler_type = "constant";
+  run(a);
+  EXPECT_FALSE(at::equal(best, weights_));
 }
 
 // Who sends the signal may wait for a step and a save, not for an evaluation: the run that goes on makes up for it.

@@ -26,6 +26,7 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   s.window = {{0.75, 2}, 0.5, 96};
   s.loss_scale = 1024;
   s.steps_at_loss_scale = 7;
+  s.skipped_steps = 2;
   s.schedule = "{\"best\":1.0}";
   s.log_history.push_back({{"loss", 0.5}, {"step", 8}});
   const std::string file = ::testing::TempDir() + "trainer_state_" + std::to_string(getpid()) + ".json";

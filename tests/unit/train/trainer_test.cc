@@ -1,0 +1,209 @@
+// The loop: batches, accumulation, clipping, schedule, overflow. Ranks are threads.
+#include "train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include "support/small_net.h"
+#include "tessera/base/error.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::train {
+namespace {
+
+using ::tessera::testing::SmallNet;
+
+constexpr std::int64_t kRows = 12;
+
+/// `per_batch` rows in every batch, shared out over the ranks; the last of an epoch has what is left. The loss of a row
+/// is the mean square of its outputs. Every row counts one token.
+class Rows final : public Trainable {
+ public:
+  Rows(SmallNet& model, comm::Communicator& group, std::int64_t per_batch)
+      : model_(model), group_(group), per_batch_(per_batch) {}
+  std::int64_t batches_per_epoch() const override { return (kRows + per_batch_ - 1) / per_batch_; }
+  std::int64_t rows(std::int64_t batch) const override { return std::min(per_batch_, kRows - batch * per_batch_); }
+  double loss_tokens(std::int64_t, std::int64_t batch) override { return static_cast<double>(rows(batch)); }
+  std::int64_t input_tokens(std::int64_t, std::int64_t batch) override { return rows(batch); }
+  void set_training(bool) override {}
+  at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override {
+    std::vector<at::Tensor> mine;
+    for (std::int64_t r = group_.rank(); r < rows(batch); r += group_.size())
+      mine.push_back(::tessera::testing::batch(0, static_cast<int>(batch * per_batch_ + r)).slice(0, 0, 1));
+    const auto x = mine.empty() ? at::zeros({0, 6}) : at::cat(mine);
+    auto loss = model_(x).pow(2).mean(1).sum() / normalizer;
+    ++calls_;
+    const auto spoilt = spoilt_.find(epoch * batches_per_epoch() + batch);
+    return spoilt == spoilt_.end() ? loss : loss * spoilt->second;
+  }
+  /// The loss of a batch, counted from 0 over the epochs, times a factor.
+  void spoil(std::int64_t batch, double factor) { spoilt_[batch] = factor; }
+  int calls() const { return calls_; }
+
+ private:
+  SmallNet& model_;
+  comm::Communicator& group_;
+  std::int64_t per_batch_;
+  std::map<std::int64_t, double> spoilt_;
+  int calls_ = 0;
+};
+
+struct Outcome {
+  std::vector<StepReport> steps;
+  std::vector<EpochReport> epochs;
+  std::map<std::string, at::Tensor> weights;
+  std::int64_t skipped = 0;
+  double loss_scale = 0;
+  int calls = 0;
+};
+
+struct Job {
+  TrainerOptions trainer;
+  std::int64_t per_batch = 4;
+  int ranks = 1;
+  std::map<std::int64_t, double> spoilt;  // see Rows::spoil()
+};
+
+Outcome train(const Job& job) {
+  Outcome outcome;
+  std::mutex mutex;
+  comm::run_threads(job.ranks, [&](auto group) {
+    SmallNet model;
+    auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
+    optim::AdamW optimizer(sharded->parameters(), {.lr = 1e-2});
+    Rows rows(model, *group, job.per_batch);
+    for (const auto& [batch, factor] : job.spoilt) rows.spoil(batch, factor);
+    Trainer trainer(job.trainer, rows, *sharded, optimizer);
+    Outcome mine;
+    trainer.run({.on_step = [&](const StepReport& s) { mine.steps.push_back(s); },
+                 .on_epoch_end = [&](const EpochReport& e) { mine.epochs.push_back(e); },
+                 .should_stop = nullptr,
+                 .before_update = nullptr,
+                 .interruption = nullptr});
+    sharded->visit_full([&](const std::string& name, const at::Tensor& t) { mine.weights[name] = t.clone(); });
+    mine.skipped = trainer.skipped();
+    mine.loss_scale = trainer.scaler() ? trainer.scaler()->scale() : 0;
+    mine.calls = rows.calls();
+    const std::lock_guard lock(mutex);
+    if (group->rank() == 0) outcome = std::move(mine);
+  });
+  return outcome;
+}
+
+void expect_close(const Outcome& a, const Outcome& b, double tolerance) {
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  for (std::size_t i = 0; i < a.steps.size(); ++i) EXPECT_NEAR(a.steps[i].loss, b.steps[i].loss, tolerance) << i;
+  for (const auto& [name, t] : a.weights)
+    EXPECT_TRUE(at::allclose(t, b.weights.at(name), 0, tolerance))
+        << name << ", apart by " << (t - b.weights.at(name)).abs().max();
+}
+
+Job job_of(std::int64_t per_batch, std::int64_t accumulation, int ranks = 1) {
+  Job job;
+  job.trainer.num_train_epochs = 2;
+  job.trainer.gradient_accumulation_steps = accumulation;
+  job.trainer.lr_scheduler_type = "constant";
+  job.trainer.max_grad_norm = 0.5;
+  job.per_batch = per_batch;
+  job.ranks = ranks;
+  return job;
+}
+
+TEST(Trainer, AccumulatedBatchesTrainAsOneLargeBatch) {
+  const auto whole = train(job_of(6, 1));
+  EXPECT_EQ(whole.steps.size(), 4u);
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    expect_close(train(job_of(2, 3, ranks)), whole, 1e-6);
+    expect_close(train(job_of(1, 6, ranks)), whole, 1e-6);  // ranks without rows take part
+  }
+}
+
+TEST(Trainer, TheLastStepOfAnEpochTakesTheBatchesThatAreLeft) {
+  auto job = job_of(5, 2);  // batches of 5, 5 and 2 rows
+  const auto outcome = train(job);
+  ASSERT_EQ(outcome.steps.size(), 4u);
+  const std::vector<std::int64_t> rows = {10, 2, 10, 2};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(outcome.steps[i].rows, rows[i]);
+    EXPECT_EQ(outcome.steps[i].ends_epoch, i % 2 == 1);
+    EXPECT_DOUBLE_EQ(outcome.steps[i].epoch, static_cast<double>(i / 2) + (i % 2 == 0 ? 2.0 / 3 : 1.0));
+  }
+  EXPECT_EQ(outcome.calls, 6);
+  ASSERT_EQ(outcome.epochs.size(), 2u);
+  EXPECT_DOUBLE_EQ(outcome.epochs[0].mean_loss, (outcome.steps[0].loss + outcome.steps[1].loss) / 2);
+}
+
+TEST(Trainer, PartsOfEpochsAndMaxStepsEndWhereTheySay) {
+  auto job = job_of(4, 1);  // 3 steps an epoch
+  job.trainer.num_train_epochs = 1.5;
+  EXPECT_EQ(train(job).steps.size(), 5u);  // ceil, as transformers
+  job.trainer.max_steps = 4;
+  const auto outcome = train(job);
+  EXPECT_EQ(outcome.steps.size(), 4u);
+  EXPECT_TRUE(outcome.steps.back().ends_epoch);
+  EXPECT_EQ(outcome.epochs.size(), 2u);
+}
+
+TEST(Trainer, GradientsAreClippedAndTheirNormIsReportedBefore) {
+  auto job = job_of(4, 1);
+  job.trainer.max_steps = 1;
+  job.trainer.learning_rate = 1e-2;
+  const double norm = train(job).steps[0].grad_norm;
+  EXPECT_GT(norm, 0);
+  job.trainer.max_grad_norm = norm / 10;
+  EXPECT_NEAR(train(job).steps[0].grad_norm, norm, 1e-12);
+  job.trainer.max_grad_norm = 0;
+  EXPECT_EQ(train(job).steps[0].grad_norm, 0);
+}
+
+// As in transformers' Trainer: the step counts, parameters stay as they are, and the rate of the next step is this
+// one's.
+TEST(Trainer, AnOverflowChangesNothingAndTheScheduleWaits) {
+  auto job = job_of(4, 1);
+  job.trainer.max_grad_norm = 0;
+  job.trainer.scale_loss = true;
+  job.trainer.lr_scheduler_type = "linear";
+  job.trainer.max_steps = 4;
+  const auto calm = train(job);
+  EXPECT_EQ(calm.skipped, 0);
+  job.spoilt = {{1, 1e36}};  // finite, but not when it is scaled
+  const auto spoilt = train(job);
+  ASSERT_EQ(spoilt.steps.size(), 4u);
+  EXPECT_EQ(spoilt.skipped, 1);
+  EXPECT_DOUBLE_EQ(spoilt.loss_scale, calm.loss_scale / 2);
+  EXPECT_DOUBLE_EQ(spoilt.steps[2].learning_rate, spoilt.steps[1].learning_rate);
+  EXPECT_DOUBLE_EQ(spoilt.steps[3].learning_rate, calm.steps[2].learning_rate);
+  for (const auto& [name, t] : spoilt.weights) EXPECT_TRUE(at::isfinite(t).all().item<bool>()) << name;
+
+  auto two_steps = job;  // the second of them overflows
+  two_steps.trainer.max_steps = 2;
+  auto one_step = job;
+  one_step.trainer.max_steps = 1;
+  two_steps.trainer.lr_scheduler_type = one_step.trainer.lr_scheduler_type = "constant";
+  const auto after = train(two_steps).weights;
+  for (const auto& [name, t] : train(one_step).weights) EXPECT_TRUE(at::equal(t, after.at(name))) << name;
+}
+
+TEST(Trainer, NamesTheStepAndTheRankOfALossThatIsNotFinite) {
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    auto job = job_of(4, 1);
+    job.spoilt = {{2, bad}};
+    try {
+      train(job);
+      FAIL() << bad << " was trained on";
+    } catch (const Error& e) {
+      const std::string what = e.what();
+      EXPECT_NE(what.find("step 3"), std::string::npos) << what;
+      EXPECT_NE(what.find("rank 0"), std::string::npos) << what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
