@@ -3,10 +3,14 @@
 //   tessera launch --num_processes 2 --use_cpu build/release/bench/train_bench --model FOLDER --tokens FILE
 //       [--adapter FOLDER] [--precision bf16] --out metrics.jsonl
 //
+// --length N in place of --tokens makes rows of N pseudo-random tokens; --lora_r in place of --adapter a new LoRA adapter of all
+// linear layers; --load_in_4bit packs the base in NF4.
+//
 // Rank 0 appends one JSON line a step ("loss", the mean over ranks; "step_seconds": forward, backward, optimizer,
 // zero_grad of rank 0; "cpu_seconds": of its thread; "time"), and a last one with the rate of matrix products that a
 // rank gets while all ranks multiply.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -27,8 +31,11 @@
 #include "nn/ops/gemm.h"
 #include "report/metrics.h"
 #include "tasks/assemble.h"
+#include "tasks/lora_flags.h"
+#include "tasks/quant_flags.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/optim/factory.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/tensor/allocator.h"
 
@@ -39,17 +46,23 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, tokens, adapter, precision = "fp32", strategy = "FULL_SHARD", offload_folder, out;
-  std::int64_t batch = 2, steps = 10;
-  double learning_rate = 1e-4, clip = 0;
+  std::string model, tokens, adapter, precision = "fp32", strategy = "FULL_SHARD", offload_folder, optim = "adamw_torch", out;
+  std::int64_t batch = 2, steps = 10, length = 0, lora_r = 0;
+  double learning_rate = 1e-4, clip = 0, lora_dropout = 0;
   bool checkpointing = false, memory = false;
+  tasks::QuantFlags quant;
 };
 
 bool parse(Options& o, const std::vector<std::string>& args) {
   config::OptionTable table("train_bench", "times training steps on fixed rows of tokens");
   table.add(&o.model, {"--model"}, "model folder").required();
-  table.add(&o.tokens, {"--tokens"}, "safetensors with int64 input_ids [rows, length]").required();
+  table.add(&o.tokens, {"--tokens"}, "safetensors with int64 input_ids [rows, length]");
+  table.add(&o.length, {"--length"}, "of made-up rows, where no --tokens are given");
   table.add(&o.adapter, {"--adapter"}, "LoRA adapter to start from; without one all weights are trained");
+  table.add(&o.lora_r, {"--lora_r"}, "or a new one of this rank, on all linear layers");
+  table.add(&o.lora_dropout, {"--lora_dropout"}, "of that");
+  table.add(&o.optim, {"--optim"}, "as Trainer's --optim");
+  tasks::add_quant_flags(table, o.quant, "Packed weights");
   table.add(&o.precision, {"--precision"}, "bf16: fp32 masters and reductions").choices({"fp32", "bf16"});
   table.add(&o.batch, {"--batch"}, "rows of a rank in one step");
   table.add(&o.steps, {"--steps"}, "steps to run");
@@ -66,6 +79,12 @@ bool parse(Options& o, const std::vector<std::string>& args) {
   return false;
 }
 
+/// Many different tokens: [64, length].
+at::Tensor made_up_rows(std::int64_t vocabulary, std::int64_t length) {
+  constexpr std::int64_t kRows = 64, kPrime = 7919;
+  return at::arange(kRows * length, at::kLong).mul(kPrime).remainder(vocabulary).view({kRows, length});
+}
+
 /// Of the processor: what a step costs on a machine that others use too.
 double thread_seconds() {
   timespec t{};
@@ -78,11 +97,18 @@ class Run {
   Run(const Options& options, std::shared_ptr<comm::Communicator> group)
       : o_(options),
         group_(std::move(group)),
-        rows_(io::read_tensor(*io::open_safetensors(o_.tokens), "input_ids")),
         file_(group_->rank() == 0 ? o_.out : "") {
     tasks::AssembleOptions a;
     a.model_folder = o_.model;
     a.adapter_folder = o_.adapter;
+    if (o_.lora_r > 0) {
+      tasks::LoraFlags lora;
+      lora.lora_r = o_.lora_r;
+      lora.lora_dropout = o_.lora_dropout;
+      lora.lora_target_modules = {"all-linear"};
+      a.method = tasks::new_adapter(lora, "CAUSAL_LM", o_.model);
+    }
+    a.quantization = o_.quant.quantization();
     a.fsdp.wrap = nullptr;
     a.fsdp.strategy = strategy();
     a.fsdp.offload_folder = o_.offload_folder;
@@ -90,8 +116,10 @@ class Run {
     if (o_.checkpointing) a.fsdp.activation_checkpointing = fsdp::same_as_wrap();
     model_ = tasks::assemble(a, group_);
     model_.model->train();
-    optimizer_ = std::make_unique<optim::AdamW>(model_.sharded->parameters(),
-                                                optim::AdamWOptions{.lr = o_.learning_rate, .weight_decay = 0.0});
+    rows_ = o_.length > 0 ? made_up_rows(model_.config.vocab_size, o_.length)
+                          : io::read_tensor(*io::open_safetensors(o_.tokens), "input_ids");
+    optimizer_ = optim::make_optimizer(o_.optim, {.lr = o_.learning_rate, .weight_decay = 0.0},
+                                       model_.sharded->parameters(), fsdp::parameter_slices(*model_.sharded), model_.sharded->shard_group());
     optimizer_->keep_state_in(model_.sharded->state_home());
   }
 
@@ -189,6 +217,7 @@ int run(const std::vector<std::string>& args) {
   const auto expected = job->expected_memory();
   job.reset();
   // What stays is the program's, but for the range of tensors, which stays at its largest.
+  const auto tensors = tensor::allocator_stats();
   const auto ranges = group->all_gather_objects(std::to_string(tensor::allocator_stats().touched_bytes));
   if (watch) watch->leave_out_what_stays(ranges);
   group->barrier();
@@ -197,6 +226,8 @@ int run(const std::vector<std::string>& args) {
   report::MetricsFile(options.out)
       .write({{"base_mib", static_cast<double>(watch->base_bytes()) / kMiB},
               {"held_mib", static_cast<double>(watch->peak_bytes()) / kMiB},
+              {"tensors_mib", static_cast<double>(tensors.peak_used_bytes) / kMiB},
+              {"touched_mib", static_cast<double>(tensors.touched_bytes) / kMiB},
               {"formula_mib", static_cast<double>(expected) / kMiB}});
   return 0;
 }
