@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <map>
 #include <ostream>
-#include <set>
 
 #include "base/grouped.h"
+#include "config/byte_size.h"
 #include "config/options.h"
-#include "estimate/rank_memory.h"
+#include "estimate/optimizer_state.h"
 #include "estimate/table.h"
 #include "tessera/base/error.h"
 
@@ -18,16 +18,6 @@ namespace tessera::estimate {
 namespace {
 
 using config::ShardingStrategy;
-
-/// "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj".
-std::string module_of(const std::string& parameter) {
-  const auto dot = parameter.rfind('.');
-  return dot == std::string::npos ? "" : parameter.substr(0, dot);
-}
-
-std::string last_part(const std::string& name) {
-  return name.substr(name.rfind('.') + 1);
-}
 
 /// Elements of the largest block, or of the largest module outside blocks.
 std::int64_t largest_layer(const std::vector<ModelTensor>& tensors) {
@@ -52,90 +42,105 @@ std::vector<std::string> dtype_row(const std::string& dtype, std::int64_t layer,
   return {dtype, bytes_text(bytes * static_cast<double>(layer)), bytes_text(bytes * whole), training};
 }
 
-/// A matrix of a block that an adapter may sit on.
-bool is_linear(const ModelTensor& t) {
-  return t.shape.size() == 2 && t.name.ends_with(".weight") && !unit_of(t.name).empty() &&
-         t.name.find("relative_attention_bias") == std::string::npos;
+std::string method_label(const AdapterRequest& adapter) {
+  return adapter.peft_type == "LORA" ? fmt::format("LoRA, r {}", adapter.lora_r) : adapter.peft_type;
 }
 
-bool has_suffix(const std::string& module, const std::vector<std::string>& suffixes) {
-  return std::any_of(suffixes.begin(), suffixes.end(),
-                     [&](const std::string& suffix) { return module == suffix || module.ends_with("." + suffix); });
+/// The job with these flags, all weights trained or an adapter.
+PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk) {
+  PlanRequest r;
+  if (with_adapter) r.adapter = o.adapter;
+  if (o.load_in_4bit) r.packed = {.bits = 4, .double_quant = o.use_nested_quant};
+  if (o.load_in_8bit) r.packed = {.bits = 8};
+  r.ranks = o.num_processes;
+  r.hosts = o.num_machines;
+  r.mixed_precision = o.mixed_precision;
+  r.optim = o.optim;
+  r.batch = {o.per_device_train_batch_size, o.max_seq_length, o.gradient_checkpointing};
+  r.on_disk = on_disk;
+  return r;
 }
 
-bool is_target(const ModelTensor& t, const std::vector<std::string>& targets) {
-  if (!is_linear(t)) return false;
-  const std::string module = module_of(t.name);
-  return has_suffix(module, targets) || std::find(targets.begin(), targets.end(), "all-linear") != targets.end();
+std::string size_text(std::int64_t bytes) {
+  return bytes_text(static_cast<double>(bytes));
 }
 
-std::vector<SizedParameter> full(const std::vector<ModelTensor>& tensors, const std::string& compute) {
-  std::vector<SizedParameter> out;
-  for (const auto& t : tensors) out.push_back({t.name, t.numel(), true, t.dtype == compute});
-  return out;
-}
-
-/// A method's parameters in one adapted matrix [out, in].
-struct AdapterFormula {
-  const char* type;
-  std::int64_t (*numel)(const EstimateOptions& options, const ModelTensor& matrix);
-};
-constexpr AdapterFormula kFormulas[] = {
-    {"LORA", [](const EstimateOptions& o, const ModelTensor& t) { return o.lora_r * (t.shape[0] + t.shape[1]); }},
-    {"IA3", [](const EstimateOptions& o,
-               const ModelTensor& t) { return t.shape[has_suffix(module_of(t.name), o.feedforward_modules) ? 1 : 0]; }},
+/// A job of a column or of rows of the tables.
+struct NamedJob {
+  std::string name;
+  PlanRequest request;
 };
 
-/// Prompt tuning: rows of the word embedding's length; an encoder-decoder model stores them for both parts.
-SizedParameter prompt(const std::vector<ModelTensor>& tensors, const EstimateOptions& options) {
-  std::int64_t dim = 0, parts = 1;
-  for (const auto& t : tensors) {
-    if (dim == 0 && t.shape.size() == 2 && unit_of(t.name).empty()) dim = t.shape[1];
-    if (t.name.starts_with("decoder.block")) parts = 2;
+std::vector<NamedJob> jobs_of(const EstimateOptions& options, const std::vector<ModelTensor>& tensors) {
+  std::vector<NamedJob> jobs;
+  const bool has_blocks = std::any_of(tensors.begin(), tensors.end(), is_linear);
+  for (const bool with_adapter : {false, true}) {
+    for (const bool on_disk : {false, true}) {
+      auto request = request_of(options, with_adapter, on_disk);
+      if (!request.possible(tensors) || (with_adapter && !has_blocks)) continue;
+      jobs.push_back({(with_adapter ? method_label(options.adapter) : std::string("all weights")) +
+                          (on_disk ? ", offloaded to a disk" : ""),
+                      std::move(request)});
+    }
   }
-  return {"prompt_encoder.default.embedding.weight", parts * options.num_virtual_tokens * dim, true, true};
+  return jobs;
 }
 
-std::string method_label(const EstimateOptions& options) {
-  return options.peft_type == "LORA" ? fmt::format("LoRA, r {}", options.lora_r) : options.peft_type;
-}
-
-std::vector<SizedParameter> with_adapters(const std::vector<ModelTensor>& tensors, const std::string& compute,
-                                          const EstimateOptions& options) {
-  std::vector<SizedParameter> out;
-  std::set<std::string> known;
-  bool any = false;
-  for (const auto& t : tensors) {
-    out.push_back({t.name, t.numel(), false, t.dtype == compute});
-    if (is_linear(t)) known.insert(last_part(module_of(t.name)));
-    if (!is_target(t, options.lora_target_modules)) continue;
-    any = true;
-    for (const auto& formula : kFormulas)
-      if (options.peft_type == formula.type)
-        out.push_back({t.name + ".adapter", formula.numel(options, t), true, true});
+std::vector<std::string> rank_row(const NamedJob& job, const std::vector<ModelTensor>& tensors) {
+  std::vector<std::string> row = {job.name};
+  for (const auto strategy :
+       {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
+    auto request = job.request;
+    request.strategy = strategy;
+    row.push_back(size_text(plan_for(request, tensors).total()));
   }
-  if (options.peft_type == "PROMPT_TUNING") {
-    out.push_back(prompt(tensors, options));
-    return out;
-  }
-  const bool all_linear = options.lora_target_modules == std::vector<std::string>{"all-linear"};
-  require_option(any || all_linear,
-                 fmt::format("--lora_target_modules {}: no matrix of a block has such a name; there are {}",
-                             fmt::join(options.lora_target_modules, ","), fmt::join(known, ", ")),
-                 "lora_target_modules");
-  return out;
-}
-
-std::vector<std::string> rank_row(const std::string& name, const ModelSizes& sizes, const EstimateOptions& options,
-                                  bool on_disk) {
-  std::vector<std::string> row = {name + (on_disk ? ", offloaded to a disk" : "")};
-  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard})
-    row.push_back(bytes_text(static_cast<double>(rank_bytes(sizes, {.strategy = strategy,
-                                                                    .ranks = options.num_processes,
-                                                                    .low_precision = options.mixed_precision != "no",
-                                                                    .whole_masters = options.mixed_precision == "fp16",
-                                                                    .on_disk = on_disk}))));
   return row;
+}
+
+/// What the numbers under FULL_SHARD consist of.
+std::string parts_table(const std::vector<NamedJob>& jobs, const std::vector<ModelTensor>& tensors) {
+  std::vector<std::string> header = {"FULL_SHARD, part by part"}, names;
+  std::vector<RankPlan> plans;
+  for (const auto& job : jobs) {
+    header.push_back(job.name);
+    plans.push_back(plan_for(job.request, tensors));
+    for (const auto& part : plans.back().parts)
+      if (std::find(names.begin(), names.end(), part.what) == names.end()) names.emplace_back(part.what);
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& name : names) {
+    auto& row = rows.emplace_back(1, name);
+    for (const auto& plan : plans) {
+      const auto part =
+          std::find_if(plan.parts.begin(), plan.parts.end(), [&](const auto& p) { return name == p.what; });
+      row.push_back(part == plan.parts.end() ? "" : size_text(part->bytes));
+    }
+  }
+  auto& program = rows.emplace_back(1, "the program itself");
+  auto& sum = rows.emplace_back(1, "together");
+  auto& phase = rows.emplace_back(1, "at its highest in");
+  for (const auto& plan : plans) {
+    program.push_back(size_text(kProgramBytes));
+    sum.push_back(size_text(plan.total() + kProgramBytes));
+    phase.emplace_back(plan.phase);
+  }
+  return framed_table("Where it goes", header, rows);
+}
+
+std::string budget_text(const EstimateOptions& options, const std::vector<ModelTensor>& tensors) {
+  const auto budget = config::parse_byte_size(options.max_memory, "max_memory");
+  std::string out;
+  for (const auto& job : jobs_of(options, tensors)) {
+    if (job.request.on_disk) continue;
+    const auto bytes = plan_for(job.request, tensors).total() + kProgramBytes;
+    out += fmt::format("\n{}: {} a rank, {} the {} of --max_memory\n", job.name, size_text(bytes),
+                       bytes <= budget ? "within" : "more than", options.max_memory);
+    if (bytes <= budget) continue;
+    const auto ways = ways_to_fit(job.request, tensors, budget);
+    out += ways.empty() ? "  no flags make it fit; more ranks would (--num_processes), where each has so much\n"
+                        : "it would fit with (beside what is set)\n" + remedy_lines(ways);
+  }
+  return out;
 }
 
 }  // namespace
@@ -149,19 +154,36 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.dtypes, {"--dtypes"}, "dtypes of the first table")
       .choices({"float32", "float16", "bfloat16", "int8", "int4"});
   const char* group = "Fine-tuning";
-  table.add(&o.num_processes, {"--num_processes"}, "ranks, all on one host", group);
+  table.add(&o.num_processes, {"--num_processes"}, "ranks of all hosts", group);
+  table.add(&o.num_machines, {"--num_machines"}, "hosts, each with as many of them", group);
   table.add(&o.mixed_precision, {"--mixed_precision"}, "of the computation; masters stay in fp32", group)
       .choices({"no", "fp16", "bf16"});
-  table.add(&o.peft_type, {"--peft_type"}, "method of the adapters", group).choices({"LORA", "IA3", "PROMPT_TUNING"});
-  table.add(&o.lora_r, {"--lora_r"}, "rank of the adapters", group).only_with({{"--peft_type", {"LORA"}}});
+  table.add(&o.adapter.peft_type, {"--peft_type"}, "method of the adapters", group)
+      .choices({"LORA", "IA3", "PROMPT_TUNING"});
+  table.add(&o.adapter.lora_r, {"--lora_r"}, "rank of the adapters", group).only_with({{"--peft_type", {"LORA"}}});
   table
-      .add(&o.lora_target_modules, {"--lora_target_modules", "--target_modules"},
+      .add(&o.adapter.target_modules, {"--lora_target_modules", "--target_modules"},
            "names of the modules in blocks that get an adapter, or all-linear", group)
       .idle_with({"--peft_type", {"PROMPT_TUNING"}});
-  table.add(&o.feedforward_modules, {"--feedforward_modules"}, "those of them whose inputs are scaled", group)
+  table.add(&o.adapter.feedforward_modules, {"--feedforward_modules"}, "those of them whose inputs are scaled", group)
       .only_with({{"--peft_type", {"IA3"}}});
-  table.add(&o.num_virtual_tokens, {"--num_virtual_tokens"}, "length of the prompt", group)
+  table.add(&o.adapter.num_virtual_tokens, {"--num_virtual_tokens"}, "length of the prompt", group)
       .only_with({{"--peft_type", {"PROMPT_TUNING"}}});
+  table.add(&o.optim, {"--optim"}, "as Trainer's --optim", group);
+  table.add(&o.per_device_train_batch_size, {"--per_device_train_batch_size"}, "rows of a rank in one forward", group);
+  table.add(&o.max_seq_length, {"--max_seq_length", "--max_seq_len", "--max_length"},
+            "tokens of a row; 0: activations are not counted", group);
+  table.add(&o.gradient_checkpointing, {"--gradient_checkpointing", "--fsdp_activation_checkpointing"},
+            "blocks run again in backward", group);
+  table.add(&o.load_in_4bit, {"--use_4bit_quantization", "--load_in_4bit"},
+            "linear layers are packed in 4 bits as they are read", group);
+  table
+      .add(&o.use_nested_quant, {"--use_nested_quant", "--use_bnb_nested_quant", "--bnb_4bit_use_double_quant"},
+           "the scales of the blocks in 8 bits, too", group)
+      .only_with({{"--use_4bit_quantization", {"true"}}});
+  table.add(&o.load_in_8bit, {"--use_8bit_quantization", "--load_in_8bit"}, "in 8 bits (LLM.int8())", group);
+  table.add(&o.max_memory, {"--max_memory"},
+            "of a rank, \"20GiB\" or \"24GB\": says whether it is enough, and which flags would make it so", group);
   table.add_without_effect({"--library_name", config::Unused::kText, "the library of a model is known"});
   table.add_without_effect({"--trust_remote_code", config::Unused::kBool, "no code is ever loaded"});
   config::Problems problems;
@@ -170,39 +192,51 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
     return std::nullopt;
   }
   problems.require(o.num_processes >= 1, "--num_processes must be at least 1", "num_processes");
-  problems.require(o.lora_r >= 1, "--lora_r must be at least 1", "lora_r");
+  problems.require(o.adapter.lora_r >= 1, "--lora_r must be at least 1", "lora_r");
+  problems.require(o.num_machines >= 1 && o.num_processes % std::max(1, o.num_machines) == 0,
+                   "--num_machines must divide --num_processes", "num_machines");
+  problems.require(o.per_device_train_batch_size >= 1, "--per_device_train_batch_size must be at least 1",
+                   "per_device_train_batch_size");
+  problems.require(o.max_seq_length >= 0, "--max_seq_length must be at least 0", "max_seq_length");
+  problems.require(!o.load_in_4bit || !o.load_in_8bit, "--load_in_4bit and --load_in_8bit exclude each other",
+                   "load_in_8bit");
+  problems.attempt([&] { (void)optimizer_state_bytes(o.optim, "", {1}); });
+  if (!o.max_memory.empty()) problems.attempt([&] { (void)config::parse_byte_size(o.max_memory, "max_memory"); });
   problems.throw_all();
   for (const auto& note : table.notes()) out << note << "\n";
   return o;
 }
 
 void print_estimate(const EstimateOptions& options, const std::vector<ModelTensor>& tensors, std::ostream& out) {
-  const std::string compute = options.mixed_precision == "no"     ? "F32"
-                              : options.mixed_precision == "fp16" ? "F16"
-                                                                  : "BF16";
-  const auto all = sizes_of(full(tensors, compute)), lora = sizes_of(with_adapters(tensors, compute, options));
+  const auto jobs = jobs_of(options, tensors);
+  std::int64_t total = 0, trained = 0;
+  for (const auto& t : tensors) total += t.numel();
   const auto layer = largest_layer(tensors);
   std::vector<std::vector<std::string>> rows;
-  for (const auto& dtype : options.dtypes) rows.push_back(dtype_row(dtype, layer, all.total()));
+  for (const auto& dtype : options.dtypes) rows.push_back(dtype_row(dtype, layer, total));
   out << framed_table(fmt::format("Memory Usage for loading `{}`", options.model),
                       {"dtype", "Largest Layer", "Total Size", "Training using Adam"}, rows);
-  const std::string adapters = method_label(options);
-  rows = {rank_row("all weights", all, options, false), rank_row("all weights", all, options, true)};
-  if (lora.trainable > 0) {  // a model without blocks has no place for adapters here
-    rows.push_back(rank_row(adapters, lora, options, false));
-    rows.push_back(rank_row(adapters, lora, options, true));
+  rows.clear();
+  for (const auto& job : jobs) {
+    rows.push_back(rank_row(job, tensors));
+    if (job.request.adapter) trained = sizes_of(parameters_of(job.request, tensors)).trainable;
   }
-  const bool in_layers = options.peft_type != "PROMPT_TUNING";
-  out << fmt::format("\n{} parameters; {} trains {} beside them ({})\n", grouped(all.total()),
-                     options.peft_type == "LORA" ? "LoRA" : options.peft_type, grouped(lora.trainable),
-                     in_layers ? fmt::format("{}", fmt::join(options.lora_target_modules, ","))
-                               : fmt::format("{} virtual tokens", options.num_virtual_tokens));
+  const auto& adapter = options.adapter;
+  out << fmt::format("\n{} parameters; {} trains {} beside them ({})\n", grouped(total),
+                     adapter.peft_type == "LORA" ? "LoRA" : adapter.peft_type, grouped(trained),
+                     adapter.peft_type != "PROMPT_TUNING"
+                         ? fmt::format("{}", fmt::join(adapter.target_modules, ","))
+                         : fmt::format("{} virtual tokens", adapter.num_virtual_tokens));
+  const auto hosts = options.num_machines == 1 ? "one host" : fmt::format("{} hosts", options.num_machines);
   out << framed_table(
-      fmt::format("Peak of a rank in fine-tuning here: AdamW, {} rank(s) of one host, {}", options.num_processes,
-                  options.mixed_precision == "no" ? "fp32" : options.mixed_precision),
+      fmt::format("Peak of a rank in fine-tuning here: {}, {} rank(s) of {}, {}, {} x {} tokens{}", options.optim,
+                  options.num_processes, hosts, options.mixed_precision == "no" ? "fp32" : options.mixed_precision,
+                  options.per_device_train_batch_size, options.max_seq_length,
+                  options.gradient_checkpointing ? ", checkpointed" : ""),
       {"what trains", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}, rows);
-  out << "The program itself (about 0.1 GiB a rank) and the activations come on top; docs/guides/sharding.md has the "
-         "formula.\n";
+  out << parts_table(jobs, tensors);
+  if (!options.max_memory.empty()) out << budget_text(options, tensors);
+  out << "docs/guides/large_models.md says what the parts are.\n";
 }
 
 }  // namespace tessera::estimate

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "estimate/model_tensors.h"
+#include "estimate/plan_request.h"
 
 namespace tessera::estimate {
 
@@ -15,11 +15,13 @@ struct EstimateOptions {
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   int num_processes = 2;
   std::string mixed_precision = "no";
-  std::string peft_type = "LORA";
-  std::int64_t lora_r = 8;
-  std::vector<std::string> lora_target_modules = {"all-linear"};  // name suffixes, or all-linear
-  std::vector<std::string> feedforward_modules = {};              // IA3: those whose inputs are scaled
-  std::int64_t num_virtual_tokens = 20;
+  AdapterRequest adapter;
+  int num_machines = 1;
+  std::string optim = "adamw_torch";
+  std::int64_t per_device_train_batch_size = 1, max_seq_length = 512;
+  bool gradient_checkpointing = false;
+  bool load_in_4bit = false, use_nested_quant = false, load_in_8bit = false;
+  std::string max_memory;  // of a rank, "24GB"; empty: none is given
 };
 
 /// Nothing: help was printed. ConfigError names the flag.

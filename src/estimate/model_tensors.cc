@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/open_file.h"
+#include "estimate/packed_bytes.h"
+#include "estimate/rank_memory.h"
 #include "families/config_reader.h"
 #include "families/families.h"
 #include "families/model_folder.h"
@@ -38,11 +42,6 @@ bool has_tied_head(const fs::path& folder) {
   const auto config = families::read_json(file.string());
   return config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() &&
          config["tie_word_embeddings"].get<bool>();
-}
-
-bool is_packed(const fs::path& folder) {
-  const auto file = folder / "config.json";
-  return is_there(file) && families::read_quantization(families::read_json(file.string()), file.string()).has_value();
 }
 
 /// No dtype packs more than eight elements into a byte; so sums of sizes do not overflow.
@@ -100,7 +99,73 @@ std::vector<ModelTensor> from_config(const std::string& file) {
   return out;
 }
 
+std::vector<fs::path> weight_files(const fs::path& folder) {
+  if (is_there(folder / "model.safetensors")) return {folder / "model.safetensors"};
+  const auto index = folder / "model.safetensors.index.json";
+  return is_there(index) ? files_of_index(index) : std::vector<fs::path>{};
+}
+
+/// Whether bitsandbytes leaves this module dense.
+bool is_skipped(const std::string& module, const std::vector<std::string>& skipped) {
+  return std::any_of(skipped.begin(), skipped.end(), [&](const std::string& part) {
+    return ("." + module + ".").find("." + part + ".") != std::string::npos;
+  });
+}
+
+/// What the files have of each module, besides its bias, and of each tensor its dtype.
+struct StoredModules {
+  std::map<std::string, std::int64_t> bytes;
+  std::map<std::string, SafetensorsEntry> entries;
+
+  explicit StoredModules(const std::vector<fs::path>& files) {
+    for (const auto& file : files) {
+      const auto header = read_safetensors_header(file.string());
+      check_safetensors_layout(header);
+      for (const auto& entry : header.entries) {
+        entries.emplace(entry.name, entry);
+        for (auto dot = entry.name.find('.'); dot != std::string::npos; dot = entry.name.find('.', dot + 1))
+          if (entry.name.compare(dot, std::string::npos, ".bias") != 0)
+            bytes[entry.name.substr(0, dot)] += static_cast<std::int64_t>(entry.end - entry.begin);
+      }
+    }
+  }
+};
+
+/// Nothing: config.json has no quantization_config.
+std::optional<std::vector<ModelTensor>> read_packed_folder(const fs::path& folder) {
+  const auto file = (folder / "config.json").string();
+  if (!is_there(file)) return std::nullopt;
+  const auto config = families::read_json(file);
+  const auto settings = families::read_quantization(config, file);
+  if (!settings) return std::nullopt;
+  const StoredModules stored(weight_files(folder));
+  auto tensors = from_config(file);
+  for (auto& t : tensors) {
+    const auto entry = stored.entries.find(t.name);
+    const bool dense = entry != stored.entries.end() && entry->second.shape == t.shape;
+    if (dense) t.dtype = entry->second.dtype;
+    const bool left_out = !is_linear(t) || is_skipped(module_of(t.name), settings->skip_modules);
+    if (dense || (left_out && stored.entries.empty())) continue;
+    const auto found = stored.bytes.find(module_of(t.name));
+    if (!stored.entries.empty() && found == stored.bytes.end()) continue;  // tied, or not of the files' names
+    if (t.shape.size() != 2) continue;
+    t.dtype.clear();
+    t.packed_bytes = stored.entries.empty() ? packed_bytes(bits_of(*settings), t.shape[0], t.shape[1]) : found->second;
+  }
+  return tensors;
+}
+
 }  // namespace
+
+bool is_linear(const ModelTensor& t) {
+  return t.shape.size() == 2 && t.name.ends_with(".weight") && !unit_of(t.name).empty() &&
+         t.name.find("relative_attention_bias") == std::string::npos;
+}
+
+std::string module_of(const std::string& parameter) {
+  const auto dot = parameter.rfind('.');
+  return dot == std::string::npos ? "" : parameter.substr(0, dot);
+}
 
 std::int64_t ModelTensor::numel() const {
   std::int64_t n = 1;
@@ -122,11 +187,7 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path) {
             path),
         "model_name");
   if (fs::is_directory(at)) {
-    if (is_packed(at))
-      throw ConfigError(fmt::format("the weights of '{}' are packed in 4 bits, which no estimate counts yet; name the "
-                                    "folder of the model they were made from",
-                                    path),
-                        "model_name");
+    if (auto packed = read_packed_folder(at)) return *std::move(packed);
     const bool has_head = !has_tied_head(at);
     if (is_there(at / "model.safetensors")) return from_safetensors({at / "model.safetensors"}, has_head);
     const auto index = at / "model.safetensors.index.json";

@@ -10,15 +10,22 @@ namespace tessera::estimate {
 struct ModelTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::string dtype;  // as safetensors spells it, "F32"; empty: quantised blocks of a GGUF file
+  std::string dtype;              // as safetensors spells it, "F32"; empty: quantised blocks of a GGUF file, or packed
+  std::int64_t packed_bytes = 0;  // of codes and statistics, in the file, where it is kept in few bits; 0: it is dense
   std::int64_t numel() const;
 };
 
 /// The parameters of a model folder (model.safetensors, its sharded form, or one .gguf file) or of one such file;
 /// copies of tied tables and what once were buffers are left out. A folder with a config.json alone: what its family's
-/// description says. ConfigError when there is no such path, no model in it or no such family, DataError for damaged
-/// files.
+/// description says. A folder whose config.json has a quantization_config: shapes as that description says, bytes as
+/// the files have them, or as bitsandbytes would make them. ConfigError when there is no such path, no model in it or
+/// no such family, DataError for damaged files.
 std::vector<ModelTensor> read_model_tensors(const std::string& path);
+
+/// A matrix in a block, which an adapter may sit on and 4- and 8-bit loading packs.
+bool is_linear(const ModelTensor& tensor);
+/// "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj".
+std::string module_of(const std::string& parameter);
 
 /// `model` itself; the base model's folder where it is that of an adapter.
 std::string weights_of(const std::string& model);

@@ -59,13 +59,22 @@ std::string unit_of(const std::string& parameter) {
 ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
   ModelSizes s;
   Buckets buckets;
-  std::map<std::string, std::int64_t> whole;
+  std::map<std::string, std::int64_t> whole, packed;
   for (const auto& p : parameters) {
-    (p.trainable ? s.trainable : p.stored_as_computed ? s.frozen_mapped : s.frozen_cast) += p.numel;
     const auto unit = unit_of(p.name);
+    if (p.packed_bytes > 0) {
+      s.packed += p.numel;
+      (p.stored_as_computed ? s.packed_mapped_bytes : s.packed_read_bytes) += p.packed_bytes;
+      packed[unit] += p.packed_bytes;
+      continue;
+    }
+    (p.trainable ? s.trainable : p.stored_as_computed ? s.frozen_mapped : s.frozen_cast) += p.numel;
     whole[unit] += p.numel;
-    if (p.trainable) buckets.add(unit, p.numel);
+    if (!p.trainable) continue;
+    s.state_bytes += p.state_bytes < 0 ? 8 * p.numel : p.state_bytes;
+    buckets.add(unit, p.numel);
   }
+  for (const auto& [name, bytes] : packed) s.largest_unit_packed_bytes = std::max(s.largest_unit_packed_bytes, bytes);
   s.root_whole = whole[""];
   s.looked_up = buckets.looked_up();
   whole.erase("");
@@ -78,33 +87,136 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
   return s;
 }
 
-std::int64_t rank_bytes(const ModelSizes& s, const RankJob& job) {
-  const bool whole = job.strategy == config::ShardingStrategy::kNoShard;
-  const bool kept = job.strategy != config::ShardingStrategy::kFullShard;  // gathered from forward to backward
-  const std::int64_t slices = whole ? 1 : job.ranks, compute = job.low_precision ? 2 : 4;
+std::int64_t RankPlan::total() const {
+  std::int64_t bytes = 0;
+  for (const auto& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+namespace {
+
+/// Sizes of the parts, in bytes of a rank; which of them are there at once depends on the phase.
+struct Parts {
+  Parts(const ModelSizes& s, const RankJob& job);
+
+  bool whole, kept, copies;      // on every rank; gathered from forward to backward; gathers copy
+  std::int64_t slices, compute;  // ranks that share a copy; bytes of an element
+  std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
+  ActivationBytes activations;
+};
+
+Parts::Parts(const ModelSizes& s, const RankJob& job) {
+  using config::ShardingStrategy;
+  whole = job.strategy == ShardingStrategy::kNoShard;
+  kept = job.strategy == ShardingStrategy::kShardGradOp || job.strategy == ShardingStrategy::kHybridShardZero2 || whole;
+  const bool hybrid =
+      job.strategy == ShardingStrategy::kHybridShard || job.strategy == ShardingStrategy::kHybridShardZero2;
+  copies = job.hosts > 1 && !hybrid && !whole;
+  slices = whole ? 1 : copies ? std::int64_t{job.ranks} * job.hosts : job.ranks;
+  compute = job.low_precision ? 2 : 4;
   const bool narrow_tables = job.low_precision && job.ranks > 1;
-  const std::int64_t slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
-  const std::int64_t gradients = 4 * s.trainable / slices;
-  const std::int64_t masters = !job.low_precision ? 0 : job.whole_masters ? gradients : gradients / 2;
-  const std::int64_t trainable = compute * s.trainable / slices;
+  const std::int64_t all_gradients = 4 * s.trainable / slices;
+  trainable = (copies ? 4 : compute) * s.trainable / slices;
+  masters = !job.low_precision || copies ? 0 : job.whole_masters ? all_gradients : all_gradients / 2;
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
-  const std::int64_t frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
+  frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
+  packed = s.packed_mapped_bytes / job.ranks + s.packed_read_bytes / slices;
+  state = s.state_bytes / slices;
+  activations = activation_bytes(job.activations, job.batch, compute);
+  if (copies) {
+    // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units.
+    const bool all_mapped = s.frozen_cast == 0 && s.trainable < s.frozen_mapped + s.packed;
+    const std::int64_t unit = all_mapped ? s.largest_unit_trainable : s.largest_unit_whole;
+    gathered = compute * ((all_mapped ? s.root_rest : s.root_whole) + 3 * unit) +
+               (s.packed_read_bytes > 0 ? 3 * s.largest_unit_packed_bytes : 0);
+    slots = 4 * (2 * s.largest_unit_trainable + s.root_rest + s.tables_apart);
+    sums = all_gradients;
+    return;
+  }
+  gathered = 0;
+  slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
   const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
-  const std::int64_t sums = gradients - in_slots;  // those that need memory of their own
-  if (!job.on_disk) return trainable + masters + frozen + 2 * gradients + sums + slots;
+  sums = all_gradients - in_slots;  // those that need memory of their own
+}
+
+struct Phase {
+  const char* name;
+  std::vector<MemoryPart> parts;
+};
+
+RankPlan worst_of(std::vector<Phase> phases) {
+  RankPlan worst;
+  for (auto& phase : phases) {
+    RankPlan plan;
+    plan.phase = phase.name;
+    for (const auto& part : phase.parts)
+      if (part.bytes > 0) plan.parts.push_back(part);
+    if (!worst.phase[0] || plan.total() > worst.total()) worst = std::move(plan);
+  }
+  return worst;
+}
+
+constexpr const char *kTrained = "weights that train", *kMasters = "their masters beside 16 bits",
+                     *kFrozen = "frozen weights", *kPacked = "packed weights", *kState = "optimizer state",
+                     *kSums = "gradients", *kSlots = "gradients on their way", *kGathered = "gathered units",
+                     *kKept = "activations kept for backward", *kWorking = "a block's backward",
+                     *kLoss = "logits and their gradient", *kUnits = "units in use, from the disk",
+                     *kPiece = "a piece of the update";
+
+/// Sums grow in backward while activations go.
+std::int64_t more_than(std::int64_t a, std::int64_t b) {
+  return std::max<std::int64_t>(0, a - b);
+}
+
+RankPlan plan_in_memory(const Parts& p) {
+  const std::vector<MemoryPart> always = {{kTrained, p.trainable}, {kMasters, p.masters}, {kFrozen, p.frozen},
+                                          {kPacked, p.packed},     {kState, p.state},     {kSlots, p.slots},
+                                          {kGathered, p.gathered}};
+  const auto with = [&](std::vector<MemoryPart> more) {
+    more.insert(more.begin(), always.begin(), always.end());
+    return more;
+  };
+  const auto& a = p.activations;
+  return worst_of({{"update", with({{kSums, p.sums}})},
+                   {"forward", with({{kKept, a.kept}, {kLoss, a.loss}})},
+                   {"backward", with({{kSums, p.sums}, {kKept, more_than(a.kept, p.sums)}, {kWorking, a.working}})}});
+}
+
+RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
   // Sums come in backward and leave after the optimizer's step. What was gathered leaves, unit by unit, as they come,
   // but for the root and for what is whole on every rank.
-  const std::int64_t weights = trainable + frozen - compute * s.looked_up / slices;
-  const std::int64_t root = compute * (s.root_whole - s.looked_up) / job.ranks;
-  const std::int64_t units = 2 * compute * s.largest_unit_whole / job.ranks;
-  const std::int64_t their_sums = 2 * 4 * s.largest_unit_trainable / slices;
-  const std::int64_t forward = kept ? weights : root + units;
-  const std::int64_t backward = sums + (whole ? weights : root + std::max<std::int64_t>(0, units - their_sums));
+  const std::int64_t weights = p.trainable + p.frozen + p.packed - p.compute * s.looked_up / p.slices;
+  const std::int64_t root = p.compute * (s.root_whole - s.looked_up) / job.ranks;
+  const std::int64_t units = 2 * (p.compute * s.largest_unit_whole + s.largest_unit_packed_bytes) / job.ranks;
+  const std::int64_t their_sums = 2 * 4 * s.largest_unit_trainable / p.slices;
+  const std::int64_t forward = p.kept ? weights : root + units;
+  const std::int64_t backward = p.whole ? weights : root + more_than(units, their_sums);
   // The master and two moments of a piece at a time; where all is whole, the weights beside them, masters among them
   // unless they are apart.
-  const std::int64_t piece = std::min(s.largest_leaf / slices, kOffloadedPiece);
-  const std::int64_t update = sums + 3 * 4 * piece + (whole ? weights - (job.low_precision ? 0 : 4 * piece) : 0);
-  return slots + std::max({forward, backward, update});
+  const std::int64_t piece = std::min(s.largest_leaf / p.slices, kOffloadedPiece);
+  const std::int64_t update = 3 * 4 * piece + (p.whole ? weights - (job.low_precision ? 0 : 4 * piece) : 0);
+  const auto& a = p.activations;
+  return worst_of(
+      {{"update", {{kSlots, p.slots}, {kGathered, p.gathered}, {kSums, p.sums}, {kPiece, update}}},
+       {"forward", {{kSlots, p.slots}, {kGathered, p.gathered}, {kUnits, forward}, {kKept, a.kept}, {kLoss, a.loss}}},
+       {"backward",
+        {{kSlots, p.slots},
+         {kGathered, p.gathered},
+         {kSums, p.sums},
+         {kUnits, backward},
+         {kKept, more_than(a.kept, p.sums)},
+         {kWorking, a.working}}}});
+}
+
+}  // namespace
+
+RankPlan plan_rank(const ModelSizes& sizes, const RankJob& job) {
+  const Parts parts(sizes, job);
+  return job.on_disk ? plan_on_disk(parts, sizes, job) : plan_in_memory(parts);
+}
+
+std::int64_t rank_bytes(const ModelSizes& sizes, const RankJob& job) {
+  return plan_rank(sizes, job).total();
 }
 
 }  // namespace tessera::estimate

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/accelerate.h"
+#include "estimate/activations.h"
 
 namespace tessera::estimate {
 
@@ -13,6 +14,9 @@ struct SizedParameter {
   std::int64_t numel = 0;
   bool trainable = true;
   bool stored_as_computed = true;  // its file has the dtype of the computation: it is mapped, not read and cast
+  std::int64_t packed_bytes =
+      0;  // of a frozen matrix of few bits; 0: it is dense. stored_as_computed: its file has it so
+  std::int64_t state_bytes = -1;  // of the optimizer, all ranks together; -1: AdamW's
 };
 
 /// Sums over a model whose blocks are units, in elements. "Root" is what lies in no block.
@@ -25,7 +29,11 @@ struct ModelSizes {
   // Gradients on their way (fsdp/grads/gradient_slots.h): the ring, and what has a slot of its own, the root's small
   // parameters and a table that may be tied.
   std::int64_t ring = 0, root_rest = 0, tables_apart = 0;
-  std::int64_t total() const { return trainable + frozen_mapped + frozen_cast; }
+  std::int64_t packed = 0;                                      // elements
+  std::int64_t packed_mapped_bytes = 0, packed_read_bytes = 0;  // in place in a file, or packed while they are read
+  std::int64_t largest_unit_packed_bytes = 0;
+  std::int64_t state_bytes = 0;  // of the optimizer
+  std::int64_t total() const { return trainable + frozen_mapped + frozen_cast + packed; }
 };
 
 /// The block "...layers.7" that a parameter lies in; empty for those of the root.
@@ -35,15 +43,36 @@ std::string unit_of(const std::string& parameter);
 ModelSizes sizes_of(const std::vector<SizedParameter>& parameters);
 
 struct RankJob {
-  config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;  // the hybrid ones are not known here
-  int ranks = 1;                                                             // of one host
-  bool low_precision = false;                                                // bf16 or fp16 computation, fp32 masters
-  bool whole_masters = false;                                                // fp16: they are not kept in halves
-  bool on_disk = false;                                                      // fsdp_offload_folder
+  /// Hybrid ones: sharded among the ranks of a host.
+  config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;
+  int ranks = 1;               // of one host
+  bool low_precision = false;  // bf16 or fp16 computation, fp32 masters
+  bool whole_masters = false;  // fp16: they are not kept in halves
+  bool on_disk = false;        // fsdp_offload_folder
+  int hosts = 1;
+  ActivationShape activations = {};
+  BatchShape batch = {};
 };
 
-/// For AdamW after its first step, parameters in the shared or mapped form. The program itself (libraries) and the
-/// activations come on top.
+struct MemoryPart {
+  const char* what;
+  std::int64_t bytes;
+};
+
+/// What a rank holds at its worst moment, part by part.
+struct RankPlan {
+  std::vector<MemoryPart> parts;  // those of no bytes are left out
+  const char* phase = "";         // of a step, in which that is: "forward", "backward", "update"
+  std::int64_t total() const;
+};
+
+/// Of a process before there is a model: libtorch's pages that it touches, and what oneDNN keeps.
+inline constexpr std::int64_t kProgramBytes = 110 << 20;
+
+/// After the optimizer's first step; parameters in the shared or mapped form, where they are sharded over several hosts
+/// in the copy form. Without the program itself.
+RankPlan plan_rank(const ModelSizes& sizes, const RankJob& job);
+/// Its total.
 std::int64_t rank_bytes(const ModelSizes& sizes, const RankJob& job);
 
 }  // namespace tessera::estimate

@@ -157,7 +157,6 @@ TEST_F(Qlora, BadFoldersAndFlagsAreNamed) {
   };
   ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}).exit_code, 0);
   expect(train(1, "packed", "bad", {"--use_peft_lora", "False"}), "do not train");
-  expect(test::run({TESSERA_BINARY, "estimate", folder_ + "/packed"}), "packed in 4 bits");
   expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/packed", folder_ + "/twice"}), "packed already");
   expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}), "--overwrite_output_dir");
   auto config = json::parse(read_file(folder_ + "/packed/config.json"));

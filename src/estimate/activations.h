@@ -1,0 +1,38 @@
+#pragma once
+// What a step keeps between forward and backward, from the shapes of a model's matrices: docs/guides/large_models.md,
+// "Activations".
+#include <cstdint>
+#include <vector>
+
+#include "estimate/model_tensors.h"
+
+namespace tessera::estimate {
+
+/// Elements for each token.
+struct ActivationShape {
+  std::int64_t hidden = 0;  // of the residual stream
+  std::int64_t blocks = 0;
+  std::int64_t kept = 0;     // by all blocks, their inputs among it
+  std::int64_t largest = 0;  // by one block
+  std::int64_t working = 0;  // while one block's backward runs
+  std::int64_t classes = 0;  // of the output head
+};
+
+/// All zero for a model without blocks.
+ActivationShape activation_shape(const std::vector<ModelTensor>& tensors);
+
+struct BatchShape {
+  std::int64_t rows = 1, length = 0;  // of a rank in one forward; 0: activations are not counted
+  bool checkpointing = false;         // blocks keep their inputs alone
+  std::int64_t tokens() const { return rows * length; }
+};
+
+struct ActivationBytes {
+  std::int64_t kept = 0;     // at the end of forward
+  std::int64_t working = 0;  // beside them, in the backward of a block
+  std::int64_t loss = 0;     // beside them, while the loss and its gradient are made
+};
+/// compute_bytes: of an element, 4 or 2.
+ActivationBytes activation_bytes(const ActivationShape& shape, const BatchShape& batch, std::int64_t compute_bytes);
+
+}  // namespace tessera::estimate

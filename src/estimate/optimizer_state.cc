@@ -1,0 +1,80 @@
+#include "estimate/optimizer_state.h"
+
+#include <fmt/format.h>
+
+#include "base/nearest.h"
+#include "tessera/base/error.h"
+
+namespace tessera::estimate {
+namespace {
+
+constexpr std::int64_t kSmallest8Bit = 4096, kBlock8Bit = 256;
+
+enum class StateForm { k32Bit, k8Bit, kFactored };
+struct OptimizerForm {
+  const char* name;
+  int states;  // numbers for each element
+  StateForm form = StateForm::k32Bit;
+};
+constexpr OptimizerForm kForms[] = {
+    {"adamw_torch", 2},
+    {"adamw_torch_fused", 2},
+    {"adamw_hf", 2},
+    {"adamw_apex_fused", 2},
+    {"paged_adamw_32bit", 2},
+    {"paged_adamw", 2},
+    {"adam", 2},
+    {"sgd", 0},
+    {"adafactor", 0, StateForm::kFactored},
+    {"torch_adafactor", 0, StateForm::kFactored},
+    {"lion_32bit", 1},
+    {"paged_lion_32bit", 1},
+    {"rmsprop", 1},
+    {"adagrad", 1},
+    {"ademamix", 3},
+    {"paged_ademamix_32bit", 3},
+    {"adamw_8bit", 2, StateForm::k8Bit},
+    {"adamw_bnb_8bit", 2, StateForm::k8Bit},
+    {"paged_adamw_8bit", 2, StateForm::k8Bit},
+    {"lion_8bit", 1, StateForm::k8Bit},
+    {"paged_lion_8bit", 1, StateForm::k8Bit},
+    {"ademamix_8bit", 3, StateForm::k8Bit},
+    {"paged_ademamix_8bit", 3, StateForm::k8Bit},
+    {"rmsprop_bnb", 1},
+    {"rmsprop_bnb_32bit", 1},
+    {"rmsprop_bnb_8bit", 1, StateForm::k8Bit},
+};
+
+const OptimizerForm& form_of(const std::string& optim) {
+  std::vector<std::string> names;
+  for (const auto& form : kForms) {
+    if (optim == form.name) return form;
+    names.emplace_back(form.name);
+  }
+  throw ConfigError(
+      fmt::format("--optim '{}': how much state it keeps is not known{}", optim, did_you_mean(optim, names)), "optim");
+}
+
+bool is_embedding(const std::string& parameter) {
+  for (const char* name : {"embed_tokens", "wte", "wpe", "word_embeddings", "embed_positions", "shared.", "token_embd"})
+    if (parameter.find(name) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace
+
+std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& parameter,
+                                   const std::vector<std::int64_t>& shape) {
+  const auto& form = form_of(optim);
+  std::int64_t numel = 1;
+  for (const auto size : shape) numel *= size;
+  if (form.form == StateForm::kFactored) {  // a row and a column of means stand for a matrix
+    if (shape.size() < 2) return 4 * numel;
+    return 4 * (numel / shape.back() + numel / shape[shape.size() - 2]);
+  }
+  const bool in_8_bits = form.form == StateForm::k8Bit && numel >= kSmallest8Bit && !is_embedding(parameter);
+  if (!in_8_bits) return 4 * form.states * numel;
+  return form.states * (numel + 4 * ((numel + kBlock8Bit - 1) / kBlock8Bit));
+}
+
+}  // namespace tessera::estimate

@@ -1,0 +1,15 @@
+#pragma once
+// How much state an optimizer keeps for a parameter, by the names of Trainer's --optim.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::estimate {
+
+/// Bytes for the whole parameter, all ranks together. 8-bit optimizers keep embeddings and parameters below 4096
+/// elements in 32 bits, as bitsandbytes does, else a byte for each state and a float32 for each 256 elements of it.
+/// ConfigError for a name that is not known.
+std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& parameter,
+                                   const std::vector<std::int64_t>& shape);
+
+}  // namespace tessera::estimate
