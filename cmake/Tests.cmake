@@ -28,6 +28,7 @@ endfunction()
 foreach(room base formats tensor config families comm io text chat data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)
   tessera_tests(unit_${room} unit/${room} tessera_${room})
 endforeach()
+tessera_tests(kernels kernels tessera_nn)
 tessera_tests(golden golden tessera_verify)
 tessera_tests(process process tessera_worker)
 tessera_tests(cli cli tessera_worker)
@@ -39,6 +40,21 @@ foreach(t process cli)  # these start the program itself
     add_dependencies(test_${t} tessera)
   endif()
 endforeach()
+
+# The same at every level of instructions that a user's processor may have (base/cpu_level.h).
+function(tessera_tests_at_levels name program)
+  if(NOT TARGET ${program} OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
+    return()
+  endif()
+  foreach(level plain avx2 avx512 avx512_bf16 amx)
+    add_test(NAME ${name}_${level}
+      COMMAND "${PROJECT_SOURCE_DIR}/tests/kernels/at_level.sh" ${level} $<TARGET_FILE:${program}> ${ARGN})
+    set_tests_properties(${name}_${level} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77
+      ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE")
+  endforeach()
+endfunction()
+tessera_tests_at_levels(kernels test_kernels)
+tessera_tests_at_levels(unit_nn test_unit_nn)
 
 # Instructions of a step, counted by valgrind (skipped without it) and held against recorded numbers. They are those of the
 # optimised build.

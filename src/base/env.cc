@@ -10,6 +10,8 @@ namespace tessera {
 const std::vector<EnvironmentVariable>& environment_variables() {
   static const std::vector<EnvironmentVariable> variables = {
       {"TESSERA_LOG_LEVEL", "info, warning, error or silent: what tessera launch says at least (default: info)"},
+      {"TESSERA_CPU_LEVEL",
+       "plain, avx2, avx512, avx512_bf16 or amx: the highest instructions that kernels use (default: all there are)"},
       {"HF_HOME", "Hugging Face's folder: accelerate/default_config.yaml below it (default: ~/.cache/huggingface)"},
       {"XDG_CACHE_HOME", "the folder that stands for ~/.cache"},
       {"HOME", "where ~ is"},

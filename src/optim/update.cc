@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/cpu_dispatch.h"
 #include "tessera/base/error.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -177,12 +178,12 @@ void custom_range(const Update& update, std::int64_t n, float* p, const float* g
 
 void update_range(const Update& update, std::int64_t n, float* p, const float* g, States<float> s) {
   if (update.rule == Rule::kCustom) return custom_range(update, n, p, g, s);
-  HWY_DYNAMIC_DISPATCH(run_f32)(update, n, p, g, s);
+  TESSERA_DISPATCH(run_f32)(update, n, p, g, s);
 }
 void update_range(const Update& update, std::int64_t n, double* p, const double* g, States<double> s) {
   if (update.rule == Rule::kCustom)
     throw ConfigError("an optimizer with a rule of its own works on float32 and 16-bit parameters, found float64");
-  HWY_DYNAMIC_DISPATCH(run_f64)(update, n, p, g, s);
+  TESSERA_DISPATCH(run_f64)(update, n, p, g, s);
 }
 
 }  // namespace tessera::optim

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <memory>
 
+#include "base/cpu_level.h"
+
 namespace tessera::quant {
 namespace {
 
@@ -64,8 +66,7 @@ constexpr std::int64_t kWide = 16;  // elements of a vector
 
 #if defined(__x86_64__)
 bool decodes_wide() {
-  static const bool does = __builtin_cpu_supports("avx512f");
-  return does;
+  return cpu_level() >= CpuLevel::kAvx512;
 }
 
 /// `numel` elements from the beginning of a byte, a multiple of kWide, of one block: the table stays in a register.

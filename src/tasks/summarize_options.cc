@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <ostream>
 
-#include "base/cpu_features.h"
+#include "base/cpu_level.h"
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/pair_training.h"

@@ -7,12 +7,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tessera::tensor {
+#include "tensor/random_bits.h"
 
-/// What one draw (one dropout mask, one initialised parameter) is keyed by.
-struct RandomKey {
-  std::uint32_t a = 0, b = 0;
-};
+namespace tessera::tensor {
 
 /// The stream of this thread (ranks of a test are threads, ranks of a run are processes): `position` counts draws.
 struct RandomState {
@@ -61,20 +58,6 @@ RandomKey next_key() noexcept;
 
 /// A key that depends only on the seed and a name: the same on every rank and for every world size.
 RandomKey named_key(std::uint64_t seed, std::string_view name) noexcept;
-
-/// 32 uniformly distributed bits (two rounds of a multiply-xorshift hash; passes for masks and initial values, not for
-/// secrets).
-inline std::uint32_t random_bits(RandomKey key, std::uint32_t index) noexcept {
-  std::uint32_t x = index * 0x9E3779B9u + key.a;
-  x ^= x >> 16;
-  x *= 0x7FEB352Du;
-  x ^= x >> 15;
-  x += key.b;
-  x *= 0x846CA68Bu;
-  x ^= x >> 16;
-  x *= 0xC2B2AE35u;
-  return x ^ (x >> 15);
-}
 
 /// Fills a contiguous CPU tensor of any floating dtype; element i depends on (key, i) only.
 void fill_uniform(at::Tensor out, RandomKey key, double low, double high);

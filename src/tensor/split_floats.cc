@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/cpu_dispatch.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/split_floats.cc"
 #include <hwy/foreach_target.h>
@@ -83,11 +85,11 @@ std::uint16_t* words_of(const at::Tensor& t, std::int64_t begin) {
 }  // namespace
 
 void SplitFloats::read(std::int64_t begin, std::int64_t numel, float* values) const {
-  HWY_DYNAMIC_DISPATCH(join)(numel, words_of(high, begin), words_of(low, begin), values);
+  TESSERA_DISPATCH(join)(numel, words_of(high, begin), words_of(low, begin), values);
 }
 
 void SplitFloats::write(std::int64_t begin, std::int64_t numel, const float* values) const {
-  HWY_DYNAMIC_DISPATCH(split)(numel, values, words_of(high, begin), words_of(low, begin));
+  TESSERA_DISPATCH(split)(numel, values, words_of(high, begin), words_of(low, begin));
 }
 
 }  // namespace tessera::tensor

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <string>
 
+#include "base/cpu_level.h"
 #include "cli/exit_code.h"
 #include "tensor/quieten.h"
 #include "tessera/base/error.h"
@@ -13,6 +14,7 @@
 namespace {
 
 int run(const tessera::cli::Arguments& args) {
+  tessera::cpu_level();  // refuses a wrong TESSERA_CPU_LEVEL before any work
   for (const auto& task : tessera::worker::tasks()) {
     if (!args.empty() && args[0] == task.name)
       return task.function({args.begin() + 1, args.end()}, std::cout, std::cerr);

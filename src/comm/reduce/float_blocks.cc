@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/cpu_dispatch.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/reduce/float_blocks.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -234,14 +236,14 @@ HWY_EXPORT(store_block_impl);
 HWY_EXPORT(sum_block_impl);
 
 void combine_block(float* acc, const void* source, FloatFormat format, std::size_t n, Combine combine) {
-  HWY_DYNAMIC_DISPATCH(combine_block_impl)(acc, source, format, n, combine);
+  TESSERA_DISPATCH(combine_block_impl)(acc, source, format, n, combine);
 }
 void store_block(void* out, FloatFormat format, const float* acc, std::size_t n, Finish finish) {
-  HWY_DYNAMIC_DISPATCH(store_block_impl)(out, format, acc, n, finish);
+  TESSERA_DISPATCH(store_block_impl)(out, format, acc, n, finish);
 }
 void sum_block(void* out, FloatFormat out_format, std::span<const void* const> sources, FloatFormat in_format,
                std::size_t n, Finish finish) {
-  HWY_DYNAMIC_DISPATCH(sum_block_impl)(out, out_format, sources, in_format, n, finish);
+  TESSERA_DISPATCH(sum_block_impl)(out, out_format, sources, in_format, n, finish);
 }
 }  // namespace tessera::comm
 #endif

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <limits>
 
-#include "nn/kernels/simd.h"
+#include "fsdp/grads/square_sum.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
@@ -34,27 +34,6 @@ double sum_of(const T* x, std::int64_t n, Term term) {
   for (int j = 0; i < n; ++i, ++j) lanes[j] += term(static_cast<double>(x[i]));
   return total(lanes);
 }
-
-}  // namespace
-
-/// Of float32, by whole vectors: the product of two is exact, so that fused additions change nothing. With
-/// external linkage, because target_clones does not take internal functions.
-TESSERA_CLONES double sum_of_squares(const float* x, std::int64_t n) {
-  using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
-  using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
-  Doubles lanes{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    Floats floats;
-    std::memcpy(&floats, x + i, sizeof floats);
-    const auto v = __builtin_convertvector(floats, Doubles);
-    lanes += v * v;
-  }
-  for (int j = 0; i < n; ++i, ++j) lanes[j] += double{x[i]} * x[i];
-  return total(lanes);
-}
-
-namespace {
 
 template <class T>
 double power_sum(const T* x, std::int64_t n, double p) {

@@ -1,5 +1,6 @@
 #include "nn/kernels/pair_products.h"
 
+#include "base/cpu_level.h"
 #include "nn/kernels/bfloat16_pairs.h"
 #include "tessera/base/error.h"
 
@@ -69,9 +70,7 @@ TESSERA_PAIRS_INLINE void transpose_words(const std::uint16_t* x, std::int64_t s
 }  // namespace
 
 bool multiplies_bfloat16_pairs() {
-  static const bool does =
-      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return does;
+  return cpu_level() >= CpuLevel::kAvx512Bf16;
 }
 
 TESSERA_PAIRS void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std::int64_t n,

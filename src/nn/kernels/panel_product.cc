@@ -1,6 +1,6 @@
 #include "nn/kernels/panel_product.h"
 
-#include "base/cpu_features.h"
+#include "base/cpu_level.h"
 #include "nn/kernels/bfloat16_pairs.h"
 #include "nn/kernels/pair_products.h"
 #include "tessera/base/error.h"
@@ -243,11 +243,7 @@ class Multiplier {
 }  // namespace
 
 bool multiplies_in_panels() {
-  static const bool does = multiplies_bfloat16_pairs() && [] {
-    const auto names = native_bfloat16();
-    return std::find(names.begin(), names.end(), "amx_bf16") == names.end();
-  }();
-  return does;
+  return cpu_level() == CpuLevel::kAvx512Bf16;
 }
 
 std::size_t panel_scratch_bytes(const PanelProduct& product) {

@@ -1,5 +1,7 @@
 #include "nn/kernels/row_sums.h"
 
+#include "base/cpu_dispatch.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/kernels/row_sums.cc"
 #include <hwy/foreach_target.h>
@@ -121,19 +123,19 @@ HWY_EXPORT(exponentials_dot);
 HWY_EXPORT(sum_of_exponentials);
 
 float largest(const float* x, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(largest)(x, n);
+  return TESSERA_DISPATCH(largest)(x, n);
 }
 float dot(const float* x, const float* y, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(dot)(x, y, n);
+  return TESSERA_DISPATCH(dot)(x, y, n);
 }
 float exponentials(const float* x, float* y, float factor, float shift, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(exponentials)(x, y, factor, shift, n);
+  return TESSERA_DISPATCH(exponentials)(x, y, factor, shift, n);
 }
 float exponentials_dot(const float* x, float* y, float factor, float shift, const float* g, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(exponentials_dot)(x, y, factor, shift, g, n);
+  return TESSERA_DISPATCH(exponentials_dot)(x, y, factor, shift, g, n);
 }
 float sum_of_exponentials(const float* x, float factor, float shift, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(sum_of_exponentials)(x, factor, shift, n);
+  return TESSERA_DISPATCH(sum_of_exponentials)(x, factor, shift, n);
 }
 
 }  // namespace tessera::nn::kernels

@@ -4,11 +4,18 @@
 #include <cmath>
 #include <limits>
 
+#include "base/cpu_dispatch.h"
+#include "nn/kernels/float_math.h"
 #include "nn/kernels/row_sums.h"
-#include "nn/kernels/simd.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/kernels/score_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
 namespace tessera::nn::kernels {
-namespace {
+namespace HWY_NAMESPACE {
 
 constexpr float kHidden = -std::numeric_limits<float>::max();
 
@@ -18,32 +25,8 @@ TESSERA_INLINE float rounded_to_bfloat16(float x) {
   return widened(narrow);
 }
 
-/// What a query that sees nothing attends to evenly.
-ScoreRow blind(ScoreRow row) {
-  if (!row.blind_sees_past) {
-    row.first = 0;
-    row.last = row.n;
-  }
-  return row;
-}
-
-void spread_evenly(float* s, const ScoreRow& row) {
-  const ScoreRow even = blind(row);
-  std::fill(s, s + row.n, 0.0f);
-  std::fill(s + even.first, s + even.last, 1.0f / static_cast<float>(even.last - even.first));
-}
-
-bool sees_any(const ScoreRow& row) {
-  if (!row.visible) return row.last > row.first;
-  return std::any_of(row.visible + row.first, row.visible + row.last, [](std::uint8_t v) { return v != 0; });
-}
-
-}  // namespace
-
-// Free functions with external linkage, because target_clones does not take internal ones.
-
 /// Products become scores but for a factor, which is returned: the next pass applies it.
-TESSERA_CLONES float make_scores(float* s, const ScoreRow& row) {
+float make_scores(float* s, const ScoreRow& row) {
   if (row.softcap <= 0 && !row.key_position && !row.visible && row.scale > 0) return row.scale;
   const float scale = row.scale, cap = row.softcap, slope = row.slope;
   const std::int64_t first = row.first, last = row.last;
@@ -73,12 +56,12 @@ TESSERA_CLONES float make_scores(float* s, const ScoreRow& row) {
   return 1.0f;
 }
 
-TESSERA_CLONES void softmax_gradient(const float* p, float* dp, float dot, float scale, std::int64_t n) {
+void softmax_gradient(const float* p, float* dp, float dot, float scale, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t j = 0; j < n; ++j) dp[j] = scale * p[j] * (dp[j] - dot);
 }
 
-TESSERA_CLONES void softcap_gradient(const float* products, float* dp, const ScoreRow& row) {
+void softcap_gradient(const float* products, float* dp, const ScoreRow& row) {
   const float scale = row.scale, inner = row.scale / row.softcap;
 #pragma omp simd
   for (std::int64_t j = row.first; j < row.last; ++j) {
@@ -87,7 +70,38 @@ TESSERA_CLONES void softcap_gradient(const float* products, float* dp, const Sco
   }
 }
 
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::nn::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::nn::kernels {
+
+HWY_EXPORT(make_scores);
+HWY_EXPORT(softmax_gradient);
+HWY_EXPORT(softcap_gradient);
+
 namespace {
+
+/// What a query that sees nothing attends to evenly.
+ScoreRow blind(ScoreRow row) {
+  if (!row.blind_sees_past) {
+    row.first = 0;
+    row.last = row.n;
+  }
+  return row;
+}
+
+void spread_evenly(float* s, const ScoreRow& row) {
+  const ScoreRow even = blind(row);
+  std::fill(s, s + row.n, 0.0f);
+  std::fill(s + even.first, s + even.last, 1.0f / static_cast<float>(even.last - even.first));
+}
+
+bool sees_any(const ScoreRow& row) {
+  if (!row.visible) return row.last > row.first;
+  return std::any_of(row.visible + row.first, row.visible + row.last, [](std::uint8_t v) { return v != 0; });
+}
 
 void clear_unseen(float* s, const ScoreRow& row) {
   std::fill(s, s + row.first, 0.0f);
@@ -101,7 +115,7 @@ RowSoftmax score_softmax(float* s, const ScoreRow& row) {
     spread_evenly(s, row);
     return {1.0f, std::numeric_limits<float>::infinity()};
   }
-  const float factor = make_scores(s, row);
+  const float factor = TESSERA_DISPATCH(make_scores)(s, row);
   float* seen = s + row.first;
   const std::int64_t n = row.last - row.first;
   const float top = factor * largest(seen, n);
@@ -115,7 +129,7 @@ float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& 
     spread_evenly(s, row);
     return dot(s, dp, row.n);
   }
-  const float factor = make_scores(s, row);
+  const float factor = TESSERA_DISPATCH(make_scores)(s, row);
   float* seen = s + row.first;
   const std::int64_t n = row.last - row.first;
   clear_unseen(s, row);
@@ -125,9 +139,10 @@ float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& 
 void score_backward(const float* p, const float* products, float* dp, float dot, const ScoreRow& given) {
   const ScoreRow row = sees_any(given) ? given : blind(given);
   const std::int64_t first = row.first;
-  softmax_gradient(p + first, dp + first, dot, row.softcap > 0 ? 1.0f : row.scale, row.last - first);
-  if (row.softcap > 0) softcap_gradient(products, dp, row);
+  TESSERA_DISPATCH(softmax_gradient)(p + first, dp + first, dot, row.softcap > 0 ? 1.0f : row.scale, row.last - first);
+  if (row.softcap > 0) TESSERA_DISPATCH(softcap_gradient)(products, dp, row);
   clear_unseen(dp, row);
 }
 
 }  // namespace tessera::nn::kernels
+#endif

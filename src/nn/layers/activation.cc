@@ -13,211 +13,106 @@
 
 #include <utility>
 
-#include "nn/kernels/simd.h"
+#include "nn/kernels/activation_kernels.h"
+#include "nn/ops/device.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/remake.h"
 #include "nn/ops/rows.h"
 
 namespace tessera::nn {
-namespace kernels {
-
-/// Gradients of a gate's halves.
-struct GateSlopes {
-  float gate, up;
-};
-/// s: the sigmoid of g.
-TESSERA_INLINE GateSlopes silu_slopes(float g, float u, float s, float grad) {
-  const float a = g * s;
-  return {grad * u * (s + a * (1.0f - s)), grad * a};
-}
-
-// Rows of T: float32, or bfloat16 as its bits, which is converted in registers.
-template <class T>
-TESSERA_INLINE void silu_row(const T* g, const T* u, T* y, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = widened(g[i]);
-    narrow_to(y[i], x / (1.0f + fast_exp(-(x < -80.0f ? -80.0f : x))) * widened(u[i]));
-  }
-}
-template <class T>
-TESSERA_INLINE void silu_row_backward(const T* gy, const T* g, const T* u, T* gg, T* gu, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = widened(g[i]);
-    const float s = 1.0f / (1.0f + fast_exp(-(x < -80.0f ? -80.0f : x)));
-    const auto slopes = silu_slopes(x, widened(u[i]), s, widened(gy[i]));
-    narrow_to(gu[i], slopes.up);
-    narrow_to(gg[i], slopes.gate);
-  }
-}
-// The same, and y = silu(g) * u.
-template <class T>
-TESSERA_INLINE void silu_row_again(const T* gy, const T* g, const T* u, T* gg, T* gu, T* y, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = widened(g[i]), v = widened(u[i]);
-    const float d = 1.0f + fast_exp(-(x < -80.0f ? -80.0f : x));
-    const auto slopes = silu_slopes(x, v, 1.0f / d, widened(gy[i]));
-    narrow_to(y[i], x / d * v);  // the forward's roundings
-    narrow_to(gu[i], slopes.up);
-    narrow_to(gg[i], slopes.gate);
-  }
-}
-
-constexpr float kRoot = 0.7978845608028654f;  // sqrt(2 / pi)
-constexpr float kCubic = 0.044715f;
-
-TESSERA_INLINE float gelu_tanh(float x) {
-  return fast_tanh(kRoot * (x + kCubic * x * x * x));
-}
-/// t: gelu_tanh(x).
-TESSERA_INLINE GateSlopes gelu_slopes(float x, float u, float t, float grad) {
-  const float slope = kRoot * (1.0f + 3.0f * kCubic * x * x);
-  return {grad * u * 0.5f * ((1.0f + t) + x * (1.0f - t * t) * slope), grad * 0.5f * x * (1.0f + t)};
-}
-
-template <class T>
-TESSERA_INLINE void gelu_row(const T* g, const T* u, T* y, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = widened(g[i]);
-    narrow_to(y[i], 0.5f * x * (1.0f + gelu_tanh(x)) * widened(u[i]));
-  }
-}
-template <class T>
-TESSERA_INLINE void gelu_row_backward(const T* gy, const T* g, const T* u, T* gg, T* gu, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = widened(g[i]);
-    const auto slopes = gelu_slopes(x, widened(u[i]), gelu_tanh(x), widened(gy[i]));
-    narrow_to(gu[i], slopes.up);
-    narrow_to(gg[i], slopes.gate);
-  }
-}
-template <class T>
-TESSERA_INLINE void gelu_row_again(const T* gy, const T* g, const T* u, T* gg, T* gu, T* y, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = widened(g[i]), v = widened(u[i]), t = gelu_tanh(x);
-    const auto slopes = gelu_slopes(x, v, t, widened(gy[i]));
-    narrow_to(y[i], 0.5f * x * (1.0f + t) * v);
-    narrow_to(gu[i], slopes.up);
-    narrow_to(gg[i], slopes.gate);
-  }
-}
-
-#define TESSERA_GATE(name, T)                                                                                      \
-  TESSERA_CLONES void name##_gate(const T* g, const T* u, T* y, std::int64_t n) {                                  \
-    name##_row(g, u, y, n);                                                                                        \
-  }                                                                                                                \
-  TESSERA_CLONES void name##_gate_backward(const T* gy, const T* g, const T* u, T* gg, T* gu, std::int64_t n) {    \
-    name##_row_backward(gy, g, u, gg, gu, n);                                                                      \
-  }                                                                                                                \
-  TESSERA_CLONES void name##_gate_again(const T* gy, const T* g, const T* u, T* gg, T* gu, T* y, std::int64_t n) { \
-    name##_row_again(gy, g, u, gg, gu, y, n);                                                                      \
-  }
-TESSERA_GATE(silu, float)
-TESSERA_GATE(silu, std::uint16_t)
-TESSERA_GATE(gelu, float)
-TESSERA_GATE(gelu, std::uint16_t)
-#undef TESSERA_GATE
-
-}  // namespace kernels
-
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-template <class T>
-const T* row_of(const at::Tensor& t, std::int64_t r) {
-  return static_cast<const T*>(t.const_data_ptr()) + r * t.stride(0);
-}
-template <class T>
-T* mutable_row_of(const at::Tensor& t, std::int64_t r) {
-  return static_cast<T*>(t.mutable_data_ptr()) + r * t.stride(0);
-}
+/// [rows, n] tensors whose rows may lie apart. up: undefined stands for ones.
+struct Gate {
+  at::Tensor x, up;
+  Activation activation;
 
-template <class T>
-void write_gated_rows(const at::Tensor& gate, const at::Tensor& up, bool silu, const at::Tensor& y) {
-  const std::int64_t n = gate.size(1);
-  for_rows(gate.size(0), n, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t r = first; r < last; ++r) {
-      const T *g = row_of<T>(gate, r), *u = row_of<T>(up, r);
-      T* out = mutable_row_of<T>(y, r);
-      silu ? kernels::silu_gate(g, u, out, n) : kernels::gelu_gate(g, u, out, n);
-    }
-  });
-}
-
-at::Tensor gated_rows(const at::Tensor& gate, const at::Tensor& up, bool silu) {
-  const auto y = at::empty(gate.sizes(), gate.options());
-  if (gate.scalar_type() == at::kFloat) {
-    write_gated_rows<float>(gate, up, silu, y);
-  } else if (gate.scalar_type() == at::kBFloat16) {
-    write_gated_rows<std::uint16_t>(gate, up, silu, y);
-  } else {
-    return gated_rows(gate.to(at::kFloat), up.to(at::kFloat), silu).to(gate.scalar_type());
-  }
-  return y;
-}
-
-/// Gradients of gate and up for `of`, a gradient of the product, if they are there.
-struct GateGradients : torch::CustomClassHolder {
-  at::Tensor of, gate, up;
+  Gate in(at::ScalarType dtype) const { return {x.to(dtype), up.defined() ? up.to(dtype) : up, activation}; }
 };
 
 template <class T>
-void write_gate_gradients(const at::Tensor& gate, const at::Tensor& up, bool silu, const at::Tensor& gy,
-                          const at::Tensor& y, const GateGradients& out) {
-  const std::int64_t n = gate.size(1);
-  for_rows(gate.size(0), n, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t r = first; r < last; ++r) {
-      const T *in = row_of<T>(gy, r), *g = row_of<T>(gate, r), *u = row_of<T>(up, r);
-      T *gg = mutable_row_of<T>(out.gate, r), *gu = mutable_row_of<T>(out.up, r);
-      if (y.defined()) {
-        T* again = mutable_row_of<T>(y, r);
-        silu ? kernels::silu_gate_again(in, g, u, gg, gu, again, n)
-             : kernels::gelu_gate_again(in, g, u, gg, gu, again, n);
-      } else {
-        silu ? kernels::silu_gate_backward(in, g, u, gg, gu, n) : kernels::gelu_gate_backward(in, g, u, gg, gu, n);
-      }
-    }
+const T* row_of(const at::Tensor& t, std::int64_t r) {
+  return t.defined() ? static_cast<const T*>(t.const_data_ptr()) + r * t.stride(0) : nullptr;
+}
+template <class T>
+T* mutable_row_of(const at::Tensor& t, std::int64_t r) {
+  return t.defined() ? static_cast<T*>(t.mutable_data_ptr()) + r * t.stride(0) : nullptr;
+}
+
+template <class T>
+void write_values(const Gate& gate, const at::Tensor& y) {
+  const std::int64_t n = gate.x.size(1);
+  for_rows(gate.x.size(0), n, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r)
+      kernels::activate(gate.activation, kernels::ActivationRow<T>{row_of<T>(gate.x, r), row_of<T>(gate.up, r),
+                                                                   mutable_row_of<T>(y, r), n});
+  });
+}
+
+at::Tensor values_of(const Gate& gate) {
+  const auto dtype = gate.x.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16) return values_of(gate.in(at::kFloat)).to(dtype);
+  const auto y = at::empty(gate.x.sizes(), gate.x.options());
+  (dtype == at::kFloat ? write_values<float> : write_values<std::uint16_t>)(gate, y);
+  return y;
+}
+
+/// Gradients of a gate's inputs for `of`, a gradient of its value, if they are there.
+struct GateGradients : torch::CustomClassHolder {
+  at::Tensor of, x, up;
+};
+
+template <class T>
+void write_gradients(const Gate& gate, const at::Tensor& gy, const at::Tensor& y, const GateGradients& out) {
+  const std::int64_t n = gate.x.size(1);
+  for_rows(gate.x.size(0), n, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r)
+      kernels::activation_gradient(
+          gate.activation, kernels::ActivationGradientRow<T>{row_of<T>(gy, r), row_of<T>(gate.x, r),
+                                                             row_of<T>(gate.up, r), mutable_row_of<T>(out.x, r),
+                                                             mutable_row_of<T>(out.up, r), mutable_row_of<T>(y, r), n});
   });
 }
 
 /// y: written, or undefined.
-void gate_gradients(const at::Tensor& gate, const at::Tensor& up, bool silu, const at::Tensor& gy, const at::Tensor& y,
-                    GateGradients& out) {
-  const auto dtype = gate.scalar_type();
+void find_gradients(const Gate& gate, const at::Tensor& gy, const at::Tensor& y, GateGradients& out) {
+  const auto dtype = gate.x.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16) {
     const auto wide = y.defined() ? y.to(at::kFloat) : y;
-    gate_gradients(gate.to(at::kFloat), up.to(at::kFloat), silu, gy.to(at::kFloat), wide, out);
+    find_gradients(gate.in(at::kFloat), gy.to(at::kFloat), wide, out);
     if (y.defined()) y.copy_(wide);
-    out.gate = out.gate.to(dtype);
-    out.up = out.up.to(dtype);
+    out.x = out.x.to(dtype);
+    if (out.up.defined()) out.up = out.up.to(dtype);
     return;
   }
-  out.gate = at::empty(gate.sizes(), gate.options());
-  out.up = at::empty(gate.sizes(), gate.options());
-  (dtype == at::kFloat ? write_gate_gradients<float> : write_gate_gradients<std::uint16_t>)(gate, up, silu, gy, y, out);
+  out.x = at::empty(gate.x.sizes(), gate.x.options());
+  out.up = gate.up.defined() ? at::empty(gate.x.sizes(), gate.x.options()) : at::Tensor();
+  (dtype == at::kFloat ? write_gradients<float> : write_gradients<std::uint16_t>)(gate, gy, y, out);
 }
 
+/// activate(x) * up, or activate(x).
 class Gated : public torch::autograd::Function<Gated> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up, bool silu,
-                            bool recorded) {
-    ctx->save_for_backward({gate, up});
-    ctx->saved_data["silu"] = silu;
-    const auto y = gated_rows(gate, up, silu);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& up,
+                            Activation activation, bool recorded) {
+    variable_list sources{x};
+    if (up) sources.push_back(*up);
+    ctx->save_for_backward(sources);
+    ctx->saved_data["activation"] = static_cast<std::int64_t>(activation);
+    const auto gate = [activation](const variable_list& from) {
+      return Gate{from[0], from.size() > 1 ? from[1] : at::Tensor(), activation};
+    };
+    const auto y = values_of(gate(sources));
     if (!recorded) return y;
     auto found = c10::make_intrusive<GateGradients>();
     ctx->saved_data["found"] = c10::IValue::make_capsule(found);
-    const auto make = [silu](const auto& halves) { return gated_rows(halves[0], halves[1], silu); };
-    set_recipe(y, {gate, up}, make, [silu, found](const auto& halves, const at::Tensor& gradient) {
-      const auto again = at::empty(halves[0].sizes(), halves[0].options());
-      gate_gradients(halves[0], halves[1], silu, gradient, again, *found);
+    const auto make = [gate](const auto& from) { return values_of(gate(from)); };
+    set_recipe(y, sources, make, [gate, found](const auto& from, const at::Tensor& gradient) {
+      const auto again = at::empty(from[0].sizes(), from[0].options());
+      find_gradients(gate(from), gradient, again, *found);
       found->of = gradient;
       return again;
     });
@@ -229,29 +124,35 @@ class Gated : public torch::autograd::Function<Gated> {
     GateGradients fresh, *found = &fresh;
     const auto held = ctx->saved_data.find("found");
     if (held != ctx->saved_data.end()) found = static_cast<GateGradients*>(held->second.toCapsule().get());
-    if (!found->of.is_same(grads[0]))
-      gate_gradients(saved[0], saved[1], ctx->saved_data["silu"].toBool(), grads[0].contiguous(), {}, *found);
+    if (!found->of.is_same(grads[0])) {
+      const auto activation = static_cast<Activation>(ctx->saved_data["activation"].toInt());
+      find_gradients({saved[0], saved.size() > 1 ? saved[1] : at::Tensor(), activation}, grads[0].contiguous(), {},
+                     *found);
+    }
     found->of.reset();
-    return {std::exchange(found->gate, {}), std::exchange(found->up, {}), at::Tensor(), at::Tensor()};
+    return {std::exchange(found->x, {}), std::exchange(found->up, {}), at::Tensor(), at::Tensor()};
   }
 };
 
-}  // namespace
+bool fits_kernel(const at::Tensor& x, Activation activation) {
+  return has_kernels(x) && x.scalar_type() != at::kDouble && kernels::has_activation_kernel(activation);
+}
 
-at::Tensor activate(const at::Tensor& x, Activation activation) {
+at::Tensor composite_activation(const at::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::kRelu:
       return relu_dropout(x, 0.0);
     case Activation::kGelu:
-      return remakable({x}, [](const auto& s) { return at::gelu(s[0]); });
+      return at::gelu(x);
     case Activation::kGeluTanh:
-      return remakable({x}, [](const auto& s) { return at::gelu(s[0], "tanh"); });
+      return at::gelu(x, "tanh");
     case Activation::kSilu:
-      return remakable({x}, [](const auto& s) { return at::silu(s[0]); });
+      return at::silu(x);
     case Activation::kQuickGelu:
-      return remakable({x}, [](const auto& s) { return at::mul(s[0], at::sigmoid(s[0] * 1.702)); });
+      return at::mul(x, at::sigmoid(x * 1.702));
     case Activation::kReluSquared: {
-      return remakable({at::relu(x)}, [](const auto& s) { return at::mul(s[0], s[0]); });
+      const auto r = at::relu(x);
+      return at::mul(r, r);
     }
     case Activation::kTanh:
       return at::tanh(x);
@@ -263,11 +164,19 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
   return x;
 }
 
+}  // namespace
+
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  if (!fits_kernel(x, activation) || x.dim() == 0) return composite_activation(x, activation);
+  const auto rows = x.dim() == 2 && x.stride(1) == 1 ? x : x.reshape({-1, x.size(-1)});
+  const auto y = Gated::apply(rows.stride(1) == 1 ? rows : rows.contiguous(), std::nullopt, activation,
+                              at::GradMode::is_enabled());
+  return x.dim() == 2 ? y : y.view(x.sizes());
+}
+
 at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
-  const bool rows =
-      gate.is_cpu() && gate.dim() == 2 && gate.stride(1) == 1 && up.stride(1) == 1 && gate.dtype() == up.dtype();
-  if (rows && (activation == Activation::kSilu || activation == Activation::kGeluTanh))
-    return Gated::apply(gate, up, activation == Activation::kSilu, at::GradMode::is_enabled());
+  const bool rows = gate.dim() == 2 && gate.stride(1) == 1 && up.stride(1) == 1 && gate.dtype() == up.dtype();
+  if (rows && fits_kernel(gate, activation)) return Gated::apply(gate, up, activation, at::GradMode::is_enabled());
   return remakable({activate(gate, activation), up}, [](const auto& s) { return at::mul(s[0], s[1]); });
 }
 

@@ -1,10 +1,8 @@
 #include "tessera/nn/norm.h"
 
-#include <ATen/ops/layer_norm.h>
-
 #include <utility>
 
-#include "nn/ops/remake.h"
+#include "nn/ops/layer_norm.h"
 #include "nn/ops/rms_norm.h"
 #include "tessera/nn/init.h"
 
@@ -44,14 +42,7 @@ std::string LayerNorm::extra_repr() const {
 }
 
 at::Tensor LayerNorm::forward_impl(at::Tensor x) {
-  auto y = at::layer_norm(x, {dim_}, weight, bias, eps_);
-  if (y.is_cpu() && at::GradMode::is_enabled()) {
-    const auto copy = [](const at::Tensor& t) { return t.defined() ? t.detach().clone() : t; };
-    set_recipe(y, {x}, [dim = dim_, w = copy(weight), b = copy(bias), eps = eps_](const auto& sources) {
-      return at::layer_norm(sources[0], {dim}, w, b, eps);
-    });
-  }
-  return y;
+  return layer_norm(x, weight, bias, eps_);
 }
 
 }  // namespace tessera::nn

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nn/layers/saved_weight.h"
+#include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/remake.h"
 #include "tensor/gradient_place.h"
@@ -53,7 +54,7 @@ class Affine : public torch::autograd::Function<Affine> {
 }  // namespace
 
 at::Tensor affine(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
-  if (!x.is_cpu() || (!weight.packed() && x.scalar_type() != weight.tensor().scalar_type()))
+  if (!has_kernels(x) || (!weight.packed() && x.scalar_type() != weight.tensor().scalar_type()))
     return at::linear(x, weight.dequantise(x.scalar_type()), bias);
   const auto rows = x.dim() == 2 ? x.contiguous() : x.reshape({-1, x.size(-1)});
   const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "nn/composite/composite.h"
+#include "nn/ops/device.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/rows.h"
@@ -210,7 +211,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const AttentionOptions& options) {
   TESSERA_CHECK(q.dim() == 2 && q.size(1) % options.num_heads == 0, "attention takes [tokens, heads * size]");
   TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
-  if (!q.is_cpu()) return composite::attention(q, k, v, bias, options);
+  if (!has_kernels(q)) return composite::attention(q, k, v, bias, options);
   return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(),
                           bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, options);
 }

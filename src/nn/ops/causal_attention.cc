@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "nn/composite/composite.h"
-#include "nn/kernels/kernels.h"
+#include "nn/kernels/row_kernels.h"
 #include "nn/ops/causal_attention_pairs.h"
 #include "nn/ops/causal_scores.h"
+#include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/rows.h"
 #include "tessera/base/error.h"
@@ -239,7 +240,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   TESSERA_CHECK(q.dim() == 4 && k.dim() == 3 && v.dim() == 3,
                 "causal_attention takes q [T, KV, G, D], k, v [T, KV, D]");
   TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
-  if (!q.is_cpu()) return composite::causal_attention(q, k, v, options);
+  if (!has_kernels(q)) return composite::causal_attention(q, k, v, options);
   return CausalAttention::apply(q, k, v, options);
 }
 

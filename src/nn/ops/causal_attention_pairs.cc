@@ -1,4 +1,5 @@
 #include "nn/ops/causal_attention_pairs.h"
+#include "nn/ops/device.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -6,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "nn/kernels/kernels.h"
 #include "nn/kernels/pair_products.h"
+#include "nn/kernels/row_kernels.h"
 #include "nn/ops/causal_scores.h"
 
 namespace tessera::nn {
@@ -160,7 +161,7 @@ void narrow_rows(const float* x, std::int64_t rows, std::int64_t size, const Hea
 
 bool attends_in_pairs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CausalAttentionOptions& o) {
   const auto fits = [](const at::Tensor& t) {
-    return t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.size(-1) % kGroup == 0 && t.size(-1) > 0;
+    return has_kernels(t) && t.scalar_type() == at::kBFloat16 && t.size(-1) % kGroup == 0 && t.size(-1) > 0;
   };
   return fits(q) && fits(k) && fits(v) && o.query_rows->length == o.key_rows->length &&
          o.key_rows->count() * k.size(1) >= at::get_num_threads() && kernels::multiplies_bfloat16_pairs();

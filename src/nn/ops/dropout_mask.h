@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "nn/kernels/kernels.h"
+#include "nn/kernels/row_kernels.h"
 
 namespace tessera::nn {
 

@@ -1,4 +1,5 @@
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/device.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
@@ -121,17 +122,17 @@ void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const DropoutMa
 }
 
 at::Tensor dropout(const at::Tensor& x, double p) {
-  if (!x.is_cpu() && p != 0) return composite::dropout(x, p);
+  if (!has_kernels(x) && p != 0) return composite::dropout(x, p);
   return p == 0 ? x : DropoutFunction::apply(x, p, at::GradMode::is_enabled());
 }
 
 at::Tensor dropout_add(const at::Tensor& residual, const at::Tensor& x, double p) {
-  if (p == 0 || !x.is_cpu() || residual.scalar_type() != x.scalar_type()) return at::add(residual, dropout(x, p));
+  if (p == 0 || !has_kernels(x) || residual.scalar_type() != x.scalar_type()) return at::add(residual, dropout(x, p));
   return DropoutAddFunction::apply(residual, x, p);
 }
 
 at::Tensor relu_dropout(const at::Tensor& x, double p) {
-  if (!x.is_cpu()) return dropout(at::relu(x), p);
+  if (!has_kernels(x)) return dropout(at::relu(x), p);
   return ReluDropoutFunction::apply(x, p);
 }
 

@@ -1,47 +1,22 @@
 #include "nn/ops/gemm.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "nn/kernels/pair_products.h"
 #include "nn/kernels/panel_product.h"
+#include "nn/ops/onednn_matmul.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
 namespace {
-
-// at::native::mkldnn_matmul(mat1, mat2, result, beta, alpha): exported by libtorch_cpu, but in none of its headers, so
-// it is looked up and can be missed.
-using MkldnnMatmul = void (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&, float, float);
-
-MkldnnMatmul find_mkldnn_matmul() {
-#if defined(__x86_64__)
-  // It refuses float32, too, where oneDNN has no bfloat16.
-  const bool is_accepted =
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (__builtin_cpu_is("intel") || !is_accepted || !at::globalContext().hasMKLDNN()) return nullptr;
-  return reinterpret_cast<MkldnnMatmul>(::dlsym(RTLD_DEFAULT, "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff"));
-#else
-  return nullptr;
-#endif
-}
-
-/// Null where libtorch's own choice is right.
-MkldnnMatmul onednn_for(const at::Tensor& a, const at::Tensor& b) {
-  static const MkldnnMatmul function = find_mkldnn_matmul();
-  const bool fits = function && a.scalar_type() == at::kFloat && a.is_cpu() && b.scalar_type() == at::kFloat &&
-                    b.is_cpu() && a.numel() > 0 && b.numel() > 0;
-  return fits ? function : nullptr;
-}
 
 constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
 constexpr std::int64_t kShortInner = 16;  // with which a product is a pass over memory: no matrix unit helps
@@ -114,7 +89,7 @@ at::Tensor run(const kernels::PanelProduct& product, const at::TensorOptions& op
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
-  if (!onednn_for(a, b)) return a.dim() == 3 ? at::bmm(whole_rows(a), b) : at::mm(whole_rows(a), b);
+  if (!onednn_matmul_for(a, b)) return a.dim() == 3 ? at::bmm(whole_rows(a), b) : at::mm(whole_rows(a), b);
   auto sizes = a.sizes().vec();
   sizes.back() = b.sizes().back();
   auto out = at::empty(sizes, a.options());
@@ -125,7 +100,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
-  if (const auto onednn = onednn_for(a, b)) {
+  if (const auto onednn = onednn_matmul_for(a, b)) {
     onednn(a, b, out, 0.0f, static_cast<float>(alpha));
   } else if (a.dim() == 3) {
     at::baddbmm_out(const_cast<at::Tensor&>(out), out, whole_rows(a), b, 0, alpha);
@@ -137,7 +112,7 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
-  if (const auto onednn = onednn_for(a, b)) {
+  if (const auto onednn = onednn_matmul_for(a, b)) {
     onednn(a, b, out, 1.0f, static_cast<float>(alpha));
   } else if (a.dim() == 3) {
     out.baddbmm_(whole_rows(a), b, 1, alpha);

@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "nn/composite/composite.h"
-#include "nn/kernels/kernels.h"
+#include "nn/kernels/row_kernels.h"
+#include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/rows.h"
 #include "tensor/gradient_place.h"
@@ -186,7 +187,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options) {
   TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
-  if (!hidden.is_cpu()) return composite::linear_cross_entropy(hidden, weight, labels, options);
+  if (!has_kernels(hidden)) return composite::linear_cross_entropy(hidden, weight, labels, options);
   return LinearCrossEntropy::apply(hidden.contiguous(), weight, labels.contiguous(), options,
                                    at::GradMode::is_enabled());
 }

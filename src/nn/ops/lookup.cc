@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "nn/composite/composite.h"
+#include "nn/ops/device.h"
 #include "tensor/device.h"
 #include "tensor/gradient_place.h"
 #include "tessera/base/error.h"
@@ -72,7 +73,7 @@ void check_ids(const at::Tensor& given, std::int64_t num) {
 at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot, std::int64_t padding_idx) {
   const auto flat = ids.reshape({-1}).to(at::kLong).contiguous();
   check_ids(flat, table.size(0));
-  if (!table.is_cpu()) return composite::lookup(table, ids.to(at::kLong), padding_idx);
+  if (!has_kernels(table)) return composite::lookup(table, ids.to(at::kLong), padding_idx);
   auto sizes = ids.sizes().vec();
   sizes.push_back(table.size(1));
   return Lookup::apply(table, flat, slot, padding_idx).view(sizes);

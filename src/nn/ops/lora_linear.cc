@@ -1,4 +1,5 @@
 #include "nn/ops/lora_linear.h"
+#include "nn/ops/device.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addcmul.h>
@@ -143,7 +144,7 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
 
 /// W a^T [out, R], without grad.
 at::Tensor product_with_rows(const Weight& weight, const at::Tensor& a, at::ScalarType compute) {
-  if (weight.packed() && weight.tensor().is_cpu()) return weight.product(a.to(compute)).t();
+  if (weight.packed() && has_kernels(weight.tensor())) return weight.product(a.to(compute)).t();
   const auto w = weight.dequantise(compute).detach();
   return gemm(w, a.to(w.scalar_type()).t());
 }
@@ -165,7 +166,7 @@ at::Tensor over_rows(const at::Tensor& x, const F& f) {
 }  // namespace
 
 at::Tensor lora_linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, const LowRank& low) {
-  if (!x.is_cpu()) return composite::lora_linear(x, weight.dequantise(x.scalar_type()), bias, low);
+  if (!has_kernels(x)) return composite::lora_linear(x, weight.dequantise(x.scalar_type()), bias, low);
   return over_rows(x, [&](const at::Tensor& rows) {
     return LoraLinear::apply(rows, weight.tensor(), low.a, low.b, optional(bias), weight, low.scaling, low.dropout);
   });
@@ -176,7 +177,8 @@ at::Tensor dora_linear(const at::Tensor& x, const Weight& weight, const at::Tens
   const auto a = low.a.detach();
   const auto wa = product_with_rows(weight, a, x.scalar_type());
   const auto norms = adapted_norms(squares, wa, a, low.b.detach(), low.scaling);
-  if (!x.is_cpu()) return composite::dora_linear(x, weight.dequantise(x.scalar_type()), bias, low, magnitude, norms);
+  if (!has_kernels(x))
+    return composite::dora_linear(x, weight.dequantise(x.scalar_type()), bias, low, magnitude, norms);
   return over_rows(x, [&](const at::Tensor& rows) {
     return DoraLinear::apply(rows, weight.tensor(), low.a, low.b, magnitude, norms, optional(bias), weight, low.scaling,
                              low.dropout);

@@ -1,4 +1,5 @@
 #include "nn/ops/low_rank.h"
+#include "nn/ops/device.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -21,7 +22,7 @@ constexpr std::int64_t kColumnGrain = 256;  // of a gradient, for another thread
 /// u: the factor with R columns. All dense but for `b`, if there is one, which may be a transposed view.
 bool in_pairs(const at::Tensor& u, const at::Tensor& x, const at::Tensor& b = {}) {
   const std::int64_t r = u.size(-1);
-  const auto fits = [](const at::Tensor& t) { return t.is_cpu() && t.scalar_type() == at::kBFloat16; };
+  const auto fits = [](const at::Tensor& t) { return has_kernels(t) && t.scalar_type() == at::kBFloat16; };
   return fits(u) && fits(x) && x.is_contiguous() && r % 2 == 0 && r <= kLargestRank && x.numel() > 0 &&
          (!b.defined() || (fits(b) && (b.is_contiguous() || b.t().is_contiguous()))) &&
          kernels::multiplies_bfloat16_pairs();

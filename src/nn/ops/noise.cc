@@ -1,4 +1,5 @@
 #include "nn/ops/noise.h"
+#include "nn/ops/device.h"
 
 #include <ATen/ops/empty.h>
 
@@ -11,7 +12,7 @@ namespace tessera::nn {
 
 at::Tensor uniform_noise(const at::Tensor& x, const at::Tensor& range) {
   TESSERA_CHECK(x.dim() == 2 && range.numel() == x.size(0), "noise is for [T, D] and a range for each row");
-  if (!x.is_cpu()) {
+  if (!has_kernels(x)) {
     const auto here = at::empty(x.sizes(), x.options().device(at::kCPU));
     return uniform_noise(here, tensor::on_host(range)).to(x.device());
   }

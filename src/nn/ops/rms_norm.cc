@@ -8,7 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "nn/composite/composite.h"
-#include "nn/kernels/kernels.h"
+#include "nn/kernels/row_kernels.h"
+#include "nn/ops/device.h"
 #include "nn/ops/remake.h"
 #include "nn/ops/rows.h"
 
@@ -97,7 +98,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
-  if (!x.is_cpu()) return composite::rms_norm(x, weight, eps, offset);
+  if (!has_kernels(x)) return composite::rms_norm(x, weight, eps, offset);
   return RmsNormFunction::apply(x, weight, eps, offset, at::GradMode::is_enabled());
 }
 

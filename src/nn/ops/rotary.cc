@@ -6,36 +6,12 @@
 #include <vector>
 
 #include "nn/composite/composite.h"
-#include "nn/kernels/simd.h"
+#include "nn/kernels/rotary_kernels.h"
+#include "nn/ops/device.h"
 #include "nn/ops/rows.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
-namespace kernels {
-
-// y may be x. direction: 1 forward, -1 back.
-TESSERA_CLONES void rotate_halves(const float* x, float* y, const float* cos, const float* sin, float direction,
-                                  std::int64_t half) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float a = x[i], b = x[i + half], s = direction * sin[i];
-    y[i] = a * cos[i] - b * s;
-    y[i + half] = b * cos[i] + a * s;
-  }
-}
-
-TESSERA_CLONES void rotate_neighbours(const float* x, float* y, const float* cos, const float* sin, float direction,
-                                      std::int64_t half) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float a = x[2 * i], b = x[2 * i + 1], s = direction * sin[i];
-    y[2 * i] = a * cos[i] - b * s;
-    y[2 * i + 1] = b * cos[i] + a * s;
-  }
-}
-
-}  // namespace kernels
-
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -112,7 +88,7 @@ class Rotary : public torch::autograd::Function<Rotary> {
 
 std::pair<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& k, const RotaryTable& table) {
   TESSERA_CHECK(q.size(-1) >= 2 * table.cos.size(1), "a head is smaller than its rotary part");
-  if (!q.is_cpu()) return composite::rotary(q, k, table);
+  if (!has_kernels(q)) return composite::rotary(q, k, table);
   auto out = Rotary::apply(q, k, table);
   return {std::move(out[0]), std::move(out[1])};
 }

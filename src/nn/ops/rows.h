@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "nn/kernels/kernels.h"
+#include "nn/kernels/row_kernels.h"
 
 namespace tessera::nn {
 

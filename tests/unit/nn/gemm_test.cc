@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "nn/kernels/kernels.h"
+#include "nn/kernels/row_kernels.h"
 #include "nn/kernels/panel_product.h"
 
 namespace tessera::nn {

@@ -6,14 +6,10 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/near_double.h"
+
 namespace tessera::nn::kernels {
 namespace {
-
-std::vector<float> waves(std::int64_t n, float step) {
-  std::vector<float> x(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3.0f * std::sin(step * static_cast<float>(i + 1));
-  return x;
-}
 
 class RowSums : public testing::TestWithParam<std::int64_t> {};
 

@@ -1,9 +1,8 @@
 #pragma once
-// Loops over rows of float32, compiled for several vector widths and chosen at load time. Callers divide the work among
-// threads.
+// Loops over rows of float32, by the processor's level (base/cpu_level.h). Callers divide the work among threads.
 #include <cstdint>
 
-#include "tensor/rng.h"
+#include "tensor/random_bits.h"
 
 namespace tessera::nn::kernels {
 

@@ -1,23 +1,10 @@
 #pragma once
-// What the row kernels share: compilation for several vector widths, and an exponential that vectorises.
+// Functions of one float that loops over rows call, and that compilers make vector instructions of: conversions of
+// bfloat16, exponential, tanh, error function.
 #include <bit>
 #include <cstdint>
 
-// ifunc resolvers run before a sanitizer's runtime is ready, so sanitized builds use the baseline.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define TESSERA_CLONES
-#endif
-#endif
-#ifndef TESSERA_CLONES
-#define TESSERA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#endif
-#else
-#define TESSERA_CLONES
-#endif
-
-// A part of such a function, compiled with it.
+// Part of the loop that calls it: compiled with the loop, for each of its instruction sets.
 #define TESSERA_INLINE inline __attribute__((always_inline))
 
 namespace tessera::nn::kernels {
@@ -70,6 +57,28 @@ TESSERA_INLINE float fast_tanh(float x) {
   const float e = fast_exp(2.0f * (a < 20.0f ? a : 20.0f));
   const float large = 1.0f - 2.0f / (e + 1.0f);
   return a < 0.625f ? small : (x < 0 ? -large : large);
+}
+
+// Relative error below 5e-7: a quotient of polynomials on [-3.83, 3.83], outside of which it is 1 to float32's last bit
+// (the coefficients of XLA's and Eigen's erf).
+TESSERA_INLINE float fast_erf(float x) {
+  constexpr float kEnd = 3.832506856900711f;
+  x = x < -kEnd ? -kEnd : x;
+  x = x > kEnd ? kEnd : x;
+  const float z = x * x;
+  float p = 0.00022905065861350646f;
+  p = p * z + 0.0034082910107109506f;
+  p = p * z + 0.050955695062380861f;
+  p = p * z + 0.18520832239976145f;
+  p = p * z + 1.128379143519084f;
+  float q = -1.1791602954361697e-7f;
+  q = q * z + 0.000023547966471313185f;
+  q = q * z + 0.0010179625278914885f;
+  q = q * z + 0.014070470171167667f;
+  q = q * z + 0.11098505178285362f;
+  q = q * z + 0.49746925110067538f;
+  q = q * z + 1.0f;
+  return x * p / q;
 }
 
 }  // namespace tessera::nn::kernels

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""A training step of every family, all weights, against what matrix products alone reach: the share of the GEMM rate.
+
+    bench/e2e/families.py [--tessera build/release/tessera] [--precision bf16] [--steps 8] [FAMILY ...]
+
+Models are few layers of realistic width with random weights, so that the table takes minutes; 2 ranks of one thread, 2 rows of 256 tokens each.
+A token counts 6 operations for each weight of a linear layer and of the head; attention 12 a layer for each of its query's elements and visible
+keys; lookups, norms, activations, biases count none. The share is by the processor time of rank 0, so that other programs on the machine
+disturb it less: what the step computes, of what products compute in the same time. Prints a Markdown table.
+"""
+import argparse
+import json
+import os
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SEQ, BATCH, RANKS = 256, 2, 2
+VOCAB, HIDDEN, HEADS, LAYERS, WIDE = 8192, 768, 12, 3, 3072
+COMMON = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02}
+NEW = {**COMMON, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "max_position_embeddings": 512}
+GPT = {**COMMON, "n_embd": HIDDEN, "n_head": HEADS, "n_layer": LAYERS, "n_positions": 512, "activation_function": "gelu_new",
+       "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+LLAMA = {**NEW, "intermediate_size": 2048, "num_key_value_heads": 4, "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False}
+T5 = {**COMMON, "d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": LAYERS, "num_decoder_layers": LAYERS, "is_encoder_decoder": True,
+      "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "dropout_rate": 0.0, "relative_attention_num_buckets": 32}
+FALCON = {**NEW, "activation": "gelu", "alibi": False, "bias": False, "ffn_hidden_size": WIDE, "multi_query": True, "parallel_attn": True}
+FAMILIES = {
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "mistral": ("MistralForCausalLM", LLAMA),
+    "mixtral": ("MixtralForCausalLM", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 1024}),
+    "qwen2": ("Qwen2ForCausalLM", LLAMA),
+    "qwen3": ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 64}),
+    "phi3": ("Phi3ForCausalLM", {**LLAMA, "pad_token_id": 0}),
+    "gemma": ("GemmaForCausalLM", {**LLAMA, "head_dim": 64, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True}),
+    "gemma2": ("Gemma2ForCausalLM", {**LLAMA, "head_dim": 64, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64,
+                                     "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "sliding_window": 128,
+                                     "tie_word_embeddings": True}),
+    "gpt2": ("GPT2LMHeadModel", {**GPT, "layer_norm_epsilon": 1e-5}),
+    "gptj": ("GPTJForCausalLM", {**GPT, "rotary_dim": 32, "tie_word_embeddings": False}),
+    "gpt_neox": ("GPTNeoXForCausalLM", {**NEW, "hidden_act": "gelu", "intermediate_size": WIDE, "rotary_pct": 0.25, "use_parallel_residual": True,
+                                        "tie_word_embeddings": False}),
+    "falcon": ("FalconForCausalLM", {**FALCON, "new_decoder_architecture": False}),
+    "bloom": ("BloomForCausalLM", {**COMMON, "hidden_size": HIDDEN, "n_head": HEADS, "n_layer": LAYERS, "hidden_dropout": 0.0,
+                                   "attention_dropout": 0.0, "pad_token_id": 3}),
+    "opt": ("OPTForCausalLM", {**NEW, "ffn_dim": WIDE, "word_embed_proj_dim": HIDDEN, "activation_function": "relu", "dropout": 0.0,
+                               "do_layer_norm_before": True, "pad_token_id": 1}),
+    "t5": ("T5ForConditionalGeneration", {**T5, "d_ff": 2048, "feed_forward_proj": "relu"}),
+    "t5 v1.1": ("T5ForConditionalGeneration", {**T5, "d_ff": 1024, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "bert": ("BertForMaskedLM", {**NEW, "intermediate_size": WIDE, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
+                                 "attention_probs_dropout_prob": 0.0, "type_vocab_size": 2, "pad_token_id": 0}),
+}
+
+
+def write_config(folder: Path, family: str) -> dict:
+    architecture, keys = FAMILIES[family]
+    config = {"architectures": [architecture], "model_type": family.split()[0], **keys}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    return config
+
+
+def write_tokens(path: Path) -> None:
+    ids = [4 + (i * 7919 + i * i) % (VOCAB - 4) for i in range(16 * SEQ)]
+    data = struct.pack(f"<{len(ids)}q", *ids)
+    header = json.dumps({"input_ids": {"dtype": "I64", "shape": [16, SEQ], "data_offsets": [0, len(data)]}}).encode()
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+
+
+def linear_weights(folder: Path, config: dict) -> float:
+    """Elements of linear weights that a token is multiplied with, the head's among them."""
+    names = {}
+    for file in folder.glob("*.safetensors"):
+        with file.open("rb") as f:
+            names.update(json.loads(f.read(struct.unpack("<Q", f.read(8))[0])))
+    total = 0.0
+    for name, entry in names.items():
+        if name == "__metadata__" or len(entry["shape"]) != 2 or any(word in name for word in ("embed", "wte", "wpe", "shared", "relative", "lm_head", "decoder.weight")):
+            continue
+        share = config["num_experts_per_tok"] / config["num_local_experts"] if ".experts." in name else 1.0
+        total += share * entry["shape"][0] * entry["shape"][1]
+    return total + VOCAB * (config.get("hidden_size") or config.get("n_embd") or config["d_model"])
+
+
+def flops_of_a_rank(folder: Path, config: dict) -> float:
+    queries = config["d_kv"] * config["num_heads"] if "d_kv" in config else HIDDEN
+    half, whole = 0.5 * SEQ, SEQ  # visible keys: of causal attention, of one that sees all
+    keys = {"t5": LAYERS * (whole + half + whole), "bert": LAYERS * whole}.get(config["model_type"], LAYERS * half)
+    return BATCH * SEQ * (6 * linear_weights(folder, config) + 12 * queries * keys)
+
+
+def measure(tessera: Path, family: str, precision: str, steps: int, work: Path) -> list:
+    source, folder, out = work / "config", work / "model", work / "metrics.jsonl"
+    config = write_config(source, family)
+    write_tokens(work / "tokens.safetensors")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([tessera, "init-model", source, folder], check=True, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run([tessera, "launch", "--use_cpu", "--num_processes", str(RANKS), "--num_cpu_threads_per_process", "1", tessera.parent / "bench/train_bench",
+                    "--model", folder, "--tokens", work / "tokens.safetensors", "--precision", precision, "--batch", str(BATCH), "--steps", str(steps), "--out", out],
+                   check=True, env=environment, stdout=subprocess.DEVNULL)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    timed = [line for line in lines if "step" in line][2:]
+    last = next(line for line in lines if "gemm_gflops" in line)
+    cpu, clock = (statistics.median(line[key] for line in timed) for key in ("cpu_seconds", "step_seconds"))
+    work_gflop = 1e-9 * flops_of_a_rank(folder, config)
+    return [family, f"{work_gflop:.0f}", f"{1e3 * cpu:.0f}", f"{1e3 * clock:.0f}", f"{last['cpu_gemm_gflops'][precision]:.0f}",
+            f"{work_gflop / cpu / last['cpu_gemm_gflops'][precision]:.2f}", f"{work_gflop / clock / last['gemm_gflops'][precision]:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tessera", type=Path, default=Path(__file__).resolve().parents[2] / "build/release/tessera")
+    parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="of: " + ", ".join(FAMILIES))
+    args = parser.parse_args()
+    unknown = [family for family in args.families if family not in FAMILIES]
+    if unknown:
+        parser.error(f"unknown family {unknown[0]!r}; expected one of {', '.join(FAMILIES)}")
+    if args.steps < 3:
+        parser.error("--steps: at least 3, for the first two are not counted")
+    print("| family | GFLOP of a rank | processor ms | ms | GFLOP/s of products | share, processor time | share, clock |\n|" + " --- |" * 7)
+    for family in args.families or FAMILIES:
+        with tempfile.TemporaryDirectory() as work:
+            print("| " + " | ".join(measure(args.tessera.resolve(), family, args.precision, args.steps, Path(work))) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+#include "base/cpu_level.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "base/env.h"
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array<std::string_view, 5> kNames{"plain", "avx2", "avx512", "avx512_bf16", "amx"};
+
+#if defined(__x86_64__)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+std::string names_up_to(CpuLevel highest) {
+  std::string out;
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(highest); ++i)
+    out += (i == 0 ? "" : ", ") + std::string(kNames[i]);
+  return out;
+}
+
+}  // namespace
+
+std::string_view name(CpuLevel level) {
+  return kNames[static_cast<std::size_t>(level)];
+}
+
+std::vector<std::string> native_bfloat16() {
+  constexpr std::array<std::string_view, 3> kWanted{"avx512_bf16", "amx_bf16", "bf16"};
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (!line.starts_with("flags") && !line.starts_with("Features")) continue;
+    std::vector<std::string> found;
+    std::istringstream words(line.substr(std::min(line.find(':'), line.size() - 1) + 1));
+    for (std::string word; words >> word;) {
+      if (std::find(kWanted.begin(), kWanted.end(), word) != kWanted.end()) found.push_back(word);
+    }
+    return found;  // of the first processor: Linux lists what all of a kind have
+  }
+  return {};
+}
+
+CpuLevel native_cpu_level() {
+#if defined(__x86_64__)
+  static const CpuLevel level = [] {
+    if (!has_avx2()) return CpuLevel::kPlain;
+    if (!has_avx512()) return CpuLevel::kAvx2;
+    if (!__builtin_cpu_supports("avx512bf16")) return CpuLevel::kAvx512;
+    const auto units = native_bfloat16();
+    return std::find(units.begin(), units.end(), "amx_bf16") == units.end() ? CpuLevel::kAvx512Bf16 : CpuLevel::kAmx;
+  }();
+  return level;
+#else
+  return CpuLevel::kPlain;
+#endif
+}
+
+CpuLevel choose_cpu_level(const std::optional<std::string>& wanted, CpuLevel native) {
+  if (!wanted) return native;
+  const auto* const found = std::find(kNames.begin(), kNames.end(), *wanted);
+  if (found == kNames.end() || found - kNames.begin() > static_cast<std::ptrdiff_t>(native))
+    throw ConfigError("TESSERA_CPU_LEVEL: expected a level that this processor has (" + names_up_to(native) +
+                          "), found '" + *wanted + "'; unset it to use the highest",
+                      "TESSERA_CPU_LEVEL");
+  return static_cast<CpuLevel>(found - kNames.begin());
+}
+
+CpuLevel cpu_level() {
+  static const CpuLevel level = choose_cpu_level(environment("TESSERA_CPU_LEVEL"), native_cpu_level());
+  return level;
+}
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+#pragma once
+// Which instruction sets this process computes with. Everything of ours that has versions for several processors asks
+// here; libtorch, oneDNN and MKL choose for themselves (ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA,
+// MKL_ENABLE_INSTRUCTIONS).
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// Each has what those before it have. kPlain: x86-64 without extensions, or any other architecture (whose compiler's
+/// baseline is used; NEON on aarch64). kAvx2: with FMA (x86-64-v3). kAvx512: F, BW, CD, DQ, VL (x86-64-v4).
+/// kAvx512Bf16: dot products of bfloat16. kAmx: tiles of bfloat16.
+enum class CpuLevel { kPlain, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+
+/// plain, avx2, avx512, avx512_bf16, amx.
+std::string_view name(CpuLevel level);
+/// The highest that this processor has.
+CpuLevel native_cpu_level();
+/// `wanted`, a level's name, or native_cpu_level() without one. ConfigError where it is not a name or too high.
+CpuLevel choose_cpu_level(const std::optional<std::string>& wanted, CpuLevel native);
+/// What the environment variable TESSERA_CPU_LEVEL chooses, once for the process.
+CpuLevel cpu_level();
+
+/// What this processor multiplies bfloat16 matrices with, by the kernel's names: avx512_bf16, amx_bf16 (x86), bf16
+/// (Arm). Empty: bfloat16 runs in software or by widening, and saves memory more than time.
+std::vector<std::string> native_bfloat16();
+
+}  // namespace tessera

@@ -1,0 +1,219 @@
+#include "nn/kernels/row_kernels.h"
+
+#include <cmath>
+
+#include "base/cpu_dispatch.h"
+#include "nn/kernels/float_math.h"
+#include "nn/kernels/row_sums.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/kernels/row_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::nn::kernels {
+namespace HWY_NAMESPACE {
+
+TESSERA_INLINE float keep(const Mask& m, std::uint32_t index) {
+  return tensor::random_bits(m.key, index) >= m.threshold ? m.scale : 0.0f;
+}
+
+void widen(const std::uint16_t* x, float* y, std::int64_t n) {
+  constexpr std::int64_t kLine = 32;  // elements
+  std::int64_t i = 0;
+  for (; i + kLine <= n; i += kLine) {
+    __builtin_prefetch(x + n + i);  // of the next row
+#pragma omp simd
+    for (std::int64_t k = i; k < i + kLine; ++k) y[k] = widened(x[k]);
+  }
+  for (; i < n; ++i) y[i] = widened(x[i]);
+}
+
+void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) narrow_to(y[i], x[i]);
+}
+
+void scale_row(float* x, float scale, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= scale;
+}
+
+float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
+  const float rstd = 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = w[i] * (x[i] * rstd);
+  return rstd;
+}
+
+void rms_norm_backward(const float* gy, const float* x, const float* w, float rstd, float* gx, float* gw,
+                       std::int64_t n) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (std::int64_t i = 0; i < n; ++i) dot += gy[i] * w[i] * x[i];
+  const float c = dot * rstd * rstd / static_cast<float>(n);
+  if (gx) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) gx[i] = rstd * (gy[i] * w[i] - x[i] * c);
+  }
+  if (gw) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) gw[i] += gy[i] * (x[i] * rstd);
+  }
+}
+
+void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  const Mask m = mask;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * keep(m, first + static_cast<std::uint32_t>(i));
+}
+
+void dropout_add(const float* r, const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  const Mask m = mask;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = r[i] + x[i] * keep(m, first + static_cast<std::uint32_t>(i));
+}
+
+void relu_dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  const Mask m = mask;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float v = x[i] > 0 ? x[i] : 0.0f;
+    y[i] = v * keep(m, first + static_cast<std::uint32_t>(i));
+  }
+}
+
+void relu_dropout_backward(const float* gy, const float* y, float* gx, std::int64_t n, float scale) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) gx[i] = y[i] > 0 ? gy[i] * scale : 0.0f;
+}
+
+void softmax(float* s, const float* bias, std::int64_t n) {
+  if (bias) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) s[i] += bias[i];
+  }
+  const float sum = exponentials(s, s, 1.0f, largest(s, n), n);
+  scale_row(s, 1.0f / sum, n);
+}
+
+void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n) {
+  const float shift = dot(p, dp, n);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - shift);
+  if (bias_grad) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) bias_grad[i] += dp[i];
+  }
+}
+
+void scaled_softmax(float* x, float lse, float scale, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = scale * fast_exp(x[i] - lse);
+}
+
+void softcap(float* x, float cap, std::int64_t n) {
+  const float inverse = 1.0f / cap;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = cap * fast_tanh(x[i] * inverse);
+}
+
+void softcap_backward(const float* y, float* g, float cap, std::int64_t n) {
+  const float inverse = 1.0f / cap;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float t = y[i] * inverse;
+    g[i] *= 1.0f - t * t;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::nn::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::nn::kernels {
+
+HWY_EXPORT(widen);
+HWY_EXPORT(narrow);
+HWY_EXPORT(scale_row);
+HWY_EXPORT(rms_norm);
+HWY_EXPORT(rms_norm_backward);
+HWY_EXPORT(dropout);
+HWY_EXPORT(dropout_add);
+HWY_EXPORT(relu_dropout);
+HWY_EXPORT(relu_dropout_backward);
+HWY_EXPORT(softmax);
+HWY_EXPORT(softmax_backward);
+HWY_EXPORT(scaled_softmax);
+HWY_EXPORT(softcap);
+HWY_EXPORT(softcap_backward);
+
+Mask make_mask(double p, tensor::RandomKey key) {
+  Mask m{key, 0, 1.0f};
+  if (p >= 1.0) return {key, 0, 0.0f};
+  m.threshold = static_cast<std::uint32_t>(p * 0x1p32);
+  m.scale = static_cast<float>(1.0 / (1.0 - p));
+  return m;
+}
+
+void widen(const std::uint16_t* x, float* y, std::int64_t n) {
+  TESSERA_DISPATCH(widen)(x, y, n);
+}
+void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
+  TESSERA_DISPATCH(narrow)(x, y, n);
+}
+void scale_row(float* x, float scale, std::int64_t n) {
+  TESSERA_DISPATCH(scale_row)(x, scale, n);
+}
+float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
+  return TESSERA_DISPATCH(rms_norm)(x, w, y, n, eps);
+}
+void rms_norm_backward(const float* gy, const float* x, const float* w, float rstd, float* gx, float* gw,
+                       std::int64_t n) {
+  TESSERA_DISPATCH(rms_norm_backward)(gy, x, w, rstd, gx, gw, n);
+}
+void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  TESSERA_DISPATCH(dropout)(x, y, n, first, mask);
+}
+void dropout_add(const float* r, const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  TESSERA_DISPATCH(dropout_add)(r, x, y, n, first, mask);
+}
+void relu_dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
+  TESSERA_DISPATCH(relu_dropout)(x, y, n, first, mask);
+}
+void relu_dropout_backward(const float* gy, const float* y, float* gx, std::int64_t n, float scale) {
+  TESSERA_DISPATCH(relu_dropout_backward)(gy, y, gx, n, scale);
+}
+void softmax(float* s, const float* bias, std::int64_t n) {
+  TESSERA_DISPATCH(softmax)(s, bias, n);
+}
+void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n) {
+  TESSERA_DISPATCH(softmax_backward)(p, dp, bias_grad, n);
+}
+void scaled_softmax(float* x, float lse, float scale, std::int64_t n) {
+  TESSERA_DISPATCH(scaled_softmax)(x, lse, scale, n);
+}
+void softcap(float* x, float cap, std::int64_t n) {
+  TESSERA_DISPATCH(softcap)(x, cap, n);
+}
+void softcap_backward(const float* y, float* g, float cap, std::int64_t n) {
+  TESSERA_DISPATCH(softcap_backward)(y, g, cap, n);
+}
+
+float log_sum_exp(const float* x, std::int64_t n) {
+  const float top = largest(x, n);
+  return top + std::log(sum_of_exponentials(x, 1.0f, top, n));
+}
+
+std::int64_t argmax(const float* x, std::int64_t n) {
+  std::int64_t best = 0;
+  for (std::int64_t i = 1; i < n; ++i) {
+    if (x[i] > x[best]) best = i;
+  }
+  return best;
+}
+
+}  // namespace tessera::nn::kernels
+#endif

@@ -1,0 +1,40 @@
+#include "nn/ops/onednn_matmul.h"
+
+#include <ATen/Context.h>
+
+#include "base/cpu_level.h"
+
+namespace at::native {
+
+// Weak: its address is null where libtorch lacks it, and the linker does not mind.
+[[gnu::weak]] void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tensor& result, float beta, float alpha);
+
+}  // namespace at::native
+
+namespace tessera::nn {
+namespace {
+
+OnednnMatmul find() {
+#if defined(__x86_64__)
+  const bool accepted = cpu_level() >= CpuLevel::kAvx512 && !__builtin_cpu_is("intel");
+  if (!accepted || !libtorch_has_onednn_matmul() || !at::globalContext().hasMKLDNN()) return nullptr;
+  return &at::native::mkldnn_matmul;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace
+
+bool libtorch_has_onednn_matmul() {
+  return &at::native::mkldnn_matmul != nullptr;
+}
+
+OnednnMatmul onednn_matmul_for(const at::Tensor& a, const at::Tensor& b) {
+  static const OnednnMatmul function = find();
+  const bool fits = function && a.scalar_type() == at::kFloat && a.is_cpu() && b.scalar_type() == at::kFloat &&
+                    b.is_cpu() && a.numel() > 0 && b.numel() > 0;
+  return fits ? function : nullptr;
+}
+
+}  // namespace tessera::nn
