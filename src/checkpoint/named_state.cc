@@ -1,5 +1,7 @@
 #include "checkpoint/named_state.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <set>
 
@@ -27,6 +29,12 @@ std::vector<optim::StateSlice> parts_of(const optim::StateSlice& state, std::int
   return parts;
 }
 
+/// Its elements are those of the flat parameter with this number.
+bool lies_like_parameter(const optim::StateSlice& state, const fsdp::FullyShardedDataParallel& model) {
+  const auto number = static_cast<std::size_t>(std::stoll(state.parameter));
+  return !state.replicated && c10::multiply_integers(state.shape) == model.parameters()[number].numel();
+}
+
 }  // namespace
 
 std::vector<optim::StateSlice> named_state(const fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer) {
@@ -40,7 +48,7 @@ std::vector<optim::StateSlice> named_state(const fsdp::FullyShardedDataParallel&
   for (auto& state : optimizer.state()) {
     if (names.contains(state.parameter)) {
       result.push_back(std::move(state));
-    } else if (numbers.contains(state.parameter) && !state.replicated) {
+    } else if (numbers.contains(state.parameter) && lies_like_parameter(state, model)) {
       for (auto& part : parts_of(state, std::stoll(state.parameter), slices)) result.push_back(std::move(part));
     } else {
       throw ConfigError("the optimizer keeps '" + state.state + "' of '" + state.parameter +

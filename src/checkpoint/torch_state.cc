@@ -47,8 +47,9 @@ Pieces optimizer_pieces(const fsdp::FullyShardedDataParallel& model, optim::Opti
   Pieces out;
   for (const auto& s : optimizer.state()) {
     const std::string in_file = name_of(name, s.parameter);
-    if (!in_file.empty() && s.local.numel() > 0 && (!s.replicated || first))
-      out.push_back({{"optimizer", "state", in_file, s.state}, s.shape, s.offset, s.local});
+    if (!in_file.empty() && s.local.numel() > s.repeated && (!s.replicated || first))
+      out.push_back(
+          {{"optimizer", "state", in_file, s.state}, s.shape, s.offset + s.repeated, s.local.slice(0, s.repeated)});
   }
   if (!first) return out;
   for (const auto& view : model.shards()) {

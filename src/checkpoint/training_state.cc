@@ -29,8 +29,8 @@ Tensors slices(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimize
     if (view.trainable && view.local.numel() > 0)
       result.emplace_back(slice_name(kParametersKind, view.name, view.offset), view.local);
   for (const auto& s : named_state(model, optimizer))
-    if (s.local.numel() > 0 && (!s.replicated || model.group().rank() == 0))
-      result.emplace_back(slice_name(s.state, s.parameter, s.offset), s.local);
+    if (s.local.numel() > s.repeated && (!s.replicated || model.group().rank() == 0))
+      result.emplace_back(slice_name(s.state, s.parameter, s.offset + s.repeated), s.local.slice(0, s.repeated));
   return result;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/nearest.h"
 #include "optim/adafactor.h"
+#include "optim/bitsandbytes.h"
 #include "optim/optim_args.h"
 #include "optim/rules.h"
 #include "tessera/base/error.h"
@@ -122,6 +123,66 @@ Made make_torch_adafactor(Inputs& in) {
   return finish(in, o);
 }
 
+bool has_eight_bits(const Inputs& in) {
+  return in.name.find("8bit") != std::string::npos;
+}
+
+/// Of bitsandbytes, after the options took their own arguments.
+template <class T, class Options>
+Made build_bnb(Inputs& in, Options o) {
+  o.lr = in.options.lr;
+  o.weight_decay = in.options.weight_decay;
+  in.args.take("weight_decay", &o.weight_decay);
+  o.bits = has_eight_bits(in) ? 8 : 32;
+  auto least = static_cast<double>(o.min_8bit_size);
+  if (o.bits == 8) in.args.take("min_8bit_size", &least);
+  o.min_8bit_size = static_cast<std::int64_t>(least);
+  in.args.check_all_taken();
+  return std::make_unique<T>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
+}
+
+Made make_bnb_adam(Inputs& in) {
+  BnbAdamOptions o;
+  o.beta1 = in.options.adam_beta1;
+  o.beta2 = in.options.adam_beta2;
+  o.eps = in.options.adam_epsilon;
+  in.args.take("beta1", &o.beta1);
+  in.args.take("beta2", &o.beta2);
+  in.args.take("eps", &o.eps);
+  return build_bnb<BnbAdam>(in, o);
+}
+
+Made make_bnb_lion(Inputs& in) {
+  BnbLionOptions o;
+  o.beta1 = in.options.adam_beta1;
+  o.beta2 = in.options.adam_beta2;
+  in.args.take("beta1", &o.beta1);
+  in.args.take("beta2", &o.beta2);
+  return build_bnb<BnbLion>(in, o);
+}
+
+Made make_ad_ema_mix(Inputs& in) {
+  AdEmaMixOptions o;
+  o.beta1 = in.options.adam_beta1;
+  o.beta2 = in.options.adam_beta2;
+  o.eps = in.options.adam_epsilon;
+  in.args.take("beta1", &o.beta1);
+  in.args.take("beta2", &o.beta2);
+  in.args.take("beta3", &o.beta3);
+  in.args.take("alpha", &o.alpha);
+  in.args.take("eps", &o.eps);
+  in.args.take("t_alpha", &o.t_alpha);
+  in.args.take("t_beta3", &o.t_beta3);
+  return build_bnb<AdEmaMix>(in, o);
+}
+
+Made make_bnb_rms_prop(Inputs& in) {
+  BnbRmsPropOptions o;
+  in.args.take("alpha", &o.alpha);
+  in.args.take("eps", &o.eps);
+  return build_bnb<BnbRmsProp>(in, o);
+}
+
 const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers() {
   static const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>> table = {
       {"adamw_torch", make_adamw},
@@ -137,32 +198,49 @@ const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers(
       {"paged_lion_32bit", make_lion},
       {"rmsprop", make_rms_prop},
       {"adagrad", make_adagrad},
+      {"adamw_bnb_8bit", make_bnb_adam},
+      {"adamw_8bit", make_bnb_adam},
+      {"paged_adamw_8bit", make_bnb_adam},
+      {"lion_8bit", make_bnb_lion},
+      {"paged_lion_8bit", make_bnb_lion},
+      {"ademamix", make_ad_ema_mix},
+      {"ademamix_8bit", make_ad_ema_mix},
+      {"paged_ademamix_32bit", make_ad_ema_mix},
+      {"paged_ademamix_8bit", make_ad_ema_mix},
+      {"rmsprop_bnb", make_bnb_rms_prop},
+      {"rmsprop_bnb_8bit", make_bnb_rms_prop},
+      {"rmsprop_bnb_32bit", make_bnb_rms_prop},
   };
   return table;
 }
 
-/// Names that Trainer knows and nothing here builds.
-const std::vector<std::string>& missing() {
-  static const std::vector<std::string> names = {"adamw_torch_xla",
-                                                 "adamw_torch_npu_fused",
-                                                 "adamw_anyprecision",
-                                                 "ademamix",
-                                                 "paged_ademamix_32bit",
-                                                 "rmsprop_bnb",
-                                                 "rmsprop_bnb_32bit",
-                                                 "galore_adamw",
-                                                 "galore_adafactor",
-                                                 "galore_adamw_layerwise",
-                                                 "galore_adafactor_layerwise",
-                                                 "lomo",
-                                                 "adalomo",
-                                                 "grokadamw",
-                                                 "schedule_free_radam",
-                                                 "schedule_free_adamw",
-                                                 "schedule_free_sgd",
-                                                 "apollo_adamw",
-                                                 "apollo_adamw_layerwise",
-                                                 "stable_adamw"};
+/// Names that Trainer knows and nothing here builds, and why.
+const std::vector<std::pair<std::string, std::string>>& missing() {
+  const char* kDevice = "belongs to another device than the CPU";
+  const char* kLowRank =
+      "projects whole gradient matrices to a low rank, which no rank holds here: parameters and gradients are sharded";
+  const char* kTorchao = "keeps torchao's states of few bits, which are in other blocks than bitsandbytes'";
+  static const std::vector<std::pair<std::string, std::string>> names = {
+      {"adamw_torch_xla", kDevice},
+      {"adamw_torch_npu_fused", kDevice},
+      {"adamw_anyprecision", "belongs to torchdistx, which is abandoned"},
+      {"adamw_torch_4bit", kTorchao},
+      {"adamw_torch_8bit", kTorchao},
+      {"galore_adamw", kLowRank},
+      {"galore_adamw_8bit", kLowRank},
+      {"galore_adafactor", kLowRank},
+      {"galore_adamw_layerwise", kLowRank},
+      {"galore_adamw_8bit_layerwise", kLowRank},
+      {"galore_adafactor_layerwise", kLowRank},
+      {"apollo_adamw", kLowRank},
+      {"apollo_adamw_layerwise", kLowRank},
+      {"lomo", "updates parameters inside of backward, before gradients are averaged over ranks and clipped"},
+      {"adalomo", "updates parameters inside of backward, before gradients are averaged over ranks and clipped"},
+      {"grokadamw", "is not built"},
+      {"schedule_free_radam", "is not built"},
+      {"schedule_free_adamw", "is not built"},
+      {"schedule_free_sgd", "is not built"},
+      {"stable_adamw", "is not built"}};
   return names;
 }
 
@@ -174,13 +252,9 @@ std::string joined(const std::vector<std::string>& names) {
 
 [[noreturn]] void refuse(const std::string& name) {
   const auto known = optimizer_names();
-  if (name.find("8bit") != std::string::npos || name.find("4bit") != std::string::npos)
-    throw ConfigError("optim: '" + name +
-                          "' keeps its state in 8 or 4 bits, which is not available yet; use adamw_torch " +
-                          "or lion_32bit (sharding divides the state by the number of ranks)",
-                      "optim");
-  if (std::find(missing().begin(), missing().end(), name) != missing().end())
-    throw ConfigError("optim: '" + name + "' is not built here; use one of " + joined(known), "optim");
+  for (const auto& [missing_name, reason] : missing())
+    if (name == missing_name)
+      throw ConfigError("optim: '" + name + "' " + reason + "; use one of " + joined(known), "optim");
   throw ConfigError(
       "optim: unknown optimizer '" + name + "'" + did_you_mean(name, known) + "; known are " + joined(known), "optim");
 }

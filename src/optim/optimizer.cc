@@ -59,13 +59,18 @@ void visit_full_state(
   const auto slices = optimizer.state();
   for (std::size_t i = 0; i < slices.size();) {
     const auto& first = slices[i];
-    auto whole = first.replicated
-                     ? first.local.clone()
-                     : at::zeros({c10::multiply_integers(first.shape)}, first.local.options().requires_grad(false));
-    for (; i < slices.size() && slices[i].parameter == first.parameter && slices[i].state == first.state; ++i)
-      if (!first.replicated) whole.narrow(0, slices[i].offset, slices[i].local.numel()).copy_(slices[i].local);
+    const auto dtype = first.local.scalar_type();
+    auto whole = first.replicated ? first.local.clone()
+                                  : at::zeros({c10::multiply_integers(first.shape)},
+                                              at::isFloatingType(dtype) ? dtype : at::kFloat);  // what can be summed
+    for (; i < slices.size() && slices[i].parameter == first.parameter && slices[i].state == first.state; ++i) {
+      const auto kept = slices[i].local.numel() - slices[i].repeated;
+      if (!first.replicated)
+        whole.narrow(0, slices[i].offset + slices[i].repeated, kept)
+            .copy_(slices[i].local.narrow(0, slices[i].repeated, kept));
+    }
     if (!first.replicated && group.size() > 1) group.all_reduce(whole, comm::ReduceOp::kSum)->wait();
-    visit(first.parameter, first.state, whole.view(first.shape));
+    visit(first.parameter, first.state, whole.to(dtype).view(first.shape));
   }
 }
 

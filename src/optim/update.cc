@@ -59,7 +59,7 @@ struct Rules {
     const auto zero = hn::Zero(D()), lr = set(u.lr);
     const auto up = hn::IfThenElseZero(hn::Gt(blend, zero), lr), down = hn::IfThenElseZero(hn::Lt(blend, zero), lr);
     x.p = hn::Add(hn::Sub(hn::Mul(x.p, set(u.decay)), up), down);
-    m = hn::MulAdd(m, set(u.beta2), hn::Mul(x.g, set(1 - u.beta2)));
+    m = hn::MulAdd(x.g, set(1 - u.beta2), hn::Mul(m, set(u.beta2)));
   }
 
   void rms_prop(Lane<V>& x) const {
@@ -74,6 +74,39 @@ struct Rules {
     auto step = hn::Div(grad, hn::Add(hn::Sqrt(variance), set(u.eps)));
     if (third) step = buffer = hn::MulAdd(buffer, set(u.momentum), step);
     x.p = hn::NegMulAdd(step, set(u.lr), x.p);
+  }
+
+  /// average * beta + (1 - beta) * value, rounded as torch's mul_ and add_ are.
+  static V blend(V average, V value, double beta) {
+    return hn::MulAdd(value, set(1 - beta), hn::Mul(average, set(beta)));
+  }
+  /// The same of the square, as addcmul_ rounds.
+  static V blend_square(V average, V value, double beta) {
+    return hn::MulAdd(hn::Mul(value, set(1 - beta)), value, hn::Mul(average, set(beta)));
+  }
+
+  void bnb_adam(Lane<V>& x) const {
+    auto& [m, v, none] = x.s;
+    m = blend(m, x.g, u.beta1);
+    v = blend_square(v, x.g, u.beta2);
+    const auto denominator = hn::Add(hn::Div(hn::Sqrt(v), set(u.correction2)), set(u.eps));
+    x.p = hn::Add(hn::Mul(x.p, set(u.decay)), hn::Div(hn::Mul(m, set(-u.step_size)), denominator));
+  }
+
+  void ad_ema_mix(Lane<V>& x) const {
+    auto& [fast, slow, v] = x.s;
+    fast = blend(fast, x.g, u.beta1);
+    slow = blend(slow, x.g, u.beta3);
+    v = blend_square(v, x.g, u.beta2);
+    const auto mixed = hn::Add(hn::Div(fast, set(u.correction1)), hn::Mul(slow, set(u.alpha)));
+    const auto denominator = hn::Add(hn::Div(hn::Sqrt(v), set(u.correction2)), set(u.eps));
+    x.p = hn::NegMulAdd(hn::Div(mixed, denominator), set(u.lr), hn::Mul(x.p, set(u.decay)));
+  }
+
+  void bnb_rms_prop(Lane<V>& x) const {
+    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
+    x.s[0] = blend_square(x.s[0], grad, u.alpha);
+    x.p = hn::Add(x.p, hn::Div(hn::Mul(grad, set(-u.lr)), hn::Add(hn::Sqrt(x.s[0]), set(u.eps))));
   }
 
   void adagrad(Lane<V>& x) const {
@@ -136,6 +169,12 @@ void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) 
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.rms_prop(x); });
     case Rule::kAdagrad:
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.adagrad(x); });
+    case Rule::kBnbAdam:
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.bnb_adam(x); });
+    case Rule::kAdEmaMix:
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.ad_ema_mix(x); });
+    case Rule::kBnbRmsProp:
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.bnb_rms_prop(x); });
     case Rule::kCustom:
       break;  // not for vectors
   }

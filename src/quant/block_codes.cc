@@ -108,9 +108,14 @@ const Places& places_of_map(bool with_signs) {
   return with_signs ? *kSigned : *kUnsigned;
 }
 
-std::size_t place_of(float value) {
-  if (std::isnan(value)) return 0;  // of a block of zeros
-  return static_cast<std::size_t>(std::clamp((value + 1.0f) * 32767.5f + 0.5f, 0.0f, 65535.0f));
+/// Of kRun values; in loops of that many, so that compilers use vectors. NaN (of a block of zeros) gives 0.
+constexpr std::int64_t kRun = 32;
+void places_of(const float* x, float scale, std::int32_t* places) {
+  for (std::int64_t i = 0; i < kRun; ++i) {
+    const float place = (x[i] * scale + 1.0f) * 32767.5f + 0.5f;
+    const float above = place > 0.0f ? place : 0.0f;
+    places[i] = static_cast<std::int32_t>(above < 65535.0f ? above : 65535.0f);
+  }
 }
 
 }  // namespace
@@ -164,17 +169,42 @@ void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* a
   }
 }
 
+void encode_dynamic_block(bool with_signs, const float* x, std::int64_t numel, float absmax, std::uint8_t* codes) {
+  const auto& map = places_of_map(with_signs);
+  const float scale = 1.0f / absmax;
+  std::array<std::int32_t, kRun> places;
+  std::int64_t i = 0;
+  for (; i + kRun <= numel; i += kRun) {
+    places_of(x + i, scale, places.data());
+    for (std::size_t k = 0; k < kRun; ++k)
+      codes[i + static_cast<std::int64_t>(k)] = map[static_cast<std::size_t>(places[k])];
+  }
+  if (i == numel) return;
+  std::array<float, kRun> rest{};
+  std::copy(x + i, x + numel, rest.begin());
+  places_of(rest.data(), scale, places.data());
+  for (std::size_t k = 0; i < numel; ++i, ++k) codes[i] = map[static_cast<std::size_t>(places[k])];
+}
+
+void decode_dynamic_block(bool with_signs, const std::uint8_t* codes, std::int64_t numel, float absmax, float* out) {
+  const auto& map = dynamic_map(with_signs);
+  for (std::int64_t i = 0; i < numel; ++i) out[i] = map[codes[i]] * absmax;
+}
+
 void encode_dynamic(bool with_signs, const float* x, std::int64_t numel, std::int64_t block, float* absmax,
                     std::uint8_t* codes) {
-  const auto& places = places_of_map(with_signs);
   block_absmax(x, numel, block, absmax);
-  for (std::int64_t i = 0; i < numel; ++i) codes[i] = places[place_of(x[i] * (1.0f / absmax[i / block]))];
+  for (std::int64_t i = 0; i < numel; i += block)
+    encode_dynamic_block(with_signs, x + i, std::min(block, numel - i), absmax[i / block], codes + i);
 }
 
 void decode_dynamic(bool with_signs, const std::uint8_t* codes, const float* absmax, std::int64_t block,
                     std::int64_t begin, std::int64_t numel, float* out) {
-  const auto& map = dynamic_map(with_signs);
-  for (auto i = begin; i < begin + numel; ++i) *out++ = map[codes[i]] * absmax[i / block];
+  for (std::int64_t i = begin, end = begin + numel; i < end;) {
+    const auto count = std::min(end, (i / block + 1) * block) - i;
+    decode_dynamic_block(with_signs, codes + i, count, absmax[i / block], out + (i - begin));
+    i += count;
+  }
 }
 
 }  // namespace tessera::quant

@@ -30,4 +30,8 @@ void encode_dynamic(bool with_signs, const float* x, std::int64_t numel, std::in
 void decode_dynamic(bool with_signs, const std::uint8_t* codes, const float* absmax, std::int64_t block,
                     std::int64_t begin, std::int64_t numel, float* out);
 
+/// The same for (a part of) one block, whose absmax is known.
+void encode_dynamic_block(bool with_signs, const float* x, std::int64_t numel, float absmax, std::uint8_t* codes);
+void decode_dynamic_block(bool with_signs, const std::uint8_t* codes, std::int64_t numel, float absmax, float* out);
+
 }  // namespace tessera::quant

@@ -138,7 +138,7 @@ void TrainingJob::assemble_model() {
 
 bool TrainingJob::train() {
   const auto task = trainable();
-  const auto optimizer = train::make_optimizer(arguments_, *model_.sharded);
+  const auto optimizer = train::make_optimizer(arguments_, *model_.model, *model_.sharded);
   train::TrainerOptions options = arguments_.trainer_options();
   options.scale_loss = scale_loss_;
   train::Trainer trainer(options, *task, *model_.sharded, *optimizer);

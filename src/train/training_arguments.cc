@@ -9,6 +9,7 @@
 
 #include "base/nearest.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/embedding.h"
 #include "tessera/optim/factory.h"
 #include "tessera/optim/schedule.h"
 #include "train/idle_arguments.h"
@@ -53,8 +54,9 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.learning_rate, {"--learning_rate", "--lr"}, "peak learning rate", group);
   table.add(&a.weight_decay, {"--weight_decay"},
             a.decays_all ? "of all weights, biases and norms too" : "not applied to biases and norms", group);
-  const std::vector<std::string> others = {"sgd", "adafactor", "torch_adafactor", "rmsprop", "adagrad"};
-  std::vector<std::string> without_epsilon = {"lion_32bit", "paged_lion_32bit"};
+  const std::vector<std::string> others = {"sgd",     "adafactor",   "torch_adafactor",  "rmsprop",
+                                           "adagrad", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"};
+  std::vector<std::string> without_epsilon = {"lion_32bit", "paged_lion_32bit", "lion_8bit", "paged_lion_8bit"};
   without_epsilon.insert(without_epsilon.end(), others.begin(), others.end());
   table.add(&a.adam_beta1, {"--adam_beta1"}, "of AdamW and Lion", group).idle_with({"--optim", others});
   table.add(&a.adam_beta2, {"--adam_beta2"}, "of AdamW and Lion", group).idle_with({"--optim", others});
@@ -218,10 +220,19 @@ bool decays(const std::string& parameter, std::size_t dimensions) {
   return optim::decays_by_name(parameter) && !vector;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments,
+std::set<std::string> embedding_tables(nn::HookedModule& modules) {
+  std::set<std::string> names;
+  for (const auto& item : modules.named_modules())
+    if (dynamic_cast<const nn::Embedding*>(item.value().get())) names.insert(item.key() + ".weight");
+  return names;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
                                                  const fsdp::FullyShardedDataParallel& model) {
   auto slices = fsdp::parameter_slices(model);
+  const auto embeddings = embedding_tables(modules);
   for (auto& slice : slices) {
+    slice.full_state = embeddings.contains(slice.name);
     if (!arguments.decays_all && !decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
   }
   auto optimizer = optim::make_optimizer(arguments.optim, optimizer_options(arguments), model.parameters(),

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,9 +70,12 @@ void add_training_arguments(config::OptionTable& table, TrainingArguments& argum
 bool decays(const std::string& parameter, std::size_t dimensions);
 
 /// The optimizer that the arguments name, over this rank's slices. Biases and vectors (the weights of norms) are not
-/// decayed, as Trainer does it.
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments,
+/// decayed, and tables of embeddings keep 32 bits of state, as Trainer does it. `modules`: what was sharded.
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
                                                  const fsdp::FullyShardedDataParallel& model);
+
+/// "...embed_tokens.weight": the tables of all nn::Embedding modules.
+std::set<std::string> embedding_tables(nn::HookedModule& modules);
 
 /// After parsing: contradictions, values out of range, names that nobody knows. What other flags mean is filled in
 /// (an evaluation's interval, the metric's direction, ...).

@@ -34,6 +34,7 @@ struct ParameterSlice {
   std::int64_t parameter = -1, parameter_offset = 0;  // which flat tensor, and where in it
   double lr_scale = 1.0;                              // this parameter's rate is lr() * lr_scale
   std::optional<double> weight_decay = {};            // unset: the optimizer's
+  bool full_state = false;                            // its state keeps 32 bits under 8-bit optimizers: embeddings
 };
 
 /// What an optimizer remembers of one parameter, as far as it lies on this rank.
@@ -43,6 +44,7 @@ struct StateSlice {
   std::int64_t offset = 0;          // of `local` in the flattened whole
   at::Tensor local;                 // 1-D, contiguous, aliases the optimizer's memory: write to it to load a checkpoint
   bool replicated = false;          // every rank holds the whole
+  std::int64_t repeated = 0;        // so many first elements of `local` another slice holds, too: that one is saved
 };
 
 class Optimizer {

@@ -82,7 +82,7 @@ class Sessions : public ::testing::Test {
     manual_seed(7);
     ::tessera::testing::SmallNet model;
     auto sharded = fsdp::fully_shard(model, group, {});
-    const auto optimizer = make_optimizer(a, *sharded);
+    const auto optimizer = make_optimizer(a, model, *sharded);
     Dropping task(model, std::move(before));
     Trainer trainer(a.trainer_options(), task, *sharded, *optimizer);
     SessionTask session;

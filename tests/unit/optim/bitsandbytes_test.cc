@@ -1,0 +1,281 @@
+// 8-bit optimizers against bitsandbytes on a CPU: codes and absmax exact, whole and in pieces.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "io/tensor_source.h"
+#include "support/temp_folder.h"
+#include "tensor/home.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/optim/factory.h"
+
+namespace tessera::optim {
+namespace {
+
+/// Of parameters near 1: kinds of processors differ in the last bit, bitsandbytes on two of them as well.
+constexpr float kRounding = 2.5e-7f;
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+const std::vector<std::string> kNames = {"b", "small", "w"};  // "w" alone has 4096 elements
+
+std::shared_ptr<io::TensorSource> open(const std::string& file) {
+  return io::open_safetensors(std::string(TESSERA_TEST_DATA) + "/optim/" + file + ".safetensors");
+}
+
+/// The parameters one after the other, cut into `world` equal parts as sharding does: wherever that falls in a block.
+struct Shard {
+  at::Tensor flat;
+  std::vector<ParameterSlice> slices;
+  std::int64_t begin = 0;
+};
+
+Shard cut(const io::TensorSource& problem, int rank, int world, at::ScalarType dtype = at::kFloat) {
+  Shard shard;
+  std::vector<at::Tensor> parts;
+  std::int64_t total = 0;
+  for (const auto& n : kNames) {
+    auto whole = io::read_tensor(problem, "init." + n);
+    shard.slices.push_back({.name = n, .shape = whole.sizes().vec(), .offset = total});
+    parts.push_back(whole.view(-1));
+    total += whole.numel();
+  }
+  const auto part = (total + world - 1) / world;
+  shard.begin = part * rank;
+  const auto end = std::min(total, shard.begin + part);
+  shard.flat = at::cat(parts).narrow(0, shard.begin, end - shard.begin).to(dtype).clone().set_requires_grad(true);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    auto& s = shard.slices[i];
+    const auto at = s.offset, from = std::max(shard.begin, at), to = std::min(end, at + parts[i].numel());
+    s.offset = 0;
+    if (from >= to) continue;
+    s.offset = from - at;
+    s.numel = to - from;
+    s.parameter = 0;
+    s.parameter_offset = from - shard.begin;
+  }
+  return shard;
+}
+
+void set_gradient(const io::TensorSource& problem, int step, Shard& shard) {
+  std::vector<at::Tensor> grads;
+  for (const auto& n : kNames)
+    grads.push_back(io::read_tensor(problem, "step" + std::to_string(step) + ".grad." + n).view(-1).to(at::kFloat));
+  shard.flat.mutable_grad() =
+      at::cat(grads).narrow(0, shard.begin, shard.flat.numel()).to(shard.flat.scalar_type()).contiguous();
+}
+
+struct Recipe {
+  std::string optimizer, args;
+  double lr = 1e-3, weight_decay = 0, beta2 = 0.999;
+  OptimizerOptions options() const {
+    return {.lr = lr, .weight_decay = weight_decay, .adam_beta2 = beta2, .optim_args = args};
+  }
+};
+
+/// All parameters and states after these steps, whole; calls `resume` before step `resume_at`.
+struct Result {
+  Tensors parameters, states;
+};
+
+Result collect(Shard& shard, Optimizer& optimizer, comm::Communicator& group) {
+  Result result;
+  auto flat = shard.flat.detach().to(at::kFloat);
+  for (const auto& slice : shard.slices) {
+    auto whole = at::zeros({c10::multiply_integers(slice.shape)});
+    if (slice.numel > 0)
+      whole.narrow(0, slice.offset, slice.numel).copy_(flat.narrow(0, slice.parameter_offset, slice.numel));
+    group.all_reduce(whole, comm::ReduceOp::kSum)->wait();
+    result.parameters[slice.name] = whole.view(slice.shape);
+  }
+  visit_full_state(optimizer, group, [&](const std::string& name, const std::string& state, const at::Tensor& t) {
+    result.states[name + "." + state] = t.clone();
+  });
+  return result;
+}
+
+using Loader = std::function<void(Shard&, Optimizer&)>;
+
+Result run(const Recipe& r, const io::TensorSource& problem, int from, int to, int world, const Loader& load = nullptr,
+           at::ScalarType dtype = at::kFloat, double factor = 1) {
+  Result result;
+  comm::run_threads(world, [&](auto group) {
+    auto shard = cut(problem, group->rank(), world, dtype);
+    const auto optimizer = make_optimizer(r.optimizer, r.options(), {shard.flat}, shard.slices, group);
+    if (load) load(shard, *optimizer);
+    for (int step = from; step < to; ++step) {
+      set_gradient(problem, step, shard);
+      if (factor != 1) {
+        shard.flat.mutable_grad() = shard.flat.grad() / factor;
+        optimizer->scale_next_gradients(factor);
+      }
+      optimizer->step();
+    }
+    auto mine = collect(shard, *optimizer, *group);
+    if (group->rank() == 0) result = std::move(mine);
+  });
+  return result;
+}
+
+/// Continues from the whole tensors of an earlier run, at any number of ranks.
+Loader from_result(const Result& saved, int steps) {
+  return [&saved, steps](Shard& shard, Optimizer& optimizer) {
+    const at::NoGradGuard no_grad;
+    for (const auto& slice : shard.slices)
+      if (slice.numel > 0)
+        shard.flat.narrow(0, slice.parameter_offset, slice.numel)
+            .copy_(saved.parameters.at(slice.name).view(-1).narrow(0, slice.offset, slice.numel));
+    for (auto& s : optimizer.state())
+      s.local.copy_(saved.states.at(s.parameter + "." + s.state).view(-1).narrow(0, s.offset, s.local.numel()));
+    optimizer.set_steps(steps);
+  };
+}
+
+void expect_equal(const Result& a, const Result& b, const std::string& what) {
+  ASSERT_EQ(a.states.size(), b.states.size()) << what;
+  for (const auto& [name, t] : a.parameters) EXPECT_TRUE(at::equal(t, b.parameters.at(name))) << what << ' ' << name;
+  for (const auto& [name, t] : a.states) EXPECT_TRUE(at::equal(t, b.states.at(name))) << what << ' ' << name;
+}
+
+/// Expected tensors are called `<prefix>param.w`, `<prefix>state.w.absmax1`.
+void expect_upstream(const Result& found, const io::TensorSource& expected, const std::string& prefix, bool maps) {
+  std::size_t states = 0;
+  for (const auto& info : expected.tensors()) {
+    if (!info.name.starts_with(prefix)) continue;
+    const auto key = info.name.substr(prefix.size());
+    const auto want = io::read_tensor(expected, info.name);
+    if (key.starts_with("param.")) {
+      const auto p = found.parameters.at(key.substr(6));
+      EXPECT_LE((p - want).abs().max().item<float>(), kRounding) << info.name;
+    } else if (key.starts_with("state.")) {
+      ++states;
+      const auto s = found.states.at(key.substr(6));
+      ASSERT_EQ(s.sizes(), want.sizes()) << info.name;
+      EXPECT_EQ(s.scalar_type(), want.scalar_type()) << info.name;
+      EXPECT_TRUE(at::equal(s, want)) << info.name << " differs in " << s.ne(want).sum().item<std::int64_t>();
+    }
+  }
+  std::size_t listed = 0;
+  for (const auto& [name, t] : found.states) listed += maps || name.find("qmap") == std::string::npos;
+  EXPECT_EQ(states, listed) << prefix;
+}
+
+const std::vector<Recipe> kAdamAndLion = {{.optimizer = "adamw_bnb_8bit", .args = "", .weight_decay = 0.01},
+                                          {.optimizer = "lion_8bit", .args = "", .weight_decay = 0.1, .beta2 = 0.99}};
+
+TEST(Bitsandbytes, AdamWAndLionHaveItsCodesForTwentySteps) {
+  const std::vector<std::string> files = {"bnb_adamw_8bit", "bnb_lion_8bit"};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto golden = open(files[i]);
+    for (const int steps : {1, 20})
+      expect_upstream(run(kAdamAndLion[i], *golden, 0, steps, 1), *golden, "step" + std::to_string(steps - 1) + ".",
+                      false);
+    for (const int steps : {2, 5, 10}) {
+      const auto found = run(kAdamAndLion[i], *golden, 0, steps, 1);
+      for (const auto& n : kNames) {
+        const auto want = io::read_tensor(*golden, "step" + std::to_string(steps - 1) + ".param." + n);
+        EXPECT_LE((found.parameters.at(n) - want).abs().max().item<float>(), kRounding) << files[i] << ' ' << steps;
+      }
+    }
+  }
+}
+
+const std::map<std::string, Recipe> kOthers = {
+    {"ademamix_8bit.", {.optimizer = "ademamix_8bit", .args = "", .weight_decay = 0.01}},
+    {"ademamix_8bit_scheduled.", {.optimizer = "paged_ademamix_8bit", .args = "t_alpha=5,t_beta3=6"}},
+    {"ademamix.", {.optimizer = "ademamix", .args = "", .weight_decay = 0.01}},
+    {"rmsprop_bnb_8bit.", {.optimizer = "rmsprop_bnb_8bit", .args = "", .weight_decay = 0.01}},
+    {"rmsprop_bnb.", {.optimizer = "rmsprop_bnb", .args = "alpha=0.9", .weight_decay = 0.01}}};
+
+TEST(Bitsandbytes, AdEmaMixAndRmsPropHaveItsStates) {
+  const auto problem = open("bnb_problem"), expected = open("bnb_expected");
+  for (const auto& [prefix, r] : kOthers) expect_upstream(run(r, *problem, 0, 8, 1), *expected, prefix, true);
+}
+
+TEST(Bitsandbytes, AnyNumberOfRanksHasTheBitsOfOne) {
+  const auto problem = open("bnb_problem");
+  for (const auto& name : {"adamw_8bit", "lion_8bit", "ademamix_8bit", "rmsprop_bnb_8bit", "ademamix"}) {
+    const Recipe r{.optimizer = name, .args = "", .weight_decay = 0.01};
+    const auto one = run(r, *problem, 0, 5, 1);
+    for (const int world : {2, 3, 5, 40})  // 40: pieces shorter than a block
+      expect_equal(one, run(r, *problem, 0, 5, world), std::string(name) + " on " + std::to_string(world));
+  }
+}
+
+TEST(Bitsandbytes, StateContinuesOnAnotherNumberOfRanks) {
+  const auto problem = open("bnb_problem");
+  for (const auto& name : {"paged_adamw_8bit", "paged_lion_8bit", "ademamix_8bit", "rmsprop_bnb_32bit"}) {
+    const Recipe r{.optimizer = name, .args = ""};
+    const auto through = run(r, *problem, 0, 6, 1), half = run(r, *problem, 0, 3, 2);
+    for (const int world : {1, 3}) expect_equal(through, run(r, *problem, 3, 6, world, from_result(half, 3)), name);
+  }
+}
+
+TEST(Bitsandbytes, ClippingsFactorIsPartOfTheStep) {
+  const auto problem = open("bnb_problem");
+  const Recipe r{.optimizer = "adamw_8bit", .args = ""};
+  expect_equal(run(r, *problem, 0, 3, 1), run(r, *problem, 0, 3, 2, nullptr, at::kFloat, 0.25), "factor");
+}
+
+TEST(Bitsandbytes, SixteenBitParametersAreUpdatedInFloat) {
+  const auto problem = open("bnb_problem");
+  const Recipe r{.optimizer = "adamw_8bit", .args = ""};
+  const auto wide = run(r, *problem, 0, 1, 1), narrow = run(r, *problem, 0, 1, 2, nullptr, at::kBFloat16);
+  for (const auto& n : kNames)  // gradients are bfloat16's, so states are alike; parameters are rounded
+    EXPECT_TRUE(at::equal(wide.states.at(n + ".state1"), narrow.states.at(n + ".state1"))) << n;
+  EXPECT_LE((wide.parameters.at("w") - narrow.parameters.at("w")).abs().max().item<float>(), 0.03);
+}
+
+TEST(Bitsandbytes, EmbeddingsAndSmallTensorsKeepTheirStatesInFloat) {
+  auto a = at::ones({64, 64}).set_requires_grad(true), b = at::ones({64, 64}).set_requires_grad(true),
+       c = at::ones({4095}).set_requires_grad(true);
+  auto slices = whole_slices({a, b, c});
+  slices[1].full_state = true;
+  const auto dtypes = [&](const std::string& args) {
+    const auto optimizer = make_optimizer("adamw_8bit", {.optim_args = args}, {a, b, c}, slices, nullptr);
+    std::map<std::string, at::ScalarType> result;
+    for (const auto& s : optimizer->state())
+      if (s.state == "state1") result[s.parameter] = s.local.scalar_type();
+    return result;
+  };
+  const std::map<std::string, at::ScalarType> usual = {{"0", at::kByte}, {"1", at::kFloat}, {"2", at::kFloat}};
+  EXPECT_EQ(dtypes(""), usual);
+  EXPECT_EQ(dtypes("min_8bit_size=4095").at("2"), at::kByte);
+}
+
+TEST(Bitsandbytes, StateOnADiskIsTheSame) {
+  const auto problem = open("bnb_problem");
+  const auto folder = test::TempFolder::on_disk("bnb_state");
+  for (const char* name : {"paged_adamw_8bit", "paged_ademamix_32bit"}) {
+    const Recipe r{.optimizer = name, .args = ""};
+    const Loader home = [&](Shard&, Optimizer& o) {
+      o.keep_state_in(std::make_shared<tensor::DiskHome>(folder.path()));
+    };
+    expect_equal(run(r, *problem, 0, 4, 1), run(r, *problem, 0, 4, 2, home), name);
+  }
+}
+
+TEST(Bitsandbytes, RefusesCodesOfAnotherMap) {
+  auto p = at::ones({4096}).set_requires_grad(true);
+  const auto optimizer = make_optimizer("adamw_8bit", {}, {p}, whole_slices({p}), nullptr);
+  for (auto& s : optimizer->state())
+    if (s.state == "qmap2") s.local[17] = 0.5;
+  p.mutable_grad() = at::ones({4096});
+  try {
+    optimizer->step();
+    FAIL() << "the map was not checked";
+  } catch (const CheckpointError& e) {
+    EXPECT_NE(std::string(e.what()).find("qmap2"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Bitsandbytes, RefusesFloat64) {
+  auto p = at::ones({8}, at::kDouble).set_requires_grad(true);
+  EXPECT_THROW(make_optimizer("lion_8bit", {}, {p}, whole_slices({p}), nullptr), ConfigError);
+}
+
+}  // namespace
+}  // namespace tessera::optim
