@@ -43,6 +43,8 @@ constexpr OptimizerForm kForms[] = {
     {"rmsprop_bnb", 1},
     {"rmsprop_bnb_32bit", 1},
     {"rmsprop_bnb_8bit", 1, StateForm::k8Bit},
+    {"stable_adamw", 2},
+    {"grokadamw", 3},
 };
 
 const OptimizerForm& form_of(const std::string& optim) {

@@ -10,6 +10,7 @@
 #include "optim/bitsandbytes.h"
 #include "optim/optim_args.h"
 #include "optim/rules.h"
+#include "optim/whole_parameter.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
@@ -183,6 +184,34 @@ Made make_bnb_rms_prop(Inputs& in) {
   return build_bnb<BnbRmsProp>(in, o);
 }
 
+Made make_stable_adamw(Inputs& in) {
+  StableAdamWOptions o;
+  o.lr = in.options.lr;
+  o.beta1 = in.options.adam_beta1;
+  o.beta2 = in.options.adam_beta2;
+  o.eps = in.options.adam_epsilon;
+  o.weight_decay = in.options.weight_decay;
+  in.args.take("decouple_lr", &o.decouple_lr);
+  in.args.take("max_lr", &o.max_lr);
+  in.args.check_all_taken();
+  return std::make_unique<StableAdamW>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
+}
+
+// The betas and eps are the class's own: Trainer passes neither.
+Made make_grok_adamw(Inputs& in) {
+  GrokAdamWOptions o;
+  o.lr = in.options.lr;
+  o.weight_decay = in.options.weight_decay;
+  in.args.take("alpha_init", &o.alpha_init);
+  in.args.take("lamb", &o.lamb);
+  in.args.take("gamma", &o.gamma);
+  double signal_decay = 0.1;  // of a signal that Trainer never gives
+  in.args.take("grokking_signal_decay_rate", &signal_decay);
+  in.args.take("gradient_clipping", &o.gradient_clipping);
+  in.args.check_all_taken();
+  return std::make_unique<GrokAdamW>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
+}
+
 const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers() {
   static const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>> table = {
       {"adamw_torch", make_adamw},
@@ -210,6 +239,8 @@ const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers(
       {"rmsprop_bnb", make_bnb_rms_prop},
       {"rmsprop_bnb_8bit", make_bnb_rms_prop},
       {"rmsprop_bnb_32bit", make_bnb_rms_prop},
+      {"stable_adamw", make_stable_adamw},
+      {"grokadamw", make_grok_adamw},
   };
   return table;
 }
@@ -219,6 +250,7 @@ const std::vector<std::pair<std::string, std::string>>& missing() {
   const char* kDevice = "belongs to another device than the CPU";
   const char* kLowRank =
       "projects whole gradient matrices to a low rank, which no rank holds here: parameters and gradients are sharded";
+  const char* kTwoWeights = "evaluates and saves other weights than it trains, which is not built";
   const char* kTorchao = "keeps torchao's states of few bits, which are in other blocks than bitsandbytes'";
   static const std::vector<std::pair<std::string, std::string>> names = {
       {"adamw_torch_xla", kDevice},
@@ -236,11 +268,9 @@ const std::vector<std::pair<std::string, std::string>>& missing() {
       {"apollo_adamw_layerwise", kLowRank},
       {"lomo", "updates parameters inside of backward, before gradients are averaged over ranks and clipped"},
       {"adalomo", "updates parameters inside of backward, before gradients are averaged over ranks and clipped"},
-      {"grokadamw", "is not built"},
-      {"schedule_free_radam", "is not built"},
-      {"schedule_free_adamw", "is not built"},
-      {"schedule_free_sgd", "is not built"},
-      {"stable_adamw", "is not built"}};
+      {"schedule_free_radam", kTwoWeights},
+      {"schedule_free_adamw", kTwoWeights},
+      {"schedule_free_sgd", kTwoWeights}};
   return names;
 }
 

@@ -87,10 +87,19 @@ void FlatOptimizer::step() {
   gradient_factor_ = 1;
 }
 
+Update FlatOptimizer::update_of(const ParameterSlice& slice) const {
+  return update(lr_ * slice.lr_scale, slice.weight_decay.value_or(weight_decay_));
+}
+
 Update FlatOptimizer::scalars_of(const ParameterSlice& slice) const {
-  auto scalars = update(lr_ * slice.lr_scale, slice.weight_decay.value_or(weight_decay_));
-  scalars.gradient_factor = gradient_factor_;
+  auto scalars = update_of(slice);
+  scalars.gradient_factor *= gradient_factor_;
   return scalars;
+}
+
+const at::Tensor& FlatOptimizer::state_tensor(std::size_t state, std::size_t flat) {
+  allocate_states();
+  return states_[state][flat];
 }
 
 void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {

@@ -109,6 +109,16 @@ struct Rules {
     x.p = hn::Add(x.p, hn::Div(hn::Mul(grad, set(-u.lr)), hn::Add(hn::Sqrt(x.s[0]), set(u.eps))));
   }
 
+  void grok_adam(Lane<V>& x) const {
+    auto& [m, v, slow] = x.s;
+    slow = blend(slow, x.g, u.beta3);
+    const auto grad = hn::MulAdd(slow, set(u.alpha), x.g);
+    m = blend(m, grad, u.beta1);
+    v = blend_square(v, grad, u.beta2);
+    const auto denominator = hn::Add(hn::Sqrt(v), set(u.eps));
+    x.p = hn::Add(hn::Mul(x.p, set(u.decay)), hn::Div(hn::Mul(m, set(-u.step_size)), denominator));
+  }
+
   void adagrad(Lane<V>& x) const {
     const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
     x.s[0] = hn::MulAdd(grad, grad, x.s[0]);
@@ -175,6 +185,8 @@ void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) 
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.ad_ema_mix(x); });
     case Rule::kBnbRmsProp:
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.bnb_rms_prop(x); });
+    case Rule::kGrokAdam:
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.grok_adam(x); });
     case Rule::kCustom:
       break;  // not for vectors
   }

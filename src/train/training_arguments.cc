@@ -65,6 +65,15 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.optim, {"--optim"}, "adamw_torch, adamw_torch_fused, sgd, adafactor, lion_32bit, ...", group);
   table.add(&a.adafactor, {"--adafactor"}, "the same as --optim adafactor", group);
   table.add(&a.optim_args, {"--optim_args"}, "name=value,... of that optimizer", group);
+  table
+      .add(&a.rates.groups, {"--lr_groups"},
+           "rates of parameters by a pattern of their names: lora_B=16x,embed=1e-6 (times --learning_rate, or a rate)",
+           group)
+      .placeholder("PATTERN=RATE,...");
+  table.add(&a.rates.loraplus_lr_ratio, {"--loraplus_lr_ratio"},
+            "LoRA+: lora_B learns at so many times --learning_rate; 0: off", group);
+  table.add(&a.rates.loraplus_lr_embedding, {"--loraplus_lr_embedding"}, "LoRA+: the rate of LoRA on embeddings", group)
+      .only_with({{"--loraplus_lr_ratio", {config::kSet}}});
   table.add(&a.lr_scheduler_type, {"--lr_scheduler_type"},
             "linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, inverse_sqrt, ...",
             group);
@@ -191,6 +200,7 @@ void check_optimizer(TrainingArguments& a, const config::OptionTable& table, con
     a.optim = "adafactor";
   }
   problems.attempt([&] { (void)optim::make_optimizer(a.optim, optimizer_options(a), {}, {}, nullptr); });
+  problems.attempt([&] { check_learning_rates(a.rates, a.learning_rate); });
   problems.attempt([&] {
     constexpr std::int64_t kManySteps = 1'000'000'000;
     (void)optim::make_schedule(a.lr_scheduler_type, {.lr = a.learning_rate,
@@ -235,6 +245,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
     slice.full_state = embeddings.contains(slice.name);
     if (!arguments.decays_all && !decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
   }
+  apply_learning_rates(arguments.rates, arguments.learning_rate, slices);
   auto optimizer = optim::make_optimizer(arguments.optim, optimizer_options(arguments), model.parameters(),
                                          std::move(slices), model.shard_group());
   optimizer->keep_state_in(model.state_home());

@@ -15,11 +15,13 @@ bool is_decayed(const std::string& name, nn::HookedModule& model) {
 }  // namespace
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, const std::string& name,
-                                                 const optim::OptimizerOptions& options, DecayGroups groups) {
+                                                 const optim::OptimizerOptions& options, DecayGroups groups,
+                                                 const train::LearningRates& rates) {
   auto slices = fsdp::parameter_slices(*a.sharded);
   for (auto& slice : slices) {
     if (groups == DecayGroups::kTrainer && !is_decayed(slice.name, *a.model)) slice.weight_decay = 0.0;
   }
+  train::apply_learning_rates(rates, options.lr, slices);
   auto optimizer =
       optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
   optimizer->keep_state_in(a.sharded->state_home());

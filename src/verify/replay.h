@@ -5,6 +5,7 @@
 
 #include "tasks/assemble.h"
 #include "tessera/optim/factory.h"
+#include "train/learning_rates.h"
 
 namespace tessera::verify {
 
@@ -13,7 +14,8 @@ enum class DecayGroups { kAll, kTrainer };
 
 /// name: as in optim::make_optimizer().
 std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, const std::string& name,
-                                                 const optim::OptimizerOptions& options, DecayGroups groups);
+                                                 const optim::OptimizerOptions& options, DecayGroups groups,
+                                                 const train::LearningRates& rates = {});
 
 /// Labels that have a loss: a causal model does not predict the first of a row, unless virtual tokens stand before it.
 double loss_labels(const at::Tensor& labels, models::ModelKind kind, const models::InputAdapter* adapter = nullptr);

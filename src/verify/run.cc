@@ -56,6 +56,7 @@ struct Run {
   std::string optimizer = "adamw_torch", schedule = "linear", schedule_kwargs = {};
   optim::OptimizerOptions options = {};
   DecayGroups decay = DecayGroups::kAll;
+  train::LearningRates rates = {};
   bool peft = false;
 };
 
@@ -93,6 +94,26 @@ void read_settings(Run& run, const json& settings) {
   }
 }
 
+/// ["loraplus", {"loraplus_lr_ratio": 8.0, ...}]: an optimizer of peft.optimizers.
+void read_peft_optimizer(Run& run, const json& optimizer) {
+  if (optimizer.at(0) != "loraplus")
+    throw ConfigError(
+        "expect.json: options.optimizer = " + optimizer.dump() + " is not known; this run is not replayed",
+        "options.optimizer");
+  for (const auto& [key, value] : optimizer.at(1).items()) {
+    if (key == "loraplus_lr_ratio") {
+      run.rates.loraplus_lr_ratio = value;
+    } else if (key == "loraplus_lr_embedding") {
+      run.rates.loraplus_lr_embedding = value;
+    } else if (key == "loraplus_weight_decay") {
+      run.options.weight_decay = value;
+    } else {
+      throw ConfigError("expect.json: options.optimizer's " + key + " is not known; this run is not replayed",
+                        "options.optimizer");
+    }
+  }
+}
+
 /// Beside the run, or in the folder of family B.
 fs::path base_of(const Run& run, const std::string& name) {
   const fs::path family = fs::path(run.folder).lexically_normal() / "..";
@@ -121,6 +142,8 @@ Run read_run(const std::string& folder) {
                     folder);
   }
   read_settings(run, run.expect.at("settings"));
+  const json options = run.expect.value("options", json::object());
+  if (options.contains("optimizer")) read_peft_optimizer(run, options.at("optimizer"));
   run.peft = fs::exists(run.folder / "adapter_init");
   const json how = run.expect.value("how", json());
   if (how == "trainer_groups") {
@@ -357,7 +380,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
                                        group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
-  const auto optimizer = make_optimizer(a, run.optimizer, run.options, run.decay);
+  const auto optimizer = make_optimizer(a, run.optimizer, run.options, run.decay, run.rates);
   const auto schedule = optim::make_schedule(
       run.schedule,
       {.lr = run.options.lr, .warmup_steps = run.warmup, .total_steps = run.steps, .kwargs_json = run.schedule_kwargs});

@@ -109,6 +109,10 @@ class FlatOptimizer : public Optimizer {
                 std::vector<std::string> states);
   /// The scalars of this step (steps() counts it already) at this rate and decay.
   virtual Update update(double lr, double weight_decay) const = 0;
+  /// The same for one slice, at its rate and decay; for rules that know more about its parameter.
+  virtual Update update_of(const ParameterSlice& slice) const;
+  /// State number `state` of flat parameter `flat`.
+  const at::Tensor& state_tensor(std::size_t state, std::size_t flat);
   /// Fills a state tensor; for rules whose state does not begin at zero.
   void fill_state(std::size_t state, double value);
 

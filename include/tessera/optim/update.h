@@ -17,6 +17,7 @@ enum class Rule {
   kBnbAdam,     // this and the next two round as bitsandbytes' operations do
   kAdEmaMix,    // Pagliardini et al. 2024
   kBnbRmsProp,  // neither centred nor with momentum
+  kGrokAdam,    // Adam of the gradient and its slow average
   kCustom,      // what Update::custom says
 };
 
@@ -38,21 +39,21 @@ struct Update {
   double decay = 1;             // factor on the parameter: decoupled weight decay (kAdam, kLion, kBnbAdam, kAdEmaMix)
   double l2 = 0;                // weight decay that is added to the gradient (not kLion)
   double beta1 = 0, beta2 = 0;  // kAdam, kLion, kBnbAdam, kAdEmaMix
-  double beta3 = 0;             // kAdEmaMix: of the slow average
+  double beta3 = 0;             // kAdEmaMix, kGrokAdam: of the slow average
   double eps = 0;               // not kSgd, kLion
-  double step_size = 0;         // kAdam, kBnbAdam: lr / (1 - beta1^t)
+  double step_size = 0;         // kAdam, kBnbAdam: lr / (1 - beta1^t); kGrokAdam: that of both corrections
   double correction1 = 1;       // kAdEmaMix: 1 - beta1^t
   double correction2 = 1;       // kBnbAdam, kAdEmaMix: sqrt(1 - beta2^t)
   double inv_sqrt_correction2 = 0;  // kAdam: 1 / sqrt(1 - beta2^t)
   double momentum = 0;              // kSgd, kRmsProp
   double dampening = 0;             // kSgd: 0 in the first step
-  double alpha = 0;                 // kRmsProp, kBnbRmsProp; kAdEmaMix: weight of the slow average
+  double alpha = 0;                 // kRmsProp, kBnbRmsProp; kAdEmaMix, kGrokAdam: weight of the slow average
   bool nesterov = false;            // kSgd
   CustomRule custom = nullptr;      // kCustom
 };
 // States: kAdam exp_avg, exp_avg_sq [, max_exp_avg_sq]; kSgd [momentum_buffer]; kLion exp_avg;
 // kRmsProp square_avg, [grad_avg], [momentum_buffer]; kAdagrad sum; kBnbAdam first, second moment; kAdEmaMix fast, slow
-// average, second moment; kBnbRmsProp second moment.
+// average, second moment; kBnbRmsProp second moment; kGrokAdam first, second moment, slow average.
 
 /// Vectorised for the processor it runs on; the result of an element doesn't depend on where the range begins.
 void update_range(const Update& update, std::int64_t n, float* p, const float* g, States<float> s);

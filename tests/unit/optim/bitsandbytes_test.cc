@@ -70,9 +70,9 @@ void set_gradient(const io::TensorSource& problem, int step, Shard& shard) {
 
 struct Recipe {
   std::string optimizer, args;
-  double lr = 1e-3, weight_decay = 0, beta2 = 0.999;
+  double lr = 1e-3, weight_decay = 0, beta2 = 0.999, eps = 1e-8;
   OptimizerOptions options() const {
-    return {.lr = lr, .weight_decay = weight_decay, .adam_beta2 = beta2, .optim_args = args};
+    return {.lr = lr, .weight_decay = weight_decay, .adam_beta2 = beta2, .adam_epsilon = eps, .optim_args = args};
   }
 };
 
@@ -193,6 +193,35 @@ const std::map<std::string, Recipe> kOthers = {
 TEST(Bitsandbytes, AdEmaMixAndRmsPropHaveItsStates) {
   const auto problem = open("bnb_problem"), expected = open("bnb_expected");
   for (const auto& [prefix, r] : kOthers) expect_upstream(run(r, *problem, 0, 8, 1), *expected, prefix, true);
+}
+
+/// Rules that need a sum over each parameter, which rounds otherwise in pieces.
+TEST(WholeParameters, StableAdamWAndGrokAdamWFollowTheirUpstreamOnAnyNumberOfRanks) {
+  const std::map<std::string, Recipe> recipes = {
+      {"stable_adamw.", {.optimizer = "stable_adamw", .args = "", .weight_decay = 0.01}},
+      {"stable_adamw_decoupled.",
+       {.optimizer = "stable_adamw",
+        .args = "decouple_lr=true,max_lr=0.01",
+        .weight_decay = 0.01,
+        .beta2 = 0.99,
+        .eps = 1e-6}},
+      {"grokadamw.", {.optimizer = "grokadamw", .args = "", .weight_decay = 0.01}},
+      {"grokadamw_unclipped.", {.optimizer = "grokadamw", .args = "gamma=0.3,lamb=1,gradient_clipping=0"}}};
+  const auto problem = open("bnb_problem"), expected = open("bnb_expected");
+  for (const auto& [prefix, r] : recipes)
+    for (const int world : {1, 2, 3}) {
+      const auto found = run(r, *problem, 0, 8, world);
+      std::size_t compared = 0;
+      for (const auto& [name, t] : found.parameters) {
+        const auto want = io::read_tensor(*expected, prefix + "param." + name);
+        EXPECT_LE((t - want).abs().max().item<float>(), 2e-6) << prefix << name << " on " << world;
+        ++compared;
+      }
+      for (const auto& [name, t] : found.states)
+        EXPECT_TRUE(at::allclose(t, io::read_tensor(*expected, prefix + "state." + name), 1e-5, 1e-7))
+            << prefix << name << " on " << world;
+      EXPECT_EQ(compared, kNames.size());
+    }
 }
 
 TEST(Bitsandbytes, AnyNumberOfRanksHasTheBitsOfOne) {
