@@ -44,6 +44,7 @@ constexpr OptimizerForm kForms[] = {
     {"rmsprop_bnb_32bit", 1},
     {"rmsprop_bnb_8bit", 1, StateForm::k8Bit},
     {"stable_adamw", 2},
+    {"lorafa", 2},
     {"grokadamw", 3},
 };
 

@@ -8,6 +8,7 @@
 #include "base/nearest.h"
 #include "optim/adafactor.h"
 #include "optim/bitsandbytes.h"
+#include "optim/lora_fa.h"
 #include "optim/optim_args.h"
 #include "optim/rules.h"
 #include "optim/whole_parameter.h"
@@ -184,6 +185,17 @@ Made make_bnb_rms_prop(Inputs& in) {
   return build_bnb<BnbRmsProp>(in, o);
 }
 
+/// create_lorafa_optimizer() passes a rate and a decay.
+Made make_lora_fa(Inputs& in) {
+  LoraFaOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
+  in.args.take("beta1", &o.beta1);
+  in.args.take("beta2", &o.beta2);
+  in.args.take("eps", &o.eps);
+  in.args.take("weight_decay", &o.weight_decay);
+  in.args.check_all_taken();
+  return std::make_unique<LoraFa>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
+}
+
 Made make_stable_adamw(Inputs& in) {
   StableAdamWOptions o;
   o.lr = in.options.lr;
@@ -240,6 +252,7 @@ const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers(
       {"rmsprop_bnb_8bit", make_bnb_rms_prop},
       {"rmsprop_bnb_32bit", make_bnb_rms_prop},
       {"stable_adamw", make_stable_adamw},
+      {"lorafa", make_lora_fa},
       {"grokadamw", make_grok_adamw},
   };
   return table;

@@ -45,7 +45,7 @@ at::Tensor DoraEmbedding::forward(const nn::Embedding& layer, const at::Tensor& 
   if (!squares_.defined() || layer.weight.requires_grad()) squares_ = nn::squared_norms(layer.weight, 0);
   const auto table = layer.weight.detach();
   const auto wa = at::mm(a.detach().to(table.scalar_type()), table).t();
-  return (sum * (magnitude / nn::adapted_norms(squares_, wa, a, b, scaling))).to(base.scalar_type());
+  return (sum * (magnitude / nn::adapted_norms(squares_, wa, a, b, scaling_))).to(base.scalar_type());
 }
 
 }  // namespace tessera::peft

@@ -29,7 +29,7 @@ at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
   return (base + update * scaling_).to(base.scalar_type());
 }
 
-LoraEmbedding::LoraEmbedding(const nn::Embedding& layer, const LoraShape& shape) : scaling(shape.scaling) {
+LoraEmbedding::LoraEmbedding(const nn::Embedding& layer, const LoraShape& shape) : scaling_(shape.scaling) {
   const auto num = layer.weight.size(0), dim = layer.weight.size(1);
   a = add_module("lora_embedding_A", "ParameterDict")
           .register_parameter("default", nn::make_parameter({shape.rank, num}, at::kFloat));
@@ -39,7 +39,7 @@ LoraEmbedding::LoraEmbedding(const nn::Embedding& layer, const LoraShape& shape)
 
 LoraEmbedding::Rows LoraEmbedding::rows(const nn::Embedding& layer, const at::Tensor& ids) const {
   const auto base = layer.rows(ids);
-  const auto update = at::linear(nn::lookup(a.t(), ids, {}, layer.padding_idx()), b) * scaling;
+  const auto update = at::linear(nn::lookup(a.t(), ids, {}, layer.padding_idx()), b) * scaling_;
   return {base, base + update};
 }
 

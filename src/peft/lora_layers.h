@@ -27,6 +27,7 @@ class LoraLinear : public nn::LinearAdapter {
                    std::make_shared<nn::Linear>(shape.rank, layer.out_features(), false)) {}
   std::string class_name() const override { return "lora.Linear"; }
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override;
+  double scaling() const { return scaling_; }
 
   const std::shared_ptr<nn::Linear> a, b;
 
@@ -46,6 +47,7 @@ class LoraEmbedding : public nn::EmbeddingAdapter {
   LoraEmbedding(const nn::Embedding& layer, const LoraShape& shape);
   std::string class_name() const override { return "lora.Embedding"; }
   at::Tensor forward(const nn::Embedding& layer, const at::Tensor& ids) override;
+  double scaling() const { return scaling_; }
 
   at::Tensor a, b;
 
@@ -55,7 +57,7 @@ class LoraEmbedding : public nn::EmbeddingAdapter {
     at::Tensor base, sum;
   };
   Rows rows(const nn::Embedding& layer, const at::Tensor& ids) const;
-  const double scaling;
+  const double scaling_;
 };
 
 }  // namespace tessera::peft

@@ -14,6 +14,7 @@
 #include "tensor/rng.h"
 #include "tessera/nn/init.h"
 #include "tessera/nn/packed_weight.h"
+#include "train/lora_fa_projections.h"
 
 namespace tessera::tasks {
 namespace {
@@ -84,6 +85,14 @@ void begin_missing_head(Assembled& a, const AssembleOptions& options, fsdp::Fsdp
   };
 }
 
+void freeze_lora_a(Assembled& a) {
+  train::freeze_lora_a(*a.model);
+  if (!a.adapters) return;
+  a.adapters->trainable = 0;
+  for (const auto& item : a.model->named_parameters())
+    if (item.value().requires_grad()) a.adapters->trainable += item.value().numel();
+}
+
 }  // namespace
 
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
@@ -111,6 +120,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   }
   pack_layers(a, options, fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
+  if (options.freeze_lora_a) freeze_lora_a(a);
   const nn::DenseElements elements(*a.model);
   for (const auto& item : a.model->named_parameters()) {
     a.parameters += elements.of(item.key(), item.value());

@@ -24,6 +24,7 @@ struct AssembleOptions {
   std::string attn_implementation = {};                     // models::BuildOptions
   std::optional<models::ClassifierHead> classifier = {};    // likewise; what the weights lack of it begins anew
   std::uint64_t seed = 42;
+  bool freeze_lora_a = false;                // LoRA-FA
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
   fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in
 };

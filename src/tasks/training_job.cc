@@ -9,6 +9,7 @@
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/random.h"
+#include "train/lora_fa_projections.h"
 
 namespace tessera::tasks {
 namespace {
@@ -113,6 +114,7 @@ void TrainingJob::assemble_model() {
   a.model_folder = folder_;
   a.adapter_folder = options_.adapter.adapter_name_or_path;
   a.method = new_adapter(options_.adapter, words_of(kind_).task_type, options_.model_name_or_path);
+  a.freeze_lora_a = arguments_.optim == train::kLoraFa;
   a.quantization = options_.quant.quantization();
   a.seed = static_cast<std::uint64_t>(arguments_.seed);
   a.fsdp = fsdp_options(settings);

@@ -13,6 +13,7 @@
 #include "tessera/optim/factory.h"
 #include "tessera/optim/schedule.h"
 #include "train/idle_arguments.h"
+#include "train/lora_fa_projections.h"
 
 namespace tessera::train {
 namespace {
@@ -54,8 +55,9 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.learning_rate, {"--learning_rate", "--lr"}, "peak learning rate", group);
   table.add(&a.weight_decay, {"--weight_decay"},
             a.decays_all ? "of all weights, biases and norms too" : "not applied to biases and norms", group);
-  const std::vector<std::string> others = {"sgd",     "adafactor",   "torch_adafactor",  "rmsprop",
-                                           "adagrad", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"};
+  const std::vector<std::string> others = {"sgd",       "adafactor",   "torch_adafactor",  "rmsprop",
+                                           "adagrad",   "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
+                                           "grokadamw", kLoraFa};
   std::vector<std::string> without_epsilon = {"lion_32bit", "paged_lion_32bit", "lion_8bit", "paged_lion_8bit"};
   without_epsilon.insert(without_epsilon.end(), others.begin(), others.end());
   table.add(&a.adam_beta1, {"--adam_beta1"}, "of AdamW and Lion", group).idle_with({"--optim", others});
@@ -238,7 +240,7 @@ std::set<std::string> embedding_tables(nn::HookedModule& modules) {
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
-                                                 const fsdp::FullyShardedDataParallel& model) {
+                                                 fsdp::FullyShardedDataParallel& model) {
   auto slices = fsdp::parameter_slices(model);
   const auto embeddings = embedding_tables(modules);
   for (auto& slice : slices) {
@@ -249,6 +251,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
   auto optimizer = optim::make_optimizer(arguments.optim, optimizer_options(arguments), model.parameters(),
                                          std::move(slices), model.shard_group());
   optimizer->keep_state_in(model.state_home());
+  set_projections(*optimizer, modules, model);
   return optimizer;
 }
 

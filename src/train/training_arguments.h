@@ -73,8 +73,9 @@ bool decays(const std::string& parameter, std::size_t dimensions);
 
 /// The optimizer that the arguments name, over this rank's slices. Biases and vectors (the weights of norms) are not
 /// decayed, and tables of embeddings keep 32 bits of state, as Trainer does it. `modules`: what was sharded.
+/// Collective.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
-                                                 const fsdp::FullyShardedDataParallel& model);
+                                                 fsdp::FullyShardedDataParallel& model);
 
 /// "...embed_tokens.weight": the tables of all nn::Embedding modules.
 std::set<std::string> embedding_tables(nn::HookedModule& modules);

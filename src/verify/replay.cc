@@ -1,5 +1,7 @@
 #include "verify/replay.h"
 
+#include "train/lora_fa_projections.h"
+
 namespace tessera::verify {
 namespace {
 
@@ -25,6 +27,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, cons
   auto optimizer =
       optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
   optimizer->keep_state_in(a.sharded->state_home());
+  train::set_projections(*optimizer, *a.model, *a.sharded);
   return optimizer;
 }
 

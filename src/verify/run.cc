@@ -21,6 +21,7 @@
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/schedule.h"
+#include "train/lora_fa_projections.h"
 #include "train/trainer.h"
 #include "verify/replay.h"
 #include "verify/verify.h"
@@ -96,6 +97,12 @@ void read_settings(Run& run, const json& settings) {
 
 /// ["loraplus", {"loraplus_lr_ratio": 8.0, ...}]: an optimizer of peft.optimizers.
 void read_peft_optimizer(Run& run, const json& optimizer) {
+  if (optimizer.at(0) == train::kLoraFa) {  // its rank and alpha are the adapter's
+    run.optimizer = train::kLoraFa;
+    run.options.weight_decay = optimizer.at(1).value("weight_decay", 0.0);
+    run.tolerances = {.first_losses = 1e-4, .last_loss = 1e-3, .norm = 1e-3, .weights = 1e-2};  // bf16 in each step
+    return;
+  }
   if (optimizer.at(0) != "loraplus")
     throw ConfigError(
         "expect.json: options.optimizer = " + optimizer.dump() + " is not known; this run is not replayed",
@@ -376,6 +383,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
                                         .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
                                         .quantization = run.quantization,
                                         .attn_implementation = kReferenceAttention,
+                                        .freeze_lora_a = run.optimizer == train::kLoraFa,
                                         .fsdp = fsdp},
                                        group);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
