@@ -103,7 +103,7 @@ void LoraFa::project() {
     const auto rank = projection_of(slice)->rank;
     for (auto i = r.begin; g && i < r.end; ++i) split[static_cast<std::int64_t>(r.slot) * widest_ + i % rank] = g[i];
   }
-  if (collective() && slots_ > 0) group_->all_reduce(rows, comm::ReduceOp::kSum)->wait();
+  if (collective() && slots_ > 0) group_->all_reduce(rows.view(-1), comm::ReduceOp::kSum)->wait();
   for (const auto& r : split_rows_) {
     const auto* p = projection_of(slices_[r.slice]);
     auto* g = gradients(slices_[r.slice]);

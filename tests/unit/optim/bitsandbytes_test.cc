@@ -155,7 +155,10 @@ void expect_upstream(const Result& found, const io::TensorSource& expected, cons
       const auto s = found.states.at(key.substr(6));
       ASSERT_EQ(s.sizes(), want.sizes()) << info.name;
       EXPECT_EQ(s.scalar_type(), want.scalar_type()) << info.name;
-      EXPECT_TRUE(at::equal(s, want)) << info.name << " differs in " << s.ne(want).sum().item<std::int64_t>();
+      // Codes are equal; a state in float that sees the parameter (weight decay in the gradient) has its last bit.
+      EXPECT_TRUE(s.is_floating_point() && key.find(".state") != std::string::npos ? at::allclose(s, want, 1e-6, 1e-12)
+                                                                                   : at::equal(s, want))
+          << info.name << " differs in " << s.ne(want).sum().item<std::int64_t>();
     }
   }
   std::size_t listed = 0;

@@ -44,7 +44,9 @@ TEST(Factory, EveryOptimizerScalesTheNextGradientsAlone) {
       if (factor != 1) second->scale_next_gradients(factor);
       second->step();
     }
-    EXPECT_TRUE(first->parameters()[0].detach().equal(second->parameters()[0].detach())) << name;
+    const auto a = first->parameters()[0].detach(), b = second->parameters()[0].detach();
+    // grokadamw clips by the norm, too: one product of both factors.
+    EXPECT_TRUE(name == "grokadamw" ? at::allclose(a, b, 1e-6, 1e-7) : at::equal(a, b)) << name;
   }
 }
 
