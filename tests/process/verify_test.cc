@@ -52,9 +52,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora", "J_peft/llama_fourierft",
                     "J_peft/llama_miss", "J_peft/llama_miss_bat", "J_peft/llama_hra", "J_peft/llama_oft",
                     "J_peft/llama_oft_exact", "J_peft/llama_boft", "J_peft/llama_boft_butterfly",
-                    "J_peft/llama_lora_gaussian", "J_peft/llama_loraplus", "J_peft/llama_lorafa", "C_quant/model_nf4",
-                    "C_quant/model_fp4", "C_quant/model_nf4_double_bf16", "C_quant/model_nf4_double_storage_bf16",
-                    "C_quant/qlora_fp32", "C_quant/qlora_bf16", "C_quant/qdora_fp32"));
+                    "J_peft/llama_lora_gaussian", "J_peft/llama_loraplus", "C_quant/model_nf4", "C_quant/model_fp4",
+                    "C_quant/model_nf4_double_bf16", "C_quant/model_nf4_double_storage_bf16", "C_quant/qlora_fp32",
+                    "C_quant/qlora_bf16", "C_quant/qdora_fp32"));
 
 TEST(Verify, EveryGatherFormGivesTheReference) {
   for (const char* form : {"copy", "shared", "mapped"}) {
