@@ -116,14 +116,13 @@ std::string parts_table(const std::vector<NamedJob>& jobs, const std::vector<Mod
       row.push_back(part == plan.parts.end() ? "" : size_text(part->bytes));
     }
   }
-  auto& program = rows.emplace_back(1, "the program itself");
-  auto& sum = rows.emplace_back(1, "together");
-  auto& phase = rows.emplace_back(1, "at its highest in");
+  std::vector<std::string> program = {"the program itself"}, sum = {"together"}, phase = {"at its highest in"};
   for (const auto& plan : plans) {
     program.push_back(size_text(kProgramBytes));
     sum.push_back(size_text(plan.total() + kProgramBytes));
     phase.emplace_back(plan.phase);
   }
+  rows.insert(rows.end(), {program, sum, phase});
   return framed_table("Where it goes", header, rows);
 }
 

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/nearest.h"
 #include "tessera/base/error.h"
 
@@ -40,12 +43,12 @@ constexpr OptimizerForm kForms[] = {
     {"paged_lion_8bit", 1, StateForm::k8Bit},
     {"ademamix_8bit", 3, StateForm::k8Bit},
     {"paged_ademamix_8bit", 3, StateForm::k8Bit},
-    {"rmsprop_bnb", 1},
-    {"rmsprop_bnb_32bit", 1},
-    {"rmsprop_bnb_8bit", 1, StateForm::k8Bit},
     {"stable_adamw", 2},
     {"lorafa", 2},
     {"grokadamw", 3},
+    {"rmsprop_bnb", 1},
+    {"rmsprop_bnb_32bit", 1},
+    {"rmsprop_bnb_8bit", 1, StateForm::k8Bit},
 };
 
 const OptimizerForm& form_of(const std::string& optim) {
@@ -65,6 +68,10 @@ bool is_embedding(const std::string& parameter) {
 }
 
 }  // namespace
+
+bool is_known_optimizer(const std::string& optim) {
+  return std::any_of(std::begin(kForms), std::end(kForms), [&](const auto& form) { return optim == form.name; });
+}
 
 std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& parameter,
                                    const std::vector<std::int64_t>& shape) {
