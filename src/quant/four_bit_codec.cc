@@ -5,9 +5,13 @@
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
 #include "quant/block_codes.h"
+#include "quant/four_bit_panels.h"
+#include "tensor/panel_codec.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
@@ -15,7 +19,33 @@ namespace {
 
 enum Field : std::size_t { kCodes, kAbsmax, kNestedAbsmax, kNestedOffset };
 
-class FourBitCodec final : public tensor::Codec {
+/// The scale of an element's block; equal bits to decode_dynamic() and an addition.
+class Scales {
+ public:
+  Scales(const FourBitSettings& s, const tensor::PackedMatrix& matrix)
+      : shift_(std::countr_zero(static_cast<std::uint64_t>(s.block))) {
+    if (!s.nested) {
+      absmax_ = matrix.fields[kAbsmax].const_data_ptr<float>();
+      return;
+    }
+    nested_shift_ = std::countr_zero(static_cast<std::uint64_t>(s.nested_block));
+    codes_ = matrix.fields[kAbsmax].const_data_ptr<std::uint8_t>();
+    absmax_ = matrix.fields[kNestedAbsmax].const_data_ptr<float>();
+    offset_ = *matrix.fields[kNestedOffset].const_data_ptr<float>();
+  }
+  float of(std::int64_t element) const {
+    const auto block = element >> shift_;
+    return codes_ == nullptr ? absmax_[block] : map_[codes_[block]] * absmax_[block >> nested_shift_] + offset_;
+  }
+
+ private:
+  int shift_, nested_shift_ = 0;
+  const float *map_ = dynamic_map(true).data(), *absmax_ = nullptr;
+  const std::uint8_t* codes_ = nullptr;
+  float offset_ = 0;
+};
+
+class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec {
  public:
   explicit FourBitCodec(const FourBitSettings& settings) : s_(settings) {}
 
@@ -66,7 +96,59 @@ class FourBitCodec final : public tensor::Codec {
     }
   }
 
+  bool decode_panel(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, tensor::PairsOf pairs,
+                    std::uint32_t* out) const override {
+    static_assert(kPanelWidth == tensor::kPanelStride);
+    if (!decodes_panels() || matrix.columns % kScaleRun != 0 || tile.column % kScaleRun != 0 ||
+        tile.columns % kScaleRun != 0)
+      return false;
+    const Scales scales(s_, matrix);
+    if (pairs == tensor::PairsOf::kColumns)
+      panel_of_columns(matrix, tile, scales, out);
+    else
+      panel_of_rows(matrix, tile, scales, out);
+    return true;
+  }
+
  private:
+  CodeTile codes_of(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile) const {
+    const auto* codes = matrix.fields[kCodes].const_data_ptr<std::uint8_t>();
+    return {four_bit_values(s_.type).data(), codes + (tile.row * matrix.columns + tile.column) / 2, matrix.columns / 2,
+            tile.rows, tile.columns};
+  }
+
+  void panel_of_columns(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, const Scales& scales,
+                        std::uint32_t* out) const {
+    constexpr std::int64_t kRuns = 16;  // at a time: their scales lie in the first cache
+    std::array<float, kRuns * kPanelWidth> found{};
+    for (std::int64_t begin = 0; begin < tile.columns;
+         begin += kRuns * kScaleRun, out += kRuns * kScaleRun / 2 * kPanelWidth) {
+      const tensor::MatrixTile part{tile.row, tile.rows, tile.column + begin,
+                                    std::min(kRuns * kScaleRun, tile.columns - begin)};
+      for (std::int64_t r = 0; r < part.rows; ++r) {
+        const auto first = (part.row + r) * matrix.columns + part.column;
+        for (std::int64_t k = 0; k < part.columns / kScaleRun; ++k)
+          found[static_cast<std::size_t>(k * kPanelWidth + r)] = scales.of(first + k * kScaleRun);
+      }
+      quant::panel_of_columns(codes_of(matrix, part), found.data(), out);
+    }
+  }
+
+  void panel_of_rows(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, const Scales& scales,
+                     std::uint32_t* out) const {
+    constexpr std::int64_t kRows = 64, kRuns = kPanelWidth / kScaleRun;
+    std::array<float, kRows * kRuns> found{};
+    for (std::int64_t begin = 0; begin < tile.rows; begin += kRows, out += kRows / 2 * kPanelWidth) {
+      const tensor::MatrixTile part{tile.row + begin, std::min(kRows, tile.rows - begin), tile.column, tile.columns};
+      for (std::int64_t r = 0; r < part.rows; ++r) {
+        const auto first = (part.row + r) * matrix.columns + part.column;
+        for (std::int64_t k = 0; k < part.columns / kScaleRun; ++k)
+          found[static_cast<std::size_t>(r * kRuns + k)] = scales.of(first + k * kScaleRun);
+      }
+      quant::panel_of_rows(codes_of(matrix, part), found.data(), out);
+    }
+  }
+
   /// absmax of blocks [first, first + count).
   const float* scales_of(const tensor::PackedMatrix& matrix, std::int64_t first, std::int64_t count,
                          std::vector<float>& memory) const {

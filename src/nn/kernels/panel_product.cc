@@ -12,13 +12,13 @@
 namespace tessera::nn::kernels {
 namespace {
 
-constexpr std::int64_t kVectors = 4, kPanel = kVectors * kFloats;  // columns that are packed together
-constexpr std::int64_t kTileRows = 6;        // 24 sums, 4 vectors of columns and a pair of rows: 29 of 32 registers
-constexpr std::int64_t kLeftPanel = 48;      // rows that are packed together: whole tiles, whole cache lines
-constexpr std::int64_t kDepth = 512;         // pairs of a panel: 128 KiB, in the second cache
-constexpr std::int64_t kBlockRows = 768;     // for which a panel is packed once
-constexpr std::int64_t kBlockColumns = 512;  // whose sums wait for the next kDepth pairs
-constexpr std::int64_t kLinePairs = 16;      // in a cache line
+constexpr std::int64_t kPanel = kPanelColumns;  // 4 vectors
+constexpr std::int64_t kTileRows = 6;           // 24 sums, 4 vectors of columns and a pair of rows: 29 of 32 registers
+constexpr std::int64_t kLeftPanel = 48;         // rows that are packed together: whole tiles, whole cache lines
+constexpr std::int64_t kDepth = 512;            // pairs of a panel: 128 KiB, in the second cache
+constexpr std::int64_t kBlockRows = 768;        // for which a panel is packed once
+constexpr std::int64_t kBlockColumns = 512;     // whose sums wait for the next kDepth pairs
+constexpr std::int64_t kLinePairs = 16;         // in a cache line
 
 constexpr std::int64_t rounded_up(std::int64_t n, std::int64_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -45,7 +45,8 @@ struct Depth {
   }
 };
 
-/// Fetches a rectangle of memory, some lines at a time: it falls to the second cache until it is packed.
+/// Fetches a rectangle of memory into the second cache, some lines at a time: the first one is full of what is
+/// multiplied.
 struct Ahead {
   const char* at = nullptr;
   std::int64_t rows = 0, lines = 0, stride = 0;
@@ -53,7 +54,7 @@ struct Ahead {
 
   void fetch(std::int64_t count) {
     for (; count > 0 && row < rows; --count) {
-      _mm_prefetch(at + row * stride + line * 64, _MM_HINT_T0);
+      _mm_prefetch(at + row * stride + line * 64, _MM_HINT_T1);
       if (++line == lines) line = 0, ++row;
     }
   }
@@ -138,11 +139,25 @@ void pack(const Bfloat16Matrix& b, const Range& inner, const Range& columns, std
     pack_transposed_pairs(x, b.column, columns.size(), inner.size(), out, kPanel);
 }
 
-Ahead ahead_of(const Bfloat16Matrix& b, const Range& inner, const Range& columns) {
+PanelPart part_of(const PanelProduct& p, const Range& inner, const Range& columns) {
+  return {inner.begin, inner.size(), p.first_column + columns.begin, columns.size()};
+}
+
+void pack_second(const PanelProduct& p, const Range& inner, const Range& columns, std::uint32_t* out) {
+  if (p.factor == nullptr) return pack(p.b, inner, columns, out);
+  p.factor->pack(part_of(p, inner, columns), out);
+}
+
+Ahead ahead_of(const PanelProduct& p, const Range& inner, const Range& columns) {
+  const auto lines = [](std::int64_t bytes) { return (bytes + 63) / 64; };
+  if (p.factor != nullptr) {
+    const auto memory = p.factor->memory(part_of(p, inner, columns));
+    return {static_cast<const char*>(memory.at), memory.rows, lines(memory.bytes), memory.stride};
+  }
+  const auto& b = p.b;
   const auto* at = reinterpret_cast<const char*>(b.at + inner.begin * b.row + columns.begin * b.column);
-  const auto lines = [](std::int64_t elements) { return (elements * 2 + 63) / 64; };
-  if (b.column == 1) return {at, inner.size(), lines(columns.size()), b.row * 2};
-  return {at, columns.size(), lines(inner.size()), b.column * 2};
+  if (b.column == 1) return {at, inner.size(), lines(columns.size() * 2), b.row * 2};
+  return {at, columns.size(), lines(inner.size() * 2), b.column * 2};
 }
 
 bool packs_left(const Bfloat16Matrix& a) {
@@ -211,7 +226,7 @@ class Multiplier {
 
   Tile packed(const Range& panel, const Range& inner) const {
     const bool last = inner.end == p_.inner;
-    pack(p_.b, inner, panel, panel_);
+    pack_second(p_, inner, panel, panel_);
     if (last && p_.rank > 0) pack(p_.v, {0, p_.rank}, panel, ranks_at());
     auto out = out_;
     out.at += panel.begin;
@@ -227,9 +242,9 @@ class Multiplier {
 
   /// What is packed next.
   Ahead after(const Range& panel, const Range& columns, const Range& inner) const {
-    if (panel.end < columns.end) return ahead_of(p_.b, inner, {panel.end, std::min(columns.end, panel.end + kPanel)});
+    if (panel.end < columns.end) return ahead_of(p_, inner, {panel.end, std::min(columns.end, panel.end + kPanel)});
     if (inner.end == p_.inner) return {};
-    return ahead_of(p_.b, {inner.end, std::min(p_.inner, inner.end + 2 * depth_.part)},
+    return ahead_of(p_, {inner.end, std::min(p_.inner, inner.end + 2 * depth_.part)},
                     {columns.begin, std::min(columns.end, columns.begin + kPanel)});
   }
 

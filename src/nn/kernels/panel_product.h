@@ -19,11 +19,36 @@ struct Bfloat16Matrix {
   std::int64_t row, column;
 };
 
+constexpr std::int64_t kPanelColumns = 64;
+
+/// Rows [row, row + rows) and columns [column, column + columns) of a second factor, at most kPanelColumns.
+struct PanelPart {
+  std::int64_t row, rows, column, columns;
+};
+
+/// A second factor [inner, columns] that is no matrix in memory: it makes its panels itself.
+class PanelFactor {
+ public:
+  virtual ~PanelFactor() = default;
+  /// Word (p, n) of [(rows + 1) / 2, kPanelColumns]: elements 2 p (in its low half) and 2 p + 1 of column n; a zero
+  /// after an odd last row, anything after the last column, up to a multiple of 16. Called by several threads.
+  virtual void pack(const PanelPart& part, std::uint32_t* out) const = 0;
+  /// What pack() will read: `rows` times `bytes`, `stride` bytes apart.
+  struct Memory {
+    const void* at;
+    std::int64_t rows, bytes, stride;
+  };
+  virtual Memory memory(const PanelPart& part) const = 0;
+};
+
 /// a [rows, inner] b [inner, columns] + u [rows, rank] v [rank, columns]; no second product where rank is 0. Where the
-/// elements of a row of a are beside each other, inner is even. u has such rows; rank is even.
+/// elements of a row of a are beside each other, inner is even. u has such rows; rank is even. b stands at b, or is the
+/// columns of `factor` from first_column on.
 struct PanelProduct {
   Bfloat16Matrix a, b, u, v;
   std::int64_t rows, columns, inner, rank;
+  const PanelFactor* factor = nullptr;
+  std::int64_t first_column = 0;
 };
 
 /// The first of `rows` rows, `stride` elements apart; takes alpha * product, or that is added.

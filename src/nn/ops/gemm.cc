@@ -13,6 +13,7 @@
 #include "nn/kernels/pair_products.h"
 #include "nn/kernels/panel_product.h"
 #include "nn/ops/onednn_matmul.h"
+#include "nn/ops/packed_panels.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -29,6 +30,16 @@ std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
   return kernels::Bfloat16Matrix{static_cast<const std::uint16_t*>(t.const_data_ptr()), t.stride(0), t.stride(1)};
 }
 
+/// Adds u v, where u is defined; nothing where a library should do it.
+std::optional<kernels::PanelProduct> with_addend(kernels::PanelProduct product, const at::Tensor& u,
+                                                 const at::Tensor& v) {
+  if (!u.defined()) return product;
+  const auto few = bfloat16_matrix(u), wide = bfloat16_matrix(v);
+  if (!few || !wide || few->column != 1 || u.size(1) % 2 != 0) return std::nullopt;
+  product.u = *few, product.v = *wide, product.rank = u.size(1);
+  return product;
+}
+
 /// a b, or a b + u v where u is defined; nothing where a library should do it.
 std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const at::Tensor& b,
                                                       const at::Tensor& u = {}, const at::Tensor& v = {}) {
@@ -37,14 +48,18 @@ std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const
   if (!pays || a.size(0) < kFewestRows) return std::nullopt;
   const auto left = bfloat16_matrix(a), right = bfloat16_matrix(b);
   if (!left || !right) return std::nullopt;
-  kernels::PanelProduct product{*left, *right, {}, {}, a.size(0), b.size(1), a.size(1), 0};
   const bool pairs_in_rows = left->column == 1 || right->column != 1;
-  if (pairs_in_rows && product.inner % 2 != 0) return std::nullopt;
-  if (!u.defined()) return product;
-  const auto few = bfloat16_matrix(u), wide = bfloat16_matrix(v);
-  if (!few || !wide || few->column != 1 || u.size(1) % 2 != 0) return std::nullopt;
-  product.u = *few, product.v = *wide, product.rank = u.size(1);
-  return product;
+  if (pairs_in_rows && a.size(1) % 2 != 0) return std::nullopt;
+  return with_addend({*left, *right, {}, {}, a.size(0), b.size(1), a.size(1), 0}, u, v);
+}
+
+/// The same with a packed second factor.
+std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const PackedPanels& b,
+                                                      const at::Tensor& u = {}, const at::Tensor& v = {}) {
+  if (!kernels::multiplies_in_panels() || a.size(0) < kFewestRows || !b.on_cpu()) return std::nullopt;
+  const auto left = bfloat16_matrix(a);
+  if (!left || a.size(1) % 2 != 0) return std::nullopt;
+  return with_addend({*left, {}, {}, {}, a.size(0), b.columns(), a.size(1), 0, &b, 0}, u, v);
 }
 
 /// Each thread takes some columns, or some rows.
@@ -59,7 +74,8 @@ void run(const kernels::PanelProduct& product, const at::Tensor& out, double alp
     const std::int64_t first = begin * unit, count = std::min(size, end * unit) - first;
     if (by_columns) {
       part.columns = count;
-      part.b.at += first * part.b.column;
+      if (part.factor == nullptr) part.b.at += first * part.b.column;
+      part.first_column += first;
       if (part.rank > 0) part.v.at += first * part.v.column;
     } else {
       part.rows = count;
@@ -82,6 +98,16 @@ at::Tensor whole_rows(const at::Tensor& a) {
 at::Tensor run(const kernels::PanelProduct& product, const at::TensorOptions& options) {
   auto out = at::empty({product.rows, product.columns}, options);
   run(product, out, 1.0, false);
+  return out;
+}
+
+/// out += u v, of perhaps another dtype.
+at::Tensor plus_product(at::Tensor out, const at::Tensor& u, const at::Tensor& v) {
+  if (out.scalar_type() == u.scalar_type()) {
+    gemm_add(out, u, v);
+  } else {
+    out.add_(gemm(u, v));
+  }
   return out;
 }
 
@@ -123,16 +149,13 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
 
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
   if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
-  auto out = gemm(a, b);
-  if (out.scalar_type() == u.scalar_type()) {
-    gemm_add(out, u, v);
-  } else {
-    out.add_(gemm(u, v));
-  }
-  return out;
+  return plus_product(gemm(a, b), u, v);
 }
 
 at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v) {
+  const PackedPanels panels(b.matrix, b.transposed ? tensor::PairsOf::kColumns : tensor::PairsOf::kRows);
+  if (const auto product = panel_product_of(a, panels, u, v)) return run(*product, a.options());
+  if (const auto product = panel_product_of(a, panels)) return plus_product(run(*product, a.options()), u, v);
   constexpr std::int64_t kPartBytes = 2 << 20, kFewestColumns = 128;
   const auto& matrix = b.matrix;
   const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;

@@ -22,8 +22,9 @@ struct PackedFactor {
   const tensor::PackedMatrix& matrix;
   bool transposed;
 };
-/// The same with a packed second factor; without the addend where u is undefined. Some columns of the result are made
-/// at a time: their part of the matrix is unpacked to a's dtype into memory that stays in the cache.
+/// The same with a packed second factor; without the addend where u is undefined. Panels of bfloat16 are made of the
+/// codes themselves (packed_panels.h). Else some columns of the result are made at a time: their part of the matrix is
+/// unpacked to a's dtype into memory that stays in the cache.
 at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v);
 
 /// x W^T + bias with autograd; x: [..., in], bias: [out] or undefined. Keeps x for backward only where the weight

@@ -1,0 +1,29 @@
+#pragma once
+// What a codec may offer beside tensor::Codec: panels of bfloat16 pairs straight from the codes, as products read them
+// (nn/kernels/panel_product.h).
+#include <cstdint>
+
+#include "tessera/tensor/codec.h"
+
+namespace tessera::tensor {
+
+/// Which two neighbours a word of a panel holds, the first in its low half.
+enum class PairsOf { kRows, kColumns };
+/// Words from one row of a panel to the next.
+constexpr std::int64_t kPanelStride = 64;
+
+class PanelCodec {
+ public:
+  virtual ~PanelCodec() = default;
+  /// The values of a part of the matrix M, rounded to bfloat16, for pairs p and places n, with i = tile.row and
+  /// k = tile.column:
+  ///   kColumns: out[64 p + n] holds M[i + n, k + 2 p] and M[i + n, k + 2 p + 1]; tile.rows <= 64;
+  ///   kRows:    out[64 p + n] holds M[i + 2 p, k + n] and M[i + 2 p + 1, k + n]; tile.columns <= 64.
+  /// The neighbour of an odd last row or column is a zero; places after the last one, up to a multiple of 16, take
+  /// anything. False, and nothing is written, where this processor or this tile has no fast way: then
+  /// Codec::decode() gives the values. Called by several threads at a time.
+  virtual bool decode_panel(const PackedMatrix& matrix, const MatrixTile& tile, PairsOf pairs,
+                            std::uint32_t* out) const = 0;
+};
+
+}  // namespace tessera::tensor
