@@ -36,11 +36,21 @@ def parse():
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--strategy", choices=["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"], default="FULL_SHARD")
     parser.add_argument("--activation_checkpointing", action="store_true")
+    parser.add_argument("--load_in_4bit", action="store_true", help="bitsandbytes: NF4, double quantisation, bf16 computation and storage")
+    parser.add_argument("--threads", type=int, help="of torch, where it is not OMP_NUM_THREADS")
     parser.add_argument("--out")
     return parser.parse_args()
 
 
 def load(args):
+    if args.load_in_4bit:
+        from transformers import BitsAndBytesConfig
+
+        config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                    bnb_4bit_compute_dtype=torch.bfloat16, bnb_4bit_quant_storage=torch.bfloat16)
+        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16, quantization_config=config, device_map="cpu")
+        model.config.use_cache = False
+        return model
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     model.config.use_cache = False
     return model
@@ -98,6 +108,8 @@ def shard(model, args):
 
 
 def train(args) -> None:
+    if args.threads:
+        torch.set_num_threads(args.threads)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     model = load(args)
