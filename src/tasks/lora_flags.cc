@@ -32,6 +32,7 @@ json settings(const LoraFlags& f) {
                {"prompt_tuning_init", f.prompt_tuning_init},
                {"prompt_tuning_init_text", f.prompt_tuning_init_text}};
   if (f.peft_type == "LORA") keys["bias"] = f.lora_bias;
+  if (f.peft_type != "LORA") keys.erase("r");  // --lora_r is LoRA's
   const auto& targets = f.target_modules.empty() && f.peft_type == "LORA" ? f.lora_target_modules : f.target_modules;
   if (!targets.empty()) keys["target_modules"] = names(targets);
   if (!f.feedforward_modules.empty()) keys["feedforward_modules"] = names(f.feedforward_modules);
