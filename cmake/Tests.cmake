@@ -29,13 +29,15 @@ foreach(room base formats tensor config families comm io text chat data optim nn
   tessera_tests(unit_${room} unit/${room} tessera_${room})
 endforeach()
 tessera_tests(kernels kernels tessera_nn)
-tessera_tests(golden golden tessera_verify)
+tessera_tests(golden golden tessera_worker)
 tessera_tests(process process tessera_worker)
 tessera_tests(cli cli tessera_worker)
-if(TARGET test_process)
-  set_tests_properties(process PROPERTIES COST 1000)  # starts first, for it takes longest
-endif()
-foreach(t process cli)  # these start the program itself
+foreach(t process golden)  # start first, for they take longest
+  if(TARGET test_${t})
+    set_tests_properties(${t} PROPERTIES COST 1000)
+  endif()
+endforeach()
+foreach(t process cli golden)  # these start the program itself
   if(TARGET test_${t})
     add_dependencies(test_${t} tessera)
   endif()

@@ -1,5 +1,7 @@
 // Family A of the goldens: logits, loss, hidden states and every gradient of one forward and backward.
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -13,6 +15,7 @@
 #include "base/file.h"
 #include "families/model_folder.h"
 #include "io/tensor_source.h"
+#include "models/classification_loss.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
@@ -157,6 +160,28 @@ void compare_router_loss(const std::string& folder, models::Model& model, models
   table.add("loss with the experts' balance", loss, text["with_router_aux_loss"]["loss"].get<double>(), tolerance);
 }
 
+/// expect.json may hold other losses of the same logits: of independent labels, and of numbers.
+void compare_label_losses(const std::string& folder, const at::Tensor& logits, const RowShare& rows,
+                          comm::Communicator& group, double tolerance, Comparison& table) {
+  using families::ProblemType;
+  const fs::path expect = fs::path(folder) / "expect.json";
+  if (!fs::exists(expect) || !logits.defined()) return;
+  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  for (const auto& [key, problem] : {std::pair{"multi_label", ProblemType::kMultiLabel},
+                                     std::pair{"regression_on_logits", ProblemType::kRegression}}) {
+    if (!text.contains(key)) continue;
+    const auto numbers = text[key]["labels"].get<std::vector<std::vector<float>>>();
+    std::vector<at::Tensor> labels;
+    for (const auto& row : numbers) labels.push_back(at::tensor(row));
+    const at::Tensor all = at::stack(labels);
+    const at::Tensor loss =
+        models::classification_loss(logits, all.slice(0, rows.begin, rows.end), {all.size(1), problem},
+                                    rows.copies * static_cast<double>(all.numel()));
+    table.add("loss " + std::string(key), train::sum_over_ranks(group, loss.item<double>()),
+              text[key]["loss"].get<double>(), tolerance);
+  }
+}
+
 /// The inputs, where they lie in a file of their own that expect.json names.
 std::shared_ptr<io::TensorSource> with_batch(const std::string& folder, std::shared_ptr<io::TensorSource> io) {
   const fs::path expect = fs::path(folder) / "expect.json";
@@ -215,14 +240,15 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
       const double loss = train::sum_over_ranks(*group, result.loss.item<double>());
       table.add("loss", loss, io::read_tensor(*io, "loss").item<double>(), logits_tolerance);
     }
+    const bool first_file = fs::path(file).filename() == "io.safetensors";
+    if (first_file) compare_label_losses(options.folder, result.logits.detach(), rows, *group, logits_tolerance, table);
     if (backward) {
       result.loss.backward();
       result = {};
       compare_gradients(table, *io, collect_gradients(*loaded.model, loaded.sharded.get()),
                         models::NamesInFiles(*loaded.model), options.grad_tolerance);
     }
-    if (fs::path(file).filename() == "io.safetensors")
-      compare_router_loss(options.folder, *loaded.model, in, *group, logits_tolerance, table);
+    if (first_file) compare_router_loss(options.folder, *loaded.model, in, *group, logits_tolerance, table);
     table.merge(*group);
     out << fmt::format("{} ({}, {} rank{}, {})\n", fs::path(file).filename().string(), loaded.config.model_type,
                        group->size(), group->size() == 1 ? "" : "s", options.sharded ? "sharded" : "unsharded");

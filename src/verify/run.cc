@@ -36,6 +36,9 @@ using nlohmann::json;
 struct Tolerances {
   double first_losses = 1e-5, last_loss = 1e-4, norm = 1e-4, weights = 2e-5;
 
+  /// AdamW's steps have the size of the learning rate, whatever the gradient's: so has what rounding makes of them.
+  double of_weights(double largest_step_sum) const { return weights * std::max(1.0, largest_step_sum / 1e-2); }
+
   double loss(std::int64_t step, std::int64_t steps) const {
     constexpr std::int64_t kFirst = 5;
     if (step < kFirst) return first_losses;
@@ -271,7 +274,7 @@ void compare_final(Comparison& table, const Run& run, const tasks::Assembled& a,
       table.fail("weights " + info.name, "is not among the trained parameters");
     } else {
       table.add_weights("weights " + info.name, it->second, io::read_tensor(*reference, info.name),
-                        run.tolerances.weights, limit, noise_of(noise, info.name));
+                        run.tolerances.of_weights(limit), limit, noise_of(noise, info.name));
     }
   }
   const fs::path optimizer_file = run.folder / "final_optimizer.safetensors";

@@ -23,7 +23,19 @@ namespace tessera::verify {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicator>, std::ostream&);
+
+/// What the reference stack also writes, by keys of its expect.json, and this program does not compare.
+void refuse_unverified(const std::string& folder, const json& expect) {
+  const auto has = [&](const char* key) { return expect.contains(key); };
+  std::string what;
+  if (has("combined") && has("adapters")) what = "adapters that were combined";
+  if (has("policy") || (has("cases") && has("model"))) what = "losses of preference training";
+  if (has("start") && has("log_history")) what = "runs of preference training";
+  if (has("status") && has("per_device_train_batch_size")) what = "prepared rows of preference training";
+  if (!what.empty()) throw ConfigError("'" + folder + "' holds " + what + ", which are not verified", "DIR");
+}
 
 /// What a folder holds decides, not its name.
 Verifier verifier_for(const std::string& folder) {
@@ -35,7 +47,8 @@ Verifier verifier_for(const std::string& folder) {
   const fs::path expect = fs::path(folder) / "expect.json";
   if (is_there(fs::path(folder) / "expect_model.safetensors")) return verify_checkpoint;
   if (!is_there(expect)) return verify_outputs;
-  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  const auto text = json::parse(read_file(expect.string()));
+  refuse_unverified(folder, text);
   if (text.contains("log_history")) return verify_trainer;
   if ((text.contains("base") || text.contains("parameter_dtypes")) && text.contains("settings")) return verify_run;
   if (text.contains("runs") && text.contains("wrapping")) return verify_fsdp;
@@ -44,8 +57,9 @@ Verifier verifier_for(const std::string& folder) {
   return verify_outputs;
 }
 
-/// What stands in expect.json and is not as expected names the file.
-bool compare(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
+}  // namespace
+
+bool verify_folder(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
   try {
     return verifier_for(options.folder)(options, std::move(group), out);
   } catch (const nlohmann::json::exception& e) {
@@ -53,8 +67,6 @@ bool compare(const VerifyOptions& options, std::shared_ptr<comm::Communicator> g
     throw DataError("'" + file + "': " + plain_reason(e), file);
   }
 }
-
-}  // namespace
 
 tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
   tasks::Assembled a;
@@ -106,7 +118,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   std::ostream& report = group->rank() == 0 ? out : quiet;
   const bool passed = [&] {
     try {
-      return compare(options, group, report);
+      return verify_folder(options, group, report);
     } catch (const nlohmann::json::exception& e) {  // nothing else that is read as JSON here comes without a name
       throw DataError(fmt::format("{}/expect.json: {}", options.folder, plain_reason(e)), options.folder);
     }

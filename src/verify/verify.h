@@ -28,6 +28,9 @@ struct VerifyOptions {
 /// Returns 0 when everything is within the tolerances, 1 otherwise.
 int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
 
+/// Collective. Compares a folder of any kind. DataError names what in expect.json is not as expected.
+bool verify_folder(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+
 /// Collective. Each compares one kind of folder; a title line and the table go to `out` (rank 0's).
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);

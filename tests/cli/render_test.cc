@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "support/goldens.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 
@@ -57,9 +58,9 @@ ordered_json row_of(const ordered_json& golden, const ordered_json& one) {
 
 TEST_F(Render, TextsSpansAndErrorsAreThoseOfTheReference) {
   int spans = 0, errors = 0;
-  for (const char* name : {"chatml", "deepseekv3", "gemma", "llama2", "llama3", "mistral", "phi3", "qwen2_5",
-                           "qwen2_5_training", "torture1", "zephyr"}) {
+  for (const auto& name : test::names_in(kChat, ".json")) {
     const auto golden = ordered_json::parse(read_file(kChat + name + ".json"));
+    if (!golden.contains("conversations")) continue;
     std::string rows;
     for (const auto& one : golden["cases"]) rows += row_of(golden, one).dump() + "\n";
     const auto done = with_template(golden["template"], rows);
@@ -68,7 +69,7 @@ TEST_F(Render, TextsSpansAndErrorsAreThoseOfTheReference) {
     ASSERT_EQ(answers.size(), golden["cases"].size()) << name;
     for (std::size_t i = 0; i < answers.size(); ++i) {
       const ordered_json& want = golden["cases"][i];
-      SCOPED_TRACE(std::string(name) + want["conversation"].dump() + want["kwargs"].dump());
+      SCOPED_TRACE(name + want["conversation"].dump() + want["kwargs"].dump());
       EXPECT_EQ(answers[i].contains("error"), want.contains("error")) << answers[i];
       if (want.contains("error")) {
         ++errors;

@@ -2,11 +2,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "io/tensor_source.h"
+#include "support/goldens.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/optim/factory.h"
@@ -17,13 +19,26 @@ namespace {
 
 using nlohmann::json;
 
-const std::vector<std::string> kNames = {"b", "emb", "w"};
-
 std::string data(const std::string& name) {
-  return std::string(TESSERA_TEST_DATA) + "/optim/" + name;
+  return (test::goldens("F_optim") / name).string();
 }
 json read_json(const std::string& name) {
-  return json::parse(std::ifstream(data(name)));
+  return test::read_golden(data(name));
+}
+bool there_is(const std::string& name) {
+  return std::filesystem::exists(data(name));
+}
+
+/// The parameters of the problem.
+const std::vector<std::string>& names() {
+  static const auto names = [] {
+    std::vector<std::string> names;
+    for (const auto& t : io::open_safetensors(data("problem.safetensors"))->tensors())
+      if (t.name.starts_with("init.")) names.push_back(t.name.substr(5));
+    std::sort(names.begin(), names.end());
+    return names;
+  }();
+  return names;
 }
 
 struct Case {
@@ -31,27 +46,62 @@ struct Case {
   OptimizerOptions options;
 };
 
+/// An upstream class: its name here, and the defaults of its arguments that are not those of make_optimizer().
+struct Class {
+  std::string optimizer;
+  json defaults;
+};
+
+const std::map<std::string, Class>& classes() {
+  static const std::map<std::string, Class> classes = {
+      {"torch.AdamW", {"adamw_torch", {{"lr", 1e-3}, {"weight_decay", 0.01}}}},
+      {"torch.Adam", {"adam", {{"lr", 1e-3}}}},
+      {"torch.SGD", {"sgd", {{"lr", 1e-3}}}},
+      {"torch.Adafactor", {"torch_adafactor", {{"lr", 1e-2}}}},
+      {"hf.Adafactor", {"adafactor", {{"lr", nullptr}, {"scale_parameter", true}, {"relative_step", true}}}},
+      {"bnb.Lion", {"lion_32bit", {{"lr", 1e-4}, {"betas", {0.9, 0.99}}}}},
+      {"bnb.AdamW", {"paged_adamw_32bit", {{"lr", 1e-3}, {"weight_decay", 0.01}}}},
+      {"torch.RMSprop", {"rmsprop", {{"lr", 1e-2}}}},
+      {"torch.Adagrad", {"adagrad", {{"lr", 1e-2}}}}};
+  return classes;
+}
+
 /// The upstream class and its arguments in the words of make_optimizer().
-Case translate(const std::string& golden, const json& entry) {
-  static const std::map<std::string, std::string> names = {
-      {"torch.AdamW", "adamw_torch"},         {"torch.Adam", "adam"},        {"torch.SGD", "sgd"},
-      {"torch.Adafactor", "torch_adafactor"}, {"hf.Adafactor", "adafactor"}, {"bnb.Lion", "lion_32bit"},
-      {"bnb.AdamW", "paged_adamw_32bit"},     {"torch.RMSprop", "rmsprop"},  {"torch.Adagrad", "adagrad"}};
-  Case c{names.at(entry["library"].get<std::string>() + "." + entry["class"].get<std::string>()), {}};
-  if (golden == "bnb_lion") c.options.adam_beta2 = 0.99;  // the class's own default
-  for (const auto& [key, value] : entry["kwargs"].items()) {
+Case translate(const json& entry) {
+  const Class& c = classes().at(entry["library"].get<std::string>() + "." + entry["class"].get<std::string>());
+  json arguments = c.defaults;
+  arguments.update(entry["kwargs"]);
+  Case out{c.optimizer, {}};
+  const auto add = [&](const std::string& key, const json& value) {
+    if (value.is_null()) return;
+    auto& args = out.options.optim_args;
+    args += (args.empty() ? "" : ",") + key + "=" + value.dump();
+  };
+  for (const auto& [key, value] : arguments.items()) {
     if (key == "lr") {
-      c.options.lr = value.is_null() ? 0 : value.get<double>();
-      continue;
+      out.options.lr = value.is_null() ? 0 : value.get<double>();
+    } else if (key == "betas") {
+      add("beta1", value[0]), add("beta2", value[1]);
+    } else if (key == "eps" && value.is_array()) {
+      add("eps1", value[0]), add("eps2", value[1]);
+    } else {
+      add(key, value);
     }
-    auto& args = c.options.optim_args;
-    args += args.empty() ? "" : ",";
-    if (key == "betas")
-      args += "beta1=" + value[0].dump() + ",beta2=" + value[1].dump();
-    else
-      args += key + "=" + value.dump();
   }
-  return c;
+  return out;
+}
+
+/// The optimizers of the set that upstream could run and that have a name here.
+std::map<std::string, json> optimizers() {
+  std::map<std::string, json> found;
+  if (!there_is("expect.json")) return found;
+  for (const auto& [golden, entry] : read_json("expect.json")["optimizers"].items()) {
+    if (entry.contains("error")) continue;
+    const auto name = entry["library"].get<std::string>() + "." + entry["class"].get<std::string>();
+    EXPECT_TRUE(classes().contains(name)) << "F_optim/" << golden << ": " << name << " is not known to this test";
+    if (classes().contains(name)) found[golden] = entry;
+  }
+  return found;
 }
 
 /// One flat tensor per rank: the three parameters one after the other, cut into `world` equal parts, as sharding does.
@@ -65,7 +115,7 @@ Flat flatten(const io::TensorSource& problem, int rank, int world) {
   Flat flat;
   std::vector<at::Tensor> parts;
   std::int64_t total = 0;
-  for (const auto& n : kNames) {
+  for (const auto& n : names()) {
     parts.push_back(io::read_tensor(problem, "init." + n));
     flat.slices.push_back({.name = n, .shape = parts.back().sizes().vec(), .offset = total});
     parts.back() = parts.back().view(-1);
@@ -88,20 +138,20 @@ Flat flatten(const io::TensorSource& problem, int rank, int world) {
   return flat;
 }
 
-std::string state_key(const std::string& golden, const std::string& state) {
-  if (golden == "bnb_lion") return "state1";
-  if (golden == "bnb_adamw") return state == "exp_avg" ? "state1" : "state2";
+std::string state_key(const json& entry, const std::string& state) {
+  if (entry["library"] == "bnb") return state == "exp_avg_sq" ? "state2" : "state1";
   return state;
 }
 
-void replay(const std::string& golden, const Case& c, std::shared_ptr<comm::Communicator> group) {
+void replay(const std::string& golden, const json& entry, std::shared_ptr<comm::Communicator> group) {
+  const Case c = translate(entry);
   const auto problem = io::open_safetensors(data("problem.safetensors"));
   const auto expected = io::open_safetensors(data(golden + ".safetensors"));
   auto flat = flatten(*problem, group->rank(), group->size());
   const auto optimizer = make_optimizer(c.optimizer, c.options, {flat.shard}, flat.slices, group);
   for (int step = 0; step < 20; ++step) {
     std::vector<at::Tensor> grads, wants;
-    for (const auto& n : kNames) {
+    for (const auto& n : names()) {
       grads.push_back(io::read_tensor(*problem, "grad" + std::to_string(step) + "." + n).view(-1));
       wants.push_back(io::read_tensor(*expected, "step" + std::to_string(step) + "." + n).view(-1));
     }
@@ -112,7 +162,7 @@ void replay(const std::string& golden, const Case& c, std::shared_ptr<comm::Comm
   }
   int states = 0;
   visit_full_state(*optimizer, *group, [&](const std::string& name, const std::string& state, const at::Tensor& t) {
-    const auto want = io::read_tensor(*expected, "state." + name + "." + state_key(golden, state));
+    const auto want = io::read_tensor(*expected, "state." + name + "." + state_key(entry, state));
     ASSERT_EQ(t.sizes(), want.sizes()) << golden << ' ' << state;
     EXPECT_TRUE(at::allclose(t, want, 1e-5, 1e-6)) << golden << ' ' << name << ' ' << state;
     ++states;
@@ -124,22 +174,19 @@ void replay(const std::string& golden, const Case& c, std::shared_ptr<comm::Comm
 }
 
 TEST(OptimizerGolden, EveryOptimizerOnOneRank) {
-  const auto expect = read_json("expect.json");
-  ASSERT_EQ(expect["optimizers"].size(), 19u);
-  for (const auto& [golden, entry] : expect["optimizers"].items())
-    replay(golden, translate(golden, entry), comm::make_solo());
+  for (const auto& [golden, entry] : optimizers()) replay(golden, entry, comm::make_solo());
 }
 
 TEST(OptimizerGolden, EveryOptimizerInPiecesOverTwoThreeAndFiveRanks) {
-  const auto expect = read_json("expect.json");
   for (int world : {2, 3, 5})
-    for (const auto& [golden, entry] : expect["optimizers"].items())
-      comm::run_threads(world, [&, g = golden, c = translate(golden, entry)](auto group) { replay(g, c, group); });
+    for (const auto& [golden, entry] : optimizers())
+      comm::run_threads(world, [&, g = golden, e = entry](auto group) { replay(g, e, group); });
 }
 
 TEST(ScheduleGolden, EverySchedule) {
+  if (!there_is("schedules.json")) return;
   const auto file = read_json("schedules.json");
-  ASSERT_EQ(file["schedules"].size(), 19u);
+  ASSERT_FALSE(file["schedules"].empty());
   for (const auto& s : file["schedules"]) {
     const std::string name = s["name"];
     const double lr = s["lr"];
@@ -149,7 +196,7 @@ TEST(ScheduleGolden, EverySchedule) {
     options.kwargs_json = kwargs.dump();
     const auto schedule = make_schedule(name, options);
     const auto values = s["values"].get<std::vector<double>>();
-    ASSERT_EQ(values.size(), 100u);
+    ASSERT_FALSE(values.empty());
     for (std::size_t i = 0; i < values.size(); ++i)
       EXPECT_NEAR(schedule->lr(static_cast<std::int64_t>(i)), values[i], 1e-9 * lr) << s["name"] << ' ' << i;
   }
@@ -158,13 +205,13 @@ TEST(ScheduleGolden, EverySchedule) {
 /// Three parameters whose gradients are given.
 struct Given : nn::Layer {
   Given() {
-    for (const auto& n : kNames) register_parameter(n, at::zeros_like(grads().at(n)));
+    for (const auto& n : names()) register_parameter(n, at::zeros_like(grads().at(n)));
   }
   static const std::map<std::string, at::Tensor>& grads() {
     static const auto map = [] {
       const auto problem = io::open_safetensors(data("problem.safetensors"));
       std::map<std::string, at::Tensor> m;
-      for (const auto& n : kNames) m[n] = io::read_tensor(*problem, "grad3." + n);
+      for (const auto& n : names()) m[n] = io::read_tensor(*problem, "grad3." + n);
       return m;
     }();
     return map;
@@ -179,10 +226,25 @@ struct Given : nn::Layer {
   }
 };
 
+/// expect.json does not say which parameter "first" belongs to: the one whose gradient is so where nothing was clipped.
+std::string first_parameter(const json& clips) {
+  for (const auto& [key, entry] : clips.items()) {
+    const auto first = at::tensor(entry["first"].get<std::vector<float>>());
+    for (const auto& [name, grad] : Given::grads()) {
+      const auto begin = grad.view(-1).narrow(0, 0, std::min(first.numel(), grad.numel()));
+      if (at::equal(begin, first)) return name;
+    }
+  }
+  throw std::runtime_error("clip_grad3: no gradient of the problem begins as one that was not clipped");
+}
+
 TEST(ClippingGolden, NormsAndClippedGradientsForEveryP) {
-  const auto expect = read_json("expect.json");
+  if (!there_is("expect.json")) return;
+  const auto clips = read_json("expect.json")["clip_grad3"];
+  ASSERT_FALSE(clips.empty());
+  const auto parameter = first_parameter(clips);
   for (int world : {1, 2, 3})
-    for (const auto& [key, entry] : expect["clip_grad3"].items()) {
+    for (const auto& [key, entry] : clips.items()) {
       const auto p = key.starts_with("norminf") ? INFINITY : std::stod(key.substr(4));
       const auto max = std::stod(key.substr(key.find("max") + 3));
       comm::run_threads(world, [&, &key = key, &entry = entry](auto group) {
@@ -192,7 +254,7 @@ TEST(ClippingGolden, NormsAndClippedGradientsForEveryP) {
         const auto norm = sharded->clip_grad_norm(max, p);
         EXPECT_NEAR(norm / entry["total_norm"].template get<double>(), 1, 1e-6) << key;
         sharded->visit_full_grads([&](const std::string& name, const at::Tensor& grad) {
-          if (name != "w") return;
+          if (name != parameter) return;
           const auto first = entry["first"].template get<std::vector<float>>();
           for (std::size_t i = 0; i < first.size(); ++i)
             EXPECT_NEAR(grad.view(-1)[static_cast<std::int64_t>(i)].template item<float>(), first[i],

@@ -1,0 +1,119 @@
+// Every folder of a set through `tessera verify`: on one process, and sharded over two, three and as many as the
+// reference had.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "io/tensor_source.h"
+#include "support/goldens.h"
+#include "support/program.h"
+#include "support/subprocess.h"
+
+namespace tessera {
+namespace {
+
+using test::Finished;
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// The families whose folders `tessera verify` knows.
+const std::vector<std::string> kFamilies = {"A_models", "B_train", "C_quant", "H_fsdp", "J_peft", "K_preference"};
+
+Finished verify(const std::string& folder, int ranks, const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> command = {TESSERA_BINARY};
+  if (ranks > 1) command.insert(command.end(), {"launch", "--cpu", "--num_processes", std::to_string(ranks)});
+  command.insert(command.end(), {"verify", folder});
+  command.insert(command.end(), flags.begin(), flags.end());
+  return test::run(command, {{"OMP_NUM_THREADS", "1"}});
+}
+
+/// A folder with expected values of its own, or the weights of the folder above in another form.
+bool is_verifiable(const fs::path& folder) {
+  for (const char* file : {"expect.json", "expect_model.safetensors"})
+    if (fs::exists(folder / file)) return true;
+  return fs::exists(folder / "config.json") && fs::exists(folder.parent_path() / "io.safetensors");
+}
+
+struct Folder {
+  std::string name, place;
+};
+
+void PrintTo(const Folder& folder, std::ostream* out) {
+  *out << folder.name;
+}
+
+std::vector<Folder> folders() {
+  std::vector<Folder> found;
+  for (const auto& family : kFamilies) {
+    const fs::path root = test::goldens(family);
+    if (!fs::is_directory(root)) continue;
+    // The runs of torch FSDP lie in the family's folder, tensors that other tests read in that of the codes.
+    if (family != "C_quant" && is_verifiable(root)) found.push_back({family, root.string()});
+    for (const auto& entry : fs::recursive_directory_iterator(root))
+      if (entry.is_directory() && is_verifiable(entry.path()))
+        found.push_back({family + "/" + fs::relative(entry.path(), root).string(), entry.path().string()});
+  }
+  std::sort(found.begin(), found.end(), [](const Folder& a, const Folder& b) { return a.name < b.name; });
+  return found;
+}
+
+/// One, two and three, and what the folder's runs were made with. Those of torch FSDP cannot be played by others.
+std::set<int> worlds(const fs::path& folder) {
+  const json expect = fs::exists(folder / "expect.json") ? test::read_golden(folder / "expect.json") : json::object();
+  std::set<int> worlds = {1, 2, 3};
+  if (expect.contains("wrapping")) {
+    worlds = {1};
+    for (const auto& world : expect.at("settings").at("worlds")) worlds.insert(world.get<int>());
+  }
+  const std::string prefix = "rank_mean_";
+  for (const auto& [key, value] : expect.items())
+    if (key.starts_with(prefix)) worlds.insert(std::stoi(key.substr(prefix.size())));
+  return worlds;
+}
+
+/// Why this program does not do what a folder holds; empty: it should. Anything else that it refuses is a failure.
+std::string known_reason(const Finished& r) {
+  static const std::vector<std::regex> reasons = {
+      std::regex("peft_type is '(PREFIX_TUNING|P_TUNING|ADALORA|LN_TUNING|TRAINABLE_TOKENS)', which is not supported"),
+      std::regex(
+          "'(lora_bias|alora_invocation_tokens|target_parameters|trainable_token_indices)' is not supported with "
+          "the value [^\n]*"),
+      std::regex("LoRA option 'init_lora_weights' is one of [^\n]*; found '(pissa|olora)[^\n]*"),
+      std::regex("8-bit weights \\(LLM.int8\\) are not read yet"),
+      std::regex("options.optimizer = [^\n]* is not known; this run is not replayed"),
+      std::regex("[^\n]*(adapters that were combined|preference training) [^\n]* not verified"),
+  };
+  std::smatch found;
+  if (r.exit_code == 2 || r.exit_code == 3)
+    for (const auto& reason : reasons)
+      if (std::regex_search(r.err, found, reason)) return found.str();
+  return "";
+}
+
+class FoldersGolden : public testing::TestWithParam<Folder> {};
+
+TEST_P(FoldersGolden, EqualTheReferenceOnOneTwoThreeAndItsOwnRanks) {
+  for (const int ranks : worlds(GetParam().place)) {
+    const Finished r = verify(GetParam().place, ranks);
+    if (const auto reason = known_reason(r); !reason.empty()) {
+      test::NotSupported::add(GetParam().name, reason);
+      return;
+    }
+    EXPECT_EQ(r.exit_code, 0) << ranks << " ranks\n" << r.out << r.err;
+    EXPECT_NE(r.out.find("verified"), std::string::npos) << r.out;
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FoldersGolden);
+INSTANTIATE_TEST_SUITE_P(Set, FoldersGolden, testing::ValuesIn(folders()),
+                         [](const auto& info) { return test::as_test_name(info.param.name); });
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// Parity with jinja2 3.1.6 in transformers 4.57's environment (tests/data/chat/SOURCES.md).
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "chat/jinja/json.h"
+#include "chat/jinja/repr.h"
+#include "chat/jinja/template.h"
+
+namespace tessera::chat {
+namespace {
+
+const std::string kFolder = std::string(TESSERA_TEST_DATA) + "/chat/";
+
+Value load(const std::string& name) {
+  return parse_json(read_file(kFolder + name));
+}
+
+Value get(const Value& object, const char* key) {
+  return get_item(object, Value(key));
+}
+
+// What there is not here, and says so: bytes, complex numbers, and the order of views of dictionaries as sets.
+bool is_refused(const std::string& message) {
+  return message.find("bytes") != std::string::npos || message == "complex numbers are not supported" ||
+         message.find("not supported between instances of 'dict_") != std::string::npos;
+}
+
+TEST(Jinja, OneLinersAreThoseOfJinja2) {
+  const Value groups = get(load("one_liners.json"), "groups");
+  ASSERT_GT(length(groups), 100);
+  for (const auto& group : iterate(groups)) {
+    SCOPED_TRACE(get(group, "name").text());
+    for (const auto& one : iterate(get(group, "cases"))) {
+      const std::string expression = get_item(one, std::int64_t{0}).text();
+      const Value expected = get_item(one, std::int64_t{1});
+      try {
+        const std::string text = Template("{{ " + expression + " }}").render({}).text;
+        EXPECT_TRUE(expected.is_text()) << expression << " should fail, and gives: " << text;
+        if (expected.is_text()) {
+          EXPECT_EQ(text, expected.text()) << expression;
+        }
+      } catch (const TemplateError& error) {
+        EXPECT_TRUE(expected.is_none() || is_refused(error.message))
+            << expression << " should give: " << to_text(expected) << "\nand fails: " << error.message;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::chat

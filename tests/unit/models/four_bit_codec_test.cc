@@ -1,0 +1,38 @@
+// Matrices of four-bit codes: each element by itself, and any part of a matrix.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "quant/four_bit_codec.h"
+
+namespace tessera::quant {
+namespace {
+
+TEST(FourBitCodec, EveryElementIsTheValueOfItsCodeTimesItsScale) {
+  at::manual_seed(4);
+  for (const auto type : {FourBitType::kNf4, FourBitType::kFp4}) {
+    const auto packed = tensor::pack(four_bit_codec({.type = type}), at::randn({37, 83}));
+    const auto values = tensor::unpack(packed, at::kFloat).view(-1);
+    const auto* codes = packed.fields[0].const_data_ptr<std::uint8_t>();
+    const auto* absmax = packed.fields[1].const_data_ptr<float>();
+    for (std::int64_t i = 0; i < values.numel(); ++i) {
+      const auto code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
+      const float expected = four_bit_values(type)[static_cast<std::size_t>(code)] * absmax[i / 64];
+      ASSERT_EQ(values.const_data_ptr<float>()[i], expected) << i;
+    }
+  }
+}
+
+TEST(FourBitCodec, AnyPartOfAMatrixHasItsValues) {
+  at::manual_seed(3);
+  for (const bool nested : {false, true}) {
+    const auto packed = tensor::pack(four_bit_codec({.block = 32, .nested = nested}), at::randn({40, 51}));
+    const auto whole = tensor::unpack(packed, at::kFloat);
+    for (const tensor::MatrixTile& tile :
+         {tensor::MatrixTile{0, 1, 0, 1}, {3, 7, 5, 33}, {39, 1, 50, 1}, {2, 38, 31, 2}})
+      EXPECT_TRUE(at::equal(tensor::unpack(packed, tile, at::kFloat),
+                            whole.narrow(0, tile.row, tile.rows).narrow(1, tile.column, tile.columns)));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::quant
