@@ -37,6 +37,9 @@ foreach(t process golden)  # start first, for they take longest
     set_tests_properties(${t} PROPERTIES COST 1000)
   endif()
 endforeach()
+if(TARGET test_golden)
+  set_tests_properties(golden PROPERTIES TIMEOUT 1800)  # TESSERA_GOLDENS may name a larger set
+endif()
 foreach(t process cli golden)  # these start the program itself
   if(TARGET test_${t})
     add_dependencies(test_${t} tessera)

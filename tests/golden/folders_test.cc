@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -95,6 +96,24 @@ std::string known_reason(const Finished& r) {
     for (const auto& reason : reasons)
       if (std::regex_search(r.err, found, reason)) return found.str();
   return "";
+}
+
+/// A set may lack families, but a folder that holds none of them is not a set.
+TEST(SetGolden, HoldsFamiliesThatAreNotEmpty) {
+  int families = 0;
+  for (const char* family : {"A_models", "B_train", "C_quant", "D_tokenizers", "E_chat", "F_optim", "G_sft", "H_fsdp",
+                             "I_wikihow", "J_peft", "K_preference"}) {
+    const fs::path root = test::goldens(family);
+    const bool there = fs::is_directory(root);
+    families += there;
+    if (there) {
+      EXPECT_FALSE(fs::is_empty(root)) << root;
+    } else {
+      EXPECT_FALSE(test::named_goldens().empty()) << root << ": the project's own copies have every family";
+      std::cout << "not in the set: " << family << "\n";
+    }
+  }
+  EXPECT_GT(families, 0) << "no family in '" << test::named_goldens() << "' (TESSERA_GOLDENS)";
 }
 
 class FoldersGolden : public testing::TestWithParam<Folder> {};
