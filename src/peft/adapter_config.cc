@@ -1,5 +1,7 @@
 #include "peft/adapter_config.h"
 
+#include <functional>
+
 #include "families/config_reader.h"
 #include "tessera/base/error.h"
 
@@ -20,10 +22,14 @@ void bind_all(ConfigKeys& keys, PeftMethod& method) {
   method.bind(keys);
 }
 
-}  // namespace
+/// What a key that is not used has.
+bool is_neutral(const json& value) {
+  return value.is_null() || value == json(false) || ((value.is_structured() || value.is_string()) && value.empty());
+}
 
-std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::string& origin,
-                                           std::vector<std::string>* notes) {
+using OnUnknown = std::function<void(const std::string& key, const json& value)>;
+
+std::unique_ptr<PeftMethod> read_keys(const json& document, const std::string& origin, const OnUnknown& on_unknown) {
   const families::ConfigReader in(document, origin);
   std::unique_ptr<PeftMethod> method;
   try {
@@ -34,12 +40,29 @@ std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::stri
   ConfigKeys keys(in);
   bind_all(keys, *method);
   for (const auto& [key, value] : document.items())
-    if (!in.asked_for(key) && notes) notes->push_back(origin + ": unknown key '" + key + "' is ignored");
+    if (!in.asked_for(key)) on_unknown(key, value);
   return method;
 }
 
+}  // namespace
+
+std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::string& origin,
+                                           std::vector<std::string>* notes) {
+  return read_keys(document, origin, [&](const std::string& key, const json&) {
+    if (notes) notes->push_back(origin + ": unknown key '" + key + "' is ignored");
+  });
+}
+
+// A key that this version does not know may be of a newer PEFT and change what is computed.
 std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes) {
-  return read_peft_keys(families::read_json(file), file, notes);
+  return read_keys(families::read_json(file), file, [&](const std::string& key, const json& value) {
+    if (!is_neutral(value)) {
+      throw ConfigError(file + ": unknown key '" + key + "' with the value " + value.dump() +
+                            " may change what the adapter computes; remove it if it does not",
+                        key);
+    }
+    if (notes) notes->push_back(file + ": unknown key '" + key + "' is ignored");
+  });
 }
 
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {

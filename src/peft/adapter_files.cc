@@ -7,6 +7,7 @@
 #include "models/names_in_files.h"
 #include "peft/slots.h"
 #include "peft/targets.h"
+#include "peft/within/in_place.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -92,13 +93,14 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const P
     const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
     const bool is_adapted = adapted.contains(module);
     const std::string base = method.prefix() + (is_adapted ? module + ".base_layer" + name.substr(dot) : name);
-    if (adapters.contains(name)) {
+    if (adapters.contains(name) || trains_in_place(method, name)) {
       for (auto& file_name : method.file_names(name)) entries.push_back({name, std::move(file_name)});
     } else if (is_saved(name, method)) {
       entries.push_back({name, method.prefix() + name});
     } else if (has_suffix(name, "bias") && (method.bias == "all" || (method.bias != "none" && is_adapted))) {
       entries.push_back({name, base});
-    } else if ((is_adapted && base_is_kept(module, method)) || contains(method.kept_embeddings, module)) {
+    } else if ((is_adapted && method.type() != "TRAINABLE_TOKENS" && base_is_kept(module, method)) ||
+               contains(method.kept_embeddings, module)) {
       entries.push_back({name, base});
     }
   }

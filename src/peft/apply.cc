@@ -8,6 +8,7 @@
 #include "base/grouped.h"
 #include "peft/merge.h"
 #include "peft/targets.h"
+#include "peft/within/in_place.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 #include "tessera/nn/packed_weight.h"
@@ -63,7 +64,7 @@ bool untie_if_needed(models::Model& model, const models::ModelConfig& family, co
   return wanted && model.untie_head();
 }
 
-void set_trainable(nn::HookedModule& model, const PeftConfig& config, const std::set<std::string>& adapters) {
+void set_trainable(nn::HookedModule& model, const PeftMethod& config, const std::set<std::string>& adapters) {
   if (config.bias.ends_with("_only")) {
     for (const auto& slot : adapted_slots(model))
       if (slot.bias().defined()) slot.bias().set_requires_grad(true);
@@ -71,7 +72,8 @@ void set_trainable(nn::HookedModule& model, const PeftConfig& config, const std:
   for (auto& item : model.named_parameters()) {
     if (adapters.contains(item.key())) continue;
     const bool bias = config.bias == "all" && has_suffix(item.key(), "bias");
-    if (bias || is_saved(item.key(), config)) item.value().set_requires_grad(true);
+    if (bias || is_saved(item.key(), config) || trains_in_place(config, item.key()))
+      item.value().set_requires_grad(true);
   }
 }
 
@@ -83,7 +85,8 @@ void count(const nn::HookedModule& model, const std::string& untied, AdapterRepo
     if (adapters.contains(item.key()) && !item.value().requires_grad()) continue;  // PEFT's buffers
     const auto numel = elements.of(item.key(), item.value());
     const std::int64_t copies =
-        (is_saved(item.key(), *report.method) ? 1 : 0) + (item.key() == untied + ".weight" ? 0 : 1);
+        (is_saved(item.key(), *report.method) || trains_in_place(*report.method, item.key()) ? 1 : 0) +
+        (item.key() == untied + ".weight" ? 0 : 1);
     report.total += copies * numel;
     if (item.value().requires_grad()) report.trainable += numel;
   }

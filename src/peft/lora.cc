@@ -1,8 +1,14 @@
 #include "peft/lora.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
 
 #include <cmath>
 
@@ -49,6 +55,20 @@ Draw draw_b(const Slot& slot, const std::string& how) {
   return [](const at::Tensor& b, tensor::RandomKey) { b.zero_(); };
 }
 
+const std::string kBiasOfB = "lora_B.default.bias";
+
+at::Tensor normal_matrix(std::int64_t rows, std::int64_t columns, tensor::RandomKey key) {
+  const auto out = at::empty({rows, columns}, at::TensorOptions().dtype(at::kFloat));
+  tensor::fill_normal(out, key, 0.0, 1.0);
+  return out;
+}
+
+/// Every second row, from `first` on, of an orthogonal [rank, rank] matrix.
+at::Tensor orthogonal_rows(std::int64_t rank, tensor::RandomKey key, std::int64_t first) {
+  const auto q = std::get<0>(at::linalg_qr(normal_matrix(rank, rank, key)));
+  return q.slice(0, first, std::nullopt, 2);
+}
+
 at::Tensor row_norms(const at::Tensor& sum) {
   return at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
 }
@@ -74,10 +94,10 @@ void Lora::bind(ConfigKeys& keys) {
   keys.pattern("rank_pattern", rank_pattern);
   keys.pattern("alpha_pattern", alpha_pattern);
   keys.flag_or_word("init_lora_weights", init_lora_weights);
-  keys.unsupported("lora_bias", false);
+  keys.flag("lora_bias", lora_bias);
+  keys.names("target_parameters", target_parameters);
   keys.unsupported("use_qalora", false);
-  for (const char* key :
-       {"layer_replication", "target_parameters", "alora_invocation_tokens", "trainable_token_indices", "use_bdlora"})
+  for (const char* key : {"layer_replication", "alora_invocation_tokens", "trainable_token_indices", "use_bdlora"})
     keys.unsupported(key, nullptr);
   for (const char* key : {"arrow_config", "corda_config", "eva_config", "kasa_config", "lora_ga_config",
                           "megatron_config", "monteclora_config", "velora_config"})
@@ -93,10 +113,17 @@ void Lora::check() const {
   if (r <= 0) refuse("r", "must be positive, found " + std::to_string(r));
   if (lora_dropout < 0 || lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
   if (bias != "none" && bias != "all" && bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
-  if (init_lora_weights != "true" && init_lora_weights != "false" && init_lora_weights != "gaussian") {
-    refuse("init_lora_weights", "is one of true, false, gaussian; found '" + init_lora_weights +
-                                    "' (initialisations that change the base weights are not supported)");
+  static const std::vector<std::string> kInits = {"true", "false", "gaussian", "orthogonal"};
+  if (std::find(kInits.begin(), kInits.end(), init_lora_weights) == kInits.end()) {
+    refuse("init_lora_weights", "is one of true, false, gaussian, orthogonal, pissa, olora; found '" +
+                                    init_lora_weights +
+                                    "' (what draws at random from the weights, or needs data, is not supported)");
   }
+  const bool plain_start = init_lora_weights == "true" || init_lora_weights == "false";
+  if (lora_bias && (use_dora || !plain_start))
+    refuse("lora_bias", "goes with init_lora_weights true or false and without use_dora");
+  if (!target_parameters.empty() && (lora_dropout > 0 || use_dora || lora_bias))
+    refuse("target_parameters", "goes without lora_dropout, use_dora and lora_bias, as in PEFT");
 }
 
 std::vector<std::string> Lora::default_targets(const models::ModelConfig& family) const {
@@ -113,13 +140,45 @@ double Lora::scaling_of(const std::string& module) const {
   return use_rslora ? alpha / std::sqrt(rank) : alpha / rank;
 }
 
+void Lora::resolve(const models::ModelConfig& family) {
+  if (target_modules.empty() && target_regex.empty() && !target_parameters.empty()) return;
+  LayerMethod::resolve(family);
+}
+
+std::vector<std::string> Lora::attach(models::Model& model, const models::ModelConfig& family) {
+  std::vector<std::string> names;
+  if (!target_modules.empty() || !target_regex.empty()) names = LayerMethod::attach(model, family);
+  for (const auto& wanted : target_parameters) {
+    bool any = false;
+    for (const auto& slot : slots(model)) {
+      if (!slot.linear || !has_suffix(slot.name + ".weight", wanted)) continue;
+      any = true;
+      if (slot.adapter()) continue;
+      attach_to(slot);
+      names.push_back(slot.name);
+    }
+    if (!any) {
+      refuse("target_parameters", "names '" + wanted +
+                                      "', which is no weight of a linear layer of this model; name ends such as "
+                                      "mlp.gate_proj.weight");
+    }
+  }
+  return names;
+}
+
 void Lora::attach_to(const Slot& slot) const {
+  if (!slot.linear && (lora_bias || init_lora_weights == "orthogonal")) {
+    refuse(lora_bias ? "lora_bias" : "init_lora_weights",
+           "is for linear layers with this value; leave the embedding '" + slot.name + "' out of target_modules");
+  }
   const auto rank = rank_of(slot.name);
   if (rank <= 0) {
     throw ConfigError("rank_pattern: the rank of '" + slot.name + "' must be positive, found " + std::to_string(rank),
                       "rank_pattern");
   }
-  const LoraShape shape{.rank = rank, .scaling = scaling_of(slot.name), .dropout = lora_dropout};
+  if (init_lora_weights == "orthogonal" && rank % 2 != 0)
+    refuse("init_lora_weights", "orthogonal needs an even rank, found " + std::to_string(rank));
+  const LoraShape shape{.rank = rank, .scaling = scaling_of(slot.name), .dropout = lora_dropout, .bias = lora_bias};
   if (slot.linear) {
     slot.linear->attach(use_dora ? std::make_shared<DoraLinear>(*slot.linear, shape)
                                  : std::make_shared<LoraLinear>(*slot.linear, shape));
@@ -133,9 +192,29 @@ std::map<std::string, Fill> Lora::first_values_of(const Slot& slot, std::uint64_
   const auto keyed = [seed](Draw draw, const std::string& name) {
     return [draw = std::move(draw), key = tensor::named_key(seed, name)](const at::Tensor& t) { draw(t, key); };
   };
-  return {{name_of_a(slot), keyed(draw_a(slot, init_lora_weights), slot.name + ".lora_A")},
-          {name_of_b(slot), keyed(draw_b(slot, init_lora_weights), slot.name + ".lora_B")},
-          {kMagnitude, [](const at::Tensor& t) { t.fill_(1); }}};  // until the weights are there
+  std::map<std::string, Fill> out = {
+      {name_of_a(slot), keyed(draw_a(slot, init_lora_weights), slot.name + ".lora_A")},
+      {name_of_b(slot), keyed(draw_b(slot, init_lora_weights), slot.name + ".lora_B")},
+      {kMagnitude, [](const at::Tensor& t) { t.fill_(1); }},  // until the weights are there
+      {kBiasOfB, [](const at::Tensor& t) { t.zero_(); }}};
+  if (init_lora_weights == "false") {
+    out[kBiasOfB] = keyed(
+        [rank = rank_of(slot.name)](const at::Tensor& t, tensor::RandomKey key) {
+          const double bound = 1.0 / std::sqrt(static_cast<double>(rank));
+          tensor::fill_uniform(t, key, -bound, bound);
+        },
+        slot.name + ".lora_B.bias");
+  }
+  if (init_lora_weights == "orthogonal") {
+    const auto key = tensor::named_key(seed, slot.name + ".lora_Q");
+    out[name_of_a(slot)] = [=, own = tensor::named_key(seed, slot.name + ".lora_A")](const at::Tensor& a) {
+      a.copy_(at::mm(normal_matrix(a.size(1), a.size(0) / 2, own), orthogonal_rows(a.size(0), key, 0)).t() / 10.0);
+    };
+    out[name_of_b(slot)] = [=, own = tensor::named_key(seed, slot.name + ".lora_B")](const at::Tensor& b) {
+      b.copy_(at::mm(normal_matrix(b.size(0), b.size(1) / 2, own), orthogonal_rows(b.size(1), key, 1)) / 10.0);
+    };
+  }
+  return out;
 }
 
 std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::uint64_t) const {
@@ -169,8 +248,16 @@ at::Tensor Lora::summed(const Slot& slot, const at::Tensor& weight, const at::Te
 
 at::Tensor Lora::merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
                         const Values& adapter) const {
-  if (leaf != "weight") return value;
   const at::NoGradGuard no_grad;
+  const auto bias_of_b = adapter.find(kBiasOfB);
+  if (bias_of_b != adapter.end() && !slot.bias().defined()) {
+    refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
+  }
+  if (leaf == "bias" && bias_of_b != adapter.end()) {
+    return (value.to(at::kFloat) + bias_of_b->second.detach().to(at::kFloat) * scaling_of(slot.name))
+        .to(value.scalar_type());
+  }
+  if (leaf != "weight") return value;
   auto sum = summed(slot, value, adapter.at(name_of_a(slot)), adapter.at(name_of_b(slot)));
   if (const auto m = adapter.find(kMagnitude); m != adapter.end())
     sum = sum * (m->second.detach().to(at::kFloat) / row_norms(sum)).unsqueeze(1);

@@ -13,13 +13,18 @@ class Lora final : public LayerMethod {
   bool use_dora = false;
   std::vector<std::pair<std::string, std::int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
+  bool lora_bias = false;                      // B has a bias
+  std::vector<std::string> target_parameters;  // ends of names of weights, beside target_modules
   /// true (Kaiming uniform A, zero B; embeddings: zero A, normal B) | gaussian (normal A, zero B) | false (both random)
+  /// | orthogonal (B A = 0)
   std::string init_lora_weights = "true";
 
   std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<Lora>(*this); }
   std::string type() const override { return "LORA"; }
   void bind(ConfigKeys& keys) override;
   void check() const override;
+  void resolve(const models::ModelConfig& family) override;
+  std::vector<std::string> attach(models::Model& model, const models::ModelConfig& family) override;
   std::vector<FromWeight> from_weights(const nn::HookedModule& model, std::uint64_t seed) const override;
   std::string file_name(const std::string& parameter) const override;
   /// W + scaling B A, with DoRA times magnitude / its norms.

@@ -1,5 +1,6 @@
 #include "peft/lora_layers.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
 
 #include "nn/ops/dropout_ops.h"
@@ -23,7 +24,11 @@ nn::LowRank LoraLinear::low_rank(const nn::Linear& layer) const {
 
 at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
   const auto low = low_rank(layer);
-  if (!a->hooked() && !b->hooked()) return nn::lora_linear(x, layer.handle(), layer.bias, low);
+  if (!a->hooked() && !b->hooked()) {
+    auto bias = layer.bias;
+    if (b->bias.defined()) bias = bias.defined() ? bias + b->bias * scaling_ : b->bias * scaling_;
+    return nn::lora_linear(x, layer.handle(), bias, low);
+  }
   const auto base = layer.product(x);
   const auto update = (*b)((*a)(nn::dropout(x.to(low.a.scalar_type()), low.dropout)));
   return (base + update * scaling_).to(base.scalar_type());

@@ -16,6 +16,7 @@ struct LoraShape {
   std::int64_t rank = 8;
   double scaling = 1.0;
   double dropout = 0.0;  // before A; ignored by an Embedding
+  bool bias = false;     // B has one; not in an Embedding
 };
 
 /// y = x W^T + b + scaling * B A dropout(x), one fused product. Parameters: "lora_A.default.weight" and
@@ -24,7 +25,7 @@ class LoraLinear : public nn::LinearAdapter {
  public:
   LoraLinear(const nn::Linear& layer, const LoraShape& shape)
       : LoraLinear(shape, std::make_shared<nn::Linear>(layer.in_features(), shape.rank, false),
-                   std::make_shared<nn::Linear>(shape.rank, layer.out_features(), false)) {}
+                   std::make_shared<nn::Linear>(shape.rank, layer.out_features(), shape.bias)) {}
   std::string class_name() const override { return "lora.Linear"; }
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override;
   double scaling() const { return scaling_; }

@@ -12,6 +12,8 @@
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
 #include "peft/prompt_tuning.h"
+#include "peft/within/ln_tuning.h"
+#include "peft/within/trainable_tokens.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -28,10 +30,20 @@ std::unique_ptr<PeftMethod> make() {
 }
 
 constexpr Row kMethods[] = {
-    {"LORA", make<Lora>},     {"IA3", make<Ia3>},           {"PROMPT_TUNING", make<PromptTuning>},
-    {"LOHA", make<LoHa>},     {"LOKR", make<LoKr>},         {"VERA", make<Vera>},
-    {"VBLORA", make<VbLora>}, {"RANDLORA", make<RandLora>}, {"FOURIERFT", make<FourierFt>},
-    {"MISS", make<Miss>},     {"HRA", make<Hra>},           {"OFT", make<Oft>},
+    {"LORA", make<Lora>},
+    {"IA3", make<Ia3>},
+    {"PROMPT_TUNING", make<PromptTuning>},
+    {"LN_TUNING", make<LnTuning>},
+    {"TRAINABLE_TOKENS", make<TrainableTokens>},
+    {"LOHA", make<LoHa>},
+    {"LOKR", make<LoKr>},
+    {"VERA", make<Vera>},
+    {"VBLORA", make<VbLora>},
+    {"RANDLORA", make<RandLora>},
+    {"FOURIERFT", make<FourierFt>},
+    {"MISS", make<Miss>},
+    {"HRA", make<Hra>},
+    {"OFT", make<Oft>},
     {"BOFT", make<Boft>},
 };
 

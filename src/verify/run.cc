@@ -189,15 +189,20 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
 
 /// What the reference's file of final values holds, by its names: the adapter, or every trained parameter.
 std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
-  std::map<std::string, std::string> names;
+  std::multimap<std::string, std::string> names;
   if (a.adapters) {
-    for (auto& entry : peft::adapter_entries(*a.model, *a.adapters->method)) names[entry.parameter] = entry.file_name;
+    for (auto& entry : peft::adapter_entries(*a.model, *a.adapters->method))
+      names.emplace(entry.parameter, entry.file_name);
   } else {
-    for (const auto& view : a.sharded->shards()) names[view.name] = view.name;
+    for (const auto& view : a.sharded->shards()) names.emplace(view.name, view.name);
   }
   std::map<std::string, at::Tensor> tensors;
-  a.sharded->visit_full([&](const std::string& name, const at::Tensor& t) { tensors[names.at(name)] = t.clone(); },
-                        [&](const std::string& name) { return names.contains(name); });
+  a.sharded->visit_full(
+      [&](const std::string& name, const at::Tensor& t) {
+        const auto copy = t.clone();
+        for (auto [at, end] = names.equal_range(name); at != end; ++at) tensors[at->second] = copy;
+      },
+      [&](const std::string& name) { return names.contains(name); });
   return tensors;
 }
 
@@ -208,7 +213,7 @@ std::string plain_name(std::string name) {
     name = name.substr(prefix.size());
     break;
   }
-  for (const std::string part : {".base_layer", ".modules_to_save.default"}) {
+  for (const std::string part : {".base_layer", ".modules_to_save.default", ".ln_tuning_layers.default"}) {
     if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
   }
   // One for all layers, listed below the first of them.

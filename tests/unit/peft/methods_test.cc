@@ -46,7 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
                                          "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
                                          "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat",
                                          "J_peft/llama_hra", "J_peft/llama_oft", "J_peft/llama_oft_exact",
-                                         "J_peft/llama_boft_butterfly"));
+                                         "J_peft/llama_boft_butterfly", "J_peft/llama_ln", "J_peft/bert_ln_cls",
+                                         "J_peft/llama_trainable_tokens", "J_peft/bert_lora_bias"));
 
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {
   try {

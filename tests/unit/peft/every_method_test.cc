@@ -1,0 +1,144 @@
+// What holds for every method: it begins without effect, merges into what it computes, and refuses what it cannot take.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "peft/adapter_files.h"
+#include "peft/merge.h"
+#include "support/compare.h"
+#include "support/temp_folder.h"
+#include "tessera/base/error.h"
+#include "unit/peft/with_adapter.h"
+
+namespace tessera::peft {
+namespace {
+
+using nlohmann::json;
+
+std::unique_ptr<PeftMethod> method_of(json keys, const std::string& type) {
+  keys["peft_type"] = type;
+  return read_peft_keys(keys, "the test");
+}
+
+at::Tensor outputs(models::Model& model) {
+  models::ModelInput in;
+  in.input_ids = (at::arange(14) * 5 % 29 + 3).view({2, 7});
+  const torch::NoGradGuard no_grad;
+  return model(in).logits;
+}
+
+at::Tensor base_outputs(const std::string& base) {
+  models::ModelConfig family;
+  const auto model = models::build_model(kFolder + base, &family);
+  models::load_weights(*model, *io::open_weights(kFolder + base));
+  model->eval();
+  return outputs(*model);
+}
+
+struct Case {
+  const char* type;
+  json keys;
+  const char* base = "base_llama";
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.type << " " << c.keys.dump() << " " << c.base;
+}
+
+class EveryMethod : public testing::TestWithParam<Case> {};
+
+TEST_P(EveryMethod, BeginsWithoutEffectAndMergesIntoWhatItComputes) {
+  const auto& [type, keys, base] = GetParam();
+  auto adapted = load(*method_of(keys, type), base);
+  initialise_from_weights(*adapted.model, *adapted.report.method, 7);
+  adapted.model->eval();
+  test::expect_close(outputs(*adapted.model), base_outputs(base), 1e-4, "at the start");
+  torch::manual_seed(4);
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : adapted.model->named_parameters())
+    if (item.value().requires_grad()) item.value().add_(torch::randn_like(item.value()) * 0.1);
+  const auto moved = outputs(*adapted.model);
+  EXPECT_GT((moved - base_outputs(base)).abs().max().item<double>(), 1e-4);
+  merge_adapters(*adapted.model, *adapted.report.method);
+  EXPECT_TRUE(nn::adapter_parameters(*adapted.model).empty());
+  test::expect_close(outputs(*adapted.model), moved, 1e-4, "merged");
+}
+
+const json kLayers = {{"target_modules", {"q_proj", "down_proj"}}};
+
+json with(json keys, const json& more = kLayers) {
+  keys.update(more);
+  return keys;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, EveryMethod,
+    testing::Values(Case{"LOHA", with({{"r", 3}})}, Case{"LOKR", with({{"r", 2}})},
+                    Case{"LOKR", with({{"r", 1}, {"decompose_both", true}, {"decompose_factor", 4}})},
+                    Case{"LOKR", with({{"r", 64}, {"init_weights", "lycoris"}})}, Case{"VERA", with({{"r", 7}})},
+                    Case{"VERA", {{"r", 7}}, "base_gpt2"}, Case{"RANDLORA", with({{"r", 7}})},
+                    Case{"RANDLORA", {{"r", 5}, {"sparse", true}}, "base_gpt2"},
+                    Case{"FOURIERFT", with({{"n_frequency", 30}, {"init_weights", true}})},
+                    Case{"MISS", with({{"r", 5}})}, Case{"MISS", with({{"r", 4}, {"init_weights", "bat"}})},
+                    Case{"MISS", with({{"r", 5}, {"init_weights", "mini"}, {"mini_r", 8}})},
+                    Case{"HRA", with({{"r", 4}})}, Case{"HRA", with({{"r", 6}})},
+                    Case{"OFT", with({{"oft_block_size", 5}})},
+                    Case{"OFT", with({{"oft_block_size", 4}, {"block_share", true}})},
+                    Case{"OFT", {{"oft_block_size", 8}, {"num_cayley_neumann_terms", 3}}, "base_gpt2"},
+                    Case{"BOFT", with({{"boft_block_num", 6}, {"boft_block_size", 0}})},
+                    Case{"BOFT", {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, "base_gpt2"},
+                    Case{"LORA", with({{"init_lora_weights", "orthogonal"}, {"r", 4}})},
+                    Case{"LORA", {{"lora_bias", true}}, "base_gpt2"},
+                    Case{"LORA", {{"target_parameters", {"mlp.up_proj.weight"}}}},
+                    Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8}}}}, Case{"LN_TUNING", json::object()},
+                    Case{"LN_TUNING", json::object(), "base_gpt2"}));
+
+class Refused : public testing::TestWithParam<Case> {};
+
+TEST_P(Refused, ByName) {
+  const auto& [type, keys, named] = GetParam();
+  try {
+    load(*method_of(keys, type), "base_gpt2");
+    FAIL() << "expected ConfigError";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find(named), std::string::npos) << e.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, Refused,
+                         testing::Values(Case{"LOHA", json::object(), "Conv1D"},
+                                         Case{"VERA", {{"target_modules", {"wte"}}}, "embedding"},
+                                         Case{"VBLORA", {{"vector_length", 7}}, "vector_length"},
+                                         Case{"FOURIERFT", {{"n_frequency", 1000000}}, "n_frequency"},
+                                         Case{"OFT", {{"r", 3}, {"oft_block_size", 3}}, "oft_block_size"},
+                                         Case{"OFT", {{"module_dropout", 0.5}}, "module_dropout"},
+                                         Case{"BOFT", {{"boft_block_size", 5}}, "boft_block_size"},
+                                         Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
+                                         Case{"TRAINABLE_TOKENS", {{"token_indices", {3}}}, "output head"},
+                                         Case{"LORA", {{"alora_invocation_tokens", {5}}}, "alora_invocation_tokens"},
+                                         Case{"LORA", {{"init_lora_weights", "eva"}}, "eva"},
+                                         Case{"LORA", {{"target_parameters", {"nothing.weight"}}}, "nothing.weight"},
+                                         Case{"ADALORA", json::object(), "ADALORA"}));
+
+TEST(TrainableTokens, RefuseTokensOutsideOfTheTable) {
+  EXPECT_THROW(load(*method_of(json::object(), "TRAINABLE_TOKENS"), "base_llama"), ConfigError);
+  EXPECT_THROW(load(*method_of({{"token_indices", {100000}}}, "TRAINABLE_TOKENS"), "base_llama"), ConfigError);
+  EXPECT_THROW(load(*method_of({{"token_indices", {3, 3}}}, "TRAINABLE_TOKENS"), "base_llama"), ConfigError);
+}
+
+TEST(UnknownKeys, AreRefusedInFilesUnlessTheyAreNotUsed) {
+  const test::TempFolder folder("unknown_keys");
+  const auto read = [&](const std::string& value) {
+    write_file_atomically(folder.path() + "/peft.json", R"({"peft_type": "LORA", "use_new_idea": )" + value + "}");
+    std::vector<std::string> notes;
+    read_peft_file(folder.path() + "/peft.json", &notes);
+    return notes.size();
+  };
+  for (const char* unused : {"false", "null", "{}", "[]"}) EXPECT_EQ(read(unused), 1u) << unused;
+  for (const char* used : {"true", "0.5", "\"yes\"", "[1]"}) EXPECT_THROW(read(used), ConfigError) << used;
+}
+
+}  // namespace
+}  // namespace tessera::peft
