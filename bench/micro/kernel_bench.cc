@@ -23,6 +23,7 @@
 #include "nn/ops/causal_attention.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/layer_norm.h"
 #include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/lookup.h"
 #include "nn/ops/lora_linear.h"
@@ -246,11 +247,23 @@ std::vector<Kernel> kernels() {
        {trained({kTokens, kDim}), trained({kDim})},
        [](const Tensors& i) { return nn::rms_norm(i[0], i[1], kEps); },
        norm_of_transformers},
+      {"LayerNorm",
+       {trained({kTokens, kDim}), trained({kDim}), trained({kDim})},
+       [](const Tensors& i) { return nn::layer_norm(i[0], i[1], i[2], kEps); },
+       [](const Tensors& i) { return at::layer_norm(i[0], {kDim}, i[1], i[2], kEps); }},
       rotary(),
       {"SwiGLU", trained_gate(), [](const Tensors& i) { return nn::gated(i[0], i[1], Activation::kSilu); },
        [](const Tensors& i) { return at::silu(i[0]) * i[1]; }},
       {"GeGLU (tanh)", trained_gate(), [](const Tensors& i) { return nn::gated(i[0], i[1], Activation::kGeluTanh); },
        [](const Tensors& i) { return at::gelu(i[0], "tanh") * i[1]; }},
+      {"GELU",
+       {trained({kTokens, kInner})},
+       [](const Tensors& i) { return nn::activate(i[0], Activation::kGelu); },
+       [](const Tensors& i) { return at::gelu(i[0]); }},
+      {"GELU (tanh)",
+       {trained({kTokens, kInner})},
+       [](const Tensors& i) { return nn::activate(i[0], Activation::kGeluTanh); },
+       [](const Tensors& i) { return at::gelu(i[0], "tanh"); }},
       {"ReLU and dropout",
        {trained({kTokens, kInner})},
        [](const Tensors& i) { return nn::relu_dropout(i[0], kDropout); },
@@ -269,6 +282,14 @@ std::vector<Kernel> kernels() {
        {trained({kTokens, kDim}), trained({kInner, kDim}, 0.02)},
        [](const Tensors& i) { return nn::affine(i[0], i[1], {}); },
        [](const Tensors& i) { return at::linear(i[0], i[1]); }},
+      {"linear with bias, all trained",
+       {trained({kTokens, kDim}), trained({kInner, kDim}, 0.02), trained({kInner})},
+       [](const Tensors& i) { return nn::affine(i[0], i[1], i[2]); },
+       [](const Tensors& i) { return at::linear(i[0], i[1], i[2]); }},
+      {"Conv1D (GPT-2), all trained",
+       {trained({kTokens, kDim}), trained({kDim, kInner}, 0.02), trained({kInner})},
+       [](const Tensors& i) { return nn::affine(i[0], i[1].t(), i[2]); },
+       [](const Tensors& i) { return at::addmm(i[2], i[0], i[1]); }},
       frozen_layers(),
       lora(0),
       lora(kDropout),

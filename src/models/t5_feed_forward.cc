@@ -1,9 +1,7 @@
-#include <ATen/ops/mul.h>
-
 #include "models/build_parts.h"
 #include "models/t5_layers.h"
+#include "nn/layers/activation.h"
 #include "nn/ops/dropout_ops.h"
-#include "nn/ops/remake.h"
 
 namespace tessera::models {
 
@@ -26,8 +24,7 @@ T5Dense::T5Dense(const families::T5Config& config, const families::Blueprint& pl
 at::Tensor T5Dense::forward_impl(at::Tensor x) {
   auto h = (*wi_)(x);
   if (!wi_1_ && activation_ == Activation::kRelu) return (*wo_)(nn::relu_dropout(h, dropout_->active_p()));
-  h = nn::activate(h, activation_);
-  if (wi_1_) h = nn::remakable({h, (*wi_1_)(x)}, [](const auto& halves) { return at::mul(halves[0], halves[1]); });
+  h = wi_1_ ? nn::gated(h, (*wi_1_)(x), activation_) : nn::activate(h, activation_);
   return (*wo_)((*dropout_)(h));
 }
 

@@ -16,7 +16,7 @@
 #include "nn/kernels/activation_kernels.h"
 #include "nn/ops/device.h"
 #include "nn/ops/dropout_ops.h"
-#include "nn/ops/remake.h"
+#include "nn/ops/recompute.h"
 #include "nn/ops/rows.h"
 
 namespace tessera::nn {
@@ -177,7 +177,7 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
 at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
   const bool rows = gate.dim() == 2 && gate.stride(1) == 1 && up.stride(1) == 1 && gate.dtype() == up.dtype();
   if (rows && fits_kernel(gate, activation)) return Gated::apply(gate, up, activation, at::GradMode::is_enabled());
-  return remakable({activate(gate, activation), up}, [](const auto& s) { return at::mul(s[0], s[1]); });
+  return recomputed_in_backward({activate(gate, activation), up}, [](const auto& s) { return at::mul(s[0], s[1]); });
 }
 
 }  // namespace tessera::nn

@@ -1,14 +1,17 @@
 // affine(): y = x W^T + b as one node.
 #include <ATen/ops/linear.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 #include <utility>
 
+#include "nn/kernels/panel_product.h"
 #include "nn/layers/saved_weight.h"
+#include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
-#include "nn/ops/remake.h"
+#include "nn/ops/recompute.h"
 #include "tensor/gradient_place.h"
 
 namespace tessera::nn {
@@ -26,28 +29,56 @@ at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& a, const 
   return {};
 }
 
+/// The parameter [in, out] that w [out, in] is the transpose of (GPT-2's Conv1D); undefined where w is none.
+at::Tensor transposed_parameter(const at::Tensor& w) {
+  if (!w.requires_grad() || !w.is_view()) return {};
+  const at::Tensor base(w._base());
+  const bool is_transpose = base.is_leaf() && base.dim() == 2 && base.is_contiguous() && base.size(0) == w.size(1) &&
+                            base.size(1) == w.size(0) && w.stride(0) == 1 && w.stride(1) == w.size(0) &&
+                            base.const_data_ptr() == w.const_data_ptr();
+  return is_transpose ? base : at::Tensor();
+}
+
+/// x W^T + bias. The bias is two more columns of x and rows of W^T where loops of our own then add it before they
+/// round.
+at::Tensor product_and_bias(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
+  constexpr std::int64_t kFewestRows = 32;  // that they multiply
+  if (x.size(0) < kFewestRows || x.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kBFloat16 ||
+      !kernels::multiplies_in_panels())
+    return weight.product(x).add_(bias);
+  const auto ones = at::zeros({x.size(0), 2}, x.options()), rows = at::zeros({2, bias.size(0)}, bias.options());
+  ones.select(1, 0).fill_(1);
+  rows[0].copy_(bias);
+  return weight.product(x, ones, rows);
+}
+
 class Affine : public torch::autograd::Function<Affine> {
  public:
+  /// tensor: the weight's, or the parameter that it is the transpose of, whose gradient is then made as it lies.
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& tensor,
-                            const std::optional<at::Tensor>& bias, const Weight& weight) {
+                            const std::optional<at::Tensor>& bias, const Weight& weight, bool transposed) {
     torch::autograd::variable_list saved{tensor};
     if (weight.trains()) keep_input(ctx, x, saved);
     ctx->save_for_backward(std::move(saved));
     save_weight(ctx, weight);
     ctx->saved_data["bias"] = bias.has_value();
-    auto y = weight.product(x);
-    return bias ? y.add_(*bias) : y;
+    ctx->saved_data["transposed"] = transposed;
+    return bias ? product_and_bias(x, weight, *bias) : weight.product(x);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
+    const bool transposed = ctx->saved_data["transposed"].toBool();
     at::Tensor gx, gw, gb;
-    if (ctx->needs_input_grad(0)) gx = saved_weight(ctx, saved[0]).transposed_product(g);
-    if (ctx->needs_input_grad(1)) gw = weight_gradient(saved[0], g.t(), kept_input(ctx, saved, 1, gx));
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = g.sum(0);
-    return {gx, gw, gb, at::Tensor()};
+    if (ctx->needs_input_grad(0)) gx = saved_weight(ctx, transposed ? saved[0].t() : saved[0]).transposed_product(g);
+    if (ctx->needs_input_grad(1)) {
+      const auto x = kept_input(ctx, saved, 1, gx);
+      gw = transposed ? weight_gradient(saved[0], x.t(), g) : weight_gradient(saved[0], g.t(), x);
+    }
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = column_sums(g);
+    return {gx, gw, gb, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -58,7 +89,8 @@ at::Tensor affine(const at::Tensor& x, const Weight& weight, const at::Tensor& b
     return at::linear(x, weight.dequantise(x.scalar_type()), bias);
   const auto rows = x.dim() == 2 ? x.contiguous() : x.reshape({-1, x.size(-1)});
   const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-  auto y = Affine::apply(rows, weight.tensor(), offset, weight);
+  const auto parameter = transposed_parameter(weight.tensor());
+  auto y = Affine::apply(rows, parameter.defined() ? parameter : weight.tensor(), offset, weight, parameter.defined());
   if (x.dim() == 2) return y;
   auto sizes = x.sizes().vec();
   sizes.back() = weight.out_features();

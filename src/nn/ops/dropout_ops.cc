@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "nn/composite/composite.h"
-#include "nn/ops/remake.h"
+#include "nn/ops/recompute.h"
 #include "nn/ops/rows.h"
 
 namespace tessera::nn {

@@ -10,7 +10,7 @@
 
 #include "nn/kernels/layer_norm_kernels.h"
 #include "nn/ops/device.h"
-#include "nn/ops/remake.h"
+#include "nn/ops/recompute.h"
 #include "nn/ops/rows.h"
 
 namespace tessera::nn {

@@ -1,4 +1,5 @@
 #include "nn/ops/lora_linear.h"
+#include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,7 +15,7 @@
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/low_rank.h"
-#include "nn/ops/remake.h"
+#include "nn/ops/recompute.h"
 
 namespace tessera::nn {
 namespace {
@@ -104,7 +105,7 @@ class LoraLinear : public torch::autograd::Function<LoraLinear> {
     const auto g = grads[0].contiguous();
     const auto [gx, gw, ga, gb] = backward_of_products(ctx, g, saved, 4);
     const bool wants_bias = ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(4);
-    return {gx, gw, ga, gb, wants_bias ? g.sum(0) : at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {gx, gw, ga, gb, wants_bias ? column_sums(g) : at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -137,7 +138,7 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
       gm = ((g * z).sum(0, false, at::kFloat) / norms)
                .to(static_cast<at::ScalarType>(ctx->saved_data["magnitude_dtype"].toInt()));
     }
-    const auto gb_out = wants_bias ? g.sum(0) : at::Tensor();
+    const auto gb_out = wants_bias ? column_sums(g) : at::Tensor();
     return {gx, gw, ga, gb, gm, at::Tensor(), gb_out, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

@@ -177,5 +177,46 @@ TEST(Weight, APackedOneMultipliesOnAnotherDevice) {
   EXPECT_TRUE(at::allclose(y.cpu(), expected));
 }
 
+TEST(Linear, AConv1DsGradientIsMadeAsItsWeightLies) {
+  at::manual_seed(3);
+  for (auto dtype : {at::kFloat, at::kBFloat16}) {
+    Linear conv(24, 40, true, dtype, WeightLayout::kInOut), plain(24, 40, true, dtype);
+    reset_parameters(conv, 1);
+    reset_parameters(plain, 1);
+    {
+      const at::NoGradGuard no_grad;
+      plain.weight.copy_(conv.weight.t());
+      plain.bias.copy_(conv.bias);
+    }
+    const auto x = at::randn({50, 24}).to(dtype), g = at::randn({50, 40}).to(dtype);
+    const auto a = x.clone().requires_grad_(), b = x.clone().requires_grad_();
+    const auto from_conv = conv(a), from_plain = plain(b);
+    from_conv.backward(g);
+    from_plain.backward(g);
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 1e-2;
+    EXPECT_TRUE(at::allclose(from_conv, from_plain, tolerance, tolerance));
+    EXPECT_TRUE(at::allclose(a.grad(), b.grad(), tolerance, tolerance));
+    EXPECT_TRUE(conv.weight.grad().is_contiguous());
+    EXPECT_TRUE(at::allclose(conv.weight.grad(), plain.weight.grad().t(), tolerance, tolerance));
+    EXPECT_TRUE(at::equal(conv.bias.grad(), plain.bias.grad()));
+  }
+}
+
+TEST(Linear, AddsItsBiasAndSumsItsGradientInFloat32) {
+  at::manual_seed(4);
+  for (std::int64_t rows : {1, 33, 3000}) {
+    Linear layer(24, 40, true, at::kBFloat16);
+    reset_parameters(layer, 1);
+    const auto x = at::randn({rows, 24}).to(at::kBFloat16), g = at::rand({rows, 40}).to(at::kBFloat16);
+    const auto y = layer(x);
+    y.backward(g);
+    const auto wide = [](const at::Tensor& t) { return t.detach().to(at::kDouble); };
+    const auto exact = at::matmul(wide(x), wide(layer.weight).t()) + wide(layer.bias);
+    EXPECT_LE((wide(y) - exact).abs().max().item<double>(), 0x1p-7 * exact.abs().max().item<double>());
+    const auto sums = wide(g).sum(0);
+    EXPECT_TRUE(at::allclose(wide(layer.bias.grad()), sums, 0x1p-8, 0)) << "one rounding";
+  }
+}
+
 }  // namespace
 }  // namespace tessera::nn

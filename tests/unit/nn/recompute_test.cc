@@ -1,5 +1,5 @@
 // Inputs that are computed again in backward: the same bits as inputs that are kept, and no memory of theirs.
-#include "nn/ops/remake.h"
+#include "nn/ops/recompute.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -23,13 +23,13 @@ namespace {
 using Producer = std::function<at::Tensor(const Inputs& leaves)>;
 using StorageWatch = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-struct RemakeCase {
+struct RecomputeCase {
   std::string name;
   Producer make;  // of leaves 0 and 1, [6, 37] each, and 2, [37]
   at::ScalarType dtype = at::kFloat;
 };
 
-void PrintTo(const RemakeCase& c, std::ostream* out) {
+void PrintTo(const RecomputeCase& c, std::ostream* out) {
   *out << c.name;
 }
 
@@ -69,7 +69,7 @@ at::Tensor consume_beside_another(const at::Tensor& y, const Inputs& leaves) {
 
 using Consumer = at::Tensor (*)(const at::Tensor&, const Inputs&);
 
-Inputs gradients(const RemakeCase& c, at::Tensor (*pass)(const at::Tensor&), Consumer consumer = consume) {
+Inputs gradients(const RecomputeCase& c, at::Tensor (*pass)(const at::Tensor&), Consumer consumer = consume) {
   auto leaves = leaves_of(c.dtype);
   const auto out = consumer(pass(c.make(leaves)), leaves);
   out.backward(torch::ones_like(out) * 0.1);
@@ -78,16 +78,16 @@ Inputs gradients(const RemakeCase& c, at::Tensor (*pass)(const at::Tensor&), Con
   return grads;
 }
 
-void expect_equal(const Inputs& kept, const Inputs& remade) {
+void expect_equal(const Inputs& kept, const Inputs& recomputed) {
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    ASSERT_EQ(kept[i].defined(), remade[i].defined()) << "tensor " << i;
+    ASSERT_EQ(kept[i].defined(), recomputed[i].defined()) << "tensor " << i;
     if (kept[i].defined()) {
-      EXPECT_TRUE(torch::equal(kept[i], remade[i])) << "tensor " << i;
+      EXPECT_TRUE(torch::equal(kept[i], recomputed[i])) << "tensor " << i;
     }
   }
 }
 
-std::vector<RemakeCase> producers() {
+std::vector<RecomputeCase> producers() {
   const auto gate = [](Activation a) { return [a](const Inputs& l) { return gated(l[0], l[1], a); }; };
   const auto plain = [](Activation a) { return [a](const Inputs& l) { return activate(l[0], a); }; };
   const Producer norm = [](const Inputs& l) { return rms_norm(l[0], l[2], 1e-5); };
@@ -116,14 +116,14 @@ std::vector<RemakeCase> producers() {
           {"ReluSquared", plain(Activation::kReluSquared)}};
 }
 
-class RemadeInput : public testing::TestWithParam<RemakeCase> {};
+class RecomputedInput : public testing::TestWithParam<RecomputeCase> {};
 
-TEST_P(RemadeInput, GivesTheBitsOfAKeptOne) {
+TEST_P(RecomputedInput, GivesTheBitsOfAKeptOne) {
   for (const auto consumer : {consume, consume_once, consume_adapted, consume_beside_another})
     expect_equal(gradients(GetParam(), copied, consumer), gradients(GetParam(), itself, consumer));
 }
 
-TEST_P(RemadeInput, LeavesNoMemoryBetweenForwardAndBackward) {
+TEST_P(RecomputedInput, LeavesNoMemoryBetweenForwardAndBackward) {
   const auto leaves = leaves_of(GetParam().dtype);
   auto y = GetParam().make(leaves);
   const StorageWatch watch(y.storage().getWeakStorageImpl());
@@ -134,7 +134,7 @@ TEST_P(RemadeInput, LeavesNoMemoryBetweenForwardAndBackward) {
   EXPECT_TRUE(leaves[3].grad().defined());
 }
 
-TEST_P(RemadeInput, ServesASecondBackward) {
+TEST_P(RecomputedInput, ServesASecondBackward) {
   const auto leaves = leaves_of(GetParam().dtype);
   const auto out = consume(GetParam().make(leaves), leaves).sum();
   const auto first = torch::autograd::grad({out}, {leaves[3], leaves[4]}, {}, /*retain_graph=*/true);
@@ -143,19 +143,19 @@ TEST_P(RemadeInput, ServesASecondBackward) {
   EXPECT_TRUE(torch::equal(first[1], again[1]));
 }
 
-INSTANTIATE_TEST_SUITE_P(Producers, RemadeInput, testing::ValuesIn(producers()),
+INSTANTIATE_TEST_SUITE_P(Producers, RecomputedInput, testing::ValuesIn(producers()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(RemadeInput, OfALayerNormIsTheSame) {
+TEST(RecomputedInput, OfALayerNormIsTheSame) {
   LayerNorm norm(37, 1e-5);
   reset_parameters(norm, 1);
-  const RemakeCase c{"LayerNorm", [&](const Inputs& l) { return norm(l[0]); }};
-  const auto kept = gradients(c, copied), remade = gradients(c, itself);
-  expect_equal(kept, remade);
+  const RecomputeCase c{"LayerNorm", [&](const Inputs& l) { return norm(l[0]); }};
+  const auto kept = gradients(c, copied), recomputed = gradients(c, itself);
+  expect_equal(kept, recomputed);
 }
 
 // Central differences in float32 of a smooth function: a few digits.
-TEST(RemadeInput, GradientsAreThoseOfFiniteDifferences) {
+TEST(RecomputedInput, GradientsAreThoseOfFiniteDifferences) {
   const auto leaves = leaves_of(at::kFloat);
   const auto f = [&] {
     const auto y = gated(rms_norm(leaves[0], leaves[2], 1e-5), leaves[1], Activation::kSilu);
@@ -177,7 +177,7 @@ TEST(RemadeInput, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
-TEST(RemadeInput, IsKeptWhereItWasWrittenToSince) {
+TEST(RecomputedInput, IsKeptWhereItWasWrittenToSince) {
   const auto leaves = leaves_of(at::kFloat);
   auto y = rms_norm(leaves[0], leaves[2], 1e-5);
   y.mul_(2);
@@ -185,7 +185,7 @@ TEST(RemadeInput, IsKeptWhereItWasWrittenToSince) {
   EXPECT_TRUE(torch::allclose(leaves[3].grad(), y.detach().sum(0).expand({8, 37})));
 }
 
-TEST(RemadeInput, IsKeptWhereItsSourceWasWrittenToSince) {
+TEST(RecomputedInput, IsKeptWhereItsSourceWasWrittenToSince) {
   const auto leaves = leaves_of(at::kFloat);
   const auto x = leaves[0].detach().clone();
   const auto y = rms_norm(x, leaves[2], 1e-5);
@@ -195,7 +195,7 @@ TEST(RemadeInput, IsKeptWhereItsSourceWasWrittenToSince) {
   EXPECT_TRUE(torch::allclose(torch::autograd::grad({out}, {leaves[3]})[0], value.sum(0).expand({8, 37})));
 }
 
-TEST(RemadeInput, IsMadeFromTheWeightOfTheForward) {
+TEST(RecomputedInput, IsMadeFromTheWeightOfTheForward) {
   const auto leaves = leaves_of(at::kFloat);
   const auto y = rms_norm(leaves[0], leaves[2], 1e-5);
   const auto value = y.detach().clone();
@@ -204,19 +204,19 @@ TEST(RemadeInput, IsMadeFromTheWeightOfTheForward) {
   EXPECT_TRUE(torch::allclose(torch::autograd::grad({out}, {leaves[3]})[0], value.sum(0).expand({8, 37})));
 }
 
-TEST(RemadeInput, KeepsItsLeadingSizes) {
+TEST(RecomputedInput, KeepsItsLeadingSizes) {
   const auto leaves = leaves_of(at::kFloat);
   const auto x = leaves[0].detach().view({2, 3, 37}).requires_grad_();
   const auto run = [&](bool kept) {
     const auto y = rms_norm(x, leaves[2], 1e-5);
     return torch::autograd::grad({affine(kept ? y.clone() : y, leaves[3], {}).square().sum()}, {x, leaves[3]});
   };
-  const auto kept = run(true), remade = run(false);
-  EXPECT_TRUE(torch::equal(kept[0], remade[0]));
-  EXPECT_TRUE(torch::equal(kept[1], remade[1]));
+  const auto kept = run(true), recomputed = run(false);
+  EXPECT_TRUE(torch::equal(kept[0], recomputed[0]));
+  EXPECT_TRUE(torch::equal(kept[1], recomputed[1]));
 }
 
-TEST(RemadeInput, WorksInsideACheckpoint) {
+TEST(RecomputedInput, WorksInsideACheckpoint) {
   const auto run = [](bool checkpointed) {
     const auto leaves = leaves_of(at::kFloat);
     const Recomputable block = [&](std::vector<at::Tensor> in) {

@@ -1,4 +1,4 @@
-#include "nn/ops/remake.h"
+#include "nn/ops/recompute.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/custom_class.h>
@@ -14,14 +14,15 @@ using torch::autograd::variable_list;
 
 /// What the nodes that share an input share. It holds no source: those are saved variables, which autograd lets go.
 struct Recipe : torch::CustomClassHolder {
-  Recipe(Remake make, RemakeAhead ahead) : make(std::move(make)), ahead(std::move(ahead)) {}
-  Remake make;
-  RemakeAhead ahead;
+  Recipe(Recompute compute, RecomputeWithGradients with_gradients)
+      : compute(std::move(compute)), with_gradients(std::move(with_gradients)) {}
+  Recompute compute;
+  RecomputeWithGradients with_gradients;
   at::Tensor made;  // between the first and the last of the users' backwards
   int users = 0, served = 0;
 };
 
-/// A storage's memory, and how to make again what is in it.
+/// A storage's memory, and how to compute again what is in it.
 struct StorageWithRecipe {
   at::DataPtr memory;
   c10::intrusive_ptr<Recipe> recipe;
@@ -44,10 +45,11 @@ const StorageWithRecipe* recipe_of(const at::Tensor& x) {
 
 }  // namespace
 
-void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Remake make, RemakeAhead ahead) {
+void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Recompute compute,
+                RecomputeWithGradients with_gradients) {
   if (y.numel() == 0 || !y.is_cpu() || y.is_inference()) return;
   auto held = std::make_unique<StorageWithRecipe>();
-  held->recipe = c10::make_intrusive<Recipe>(std::move(make), std::move(ahead));
+  held->recipe = c10::make_intrusive<Recipe>(std::move(compute), std::move(with_gradients));
   for (auto& s : sources) {
     held->versions.push_back(s._version());
     held->sources.push_back(s.detach());
@@ -64,13 +66,14 @@ void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Remake mak
 void extend_recipe(const at::Tensor& y, const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> then) {
   const auto* held = recipe_of(x);
   if (!held) return;
-  set_recipe(y, held->sources,
-             [make = held->recipe->make, then = std::move(then)](const auto& sources) { return then(make(sources)); });
+  set_recipe(y, held->sources, [compute = held->recipe->compute, then = std::move(then)](const auto& sources) {
+    return then(compute(sources));
+  });
 }
 
-at::Tensor remakable(std::vector<at::Tensor> sources, Remake make) {
-  const auto y = make(sources);
-  if (at::GradMode::is_enabled()) set_recipe(y, std::move(sources), std::move(make));
+at::Tensor recomputed_in_backward(std::vector<at::Tensor> sources, Recompute compute) {
+  const auto y = compute(sources);
+  if (at::GradMode::is_enabled()) set_recipe(y, std::move(sources), std::move(compute));
   return y;
 }
 
@@ -91,8 +94,8 @@ at::Tensor kept_input(AutogradContext* context, const variable_list& saved, std:
   if (!recipe.made.defined()) {
     const at::NoGradGuard no_grad;
     const std::vector<at::Tensor> sources(saved.begin() + static_cast<std::ptrdiff_t>(begin), saved.end());
-    const bool ahead = recipe.ahead && recipe.users == 1 && gradient.defined();
-    recipe.made = ahead ? recipe.ahead(sources, gradient) : recipe.make(sources);
+    const bool gradients_too = recipe.with_gradients && recipe.users == 1 && gradient.defined();
+    recipe.made = gradients_too ? recipe.with_gradients(sources, gradient) : recipe.compute(sources);
   }
   const auto x = recipe.made.view(context->saved_data["sizes"].toIntVector());
   if (++recipe.served == recipe.users) {

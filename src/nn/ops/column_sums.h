@@ -1,0 +1,35 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include "nn/kernels/layer_norm_kernels.h"
+#include "nn/ops/rows.h"
+
+namespace tessera::nn {
+
+/// The sum over the rows of g [N, n], contiguous: a bias's gradient. Summed in float32, rounded once.
+inline at::Tensor column_sums(const at::Tensor& g) {
+  const auto dtype = g.scalar_type();
+  const std::int64_t rows = g.size(0), n = g.size(1);
+  if ((dtype != at::kFloat && dtype != at::kBFloat16) || n == 0) return g.sum(0);
+  const std::int64_t fewest = std::max<std::int64_t>(1, kGrain / n);
+  const std::int64_t parts = std::clamp<std::int64_t>(rows / fewest, 1, at::get_num_threads());
+  const auto sums = at::zeros({parts, n}, g.options().dtype(at::kFloat));
+  const auto add = [&](const auto* from, std::int64_t part) {
+    const std::int64_t share = (rows + parts - 1) / parts;
+    for (std::int64_t r = part * share; r < std::min(rows, (part + 1) * share); ++r)
+      kernels::add_row(from + r * n, sums.mutable_data_ptr<float>() + part * n, n);
+  };
+  at::parallel_for(0, parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      if (dtype == at::kFloat)
+        add(g.const_data_ptr<float>(), part);
+      else
+        add(static_cast<const std::uint16_t*>(g.const_data_ptr()), part);
+    }
+  });
+  return (parts == 1 ? sums[0] : sums.sum(0)).to(dtype);
+}
+
+}  // namespace tessera::nn
