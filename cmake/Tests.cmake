@@ -47,19 +47,21 @@ foreach(t process cli golden)  # these start the program itself
 endforeach()
 
 # The same at every level of instructions that a user's processor may have (base/cpu_level.h).
-function(tessera_tests_at_levels name program)
-  if(NOT TARGET ${program} OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
+function(tessera_tests_at_levels name)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
     return()
   endif()
   foreach(level plain avx2 avx512 avx512_bf16 amx)
-    add_test(NAME ${name}_${level}
-      COMMAND "${PROJECT_SOURCE_DIR}/tests/kernels/at_level.sh" ${level} $<TARGET_FILE:${program}> ${ARGN})
+    add_test(NAME ${name}_${level} COMMAND "${PROJECT_SOURCE_DIR}/tests/kernels/at_level.sh" ${level} ${ARGN})
     set_tests_properties(${name}_${level} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77
       ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE")
   endforeach()
 endfunction()
-tessera_tests_at_levels(kernels test_kernels)
-tessera_tests_at_levels(unit_nn test_unit_nn)
+tessera_tests_at_levels(kernels $<TARGET_FILE:test_kernels>)
+tessera_tests_at_levels(unit_nn $<TARGET_FILE:test_unit_nn>)
+# Through the whole program: outputs and gradients of the reference stack, and a training run.
+tessera_tests_at_levels(verify "${PROJECT_SOURCE_DIR}/tests/kernels/verify_folders.sh" $<TARGET_FILE:tessera>
+  "${PROJECT_SOURCE_DIR}/tests/data/goldens" A_models/gpt2 A_models/bert_mlm A_models/gemma2 A_models/t5_v1_1 B_train/llama_dora)
 
 # Instructions of a step, counted by valgrind (skipped without it) and held against recorded numbers. They are those of the
 # optimised build.
