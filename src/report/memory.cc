@@ -1,26 +1,36 @@
 #include "report/memory.h"
 
+#include <cstdlib>
 #include <fstream>
+#include <map>
 #include <string>
 
 namespace tessera::report {
 namespace {
 
-std::int64_t kib_field(const std::string& file, const std::string& key) {
+/// The sizes of a file of lines "Key:  123 kB", in bytes.
+std::map<std::string, std::int64_t> kib_fields(const std::string& file) {
+  std::map<std::string, std::int64_t> out;
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
-    if (line.compare(0, key.size(), key) == 0) return std::stoll(line.substr(key.size())) * 1024;
+    const auto colon = line.find(':');
+    if (colon != std::string::npos && line.ends_with(" kB"))
+      out[line.substr(0, colon)] = std::atoll(line.c_str() + colon + 1) * 1024;
   }
-  return 0;
+  return out;
 }
 
 }  // namespace
 
 ProcessMemory process_memory(const std::string& process) {
   const std::string folder = "/proc/" + process;
-  return {.resident_bytes = kib_field(folder + "/status", "VmRSS:"),
-          .peak_resident_bytes = kib_field(folder + "/status", "VmHWM:"),
-          .proportional_bytes = kib_field(folder + "/smaps_rollup", "Pss:")};
+  auto status = kib_fields(folder + "/status"), shares = kib_fields(folder + "/smaps_rollup");
+  return {.resident_bytes = status["VmRSS"],
+          .peak_resident_bytes = status["VmHWM"],
+          .proportional_bytes = shares["Pss"],
+          .anonymous_bytes = shares["Pss_Anon"],
+          .file_bytes = shares["Pss_File"],
+          .shared_bytes = shares["Pss_Shmem"]};
 }
 
 }  // namespace tessera::report

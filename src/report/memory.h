@@ -9,6 +9,8 @@ struct ProcessMemory {
   std::int64_t resident_bytes = 0;       // VmRSS
   std::int64_t peak_resident_bytes = 0;  // VmHWM
   std::int64_t proportional_bytes = 0;   // Pss: shared pages count 1/n
+  // Its parts: memory of its own, files (weights that are mapped, libraries), memory that ranks share.
+  std::int64_t anonymous_bytes = 0, file_bytes = 0, shared_bytes = 0;
 };
 
 /// process: its id; by default this one. Reading Pss walks the page tables (milliseconds for a large process): not for

@@ -1,5 +1,6 @@
 #pragma once
 // From a model folder to a model that trains: the steps of docs/architecture.md, "What flows", one after the other.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ struct AssembleOptions {
   bool freeze_lora_a = false;                // LoRA-FA
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
   fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in
+  /// Called when the modules stand and none of them has memory yet, with the options that they are sharded by.
+  std::function<void(const struct Assembled&, const fsdp::FsdpOptions&)> before_sharding = {};
 };
 
 struct Assembled {

@@ -205,6 +205,7 @@ class ClassifyJob final : public TrainingJob {
     return timed_metrics(std::move(metrics), train::seconds_since(start), rows, sampler.batches_per_epoch());
   }
 
+  std::int64_t longest_row() const override { return o_.max_length; }
   std::int64_t length() const { return o_.pad_to_max_length ? o_.max_length : 0; }
 
   const ClassifyOptions& o_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -71,6 +72,12 @@ class SftJob final : public TrainingJob {
   void complete(AssembleOptions& options) const override {
     options.attn_implementation = o_.attn_implementation;
     options.min_vocab_size = opened_.min_vocab_size;
+  }
+
+  std::int64_t longest_row() const override {
+    std::int64_t longest = 0;
+    for (std::int64_t i = 0; i < splits_.train->size(); ++i) longest = std::max(longest, splits_.train->length(i));
+    return longest;
   }
 
   void check_model() override {

@@ -42,6 +42,11 @@ void add_job_flags(config::OptionTable& table, JobOptions& o, const char* group)
   table.add(&o.print_model, {"--print_model"}, "print the sharded model before training; none: unless it is long",
             group);
   table.add(&o.save_model, {"--save_model"}, "save the adapter (or model) at the end", group);
+  table.add(
+      &o.max_memory, {"--max_memory"},
+      "budget of a rank, \"20GiB\": a job that is planned over it is refused with the flags that would fit, one that "
+      "goes over it ends with a checkpoint",
+      group);
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
 }
 
@@ -57,6 +62,7 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
       "use_4bit_quantization");
   problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
                    "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
+  problems.attempt([&] { (void)budget_bytes(o.max_memory); });
   problems.attempt([&] { (void)compute_device(o.training.device, launch_settings(o.training.bf16, o.training.fp16)); });
 }
 
@@ -121,6 +127,8 @@ void TrainingJob::assemble_model() {
   a.fsdp.device = compute_device(arguments_.device, settings);
   a.fsdp.gather = options_.gather;
   complete(a);
+  if (arguments_.do_train)
+    a.before_sharding = [this](const Assembled& model, const fsdp::FsdpOptions& fsdp) { plan_memory(model, fsdp); };
   compute_dtype_ = a.fsdp.precision.param_dtype.value_or(at::kFloat);
   model_ = assemble(a, group_);
   if (model_.config.kind != kind_) {
@@ -136,6 +144,26 @@ void TrainingJob::assemble_model() {
                       "use_peft_lora");
   }
   model_.model->set_token_loss(arguments_.token_loss);
+}
+
+void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp) {
+  const estimate::BatchShape batch{.rows = arguments_.per_device_train_batch_size, .length = longest_row()};
+  plan_ = plan_rank(model, fsdp, {.model_folder = folder_, .optim = arguments_.optim, .batch = batch}, *group_);
+  const auto settings = launch();
+  estimate::PlanRequest request;
+  if (model.adapters) {
+    const auto& flags = options_.adapter;
+    request.adapter = estimate::AdapterRequest{.lora_r = flags.lora_r};  // other methods are no larger
+  }
+  if (options_.quant.load_in_4bit) request.packed = {.bits = 4, .double_quant = options_.quant.settings.double_quant};
+  request.strategy = settings.fsdp.sharding_strategy;
+  request.ranks = group_->size();
+  request.mixed_precision = config::name_of(settings.mixed_precision);
+  request.optim = arguments_.optim;
+  request.batch = batch;
+  request.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
+  request.on_disk = !fsdp.offload_folder.empty();
+  require_fit(plan_, request, folder_, options_.max_memory);
 }
 
 bool TrainingJob::train() {
@@ -156,9 +184,14 @@ bool TrainingJob::train() {
                                               .weight_decay = arguments_.weight_decay};
   if (!arguments_.decays_all) session_task.checkpoints.torch_optimizer.decays = train::decays;
   set_torch_state(model_, session_task.checkpoints);
+  report::MemoryWatch watch(budget_bytes(options_.max_memory));
+  session_task.memory = &watch;
+  session_task.planned_bytes = plan_.total() + estimate::kProgramBytes;
   train::Session session(arguments_, session_task, trainer, *model_.sharded, *optimizer, out_, err_);
   const bool finished = session.run();
+  if (!finished) require_kept(plan_, watch, options_.max_memory, *group_);
   if (finished && options_.save_model) save_result();  // while the session holds the folder
+  if (finished && reports_memory()) report_plan(plan_, watch.peak(), *group_, out_);
   return finished;
 }
 

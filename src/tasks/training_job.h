@@ -12,6 +12,7 @@
 #include "tasks/assemble.h"
 #include "tasks/job.h"
 #include "tasks/lora_flags.h"
+#include "tasks/memory_plan.h"
 #include "tasks/quant_flags.h"
 #include "text/tokenizer.h"
 #include "train/session.h"
@@ -28,11 +29,12 @@ struct JobOptions {
   train::TrainingArguments training;
   std::optional<bool> print_model;  // unset: unless it is long
   bool save_model = true;
+  std::string max_memory;  // of a rank, "20GiB"; empty: no budget
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
   std::vector<std::string> notes;  // what was accepted without effect
 };
 
-/// The flags that no group of others holds: --print_model, --save_model, --gather.
+/// The flags that no group of others holds: --print_model, --save_model, --gather, --max_memory.
 void add_job_flags(config::OptionTable& table, JobOptions& options, const char* group);
 /// Behind the task's own checks: adapters, packed weights, the device, the arguments of training. measured: the names
 /// of what evaluations give. Fills in the notes.
@@ -67,6 +69,8 @@ class TrainingJob {
   virtual std::unique_ptr<train::Trainable> trainable() = 0;
   /// Rows, evaluation, samples and lines; run() adds what is the model's.
   virtual train::SessionTask session_task() = 0;
+  /// Tokens of the longest row, for the plan of memory; 0: activations are not planned.
+  virtual std::int64_t longest_row() const { return 0; }
   /// Of a run that has ended, while it still holds the folder.
   virtual void save_result();
   virtual bool reports_memory() const { return true; }
@@ -90,10 +94,13 @@ class TrainingJob {
 
  private:
   void assemble_model();
+  /// Plans what a rank will hold, and refuses what is over the budget.
+  void plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp);
   bool train();
 
   const JobOptions& options_;
   bool scale_loss_ = false;  // fp16
+  estimate::RankPlan plan_;
   at::ScalarType compute_dtype_ = at::kFloat;
 };
 

@@ -26,6 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kForwardAndBackward = "forward and backward";
+
 double rounded(double value, int digits) {
   const double scale = std::pow(10.0, digits);
   return std::round(value * scale) / scale;
@@ -107,7 +109,18 @@ bool Session::run() {
   if (state_.evaluation_due) evaluate_what_was_left();
   const auto start = Clock::now();
   TrainerCallbacks callbacks = checkpoints_.callbacks();
-  callbacks.on_step = [this](const StepReport& step) { on_step(step); };
+  callbacks.on_step = [this](const StepReport& step) {
+    on_step(step);
+    enter(kForwardAndBackward);
+  };
+  callbacks.before_update = [this, others = std::move(callbacks.before_update)] {
+    others();
+    enter("the update");
+  };
+  callbacks.interruption = [this, others = std::move(callbacks.interruption)] {
+    return others() || (task_.memory && task_.memory->over());
+  };
+  enter(kForwardAndBackward);
   callbacks.on_epoch_end = [this](const EpochReport& epoch) { on_epoch_end(epoch); };
   callbacks.should_stop = [this] {
     if (profile_ && !stop_) profile_->before_step(trainer_.done());
@@ -124,6 +137,10 @@ bool Session::run() {
   if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
   summarise(seconds_since(start) - measuring_seconds_);
   return true;
+}
+
+void Session::enter(const char* phase) const {
+  if (task_.memory) task_.memory->enter(phase);
 }
 
 void Session::print_banner() {
@@ -279,6 +296,7 @@ void Session::evaluate() {
   if (waited < arguments_.eval_delay) return;
   evaluated_at_ = state_.global_step;
   bar_.clear();
+  enter("evaluation");
   const Metrics& metrics = evaluated_;
   {
     const tensor::RandomGuard random;  // the run, and what is saved below, go on as without evaluations
@@ -332,6 +350,7 @@ void Session::save_checkpoint() {
 }
 
 void Session::save_now() {
+  enter("saving a checkpoint");
   if (state_.best_metric && state_.best_global_step == state_.global_step) {
     const bool is_there = checkpoints_.resumed_at() > 0 && checkpoints_.resumed_at() == state_.global_step;
     state_.best_model_checkpoint = is_there
@@ -365,7 +384,14 @@ void Session::summarise(double seconds) {
     row["train_tokens_per_second"] = rounded(rate, 1);
     if (gemm_rate_ > 0) row["model_flops_utilization"] = rounded(rate * task_.flops_per_token / gemm_rate_, 4);
   }
-  log(std::move(row), Json::object());
+  Json extra = Json::object();
+  if (task_.memory) {
+    constexpr double kMiB = 1 << 20;
+    extra["planned_memory_mib"] = rounded(static_cast<double>(task_.planned_bytes) / kMiB, 1);
+    extra["measured_memory_mib"] =
+        rounded(static_cast<double>(task_.memory->peak().memory.proportional_bytes) / kMiB, 1);
+  }
+  log(std::move(row), extra);
   if (model_.group().rank() == 0) {
     write_file_atomically(arguments_.output_dir + "/trainer_state.json", state_.to_json());
   }

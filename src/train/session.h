@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "report/memory_watch.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "report/tensorboard.h"
@@ -31,7 +32,9 @@ struct SessionTask {
   /// Collective, after each evaluation: what the model says, shown by the task and kept in the metrics file. Empty:
   /// nothing.
   std::function<nlohmann::ordered_json()> samples;
-  Presentation* presentation = nullptr;  // null: the Trainer's rows are printed
+  report::MemoryWatch* memory = nullptr;  // told of what the run does; a run over its limit ends as at a signal
+  std::int64_t planned_bytes = 0;         // of a rank, for the last log row
+  Presentation* presentation = nullptr;   // null: the Trainer's rows are printed
   CheckpointContent checkpoints;
 };
 
@@ -51,6 +54,8 @@ class Session {
 
  private:
   void print_banner();
+  /// For the watch over memory: what this rank does from now on.
+  void enter(const char* phase) const;
   void on_step(const StepReport& step);
   void on_epoch_end(const EpochReport& epoch);
   /// What the end of an epoch brings besides a checkpoint.

@@ -282,5 +282,25 @@ TEST_F(Sft, BadInputIsNamed) {
   expect({"--model_name_or_path", folder_ + "/small"}, "has 259 tokens, the model's table 100 rows");
 }
 
+TEST_F(Sft, ABudgetOfMemoryIsCheckedBeforeAndDuringTheRun) {
+  const Words flags = Words{"--max_steps", "3"} + kLora;
+  const auto refused = train(2, "refused", flags + Words{"--max_memory", "50MB"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.err;
+  EXPECT_TRUE(contains(refused.err, "--max_memory 50MB: a rank would hold")) << refused.err;
+  EXPECT_TRUE(contains(refused.err, "the program 110.0 MiB")) << refused.err;
+  EXPECT_FALSE(fs::exists(folder_ + "/refused/adapter_model.safetensors"));
+
+  const auto roomy = train(2, "roomy", flags + Words{"--max_memory", "20GiB"});
+  EXPECT_EQ(roomy.exit_code, 0) << roomy.err;
+  EXPECT_TRUE(contains(roomy.out, "memory: planned ")) << roomy.out;
+  EXPECT_TRUE(contains(read_file(folder_ + "/roomy/metrics.jsonl"), "measured_memory_mib"));
+
+  // The tiny model is planned at little more than the program's own pages; what a tokenizer and a data set hold is not.
+  const auto exceeded = train(2, "exceeded", flags + Words{"--max_memory", "119MB"});
+  EXPECT_EQ(exceeded.exit_code, 1) << exceeded.out << exceeded.err;
+  EXPECT_TRUE(contains(exceeded.err, "more than the 119MB of --max_memory; planned were")) << exceeded.err;
+  EXPECT_TRUE(fs::exists(folder_ + "/exceeded/checkpoint-1")) << exceeded.out;
+}
+
 }  // namespace
 }  // namespace tessera

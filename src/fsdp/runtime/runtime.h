@@ -9,6 +9,7 @@
 #include "fsdp/plan/mesh.h"
 #include "fsdp/runtime/unit.h"
 #include "tensor/home.h"
+#include "tensor/page_reader.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::fsdp {
@@ -55,6 +56,8 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
   /// Null: nothing is offloaded.
   const std::shared_ptr<tensor::DiskHome>& home() const { return home_; }
+  /// Of frozen parameters that are mapped from weight files, where state is offloaded.
+  tensor::PageReader& page_reader() { return page_reader_; }
   /// The units' gathers move nothing on this rank.
   void set_shared_memory(bool shared) { shared_memory_ = shared; }
 
@@ -74,6 +77,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   GradientReducer reducer_;
   std::vector<std::shared_ptr<Unit>> units_;
   std::shared_ptr<tensor::DiskHome> home_;
+  tensor::PageReader page_reader_;
   std::vector<int> forward_order_;         // units by the end of their forwards, since the last backward
   std::vector<int> visits_, last_visits_;  // units by the begin of their forwards: in this one of the root, the last
   std::int64_t events_ = 0;                // announced in this step

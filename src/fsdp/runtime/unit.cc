@@ -109,7 +109,7 @@ void Unit::detach(const char* why) noexcept {
 
 void Unit::prefetch() {
   if (state_ != State::kSharded) return;
-  if (runtime_.home()) store_->fetch(*runtime_.home());
+  if (runtime_.home()) fetch();
   const tensor::Span span("fsdp::start_gather", shown_name());
   store_->start_gather();
   state_ = State::kGathering;
@@ -147,10 +147,21 @@ void Unit::release_host() {
   if (runtime_.home()) put_away();
 }
 
+void Unit::fetch() const {
+  store_->fetch(*runtime_.home());
+  std::vector<at::Tensor> views;
+  for (const auto& p : parameters_)
+    if (p.droppable && index_ != 0) views.push_back(p.mapped);  // of the root's tables a step reads some rows
+  if (!views.empty()) runtime_.page_reader().bring(views);
+}
+
 void Unit::put_away() const {
   store_->put_away(*runtime_.home());
-  for (const auto& p : parameters_)
-    if (p.droppable) tensor::drop_file_pages(p.mapped);
+  for (const auto& p : parameters_) {
+    if (!p.droppable) continue;
+    if (index_ != 0) runtime_.page_reader().forget(p.mapped);
+    tensor::drop_file_pages(p.mapped);
+  }
 }
 
 void Unit::publish() {

@@ -129,6 +129,7 @@ class PairFlags : public testing::Test {
             {"--disable_tqdm", {"false"}},
             {"--print_model", {"true"}},
             {"--save_model", {"false"}},
+            {"--max_memory", {"1MB"}},
             {"--gather", {"copy"}, {"--print_model", "true"}}};
   }
   test::TempFolder folder_;

@@ -218,6 +218,7 @@ class SftFlags : public testing::Test {
             {"--eval_generate_max_new_tokens", {"3"}, {"--eval_steps", "1", "--eval_generate", "1"}},
             {"--print_model", {"true"}},
             {"--save_model", {"false"}},
+            {"--max_memory", {"1MB"}},
             {"--gather", {"copy"}, {"--print_model", "true"}},
             {"--push_to_hub", {}},
             {"--hub_model_id", {"someone/something"}, kPushed},

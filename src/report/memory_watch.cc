@@ -1,0 +1,55 @@
+#include "report/memory_watch.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+
+namespace tessera::report {
+
+MemoryWatch::MemoryWatch(std::int64_t limit_bytes) : limit_bytes_(limit_bytes) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads that compute
+  thread_ = std::thread([this] {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kPause{100};
+    constexpr int kRest = 50;
+    std::unique_lock lock(mutex_);
+    while (!stops_) {
+      lock.unlock();
+      const auto start = Clock::now();
+      look();
+      const auto cost = Clock::now() - start;
+      lock.lock();
+      stopped_.wait_for(lock, std::max<Clock::duration>(kPause, kRest * cost), [this] { return stops_; });
+    }
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+MemoryWatch::~MemoryWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  stopped_.notify_all();
+  thread_.join();
+}
+
+void MemoryWatch::look() {
+  const char* phase = phase_;
+  const auto now = process_memory();
+  if (limit_bytes_ > 0 && now.proportional_bytes > limit_bytes_) over_ = true;
+  const std::lock_guard lock(mutex_);
+  if (now.proportional_bytes > peak_.memory.proportional_bytes) peak_ = {now, phase};
+}
+
+MemoryWatch::Peak MemoryWatch::peak() {
+  look();
+  const std::lock_guard lock(mutex_);
+  return peak_;
+}
+
+}  // namespace tessera::report

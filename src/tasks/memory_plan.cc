@@ -1,0 +1,166 @@
+#include "tasks/memory_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "config/byte_size.h"
+#include "estimate/optimizer_state.h"
+#include "estimate/table.h"
+#include "families/families.h"
+#include "io/tensor_source.h"
+#include "models/gguf_model.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/packed_weight.h"
+#include "tessera/tensor/allocator.h"
+
+namespace tessera::tasks {
+namespace {
+
+std::string size_text(std::int64_t bytes) {
+  return estimate::bytes_text(static_cast<double>(bytes));
+}
+
+config::ShardingStrategy strategy_of(fsdp::ShardingStrategy strategy) {
+  switch (strategy) {
+    case fsdp::ShardingStrategy::kFullShard:
+      return config::ShardingStrategy::kFullShard;
+    case fsdp::ShardingStrategy::kShardGradOp:
+      return config::ShardingStrategy::kShardGradOp;
+    case fsdp::ShardingStrategy::kNoShard:
+      return config::ShardingStrategy::kNoShard;
+    case fsdp::ShardingStrategy::kHybridShard:
+      return config::ShardingStrategy::kHybridShard;
+    case fsdp::ShardingStrategy::kHybridShardZero2:
+      return config::ShardingStrategy::kHybridShardZero2;
+  }
+  throw Error("a sharding strategy without a name");
+}
+
+std::int64_t ranks_of_host(const comm::Communicator& group) {
+  const char* local = group.backend() == "hosts" ? std::getenv("LOCAL_WORLD_SIZE") : nullptr;
+  const std::int64_t ranks = local ? std::atoll(local) : 0;
+  return ranks > 0 ? ranks : group.size();
+}
+
+/// Of its files: in the dtype of the computation, or packed as they have it.
+bool is_mapped(const std::string& name, const at::Tensor& p, bool packed, const fsdp::FsdpOptions& fsdp) {
+  if (fsdp.gather != fsdp::GatherForm::kAuto && fsdp.gather != fsdp::GatherForm::kMapped) return false;
+  const auto stored = fsdp.source_name ? fsdp.source_name(name) : name;
+  const auto* info = stored.empty() ? nullptr : fsdp.source->find(stored);
+  if (!info) return false;
+  if (packed) return fsdp.source->map_bytes(stored).has_value();
+  return info->dtype == fsdp.precision.param_dtype.value_or(p.scalar_type());
+}
+
+std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, const fsdp::FsdpOptions& fsdp,
+                                                    const std::string& optim) {
+  const nn::DenseElements elements(*model.model);
+  std::vector<estimate::SizedParameter> out;
+  for (const auto& item : model.model->named_parameters()) {
+    const auto& p = item.value();
+    const bool packed = elements.of(item.key(), p) != p.numel();
+    estimate::SizedParameter sized{.name = item.key(), .numel = p.numel(), .trainable = p.requires_grad()};
+    if (sized.trainable && estimate::is_known_optimizer(optim))
+      sized.state_bytes = estimate::optimizer_state_bytes(optim, item.key(), p.sizes().vec());
+    if (!sized.trainable) sized.stored_as_computed = is_mapped(item.key(), p, packed, fsdp);
+    if (packed) sized.packed_bytes = std::max<std::int64_t>(1, p.numel() * static_cast<std::int64_t>(p.element_size()));
+    out.push_back(std::move(sized));
+  }
+  return out;
+}
+
+/// The shapes of the model's matrices, whatever they are packed as.
+std::vector<estimate::ModelTensor> described_tensors(const std::string& folder) {
+  const auto config = families::parse_config(models::read_described_config(folder), folder + "/config.json");
+  std::vector<estimate::ModelTensor> out;
+  for (auto& p : families::parameters_of(families::blueprint_of(config)))
+    out.push_back({std::move(p.name), std::move(p.shape), families::stored_dtype_of(config)});
+  return out;
+}
+
+std::string parts_text(const estimate::RankPlan& plan) {
+  std::vector<std::string> parts;
+  for (const auto& part : plan.parts) parts.push_back(fmt::format("{} {}", part.what, size_text(part.bytes)));
+  parts.push_back("the program " + size_text(estimate::kProgramBytes));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                             const comm::Communicator& group) {
+  const auto local = ranks_of_host(group);
+  estimate::RankJob job{.strategy = strategy_of(fsdp.strategy),
+                        .ranks = static_cast<int>(local),
+                        .low_precision = fsdp.precision.param_dtype.value_or(at::kFloat) != at::kFloat,
+                        .whole_masters = fsdp.precision.param_dtype == at::kHalf,
+                        .on_disk = !fsdp.offload_folder.empty(),
+                        .hosts = static_cast<int>(std::max<std::int64_t>(1, group.size() / local))};
+  job.activations = estimate::activation_shape(described_tensors(settings.model_folder));
+  job.batch = settings.batch;
+  job.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
+  return estimate::plan_rank(estimate::sizes_of(parameters_of(model, fsdp, settings.optim)), job);
+}
+
+std::int64_t budget_bytes(const std::string& max_memory) {
+  return max_memory.empty() ? 0 : config::parse_byte_size(max_memory, "max_memory");
+}
+
+void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& request, const std::string& model_folder,
+                 const std::string& max_memory) {
+  const auto budget = budget_bytes(max_memory), needed = plan.total() + estimate::kProgramBytes;
+  if (budget == 0 || needed <= budget) return;
+  const auto ways = estimate::ways_to_fit(request, estimate::read_model_tensors(model_folder), budget);
+  throw ConfigError(fmt::format("--max_memory {}: a rank would hold {} in the {} of a step ({}). {}", max_memory,
+                                size_text(needed), plan.phase, parts_text(plan),
+                                ways.empty() ? "No flags make it fit; more ranks of a host would, or a larger budget"
+                                             : "It would fit with\n" + estimate::remedy_lines(ways)),
+                    "max_memory");
+}
+
+void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak& peak, comm::Communicator& group,
+                 std::ostream& out) {
+  using Json = nlohmann::json;
+  const auto& m = peak.memory;
+  const Json mine = {{"held", m.proportional_bytes}, {"own", m.anonymous_bytes},
+                     {"files", m.file_bytes},        {"shared", m.shared_bytes},
+                     {"phase", peak.phase},          {"tensors", tensor::allocator_stats().peak_used_bytes}};
+  Json most = mine;
+  for (const auto& text : group.all_gather_objects(mine.dump()))
+    if (auto other = Json::parse(text); other["held"] > most["held"]) most = std::move(other);
+  const auto size = [&](const char* key) { return size_text(most[key].get<std::int64_t>()); };
+  const auto planned = plan.total() + estimate::kProgramBytes;
+  out << fmt::format(
+             "memory: planned {} a rank, measured {} at most, in {} ({:.2f}; own {}, of it tensors {}, mapped files "
+             "{}, "
+             "shared between ranks {})\n",
+             size_text(planned), size("held"), most["phase"].get<std::string>(),
+             most["held"].get<double>() / static_cast<double>(planned), size("own"), size("tensors"), size("files"),
+             size("shared"))
+      << std::flush;
+}
+
+void require_kept(const estimate::RankPlan& plan, report::MemoryWatch& watch, const std::string& max_memory,
+                  comm::Communicator& group) {
+  std::string mine;
+  if (watch.over()) {
+    const auto peak = watch.peak();
+    mine = fmt::format("rank {} held {} in {} (own {}, mapped files {}, shared between ranks {})", group.rank(),
+                       size_text(peak.memory.proportional_bytes), peak.phase, size_text(peak.memory.anonymous_bytes),
+                       size_text(peak.memory.file_bytes), size_text(peak.memory.shared_bytes));
+  }
+  for (const auto& text : group.all_gather_objects(mine)) {
+    if (text.empty()) continue;
+    throw Error(
+        fmt::format("{}, more than the {} of --max_memory; planned were {} ({}). The run has ended with a checkpoint; "
+                    "it goes on from there with --resume_from_checkpoint true and a larger budget or smaller batches",
+                    text, max_memory, size_text(plan.total() + estimate::kProgramBytes), parts_text(plan)));
+  }
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,41 @@
+#pragma once
+// What a rank of a job will hold (estimate/rank_memory.h), from its modules before they have memory; and the budget
+// that
+// --max_memory gives it.
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+#include "estimate/plan_request.h"
+#include "report/memory_watch.h"
+#include "tasks/assemble.h"
+
+namespace tessera::tasks {
+
+struct PlanSettings {
+  std::string model_folder;
+  std::string optim;
+  estimate::BatchShape batch = {};  // without checkpointing: that is in the options of sharding
+};
+
+/// Of a model that is to be sharded by these options. Activations are counted as far as `batch` says their size.
+estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                             const comm::Communicator& group);
+
+/// The bytes of --max_memory; 0: there is no budget.
+std::int64_t budget_bytes(const std::string& max_memory);
+
+/// ConfigError when the plan, program included, is more than the budget: with its parts, and the flags with which
+/// `request`, the same job by its flags, would fit.
+void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& request, const std::string& model_folder,
+                 const std::string& max_memory);
+
+/// Collective: "memory: planned 1.2 GiB a rank, measured 1.1 GiB ..." of the rank that held the most.
+void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak& peak, comm::Communicator& group,
+                 std::ostream& out);
+
+/// Collective: Error on every rank where one of them held more than the budget; the run has ended for that.
+void require_kept(const estimate::RankPlan& plan, report::MemoryWatch& watch, const std::string& max_memory,
+                  comm::Communicator& group);
+
+}  // namespace tessera::tasks
