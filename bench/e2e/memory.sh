@@ -3,7 +3,10 @@
 # model), beside the formula of docs/guides/sharding.md, for each strategy, precision and place of the state. Two ranks,
 # short rows, so that activations do not matter.
 #
-#   bench/e2e/memory.sh MODEL_FOLDER TOKENS ADAPTER_FOLDER DISK_FOLDER [full | lora | "full lora"]
+#   bench/e2e/memory.sh MODEL_FOLDER TOKENS ADAPTER_FOLDER DISK_FOLDER [kinds, of: full lora qlora shapes; "full lora" by default]
+#
+# qlora: LoRA over a base that is packed in NF4, doubly quantised, as it is read. shapes: LoRA in bf16 with rows of 512 and 1024 tokens,
+# with and without activation checkpointing: the activations of the formula.
 #
 # TOKENS and ADAPTER_FOLDER: as bench/peers/causal_lm.py prepare --seq 16 --adapter makes them. A frozen table is read where it is
 # mapped, row by row; measure LoRA on a model whose output head is its table (llama_450m), so that all rows are.
@@ -28,26 +31,44 @@ peer_mib() {
 
 echo "| trained | strategy | precision | state | formula MiB | held MiB | held / formula | base MiB |${python:+ FSDP2 MiB | held + base, of that |}"
 echo "|---|---|---|---|---|---|---|---|${python:+---|---|}"
-for kind in $kinds; do
-  for precision in fp32 bf16; do
-    for strategy in FULL_SHARD SHARD_GRAD_OP NO_SHARD; do
-      peer=
-      [ -z "$python" ] || peer=$(peer_mib $kind $precision $strategy)
-      for place in memory disk; do
-        options=()
-        [ $kind = lora ] && options+=(--adapter "$adapter")
-        [ $place = disk ] && options+=(--offload_folder "$disk")
-        rm -f "$work/out"
-        "$program/tessera" launch --use_cpu --num_processes 2 "$program/bench/train_bench" --model "$model" --tokens "$tokens" \
-          --batch 1 --steps 16 --memory --precision $precision --strategy $strategy "${options[@]}" --out "$work/out" >"$work/log" 2>&1 ||
-          { tail -n 5 "$work/log"; exit 1; }
-        python3 -c '
+# KIND STRATEGY PRECISION PLACE PEER FLAGS...: a row
+row() {
+  local kind=$1 strategy=$2 precision=$3 place=$4 peer=$5
+  shift 5
+  [ $place = disk ] && set -- "$@" --offload_folder "$disk"
+  rm -f "$work/out"
+  "$program/tessera" launch --use_cpu --num_processes 2 "$program/bench/train_bench" --model "$model" \
+    --batch 1 --memory --precision $precision --strategy $strategy "$@" --out "$work/out" >"$work/log" 2>&1 ||
+    { tail -n 5 "$work/log"; exit 1; }
+  python3 -c '
 import json, sys
 *names, peer = sys.argv[2:]
 r = [json.loads(line) for line in open(sys.argv[1])][-1]
 row = (r["formula_mib"], r["held_mib"], r["held_mib"] / r["formula_mib"], r["base_mib"])
 beside = " %.0f | %.2f |" % (float(peer), (r["held_mib"] + r["base_mib"]) / float(peer)) if peer else ""
-print("|", " | ".join(names), "| %.0f | %.0f | %.2f | %.0f |" % row + beside)' "$work/out" $kind $strategy $precision $place "$peer"
+print("|", " | ".join(names), "| %.0f | %.0f | %.2f | %.0f |" % row + beside)' "$work/out" "$kind" $strategy $precision $place "$peer"
+}
+
+for kind in $kinds; do
+  if [ $kind = shapes ]; then
+    for length in 512 1024; do
+      row "lora, $length tokens" FULL_SHARD bf16 memory "" --length $length --steps 3 --lora_r 8
+      row "lora, $length tokens, checkpointed" FULL_SHARD bf16 memory "" --length $length --steps 3 --lora_r 8 --activation_checkpointing
+    done
+    continue
+  fi
+  for precision in fp32 bf16; do
+    for strategy in FULL_SHARD SHARD_GRAD_OP NO_SHARD; do
+      peer=
+      [ -z "$python" ] || [ $kind = qlora ] || peer=$(peer_mib $kind $precision $strategy)
+      for place in memory disk; do
+        options=(--steps 16)
+        case $kind in
+          full) options+=(--tokens "$tokens") ;;
+          lora) options+=(--tokens "$tokens" --adapter "$adapter") ;;
+          qlora) options+=(--tokens "$tokens" --lora_r 8 --load_in_4bit --use_nested_quant) ;;
+        esac
+        row $kind $strategy $precision $place "$peer" "${options[@]}"
       done
     done
   done

@@ -48,6 +48,7 @@ MemoryWatch::MemoryWatch(std::vector<std::string> processes)
     while (!done_) {
       const auto now = look();
       for (std::size_t i = 0; i < now.size(); ++i) peak_[i] = std::max(peak_[i], now[i]);
+      private_peak_ = std::max(private_peak_, private_now_);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
@@ -76,11 +77,13 @@ std::int64_t MemoryWatch::peak_bytes() const {
   return mean(peak_) - mean(base_);
 }
 
-std::vector<std::int64_t> MemoryWatch::look() const {
+std::vector<std::int64_t> MemoryWatch::look() {
+  private_now_ = 0;
   std::vector<std::map<std::string, std::int64_t>> looks;
   std::map<std::string, std::pair<int, std::int64_t>> files;  // how many map it, bytes of all
   for (const auto& process : processes_) {
     for (const auto& [file, bytes] : looks.emplace_back(proportional_by_file(process))) {
+      if (file == kAnonymous) private_now_ += bytes;
       auto& [users, sum] = files[file];
       ++users;
       sum += bytes;
@@ -99,17 +102,6 @@ std::vector<std::int64_t> MemoryWatch::look() const {
     }
   }
   return bytes;
-}
-
-std::int64_t expected_bytes(const fsdp::FullyShardedDataParallel& model, const estimate::RankJob& job) {
-  std::vector<estimate::SizedParameter> parameters;
-  for (const auto& shard : model.shards()) {
-    std::int64_t numel = 1;
-    for (const auto n : shard.shape) numel *= n;
-    // The files are in fp32.
-    parameters.push_back({shard.name, numel, shard.trainable, !job.low_precision});
-  }
-  return estimate::rank_bytes(estimate::sizes_of(parameters), job);
 }
 
 }  // namespace tessera::bench

@@ -6,9 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "estimate/rank_memory.h"
-#include "tessera/fsdp/fully_shard.h"
-
 namespace tessera::bench {
 
 /// The highest memory of each of these processes while this lives, above its base: that at construction. Means over the
@@ -28,17 +25,17 @@ class MemoryWatch {
   std::int64_t base_bytes() const;
   /// After stop().
   std::int64_t peak_bytes() const;
+  /// Of all processes together: memory of their own alone, without any base taken off.
+  std::int64_t private_peak_bytes() const { return private_peak_; }
   void stop();
 
  private:
-  std::vector<std::int64_t> look() const;
+  std::vector<std::int64_t> look();
   std::vector<std::string> processes_;
+  std::int64_t private_now_ = 0, private_peak_ = 0;
   std::vector<std::int64_t> base_, peak_;  // by process
   std::atomic<bool> done_{false};
   std::thread thread_;
 };
-
-/// estimate::rank_bytes() for a model whose files are in fp32.
-std::int64_t expected_bytes(const fsdp::FullyShardedDataParallel& model, const estimate::RankJob& job);
 
 }  // namespace tessera::bench

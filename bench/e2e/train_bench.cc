@@ -3,8 +3,8 @@
 //   tessera launch --num_processes 2 --use_cpu build/release/bench/train_bench --model FOLDER --tokens FILE
 //       [--adapter FOLDER] [--precision bf16] --out metrics.jsonl
 //
-// --length N in place of --tokens makes rows of N pseudo-random tokens; --lora_r in place of --adapter a new LoRA adapter of all
-// linear layers; --load_in_4bit packs the base in NF4.
+// --length N in place of --tokens makes rows of N pseudo-random tokens; --lora_r in place of --adapter a new LoRA
+// adapter of all linear layers; --load_in_4bit packs the base in NF4.
 //
 // Rank 0 appends one JSON line a step ("loss", the mean over ranks; "step_seconds": forward, backward, optimizer,
 // zero_grad of rank 0; "cpu_seconds": of its thread; "time"), and a last one with the rate of matrix products that a
@@ -32,6 +32,7 @@
 #include "report/metrics.h"
 #include "tasks/assemble.h"
 #include "tasks/lora_flags.h"
+#include "tasks/memory_plan.h"
 #include "tasks/quant_flags.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
@@ -46,7 +47,8 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, tokens, adapter, precision = "fp32", strategy = "FULL_SHARD", offload_folder, optim = "adamw_torch", out;
+  std::string model, tokens, adapter, precision = "fp32", strategy = "FULL_SHARD", offload_folder,
+                                      optim = "adamw_torch", out;
   std::int64_t batch = 2, steps = 10, length = 0, lora_r = 0;
   double learning_rate = 1e-4, clip = 0, lora_dropout = 0;
   bool checkpointing = false, memory = false;
@@ -95,9 +97,7 @@ double thread_seconds() {
 class Run {
  public:
   Run(const Options& options, std::shared_ptr<comm::Communicator> group)
-      : o_(options),
-        group_(std::move(group)),
-        file_(group_->rank() == 0 ? o_.out : "") {
+      : o_(options), group_(std::move(group)), file_(group_->rank() == 0 ? o_.out : "") {
     tasks::AssembleOptions a;
     a.model_folder = o_.model;
     a.adapter_folder = o_.adapter;
@@ -114,12 +114,19 @@ class Run {
     a.fsdp.offload_folder = o_.offload_folder;
     if (o_.precision == "bf16") a.fsdp.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
     if (o_.checkpointing) a.fsdp.activation_checkpointing = fsdp::same_as_wrap();
+    if (o_.length == 0) rows_ = io::read_tensor(*io::open_safetensors(o_.tokens), "input_ids");
+    a.before_sharding = [this](const tasks::Assembled& model, const fsdp::FsdpOptions& options) {
+      const auto length = o_.length > 0 ? o_.length : rows_.size(1);
+      plan_ = tasks::plan_rank(
+          model, options, {.model_folder = o_.model, .optim = o_.optim, .batch = {.rows = o_.batch, .length = length}},
+          *group_);
+    };
     model_ = tasks::assemble(a, group_);
     model_.model->train();
-    rows_ = o_.length > 0 ? made_up_rows(model_.config.vocab_size, o_.length)
-                          : io::read_tensor(*io::open_safetensors(o_.tokens), "input_ids");
-    optimizer_ = optim::make_optimizer(o_.optim, {.lr = o_.learning_rate, .weight_decay = 0.0},
-                                       model_.sharded->parameters(), fsdp::parameter_slices(*model_.sharded), model_.sharded->shard_group());
+    if (o_.length > 0) rows_ = made_up_rows(model_.config.vocab_size, o_.length);
+    optimizer_ =
+        optim::make_optimizer(o_.optim, {.lr = o_.learning_rate, .weight_decay = 0.0}, model_.sharded->parameters(),
+                              fsdp::parameter_slices(*model_.sharded), model_.sharded->shard_group());
     optimizer_->keep_state_in(model_.sharded->state_home());
   }
 
@@ -143,15 +150,7 @@ class Run {
     return o_.strategy == "FULL_SHARD" ? fsdp::ShardingStrategy::kFullShard : fsdp::ShardingStrategy::kShardGradOp;
   }
 
-  std::int64_t expected_memory() const {
-    using config::ShardingStrategy;
-    return expected_bytes(*model_.sharded, {.strategy = o_.strategy == "NO_SHARD"     ? ShardingStrategy::kNoShard
-                                                        : o_.strategy == "FULL_SHARD" ? ShardingStrategy::kFullShard
-                                                                                      : ShardingStrategy::kShardGradOp,
-                                            .ranks = group_->size(),
-                                            .low_precision = o_.precision == "bf16",
-                                            .on_disk = !o_.offload_folder.empty()});
-  }
+  std::int64_t expected_memory() const { return plan_.total(); }
 
  private:
   double train_step(std::int64_t step) {
@@ -208,6 +207,7 @@ class Run {
   std::shared_ptr<comm::Communicator> group_;
   at::Tensor rows_;
   report::MetricsFile file_;
+  estimate::RankPlan plan_;
   tasks::Assembled model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
 };
@@ -238,6 +238,7 @@ int run(const std::vector<std::string>& args) {
   report::MetricsFile(options.out)
       .write({{"base_mib", static_cast<double>(watch->base_bytes()) / kMiB},
               {"held_mib", static_cast<double>(watch->peak_bytes()) / kMiB},
+              {"private_mib", static_cast<double>(watch->private_peak_bytes()) / kMiB},
               {"tensors_mib", static_cast<double>(tensors.peak_used_bytes) / kMiB},
               {"touched_mib", static_cast<double>(tensors.touched_bytes) / kMiB},
               {"formula_mib", static_cast<double>(expected) / kMiB}});

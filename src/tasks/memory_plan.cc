@@ -13,7 +13,7 @@
 #include "estimate/table.h"
 #include "families/families.h"
 #include "io/tensor_source.h"
-#include "models/gguf_model.h"
+#include "models/check_sizes.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/packed_weight.h"
 #include "tessera/tensor/allocator.h"

@@ -19,11 +19,6 @@ constexpr std::uintptr_t kPage = 4096, kPieceBytes = 4 << 20;
 #define MADV_POPULATE_READ 22  // Linux 5.14; before, it is refused and the first read brings the page
 #endif
 
-struct Range {
-  at::Tensor view;
-  std::uintptr_t next, end;
-};
-
 /// Disk to page cache, ahead of what is being mapped.
 void announce(std::uintptr_t begin, std::uintptr_t end) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
@@ -32,6 +27,10 @@ void announce(std::uintptr_t begin, std::uintptr_t end) {
 }  // namespace
 
 struct PageReader::State {
+  struct Range {
+    at::Tensor view;
+    std::uintptr_t next, end;
+  };
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Range> ranges;
@@ -94,7 +93,7 @@ void PageReader::bring(const std::vector<at::Tensor>& views) {
 
 void PageReader::forget(const at::Tensor& view) {
   const std::lock_guard lock(state_->mutex);
-  std::erase_if(state_->ranges, [&](const Range& range) { return range.view.is_same(view); });
+  std::erase_if(state_->ranges, [&](const auto& range) { return range.view.is_same(view); });
   if (state_->reading && state_->reading->is_same(view)) state_->forgotten = true;
   if (state_->ranges.empty()) state_->changed.notify_all();
 }

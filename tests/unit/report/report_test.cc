@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "report/memory.h"
+#include "report/memory_watch.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "tessera/base/error.h"
@@ -95,6 +96,23 @@ TEST(ProcessMemory, ThePeakIsAtLeastWhatIsResident) {
   EXPECT_GT(m.resident_bytes, 1 << 20);
   EXPECT_GE(m.peak_resident_bytes, m.resident_bytes);
   EXPECT_GT(m.proportional_bytes, 0);
+}
+
+TEST(MemoryWatch, RemembersThePeakItsPhaseAndWhetherTheLimitWasPassed) {
+  constexpr std::size_t kBytes = 64 << 20;
+  const auto before = process_memory().proportional_bytes;
+  MemoryWatch roomy(before + 4 * static_cast<std::int64_t>(kBytes)), tight(before + static_cast<std::int64_t>(kBytes) / 2);
+  tight.enter("the large part");
+  {
+    const std::vector<char> large(kBytes, 1);
+    EXPECT_GE(tight.peak().memory.proportional_bytes, before + static_cast<std::int64_t>(kBytes) / 2);
+    EXPECT_FALSE(roomy.peak().phase.empty());
+  }
+  tight.enter("afterwards");
+  EXPECT_EQ(tight.peak().phase, "the large part");
+  EXPECT_GE(tight.peak().memory.anonymous_bytes, static_cast<std::int64_t>(kBytes));
+  EXPECT_TRUE(tight.over());
+  EXPECT_FALSE(roomy.over());
 }
 
 }  // namespace
