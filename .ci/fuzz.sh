@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-12}
 
 # The targets that have run clean for longer than this.
-targets=(fuzz_chat_rows fuzz_csv fuzz_dcp_metadata fuzz_gguf fuzz_manifest fuzz_pickle fuzz_safetensors fuzz_spiece fuzz_template
+targets=(fuzz_chat_rows fuzz_csv fuzz_dcp_metadata fuzz_gguf fuzz_manifest fuzz_packed fuzz_pickle fuzz_safetensors fuzz_spiece fuzz_template
     fuzz_tokenizer_json fuzz_torch_file fuzz_yaml)
 CC=clang-19 CXX=clang++-19 build_preset fuzz "${targets[@]}"
 found=0

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/save_packed.h"
 #include "checkpoint/save_slices.h"
 #include "io/tensor_source.h"
 #include "peft/adapter_config.h"
@@ -72,11 +73,6 @@ std::optional<at::ScalarType> dtype_of(const fsdp::FullyShardedDataParallel& mod
   for (const auto& view : model.shards())
     if (at::isFloatingType(view.dtype) && !adapters.contains(view.name)) return view.dtype;
   return std::nullopt;
-}
-
-bool has_packed(const fsdp::FullyShardedDataParallel& model) {
-  const auto views = model.shards();
-  return std::any_of(views.begin(), views.end(), [](const fsdp::ShardView& view) { return view.packed; });
 }
 
 }  // namespace

@@ -142,9 +142,10 @@ std::optional<std::vector<ModelTensor>> read_packed_folder(const fs::path& folde
   auto tensors = from_config(file);
   for (auto& t : tensors) {
     const auto entry = stored.entries.find(t.name);
-    const bool dense = entry != stored.entries.end() && entry->second.shape == t.shape;
+    const bool dense = entry != stored.entries.end() && entry->second.shape == t.shape && entry->second.dtype != "I8";
     if (dense) t.dtype = entry->second.dtype;
-    const bool left_out = !is_linear(t) || is_skipped(module_of(t.name), settings->skip_modules);
+    const bool left_out =
+        !is_linear(t) || is_skipped(module_of(t.name), settings->skip_modules.value_or(std::vector<std::string>()));
     if (dense || (left_out && stored.entries.empty())) continue;
     const auto found = stored.bytes.find(module_of(t.name));
     if (!stored.entries.empty() && found == stored.bytes.end()) continue;  // tied, or not of the files' names

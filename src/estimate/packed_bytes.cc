@@ -3,7 +3,7 @@
 namespace tessera::estimate {
 
 PackedBits bits_of(const families::Quantization& settings) {
-  return {.bits = 4, .double_quant = settings.double_quant};
+  return {.bits = settings.form == families::PackedForm::kInt8 ? 8 : 4, .double_quant = settings.double_quant};
 }
 
 std::int64_t packed_bytes(const PackedBits& how, std::int64_t rows, std::int64_t columns) {

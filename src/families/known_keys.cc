@@ -135,6 +135,7 @@ std::string unknown_keys_note(const ConfigReader& in) {
     if (in.asked_for(key) || is_without_effect(key)) continue;
     unknown += (unknown.empty() ? "'" : ", '") + key + "'";
   }
+  for (const auto& key : unknown_quantization_keys(in.json())) unknown += (unknown.empty() ? "'" : ", '") + key + "'";
   return unknown.empty() ? "" : in.file() + ": not known to this program, and without effect: " + unknown;
 }
 

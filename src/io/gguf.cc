@@ -81,6 +81,11 @@ class File final : public GgufFile {
   const std::vector<TensorInfo>& tensors() const override { return infos_; }
   std::string type_of(const std::string& tensor) const override { return gguf_type_name(types_.at(tensor)); }
 
+  const GgufBlock* block_of(const std::string& tensor) const override {
+    const auto found = quantised_.find(tensor);
+    return found == quantised_.end() ? nullptr : found->second.block;
+  }
+
   const TensorInfo* find(const std::string& name) const override {
     const auto found = quantised_.find(name);
     return found == quantised_.end() ? plain_->find(name) : &found->second.info;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "formats/gguf.h"
+#include "io/gguf_blocks.h"
 #include "io/tensor_source.h"
 
 namespace tessera::io {
@@ -18,6 +19,8 @@ class GgufFile : public TensorSource {
   virtual const GgufHeader& header() const = 0;
   /// "Q4_K", for messages; the name must exist.
   virtual std::string type_of(const std::string& tensor) const = 0;
+  /// Of a quantised tensor; null for others.
+  virtual const GgufBlock* block_of(const std::string& tensor) const = 0;
 };
 
 /// DataError for files that are damaged (see parse_gguf_header()), and for tensors of other types, with sizes that do

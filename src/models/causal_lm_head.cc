@@ -26,8 +26,8 @@ at::Tensor CausalLm::logits(const at::Tensor& hidden) {
 // The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
 // product.
 bool CausalLm::loss_is_fused(const ModelInput& in) {
-  return in.labels.defined() && !in.want_logits && !head().hooked() && !(lm_head_ && lm_head_->adapter()) &&
-         !config_.head_bias;
+  const bool reads_head = !lm_head_ || (!lm_head_->adapter() && !lm_head_->codec());
+  return in.labels.defined() && !in.want_logits && !head().hooked() && reads_head && !config_.head_bias;
 }
 
 void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "io/gguf.h"
+#include "quant/packed_source.h"
 
 namespace tessera::models {
 
@@ -28,5 +29,9 @@ nlohmann::json read_model_config(const std::string& path);
 
 /// io::open_weights(), for GGUF too; of a folder with packed weights a quant::PackedSource.
 std::shared_ptr<io::TensorSource> open_model_weights(const std::string& path);
+
+/// The same of weights that are opened already, as the folder's config.json describes them; null: none are packed.
+std::shared_ptr<quant::PackedSource> packed_in_folder(std::shared_ptr<const io::TensorSource> stored,
+                                                      const std::string& folder);
 
 }  // namespace tessera::models

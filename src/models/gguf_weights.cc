@@ -8,9 +8,11 @@
 
 #include "base/open_file.h"
 #include "families/config_reader.h"
+#include "families/quantization.h"
 #include "io/tensor_table.h"
 #include "models/gguf_model.h"
 #include "models/gguf_names.h"
+#include "quant/gguf_codec.h"
 #include "quant/packed_source.h"
 #include "tessera/base/error.h"
 
@@ -20,11 +22,15 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = GgufView::Kind;
 
-class Weights final : public io::TensorSource {
+class Weights final : public quant::PackedSource {
  public:
   explicit Weights(std::shared_ptr<const io::GgufFile> file) : file_(std::move(file)) {
     for (auto& view : gguf_views(*file_)) {
-      table_.add({view.name, file_->find(view.stored)->dtype, view.shape, file_->header().path});
+      const auto* block = packed_block(view);
+      if (block) codecs_.emplace(view.name, quant::gguf_codec(*block));
+      io::TensorInfo info{view.name, file_->find(view.stored)->dtype, view.shape, file_->header().path};
+      if (block) info.packed_bytes = info.numel() / block->elements * block->bytes;
+      table_.add(std::move(info));
       const auto name = view.name;
       if (!views_.emplace(name, std::move(view)).second)
         throw DataError(fmt::format("{}: two tensors become '{}'", file_->header().path, name), file_->header().path);
@@ -59,7 +65,45 @@ class Weights final : public io::TensorSource {
     return view.kind == Kind::kPlain ? file_->map(view.stored) : std::nullopt;
   }
 
+  bool is_also_dense() const override { return true; }
+  /// Of matrices as [out, in], whatever is shown: those that are shown transposed lie so.
+  std::shared_ptr<const tensor::Codec> codec(const std::string& name) const override {
+    const auto found = codecs_.find(name);
+    return found == codecs_.end() ? nullptr : found->second;
+  }
+  void read_bytes(const std::string& name, std::int64_t begin, at::Tensor out) const override {
+    if (!codec(name)) return TensorSource::read_bytes(name, begin, std::move(out));
+    const auto& view = require(name);
+    if (view.kind != Kind::kRows) return file_->read_bytes(view.stored, begin, std::move(out));
+    io::check_bytes(*find(name), begin, out);
+    for (const auto row_bytes = bytes_of_row(view); out.numel() > 0;) {
+      const auto row = begin / row_bytes, skip = begin % row_bytes;
+      const auto n = std::min(row_bytes - skip, out.numel());
+      file_->read_bytes(view.stored, view.stored_row(row) * row_bytes + skip, out.narrow(0, 0, n));
+      out = out.narrow(0, n, out.numel() - n);
+      begin += n;
+    }
+  }
+  std::optional<io::MappedTensor> map_bytes(const std::string& name) const override {
+    if (!codec(name)) return map(name);
+    const auto& view = require(name);
+    auto mapped = file_->map_bytes(view.stored);
+    if (view.kind != Kind::kRows || !mapped) return mapped;
+    const auto first = view.stored_row(0);
+    for (std::int64_t row = 1; row < view.shape[0]; ++row)
+      if (view.stored_row(row) != first + row) return std::nullopt;
+    mapped->data += first * bytes_of_row(view);
+    return mapped;
+  }
+
  private:
+  /// Null: its values are read.
+  const io::GgufBlock* packed_block(const GgufView& view) const {
+    const bool keeps_bytes = view.shape.size() == 2 && view.kind != Kind::kMinusOne;
+    return keeps_bytes ? file_->block_of(view.stored) : nullptr;
+  }
+  std::int64_t bytes_of_row(const GgufView& view) const { return find(view.name)->nbytes() / view.shape[0]; }
+
   const GgufView& require(const std::string& name) const {
     const auto found = views_.find(name);
     if (found != views_.end()) return found->second;
@@ -89,6 +133,7 @@ class Weights final : public io::TensorSource {
 
   std::shared_ptr<const io::GgufFile> file_;
   std::map<std::string, GgufView> views_;
+  std::map<std::string, std::shared_ptr<const tensor::Codec>> codecs_;
   io::TensorTable table_;
 };
 
@@ -127,8 +172,20 @@ std::shared_ptr<io::TensorSource> open_model_weights(const std::string& path) {
   if (!gguf && !has_other_weights(path)) gguf = find_gguf(path);  // beside a config.json
   if (gguf) return gguf_weights(io::open_gguf(*gguf));
   auto stored = io::open_weights(path);
-  const auto packed = quant::stored_four_bit(stored);
+  const auto packed = packed_in_folder(stored, path);
   return packed ? packed : stored;
+}
+
+std::shared_ptr<quant::PackedSource> packed_in_folder(std::shared_ptr<const io::TensorSource> stored,
+                                                      const std::string& folder) {
+  const auto file = folder + "/config.json";
+  quant::StoredSettings settings;
+  const auto said = is_there(file) ? families::read_quantization(families::read_json(file), file) : std::nullopt;
+  if (said) {
+    settings.int8_threshold = said->int8_threshold;
+    settings.gptq_v2 = said->gptq_v2;
+  }
+  return quant::stored_packed(std::move(stored), settings);
 }
 
 }  // namespace tessera::models

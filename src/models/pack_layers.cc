@@ -35,25 +35,27 @@ std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source) {
   return packed;
 }
 
-std::shared_ptr<const io::TensorSource> unpacked_source(const Model& model,
-                                                        std::shared_ptr<const io::TensorSource> source) {
-  const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(source);
-  if (!packed) return source;
+std::shared_ptr<const quant::PackedSource> unpacked_source(const Model& model,
+                                                           std::shared_ptr<const quant::PackedSource> source,
+                                                           const LayerChoice& dense) {
   const NamesInFiles names(model);
-  std::set<std::string> transposed;
+  std::set<std::string> unpacked, transposed, kept;
   for (const auto& [name, linear] : linear_layers(model)) {
     const auto stored = names.in(*source, name + ".weight");
-    if (linear->weight_layout() == nn::WeightLayout::kInOut && packed->codec(stored)) transposed.insert(stored);
+    if (!source->codec(stored)) continue;
+    (dense(name) ? unpacked : kept).insert(stored);
+    const bool turned = linear->weight_layout() == nn::WeightLayout::kInOut && !source->is_also_dense();
+    if (dense(name) && turned) transposed.insert(stored);
   }
-  return quant::unpacked_source(packed, std::move(transposed));
+  for (const auto& info : source->tensors())  // of other modules: tables
+    if (source->codec(info.name) && !kept.contains(info.name)) unpacked.insert(info.name);
+  return quant::unpacked_source(std::move(source), std::move(unpacked), std::move(transposed));
 }
 
 std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& family,
                                      const families::Quantization& settings) {
-  auto skipped = settings.skip_modules;
-  for (const auto& head :
-       {family.output_embedding, std::string("score"), std::string("classifier"), std::string("cls")})
-    skipped.push_back(head);
+  auto skipped = settings.skip_modules.value_or(std::vector{family.output_embedding});
+  for (const auto* trained : {"score", "classifier", "cls"}) skipped.emplace_back(trained);
   if (family.kind == ModelKind::kSeq2Seq) skipped.emplace_back("wo");
   std::set<std::string> out;
   for (const auto& [name, linear] : linear_layers(model)) {
@@ -64,22 +66,37 @@ std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& fami
   return out;
 }
 
+quant::PackedSettings packed_settings(const families::Quantization& settings) {
+  if (settings.form == families::PackedForm::kInt8) return quant::Int8Settings{settings.int8_threshold};
+  if (settings.form != families::PackedForm::kFourBit)
+    throw ConfigError("config.json says that the weights are packed as " + families::form_name(settings.form) +
+                          ", but they are dense, and that form is only read: remove 'quantization_config', or name the "
+                          "folder with the packed weights",
+                      "quantization_config");
+  return quant::FourBitSettings{.type = quant::four_bit_type(settings.quant_type).value(),
+                                .nested = settings.double_quant};
+}
+
+quant::FileForm file_form(const families::Quantization& settings, at::ScalarType dtype) {
+  quant::FileForm form{packed_settings(settings), dtype, at::kByte};
+  if (settings.form == families::PackedForm::kFourBit)
+    form.storage = c10::getStringToDtypeMap().at(settings.quant_storage);
+  return form;
+}
+
 std::shared_ptr<const quant::PackedSource> pack_while_reading(Model& model, const ModelConfig& family,
                                                               const families::Quantization& settings,
                                                               std::shared_ptr<const io::TensorSource> source,
-                                                              at::ScalarType rounded) {
+                                                              at::ScalarType rounded, const LayerChoice& dense) {
   const NamesInFiles names(model);
   const auto layers = linear_layers(model);
+  const auto form = packed_settings(settings);
   std::map<std::string, quant::MatrixPacking> packings;
   std::map<std::string, std::string> stored_names;
   for (const auto& name : layers_to_pack(model, family, settings)) {
     const auto stored = names.in(*source, name + ".weight");
-    if (stored.empty()) continue;
-    auto& packing = packings[stored];
-    packing.settings.type = quant::four_bit_type(settings.quant_type).value();
-    packing.settings.nested = settings.double_quant;
-    packing.rounded = rounded;
-    packing.transposed = layers.at(name)->weight_layout() == nn::WeightLayout::kInOut;
+    if (stored.empty() || dense(name)) continue;
+    packings[stored] = {form, rounded, layers.at(name)->weight_layout() == nn::WeightLayout::kInOut};
     stored_names[name] = stored;
   }
   const auto packing = quant::packing_source(std::move(source), std::move(packings));

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "io/tensor_source.h"
-#include "quant/four_bit_codec.h"
+#include "quant/packed_files.h"
 
 namespace tessera::quant {
 
@@ -17,15 +17,25 @@ class PackedSource : public io::TensorSource {
  public:
   /// Null: the tensor is dense, or there is none.
   virtual std::shared_ptr<const tensor::Codec> codec(const std::string& name) const = 0;
+  /// True of a form that is as good for dense weights, which may train: nothing but an adapter over it wants it packed.
+  virtual bool is_also_dense() const { return false; }
 };
 
-/// A folder that bitsandbytes wrote, 4-bit: nothing is unpacked unless read() asks for it. Null where no tensor is
-/// packed. DataError for statistics that do not fit, types and dtypes that there are not, and 8-bit weights.
-std::shared_ptr<PackedSource> stored_four_bit(std::shared_ptr<const io::TensorSource> stored);
+/// What config.json says of packed weights, and their tensors do not.
+struct StoredSettings {
+  double int8_threshold = 6.0;  // LLM.int8(): see int8_codec()
+  bool gptq_v2 = false;         // GPTQ: zero points are stored as they are, not less one
+};
+
+/// A folder that bitsandbytes wrote, in 4 bits or in 8 (LLM.int8()), or one of GPTQ or AWQ: nothing is unpacked unless
+/// read() asks for it. Null where no tensor is packed. DataError for statistics that do not fit, and types and dtypes
+/// that there are not.
+std::shared_ptr<PackedSource> stored_packed(std::shared_ptr<const io::TensorSource> stored,
+                                            const StoredSettings& settings = {});
 
 /// How a dense matrix is packed while it is read.
 struct MatrixPacking {
-  FourBitSettings settings;
+  PackedSettings form = FourBitSettings{};
   at::ScalarType rounded = at::kFloat;  // the dtype that values are rounded to before
   bool transposed = false;              // the source has [in, out] (GPT-2), the codes are of [out, in]
 };
@@ -34,9 +44,9 @@ struct MatrixPacking {
 std::shared_ptr<const PackedSource> packing_source(std::shared_ptr<const io::TensorSource> dense,
                                                    std::map<std::string, MatrixPacking> packings);
 
-/// As if nothing were packed: the values of all matrices, without their statistics. transposed: matrices that are shown
-/// as [in, out].
-std::shared_ptr<const io::TensorSource> unpacked_source(std::shared_ptr<const PackedSource> packed,
-                                                        std::set<std::string> transposed);
+/// As if these matrices were not packed: their values, without their statistics. transposed: those of them that are
+/// shown as [in, out].
+std::shared_ptr<const PackedSource> unpacked_source(std::shared_ptr<const PackedSource> packed,
+                                                    std::set<std::string> dense, std::set<std::string> transposed);
 
 }  // namespace tessera::quant

@@ -8,16 +8,17 @@
 
 #include "io/tensor_table.h"
 #include "quant/block_codes.h"
+#include "quant/int8_codec.h"
 #include "quant/packed_source.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
 namespace {
 
-constexpr std::int64_t kPiece = 1 << 20;  // elements that are read at a time; whole blocks
+constexpr std::int64_t kPiece = 1 << 20;  // elements that are read at a time; whole blocks, or whole rows
 
 struct Statistics {
-  std::vector<float> absmax;  // of all blocks
+  std::vector<float> absmax;  // of all blocks, or rows
   float offset = 0;
   std::vector<float> nested_absmax;
   std::vector<std::uint8_t> codes;  // of absmax
@@ -59,7 +60,7 @@ class PackingSource final : public PackedSource {
     const void* from = s.absmax.data();
     if (field->second.leaf == "nested_offset") from = &s.offset;
     if (field->second.leaf == "nested_absmax") from = s.nested_absmax.data();
-    if (field->second.leaf == "absmax" && matrix.packing.settings.nested) from = s.codes.data();
+    if (field->second.leaf == "absmax" && !s.codes.empty()) from = s.codes.data();
     std::memcpy(to, static_cast<const std::byte*>(from) + begin, static_cast<std::size_t>(out.numel()));
   }
   std::optional<io::MappedTensor> map(const std::string& name) const override {
@@ -76,6 +77,8 @@ class PackingSource final : public PackedSource {
     std::shared_ptr<const tensor::Codec> codec;
     std::int64_t rows = 0, columns = 0;  // of the codes
     std::int64_t numel() const { return rows * columns; }
+    /// Null: LLM.int8().
+    const FourBitSettings* four_bit() const { return std::get_if<FourBitSettings>(&packing.form); }
   };
   struct Field {
     std::string matrix, leaf;
@@ -83,8 +86,13 @@ class PackingSource final : public PackedSource {
 
   void add(const io::TensorInfo& info, const MatrixPacking& packing) {
     TESSERA_CHECK(info.shape.size() == 2, "'" + info.name + "' is no matrix");
-    Matrix m{info.name, packing, four_bit_codec(packing.settings), info.shape[0], info.shape[1]};
+    if (!at::isFloatingType(info.dtype))
+      throw DataError(fmt::format("{}: tensor '{}' is {}, which cannot be packed; is it packed already?", info.file,
+                                  info.name, c10::toString(info.dtype)),
+                      info.file);
+    Matrix m{info.name, packing, nullptr, info.shape[0], info.shape[1]};
     if (packing.transposed) std::swap(m.rows, m.columns);
+    m.codec = codec_of(packing.form, m.columns);
     for (const auto& field : m.codec->fields(m.rows, m.columns)) {
       const auto name = field.full_name(info.name);
       fields_[name] = {info.name, field.name};
@@ -95,18 +103,19 @@ class PackingSource final : public PackedSource {
     matrices_.emplace(info.name, std::move(m));
   }
 
-  /// body(values, begin, count) over elements [begin, end) of the matrix of codes, in pieces.
+  /// body(values, begin, count) over elements [begin, end) of the matrix of codes, in pieces of whole units.
   template <class Body>
-  void for_pieces(const Matrix& m, std::int64_t begin, std::int64_t end, const Body& body) const {
+  void for_pieces(const Matrix& m, std::int64_t begin, std::int64_t end, std::int64_t unit, const Body& body) const {
     if (m.packing.transposed) {
       auto whole = at::empty({m.numel()}, m.packing.rounded);
       dense_->read(m.name, 0, whole);
       whole = whole.view({m.columns, m.rows}).t().to(at::kFloat).contiguous();
       return body(whole.const_data_ptr<float>() + begin, begin, end - begin);
     }
-    const auto piece = at::empty({std::min(kPiece, end - begin)}, m.packing.rounded);
-    for (auto at = begin; at < end; at += kPiece) {
-      const auto stored = piece.narrow(0, 0, std::min(kPiece, end - at));
+    const auto size = std::max(unit, kPiece / unit * unit);
+    const auto piece = at::empty({std::min(size, end - begin)}, m.packing.rounded);
+    for (auto at = begin; at < end; at += size) {
+      const auto stored = piece.narrow(0, 0, std::min(size, end - at));
       dense_->read(m.name, at, stored);
       const auto values = stored.to(at::kFloat);
       body(values.const_data_ptr<float>(), at, values.numel());
@@ -114,10 +123,11 @@ class PackingSource final : public PackedSource {
   }
 
   void read_codes(const Matrix& m, std::int64_t begin, std::int64_t bytes, std::uint8_t* out) const {
-    const auto& s = m.packing.settings;
+    if (!m.four_bit()) return read_int8_codes(m, begin, bytes, reinterpret_cast<std::int8_t*>(out));
+    const auto& s = *m.four_bit();
     TESSERA_CHECK(begin % (s.block / 2) == 0, "codes are read from the beginning of a block");
     std::vector<float> absmax;
-    for_pieces(m, 2 * begin, std::min(m.numel(), 2 * (begin + bytes)),
+    for_pieces(m, 2 * begin, std::min(m.numel(), 2 * (begin + bytes)), s.block,
                [&](const float* values, std::int64_t at, std::int64_t count) {
                  absmax.resize(static_cast<std::size_t>(blocks_of(count, s.block)));
                  block_absmax(values, count, s.block, absmax.data());
@@ -125,15 +135,38 @@ class PackingSource final : public PackedSource {
                });
   }
 
+  void read_int8_codes(const Matrix& m, std::int64_t begin, std::int64_t bytes, std::int8_t* out) const {
+    const auto end = begin + bytes, columns = m.columns;
+    std::vector<float> scales;
+    std::vector<std::int8_t> codes;
+    for_pieces(m, begin / columns * columns, (end + columns - 1) / columns * columns, columns,
+               [&](const float* values, std::int64_t at, std::int64_t count) {
+                 scales.resize(static_cast<std::size_t>(count / columns));
+                 codes.resize(static_cast<std::size_t>(count));
+                 int8_scales(values, count / columns, columns, scales.data());
+                 encode_int8(values, count / columns, columns, scales.data(), codes.data());
+                 const auto first = std::max(begin, at), last = std::min(end, at + count);
+                 std::copy_n(codes.data() + (first - at), last - first, out + (first - begin));
+               });
+  }
+
   /// Of the matrix that was asked for last.
   const Statistics& statistics(const std::string& name, const Matrix& m) const {
     if (name == last_) return statistics_;
-    const auto& s = m.packing.settings;
     last_.clear();
     statistics_ = {};
     auto& absmax = statistics_.absmax;
+    if (!m.four_bit()) {
+      absmax.resize(static_cast<std::size_t>(m.rows));
+      for_pieces(m, 0, m.numel(), m.columns, [&](const float* values, std::int64_t at, std::int64_t count) {
+        int8_scales(values, count / m.columns, m.columns, absmax.data() + at / m.columns);
+      });
+      last_ = name;
+      return statistics_;
+    }
+    const auto& s = *m.four_bit();
     absmax.resize(static_cast<std::size_t>(blocks_of(m.numel(), s.block)));
-    for_pieces(m, 0, m.numel(), [&](const float* values, std::int64_t at, std::int64_t count) {
+    for_pieces(m, 0, m.numel(), s.block, [&](const float* values, std::int64_t at, std::int64_t count) {
       block_absmax(values, count, s.block, absmax.data() + at / s.block);
     });
     if (s.nested) {

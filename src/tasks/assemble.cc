@@ -11,7 +11,9 @@
 #include "models/pack_layers.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
+#include "peft/targets.h"
 #include "tensor/rng.h"
+#include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 #include "tessera/nn/packed_weight.h"
 #include "train/lora_fa_projections.h"
@@ -44,16 +46,39 @@ std::vector<std::string> grow_tables(fsdp::FsdpOptions& fsdp, const models::Mode
   return modules;
 }
 
-void pack_layers(Assembled& a, const AssembleOptions& options, fsdp::FsdpOptions& fsdp) {
+/// What the flags ask for is how the folder is packed, or it is not packed.
+void check_packed_once(const models::ModelConfig& config, const AssembleOptions& options) {
+  if (!options.quantization || !config.quantization || options.quantization->form == config.quantization->form) return;
+  throw ConfigError("the weights of '" + options.model_folder + "' are packed already, in " +
+                        families::form_name(config.quantization->form) + ", and cannot be packed in " +
+                        families::form_name(options.quantization->form) +
+                        "; leave the flag out, or name the folder of the model that they were made from",
+                    "quantization");
+}
+
+/// Layers that train themselves stay dense.
+void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftMethod* method,
+                 fsdp::FsdpOptions& fsdp) {
+  const auto trains = [method](const std::string& layer) {
+    return method && peft::is_saved(layer + ".weight", *method);
+  };
+  const auto& wanted = options.quantization ? options.quantization : a.config.quantization;  // or config.json alone
   const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(fsdp.source);
-  if (packed && options.keep_packed) {
-    models::pack_as_stored(*a.model, *packed);
-  } else if (packed) {
-    fsdp.source = models::unpacked_source(*a.model, fsdp.source);
-  } else if (options.quantization) {
-    fsdp.source = models::pack_while_reading(*a.model, a.config, *options.quantization, fsdp.source,
-                                             fsdp.precision.param_dtype.value_or(at::kFloat));
-    a.config.quantization = options.quantization;
+  const bool stays = packed && (!packed->is_also_dense() || (method && !wanted));
+  if (packed) {
+    if (!packed->is_also_dense()) check_packed_once(a.config, options);
+    const auto is_dense = [&](const std::string& layer) {
+      const bool fused_head = packed->is_also_dense() && layer == a.config.output_embedding;  // its loss
+      return !stays || fused_head || trains(layer);
+    };
+    const auto left = models::unpacked_source(*a.model, packed, is_dense);
+    models::pack_as_stored(*a.model, *left);
+    fsdp.source = left;
+  }
+  if (!stays && options.pack_dense && wanted) {
+    fsdp.source = models::pack_while_reading(*a.model, a.config, *wanted, fsdp.source,
+                                             fsdp.precision.param_dtype.value_or(at::kFloat), trains);
+    a.config.quantization = wanted;
   }
 }
 
@@ -100,7 +125,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   fsdp::FsdpOptions fsdp = options.fsdp;
   if (!fsdp.source) {
     fsdp.source = models::open_model_weights(options.model_folder);
-  } else if (const auto packed = quant::stored_four_bit(fsdp.source)) {
+  } else if (const auto packed = models::packed_in_folder(fsdp.source, options.model_folder)) {
     fsdp.source = packed;
   }
   models::check_sizes(options.model_folder, *fsdp.source);
@@ -118,7 +143,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
       a.model = models::build_model(options.model_folder, &a.config, build);
     }
   }
-  pack_layers(a, options, fsdp);
+  pack_layers(a, options, method.get(), fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
   if (options.freeze_lora_a) freeze_lora_a(a);
   const nn::DenseElements elements(*a.model);

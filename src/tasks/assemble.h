@@ -18,9 +18,10 @@ struct AssembleOptions {
   std::string model_folder;
   std::shared_ptr<const peft::PeftMethod> method = {};  // a new adapter
   std::string adapter_folder = {};                      // start from this adapter (its method is read there)
-  /// Weights that a folder has packed stay packed; false: they are unpacked as they are read.
-  bool keep_packed = true;
-  std::optional<families::Quantization> quantization = {};  // packs dense weights as they are read
+  /// Weights that a folder has packed stay packed. Dense ones are packed as they are read where config.json or
+  /// `quantization` says so; false: they stay as they are.
+  bool pack_dense = true;
+  std::optional<families::Quantization> quantization = {};  // before that of config.json
   std::int64_t min_vocab_size = 0;                          // the token tables grow to at least so many rows
   std::string attn_implementation = {};                     // models::BuildOptions
   std::optional<models::ClassifierHead> classifier = {};    // likewise; what the weights lack of it begins anew

@@ -25,6 +25,7 @@ struct ExportOptions {
   std::string checkpoint, output, base, adapter;
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool merge = false, overwrite = false;
+  PackFlags packed;
 };
 
 /// An adapter as it is: its tensors, streamed one by one, and the files beside it.
@@ -99,7 +100,8 @@ std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& 
                       .source = source,
                       .output = o.output,
                       .tokenizer_folder = o.checkpoint,
-                      .dtype = o.dtype},
+                      .dtype = o.dtype,
+                      .packed = o.packed},
                      group);
 }
 
@@ -121,6 +123,7 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
   table.add(&o.merge, {"--merge"}, "fold the checkpoint's adapter into the weights of its model");
   table.add_enum(&o.dtype, checkpoint::dtype_choices(), {"--dtype"},
                  "of the weights; auto: as config.json says, an adapter's as they are");
+  add_pack_flags(table, o.packed);
   table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
@@ -131,6 +134,9 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
   if (o.merge && !is_adapter)
     throw ConfigError("--merge: '" + state.found + "' holds a whole model, not an adapter; leave the flag out",
                       "merge");
+  if (is_adapter && !o.merge && !o.packed.type.empty())
+    throw ConfigError("--type packs the layers of a model; '" + state.found + "' holds an adapter: add --merge",
+                      "type");
   const bool merge_in_place = o.merge && is_there(o.checkpoint + "/adapter_config.json") &&
                               is_there(o.checkpoint + "/adapter_model.safetensors");
   if (o.merge && !merge_in_place)

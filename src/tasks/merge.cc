@@ -6,12 +6,14 @@
 #include <ostream>
 
 #include "checkpoint/pretrained.h"
+#include "checkpoint/save_packed.h"
 #include "config/options.h"
 #include "families/config_reader.h"
 #include "families/model_folder.h"
 #include "formats/gguf.h"
 #include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
+#include "models/pack_layers.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
@@ -30,7 +32,7 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
         io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
   Assembled a = assemble({.model_folder = o.model_folder,
                           .adapter_folder = o.adapter_folder,
-                          .keep_packed = false,
+                          .pack_dense = false,
                           .dtype = dtype,
                           .fsdp = fsdp},
                          group);
@@ -45,6 +47,20 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
     if (header.texts("tokenizer.ggml.merges") || header.numbers("tokenizer.ggml.scores"))
       text::open_tokenizer(options.files.tokenizer)->save(o.output);
   };
+  const auto dtype_name = std::string(c10::getDtypeNames(*dtype).first);
+  const auto quantization = o.packed.quantization(a.config.output_embedding, dtype_name);
+  if (quantization || checkpoint::has_packed(*a.sharded)) {
+    checkpoint::SavePackedOptions packed{.save = options};
+    packed.save.dtype = dtype;
+    if (a.adapters) packed.adapted.emplace(a.adapted());
+    if (a.adapters && a.adapters->untied) packed.head = checkpoint::Head::kUntied;
+    if (quantization) packed.packed = {*quantization, models::layers_to_pack(*a.model, a.config, *quantization)};
+    checkpoint::save_packed(*a.sharded, *a.model, packed, o.output);
+    save_tokenizer();
+    return fmt::format("{} with {} {} saved in {}\n", a.config.model_type,
+                       a.adapters ? a.adapters->adapted.size() : static_cast<std::size_t>(a.parameters),
+                       a.adapters ? "merged adapters" : "parameters", o.output);
+  }
   if (!a.adapters) {
     checkpoint::save_pretrained(*a.sharded, options, o.output);
     save_tokenizer();
@@ -61,12 +77,14 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
   std::string base, adapter, output;
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool overwrite = false;
+  PackFlags packed;
   config::OptionTable table("tessera merge", "folds an adapter into the weights of its model; also under launch");
   table.add(&base, {"--model_name_or_path", "--model"},
             "folder of the base model; default: the one that the adapter names");
   table.add(&adapter, {"--adapter_name_or_path", "--adapter"}, "folder of the adapter").required();
   table.add(&output, {"--output_dir"}, "folder to write: model.safetensors, config.json, tokenizer files").required();
   table.add_enum(&dtype, checkpoint::dtype_choices(), {"--dtype"}, "of the weights; auto: as config.json says");
+  add_pack_flags(table, packed);
   table.add(&overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
@@ -86,7 +104,8 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
                                         .adapter_folder = adapter,
                                         .output = output,
                                         .tokenizer_folder = adapter,
-                                        .dtype = dtype},
+                                        .dtype = dtype,
+                                        .packed = packed},
                                        group);
   if (group->rank() == 0) out << line;
   group->barrier();

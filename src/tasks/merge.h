@@ -8,6 +8,7 @@
 
 #include "checkpoint/pretrained.h"
 #include "io/tensor_source.h"
+#include "tasks/quant_flags.h"
 
 namespace tessera::tasks {
 
@@ -19,6 +20,7 @@ struct WriteModelOptions {
   std::string output;
   std::string tokenizer_folder = {};                               // first choice; else the model's
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;  // auto: that which config.json names
+  PackFlags packed = {};                                           // linear layers are written packed
 };
 /// Collective. A Hugging Face folder, streamed unit by unit. Returns a line for the terminal.
 std::string write_model(const WriteModelOptions& options, const std::shared_ptr<comm::Communicator>& group);

@@ -2,6 +2,16 @@
 
 namespace tessera::tasks {
 
+std::optional<families::Quantization> QuantFlags::quantization() const {
+  if (!packs()) return std::nullopt;
+  auto out = settings;
+  out.form = load_in_8bit ? families::PackedForm::kInt8 : families::PackedForm::kFourBit;
+  if (skip_modules.empty()) return out;
+  out.skip_modules = skip_modules;
+  for (const char* head : {"lm_head", "embed_out"}) out.skip_modules->emplace_back(head);
+  return out;
+}
+
 void add_quant_flags(config::OptionTable& table, QuantFlags& f, const std::string& group) {
   using config::Unused;
   table.add(
@@ -17,12 +27,76 @@ void add_quant_flags(config::OptionTable& table, QuantFlags& f, const std::strin
   of_four_bit(table.add(&f.settings.double_quant,
                         {"--use_nested_quant", "--use_bnb_nested_quant", "--bnb_4bit_use_double_quant"},
                         "pack the scales of the blocks in 8 bits, too: 4.13 bits an element, not 4.5", group));
+  table.add(&f.load_in_8bit, {"--use_8bit_quantization", "--load_in_8bit"},
+            "LLM.int8(): the linear layers but the head are packed in 8 bits as they are read, as bitsandbytes packs "
+            "them; a folder that is packed already stays as it is",
+            group);
+  table
+      .add(&f.settings.int8_threshold, {"--llm_int8_threshold"},
+           "inputs of this magnitude are outliers, whose columns evaluation and generation do not round; 0: none are",
+           group)
+      .only_with({{"--use_8bit_quantization", {"true"}}});
+  table
+      .add(&f.skip_modules, {"--llm_int8_skip_modules"},
+           "modules that stay dense, besides the output head: names or parts of them between dots", group)
+      .only_with({{"--use_4bit_quantization", {"true"}}, {"--use_8bit_quantization", {"true"}}});
   table.add_without_effect(
       {"--bnb_4bit_compute_dtype", Unused::kText, "products compute as --bf16 or the launcher says"});
   for (const char* name : {"--bnb_4bit_quant_storage_dtype", "--bnb_4bit_quant_storage"})
     table.add_without_effect({name, Unused::kText, "packed bytes are sharded as they are, whatever dtype names them"});
-  for (const char* name : {"--use_8bit_quantization", "--load_in_8bit"})
-    table.add_refused({name, Unused::kBool, "8-bit weights are not built yet; take --use_4bit_quantization"});
+}
+
+void check_quant_flags(const QuantFlags& flags, bool trains_adapter, config::Problems& problems) {
+  problems.require(!flags.load_in_4bit || !flags.load_in_8bit,
+                   "--use_4bit_quantization and --use_8bit_quantization pack the same weights: keep one",
+                   "use_8bit_quantization");
+  problems.require(flags.settings.int8_threshold >= 0, "--llm_int8_threshold is a magnitude: at least 0",
+                   "llm_int8_threshold");
+  const std::string flag = flags.load_in_8bit ? "use_8bit_quantization" : "use_4bit_quantization";
+  problems.require(!flags.packs() || trains_adapter,
+                   "--" + flag +
+                       " packs the weights, which then do not train: train an adapter over them with "
+                       "--use_peft_lora",
+                   flag);
+}
+
+std::optional<families::Quantization> PackFlags::quantization(const std::string& head, const std::string& dtype) const {
+  if (type.empty()) return std::nullopt;
+  auto out = settings;
+  if (type == "int8")
+    out.form = families::PackedForm::kInt8;
+  else
+    out.quant_type = type;
+  out.compute_dtype = dtype;
+  if (skip_modules.empty()) return out;
+  out.skip_modules = skip_modules;
+  out.skip_modules->push_back(head);
+  return out;
+}
+
+void add_pack_flags(config::OptionTable& table, PackFlags& f) {
+  const std::vector<config::Need> packs = {{"--type", {"nf4", "fp4", "int8"}}}, four_bit = {{"--type", {"nf4", "fp4"}}};
+  table
+      .add(&f.type, {"--type", "--bnb_4bit_quant_type"},
+           "how linear layers are packed: in 4 bits (nf4, fp4), or in 8 (int8: LLM.int8())")
+      .choices({"nf4", "fp4", "int8"});
+  table
+      .add(&f.settings.double_quant, {"--double_quant", "--use_nested_quant", "--bnb_4bit_use_double_quant"},
+           "pack the scales of the blocks in 8 bits, too: 4.13 bits an element, not 4.5")
+      .only_with(four_bit);
+  table
+      .add(&f.settings.quant_storage, {"--bnb_4bit_quant_storage", "--bnb_4bit_quant_storage_dtype"},
+           "dtype of the packed bytes in the file; PyTorch's FSDP wants that of the other weights")
+      .choices({"uint8", "bfloat16", "float16", "float32"})
+      .only_with(four_bit);
+  table
+      .add(&f.settings.int8_threshold, {"--llm_int8_threshold"},
+           "inputs of this magnitude are outliers, whose columns inference does not round; for config.json")
+      .only_with({{"--type", {"int8"}}});
+  table
+      .add(&f.skip_modules, {"--skip_modules", "--llm_int8_skip_modules"},
+           "modules that stay dense, besides the output head")
+      .only_with(packs);
 }
 
 }  // namespace tessera::tasks

@@ -2,6 +2,7 @@
 // Flags of packed base weights, by the names that PEFT's example, TRL and transformers give them.
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/options.h"
 #include "families/quantization.h"
@@ -9,14 +10,27 @@
 namespace tessera::tasks {
 
 struct QuantFlags {
-  bool load_in_4bit = false;
+  bool load_in_4bit = false, load_in_8bit = false;
   families::Quantization settings;
+  std::vector<std::string> skip_modules = {};  // besides the output head
+  bool packs() const { return load_in_4bit || load_in_8bit; }
   /// Nothing: weights stay as the folder has them.
-  std::optional<families::Quantization> quantization() const {
-    return load_in_4bit ? std::optional(settings) : std::nullopt;
-  }
+  std::optional<families::Quantization> quantization() const;
 };
 
 void add_quant_flags(config::OptionTable& table, QuantFlags& flags, const std::string& group);
+/// trains_adapter: over the weights, or nothing trains.
+void check_quant_flags(const QuantFlags& flags, bool trains_adapter, config::Problems& problems);
+
+/// How a folder that is written packs its linear layers: `quantize`, `merge` and `export`.
+struct PackFlags {
+  std::string type;  // nf4, fp4, int8; empty: it is dense
+  families::Quantization settings;
+  std::vector<std::string> skip_modules = {};  // besides the output head
+  /// head: the output head's name.
+  std::optional<families::Quantization> quantization(const std::string& head, const std::string& dtype) const;
+};
+/// Leaves out --type where it is empty.
+void add_pack_flags(config::OptionTable& table, PackFlags& flags);
 
 }  // namespace tessera::tasks

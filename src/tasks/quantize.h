@@ -1,5 +1,5 @@
 #pragma once
-// `tessera quantize MODEL OUT`: a model folder whose linear layers are packed in 4 bits, as transformers and
+// `tessera quantize MODEL OUT`: a model folder whose linear layers are packed in 4 or 8 bits, as transformers and
 // bitsandbytes write and read it. One tensor is in memory at a time.
 #include <iosfwd>
 #include <string>

@@ -55,11 +55,7 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   train::check_training_arguments(o.training, table, problems);
   train::check_metric(o.training, measured, problems);
   check_lora_flags(o.adapter, problems);
-  problems.require(
-      !o.quant.load_in_4bit || o.adapter.use_peft_lora || !o.training.do_train,
-      "--use_4bit_quantization packs the weights, which then do not train: train an adapter over them with "
-      "--use_peft_lora",
-      "use_4bit_quantization");
+  check_quant_flags(o.quant, o.adapter.use_peft_lora || !o.training.do_train, problems);
   problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
                    "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
   problems.attempt([&] { (void)budget_bytes(o.max_memory); });
@@ -140,7 +136,8 @@ void TrainingJob::assemble_model() {
   }
   if (model_.config.quantization && !model_.adapters && arguments_.do_train) {
     throw ConfigError("the weights of '" + folder_ +
-                          "' are packed in 4 bits, which do not train; train an adapter over them: --use_peft_lora",
+                          "' are packed in " + families::form_name(model_.config.quantization->form) +
+                          ", which do not train; train an adapter over them: --use_peft_lora",
                       "use_peft_lora");
   }
   model_.model->set_token_loss(arguments_.token_loss);

@@ -14,7 +14,6 @@
 #include "families/model_folder.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
-#include "models/pack_layers.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
@@ -71,7 +70,9 @@ bool verify_folder(const VerifyOptions& options, std::shared_ptr<comm::Communica
 tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
   tasks::Assembled a;
   const auto place = families::find_model(options.folder);
-  if (options.sharded || !place.adapter.empty()) {
+  const auto weights = models::open_model_weights(place.folder);
+  const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(weights);
+  if (options.sharded || (packed && !packed->is_also_dense()) || !place.adapter.empty()) {
     a = tasks::assemble({.model_folder = place.folder,
                          .adapter_folder = place.adapter,
                          .attn_implementation = kReferenceAttention,
@@ -79,9 +80,9 @@ tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::
                         std::move(group));
     a.sharded->set_gradient_divisor(1.0);
   } else {
-    models::check_sizes(place.folder, *models::open_model_weights(place.folder));
+    models::check_sizes(place.folder, *weights);
     a.model = models::build_model(place.folder, &a.config, {.attn_implementation = kReferenceAttention});
-    models::load_weights(*a.model, *models::unpacked_source(*a.model, models::open_model_weights(place.folder)));
+    models::load_weights(*a.model, *weights);
   }
   return a;
 }

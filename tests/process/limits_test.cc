@@ -132,13 +132,6 @@ TEST_F(Limits, MergingUnderShardingEqualsOneProcess) {
   EXPECT_FALSE(merged == read_file(folder_ + "t5/model.safetensors"));
 }
 
-TEST_F(Limits, EightBitBasesAreRefusedByName) {
-  const auto r = launch(2, {"sft", "--model_name_or_path", folder_ + "t5", "--dataset_name", folder_, "--output_dir",
-                            folder_ + "out", "--use_8bit_quantization", "True"});
-  EXPECT_EQ(r.exit_code, 2) << r.err;
-  EXPECT_TRUE(test::contains(r.err, "--use_8bit_quantization")) << r.err;
-}
-
 TEST_F(Limits, TenRunsEndWell) {
   for (int run = 0; run < 10; ++run) {
     const auto r = launch(2, seq2seq("out" + std::to_string(run), {"--save_model", "false"}));

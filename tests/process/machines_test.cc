@@ -229,6 +229,41 @@ TEST_F(Machines, FineTuningUnderAHybridStrategyTrainsAsOneHost) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], one_group[i], 1e-5) << i;
 }
 
+/// The codes of a 4-bit base cross the cable as bytes (FULL_SHARD), or stay inside each host (HYBRID_SHARD).
+TEST_F(Machines, FourBitBasesTrainOnTwoHostsAsOnOne) {
+  const Namespaces namespaces;
+  const Finished made = test::run({TESSERA_BINARY, "init-model", kChat, folder_ + "/chat"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  int next_port = 8;
+  for (const std::string strategy : {"FULL_SHARD", "HYBRID_SHARD"}) {
+    const bool hybrid = strategy == "HYBRID_SHARD", apart = namespaces.made();
+    const auto command = [&](std::vector<std::string> flags, const std::string& output) {
+      flags.insert(flags.end(), {"--fsdp_sharding_strategy", strategy});
+      auto all = launch_sft(flags, hybrid ? "shared" : "copy", output + strategy);
+      all.insert(all.end(), {"--use_4bit_quantization", "true", "--use_nested_quant", "true"});
+      return all;
+    };
+    const int shared_port = port(next_port--);
+    const auto on_machine = [&](int k) {
+      const auto all = command(machine(k, apart ? "10.77.0.1" : "127.0.0.1", shared_port), "/two");
+      return apart ? namespaces.on(k, all) : all;
+    };
+    Subprocess zero(on_machine(0)), one(on_machine(1));
+    const Finished first = zero.finish(180s), second = one.finish(180s);
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    ASSERT_EQ(second.exit_code, 0) << second.err;
+    const auto groups = hybrid ? std::vector<std::string>{"--fsdp_shard_group_size", "2"} : std::vector<std::string>{};
+    const Finished same = test::run(command(groups, "/same"));
+    ASSERT_EQ(same.exit_code, 0) << same.err;
+    const std::string exact = "train_loss_exact";
+    ASSERT_EQ(losses("/two" + strategy, exact).size(), 4u);
+    EXPECT_EQ(losses("/two" + strategy, exact), losses("/same" + strategy, exact)) << strategy;
+    EXPECT_EQ(weights("/two" + strategy, "adapter_model.safetensors"),
+              weights("/same" + strategy, "adapter_model.safetensors"))
+        << strategy;
+  }
+}
+
 TEST_F(Machines, AShardGroupOverSeveralHostsSharesNoMemory) {
   auto zero_flags = launch(machine(0, "127.0.0.1", port(6)), "/two", "3");
   auto one_flags = launch(machine(1, "127.0.0.1", port(6)), "/two", "3");

@@ -123,6 +123,168 @@ TEST_F(Qlora, FoldersAreTheBytesThatTransformersAndBitsandbytesWrite) {
   }
 }
 
+TEST_F(Qlora, EightBitFoldersAreTheBytesThatTransformersAndBitsandbytesWrite) {
+  const auto r = test::run({TESSERA_BINARY, "quantize", kQuantGoldens + "base_llama", folder_ + "/int8", "--type",
+                            "int8", "--dtype", "float16"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto ours = io::open_safetensors(folder_ + "/int8/model.safetensors"),
+             theirs = io::open_safetensors(kQuantGoldens + "model_int8/model.safetensors");
+  ASSERT_EQ(ours->tensors().size(), theirs->tensors().size());
+  for (const auto& info : theirs->tensors()) {
+    const auto a = io::read_tensor(*ours, info.name), b = io::read_tensor(*theirs, info.name);
+    EXPECT_EQ(a.scalar_type(), b.scalar_type()) << info.name;
+    EXPECT_EQ(a.sizes(), b.sizes()) << info.name;
+    EXPECT_TRUE(at::equal(a, b)) << info.name;
+  }
+  EXPECT_EQ(json::parse(read_file(folder_ + "/int8/config.json"))["quantization_config"],
+            json::parse(read_file(kQuantGoldens + "model_int8/config.json"))["quantization_config"]);
+}
+
+const Words kEightBit = {"--use_8bit_quantization", "True"};
+
+TEST_F(Qlora, AdaptersOverEightBitsTrainAlikeOnAnyNumberOfRanks) {
+  ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed", "--type", "int8", "--dtype",
+                       "float32"})
+                .exit_code,
+            0);
+  const Words dora = {"--use_dora", "True", "--use_rslora", "True"};
+  const auto one = train(1, "model", "one", kEightBit + dora);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto expected = losses("one");
+  ASSERT_EQ(expected.size(), 4u);
+  EXPECT_LT(expected.back(), expected.front());
+  for (const int ranks : {2, 3}) {
+    const auto out = "ranks" + std::to_string(ranks);
+    const auto r = train(ranks, "packed", out, dora);
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(losses(out)[i], expected[i], 1e-4 * expected[i]) << ranks;
+  }
+  const auto merged = launch(
+      2, {"merge", "--model", folder_ + "/packed", "--adapter", folder_ + "/one", "--output_dir", folder_ + "/merged"});
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_FALSE(json::parse(read_file(folder_ + "/merged/config.json")).contains("quantization_config"));
+  const Words saves = {"--save_strategy", "steps", "--save_steps", "2"};
+  ASSERT_EQ(train(2, "packed", "whole", saves).exit_code, 0);
+  const auto on = train(2, "packed", "on", saves + Words{"--resume_from_checkpoint", folder_ + "/whole/checkpoint-2"});
+  ASSERT_EQ(on.exit_code, 0) << on.err;
+  EXPECT_TRUE(read_file(folder_ + "/whole/adapter_model.safetensors") ==
+              read_file(folder_ + "/on/adapter_model.safetensors"));
+}
+
+TEST_F(Qlora, AConfigThatAsksForPackingPacksDenseWeights) {
+  fs::copy(folder_ + "/model", folder_ + "/asks", fs::copy_options::recursive);
+  auto config = json::parse(read_file(folder_ + "/asks/config.json"));
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"},
+                                   {"load_in_4bit", true},
+                                   {"bnb_4bit_quant_type", "nf4"},
+                                   {"bnb_4bit_use_double_quant", true}};
+  write_file_atomically(folder_ + "/asks/config.json", config.dump());
+  ASSERT_EQ(train(1, "asks", "asked").exit_code, 0);
+  ASSERT_EQ(train(1, "model", "flags", kFourBit).exit_code, 0);
+  EXPECT_EQ(losses("asked"), losses("flags"));
+}
+
+TEST_F(Qlora, AMergedModelIsPackedAgain) {
+  ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}).exit_code, 0);
+  ASSERT_EQ(train(2, "packed", "adapter").exit_code, 0);
+  const auto merge = [&](int ranks, const std::string& out, const Words& flags) {
+    const auto r = launch(ranks, Words{"merge", "--model", folder_ + "/packed", "--adapter", folder_ + "/adapter",
+                                       "--output_dir", folder_ + "/" + out, "--dtype", "float32"} +
+                                     flags);
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  };
+  merge(1, "dense", {});
+  for (const std::string type : {"nf4", "int8"}) {
+    const Words flags = type == "nf4" ? Words{"--type", type, "--double_quant"} : Words{"--type", type};
+    for (const int ranks : {1, 2}) merge(ranks, type + std::to_string(ranks), flags);
+    ASSERT_EQ(test::run(Words{TESSERA_BINARY, "quantize", folder_ + "/dense", folder_ + "/after_" + type, "--dtype",
+                              "float32"} +
+                        flags)
+                  .exit_code,
+              0);
+    const auto merged = io::open_safetensors(folder_ + "/" + type + "1/model.safetensors"),
+               after = io::open_safetensors(folder_ + "/after_" + type + "/model.safetensors");
+    EXPECT_TRUE(read_file(folder_ + "/" + type + "1/model.safetensors") ==
+                read_file(folder_ + "/" + type + "2/model.safetensors"));
+    for (const auto& info : after->tensors()) {
+      if (info.name.find("quant_state") != std::string::npos) continue;  // has room for any offset
+      EXPECT_TRUE(at::equal(io::read_tensor(*merged, info.name), io::read_tensor(*after, info.name))) << info.name;
+    }
+    EXPECT_EQ(json::parse(read_file(folder_ + "/" + type + "1/config.json"))["quantization_config"],
+              json::parse(read_file(folder_ + "/after_" + type + "/config.json"))["quantization_config"]);
+    EXPECT_EQ(test::run({TESSERA_BINARY, "generate", "--prompt", "Hello", "--max_new_tokens", "4", "--model",
+                         folder_ + "/" + type + "2"})
+                  .exit_code,
+              0);
+  }
+}
+
+/// The weights of tests/data/gguf/llama.gguf and their config.json, as a folder.
+void write_gguf_original(const std::string& to) {
+  const auto file = kTestData + "/gguf/llama.safetensors";
+  const auto bytes = read_file(file);
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  fs::create_directories(to);
+  write_file_atomically(to + "/config.json",
+                        json::parse(bytes.substr(8, length))["__metadata__"]["config"].get<std::string>());
+  const auto source = io::open_safetensors(file);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& info : source->tensors())
+    if (info.name != "logits") tensors.emplace_back(info.name, io::read_tensor(*source, info.name));
+  io::write_safetensors(to + "/model.safetensors", tensors);
+}
+
+TEST_F(Qlora, AdaptersTrainOverGptqAwqAndGgufAsOverTheirValues) {
+  const auto losses_over = [&](const std::string& model, int ranks, const std::string& out, const std::string& shown) {
+    const auto r = launch(ranks, {"sft",
+                                  "--model_name_or_path",
+                                  model,
+                                  "--tokenizer_name_or_path",
+                                  kTinyChat,
+                                  "--dataset_name",
+                                  kTinyChat,
+                                  "--output_dir",
+                                  folder_ + "/" + out,
+                                  "--max_steps",
+                                  "2",
+                                  "--per_device_train_batch_size",
+                                  std::to_string(4 / ranks),
+                                  "--learning_rate",
+                                  "1e-2",
+                                  "--logging_steps",
+                                  "1",
+                                  "--use_peft_lora",
+                                  "True",
+                                  "--lora_target_modules",
+                                  "q_proj,v_proj",
+                                  "--max_length",
+                                  "32",
+                                  "--print_model",
+                                  "true"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_TRUE(contains(r.out, shown)) << shown << "\n" << r.out;
+    return losses(out);
+  };
+  const auto compare = [&](const std::string& name, const std::string& model, const std::string& dense,
+                           const std::string& shown) {
+    const auto expected = losses_over(dense, 1, name + "_dense", "Linear");
+    ASSERT_EQ(expected.size(), 2u);
+    for (const int ranks : {1, 2}) {
+      const auto got = losses_over(model, ranks, name + std::to_string(ranks), shown);
+      ASSERT_EQ(got.size(), 2u);
+      for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(got[i], expected[i], 1e-4 * expected[i]) << name << ranks;
+    }
+  };
+  for (const std::string name : {"gptq", "awq"}) {
+    const auto dense = folder_ + "/dense_" + name, packed = kTestData + "/grouped/" + name + "_llama";
+    ASSERT_EQ(test::run({TESSERA_BINARY, "export", packed, dense, "--dtype", "float32"}).exit_code, 0);
+    compare(name, packed, dense, name + ", 4 bits");
+  }
+  write_gguf_original(folder_ + "/dense_gguf");
+  compare("gguf", kTestData + "/gguf/llama.gguf", folder_ + "/dense_gguf", "weight=(GGUF Q");
+}
+
 TEST_F(Qlora, WeightsOfConv1dArePackedTransposedAndReadEitherWay) {
   const std::string gpt2 = kTestData + "/goldens/A_models/gpt2";
   ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", gpt2, folder_ + "/packed", "--dtype", "float32"}).exit_code, 0);
@@ -159,10 +321,18 @@ TEST_F(Qlora, BadFoldersAndFlagsAreNamed) {
   expect(train(1, "packed", "bad", {"--use_peft_lora", "False"}), "do not train");
   expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/packed", folder_ + "/twice"}), "packed already");
   expect(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed"}), "--overwrite_output_dir");
-  auto config = json::parse(read_file(folder_ + "/packed/config.json"));
-  config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
-  write_file_atomically(folder_ + "/packed/config.json", config.dump());
-  expect(train(1, "packed", "bad"), "'gptq'");
+  expect(train(1, "packed", "bad", {"--use_8bit_quantization", "True"}), "packed already, in 4 bits");
+  auto config = json::parse(read_file(folder_ + "/model/config.json"));
+  const auto with = [&](const json& quantization) {
+    config["quantization_config"] = quantization;
+    write_file_atomically(folder_ + "/model/config.json", config.dump());
+    return train(1, "model", "bad");
+  };
+  expect(with({{"quant_method", "gptq"}, {"bits", 4}}), "but they are dense");
+  expect(with({{"quant_method", "gptq"}, {"bits", 3}}), "codes of 3 bits");
+  expect(with({{"quant_method", "awq"}, {"version", "gemv"}}), "'gemv'");
+  expect(with({{"quant_method", "hqq"}}), "'hqq'");
+  expect(with({{"load_in_4bit", true}, {"load_in_8bit", true}}), "both true");
 }
 
 }  // namespace

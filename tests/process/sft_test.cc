@@ -261,10 +261,13 @@ TEST_F(Sft, BadInputIsNamed) {
     EXPECT_NE(r.exit_code, 0) << part;
     EXPECT_TRUE(contains(r.err, part)) << part << "\n" << r.err;
   };
-  const Finished refused = train(2, "bad", kDocument + Words{"--use_8bit_quantization", "True", "--learnin_rate", "1"});
+  const Finished refused = train(
+      2, "bad",
+      kDocument + Words{"--use_8bit_quantization", "True", "--use_4bit_quantization", "True", "--learnin_rate", "1"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_TRUE(contains(refused.err, "tessera error: 2 problems with the command line:\n")) << refused.err;
   EXPECT_FALSE(contains(refused.err, "tessera error: [rank 1]: tessera error")) << refused.err;
+  expect({"--use_8bit_quantization", "True"}, "train an adapter over them with --use_peft_lora");
   expect({"--use_4bit_quantization", "True"}, "train an adapter over them with --use_peft_lora");
   expect({"--packin", "True"}, "--packing");
   expect({"--eval_strategy", "epoch", "--splits", "train"}, "eval_strategy");

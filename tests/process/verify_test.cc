@@ -26,6 +26,14 @@ Finished verify(const std::string& folder, int ranks, const std::vector<std::str
   return test::run(command);
 }
 
+TEST(Verify, FoldersOfGptqAndAwqGiveTheValuesOfTheirDenseWeights) {
+  for (const char* folder : {"gptq_llama", "awq_llama"})
+    for (const int ranks : {1, 2, 3}) {
+      const Finished r = verify(std::string("../grouped/") + folder, ranks);
+      EXPECT_EQ(r.exit_code, 0) << folder << ", " << ranks << " ranks\n" << r.out << r.err;
+    }
+}
+
 TEST(Verify, EveryGatherFormGivesTheReference) {
   for (const char* form : {"copy", "shared", "mapped"}) {
     const Finished r = verify("B_train/t5_lora_qv", 2, {"--gather", form});

@@ -21,6 +21,8 @@ class Linear : public Adaptable<LinearAdapter> {
   std::int64_t in_features() const { return in_features_; }
   std::int64_t out_features() const { return out_features_; }
   WeightLayout weight_layout() const { return layout_; }
+  /// That of the dense weight in files: pack() leaves it as it was.
+  WeightLayout layout_in_files() const { return layout_in_files_; }
   /// Keeps the weight as the codec does: `weight` becomes the codes, frozen, and a child "weight" has the statistics.
   /// A weight with values is packed; one without memory stays without, and takes its fields from a source. The codec's
   /// matrix is [out_features, in_features] whatever layout the layer had, as bitsandbytes keeps GPT-2's Conv1D.
@@ -40,7 +42,7 @@ class Linear : public Adaptable<LinearAdapter> {
 
  private:
   std::int64_t in_features_, out_features_;
-  WeightLayout layout_;
+  WeightLayout layout_, layout_in_files_;
   std::shared_ptr<PackedWeight> packed_;
 };
 

@@ -12,6 +12,9 @@ namespace tessera::nn {
 /// How a layer keeps its weight: PyTorch's [out, in], or the [in, out] of GPT-2's Conv1D (fan_in_fan_out in PEFT).
 enum class WeightLayout { kOutIn, kInOut };
 
+/// What product() of a packed weight is: that with its values, or inference's, where the codec has one of its own.
+enum class PackedProduct { kOfValues, kOfInference };
+
 /// W [out, in]. Nothing here is recorded by autograd: whoever makes a node calls product() in its forward,
 /// transposed_product() and gradient() in its backward. N: rows of x and g.
 class Weight {
@@ -19,12 +22,14 @@ class Weight {
   /// [out, in]; a transposed view is read in place.
   Weight(at::Tensor dense) : tensor_(std::move(dense)) {}  // NOLINT: a dense matrix is a weight
   /// [out, in], too.
-  explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed);
+  explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed, PackedProduct product = PackedProduct::kOfValues);
 
   bool packed() const { return packed_ != nullptr; }
   /// The dense matrix; of a packed one the codes, which stand for it where autograd wants a tensor.
   const at::Tensor& tensor() const { return tensor_; }
   std::int64_t out_features() const;
+  /// The same, whose products are those with its values.
+  Weight of_values() const { return packed() ? Weight(packed_) : *this; }
   /// Only a dense weight can train.
   bool trains() const { return !packed() && tensor_.requires_grad(); }
 
@@ -44,6 +49,7 @@ class Weight {
  private:
   at::Tensor tensor_;
   std::shared_ptr<const tensor::PackedMatrix> packed_;
+  PackedProduct product_ = PackedProduct::kOfValues;
 };
 
 }  // namespace tessera::nn

@@ -11,7 +11,7 @@ namespace tessera::nn {
 
 Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias, at::ScalarType dtype,
                WeightLayout layout)
-    : in_features_(in_features), out_features_(out_features), layout_(layout) {
+    : in_features_(in_features), out_features_(out_features), layout_(layout), layout_in_files_(layout) {
   const bool out_in = layout == WeightLayout::kOutIn;
   weight = register_parameter(
       "weight", make_parameter({out_in ? out_features : in_features, out_in ? in_features : out_features}, dtype));
@@ -43,7 +43,7 @@ void Linear::pack(std::shared_ptr<const tensor::Codec> codec) {
 }
 
 Weight Linear::handle() const {
-  if (packed_) return Weight(packed_->matrix());
+  if (packed_) return Weight(packed_->matrix(), is_training() ? PackedProduct::kOfValues : PackedProduct::kOfInference);
   return layout_ == WeightLayout::kInOut ? weight.t() : weight;
 }
 

@@ -18,8 +18,8 @@ at::Tensor dense_product(const at::Tensor& a, const at::Tensor& b, const at::Ten
 
 }  // namespace
 
-Weight::Weight(std::shared_ptr<const tensor::PackedMatrix> packed)
-    : tensor_(packed->fields.front()), packed_(std::move(packed)) {}
+Weight::Weight(std::shared_ptr<const tensor::PackedMatrix> packed, PackedProduct product)
+    : tensor_(packed->fields.front()), packed_(std::move(packed)), product_(product) {}
 
 std::int64_t Weight::out_features() const {
   return packed() ? packed_->rows : tensor_.size(0);
@@ -27,6 +27,10 @@ std::int64_t Weight::out_features() const {
 
 at::Tensor Weight::product(const at::Tensor& x, const at::Tensor& u, const at::Tensor& v) const {
   if (!packed()) return dense_product(x, tensor_.t(), u, v);
+  if (product_ == PackedProduct::kOfInference) {
+    const auto y = packed_->codec->inference_product(*packed_, x);
+    if (y.defined()) return u.defined() ? y.add_(gemm(u, v)) : y;
+  }
   return gemm_packed(x, {*packed_, /*transposed=*/true}, u, v);
 }
 

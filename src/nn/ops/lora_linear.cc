@@ -145,7 +145,7 @@ class DoraLinear : public torch::autograd::Function<DoraLinear> {
 
 /// W a^T [out, R], without grad.
 at::Tensor product_with_rows(const Weight& weight, const at::Tensor& a, at::ScalarType compute) {
-  if (weight.packed() && has_kernels(weight.tensor())) return weight.product(a.to(compute)).t();
+  if (weight.packed() && has_kernels(weight.tensor())) return weight.of_values().product(a.to(compute)).t();
   const auto w = weight.dequantise(compute).detach();
   return gemm(w, a.to(w.scalar_type()).t());
 }

@@ -62,6 +62,10 @@ TEST(ConfigKeys, WhatNobodyKnowsIsNoted) {
   EXPECT_NE(note.find("m/config.json"), std::string::npos) << note;
   EXPECT_NE(note.find("'attention_bais'"), std::string::npos) << note;
   EXPECT_EQ(note.find("use_cache"), std::string::npos) << note;
+  parse_config(config_of("llama", {{"quantization_config", {{"load_in_4bit", true}, {"bnb_4bit_quant_typ", "nf4"}}}}),
+               "m/config.json", &note);
+  EXPECT_NE(note.find("'quantization_config.bnb_4bit_quant_typ'"), std::string::npos) << note;
+  EXPECT_EQ(note.find("load_in_4bit"), std::string::npos) << note;
   parse_config(config_of("llama"), "m/config.json", &note);
   EXPECT_EQ(note, "");
 }
@@ -76,7 +80,10 @@ TEST(ConfigKeys, ValuesThatAskForAnotherModelAreRefusedByKey) {
     }
   };
   refused("bloom", {{"slow_but_exact", true}, {"pretraining_tp", 2}}, "pretraining_tp");
-  refused("llama", {{"quantization_config", {{"quant_method", "gptq"}}}}, "quantization_config");
+  refused("llama", {{"quantization_config", {{"quant_method", "hqq"}}}}, "quantization_config");
+  refused("llama", {{"quantization_config", {{"quant_method", "awq"}, {"version", "gemv"}}}}, "quantization_config");
+  refused("llama", {{"quantization_config", {{"load_in_8bit", true}, {"llm_int8_threshold", -1}}}},
+          "quantization_config");
   refused("gpt2", {{"pruned_heads", {{"0", {1}}}}}, "pruned_heads");
   refused("t5", {{"tie_encoder_decoder", true}}, "tie_encoder_decoder");
   refused("llama", {{"pad_token_id", -100}}, "pad_token_id");

@@ -67,9 +67,9 @@ TEST(PackingSource, ValuesAreRoundedFirst) {
       is_part_of(bytes_of(*source, "w.absmax", 0, 8 * 4), tensor::pack(four_bit_codec({}), values).fields[1], 0));
 }
 
-TEST(StoredFourBit, LooksDenseAndGivesItsBytes) {
+TEST(StoredPacked, LooksDenseAndGivesItsBytes) {
   const auto file = io::open_weights(kNf4Folder);
-  const auto source = stored_four_bit(file);
+  const auto source = stored_packed(file);
   ASSERT_NE(source, nullptr);
   EXPECT_EQ(source->find(kProjection)->shape, (std::vector<std::int64_t>{64, 64}));
   EXPECT_EQ(source->find(kProjection + ".quant_map"), nullptr);
@@ -79,7 +79,7 @@ TEST(StoredFourBit, LooksDenseAndGivesItsBytes) {
   auto part = at::empty({100}, at::kFloat);
   source->read(kProjection, 33, part);
   EXPECT_TRUE(at::equal(part.to(at::kBFloat16), whole.view(-1).narrow(0, 33, 100)));
-  EXPECT_EQ(stored_four_bit(source), nullptr);  // nothing is left to unpack
+  EXPECT_EQ(stored_packed(source), nullptr);  // nothing is left to unpack
 }
 
 /// What the folder holds, with something wrong: the message.
@@ -89,14 +89,14 @@ std::string refusal_of(const std::function<void(Tensors&)>& damage) {
   for (const auto& info : file->tensors()) tensors[info.name] = io::read_tensor(*file, info.name);
   damage(tensors);
   try {
-    stored_four_bit(io::memory_source({tensors.begin(), tensors.end()}));
+    stored_packed(io::memory_source({tensors.begin(), tensors.end()}));
   } catch (const DataError& e) {
     return e.what();
   }
   return "";
 }
 
-TEST(StoredFourBit, DamageIsNamed) {
+TEST(StoredPacked, DamageIsNamed) {
   const auto state = kProjection + ".quant_state.bitsandbytes__nf4";
   const auto text = [](const std::string& json) {
     auto bytes = at::empty({static_cast<std::int64_t>(json.size())}, at::kByte);
@@ -118,12 +118,15 @@ TEST(StoredFourBit, DamageIsNamed) {
   expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 64, "dtype": "bfloat16", "shape": [640, 64]})"); },
          "has 20480 bytes");
   expect([&](Tensors& t) { t[state] = at::zeros({1 << 17}, at::kByte); }, "too many");
-  expect([&](Tensors& t) { t.erase(kProjection); }, "no codes");
-  expect([&](Tensors& t) { t.erase(kProjection + ".absmax"); }, "lacks its statistics");
+  expect([&](Tensors& t) { t.erase(kProjection); }, "without codes");
+  expect([&](Tensors& t) { t.erase(kProjection + ".absmax"); }, "lacks '" + kProjection + ".absmax'");
   expect([&](Tensors& t) { t[kProjection + ".absmax"] = at::zeros({3}, at::kByte); }, kProjection + ".absmax");
   expect([&](Tensors& t) { t[kProjection + ".quant_map"] = at::zeros({16}); }, "another table");
   expect([&](Tensors& t) { t[kProjection + ".nested_quant_map"] = at::zeros({3}); }, "no table of 256");
-  expect([&](Tensors& t) { t["model.layers.0.self_attn.q_proj.SCB"] = at::zeros({64}); }, "LLM.int8");
+  expect([&](Tensors& t) { t["model.layers.0.self_attn.q_proj.SCB"] = at::zeros({64}); }, "were they cast?");
+  expect([&](Tensors& t) { t[state] = text(R"({"quant_type": "fp4", "blocksize": 64})"); }, "of another type");
+  expect([&](Tensors& t) { t[kProjection] = t[kProjection].to(at::kBFloat16); }, "which destroys them");
+  expect([&](Tensors& t) { t[kProjection] = t[kProjection].narrow(0, 0, 100).contiguous(); }, "has 100 bytes");
 }
 
 }  // namespace

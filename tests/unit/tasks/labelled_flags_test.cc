@@ -37,6 +37,7 @@ class PairFlags : public testing::Test {
   const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
   const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
   const Words kLora = {"--use_peft_lora", "true", "--lora_dropout", "0"};
+  const Words kEightBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_8bit_quantization", "true"};
   const Words kFourBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_4bit_quantization", "true"};
   const Words kIa3 = {"--use_peft_lora", "true", "--peft_type", "IA3"};
   const Words kPrompt = {"--use_peft_lora", "true", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
@@ -64,6 +65,9 @@ class PairFlags : public testing::Test {
             {"--prompt_tuning_init_text", {"good"}, kText},
             {"--use_4bit_quantization", {}, kLora},
             {"--bnb_4bit_quant_type", {"fp4"}, kFourBit},
+            {"--use_8bit_quantization", {}, kLora},
+            {"--llm_int8_threshold", {"0.5"}, kEightBit},
+            {"--llm_int8_skip_modules", {"q"}, kFourBit},
             {"--use_nested_quant", {}, kFourBit}};
   }
   /// drops: flags for an epoch whose last batch is smaller.
@@ -306,6 +310,7 @@ TEST_F(ClassifyFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--use_peft_lora", {}},
       {"--lora_target_modules", {"q_proj"}, kLora},
       {"--lora_modules_to_save", {"norm"}, kLora},
+      {"--llm_int8_skip_modules", {"q_proj"}, kFourBit},
       {"--target_modules", {"q_proj"}, kLora},
       {"--feedforward_modules", {"k_proj"}, ia3},
       {"--dataset_path", {in("other.jsonl")}},

@@ -14,6 +14,8 @@ using test::kTinyChat;
 
 const Words kLora = {"--use_peft_lora"};
 const Words kFourBit = {"--use_peft_lora", "--use_4bit_quantization"};
+const Words kEightBitEvaluated = {
+    "--use_peft_lora", "--use_8bit_quantization", "--eval_strategy", "steps", "--eval_steps", "1"};
 const Words kIa3 = {"--use_peft_lora", "--peft_type", "IA3", "--target_modules", "k_proj,down_proj"};
 const Words kPrompt = {"--use_peft_lora", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
 const Words kText = {"--use_peft_lora",
@@ -114,6 +116,9 @@ class SftFlags : public testing::Test {
             {"--use_4bit_quantization", {}, kLora},
             {"--bnb_4bit_quant_type", {"fp4"}, kFourBit},
             {"--use_nested_quant", {}, kFourBit},
+            {"--use_8bit_quantization", {}, kLora},
+            {"--llm_int8_threshold", {"0.5"}, kEightBitEvaluated},
+            {"--llm_int8_skip_modules", {"q_proj"}, kFourBit},
             {"--lora_bias", {"all"}, kLora},
             {"--init_lora_weights", {"gaussian"}, kLora},
             {"--peft_type", {"IA3"}, kLora},

@@ -1,0 +1,94 @@
+// GPTQ and AWQ matrices against values that a few lines of Python made (tests/data/grouped/make_grouped.py).
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "io/tensor_source.h"
+#include "quant/packed_source.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/weight.h"
+
+namespace tessera::quant {
+namespace {
+
+using GroupedTensors = std::map<std::string, at::Tensor>;
+
+GroupedTensors tensors_of_case(const std::string& name) {
+  const auto file = io::open_safetensors(std::string(TESSERA_TEST_DATA) + "/grouped/matrices.safetensors");
+  GroupedTensors out;
+  for (const auto& info : file->tensors())
+    if (info.name.starts_with(name + ".")) out["l" + info.name.substr(name.size())] = io::read_tensor(*file, info.name);
+  return out;
+}
+
+std::shared_ptr<PackedSource> open_grouped(GroupedTensors tensors, bool v2 = false) {
+  tensors.erase("l.values");
+  return stored_packed(io::memory_source({tensors.begin(), tensors.end()}), {.gptq_v2 = v2});
+}
+
+TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
+  for (const std::string name : {"gptq_g32", "gptq_g64_act", "gptq_g128", "gptq_whole", "gptq_short_last",
+                                 "gptq_v2_g32", "gptq_8bit_g32", "awq_g32", "awq_g128"}) {
+    SCOPED_TRACE(name);
+    const auto tensors = tensors_of_case(name);
+    const auto source = open_grouped(tensors, name.find("_v2_") != std::string::npos);
+    ASSERT_NE(source, nullptr);
+    ASSERT_NE(source->codec("l.weight"), nullptr);
+    const auto expected = tensors.at("l.values");
+    EXPECT_EQ(source->find("l.weight")->shape, expected.sizes().vec());
+    auto values = at::empty({expected.numel()});
+    source->read("l.weight", 0, values);
+    EXPECT_TRUE(at::equal(values, expected.view(-1)));
+    EXPECT_EQ(source->find("l.qweight"), nullptr);
+    EXPECT_EQ(source->codec("l.weight")->name().find("activations") != std::string::npos,
+              name == "gptq_g64_act" || name == "gptq_short_last");
+  }
+}
+
+TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
+  for (const std::string name : {"gptq_g64_act", "awq_g32"}) {
+    const auto tensors = tensors_of_case(name);
+    const auto source = open_grouped(tensors);
+    const auto expected = tensors.at("l.values");
+    auto matrix = std::make_shared<tensor::PackedMatrix>();
+    *matrix = {source->codec("l.weight"), expected.size(0), expected.size(1), {}};
+    for (const auto& field : matrix->codec->fields(matrix->rows, matrix->columns)) {
+      matrix->fields.push_back(at::empty(field.shape, field.dtype));
+      source->read_bytes(field.full_name("l.weight"), 0, matrix->fields.back().view(-1).view(at::kByte));
+    }
+    EXPECT_TRUE(
+        at::equal(tensor::unpack(*matrix, {3, 7, 5, 33}, at::kFloat), expected.narrow(0, 3, 7).narrow(1, 5, 33)));
+    const nn::Weight weight(matrix);
+    const auto x = at::randn({5, expected.size(1)}), g = at::randn({5, expected.size(0)});
+    EXPECT_TRUE(at::allclose(weight.product(x), x.mm(expected.t()), 1e-5, 1e-4));
+    EXPECT_TRUE(at::allclose(weight.transposed_product(g), g.mm(expected), 1e-5, 1e-4));
+  }
+}
+
+TEST(GroupedCodec, DamageIsNamed) {
+  const auto expect = [](const std::string& name, const std::string& tensor, const at::Tensor& value,
+                         const std::string& part) {
+    auto tensors = tensors_of_case(name);
+    tensors.erase(tensor);
+    if (value.defined()) tensors[tensor] = value;
+    std::string message;
+    try {
+      (void)open_grouped(tensors);
+    } catch (const DataError& e) {
+      message = e.what();
+    }
+    EXPECT_NE(message.find(part), std::string::npos) << part << "\n" << message;
+  };
+  expect("gptq_g32", "l.scales", {}, "lacks 'l.scales'");
+  expect("gptq_g32", "l.qzeros", {}, "lacks 'l.qzeros'");
+  expect("gptq_g32", "l.qweight", at::zeros({16, 24}), "were they cast?");
+  expect("gptq_g32", "l.scales", at::zeros({4, 24}, at::kInt), "scales are float16");
+  expect("gptq_g32", "l.scales", at::zeros({5, 24}), "no GPTQ codes");
+  expect("gptq_g32", "l.g_idx", at::zeros({3}, at::kInt), "the matrix has 128 inputs");
+  expect("gptq_g32", "l.g_idx", at::full({128}, 9, at::kInt), "says group 9");
+  expect("awq_g32", "l.qzeros", at::zeros({3, 4}, at::kInt), "nor AWQ's");
+}
+
+}  // namespace
+}  // namespace tessera::quant

@@ -1,0 +1,147 @@
+// LLM.int8() against what bitsandbytes made of the same values on a CPU.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "io/tensor_source.h"
+#include "quant/int8_codec.h"
+#include "quant/packed_source.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/weight.h"
+
+namespace tessera::quant {
+namespace {
+
+const std::string kInt8File = std::string(TESSERA_TEST_DATA) + "/goldens/C_quant/int8.safetensors";
+
+/// The cases of the file, by what their names begin with.
+std::vector<std::string> int8_cases(const io::TensorSource& file) {
+  std::vector<std::string> out;
+  for (const auto& info : file.tensors())
+    if (info.name.ends_with(".CB")) out.push_back(info.name.substr(0, info.name.size() - 3));
+  return out;
+}
+
+TEST(Int8Golden, CodesAndScalesAreTheReferences) {
+  const auto file = io::open_safetensors(kInt8File);
+  const auto cases = int8_cases(*file);
+  ASSERT_EQ(cases.size(), 12u);
+  for (const auto& name : cases) {
+    SCOPED_TRACE(name);
+    const auto w = io::read_tensor(*file, name + ".w");
+    const auto packed = tensor::pack(int8_codec(w.size(1)), w);
+    EXPECT_TRUE(at::equal(packed.fields[0], io::read_tensor(*file, name + ".CB")));
+    EXPECT_TRUE(at::equal(packed.fields[1], io::read_tensor(*file, name + ".SCB")));
+  }
+}
+
+TEST(Int8Golden, RowsOfAnInputAreTheReferencesAndOutliersAreLeftOut) {
+  const auto file = io::open_safetensors(kInt8File);
+  int outliers = 0;
+  for (const auto& name : int8_cases(*file)) {
+    if (!file->find(name + ".x_int8")) continue;
+    SCOPED_TRACE(name);
+    const auto rows = int8_rows(io::read_tensor(*file, name + ".x"), name.ends_with("thr6") ? 6.0 : 0.0);
+    EXPECT_TRUE(at::equal(rows.codes, io::read_tensor(*file, name + ".x_int8")));
+    EXPECT_TRUE(at::equal(rows.scales, io::read_tensor(*file, name + ".x_stats")));
+    const auto expected = io::read_tensor(*file, name + ".outlier_cols");
+    EXPECT_TRUE(at::equal(rows.outliers.defined() ? rows.outliers : at::zeros({0}, at::kLong), expected));
+    outliers += static_cast<int>(expected.numel());
+  }
+  EXPECT_GT(outliers, 0);
+}
+
+TEST(Int8Golden, ProductsOfTrainingAreTheReferences) {
+  const auto file = io::open_safetensors(kInt8File);
+  for (const auto& name : int8_cases(*file)) {
+    SCOPED_TRACE(name);
+    const auto read = [&, &prefix = name](const std::string& leaf) { return io::read_tensor(*file, prefix + leaf); };
+    const auto x = read(".x");
+    const auto matrix = tensor::pack(int8_codec(x.size(1)), read(".w"));
+    const nn::Weight weight(std::make_shared<const tensor::PackedMatrix>(matrix));
+    const double unit = x.scalar_type() == at::kFloat ? 1e-6 : x.scalar_type() == at::kHalf ? 0x1p-10 : 0x1p-7;
+    const auto close = [&](const at::Tensor& is, const at::Tensor& was) {
+      const auto bound = unit * was.abs().max().item<double>();
+      EXPECT_LE((is.to(at::kFloat) - was.to(at::kFloat)).abs().max().item<double>(), bound);
+    };
+    close(weight.product(x) + read(".bias"), read(".y"));
+    close(weight.transposed_product(read(".dy")), read(".dx"));
+  }
+}
+
+TEST(Int8, InferenceIsTheRoundedRowsProductAndTheOutliersExact) {
+  at::manual_seed(5);
+  auto x = at::randn({7, 40});
+  x.select(1, 11).mul_(20);
+  x.select(0, 3).zero_();
+  const auto matrix =
+      std::make_shared<const tensor::PackedMatrix>(tensor::pack(int8_codec(40, 6.0), at::randn({24, 40})));
+  const auto values = tensor::unpack(*matrix, at::kFloat);
+  const auto rows = int8_rows(x, 6.0);
+  ASSERT_GT(rows.outliers.numel(), 0);
+  auto rounded = rows.codes.to(at::kFloat) * rows.scales.unsqueeze(1) / 127;
+  rounded.index_copy_(1, rows.outliers, x.index_select(1, rows.outliers));
+  const nn::Weight weight(matrix, nn::PackedProduct::kOfInference);
+  const auto y = weight.product(x);
+  EXPECT_TRUE(at::allclose(y, rounded.mm(values.t()), 1e-4, 1e-4));
+  EXPECT_FALSE(at::allclose(y, x.mm(values.t()), 1e-4, 1e-4));
+  EXPECT_TRUE(at::allclose(weight.of_values().product(x), x.mm(values.t()), 1e-5, 1e-5));
+  const auto u = at::randn({7, 2}), v = at::randn({2, 24});
+  EXPECT_TRUE(at::allclose(weight.product(x, u, v), y + u.mm(v), 1e-5, 1e-5));
+}
+
+TEST(Int8, ARangeThatIsPackedWhileReadHasTheBytesOfTheWholeMatrix) {
+  at::manual_seed(6);
+  const auto values = at::randn({66, 97});
+  for (const bool transposed : {false, true}) {
+    const auto source = packing_source(io::memory_source({{"l.weight", values}}),
+                                       {{"l.weight", {Int8Settings{}, at::kBFloat16, transposed}}});
+    const auto rounded = values.to(at::kBFloat16).to(at::kFloat);
+    const auto whole = tensor::pack(source->codec("l.weight"), transposed ? rounded.t() : rounded);
+    for (const auto& [begin, count] : {std::pair{0, 66 * 97}, {100, 1000}, {97, 97}, {6401, 1}}) {
+      auto bytes = at::empty({count}, at::kByte);
+      source->read_bytes("l.weight", begin, bytes);
+      EXPECT_TRUE(at::equal(bytes.view(at::kChar), whole.fields[0].view(-1).narrow(0, begin, count))) << begin;
+    }
+    auto scales = at::empty({whole.rows * 4}, at::kByte);
+    source->read_bytes("l.weight.SCB", 0, scales);
+    EXPECT_TRUE(at::equal(scales.view(at::kFloat), whole.fields[1]));
+  }
+}
+
+TEST(Int8, DamagedFoldersAreNamed) {
+  using Tensors = std::map<std::string, at::Tensor>;
+  const Tensors good = {{"l.weight", at::ones({4, 6}, at::kChar)},
+                        {"l.SCB", at::ones({4})},
+                        {"l.weight_format", at::zeros({}, at::kByte)}};
+  const auto source = stored_packed(io::memory_source({good.begin(), good.end()}), {.int8_threshold = 5});
+  ASSERT_NE(source, nullptr);
+  EXPECT_EQ(source->codec("l.weight")->name(), "int8, rows of 6, outliers from 5");
+  EXPECT_EQ(source->find("l.SCB"), nullptr);
+  EXPECT_TRUE(at::allclose(io::read_tensor(*source, "l.weight"), at::full({4, 6}, 1.0 / 127)));
+  const auto refusal = [&](const std::string& name, const at::Tensor& value) {
+    auto tensors = good;
+    tensors.erase(name);
+    if (value.defined()) tensors[name] = value;
+    try {
+      (void)stored_packed(io::memory_source({tensors.begin(), tensors.end()}));
+    } catch (const DataError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto expect = [&](const std::string& name, const at::Tensor& value, const std::string& part) {
+    const auto message = refusal(name, value);
+    EXPECT_NE(message.find(part), std::string::npos) << part << "\n" << message;
+  };
+  expect("l.SCB", {}, "lacks their scales 'l.SCB'");
+  expect("l.SCB", at::ones({5}), "has 20 bytes");
+  expect("l.SCB", at::ones({8}, at::kHalf), "of Float");
+  expect("l.weight", {}, "int8 codes that are not there");
+  expect("l.weight", at::ones({4, 6}), "were they cast?");
+  expect("l.weight_format", at::ones({}, at::kByte), "only rows (0)");
+}
+
+}  // namespace
+}  // namespace tessera::quant
