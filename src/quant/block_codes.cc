@@ -108,10 +108,10 @@ const Places& places_of_map(bool with_signs) {
   return with_signs ? *kSigned : *kUnsigned;
 }
 
-/// Of kRun values; in loops of that many, so that compilers use vectors. NaN (of a block of zeros) gives 0.
-constexpr std::int64_t kRun = 32;
+/// Of kChunk values; in loops of that many, so that compilers use vectors. NaN (of a block of zeros) gives 0.
+constexpr std::int64_t kChunk = 32;
 void places_of(const float* x, float scale, std::int32_t* places) {
-  for (std::int64_t i = 0; i < kRun; ++i) {
+  for (std::int64_t i = 0; i < kChunk; ++i) {
     const float place = (x[i] * scale + 1.0f) * 32767.5f + 0.5f;
     const float above = place > 0.0f ? place : 0.0f;
     places[i] = static_cast<std::int32_t>(above < 65535.0f ? above : 65535.0f);
@@ -172,15 +172,15 @@ void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* a
 void encode_dynamic_block(bool with_signs, const float* x, std::int64_t numel, float absmax, std::uint8_t* codes) {
   const auto& map = places_of_map(with_signs);
   const float scale = 1.0f / absmax;
-  std::array<std::int32_t, kRun> places;
+  std::array<std::int32_t, kChunk> places;
   std::int64_t i = 0;
-  for (; i + kRun <= numel; i += kRun) {
+  for (; i + kChunk <= numel; i += kChunk) {
     places_of(x + i, scale, places.data());
-    for (std::size_t k = 0; k < kRun; ++k)
+    for (std::size_t k = 0; k < kChunk; ++k)
       codes[i + static_cast<std::int64_t>(k)] = map[static_cast<std::size_t>(places[k])];
   }
   if (i == numel) return;
-  std::array<float, kRun> rest{};
+  std::array<float, kChunk> rest{};
   std::copy(x + i, x + numel, rest.begin());
   places_of(rest.data(), scale, places.data());
   for (std::size_t k = 0; i < numel; ++i, ++k) codes[i] = map[static_cast<std::size_t>(places[k])];
