@@ -110,9 +110,10 @@ TEST(AssistantMaskGolden, TokensAreThoseOfTheReference) {
   const auto tokenizer = text::open_tokenizer(test::goldens_tokenizer(get(golden, "tokenizer").text()));
   std::map<std::string, Value> special;  // apply_chat_template() gives the template those of the tokenizer
   const auto known = test::goldens("D_tokenizers") / (get(golden, "tokenizer").text() + "_expect.json");
-  if (std::filesystem::exists(known))
-    for (const auto& [name, token] : test::read_golden(known)["special_tokens_map"].items())
-      special[name] = token.get<std::string>();
+  if (std::filesystem::exists(known)) {
+    const auto expect = test::read_golden(known);
+    for (const auto& [name, token] : expect.at("special_tokens_map").items()) special[name] = token.get<std::string>();
+  }
   std::int64_t marked = 0;
   for (const auto& one : iterate(get(golden, "cases"))) {
     const Value file = load(get(one, "template").text() + ".json");

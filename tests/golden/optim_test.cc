@@ -95,12 +95,14 @@ Case translate(const json& entry) {
 std::map<std::string, json> optimizers() {
   std::map<std::string, json> found;
   if (!there_is("expect.json")) return found;
-  for (const auto& [golden, entry] : read_json("expect.json")["optimizers"].items()) {
+  const auto expect = read_json("expect.json");
+  for (const auto& [golden, entry] : expect.at("optimizers").items()) {
     if (entry.contains("error")) continue;
     const auto name = entry["library"].get<std::string>() + "." + entry["class"].get<std::string>();
     EXPECT_TRUE(classes().contains(name)) << "F_optim/" << golden << ": " << name << " is not known to this test";
     if (classes().contains(name)) found[golden] = entry;
   }
+  EXPECT_FALSE(found.empty());
   return found;
 }
 
