@@ -6,6 +6,7 @@
 #include "models/gguf_model.h"
 #include "nn/layers/container.h"
 #include "peft/virtual_tokens.h"
+#include "peft/within/word_embedding.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -14,13 +15,6 @@ namespace tessera::peft {
 namespace {
 
 const std::string kPrompt = "prompt_encoder.default.embedding.weight";
-
-/// The first table with a row for every token, as PEFT looks for it.
-Slot word_embedding(const nn::HookedModule& model, std::int64_t vocab_size) {
-  for (const auto& slot : slots(model))
-    if (slot.embedding && slot.weight().size(0) == vocab_size) return slot;
-  throw ConfigError("prompt tuning: the model has no word embedding", "peft_type");
-}
 
 /// The first of these keys of config.json.
 std::int64_t first_of(const families::ConfigReader& config, const std::vector<std::string>& keys) {
