@@ -219,23 +219,7 @@ TEST_F(Qlora, AMergedModelIsPackedAgain) {
   }
 }
 
-/// The weights of tests/data/gguf/llama.gguf and their config.json, as a folder.
-void write_gguf_original(const std::string& to) {
-  const auto file = kTestData + "/gguf/llama.safetensors";
-  const auto bytes = read_file(file);
-  std::uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), sizeof length);
-  fs::create_directories(to);
-  write_file_atomically(to + "/config.json",
-                        json::parse(bytes.substr(8, length))["__metadata__"]["config"].get<std::string>());
-  const auto source = io::open_safetensors(file);
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& info : source->tensors())
-    if (info.name != "logits") tensors.emplace_back(info.name, io::read_tensor(*source, info.name));
-  io::write_safetensors(to + "/model.safetensors", tensors);
-}
-
-TEST_F(Qlora, AdaptersTrainOverGptqAwqAndGgufAsOverTheirValues) {
+TEST_F(Qlora, AdaptersTrainOverGptqAndAwqAsOverTheirValues) {
   const auto losses_over = [&](const std::string& model, int ranks, const std::string& out, const std::string& shown) {
     const auto r = launch(ranks, {"sft",
                                   "--model_name_or_path",
@@ -281,8 +265,6 @@ TEST_F(Qlora, AdaptersTrainOverGptqAwqAndGgufAsOverTheirValues) {
     ASSERT_EQ(test::run({TESSERA_BINARY, "export", packed, dense, "--dtype", "float32"}).exit_code, 0);
     compare(name, packed, dense, name + ", 4 bits");
   }
-  write_gguf_original(folder_ + "/dense_gguf");
-  compare("gguf", kTestData + "/gguf/llama.gguf", folder_ + "/dense_gguf", "weight=(GGUF Q");
 }
 
 TEST_F(Qlora, WeightsOfConv1dArePackedTransposedAndReadEitherWay) {

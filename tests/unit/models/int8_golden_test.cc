@@ -84,8 +84,8 @@ TEST(Int8, InferenceIsTheRoundedRowsProductAndTheOutliersExact) {
   rounded.index_copy_(1, rows.outliers, x.index_select(1, rows.outliers));
   const nn::Weight weight(matrix, nn::PackedProduct::kOfInference);
   const auto y = weight.product(x);
-  EXPECT_TRUE(at::allclose(y, rounded.mm(values.t()), 1e-4, 1e-4));
-  EXPECT_FALSE(at::allclose(y, x.mm(values.t()), 1e-4, 1e-4));
+  EXPECT_TRUE(at::allclose(y, rounded.mm(values.t()), 1e-3, 1e-3));  // bitsandbytes' 1 / 127^2 has five right digits
+  EXPECT_FALSE(at::allclose(y, x.mm(values.t()), 1e-3, 1e-3));
   EXPECT_TRUE(at::allclose(weight.of_values().product(x), x.mm(values.t()), 1e-5, 1e-5));
   const auto u = at::randn({7, 2}), v = at::randn({2, 24});
   EXPECT_TRUE(at::allclose(weight.product(x, u, v), y + u.mm(v), 1e-5, 1e-5));
