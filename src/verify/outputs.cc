@@ -52,11 +52,13 @@ std::vector<std::string> reference_files(const std::string& folder) {
 /// The unit roundoff of weights stored in fewer bits than the reference's; 0 for full precision. Logits then move by
 /// some units; gradients cannot be compared at all, since every relu near zero may switch.
 double storage_unit(const io::TensorSource& weights) {
+  double unit = 0;
   for (const auto& t : weights.tensors()) {
-    if (t.dtype == at::kHalf) return 0x1p-11;
-    if (t.dtype == at::kBFloat16) return 0x1p-8;
+    if (t.name.ends_with(".SCB")) return 0x1p-8;  // LLM.int8() rounds the layers' inputs to 8 bits, too
+    if (unit == 0 && t.dtype == at::kHalf) unit = 0x1p-11;
+    if (unit == 0 && t.dtype == at::kBFloat16) unit = 0x1p-8;
   }
-  return 0;
+  return unit;
 }
 
 at::Tensor optional_rows(const io::TensorSource& io, const std::string& name, const RowShare& rows) {

@@ -82,14 +82,10 @@ std::set<int> worlds(const fs::path& folder) {
 /// Why this program does not do what a folder holds; empty: it should. Anything else that it refuses is a failure.
 std::string known_reason(const Finished& r) {
   static const std::vector<std::regex> reasons = {
-      std::regex("peft_type is '(PREFIX_TUNING|P_TUNING|ADALORA|LN_TUNING|TRAINABLE_TOKENS)', which is not supported"),
-      std::regex(
-          "'(lora_bias|alora_invocation_tokens|target_parameters|trainable_token_indices)' is not supported with "
-          "the value [^\n]*"),
+      std::regex("peft_type is '(PREFIX_TUNING|P_TUNING|ADALORA)', which is not supported"),
+      std::regex("'(alora_invocation_tokens|trainable_token_indices)' is not supported with the value [^\n]*"),
       std::regex("LoRA option 'init_lora_weights' is one of [^\n]*; found '(pissa|olora)[^\n]*"),
-      std::regex("8-bit weights \\(LLM.int8\\) are not read yet"),
-      std::regex("options.optimizer = [^\n]* is not known; this run is not replayed"),
-      std::regex("[^\n]*(adapters that were combined|preference training) [^\n]* not verified"),
+      std::regex("[^\n]*(adapters that were combined|preference training)[^\n]* not verified"),
   };
   std::smatch found;
   if (r.exit_code == 2 || r.exit_code == 3)

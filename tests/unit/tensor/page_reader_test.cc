@@ -54,7 +54,7 @@ TEST_F(PageReaderTest, WhatIsAskedForIsMappedAndNoMore) {
   reader.bring({pages(0, 1500), pages(1600, 10)});
   reader.wait();
   EXPECT_GE(mapped_bytes(), 1510 * kPageBytes);
-  EXPECT_LE(mapped_bytes(), 1520 * kPageBytes);
+  EXPECT_LE(mapped_bytes(), 8 << 20);  // the last of them, and what the kernel maps with it: at most 2 MiB at a time
 }
 
 TEST_F(PageReaderTest, WhatIsForgottenIsNotRead) {
