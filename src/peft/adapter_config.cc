@@ -14,7 +14,7 @@ void bind_all(ConfigKeys& keys, PeftMethod& method) {
   keys.text("task_type", method.task_type);
   keys.text("base_model_name_or_path", method.base_model_name_or_path);
   keys.flag("inference_mode", method.inference_mode);
-  keys.names("modules_to_save", method.modules_to_save);
+  if (method.type() != "TRAINABLE_TOKENS") keys.names("modules_to_save", method.modules_to_save);  // as in PEFT
   keys.ignored("peft_type", method.type());
   keys.ignored("peft_version", "0.21.2");
   keys.ignored("auto_mapping", nullptr);

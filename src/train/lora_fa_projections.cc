@@ -63,7 +63,7 @@ void set_projections(optim::Optimizer& optimizer, nn::HookedModule& modules, fsd
   auto* lora_fa = dynamic_cast<optim::LoraFa*>(&optimizer);
   if (!lora_fa) return;
   std::map<std::string, std::pair<std::string, double>> wanted;  // by A: its B, and their scaling
-  const auto layers = modules.named_modules();
+  const auto layers = modules.named_modules("", /*include_self=*/false);
   for (const auto& slice : fsdp::parameter_slices(model)) {
     const auto a = partner_of(slice.name);
     if (a.empty()) continue;

@@ -234,7 +234,7 @@ bool decays(const std::string& parameter, std::size_t dimensions) {
 
 std::set<std::string> embedding_tables(nn::HookedModule& modules) {
   std::set<std::string> names;
-  for (const auto& item : modules.named_modules())
+  for (const auto& item : modules.named_modules("", /*include_self=*/false))
     if (dynamic_cast<const nn::Embedding*>(item.value().get())) names.insert(item.key() + ".weight");
   return names;
 }
