@@ -11,6 +11,7 @@
 #include "config/options.h"
 #include "families/config_reader.h"
 #include "families/model_folder.h"
+#include "models/gguf_model.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
 #include "tasks/merge.h"
@@ -91,7 +92,8 @@ std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& 
   const std::string folder = config_folder(o);
   if (adapter.empty()) {
     models::ModelConfig config;
-    check_complete(*models::build_model(folder, &config), *state.source, state.found);
+    const auto packed = models::packed_in_folder(state.source, folder);
+    check_complete(*models::build_model(folder, &config), packed ? *packed : *state.source, state.found);
   }
   std::shared_ptr<io::TensorSource> source =
       state.kind == checkpoint::OpenedState::Kind::kModel ? state.source : nullptr;

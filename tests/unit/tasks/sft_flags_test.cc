@@ -275,8 +275,8 @@ TEST_F(SftFlags, EverythingWrongIsSaidAtOnceAndBeforeAnythingIsLoaded) {
        {"10 problems", "--dataset_name is required", "unknown optimizer 'adamw_trch' (did you mean 'adamw_torch'?)",
         "unknown schedule 'cosin' (did you mean 'cosine'?)", "unknown flag --learnin_rate (did you mean",
         "--bf16 and --fp16 exclude each other", "--lora_dropout must be in [0, 1)", "unknown flag --eval_stategy",
-        "--per_device_train_batch_size expects an integer, found 'many'", "--use_8bit_quantization is not supported",
-        "need an --eval_strategy"})
+        "--per_device_train_batch_size expects an integer, found 'many'",
+        "--use_8bit_quantization packs the weights, which then do not train", "need an --eval_strategy"})
     EXPECT_NE(error.find(part), std::string::npos) << part << "\n" << error;
   EXPECT_EQ(error_of({"--model", "m", "--dataset_name", "d", "--optim_args", "x=1", "--optim", "sgd"}).substr(0, 37),
             "optim_args: optimizer 'sgd' has no ar");

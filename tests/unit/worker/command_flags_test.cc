@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cli/commands.h"
+#include "support/program.h"
 #include "tasks/export.h"
 #include "tasks/init_model.h"
 #include "tasks/inspect.h"
@@ -20,6 +21,7 @@ namespace tessera {
 namespace {
 
 using tasks::Words;
+using test::operator+;
 using Function = int (*)(const Words&, std::ostream&, std::ostream&);
 
 const std::string kData = TESSERA_TEST_DATA;
@@ -86,6 +88,7 @@ class CommandFlags : public testing::Test {
     std::filesystem::copy(in("adapter/adapter_model.safetensors"), in("bare"));
   }
   test::TempFolder folder_{"command_flags"};
+  const Words kPacked = {"--type", "nf4"};
 };
 
 TEST_F(CommandFlags, OfMergeAndExport) {
@@ -96,7 +99,12 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--adapter_name_or_path", {in("nowhere")}, merge},
                 {"--output_dir", {in("elsewhere")}, merge},
                 {"--overwrite_output_dir", {}, {"--adapter", in("adapter"), "--output_dir", in("model")}},
-                {"--dtype", {"bfloat16"}, merge}},
+                {"--dtype", {"bfloat16"}, merge},
+                {"--type", {"fp4"}, merge},
+                {"--double_quant", {}, merge + kPacked},
+                {"--bnb_4bit_quant_storage", {"bfloat16"}, merge + kPacked},
+                {"--llm_int8_threshold", {"5"}, merge + Words{"--type", "int8"}},
+                {"--skip_modules", {"q_proj"}, merge + kPacked}},
                in("out"));
   tasks::make_model(kData + "/tiny_chat", in("again"));
   expect_cases(tasks::export_checkpoint,
@@ -104,7 +112,12 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--adapter_name_or_path", {in("adapter")}, {in("bare"), in("out")}},
                 {"--merge", {}, {in("adapter"), in("out")}},
                 {"--overwrite_output_dir", {}, {in("other"), in("again")}},
-                {"--dtype", {"bfloat16"}, {in("other"), in("out")}}},
+                {"--dtype", {"bfloat16"}, {in("other"), in("out")}},
+                {"--type", {"fp4"}, {in("other"), in("out")}},
+                {"--double_quant", {}, Words{in("other"), in("out")} + kPacked},
+                {"--bnb_4bit_quant_storage", {"bfloat16"}, Words{in("other"), in("out")} + kPacked},
+                {"--llm_int8_threshold", {"5"}, {in("other"), in("out"), "--type", "int8"}},
+                {"--skip_modules", {"q_proj"}, Words{in("other"), in("out")} + kPacked}},
                in("out"));
 }
 
@@ -115,6 +128,7 @@ TEST_F(CommandFlags, OfQuantize) {
                 {"--double_quant", {}, quantize},
                 {"--bnb_4bit_quant_storage", {"bfloat16"}, quantize},
                 {"--dtype", {"bfloat16"}, quantize},
+                {"--llm_int8_threshold", {"5"}, {in("model"), in("out"), "--type", "int8"}},
                 {"--skip_modules", {"q_proj"}, quantize},
                 {"--overwrite_output_dir", {}, {in("model"), in("other")}}},
                in("out"));
