@@ -8,7 +8,7 @@
 
 #include "checkpoint/pretrained.h"
 #include "io/tensor_source.h"
-#include "tasks/quant_flags.h"
+#include "tasks/pack_flags.h"
 
 namespace tessera::tasks {
 

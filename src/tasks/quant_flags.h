@@ -22,15 +22,4 @@ void add_quant_flags(config::OptionTable& table, QuantFlags& flags, const std::s
 /// trains_adapter: over the weights, or nothing trains.
 void check_quant_flags(const QuantFlags& flags, bool trains_adapter, config::Problems& problems);
 
-/// How a folder that is written packs its linear layers: `quantize`, `merge` and `export`.
-struct PackFlags {
-  std::string type;  // nf4, fp4, int8; empty: it is dense
-  families::Quantization settings;
-  std::vector<std::string> skip_modules = {};  // besides the output head
-  /// head: the output head's name.
-  std::optional<families::Quantization> quantization(const std::string& head, const std::string& dtype) const;
-};
-/// Leaves out --type where it is empty.
-void add_pack_flags(config::OptionTable& table, PackFlags& flags);
-
 }  // namespace tessera::tasks

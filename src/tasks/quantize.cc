@@ -16,7 +16,7 @@
 #include "models/gguf_model.h"
 #include "models/pack_layers.h"
 #include "quant/packed_files.h"
-#include "tasks/quant_flags.h"
+#include "tasks/pack_flags.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {

@@ -36,6 +36,28 @@ class Qlora : public test::SftJob {
                      "all-linear", "--max_length", "64"} +
                    more);
   }
+
+  /// A tokenizer of so many words, w0 and so on, in `words`, and texts of them in `rows.jsonl`.
+  void write_words(int count) const {
+    json vocab = json::object();
+    for (int i = 0; i < count; ++i) vocab["w" + std::to_string(i)] = i;
+    const json tokenizer = {{"version", "1.0"},
+                            {"added_tokens", json::array()},
+                            {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
+                            {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "w0"}}}};
+    const json settings = {
+        {"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "w1"}, {"pad_token", "w2"}, {"unk_token", "w0"}};
+    fs::create_directories(folder_ + "/words");
+    write_file_atomically(folder_ + "/words/tokenizer.json", tokenizer.dump());
+    write_file_atomically(folder_ + "/words/tokenizer_config.json", settings.dump());
+    std::string rows;
+    for (int r = 0; r < 8; ++r) {
+      std::string text;
+      for (int i = 0; i < 12; ++i) text += "w" + std::to_string((7 * r + 5 * i) % count) + " ";
+      rows += json{{"text", text}}.dump() + "\n";
+    }
+    write_file_atomically(folder_ + "/rows.jsonl", rows);
+  }
 };
 
 const Words kFourBit = {"--use_4bit_quantization", "True", "--use_nested_quant", "True"};
@@ -225,9 +247,9 @@ TEST_F(Qlora, AdaptersTrainOverGptqAndAwqAsOverTheirValues) {
                                   "--model_name_or_path",
                                   model,
                                   "--tokenizer_name_or_path",
-                                  kTinyChat,
+                                  folder_ + "/words",
                                   "--dataset_name",
-                                  kTinyChat,
+                                  folder_ + "/rows.jsonl",
                                   "--output_dir",
                                   folder_ + "/" + out,
                                   "--max_steps",
@@ -260,6 +282,7 @@ TEST_F(Qlora, AdaptersTrainOverGptqAndAwqAsOverTheirValues) {
       for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(got[i], expected[i], 1e-4 * expected[i]) << name << ranks;
     }
   };
+  write_words(96);
   for (const std::string name : {"gptq", "awq"}) {
     const auto dense = folder_ + "/dense_" + name, packed = kTestData + "/grouped/" + name + "_llama";
     ASSERT_EQ(test::run({TESSERA_BINARY, "export", packed, dense, "--dtype", "float32"}).exit_code, 0);

@@ -103,8 +103,9 @@ class FlagNames : public testing::Test {
 
 const Flags kOfOtherPrograms = {"--exclude", "--private", "--revision",  // what uploads
                                 "--distribution", "--map"};              // srun, mpirun
-const Flags kWithTheirCommand = {"--max_grad_norm", "--fsdp_sharding_strategy",
-                                 "--device"};  // "give --max_grad_norm to the task"
+// "give --max_grad_norm to the task", and what an estimate advises a run to take
+const Flags kWithTheirCommand = {"--max_grad_norm", "--fsdp_sharding_strategy",      "--device",
+                                 "--bf16",          "--gradient_accumulation_steps", "--use_peft_lora"};
 
 TEST_F(FlagNames, OfEveryTextAreThoseOfSomeCommand) {
   for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/src")) {
