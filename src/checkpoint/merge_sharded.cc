@@ -1,6 +1,7 @@
 // Adapters of a sharded model, merged into its weights or initialised from them, one unit at a time.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -9,9 +10,7 @@
 #include "peft/merge.h"
 
 namespace tessera::checkpoint {
-namespace {
-
-void write_slices(fsdp::FullyShardedDataParallel& model, const peft::Values& values) {
+void write_values(fsdp::FullyShardedDataParallel& model, const peft::Values& values) {
   for (const auto& view : model.shards()) {
     const auto it = values.find(view.name);
     if (it != values.end() && view.local.numel() > 0)
@@ -20,7 +19,14 @@ void write_slices(fsdp::FullyShardedDataParallel& model, const peft::Values& val
   model.mark_updated();
 }
 
-}  // namespace
+peft::Values made_for_file(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted) {
+  const auto adapters = nn::adapter_parameters(adapted.module);
+  const bool none = std::none_of(adapters.begin(), adapters.end(),
+                                 [&](const std::string& name) { return adapted.method.file_names(name).empty(); });
+  if (none) return {};
+  const at::NoGradGuard no_grad;
+  return adapted.method.in_file(gather_values(model, adapters));
+}
 
 void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) {
@@ -30,10 +36,12 @@ void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
                    [&](const std::string& name) { return !adapters.contains(name); });
 }
 
-void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, std::uint64_t seed) {
+void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
+                             std::optional<std::uint64_t> seed) {
   const at::NoGradGuard no_grad;
   std::multimap<std::string, peft::FromWeight> jobs;  // by the weight's name
-  for (auto& job : adapted.method.from_weights(adapted.module, seed)) {
+  for (auto& job : seed ? adapted.method.from_weights(adapted.module, *seed)
+                        : adapted.method.from_weights_of_saved(adapted.module)) {
     auto weight = job.weight;
     jobs.emplace(std::move(weight), std::move(job));
   }
@@ -47,7 +55,7 @@ void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const Adapte
           values.merge(job->second.values(weight, adapters));
       },
       [&](const std::string& name) { return jobs.contains(name); });
-  write_slices(model, values);
+  write_values(model, values);
 }
 
 }  // namespace tessera::checkpoint

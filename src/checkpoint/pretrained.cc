@@ -25,6 +25,7 @@ struct TensorFile {
   std::string folder, name;
   NamesInFile names;
   std::optional<at::ScalarType> dtype;
+  peft::Values made = {};  // further tensors, on rank 0
 };
 
 /// `visit_tensors` calls its argument for every parameter that has a name in the file.
@@ -43,10 +44,20 @@ void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
       for (const auto& name : file.names(view.name))
         infos.push_back({.name = name, .dtype = dtype, .shape = view.shape, .file = file.name});
     }
+    for (const auto& [name, tensor] : file.made)
+      infos.push_back({.name = name,
+                       .dtype = file.dtype.value_or(tensor.scalar_type()),
+                       .shape = tensor.sizes().vec(),
+                       .file = file.name});
     queue.push([=, path = file.folder + "/" + file.name, folder = file.folder] {
       ensure_writable_folder(folder);
       *writer = std::make_unique<io::SafetensorsWriter>(path, infos);
     });
+    for (const auto& [name, tensor] : file.made) {
+      queue.push([writer, name = name, stored = to_stored(tensor, file.dtype.value_or(tensor.scalar_type()), name)] {
+        (*writer)->write(name, stored);
+      });
+    }
   }
   visit_tensors([&](const std::string& parameter, const at::Tensor& tensor) {
     const auto names = writes ? file.names(parameter) : std::vector<std::string>();
@@ -107,7 +118,7 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
     return it == names.end() ? std::vector<std::string>() : it->second;
   };
   save(
-      model, {folder, "adapter_model.safetensors", names_in_file, options.dtype},
+      model, {folder, "adapter_model.safetensors", names_in_file, options.dtype, made_for_file(model, adapted)},
       [&](const Visit& visit) {
         model.visit_full(visit, [&](const std::string& name) { return names.contains(name); });
       },

@@ -52,7 +52,15 @@ enum class Head { kAsInBase, kUntied };
 void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
                  const std::string& folder, Head head = Head::kAsInBase);
 
-/// Collective. First values of new adapters that depend on the weights (peft::PeftMethod::from_weights).
-void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, std::uint64_t seed);
+/// Collective. First values of new adapters that depend on the weights (peft::PeftMethod::from_weights); without a seed
+/// those that a saved adapter's file does not hold.
+void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
+                             std::optional<std::uint64_t> seed);
+
+/// Collective. Tensors of the adapter's file that are made of several parameters (peft::PeftMethod::in_file).
+peft::Values made_for_file(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted);
+
+/// Collective. Whole values into the parameters of these names.
+void write_values(fsdp::FullyShardedDataParallel& model, const peft::Values& values);
 
 }  // namespace tessera::checkpoint

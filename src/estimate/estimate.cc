@@ -10,6 +10,7 @@
 #include "base/grouped.h"
 #include "config/byte_size.h"
 #include "config/options.h"
+#include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
 #include "estimate/table.h"
 #include "tessera/base/error.h"
@@ -157,17 +158,20 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.num_machines, {"--num_machines"}, "hosts, each with as many of them", group);
   table.add(&o.mixed_precision, {"--mixed_precision"}, "of the computation; masters stay in fp32", group)
       .choices({"no", "fp16", "bf16"});
-  table.add(&o.adapter.peft_type, {"--peft_type"}, "method of the adapters", group)
-      .choices({"LORA", "IA3", "PROMPT_TUNING"});
+  table.add(&o.adapter.peft_type, {"--peft_type"}, "method of the adapters", group).choices(counted_methods());
   table.add(&o.adapter.lora_r, {"--lora_r"}, "rank of the adapters", group).only_with({{"--peft_type", {"LORA"}}});
   table
       .add(&o.adapter.target_modules, {"--lora_target_modules", "--target_modules"},
            "names of the modules in blocks that get an adapter, or all-linear", group)
-      .idle_with({"--peft_type", {"PROMPT_TUNING"}});
+      .idle_with({"--peft_type", {"PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "LN_TUNING"}});
   table.add(&o.adapter.feedforward_modules, {"--feedforward_modules"}, "those of them whose inputs are scaled", group)
       .only_with({{"--peft_type", {"IA3"}}});
   table.add(&o.adapter.num_virtual_tokens, {"--num_virtual_tokens"}, "length of the prompt", group)
-      .only_with({{"--peft_type", {"PROMPT_TUNING"}}});
+      .only_with({{"--peft_type", {"PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING"}}});
+  table
+      .add(&o.adapter.peft_args, {"--peft_args"},
+           "further keys of the method's adapter_config.json: r=4,vector_length=64", group)
+      .placeholder("KEY=VALUE,...");
   table.add(&o.optim, {"--optim"}, "as Trainer's --optim", group);
   table.add(&o.per_device_train_batch_size, {"--per_device_train_batch_size"}, "rows of a rank in one forward", group);
   table.add(&o.max_seq_length, {"--max_seq_length", "--max_seq_len", "--max_length"},
@@ -199,6 +203,7 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   problems.require(o.max_seq_length >= 0, "--max_seq_length must be at least 0", "max_seq_length");
   problems.require(!o.load_in_4bit || !o.load_in_8bit, "--load_in_4bit and --load_in_8bit exclude each other",
                    "load_in_8bit");
+  problems.attempt([&] { (void)parse_peft_args(o.adapter.peft_args); });
   problems.attempt([&] { (void)optimizer_state_bytes(o.optim, "", {1}); });
   if (!o.max_memory.empty()) problems.attempt([&] { (void)config::parse_byte_size(o.max_memory, "max_memory"); });
   problems.throw_all();
@@ -223,9 +228,8 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
   const auto& adapter = options.adapter;
   out << fmt::format("\n{} parameters; {} trains {} beside them ({})\n", grouped(total),
                      adapter.peft_type == "LORA" ? "LoRA" : adapter.peft_type, grouped(trained),
-                     adapter.peft_type != "PROMPT_TUNING"
-                         ? fmt::format("{}", fmt::join(adapter.target_modules, ","))
-                         : fmt::format("{} virtual tokens", adapter.num_virtual_tokens));
+                     !adapter.has_virtual_tokens() ? fmt::format("{}", fmt::join(adapter.target_modules, ","))
+                                                   : fmt::format("{} virtual tokens", adapter.num_virtual_tokens));
   const auto hosts = options.num_machines == 1 ? "one host" : fmt::format("{} hosts", options.num_machines);
   out << framed_table(
       fmt::format("Peak of a rank in fine-tuning here: {}, {} rank(s) of {}, {}, {} x {} tokens{}", options.optim,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
 #include "tessera/base/error.h"
 
@@ -47,20 +48,47 @@ void add_adapter(const PlanRequest& request, const ModelTensor& t, std::vector<S
   if (a.peft_type == "LORA") {
     out.push_back(trained(t.name + ".lora_A", {a.lora_r, t.shape[1]}, true));
     out.push_back(trained(t.name + ".lora_B", {t.shape[0], a.lora_r}, true));
-  } else if (a.peft_type == "IA3") {
-    const bool scales_inputs = has_suffix(module_of(t.name), a.feedforward_modules);
-    out.push_back(trained(t.name + ".ia3", {t.shape[scales_inputs ? 1 : 0]}, true));
+    return;
   }
+  const bool scales_inputs = has_suffix(module_of(t.name), a.feedforward_modules);
+  const auto numel = layer_adapter_numel(a.peft_type, parse_peft_args(a.peft_args), t, scales_inputs);
+  out.push_back(trained(t.name + ".adapter", {numel}, true));
 }
 
-/// Prompt tuning: rows of the word embedding's length; an encoder-decoder model stores them for both parts.
+/// The vectors of a norm.
+bool is_norm(const ModelTensor& t) {
+  const auto module = last_part(module_of(t.name));
+  return t.shape.size() == 1 && (module.find("norm") != std::string::npos || module.starts_with("ln_") ||
+                                 module.find("Norm") != std::string::npos);
+}
+
+/// Rows of all matrices that make keys and values of a decoder.
+std::int64_t key_and_value_rows(const std::vector<ModelTensor>& tensors) {
+  std::int64_t rows = 0;
+  for (const auto& t : tensors) {
+    if (!is_linear(t) || t.name.starts_with("encoder.") || t.name.find("EncDecAttention") != std::string::npos)
+      continue;
+    if (has_suffix(module_of(t.name), {"k_proj", "v_proj", "k", "v"})) rows += t.shape[0];
+    if (has_suffix(module_of(t.name), {"c_attn"})) rows += 2 * t.shape[1] / 3;
+  }
+  return rows;
+}
+
+/// Prompt tuning: rows of the word embedding's length; an encoder-decoder model stores them for both parts. P-tuning:
+/// an MLP besides. Prefix tuning: keys and values of every layer.
 SizedParameter prompt(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  const auto& a = *request.adapter;
+  if (a.peft_type == "PREFIX_TUNING") {
+    return Trained{request}("prompt_encoder.default.weight", {a.num_virtual_tokens, key_and_value_rows(tensors)}, true);
+  }
   std::int64_t dim = 0, parts = 1;
   for (const auto& t : tensors) {
     if (dim == 0 && t.shape.size() == 2 && unit_of(t.name).empty()) dim = t.shape[1];
     if (t.name.starts_with("decoder.block")) parts = 2;
   }
-  return Trained{request}("prompt_encoder.default.weight", {parts * request.adapter->num_virtual_tokens, dim}, true);
+  auto numel = parts * a.num_virtual_tokens * dim;
+  if (a.peft_type == "P_TUNING") numel += p_tuning_mlp_numel(parse_peft_args(a.peft_args), dim);
+  return Trained{request}("prompt_encoder.default.weight", {numel}, true);
 }
 
 const char* compute_dtype(const std::string& mixed_precision) {
@@ -80,6 +108,20 @@ SizedParameter frozen(const PlanRequest& request, const ModelTensor& t) {
 
 }  // namespace
 
+bool AdapterRequest::has_virtual_tokens() const {
+  return peft_type == "PROMPT_TUNING" || peft_type == "P_TUNING" || peft_type == "PREFIX_TUNING";
+}
+
+bool AdapterRequest::in_layers() const {
+  return !has_virtual_tokens() && peft_type != "LN_TUNING";
+}
+
+std::vector<std::string> counted_methods() {
+  auto types = layer_methods();
+  types.insert(types.end(), {"LN_TUNING", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING"});
+  return types;
+}
+
 bool PlanRequest::possible(const std::vector<ModelTensor>& tensors) const {
   const bool is_packed =
       packed || std::any_of(tensors.begin(), tensors.end(), [](const ModelTensor& t) { return t.packed_bytes > 0; });
@@ -94,12 +136,14 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
     return out;
   }
   const auto& targets = request.adapter->target_modules;
-  const bool in_layers = request.adapter->peft_type != "PROMPT_TUNING";
+  const auto& adapter = *request.adapter;
+  const bool in_layers = adapter.in_layers(), norms = adapter.peft_type == "LN_TUNING";
   std::set<std::string> known;
   bool any = !in_layers || targets == std::vector<std::string>{"all-linear"};
   for (const auto& t : tensors) {
     out.push_back(frozen(request, t));
     if (is_linear(t)) known.insert(last_part(module_of(t.name)));
+    if (norms && is_norm(t)) out.push_back(Trained{request}(t.name + ".trained", t.shape, true));
     if (!in_layers || !is_target(t, targets)) continue;
     any = true;
     add_adapter(request, t, out);
@@ -108,7 +152,9 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
                  fmt::format("--lora_target_modules {}: no matrix of a block has such a name; there are {}",
                              fmt::join(targets, ","), fmt::join(known, ", ")),
                  "lora_target_modules");
-  if (!in_layers) out.push_back(prompt(request, tensors));
+  if (adapter.has_virtual_tokens()) out.push_back(prompt(request, tensors));
+  const auto shared = shared_adapter_numel(adapter.peft_type, parse_peft_args(adapter.peft_args));
+  if (shared > 0) out.push_back(Trained{request}("shared.adapter", {shared}, true));
   return out;
 }
 

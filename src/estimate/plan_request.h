@@ -18,7 +18,13 @@ struct AdapterRequest {
   std::vector<std::string> target_modules = {"all-linear"};  // name suffixes, or all-linear
   std::vector<std::string> feedforward_modules = {};         // IA3: those whose inputs are scaled
   std::int64_t num_virtual_tokens = 20;
+  std::string peft_args = {};  // further settings of the method, "r=4,vector_length=64"
+  bool has_virtual_tokens() const;
+  bool in_layers() const;  // sits in matrices of blocks
 };
+
+/// PEFT's peft_type of every method that is counted.
+std::vector<std::string> counted_methods();
 
 struct PlanRequest {
   std::optional<AdapterRequest> adapter = {};  // none: all weights train

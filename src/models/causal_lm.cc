@@ -2,7 +2,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/tensor.h>
 
@@ -46,6 +48,26 @@ at::Tensor noise_range(const ModelInput& in, const DecoderBatch& batch, std::int
     lengths.narrow(0, rows.begin[s], rows.length[s]).fill_(std::max(seen, 1.0));
   }
   return in.embedding_noise * at::rsqrt(lengths * static_cast<double>(size));
+}
+
+/// The rows' keys come after those of a prefix of so many tokens.
+void put_in_front(DecoderLayout& layout, std::int64_t prefix) {
+  const auto& own = *layout.rows;
+  auto rows = std::make_shared<nn::SequenceRows>();
+  std::vector<std::int64_t> index;
+  for (std::int64_t s = 0; s < own.count(); ++s) {
+    rows->begin.push_back(static_cast<std::int64_t>(index.size()));
+    rows->length.push_back(prefix + own.length[s]);
+    for (std::int64_t i = 0; i < prefix; ++i) index.push_back(i);
+    for (std::int64_t i = 0; i < own.length[s]; ++i) index.push_back(prefix + own.begin[s] + i);
+  }
+  layout.key_rows = std::move(rows);
+  layout.prefix_index = at::tensor(index, at::TensorOptions().dtype(at::kLong));
+  const auto with = [&](const at::Tensor& of_prefix, const at::Tensor& of_tokens) {
+    return at::cat({of_prefix.to(of_tokens.options()), of_tokens}).index_select(0, layout.prefix_index);
+  };
+  if (layout.visible.defined()) layout.visible = with(at::ones({prefix}), layout.visible);
+  if (layout.key_position.defined()) layout.key_position = with(at::arange(prefix), layout.key_position + prefix);
 }
 
 // The module below `root` that a path such as "model.decoder" names; containers are made for its parts.
@@ -144,7 +166,8 @@ void CausalLm::place(DecoderLayout& layout, const at::Tensor& positions, std::in
   if (config_.position == families::PositionKind::kRotary) layout.rotary = rotary_.table(positions, length, documents);
 }
 
-std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask) {
+std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask,
+                                                         std::int64_t prefix) {
   DecoderLayout layout;
   layout.rows = layout.key_rows = batch.packed.rows;
   layout.visible = batch.packed.visible;
@@ -152,16 +175,20 @@ std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& bat
     layout.slopes = tensor::beside(slopes_, batch.positions);
     layout.key_position = key_places(batch, attention_mask);
   }
-  place(layout, batch.positions, batch.length, batch.documents ? batch.packed.rows.get() : nullptr);
+  place(layout, batch.positions + prefix, batch.length + prefix, batch.documents ? batch.packed.rows.get() : nullptr);
+  if (prefix > 0) put_in_front(layout, prefix);
   return std::make_shared<const DecoderLayout>(std::move(layout));
 }
 
 CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout,
-                             std::vector<KeyValueCache>* caches, bool want_hidden) {
+                             const PassOptions& options) {
   Pass pass;
+  const auto& prefix = options.prefix;
+  const bool want_hidden = options.want_hidden;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (want_hidden) pass.states.push_back(hidden);
-    auto out = (*layers_[i])({hidden, layout, caches ? &(*caches)[i] : nullptr});
+    auto out = (*layers_[i])({hidden, layout, options.caches ? &(*options.caches)[i] : nullptr,
+                              prefix.defined() ? prefix.narrow(0, 2 * static_cast<std::int64_t>(i), 2) : prefix});
     hidden = out.hidden;
     if (out.router_logits.defined()) pass.router_logits.push_back(out.router_logits);
   }
@@ -174,6 +201,7 @@ CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLay
 
 ModelOutput CausalLm::step(const ModelInput& in) {
   auto& cache = dynamic_cast<DecoderCache&>(*in.cache);
+  if (in.prefix.defined() && cache.empty()) cache.begin_with(in.prefix, in.input_ids.size(0));
   auto step = cache.begin(in.input_ids, in.attention_mask, in.position_ids);
   if (slopes_.defined()) {
     step.layout.slopes = tensor::beside(slopes_, step.positions);
@@ -183,7 +211,7 @@ ModelOutput CausalLm::step(const ModelInput& in) {
   place(step.layout, step.positions, step.positions.max().item<std::int64_t>() + 1, nullptr);
   const auto ids = in.input_ids.flatten().index_select(0, step.tokens);
   const auto pass = run(embed(ids, step.positions, {}, {}), std::make_shared<const DecoderLayout>(step.layout),
-                        &cache.layers(), false);
+                        {.caches = &cache.layers()});
   std::vector<std::int64_t> last;
   for (std::int64_t r = 0; r < step.layout.rows->count(); ++r)
     last.push_back(step.layout.rows->begin[r] + step.layout.rows->length[r] - 1);
@@ -194,11 +222,12 @@ ModelOutput CausalLm::step(const ModelInput& in) {
 }
 
 CausalLm::Pass CausalLm::decode(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot) {
-  const auto layout = layout_of(batch, in.attention_mask);
+  const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
+  const auto layout = layout_of(batch, in.attention_mask, prefix);
   const bool noisy = in.embedding_noise > 0 && is_training();
-  const auto embedded = embed(batch.packed.pack(in.input_ids), batch.positions, slot,
-                              noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
-  return run(embedded, layout, nullptr, in.want_hidden);
+  const auto embedded = embed(batch.packed.pack(in.input_ids), prefix > 0 ? batch.positions + prefix : batch.positions,
+                              slot, noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
+  return run(embedded, layout, {.want_hidden = in.want_hidden, .prefix = in.prefix});
 }
 
 ModelOutput CausalLm::compute(ModelInput in) {
@@ -206,7 +235,7 @@ ModelOutput CausalLm::compute(ModelInput in) {
   const auto batch = make_decoder_batch(in, config_.positions_count_visible);
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   const tensor::PassScope draws(keys.defined() ? batch.packed.pack(keys) : keys, in.first_draw);
-  const bool shares = config_.tied && loss_is_fused(in);
+  const bool shares = config_.tied && loss_is_fused(in) && !embedding_->adapter();
   const auto slot = shares ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
   const auto pass = decode(in, batch, slot);
   ModelOutput out;

@@ -23,6 +23,7 @@ class CausalLm : public Model {
   std::shared_ptr<Cache> make_cache() const override;
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
   bool untie_head() override;
+  PrefixSizes prefix_sizes() const override { return {config_.num_layers, config_.num_kv_heads, config_.head_dim}; }
 
  protected:
   ModelOutput compute(ModelInput in) override;
@@ -40,12 +41,17 @@ class CausalLm : public Model {
   void build_base(torch::nn::Module& base, const families::Blueprint& plan, at::ScalarType dtype);
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot,
                    const at::Tensor& noise);
-  Pass run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout, std::vector<KeyValueCache>* caches,
-           bool want_hidden);
+  struct PassOptions {
+    std::vector<KeyValueCache>* caches = nullptr;
+    bool want_hidden = false;
+    at::Tensor prefix = {};  // ModelInput::prefix
+  };
+  Pass run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout, const PassOptions& options);
   void check_positions(const at::Tensor& positions) const;
   void place(DecoderLayout& layout, const at::Tensor& positions, std::int64_t length,
              const nn::SequenceRows* documents);
-  std::shared_ptr<const DecoderLayout> layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask);
+  std::shared_ptr<const DecoderLayout> layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask,
+                                                 std::int64_t prefix);
   ModelOutput step(const ModelInput& in);
   nn::Layer& head();
   bool loss_is_fused(const ModelInput& in);

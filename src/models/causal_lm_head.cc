@@ -45,7 +45,7 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     options.weight_gradient = slot;
     options.loss_dtype = at::kFloat;
     if (!is_training()) options.predictions = &predictions;
-    const auto& weight = lm_head_ ? lm_head_->weight : embedding_->weight;
+    const auto weight = lm_head_ ? lm_head_->weight : embedding_->head_weight();
     const auto chosen = is_training() ? counts.nonzero().flatten() : at::Tensor();
     const auto rows = [&](const at::Tensor& t) { return chosen.defined() ? t.index_select(0, chosen) : t; };
     out.loss = nn::linear_cross_entropy(rows(pass.hidden), weight, rows(batch.labels), options);

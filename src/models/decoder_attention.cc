@@ -1,3 +1,4 @@
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_copy.h>
 
@@ -7,7 +8,7 @@
 namespace tessera::models {
 
 void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out) {
-  out.push_back(&in.hidden);
+  out.insert(out.end(), {&in.hidden, &in.prefix});
 }
 
 DecoderAttention::DecoderAttention(const families::DecoderConfig& c, const families::Blueprint& plan,
@@ -58,6 +59,7 @@ DecoderAttention::Heads DecoderAttention::project(const at::Tensor& hidden) {
 void DecoderAttention::append(KeyValueCache& cache, Heads& heads, const DecoderLayout& layout) const {
   const auto put = [&](at::Tensor& store, at::Tensor& fresh) {
     if (!store.defined()) store = at::empty({layout.cache_rows, kv_heads_ * head_dim_}, fresh.options());
+    store = store.to(fresh.scalar_type());  // a prefix may have begun it in its own dtype
     store.index_copy_(0, layout.cache_index, fresh.reshape({fresh.size(0), -1}));
     fresh = store.view({-1, kv_heads_, head_dim_});
   };
@@ -74,6 +76,13 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
   }
   if (rotates_) std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, layout.rotary);
   if (in.cache) append(*in.cache, heads, layout);
+  if (in.prefix.defined()) {
+    const auto in_front = [&](const at::Tensor& prefix, const at::Tensor& own) {
+      return at::cat({prefix.to(own.scalar_type()), own}).index_select(0, layout.prefix_index);
+    };
+    heads.k = in_front(in.prefix.select(0, 0), heads.k);
+    heads.v = in_front(in.prefix.select(0, 1), heads.v);
+  }
   nn::CausalAttentionOptions options;
   options.scale = scale_;
   options.window = window_;

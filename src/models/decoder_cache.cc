@@ -57,6 +57,22 @@ void DecoderCache::grow(std::int64_t need) {
   capacity_ = grown;
 }
 
+void DecoderCache::begin_with(const at::Tensor& prefix, std::int64_t rows) {
+  const auto tokens = prefix.size(1);
+  lengths_.assign(static_cast<std::size_t>(rows), tokens);
+  next_position_ = lengths_;
+  grow(tokens);
+  const auto put = [&](at::Tensor& store, const at::Tensor& values) {
+    store = at::empty({rows * capacity_, values[0].numel()}, values.options());
+    store.view({rows, capacity_, -1}).narrow(1, 0, tokens).copy_(values.flatten(1));
+  };
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const auto at = 2 * static_cast<std::int64_t>(i);
+    put(layers_[i].keys, prefix.select(0, at));
+    put(layers_[i].values, prefix.select(0, at + 1));
+  }
+}
+
 DecoderCache::Step DecoderCache::begin(const at::Tensor& input_ids, const at::Tensor& attention_mask,
                                        const at::Tensor& position_ids) {
   const std::int64_t rows = input_ids.size(0), fresh = input_ids.size(1);

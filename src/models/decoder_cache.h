@@ -15,6 +15,9 @@ class DecoderCache : public Cache {
   void reorder(const at::Tensor& rows) override;
   bool empty() const override { return lengths_.empty(); }
 
+  /// A fresh cache for so many rows begins with these keys and values (ModelInput::prefix).
+  void begin_with(const at::Tensor& prefix, std::int64_t rows);
+
   struct Step {
     at::Tensor tokens;     // [tokens] int64, places of the new visible tokens in the flattened [R * T] ids
     at::Tensor positions;  // [tokens] int64

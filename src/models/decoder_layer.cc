@@ -10,7 +10,7 @@ void collect_tensors(MlpOutput& o, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&o.hidden, &o.router_logits});
 }
 void collect_tensors(DecoderLayerInput& in, std::vector<at::Tensor*>& out) {
-  out.push_back(&in.hidden);
+  out.insert(out.end(), {&in.hidden, &in.prefix});
 }
 
 std::shared_ptr<nn::Layer> add_norm(torch::nn::Module& host, const families::DecoderConfig& c,
@@ -61,7 +61,7 @@ MlpOutput DecoderLayer::mlp(const at::Tensor& x) {
 
 MlpOutput DecoderLayer::sequential(const DecoderLayerInput& in) {
   const auto normed = (*attention_norm_)(in.hidden);
-  auto branch = (*attention_)({normed, in.layout, in.cache});
+  auto branch = (*attention_)({normed, in.layout, in.cache, in.prefix});
   if (after_attention_) branch = (*after_attention_)(branch);
   const auto hidden = dropout_->add_to(residual_after_norm_ ? normed : in.hidden, branch);
   const auto normed_again = (*mlp_norm_)(hidden);
@@ -73,7 +73,7 @@ MlpOutput DecoderLayer::sequential(const DecoderLayerInput& in) {
 
 MlpOutput DecoderLayer::parallel(const DecoderLayerInput& in) {
   const auto normed = (*attention_norm_)(in.hidden);
-  const auto branch = (*attention_)({normed, in.layout, in.cache});
+  const auto branch = (*attention_)({normed, in.layout, in.cache, in.prefix});
   auto out = mlp(mlp_norm_ ? (*mlp_norm_)(in.hidden) : normed);
   out.hidden = one_dropout_ ? dropout_->add_to(in.hidden, at::add(branch, out.hidden))
                             : dropout_->add_to(dropout_->add_to(in.hidden, branch), out.hidden);
@@ -81,7 +81,8 @@ MlpOutput DecoderLayer::parallel(const DecoderLayerInput& in) {
 }
 
 MlpOutput DecoderLayer::norm_after(const DecoderLayerInput& in) {
-  const auto hidden = (*attention_norm_)(dropout_->add_to(in.hidden, (*attention_)({in.hidden, in.layout, in.cache})));
+  const auto hidden =
+      (*attention_norm_)(dropout_->add_to(in.hidden, (*attention_)({in.hidden, in.layout, in.cache, in.prefix})));
   auto out = mlp(hidden);
   out.hidden = (*mlp_norm_)(dropout_->add_to(hidden, out.hidden));
   return out;

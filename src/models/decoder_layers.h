@@ -30,12 +30,16 @@ struct DecoderLayout {
   at::Tensor slopes, key_position;                   // linear biases only: [H], [keys]
   at::Tensor cache_index;                            // [T] int64, the rows of the caches that this pass fills
   std::int64_t cache_rows = 0;                       // that a cache must have
+  /// With a prefix of V tokens, without caches: which of [prefix, keys] the keys of the rows are, [T + rows * V]; then
+  /// key_rows, visible and key_position are of those.
+  at::Tensor prefix_index;
 };
 
 struct AttentionInput {
   at::Tensor hidden;                            // T D
   std::shared_ptr<const DecoderLayout> layout;  // lives as long as backward may recompute
   KeyValueCache* cache = nullptr;
+  at::Tensor prefix = {};  // [2, V, KV, head_dim]: keys and values in front of each row's; undefined: none
 };
 void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out);
 
@@ -94,6 +98,7 @@ struct DecoderLayerInput {
   at::Tensor hidden;                            // T D
   std::shared_ptr<const DecoderLayout> layout;  // lives as long as backward may recompute
   KeyValueCache* cache = nullptr;
+  at::Tensor prefix = {};  // as in AttentionInput
 };
 void collect_tensors(DecoderLayerInput& in, std::vector<at::Tensor*>& out);
 

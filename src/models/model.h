@@ -45,6 +45,10 @@ struct ModelInput {
   /// classification takes [B].
   at::Tensor labels;
   at::Tensor encoder_output;  // [B, S, D], undefined: computed from input_ids
+  /// Keys and values in front of every row's, of an input adapter: [2 * layers, V, heads, head_dim] (PrefixSizes),
+  /// those of layer i at 2 i and 2 i + 1, keys without rotary positions; the row's tokens are at the positions from V
+  /// on.
+  at::Tensor prefix;
   /// Decoding step by step: decoder_input_ids [R, T] are the tokens after those of earlier calls with this cache; R = B
   /// * k, k rows for each source one after another. The first call runs the encoder, later ones need no input_ids.
   /// Without grad only. Causal models: input_ids [R, T] are the tokens after those of earlier calls, attention_mask
@@ -110,8 +114,14 @@ class InputAdapter {
   virtual std::int64_t virtual_tokens() const = 0;
 };
 
+/// Of a prefix that the model takes; no layers: it takes none.
+struct PrefixSizes {
+  std::int64_t layers = 0, heads = 0, head_dim = 0;
+};
+
 class Model : public nn::Block<ModelInput, ModelOutput> {
  public:
+  virtual PrefixSizes prefix_sizes() const { return {}; }
   void set_input_adapter(std::shared_ptr<const InputAdapter> adapter) { input_adapter_ = std::move(adapter); }
   const InputAdapter* input_adapter() const { return input_adapter_.get(); }
   virtual ModelKind kind() const = 0;

@@ -1,3 +1,4 @@
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include "models/build_parts.h"
@@ -9,7 +10,7 @@
 namespace tessera::models {
 
 void collect_tensors(T5AttentionInput& in, std::vector<at::Tensor*>& out) {
-  out.insert(out.end(), {&in.hidden, &in.encoder_hidden, &in.position_bias});
+  out.insert(out.end(), {&in.hidden, &in.encoder_hidden, &in.position_bias, &in.prefix});
 }
 void collect_tensors(T5AttentionOutput& o, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&o.hidden, &o.position_bias});
@@ -82,6 +83,15 @@ T5AttentionOutput T5Attention::forward_impl(T5AttentionInput in) {
       v = appended(in.cache->values, in.cache->capacity, v, layout);
       options.key_rows = std::make_shared<nn::SequenceRows>(
           nn::SequenceRows::uniform(layout.rows->count(), layout.past + layout.rows->longest(), in.cache->capacity));
+    } else if (in.prefix.defined()) {
+      const std::int64_t count = layout.rows->count(), keys = layout.past + layout.rows->longest();
+      const auto in_front = [&](const at::Tensor& prefix, const at::Tensor& own) {
+        const auto all = prefix.to(own.scalar_type()).flatten(1).expand({count, layout.past, own.size(1)});
+        return at::cat({all, own.view({count, layout.rows->longest(), own.size(1)})}, 1).flatten(0, 1);
+      };
+      k = in_front(in.prefix.select(0, 0), k);
+      v = in_front(in.prefix.select(0, 1), v);
+      options.key_rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(count, keys, keys));
     }
   }
   return {(*o_)(nn::attention(q, k, v, in.position_bias, options)), in.position_bias};

@@ -28,7 +28,7 @@ struct T5KeyValueCache {
 struct T5Layout {
   std::shared_ptr<const nn::SequenceRows> rows, encoder_rows;  // encoder_rows: cross-attention only
   at::Tensor visible, encoder_visible;                         // [T] uint8, undefined: every token is
-  std::int64_t past = 0;                                       // decoded tokens in the caches
+  std::int64_t past = 0;                                       // decoded tokens in the caches, or of a prefix
   at::Tensor encoder_keys = {};  // [T] int64 (token_keys), cross-attention in training only
 };
 
@@ -38,6 +38,7 @@ struct T5AttentionInput {
   at::Tensor position_bias;                // H M N, undefined: computed where the module has a table
   std::shared_ptr<const T5Layout> layout;  // lives as long as backward may recompute
   T5KeyValueCache* cache = nullptr;
+  at::Tensor prefix = {};  // [2, V, H, K]: keys and values in front of each row's, decoder's self-attention only
 };
 struct T5AttentionOutput {
   at::Tensor hidden;         // T D

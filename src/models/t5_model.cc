@@ -21,6 +21,18 @@ struct T5ForConditionalGeneration::StepCache : Cache {
   std::vector<T5BlockCache> blocks;
 
   bool empty() const override { return rows == 0; }
+  /// ModelInput::prefix; before the first step of `rows` rows.
+  void begin_with(const at::Tensor& prefix) {
+    const auto tokens = prefix.size(1);
+    const auto each_row = [&](const at::Tensor& t) {
+      return t.flatten(1).unsqueeze(0).expand({rows, tokens, t[0].numel()}).flatten(0, 1).contiguous();
+    };
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const auto own = prefix_of_layer(prefix, i);
+      blocks[i].self = {each_row(own[0]), each_row(own[1]), tokens};
+    }
+    layout.past = tokens;
+  }
   void reorder(const at::Tensor& order) override {
     for (auto& block : blocks) {
       auto& self = block.self;
@@ -129,9 +141,10 @@ at::Tensor T5ForConditionalGeneration::decode(const Encoded& encoded, const at::
                                               ModelOutput& out) {
   const std::int64_t batch = encoded.batch.batch, length = embedded.size(0) / batch;
   const auto rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(batch, length, length));
-  const auto layout =
-      std::make_shared<const T5Layout>(T5Layout{rows, encoded.batch.rows, {}, encoded.batch.visible, 0, encoded.keys});
-  const auto decoded = (*decoder_)({embedded, encoded.hidden, layout, nullptr, in.want_hidden});
+  const auto past = in.prefix.defined() ? in.prefix.size(1) : 0;
+  const auto layout = std::make_shared<const T5Layout>(
+      T5Layout{rows, encoded.batch.rows, {}, encoded.batch.visible, past, encoded.keys});
+  const auto decoded = (*decoder_)({embedded, encoded.hidden, layout, nullptr, in.want_hidden, in.prefix});
   for (const auto& state : decoded.states) out.decoder_hidden.push_back(state.view({batch, length, -1}));
   return decoded.hidden;
 }
@@ -148,7 +161,7 @@ void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tens
                                             const nn::GradientSlot& slot, ModelOutput& out) {
   const auto labels = in.labels.flatten();
   const double scale = config_.scales_head ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
-  const auto& weight = lm_head_ ? lm_head_->weight : shared_->weight;
+  const auto weight = lm_head_ ? lm_head_->weight : shared_->head_weight();
   nn::CrossEntropyOptions options{.scale = scale,
                                   .normalizer = normalizer(in),
                                   .token_loss = token_loss(),
@@ -205,6 +218,7 @@ ModelOutput T5ForConditionalGeneration::step(ModelInput in) {
     cache.rows = rows;
     cache.layout = {nullptr, sources, {}, encoded.batch.visible, 0};
     cache.encoder_hidden = encoded.hidden;
+    if (in.prefix.defined()) cache.begin_with(in.prefix);
   }
   TESSERA_CHECK(rows == cache.rows, "the number of rows may not change while decoding");
   cache.layout.rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(rows, length, length));
@@ -223,7 +237,8 @@ ModelOutput T5ForConditionalGeneration::compute(ModelInput in) {
   ModelOutput out;
   const auto batch = packed_source(in);
   const auto ids = in.decoder_input_ids.defined() ? in.decoder_input_ids : shift_right(in.labels);
-  const auto slot = config_.tied && loss_is_fused(in) ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
+  const bool shares = config_.tied && loss_is_fused(in) && !shared_->adapter();
+  const auto slot = shares ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
   const auto embedded = embed(packed_ids(in, batch), ids, slot);
   const auto source_keys = token_keys(in.row_ids, in.attention_mask, batch.batch, batch.length);
   const tensor::PassScope draws(source_keys.defined() ? batch.pack(source_keys) : source_keys, in.first_draw);

@@ -16,6 +16,8 @@ class T5ForConditionalGeneration : public Model {
   std::string class_name() const override { return config_.class_prefix + "ForConditionalGeneration"; }
   ModelKind kind() const override { return ModelKind::kSeq2Seq; }
   std::shared_ptr<Cache> make_cache() const override;
+  /// Of the decoder's self-attention.
+  PrefixSizes prefix_sizes() const override { return {config_.num_decoder_layers, config_.num_heads, config_.d_kv}; }
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
 
  protected:

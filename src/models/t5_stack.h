@@ -15,6 +15,7 @@ struct T5BlockInput {
   at::Tensor hidden, encoder_hidden, position_bias;  // as in T5AttentionInput
   std::shared_ptr<const T5Layout> layout;
   T5BlockCache* cache = nullptr;
+  at::Tensor prefix = {};
 };
 struct T5BlockOutput {
   at::Tensor hidden, position_bias;  // the bias that later blocks use
@@ -43,6 +44,7 @@ struct T5StackInput {
   std::shared_ptr<const T5Layout> layout;
   std::vector<T5BlockCache>* caches = nullptr;  // one for each block, decoder only
   bool want_hidden = false;
+  at::Tensor prefix = {};  // ModelInput::prefix, decoder only
 };
 struct T5StackOutput {
   at::Tensor hidden;               // T D, after the final norm
@@ -50,6 +52,9 @@ struct T5StackOutput {
 };
 void collect_tensors(T5StackInput& in, std::vector<at::Tensor*>& out);
 void collect_tensors(T5StackOutput& o, std::vector<at::Tensor*>& out);
+
+/// Of ModelInput::prefix the keys and values of a decoder's layer, [2, V, H, K]; undefined stays so.
+at::Tensor prefix_of_layer(const at::Tensor& prefix, std::size_t layer);
 
 class T5Stack : public nn::Block<T5StackInput, T5StackOutput> {
  public:

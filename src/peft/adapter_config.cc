@@ -1,7 +1,5 @@
 #include "peft/adapter_config.h"
 
-#include <functional>
-
 #include "families/config_reader.h"
 #include "tessera/base/error.h"
 
@@ -27,9 +25,24 @@ bool is_neutral(const json& value) {
   return value.is_null() || value == json(false) || ((value.is_structured() || value.is_string()) && value.empty());
 }
 
-using OnUnknown = std::function<void(const std::string& key, const json& value)>;
+/// A key that this version does not know may be of a newer PEFT and change what is computed.
+void check_unknown(const families::ConfigReader& in, const json& document, const std::string& origin,
+                   std::vector<std::string>* notes) {
+  for (const auto& [key, value] : document.items()) {
+    if (in.asked_for(key)) continue;
+    if (!is_neutral(value)) {
+      throw ConfigError(origin + ": unknown key '" + key + "' with the value " + value.dump() +
+                            " may change what the adapter computes; remove it if it does not",
+                        key);
+    }
+    if (notes) notes->push_back(origin + ": unknown key '" + key + "' is ignored");
+  }
+}
 
-std::unique_ptr<PeftMethod> read_keys(const json& document, const std::string& origin, const OnUnknown& on_unknown) {
+}  // namespace
+
+std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::string& origin,
+                                           std::vector<std::string>* notes, UnknownKeys unknown) {
   const families::ConfigReader in(document, origin);
   std::unique_ptr<PeftMethod> method;
   try {
@@ -39,30 +52,12 @@ std::unique_ptr<PeftMethod> read_keys(const json& document, const std::string& o
   }
   ConfigKeys keys(in);
   bind_all(keys, *method);
-  for (const auto& [key, value] : document.items())
-    if (!in.asked_for(key)) on_unknown(key, value);
+  if (unknown == UnknownKeys::kRefused) check_unknown(in, document, origin, notes);
   return method;
 }
 
-}  // namespace
-
-std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::string& origin,
-                                           std::vector<std::string>* notes) {
-  return read_keys(document, origin, [&](const std::string& key, const json&) {
-    if (notes) notes->push_back(origin + ": unknown key '" + key + "' is ignored");
-  });
-}
-
-// A key that this version does not know may be of a newer PEFT and change what is computed.
 std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes) {
-  return read_keys(families::read_json(file), file, [&](const std::string& key, const json& value) {
-    if (!is_neutral(value)) {
-      throw ConfigError(file + ": unknown key '" + key + "' with the value " + value.dump() +
-                            " may change what the adapter computes; remove it if it does not",
-                        key);
-    }
-    if (notes) notes->push_back(file + ": unknown key '" + key + "' is ignored");
-  });
+  return read_peft_keys(families::read_json(file), file, notes);
 }
 
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {

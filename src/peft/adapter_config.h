@@ -8,14 +8,16 @@
 
 namespace tessera::peft {
 
-/// adapter_config.json of a folder. ConfigError for a peft_type that is not there, and for unknown keys that do not say
-/// that they are not used (null, false, empty), which are ignored with a note in *notes.
+/// adapter_config.json of a folder. ConfigError for a peft_type that is not there, and for unknown keys; those whose
+/// values mean that they are not used (null, false, nothing) are ignored with a note in *notes.
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes = nullptr);
 /// The same from a file of any name.
 std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes = nullptr);
-/// The same from the keys themselves, the unknown ones ignored; `origin` names them in messages.
+enum class UnknownKeys { kRefused, kIgnored };
+/// The same from the keys themselves; `origin` names them in messages.
 std::unique_ptr<PeftMethod> read_peft_keys(const nlohmann::json& document, const std::string& origin,
-                                           std::vector<std::string>* notes = nullptr);
+                                           std::vector<std::string>* notes = nullptr,
+                                           UnknownKeys unknown = UnknownKeys::kRefused);
 /// adapter_config.json as PEFT writes it (json.dumps(indent=2, sort_keys=True)); target modules as resolved.
 std::string adapter_config_json(const PeftMethod& method);
 

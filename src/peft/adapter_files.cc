@@ -5,9 +5,9 @@
 
 #include "base/open_file.h"
 #include "models/names_in_files.h"
+#include "peft/apply.h"
 #include "peft/slots.h"
 #include "peft/targets.h"
-#include "peft/within/in_place.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -93,7 +93,7 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const P
     const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
     const bool is_adapted = adapted.contains(module);
     const std::string base = method.prefix() + (is_adapted ? module + ".base_layer" + name.substr(dot) : name);
-    if (adapters.contains(name) || trains_in_place(method, name)) {
+    if (adapters.contains(name) || method.trains(name)) {
       for (auto& file_name : method.file_names(name)) entries.push_back({name, std::move(file_name)});
     } else if (is_saved(name, method)) {
       entries.push_back({name, method.prefix() + name});
@@ -182,6 +182,7 @@ void load_adapter(nn::HookedModule& model, const PeftMethod& method, const std::
     nn::allocate(values);
     file.source()->read(name, 0, values.view({-1}));
   }
+  initialise_from_weights(model, method, std::nullopt);
 }
 
 }  // namespace tessera::peft

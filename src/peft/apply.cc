@@ -8,7 +8,6 @@
 #include "base/grouped.h"
 #include "peft/merge.h"
 #include "peft/targets.h"
-#include "peft/within/in_place.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 #include "tessera/nn/packed_weight.h"
@@ -72,8 +71,7 @@ void set_trainable(nn::HookedModule& model, const PeftMethod& config, const std:
   for (auto& item : model.named_parameters()) {
     if (adapters.contains(item.key())) continue;
     const bool bias = config.bias == "all" && has_suffix(item.key(), "bias");
-    if (bias || is_saved(item.key(), config) || trains_in_place(config, item.key()))
-      item.value().set_requires_grad(true);
+    if (bias || is_saved(item.key(), config) || config.trains(item.key())) item.value().set_requires_grad(true);
   }
 }
 
@@ -84,9 +82,8 @@ void count(const nn::HookedModule& model, const std::string& untied, AdapterRepo
   for (const auto& item : model.named_parameters()) {
     if (adapters.contains(item.key()) && !item.value().requires_grad()) continue;  // PEFT's buffers
     const auto numel = elements.of(item.key(), item.value());
-    const std::int64_t copies =
-        (is_saved(item.key(), *report.method) || trains_in_place(*report.method, item.key()) ? 1 : 0) +
-        (item.key() == untied + ".weight" ? 0 : 1);
+    const std::int64_t copies = (is_saved(item.key(), *report.method) || report.method->trains(item.key()) ? 1 : 0) +
+                                (item.key() == untied + ".weight" ? 0 : 1);
     report.total += copies * numel;
     if (item.value().requires_grad()) report.trainable += numel;
   }
@@ -125,9 +122,9 @@ std::function<void(const std::string&, const at::Tensor&)> adapter_init(const nn
   };
 }
 
-void initialise_from_weights(nn::HookedModule& model, const PeftMethod& method, std::uint64_t seed) {
+void initialise_from_weights(nn::HookedModule& model, const PeftMethod& method, std::optional<std::uint64_t> seed) {
   const auto parameters = model.named_parameters();
-  for (const auto& job : method.from_weights(model, seed)) {
+  for (const auto& job : seed ? method.from_weights(model, *seed) : method.from_weights_of_saved(model)) {
     for (const auto& [name, values] : job.values(parameters[job.weight].detach(), adapter_values(model)))
       parameters[name].detach().copy_(values);
   }

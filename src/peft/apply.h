@@ -2,6 +2,7 @@
 // From a model and a method to an adapted model.
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ AdapterReport apply_adapter(models::Model& model, const models::ModelConfig& fam
 std::function<void(const std::string&, const at::Tensor&)> adapter_init(const nn::HookedModule& model,
                                                                         const PeftMethod& method, std::uint64_t seed);
 
-/// First values that depend on the weights (PeftMethod::from_weights); unsharded, after the weights were loaded.
-void initialise_from_weights(nn::HookedModule& model, const PeftMethod& method, std::uint64_t seed);
+/// First values that depend on the weights (PeftMethod::from_weights); unsharded, after the weights were loaded. No
+/// seed: what a saved adapter's file does not hold.
+void initialise_from_weights(nn::HookedModule& model, const PeftMethod& method, std::optional<std::uint64_t> seed);
 
 }  // namespace tessera::peft

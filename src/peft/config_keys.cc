@@ -139,6 +139,14 @@ void ConfigKeys::pattern(const std::string& key, std::vector<std::pair<std::stri
   for (const auto& [name, value] : values) out_[key][name] = as_given(value);
 }
 
+void ConfigKeys::any(const std::string& key, json& value) {
+  if (!in_) {
+    out_[key] = value;
+  } else if (has(key)) {
+    value = in_->at(key);
+  }
+}
+
 void ConfigKeys::unsupported(const std::string& key, const json& neutral) {
   if (!in_) {
     out_[key] = neutral;

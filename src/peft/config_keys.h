@@ -37,6 +37,8 @@ class ConfigKeys {
   /// An object of numbers.
   void pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values);
   void pattern(const std::string& key, std::vector<std::pair<std::string, double>>& values);
+  /// As it stands; unset: null.
+  void any(const std::string& key, nlohmann::json& value);
   /// Written as `neutral`; read, another value would change the computation: ConfigError.
   void unsupported(const std::string& key, const nlohmann::json& neutral);
   /// Written as `value`; what is read does not matter.

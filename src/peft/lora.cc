@@ -5,14 +5,18 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/linalg_svd.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/sqrt.h>
 
 #include <algorithm>
 
 #include <cmath>
 
 #include "peft/dora_layers.h"
+#include "peft/methods/token_rows.h"
+#include "peft/methods/word_embedding.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -20,6 +24,7 @@
 namespace tessera::peft {
 namespace {
 
+const std::string kStartA = "lora_start_A.default", kStartB = "lora_start_B.default";
 const std::string kMagnitude = "lora_magnitude_vector.default.weight";
 
 /// Names of the factors below a slot.
@@ -69,6 +74,21 @@ at::Tensor orthogonal_rows(std::int64_t rank, tensor::RandomKey key, std::int64_
   return q.slice(0, first, std::nullopt, 2);
 }
 
+/// First A and B of W [out, in] that stand for a part of it.
+struct Start {
+  at::Tensor a, b;
+};
+
+Start decomposed(const at::Tensor& w, const std::string& how, std::int64_t rank, double scaling) {
+  if (how == "olora") {
+    const auto [q, r] = at::linalg_qr(w);
+    return {r.narrow(0, 0, rank).contiguous(), q.narrow(1, 0, rank).contiguous()};
+  }
+  const auto [u, s, vh] = at::linalg_svd(w, /*full_matrices=*/false);
+  const auto root = at::sqrt(s.narrow(0, 0, rank) / scaling);
+  return {root.unsqueeze(1) * vh.narrow(0, 0, rank), u.narrow(1, 0, rank) * root};
+}
+
 at::Tensor row_norms(const at::Tensor& sum) {
   return at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
 }
@@ -96,9 +116,9 @@ void Lora::bind(ConfigKeys& keys) {
   keys.flag_or_word("init_lora_weights", init_lora_weights);
   keys.flag("lora_bias", lora_bias);
   keys.names("target_parameters", target_parameters);
+  keys.any("trainable_token_indices", trainable_token_indices);
   keys.unsupported("use_qalora", false);
-  for (const char* key : {"layer_replication", "alora_invocation_tokens", "trainable_token_indices", "use_bdlora"})
-    keys.unsupported(key, nullptr);
+  for (const char* key : {"layer_replication", "alora_invocation_tokens", "use_bdlora"}) keys.unsupported(key, nullptr);
   for (const char* key : {"arrow_config", "corda_config", "eva_config", "kasa_config", "lora_ga_config",
                           "megatron_config", "monteclora_config", "velora_config"})
     keys.ignored(key, nullptr);
@@ -113,7 +133,7 @@ void Lora::check() const {
   if (r <= 0) refuse("r", "must be positive, found " + std::to_string(r));
   if (lora_dropout < 0 || lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
   if (bias != "none" && bias != "all" && bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
-  static const std::vector<std::string> kInits = {"true", "false", "gaussian", "orthogonal"};
+  static const std::vector<std::string> kInits = {"true", "false", "gaussian", "orthogonal", "pissa", "olora"};
   if (std::find(kInits.begin(), kInits.end(), init_lora_weights) == kInits.end()) {
     refuse("init_lora_weights", "is one of true, false, gaussian, orthogonal, pissa, olora; found '" +
                                     init_lora_weights +
@@ -122,6 +142,7 @@ void Lora::check() const {
   const bool plain_start = init_lora_weights == "true" || init_lora_weights == "false";
   if (lora_bias && (use_dora || !plain_start))
     refuse("lora_bias", "goes with init_lora_weights true or false and without use_dora");
+  if (use_dora && decomposes()) refuse("use_dora", "does not go with init_lora_weights " + init_lora_weights);
   if (!target_parameters.empty() && (lora_dropout > 0 || use_dora || lora_bias))
     refuse("target_parameters", "goes without lora_dropout, use_dora and lora_bias, as in PEFT");
 }
@@ -163,11 +184,48 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
                                       "mlp.gate_proj.weight");
     }
   }
+  tokens_ = chosen_tokens(model, family);
+  for (const auto& slot : slots(model)) {
+    const auto ids = tokens_.find(slot.name);
+    if (ids != tokens_.end())
+      attach_token_rows(slot, ids->second, TokenRowsPlace::kInsideLora, "trainable_token_indices");
+  }
   return names;
 }
 
+std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::HookedModule& model,
+                                                                     const models::ModelConfig& family) const {
+  std::map<std::string, std::vector<std::int64_t>> out;
+  const auto& given = trainable_token_indices;
+  const auto ids_of = [](const nlohmann::json& list) {
+    const auto is_id = [](const auto& id) { return id.is_number_integer(); };
+    if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_id)) {
+      refuse("trainable_token_indices",
+             "is a list of token ids, or an object with one for each table; found " + list.dump());
+    }
+    return list.template get<std::vector<std::int64_t>>();
+  };
+  if (given.is_null()) return out;
+  if (!given.is_object()) return {{word_embedding(model, family.vocab_size).name, ids_of(given)}};
+  for (const auto& [name, list] : given.items()) {
+    const auto all = slots(model);
+    const auto slot = std::find_if(all.begin(), all.end(),
+                                   [&, key = name](const Slot& s) { return s.embedding && has_suffix(s.name, key); });
+    if (slot == all.end()) refuse("trainable_token_indices", "names '" + name + "', which is no embedding here");
+    out[slot->name] = ids_of(list);
+  }
+  return out;
+}
+
+std::map<std::string, Fill> Lora::first_values(const nn::HookedModule& model, std::uint64_t seed) const {
+  auto out = LayerMethod::first_values(model, seed);
+  for (const auto& [table, ids] : tokens_)  // until the weights are there
+    out[table + "." + TokenRows::name(TokenRowsPlace::kInsideLora)] = [](const at::Tensor& t) { t.zero_(); };
+  return out;
+}
+
 void Lora::attach_to(const Slot& slot) const {
-  if (!slot.linear && (lora_bias || init_lora_weights == "orthogonal")) {
+  if (!slot.linear && (lora_bias || decomposes() || init_lora_weights == "orthogonal")) {
     refuse(lora_bias ? "lora_bias" : "init_lora_weights",
            "is for linear layers with this value; leave the embedding '" + slot.name + "' out of target_modules");
   }
@@ -178,7 +236,11 @@ void Lora::attach_to(const Slot& slot) const {
   }
   if (init_lora_weights == "orthogonal" && rank % 2 != 0)
     refuse("init_lora_weights", "orthogonal needs an even rank, found " + std::to_string(rank));
-  const LoraShape shape{.rank = rank, .scaling = scaling_of(slot.name), .dropout = lora_dropout, .bias = lora_bias};
+  const LoraShape shape{.rank = rank,
+                        .scaling = scaling_of(slot.name),
+                        .dropout = lora_dropout,
+                        .bias = lora_bias,
+                        .subtracts_start = decomposes()};
   if (slot.linear) {
     slot.linear->attach(use_dora ? std::make_shared<DoraLinear>(*slot.linear, shape)
                                  : std::make_shared<LoraLinear>(*slot.linear, shape));
@@ -192,11 +254,14 @@ std::map<std::string, Fill> Lora::first_values_of(const Slot& slot, std::uint64_
   const auto keyed = [seed](Draw draw, const std::string& name) {
     return [draw = std::move(draw), key = tensor::named_key(seed, name)](const at::Tensor& t) { draw(t, key); };
   };
+  const auto zero = [](const at::Tensor& t) { t.zero_(); };
   std::map<std::string, Fill> out = {
       {name_of_a(slot), keyed(draw_a(slot, init_lora_weights), slot.name + ".lora_A")},
       {name_of_b(slot), keyed(draw_b(slot, init_lora_weights), slot.name + ".lora_B")},
-      {kMagnitude, [](const at::Tensor& t) { t.fill_(1); }},  // until the weights are there
-      {kBiasOfB, [](const at::Tensor& t) { t.zero_(); }}};
+      {kMagnitude, [](const at::Tensor& t) { t.fill_(1); }},  // these until the weights are there
+      {kStartA, zero},
+      {kStartB, zero},
+      {kBiasOfB, zero}};
   if (init_lora_weights == "false") {
     out[kBiasOfB] = keyed(
         [rank = rank_of(slot.name)](const at::Tensor& t, tensor::RandomKey key) {
@@ -217,10 +282,45 @@ std::map<std::string, Fill> Lora::first_values_of(const Slot& slot, std::uint64_
   return out;
 }
 
+std::vector<FromWeight> Lora::from_weights_of_saved(const nn::HookedModule& model) const {
+  std::vector<FromWeight> out;
+  if (!decomposes()) return out;
+  for (const auto& slot : adapted_slots(model)) {
+    if (tokens_.contains(slot.name)) continue;
+    const auto rank = rank_of(slot.name);
+    if (rank > std::min(slot.linear->in_features(), slot.linear->out_features())) {
+      refuse("init_lora_weights", init_lora_weights + " needs a rank of at most the smaller side of '" + slot.name +
+                                      "', found " + std::to_string(rank));
+    }
+    out.push_back({slot.name + ".weight", [this, slot, rank](const at::Tensor& weight, const Values&) -> Values {
+                     const auto w = weight.detach().to(at::kFloat);
+                     const bool turned = slot.transposed() && !slot.linear->codec();
+                     auto [a, b] = decomposed(turned ? w.t() : w, init_lora_weights, rank, scaling_of(slot.name));
+                     return {{slot.name + "." + kStartA, a}, {slot.name + "." + kStartB, b}};
+                   }});
+  }
+  return out;
+}
+
 std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::uint64_t) const {
   std::vector<FromWeight> out;
+  for (auto& start : from_weights_of_saved(model)) {
+    out.push_back({start.weight, [values = start.values, module = start.weight.substr(0, start.weight.rfind('.'))](
+                                     const at::Tensor& weight, const Values& adapters) {
+                     auto all = values(weight, adapters);
+                     all[module + ".lora_A.default.weight"] = all.at(module + "." + kStartA);
+                     all[module + ".lora_B.default.weight"] = all.at(module + "." + kStartB);
+                     return all;
+                   }});
+  }
+  for (const auto& [table, ids] : tokens_) {
+    out.push_back({table + ".weight", [table = table, ids = ids](const at::Tensor& weight, const Values&) -> Values {
+                     return {{table + "." + TokenRows::name(TokenRowsPlace::kInsideLora), rows_of(weight, ids)}};
+                   }});
+  }
   if (!use_dora) return out;
   for (const auto& slot : adapted_slots(model)) {
+    if (tokens_.contains(slot.name)) continue;
     out.push_back({slot.name + ".weight", [this, slot](const at::Tensor& weight, const Values& adapters) -> Values {
                      const auto value = [&](const std::string& name) { return adapters.at(slot.name + "." + name); };
                      const auto sum = summed(slot, weight, value(name_of_a(slot)), value(name_of_b(slot)));
@@ -237,6 +337,11 @@ std::string Lora::file_name(const std::string& parameter) const {
   return name;
 }
 
+std::vector<std::string> Lora::file_names(const std::string& parameter) const {
+  const bool start = parameter.ends_with("." + kStartA) || parameter.ends_with("." + kStartB);
+  return start ? std::vector<std::string>() : LayerMethod::file_names(parameter);
+}
+
 /// W + scaling B A in float32, [out, in]; a view of another layout where the weight lies transposed.
 at::Tensor Lora::summed(const Slot& slot, const at::Tensor& weight, const at::Tensor& a_in,
                         const at::Tensor& b_in) const {
@@ -249,6 +354,9 @@ at::Tensor Lora::summed(const Slot& slot, const at::Tensor& weight, const at::Te
 at::Tensor Lora::merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
                         const Values& adapter) const {
   const at::NoGradGuard no_grad;
+  if (const auto ids = tokens_.find(slot.name); ids != tokens_.end())
+    return leaf == "weight" ? with_rows(value, ids->second, adapter.at(TokenRows::name(TokenRowsPlace::kInsideLora)))
+                            : value;
   const auto bias_of_b = adapter.find(kBiasOfB);
   if (bias_of_b != adapter.end() && !slot.bias().defined()) {
     refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
@@ -259,6 +367,9 @@ at::Tensor Lora::merged(const Slot& slot, const std::string& leaf, const at::Ten
   }
   if (leaf != "weight") return value;
   auto sum = summed(slot, value, adapter.at(name_of_a(slot)), adapter.at(name_of_b(slot)));
+  if (const auto start = adapter.find(kStartA); start != adapter.end())
+    sum = at::addmm(sum, adapter.at(kStartB).detach().to(at::kFloat), start->second.detach().to(at::kFloat), 1,
+                    -scaling_of(slot.name));
   if (const auto m = adapter.find(kMagnitude); m != adapter.end())
     sum = sum * (m->second.detach().to(at::kFloat) / row_norms(sum)).unsqueeze(1);
   return (slot.transposed() ? sum.t() : sum).to(value.scalar_type()).contiguous();

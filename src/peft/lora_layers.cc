@@ -1,6 +1,7 @@
 #include "peft/lora_layers.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 
 #include "nn/ops/dropout_ops.h"
@@ -16,10 +17,19 @@ LoraLinear::LoraLinear(const LoraShape& shape, std::shared_ptr<nn::Linear> a_in,
     add_module("lora_dropout", "ModuleDict").register_module("default", std::make_shared<nn::Dropout>(dropout_));
   add_module("lora_A", "ModuleDict").register_module("default", a);
   add_module("lora_B", "ModuleDict").register_module("default", b);
+  if (!shape.subtracts_start) return;
+  const auto frozen = [&](const std::string& name, const at::Tensor& like) {
+    return add_module(name, "ParameterDict")
+        .register_parameter("default", nn::make_parameter(like.sizes(), at::kFloat), /*requires_grad=*/false);
+  };
+  start_a = frozen("lora_start_A", a->weight);
+  start_b = frozen("lora_start_B", b->weight);
 }
 
 nn::LowRank LoraLinear::low_rank(const nn::Linear& layer) const {
-  return {a->weight, b->weight, scaling_, layer.is_training() ? dropout_ : 0.0};
+  const double dropout = layer.is_training() ? dropout_ : 0.0;
+  if (!start_a.defined()) return {a->weight, b->weight, scaling_, dropout};
+  return {at::cat({a->weight, start_a}), at::cat({b->weight, start_b.neg()}, 1), scaling_, dropout};
 }
 
 at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
@@ -30,7 +40,9 @@ at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
     return nn::lora_linear(x, layer.handle(), bias, low);
   }
   const auto base = layer.product(x);
-  const auto update = (*b)((*a)(nn::dropout(x.to(low.a.scalar_type()), low.dropout)));
+  const auto dropped = nn::dropout(x.to(low.a.scalar_type()), low.dropout);
+  auto update = (*b)((*a)(dropped));
+  if (start_a.defined()) update = update - at::linear(at::linear(dropped, start_a), start_b);
   return (base + update * scaling_).to(base.scalar_type());
 }
 

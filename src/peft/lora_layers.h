@@ -15,8 +15,9 @@ namespace tessera::peft {
 struct LoraShape {
   std::int64_t rank = 8;
   double scaling = 1.0;
-  double dropout = 0.0;  // before A; ignored by an Embedding
-  bool bias = false;     // B has one; not in an Embedding
+  double dropout = 0.0;          // before A; ignored by an Embedding
+  bool bias = false;             // B has one; not in an Embedding
+  bool subtracts_start = false;  // see LoraLinear::start_a
 };
 
 /// y = x W^T + b + scaling * B A dropout(x), one fused product. Parameters: "lora_A.default.weight" and
@@ -31,6 +32,9 @@ class LoraLinear : public nn::LinearAdapter {
   double scaling() const { return scaling_; }
 
   const std::shared_ptr<nn::Linear> a, b;
+  /// Frozen first values of A and B, whose product is taken off the base's (PiSSA and OLoRA change the base instead):
+  /// "lora_start_A.default", "lora_start_B.default". Undefined: nothing is.
+  at::Tensor start_a, start_b;
 
  protected:
   LoraLinear(const LoraShape& shape, std::shared_ptr<nn::Linear> a_in, std::shared_ptr<nn::Linear> b_in);

@@ -5,15 +5,17 @@
 #include "peft/methods/boft.h"
 #include "peft/methods/fourierft.h"
 #include "peft/methods/hra.h"
+#include "peft/methods/ln_tuning.h"
 #include "peft/methods/lycoris.h"
 #include "peft/methods/miss.h"
 #include "peft/methods/oft.h"
+#include "peft/methods/p_tuning.h"
+#include "peft/methods/prefix_tuning.h"
 #include "peft/methods/randlora.h"
+#include "peft/methods/trainable_tokens.h"
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
 #include "peft/prompt_tuning.h"
-#include "peft/within/ln_tuning.h"
-#include "peft/within/trainable_tokens.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -33,6 +35,8 @@ constexpr Row kMethods[] = {
     {"LORA", make<Lora>},
     {"IA3", make<Ia3>},
     {"PROMPT_TUNING", make<PromptTuning>},
+    {"P_TUNING", make<PTuning>},
+    {"PREFIX_TUNING", make<PrefixTuning>},
     {"LN_TUNING", make<LnTuning>},
     {"TRAINABLE_TOKENS", make<TrainableTokens>},
     {"LOHA", make<LoHa>},

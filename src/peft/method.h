@@ -48,6 +48,10 @@ class PeftMethod : public PeftConfig {
   /// Ways to fill each adapter parameter, by full name; the same on every rank and world size.
   virtual std::map<std::string, Fill> first_values(const nn::HookedModule& model, std::uint64_t seed) const = 0;
   virtual std::vector<FromWeight> from_weights(const nn::HookedModule&, std::uint64_t /*seed*/) const { return {}; }
+  /// The same where the adapter's values are read from a file: what the file does not hold.
+  virtual std::vector<FromWeight> from_weights_of_saved(const nn::HookedModule&) const { return {}; }
+  /// A parameter of the base model that trains in place; the file keeps it under file_name().
+  virtual bool trains(const std::string& /*parameter*/) const { return false; }
 
   /// What the adapter file's names of the base model's parameters begin with.
   virtual std::string prefix() const { return "base_model.model."; }
@@ -57,6 +61,9 @@ class PeftMethod : public PeftConfig {
   virtual std::string file_name(const std::string& parameter) const;
   /// All its names there: none where the file does not keep it, several where PEFT writes copies.
   virtual std::vector<std::string> file_names(const std::string& parameter) const { return {file_name(parameter)}; }
+
+  /// Tensors of the file that are made of all adapters' values (by full names); empty: there are none.
+  virtual Values in_file(const Values&) const { return {}; }
 
   /// Throws ConfigError where adapters of this method are no change of weights.
   virtual void check_can_merge() const {}

@@ -2,33 +2,29 @@
 // Prompt tuning (Lester et al. 2021) as PEFT has it: trained embeddings of virtual tokens in front of every row. The
 // parameter is "prompt_encoder.default.embedding.weight" [num_virtual_tokens * num_transformer_submodules, dim]; of an
 // encoder-decoder model PEFT stores rows for both parts and uses the encoder's.
-#include "peft/method.h"
+#include "peft/methods/virtual_token_method.h"
 
 namespace tessera::peft {
 
-class PromptTuning final : public PeftMethod {
+class PromptTuning final : public VirtualTokenMethod {
  public:
-  std::int64_t num_virtual_tokens = 0;
   std::string prompt_tuning_init = "RANDOM";  // RANDOM (normal) | SAMPLE_VOCAB (rows of random tokens) | TEXT
   std::string prompt_tuning_init_text, tokenizer_name_or_path;
   /// TEXT: the text's tokens, which the caller fills in (this room has no tokenizer). Repeated or cut to the prompt.
   std::vector<std::int64_t> init_token_ids;
-  // 0: the model says it.
-  std::int64_t num_transformer_submodules = 0, token_dim = 0, num_layers = 0, num_attention_heads = 0;
 
   std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<PromptTuning>(*this); }
   std::string type() const override { return "PROMPT_TUNING"; }
   void bind(ConfigKeys& keys) override;
   void check() const override;
-  void resolve(const models::ModelConfig& family) override;
-  std::vector<std::string> attach(models::Model& model, const models::ModelConfig& family) override;
-  std::map<std::string, Fill> first_values(const nn::HookedModule& model, std::uint64_t seed) const override;
+  std::vector<std::string> attach(models::Model& model, const models::ModelConfig& family) override {
+    return attach_in_front(model, family);
+  }
   /// SAMPLE_VOCAB and TEXT: rows of the word embedding.
   std::vector<FromWeight> from_weights(const nn::HookedModule& model, std::uint64_t seed) const override;
-  std::string prefix() const override { return "base_model."; }
-  std::string name_in_peft(const std::string& parameter) const override;
-  std::string file_name(const std::string& parameter) const override;
-  void check_can_merge() const override;
+
+ protected:
+  std::vector<EncoderTensor> encoder() const override { return {embedding_tensor(rows(), token_dim)}; }
 
  private:
   std::int64_t rows() const { return num_virtual_tokens * num_transformer_submodules; }

@@ -53,7 +53,7 @@ at::Tensor PromptRows::forward(const nn::Embedding& layer, const at::Tensor& ids
   auto sizes = ids.sizes().vec();
   sizes.push_back(base.size(1));
   if (places.numel() == 0) return base.view(sizes);
-  const auto rows = prompt_.index_select(0, flat.index_select(0, places) - vocab_size);
+  const auto rows = prompt_().index_select(0, flat.index_select(0, places) - vocab_size);
   return at::index_copy(base, 0, places, rows.to(base.scalar_type())).view(sizes);
 }
 

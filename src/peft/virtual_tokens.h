@@ -3,6 +3,7 @@
 // are ids beyond the vocabulary, so that a model treats them like other tokens; the word embedding looks their rows up
 // in the prompt.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,16 +31,16 @@ class VirtualTokens : public models::InputAdapter {
   std::int64_t vocab_size_, count_;
 };
 
-/// In the word embedding: rows of ids beyond the table are those of `prompt`. The parameter is the model's, not the
-/// embedding's.
+/// In the word embedding: rows of ids beyond the table are those of `prompt()`, [virtual tokens or more, dim]. Its
+/// parameters are the model's, not the embedding's.
 class PromptRows : public nn::EmbeddingAdapter {
  public:
-  explicit PromptRows(at::Tensor prompt) : prompt_(std::move(prompt)) {}
+  explicit PromptRows(std::function<at::Tensor()> prompt) : prompt_(std::move(prompt)) {}
   std::string class_name() const override { return "Embedding"; }
   at::Tensor forward(const nn::Embedding& layer, const at::Tensor& ids) override;
 
  private:
-  at::Tensor prompt_;  // [virtual tokens or more, dim]
+  std::function<at::Tensor()> prompt_;
 };
 
 }  // namespace tessera::peft

@@ -171,8 +171,11 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.before_sharding) options.before_sharding(a, fsdp);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
-  if (a.adapters && options.adapter_folder.empty())
-    checkpoint::initialise_from_weights(*a.sharded, a.adapted(), options.seed);
+  if (a.adapters) {
+    const bool is_new = options.adapter_folder.empty();
+    checkpoint::initialise_from_weights(*a.sharded, a.adapted(),
+                                        is_new ? std::optional<std::uint64_t>(options.seed) : std::nullopt);
+  }
   return a;
 }
 

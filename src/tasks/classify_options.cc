@@ -96,7 +96,7 @@ std::optional<ClassifyOptions> parse_classify(const std::vector<std::string>& ar
   ClassifyOptions o;
   config::OptionTable table = classify_table(o);
   config::Problems problems;
-  if (table.parse(args, problems) == config::ParseResult::kHelp) {
+  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

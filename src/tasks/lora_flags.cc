@@ -1,10 +1,13 @@
 #include "tasks/lora_flags.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "families/model_folder.h"
 #include "peft/adapter_config.h"
 #include "peft/prompt_tuning.h"
+#include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
 namespace tessera::tasks {
@@ -17,6 +20,8 @@ json names(const std::vector<std::string>& words) {
   const bool regex = words.size() == 1 && words[0].find_first_of("*+?()[]|^$\\") != std::string::npos;
   return regex ? json(words[0]) : json(words);
 }
+
+void add_method_args(json& keys, const LoraFlags& f);
 
 /// The flags as the keys of adapter_config.json, of whatever method: it takes its own.
 json settings(const LoraFlags& f) {
@@ -32,11 +37,96 @@ json settings(const LoraFlags& f) {
                {"prompt_tuning_init", f.prompt_tuning_init},
                {"prompt_tuning_init_text", f.prompt_tuning_init_text}};
   if (f.peft_type == "LORA") keys["bias"] = f.lora_bias;
-  if (f.peft_type != "LORA") keys.erase("r");  // --lora_r is LoRA's
   const auto& targets = f.target_modules.empty() && f.peft_type == "LORA" ? f.lora_target_modules : f.target_modules;
   if (!targets.empty()) keys["target_modules"] = names(targets);
   if (!f.feedforward_modules.empty()) keys["feedforward_modules"] = names(f.feedforward_modules);
+  if (f.peft_type != "LORA") keys.erase("r");  // --lora_r is LoRA's
+  add_method_args(keys, f);
   return keys;
+}
+
+/// "8", "true", "[1,2]" and "0.5" as JSON, other texts as they are; "5,9" is a list.
+json value_of(const std::string& text) {
+  for (const auto& form : {text, "[" + text + "]"}) {
+    const auto parsed = json::parse(form, nullptr, /*allow_exceptions=*/false);
+    if (!parsed.is_discarded()) return parsed;
+  }
+  if (text == "True" || text == "False") return text == "True";
+  if (text == "None") return nullptr;
+  if (text.find(',') == std::string::npos) return text;
+  json words = json::array();
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+/// "a=1, b=[2,3]" by commas outside of brackets.
+std::vector<std::pair<std::string, std::string>> split_args(const std::string& text) {
+  std::vector<std::pair<std::string, std::string>> out;
+  int depth = 0;
+  std::string part;
+  const auto close = [&] {
+    const auto first = part.find_first_not_of(' '), equals = part.find('=');
+    if (first == std::string::npos) return;
+    if (equals == std::string::npos) throw ConfigError("--peft_args: '" + part + "' is no KEY=VALUE", "peft_args");
+    out.emplace_back(part.substr(first, equals - first), part.substr(equals + 1));
+    part.clear();
+  };
+  for (const char c : text) {
+    depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    if (c == ',' && depth == 0) {
+      close();
+    } else {
+      part += c;
+    }
+  }
+  close();
+  return out;
+}
+
+/// The keys of a method's configuration that no flag stands for.
+std::set<std::string> own_keys(const std::string& type) {
+  static const std::set<std::string> kOthers = {"peft_type",
+                                                "peft_version",
+                                                "auto_mapping",
+                                                "revision",
+                                                "task_type",
+                                                "inference_mode",
+                                                "target_modules",
+                                                "modules_to_save",
+                                                "feedforward_modules",
+                                                "num_virtual_tokens",
+                                                "use_rslora",
+                                                "use_dora",
+                                                "lora_alpha",
+                                                "lora_dropout",
+                                                "init_lora_weights",
+                                                "lora_bias",
+                                                "prompt_tuning_init",
+                                                "prompt_tuning_init_text",
+                                                "base_model_name_or_path"};
+  std::set<std::string> keys;
+  const auto types = peft::method_types();
+  if (std::find(types.begin(), types.end(), type) == types.end()) return keys;
+  const auto defaults = json::parse(peft::adapter_config_json(*peft::make_method(type)));
+  for (const auto& item : defaults.items())
+    if (!kOthers.contains(item.key())) keys.insert(item.key());
+  return keys;
+}
+
+void add_method_args(json& keys, const LoraFlags& f) {
+  const auto known = own_keys(f.peft_type);
+  for (const auto& [key, text] : split_args(f.peft_args)) {
+    if (!known.contains(key)) {
+      std::string names;
+      for (const auto& name : known) names += (names.empty() ? "" : ", ") + name;
+      throw ConfigError("--peft_args: '" + key + "' is no key of " + f.peft_type + "; there are " + names, "peft_args");
+    }
+    keys[key] = value_of(text);
+  }
 }
 
 void read_prompt_text(peft::PromptTuning& method) {
@@ -74,7 +164,13 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
   const auto of_prompts = [&](config::Option& option) -> config::Option& {
     return of_new_adapters(option).only_with({{"--peft_type", {"PROMPT_TUNING"}}});
   };
-  of_prompts(table.add(&f.num_virtual_tokens, {"--num_virtual_tokens"}, "length of the prompt", group));
+  of_new_adapters(table.add(&f.num_virtual_tokens, {"--num_virtual_tokens"}, "length of the prompt", group))
+      .only_with({{"--peft_type", {"PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING"}}});
+  of_new_adapters(table.add(&f.peft_args, {"--peft_args"},
+                            "further keys of the method's adapter_config.json (r=4, alpha=8); each is a flag, too: "
+                            "--alpha 8",
+                            group))
+      .placeholder("KEY=VALUE,...");
   of_prompts(table.add(&f.prompt_tuning_init, {"--prompt_tuning_init"}, "initial prompt", group))
       .choices({"RANDOM", "SAMPLE_VOCAB", "TEXT"});
   of_prompts(table.add(&f.prompt_tuning_init_text, {"--prompt_tuning_init_text"}, "text of the initial prompt", group));
@@ -92,17 +188,59 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
   of_lora(table.add(&f.use_dora, {"--use_dora"}, "also train the magnitudes of the adapted weights (DoRA)", group));
   of_lora(table.add(&f.lora_bias, {"--lora_bias"}, "which biases train", group)).choices({"none", "all", "lora_only"});
   of_lora(table.add(&f.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group))
-      .choices({"true", "gaussian", "false"});
+      .choices({"true", "gaussian", "false", "orthogonal", "pissa", "olora"});
   table.add_without_effect({"--lora_task_type", config::Unused::kText, "the task says it"});
-  table.add_refused({"--lora_target_parameters", config::Unused::kText,
-                     "adapters sit on modules; name them with --lora_target_modules"});
+  table.add_refused(
+      {"--lora_target_parameters", config::Unused::kText,
+       "write --target_parameters, as the configuration names it, or name modules with --lora_target_modules"});
+}
+
+std::vector<std::string> with_method_keys(const std::vector<std::string>& args) {
+  const auto plain = [](const std::string& word) {
+    auto name = word.starts_with("--") ? word.substr(2, word.find('=') - 2) : std::string();
+    std::replace(name.begin(), name.end(), '-', '_');
+    return name;
+  };
+  std::string type = "LORA";
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (plain(args[i]) != "peft_type") continue;
+    const auto equals = args[i].find('=');
+    if (equals != std::string::npos) type = args[i].substr(equals + 1);
+    if (equals == std::string::npos && i + 1 < args.size()) type = args[i + 1];
+  }
+  const auto keys = own_keys(type);
+  std::vector<std::string> out;
+  std::string gathered;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const auto name = plain(args[i]);
+    if (name == "peft_args" && i + 1 < args.size() && args[i].find('=') == std::string::npos) {
+      gathered += (gathered.empty() ? "" : ",") + args[++i];
+      continue;
+    }
+    if (!keys.contains(name)) {
+      out.push_back(args[i]);
+      continue;
+    }
+    std::string value;
+    if (const auto equals = args[i].find('='); equals != std::string::npos) value = args[i].substr(equals + 1);
+    while (value.empty() && i + 1 < args.size() && !args[i + 1].starts_with("--")) {
+      value = args[++i];
+      while (i + 1 < args.size() && !args[i + 1].starts_with("--")) value += "," + args[++i];
+    }
+    if (value.empty()) value = "true";
+    const bool list = value.find(',') != std::string::npos && value.front() != '[' && value.front() != '{';
+    gathered += (gathered.empty() ? "" : ",") + name + "=" + (list ? value_of(value).dump() : value);
+  }
+  if (!gathered.empty()) out.insert(out.end(), {"--peft_args", gathered});
+  return out;
 }
 
 void check_lora_flags(const LoraFlags& f, config::Problems& problems) {
   problems.require(f.lora_r >= 1 || !f.use_peft_lora, "--lora_r must be at least 1", "lora_r");
-  problems.require(f.num_virtual_tokens >= 1 || f.peft_type != "PROMPT_TUNING" || !f.use_peft_lora ||
-                       !f.peft_config.empty() || !f.adapter_name_or_path.empty(),
-                   "--peft_type PROMPT_TUNING needs --num_virtual_tokens, at least 1", "num_virtual_tokens");
+  const bool prompts = f.peft_type == "PROMPT_TUNING" || f.peft_type == "P_TUNING" || f.peft_type == "PREFIX_TUNING";
+  problems.require(f.num_virtual_tokens >= 1 || !prompts || !f.use_peft_lora || !f.peft_config.empty() ||
+                       !f.adapter_name_or_path.empty(),
+                   "--peft_type " + f.peft_type + " needs --num_virtual_tokens, at least 1", "num_virtual_tokens");
   problems.require(f.lora_dropout >= 0 && f.lora_dropout < 1, "--lora_dropout must be in [0, 1)", "lora_dropout");
   problems.require(f.use_peft_lora || f.adapter_name_or_path.empty(),
                    "--adapter_name_or_path contradicts --use_peft_lora false: an adapter is trained, or all weights "
@@ -114,7 +252,8 @@ std::shared_ptr<const peft::PeftMethod> new_adapter(const LoraFlags& f, const st
                                                     const std::string& base_model) {
   if (!f.use_peft_lora || !f.adapter_name_or_path.empty()) return nullptr;
   std::shared_ptr<peft::PeftMethod> method =
-      f.peft_config.empty() ? peft::read_peft_keys(settings(f), "the flags") : peft::read_peft_file(f.peft_config);
+      f.peft_config.empty() ? peft::read_peft_keys(settings(f), "the flags", nullptr, peft::UnknownKeys::kIgnored)
+                            : peft::read_peft_file(f.peft_config);
   if (method->task_type.empty()) method->task_type = task_type;
   method->base_model_name_or_path = base_model;
   method->inference_mode = false;

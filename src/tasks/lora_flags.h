@@ -14,6 +14,7 @@ struct LoraFlags {
   std::string adapter_name_or_path;  // start from this adapter
   bool use_peft_lora = true;
   std::string peft_type = "LORA";
+  std::string peft_args;    // further keys of the method: "r=4, alpha=8, token_indices=[5, 9]"
   std::string peft_config;  // a file of the method's settings; then no other flag gives them
   std::vector<std::string> target_modules, feedforward_modules;  // as lora_target_modules, of any method
   std::int64_t num_virtual_tokens = 0;
@@ -28,6 +29,9 @@ struct LoraFlags {
 
 /// With the values of `flags` as the defaults.
 void add_lora_flags(config::OptionTable& table, LoraFlags& flags, const std::string& group);
+/// Flags that are keys of the configuration of --peft_type's method and no flags of their own (`--alpha 8`), gathered
+/// in one --peft_args.
+std::vector<std::string> with_method_keys(const std::vector<std::string>& args);
 /// Values out of range and contradictions.
 void check_lora_flags(const LoraFlags& flags, config::Problems& problems);
 /// A new adapter's method; none when all weights are trained or an adapter is gone on with. base_model: as the user

@@ -82,7 +82,7 @@ std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args
   Seq2SeqOptions options;
   config::OptionTable table = seq2seq_table(options);
   config::Problems problems;
-  if (table.parse(args, problems) == config::ParseResult::kHelp) {
+  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

@@ -194,7 +194,7 @@ std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::o
   SftOptions o;
   config::OptionTable table = sft_table(o);
   config::Problems problems;
-  if (table.parse(args, problems) == config::ParseResult::kHelp) {
+  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

@@ -96,7 +96,7 @@ std::optional<SummarizeOptions> parse_summarize(const std::vector<std::string>& 
   SummarizeOptions options;
   config::OptionTable table = summarize_table(options);
   config::Problems problems;
-  if (table.parse(args, problems) == config::ParseResult::kHelp) {
+  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

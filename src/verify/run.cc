@@ -17,6 +17,7 @@
 #include "checkpoint/pretrained.h"
 #include "io/tensor_source.h"
 #include "models/names_in_files.h"
+#include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"
@@ -203,6 +204,7 @@ std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
         for (auto [at, end] = names.equal_range(name); at != end; ++at) tensors[at->second] = copy;
       },
       [&](const std::string& name) { return names.contains(name); });
+  if (a.adapters) tensors.merge(checkpoint::made_for_file(*a.sharded, a.adapted()));
   return tensors;
 }
 
@@ -295,6 +297,49 @@ void compare_final(Comparison& table, const Run& run, const tasks::Assembled& a,
                           });
 }
 
+/// Trained tensors that the adapter's file does not hold: encoders of virtual tokens.
+fs::path trainable_file(const Run& run, const std::string& when) {
+  return run.folder / ("trainable_" + when + ".safetensors");
+}
+
+void compare_trained(Comparison& table, const Run& run, const tasks::Assembled& a) {
+  const auto file = trainable_file(run, "final");
+  if (!fs::exists(file)) return;
+  const auto reference = io::open_safetensors(file.string());
+  std::map<std::string, std::string> names;
+  for (const auto& info : reference->tensors()) names[plain_name(info.name)] = info.name;
+  a.sharded->visit_full(
+      [&](const std::string& name, const at::Tensor& t) {
+        table.add_weights("trained " + name, t, io::read_tensor(*reference, names.at(name)), run.tolerances.weights,
+                          run.options.lr * static_cast<double>(run.steps), {});
+        names.erase(name);
+      },
+      [&](const std::string& name) { return names.contains(name); });
+  for (const auto& [name, theirs] : names) table.fail("trained " + theirs, "is no parameter here");
+}
+
+/// The adapter at the start: that of the folder, or the trained tensors, whose encoders the folder does not hold.
+void start_adapter(const Run& run, tasks::AssembleOptions& options) {
+  if (!run.peft) return;
+  const auto folder = (run.folder / "adapter_init").string();
+  if (!fs::exists(trainable_file(run, "init"))) {
+    options.adapter_folder = folder;
+    return;
+  }
+  const std::shared_ptr<peft::PeftMethod> method = peft::read_adapter_config(folder);
+  method->inference_mode = false;
+  options.method = method;
+}
+
+void read_trainable(const Run& run, const tasks::Assembled& a) {
+  const auto file = trainable_file(run, "init");
+  if (!fs::exists(file)) return;
+  const auto source = io::open_safetensors(file.string());
+  peft::Values values;
+  for (const auto& info : source->tensors()) values[plain_name(info.name)] = io::read_tensor(*source, info.name);
+  checkpoint::write_values(*a.sharded, values);
+}
+
 /// The weights with the trained adapter folded in, as transformers loads them.
 void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a) {
   const fs::path folder = run.folder / "merged";
@@ -359,20 +404,26 @@ void compare_first_gradients(Comparison& table, const Run& run, const tasks::Ass
   for (const auto& [name, theirs] : names) table.fail("step0_gradient " + name, "was not computed");
 }
 
-/// Logits of batch 0 with the trained adapter, in eval mode.
-void compare_final_logits(Comparison& table, const Run& run, const io::TensorSource& batches, const tasks::Assembled& a,
-                          const comm::Communicator& group) {
-  const fs::path file = run.folder / "final_logits.safetensors";
-  const std::string name = "logits_adapter_final_batch0";
+/// Logits of batch 0 with the adapter as it is at the start ("init") or "final", in eval mode.
+void compare_logits(Comparison& table, const Run& run, const std::string& when, const io::TensorSource& batches,
+                    const tasks::Assembled& a, const comm::Communicator& group) {
+  const fs::path file = run.folder / (when + "_logits.safetensors");
+  const std::string name = "logits_adapter_" + when + "_batch0";
   if (!fs::exists(file)) return;
   const auto reference = io::open_safetensors(file.string());
   if (!reference->find(name)) return;
   const c10::AutoGradMode no_grad(false);
   a.model->eval();
   const at::Tensor expected = io::read_tensor(*reference, name);
-  const RowShare rows = row_share(expected.size(0), group);
-  const auto in = batch_of(batches, 0, group, LossMean::kTokens, *a.model);
-  at::Tensor logits = (*a.model)(in).logits.cpu(), theirs = expected.slice(0, rows.begin, rows.end);
+  auto in = batch_of(batches, 0, group, LossMean::kTokens, *a.model);
+  at::Tensor logits = (*a.model)(in).logits.cpu();
+  // The file may hold the first rows only.
+  const RowShare rows = row_share(io::read_tensor(batches, "step0.input_ids").size(0), group);
+  const auto known = std::clamp<std::int64_t>(expected.size(0) - rows.begin, 0, rows.end - rows.begin);
+  if (known == 0) return table.add(when + "_logits", 0.0, 0.0, 1e-4);  // every rank compares something
+  logits = logits.narrow(0, 0, known);
+  at::Tensor theirs = expected.narrow(0, rows.begin, known);
+  if (in.attention_mask.defined()) in.attention_mask = in.attention_mask.narrow(0, 0, known);
   // Positions that padding hides mean nothing, but the decoder's of an encoder-decoder model are not hidden.
   if (logits.dim() == 3 && in.attention_mask.defined() && a.config.kind != models::ModelKind::kSeq2Seq) {
     const auto unmasked = logits.size(1) - in.attention_mask.size(1);  // virtual tokens
@@ -380,20 +431,21 @@ void compare_final_logits(Comparison& table, const Run& run, const io::TensorSou
     logits = logits * visible;
     theirs = theirs * visible;
   }
-  table.add("final_logits", logits, theirs, 1e-4);
+  table.add(when + "_logits", logits, theirs, 1e-4);
 }
 
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,
             const std::string& rows_key, std::ostream& out) {
   auto fsdp = options.fsdp;
   if (run.bf16) fsdp.precision.param_dtype = at::kBFloat16;
-  tasks::Assembled a = tasks::assemble({.model_folder = run.base.string(),
-                                        .adapter_folder = run.peft ? (run.folder / "adapter_init").string() : "",
-                                        .quantization = run.quantization,
-                                        .attn_implementation = kReferenceAttention,
-                                        .freeze_lora_a = run.optimizer == train::kLoraFa,
-                                        .fsdp = fsdp},
-                                       group);
+  tasks::AssembleOptions start{.model_folder = run.base.string(),
+                               .quantization = run.quantization,
+                               .attn_implementation = kReferenceAttention,
+                               .freeze_lora_a = run.optimizer == train::kLoraFa,
+                               .fsdp = fsdp};
+  start_adapter(run, start);
+  tasks::Assembled a = tasks::assemble(start, group);
+  read_trainable(run, a);
   fsdp::FullyShardedDataParallel& model = *a.sharded;
   model.set_gradient_divisor(1.0);
   const auto optimizer = make_optimizer(a, run.optimizer, run.options, run.decay, run.rates);
@@ -405,6 +457,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
   const bool final_state = mean == LossMean::kTokens;  // the folder's final weights belong to these rows
   Comparison table;
   compare_trainable(table, run, a);
+  if (final_state) compare_logits(table, run, "init", *batches, a, *group);
   a.model->train();
   for (std::int64_t step = 0; step < run.steps; ++step) {
     models::ModelInput in = batch_of(*batches, step, *group, mean, *a.model);
@@ -427,8 +480,9 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
   }
   if (final_state) {
     compare_final(table, run, a, *optimizer);
+    compare_trained(table, run, a);
     if (run.peft) compare_merged(table, run, a);
-    compare_final_logits(table, run, *batches, a, *group);
+    compare_logits(table, run, "final", *batches, a, *group);
   }
   table.merge(*group);
   out << fmt::format("{} ({}, {} steps, {} rank{}, {})\n", run.folder.lexically_normal().filename().string(),

@@ -166,7 +166,12 @@ TEST_P(Seq2SeqMethods, TrainAlikeOnOneToThreeRanksAndGoOnWithTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Methods, Seq2SeqMethods,
                          testing::Values(Method{"--peft_type", "IA3"},
                                          Method{"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "4",
-                                                "--prompt_tuning_init", "SAMPLE_VOCAB"}));
+                                                "--prompt_tuning_init", "SAMPLE_VOCAB"},
+                                         Method{"--peft_type", "LOHA", "--r", "4"},
+                                         Method{"--peft_type", "VERA", "--r", "16"},
+                                         Method{"--peft_type", "OFT", "--oft_block_size", "4"},
+                                         Method{"--peft_type", "LN_TUNING"},
+                                         Method{"--peft_type", "TRAINABLE_TOKENS", "--token_indices", "1,3,5"}));
 
 TEST_F(Seq2Seq, AllLinearIsSavedAsTheListOfModules) {
   const Finished r =

@@ -53,9 +53,10 @@ class LinearAdapter : public Adapter {
 
 class EmbeddingAdapter : public Adapter {
  public:
-  /// ids: integers, [...]; result: [..., dim]. The layer's own rows are layer.rows(ids). A tied head's product is the
-  /// table's alone.
+  /// ids: integers, [...]; result: [..., dim]. The layer's own rows are layer.rows(ids).
   virtual at::Tensor forward(const Embedding& layer, const at::Tensor& ids) = 0;
+  /// The matrix of a tied head, [num, dim]; undefined: the layer's own weight.
+  virtual at::Tensor head_weight(const Embedding&) { return {}; }
 };
 
 /// A layer that may hold an adapter of the type A, one at a time.

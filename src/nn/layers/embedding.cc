@@ -21,8 +21,13 @@ at::Tensor Embedding::rows(const at::Tensor& ids) const {
   return lookup(weight, ids, {}, padding_idx_);
 }
 
+at::Tensor Embedding::head_weight() const {
+  const auto adapted = adapter() ? adapter()->head_weight(*this) : at::Tensor();
+  return adapted.defined() ? adapted : weight;
+}
+
 at::Tensor Embedding::forward_impl(at::Tensor x) {
-  if (x.is_floating_point()) return affine(x, weight, {});
+  if (x.is_floating_point()) return affine(x, head_weight(), {});
   return adapter() ? adapter()->forward(*this, x) : rows(x);
 }
 

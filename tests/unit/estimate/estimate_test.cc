@@ -182,6 +182,29 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
             "544");
   EXPECT_EQ(trains("base_llama", {"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "5"}), "120");
   EXPECT_EQ(trains("base_t5", {"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "4"}), "192");
+  EXPECT_EQ(trains("base_llama", {"--peft_type", "PREFIX_TUNING", "--num_virtual_tokens", "4"}), "192");
+  EXPECT_EQ(trains("base_llama", {"--peft_type", "LN_TUNING"}), "120");
+  EXPECT_EQ(trains("base_t5",
+                   {"--peft_type", "P_TUNING", "--num_virtual_tokens", "3", "--peft_args", "encoder_hidden_size=16"}),
+            "1,224");
+  const std::vector<std::tuple<const char*, const char*, const char*>> in_layers = {
+      {"LOHA", "r=4", "2,304"},
+      {"LOKR", "r=2", "240"},
+      {"LOKR", "r=1,decompose_both=true", "118"},
+      {"VERA", "r=16", "216"},
+      {"VBLORA", "r=2,num_vectors=14,vector_length=12", "840"},
+      {"RANDLORA", "r=5", "682"},
+      {"FOURIERFT", "n_frequency=40", "240"},
+      {"MISS", "r=4", "480"},
+      {"HRA", "r=4", "672"},
+      {"OFT", "oft_block_size=4", "252"},
+      {"OFT", "r=3,oft_block_size=0", "732"},
+      {"BOFT", "boft_block_size=2,boft_n_butterfly_factor=2", "792"}};
+  for (const auto& [type, args, expected] : in_layers)
+    EXPECT_EQ(
+        trains("base_llama", {"--peft_type", type, "--target_modules", "q_proj,v_proj,down_proj", "--peft_args", args}),
+        expected)
+        << type << " " << args;
 }
 
 TEST_F(Estimate, AConfigAloneSaysWhatTheWeightsWould) {

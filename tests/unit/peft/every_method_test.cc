@@ -4,11 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
 #include "peft/adapter_files.h"
 #include "peft/merge.h"
 #include "support/compare.h"
-#include "support/temp_folder.h"
 #include "tessera/base/error.h"
 #include "unit/peft/with_adapter.h"
 
@@ -89,11 +87,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"OFT", {{"oft_block_size", 8}, {"num_cayley_neumann_terms", 3}}, "base_gpt2"},
                     Case{"BOFT", with({{"boft_block_num", 6}, {"boft_block_size", 0}})},
                     Case{"BOFT", {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, "base_gpt2"},
+                    Case{"LORA", with({{"init_lora_weights", "pissa"}, {"r", 3}})},
+                    Case{"LORA", {{"init_lora_weights", "olora"}, {"r", 4}}, "base_gpt2"},
                     Case{"LORA", with({{"init_lora_weights", "orthogonal"}, {"r", 4}})},
                     Case{"LORA", {{"lora_bias", true}}, "base_gpt2"},
                     Case{"LORA", {{"target_parameters", {"mlp.up_proj.weight"}}}},
-                    Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8}}}}, Case{"LN_TUNING", json::object()},
-                    Case{"LN_TUNING", json::object(), "base_gpt2"}));
+                    Case{"LORA", with({{"trainable_token_indices", {3, 8}}})},
+                    Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8}}}},
+                    Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8, 28}}}, "base_gpt2"},
+                    Case{"LN_TUNING", json::object()}, Case{"LN_TUNING", json::object(), "base_gpt2"}));
 
 class Refused : public testing::TestWithParam<Case> {};
 
@@ -107,38 +109,22 @@ TEST_P(Refused, ByName) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, Refused,
-                         testing::Values(Case{"LOHA", json::object(), "Conv1D"},
-                                         Case{"VERA", {{"target_modules", {"wte"}}}, "embedding"},
-                                         Case{"VBLORA", {{"vector_length", 7}}, "vector_length"},
-                                         Case{"FOURIERFT", {{"n_frequency", 1000000}}, "n_frequency"},
-                                         Case{"OFT", {{"r", 3}, {"oft_block_size", 3}}, "oft_block_size"},
-                                         Case{"OFT", {{"module_dropout", 0.5}}, "module_dropout"},
-                                         Case{"BOFT", {{"boft_block_size", 5}}, "boft_block_size"},
-                                         Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
-                                         Case{"TRAINABLE_TOKENS", {{"token_indices", {3}}}, "output head"},
-                                         Case{"LORA", {{"alora_invocation_tokens", {5}}}, "alora_invocation_tokens"},
-                                         Case{"LORA", {{"init_lora_weights", "eva"}}, "eva"},
-                                         Case{"LORA", {{"target_parameters", {"nothing.weight"}}}, "nothing.weight"},
-                                         Case{"ADALORA", json::object(), "ADALORA"}));
-
-TEST(TrainableTokens, RefuseTokensOutsideOfTheTable) {
-  EXPECT_THROW(load(*method_of(json::object(), "TRAINABLE_TOKENS"), "base_llama"), ConfigError);
-  EXPECT_THROW(load(*method_of({{"token_indices", {100000}}}, "TRAINABLE_TOKENS"), "base_llama"), ConfigError);
-  EXPECT_THROW(load(*method_of({{"token_indices", {3, 3}}}, "TRAINABLE_TOKENS"), "base_llama"), ConfigError);
-}
-
-TEST(UnknownKeys, AreRefusedInFilesUnlessTheyAreNotUsed) {
-  const test::TempFolder folder("unknown_keys");
-  const auto read = [&](const std::string& value) {
-    write_file_atomically(folder.path() + "/peft.json", R"({"peft_type": "LORA", "use_new_idea": )" + value + "}");
-    std::vector<std::string> notes;
-    read_peft_file(folder.path() + "/peft.json", &notes);
-    return notes.size();
-  };
-  for (const char* unused : {"false", "null", "{}", "[]"}) EXPECT_EQ(read(unused), 1u) << unused;
-  for (const char* used : {"true", "0.5", "\"yes\"", "[1]"}) EXPECT_THROW(read(used), ConfigError) << used;
-}
+INSTANTIATE_TEST_SUITE_P(
+    Settings, Refused,
+    testing::Values(Case{"LOHA", json::object(), "Conv1D"}, Case{"VERA", {{"target_modules", {"wte"}}}, "embedding"},
+                    Case{"VBLORA", {{"vector_length", 7}}, "vector_length"},
+                    Case{"FOURIERFT", {{"n_frequency", 1000000}}, "n_frequency"},
+                    Case{"OFT", {{"r", 3}, {"oft_block_size", 3}}, "oft_block_size"},
+                    Case{"OFT", {{"module_dropout", 0.5}}, "module_dropout"},
+                    Case{"BOFT", {{"boft_block_size", 5}}, "boft_block_size"},
+                    Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
+                    Case{"TRAINABLE_TOKENS", {{"token_indices", {100000}}}, "100000"},
+                    Case{"TRAINABLE_TOKENS", json::object(), "token_indices"},
+                    Case{"PREFIX_TUNING", {{"num_virtual_tokens", 2}, {"token_dim", 6}}, "token_dim"},
+                    Case{"LORA", {{"alora_invocation_tokens", {5}}}, "alora_invocation_tokens"},
+                    Case{"LORA", {{"init_lora_weights", "eva"}}, "eva"},
+                    Case{"LORA", {{"use_new_idea", true}}, "use_new_idea"},
+                    Case{"ADALORA", json::object(), "ADALORA"}));
 
 }  // namespace
 }  // namespace tessera::peft

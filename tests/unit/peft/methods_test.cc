@@ -39,15 +39,16 @@ TEST_P(MethodConfig, IsWrittenWithTheKeysAndValuesThatPeftWrites) {
   EXPECT_EQ(notes, std::vector<std::string>());
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
-                         testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora",
-                                         "J_peft/llama_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
-                                         "J_peft/t5_prompt", "J_peft/bert_prompt_cls", "J_peft/llama_loha",
-                                         "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
-                                         "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat",
-                                         "J_peft/llama_hra", "J_peft/llama_oft", "J_peft/llama_oft_exact",
-                                         "J_peft/llama_boft_butterfly", "J_peft/llama_ln", "J_peft/bert_ln_cls",
-                                         "J_peft/llama_trainable_tokens", "J_peft/bert_lora_bias"));
+INSTANTIATE_TEST_SUITE_P(
+    Goldens, MethodConfig,
+    testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora", "J_peft/llama_ia3",
+                    "J_peft/bert_ia3_cls", "J_peft/llama_prompt", "J_peft/t5_prompt", "J_peft/bert_prompt_cls",
+                    "J_peft/llama_loha", "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
+                    "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat", "J_peft/llama_hra",
+                    "J_peft/llama_oft", "J_peft/llama_oft_exact", "J_peft/llama_boft_butterfly", "J_peft/llama_ln",
+                    "J_peft/bert_ln_cls", "J_peft/llama_trainable_tokens", "J_peft/llama_lora_tokens",
+                    "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa", "J_peft/llama_prefix_projection",
+                    "J_peft/t5_prefix", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
 
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {
   try {
@@ -141,6 +142,23 @@ TEST(PromptTuning, GeneratesWhatPeftGenerates) {
   const auto sources = torch::tensor({5, 9, 12, 7, 1, 6, 8, 1, 0, 0}, at::kLong).view({2, 5});
   EXPECT_EQ(generated("t5_prompt", "base_t5", sources, sources.ne(0).to(at::kLong), 3),
             Rows({{0, 3, 65, 65, 65, 65, 65, 65, 65}, {0, 0, 0, 0, 0, 0, 0, 0, 0}}));
+}
+
+TEST(PrefixTuning, GeneratesWhatPeftGenerates) {
+  const auto ids = torch::tensor({5, 9, 12, 7, 0, 0, 6, 8}, at::kLong).view({2, 4});
+  const auto mask = ids.ne(0).to(at::kLong);
+  EXPECT_EQ(generated("llama_prefix", "base_llama", ids, mask, 1),
+            Rows({{5, 9, 12, 7, 63, 70, 12, 40, 80, 53, 56, 36}, {0, 0, 6, 8, 73, 41, 77, 90, 70, 54, 36, 79}}));
+  EXPECT_EQ(generated("llama_prefix", "base_llama", ids, mask, 3),
+            Rows({{5, 9, 12, 7, 62, 56, 70, 36, 5, 4, 5, 5}, {0, 0, 6, 8, 73, 66, 72, 62, 56, 70, 7, 74}}));
+  EXPECT_EQ(generated("llama_prefix_projection", "base_llama", ids, mask, 3),
+            Rows({{5, 9, 12, 7, 5, 5, 5, 5, 5, 5, 5, 5}, {0, 0, 6, 8, 10, 19, 90, 7, 74, 62, 70, 66}}));
+}
+
+TEST(TrainableTokens, GenerateWhatPeftGenerates) {
+  const auto ids = torch::tensor({5, 9, 12, 7, 0, 0, 6, 8}, at::kLong).view({2, 4});
+  EXPECT_EQ(generated("llama_trainable_tokens", "base_llama", ids, ids.ne(0).to(at::kLong), 1),
+            Rows({{5, 9, 12, 7, 80, 80, 58, 73, 29, 33, 38, 88}, {0, 0, 6, 8, 46, 83, 87, 87, 87, 87, 30, 30}}));
 }
 
 TEST(Ia3, GeneratesWhatPeftGenerates) {

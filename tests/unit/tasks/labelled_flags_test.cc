@@ -60,6 +60,7 @@ class PairFlags : public testing::Test {
             {"--peft_config", {in("peft.json")}, kLora},
             {"--target_modules", {"q"}, kLora},
             {"--feedforward_modules", {"k"}, kIa3},
+            {"--peft_args", {"r=4"}, kLora},
             {"--num_virtual_tokens", {"3"}, kPrompt},
             {"--prompt_tuning_init", {"SAMPLE_VOCAB"}, kPrompt},
             {"--prompt_tuning_init_text", {"good"}, kText},

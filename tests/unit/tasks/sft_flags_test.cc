@@ -125,6 +125,7 @@ class SftFlags : public testing::Test {
             {"--peft_config", {in("peft.json")}, kLora},
             {"--target_modules", {"q_proj"}, kLora},
             {"--feedforward_modules", {"k_proj"}, kIa3},
+            {"--peft_args", {"r=4"}, kLora},
             {"--num_virtual_tokens", {"3"}, kPrompt},
             {"--prompt_tuning_init", {"SAMPLE_VOCAB"}, kPrompt},
             {"--prompt_tuning_init_text", {"hello"}, kText}};

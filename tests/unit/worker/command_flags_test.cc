@@ -174,6 +174,7 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--use_nested_quant", {}, {in("model"), "--load_in_4bit"}},
                 {"--load_in_8bit", {}, estimate},
                 {"--max_memory", {"1MB"}, estimate},
+                {"--peft_args", {"r=3"}, {in("model"), "--peft_type", "LOHA"}},
                 {"--library_name", {"transformers"}, estimate},
                 {"--trust_remote_code", {}, estimate}},
                in("out"));
