@@ -186,7 +186,8 @@ double T5ForConditionalGeneration::normalizer(const ModelInput& in) const {
 // The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
 // product.
 bool T5ForConditionalGeneration::loss_is_fused(const ModelInput& in) {
-  return in.labels.defined() && !in.want_logits && !head().hooked() && (!lm_head_ || (!lm_head_->adapter() && !lm_head_->codec()));
+  return in.labels.defined() && !in.want_logits && !head().hooked() &&
+         (!lm_head_ || (!lm_head_->adapter() && !lm_head_->codec()));
 }
 
 void T5ForConditionalGeneration::loss(const ModelInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot,
