@@ -32,7 +32,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, cons
 }
 
 double loss_labels(const at::Tensor& labels, models::ModelKind kind, const models::InputAdapter* adapter) {
-  const auto counted = kind == models::ModelKind::kCausal && !adapter ? labels.slice(1, 1) : labels;
+  const bool in_front = adapter && adapter->virtual_tokens() > 0;  // then a row has a prediction for its first label
+  const auto counted = kind == models::ModelKind::kCausal && !in_front ? labels.slice(1, 1) : labels;
   return counted.ne(-100).sum().item<double>();
 }
 

@@ -24,6 +24,7 @@
 #include "tessera/optim/schedule.h"
 #include "train/lora_fa_projections.h"
 #include "train/trainer.h"
+#include "verify/noise.h"
 #include "verify/replay.h"
 #include "verify/verify.h"
 
@@ -208,59 +209,6 @@ std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
   return tensors;
 }
 
-/// PEFT's name of a trained parameter -> ours.
-std::string plain_name(std::string name) {
-  for (const std::string prefix : {"base_model.model.", "base_model."}) {
-    if (!name.starts_with(prefix)) continue;
-    name = name.substr(prefix.size());
-    break;
-  }
-  for (const std::string part : {".base_layer", ".modules_to_save.default", ".ln_tuning_layers.default"}) {
-    if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
-  }
-  // One for all layers, listed below the first of them.
-  const std::string bank = "vblora_vector_bank";
-  if (const auto at = name.find(bank); at != std::string::npos) name.erase(0, at);
-  return name;
-}
-
-/// Elements whose gradient is nothing but rounding, by our parameter names: attention's key biases, for example, which
-/// no softmax depends on. Known from the first gradients, or from the optimizer's second moments.
-std::map<std::string, at::Tensor> noisy_elements(const Run& run) {
-  std::map<std::string, at::Tensor> sizes;
-  const auto read = [&](const fs::path& file, const std::string& prefix, const std::string& suffix) {
-    if (!fs::exists(file)) return;
-    const auto source = io::open_safetensors(file.string());
-    for (const auto& info : source->tensors()) {
-      if (!info.name.starts_with(prefix) || !info.name.ends_with(suffix)) continue;
-      const auto name = info.name.substr(prefix.size(), info.name.size() - prefix.size() - suffix.size());
-      const auto t = io::read_tensor(*source, info.name);
-      sizes[plain_name(name)] = suffix.empty() ? t.abs() : t.sqrt();
-    }
-  };
-  read(run.folder / "step0_grads.safetensors", "grad.", "");
-  read(run.folder / "final_optimizer.safetensors", "", ".exp_avg_sq");
-  double scale = 0;
-  for (const auto& [name, t] : sizes) scale = std::max(scale, t.max().item<double>());
-  for (auto& [name, t] : sizes) {
-    // Exact zeros in a matrix are rows that no token reached, or an adapter's first gradient: no noise.
-    const bool bias = t.dim() == 1 && t.max().item<double>() > 0;
-    t = bias ? t.lt(1e-5 * scale) : t.gt(0).logical_and(t.lt(1e-5 * scale));
-  }
-  return sizes;
-}
-
-/// The elements of one tensor, by its name in the file; undefined where nothing is known.
-at::Tensor noise_of(const std::map<std::string, at::Tensor>& noise, const std::string& file_name) {
-  const auto it = noise.find(plain_name(file_name));
-  return it == noise.end() ? at::Tensor() : it->second;
-}
-
-/// The tensor with what is noise set to zero.
-at::Tensor without_noise(const at::Tensor& t, const at::Tensor& noise) {
-  return noise.defined() ? t.masked_fill(noise, 0) : t;
-}
-
 /// Copies of frozen originals and of trained modules under another name, which PEFT adds when every bias is kept.
 bool is_redundant(const std::string& name) {
   return name.find(".original_module.") != std::string::npos || name.find(".modules_to_save.") != std::string::npos;
@@ -272,7 +220,7 @@ void compare_final(Comparison& table, const Run& run, const tasks::Assembled& a,
       (run.folder / (run.peft ? "adapter_final/adapter_model.safetensors" : "final.safetensors")).string());
   const auto tensors = final_tensors(a);
   const models::NamesInFiles names(*a.model);
-  const auto noise = noisy_elements(run);
+  const auto noise = noisy_elements(run.folder);
   for (const auto& info : reference->tensors()) {
     const auto known = names.parameter_of(info.name);
     const auto it = tensors.find(known.empty() ? info.name : known);
@@ -345,7 +293,7 @@ void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a
   const fs::path folder = run.folder / "merged";
   if (!fs::exists(folder)) return;
   const auto reference = io::open_weights(folder.string());
-  const auto noise = noisy_elements(run);
+  const auto noise = noisy_elements(run.folder);
   const models::NamesInFiles names(*a.model);
   std::set<std::string> seen;
   checkpoint::visit_merged(*a.sharded, a.adapted(), [&](const std::string& name, const at::Tensor& t) {
@@ -384,7 +332,7 @@ void compare_first_gradients(Comparison& table, const Run& run, const tasks::Ass
   const fs::path file = run.folder / "step0_grads.safetensors";
   if (!fs::exists(file)) return;
   const auto reference = io::open_safetensors(file.string());
-  const auto noise = noisy_elements(run);
+  const auto noise = noisy_elements(run.folder);
   const models::NamesInFiles in_model(*a.model);
   std::map<std::string, std::string> names;  // ours -> theirs
   for (const auto& info : reference->tensors())

@@ -82,9 +82,8 @@ std::set<int> worlds(const fs::path& folder) {
 /// Why this program does not do what a folder holds; empty: it should. Anything else that it refuses is a failure.
 std::string known_reason(const Finished& r) {
   static const std::vector<std::regex> reasons = {
-      std::regex("peft_type is '(PREFIX_TUNING|P_TUNING|ADALORA)', which is not supported"),
-      std::regex("'(alora_invocation_tokens|trainable_token_indices)' is not supported with the value [^\n]*"),
-      std::regex("LoRA option 'init_lora_weights' is one of [^\n]*; found '(pissa|olora)[^\n]*"),
+      std::regex("peft_type is 'ADALORA', which is not supported"),
+      std::regex("'alora_invocation_tokens' is not supported with the value [^\n]*"),
       std::regex("[^\n]*(adapters that were combined|preference training)[^\n]* not verified"),
   };
   std::smatch found;

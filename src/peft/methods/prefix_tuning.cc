@@ -1,6 +1,5 @@
 #include "peft/methods/prefix_tuning.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/tanh.h>
 
@@ -13,23 +12,16 @@ namespace {
 
 class PrefixInput : public models::InputAdapter {
  public:
-  PrefixInput(models::ModelKind kind, std::function<at::Tensor()> prefix) : kind_(kind), prefix_(std::move(prefix)) {}
+  explicit PrefixInput(std::function<at::Tensor()> prefix) : prefix_(std::move(prefix)) {}
   models::ModelInput prepare(models::ModelInput in) const override {
     if (in.cache && !in.cache->empty()) return in;
     in.prefix = prefix_();
-    // As upstream, places in generation are columns, also where the mask hides some.
-    if (in.cache && kind_ == models::ModelKind::kCausal) {
-      const auto first = in.prefix.size(1);
-      const auto columns = at::arange(first, first + in.input_ids.size(1), at::TensorOptions().dtype(at::kLong));
-      in.position_ids = columns.expand(in.input_ids.sizes());
-    }
     return in;
   }
   models::ModelOutput finish(models::ModelOutput out) const override { return out; }
   std::int64_t virtual_tokens() const override { return 0; }  // no rows of the input
 
  private:
-  models::ModelKind kind_;
   std::function<at::Tensor()> prefix_;
 };
 
@@ -86,7 +78,7 @@ std::vector<std::string> PrefixTuning::attach(models::Model& model, const models
   const auto made = register_encoder(model);
   const auto view = [made, v = num_virtual_tokens, l = 2 * num_layers, h = num_attention_heads,
                      d = token_dim / num_attention_heads] { return made().view({v, l, h, d}).transpose(0, 1); };
-  model.set_input_adapter(std::make_shared<PrefixInput>(family.kind, view));
+  model.set_input_adapter(std::make_shared<PrefixInput>(view));
   return {"prompt_encoder"};
 }
 
