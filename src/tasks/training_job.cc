@@ -135,8 +135,8 @@ void TrainingJob::assemble_model() {
         "model_name_or_path");
   }
   if (model_.config.quantization && !model_.adapters && arguments_.do_train) {
-    throw ConfigError("the weights of '" + folder_ +
-                          "' are packed in " + families::form_name(model_.config.quantization->form) +
+    throw ConfigError("the weights of '" + folder_ + "' are packed in " +
+                          families::form_name(model_.config.quantization->form) +
                           ", which do not train; train an adapter over them: --use_peft_lora",
                       "use_peft_lora");
   }

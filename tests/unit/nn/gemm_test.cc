@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "nn/kernels/row_kernels.h"
 #include "nn/kernels/panel_product.h"
+#include "nn/kernels/row_kernels.h"
 
 namespace tessera::nn {
 namespace {

@@ -101,7 +101,8 @@ TEST(ProcessMemory, ThePeakIsAtLeastWhatIsResident) {
 TEST(MemoryWatch, RemembersThePeakItsPhaseAndWhetherTheLimitWasPassed) {
   constexpr std::size_t kBytes = 64 << 20;
   const auto before = process_memory().proportional_bytes;
-  MemoryWatch roomy(before + 4 * static_cast<std::int64_t>(kBytes)), tight(before + static_cast<std::int64_t>(kBytes) / 2);
+  MemoryWatch roomy(before + 4 * static_cast<std::int64_t>(kBytes)),
+      tight(before + static_cast<std::int64_t>(kBytes) / 2);
   tight.enter("the large part");
   {
     const std::vector<char> large(kBytes, 1);
