@@ -6,7 +6,7 @@
 
 #include "families/model_folder.h"
 #include "peft/adapter_config.h"
-#include "peft/prompt_tuning.h"
+#include "peft/methods/prompt_tuning.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
 

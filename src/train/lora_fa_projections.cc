@@ -9,7 +9,7 @@
 #include <map>
 
 #include "optim/lora_fa.h"
-#include "peft/lora_layers.h"
+#include "peft/methods/lora_layers.h"
 #include "tessera/base/error.h"
 
 namespace tessera::train {

@@ -17,7 +17,7 @@
 #include <iostream>
 #include <string>
 
-#include "peft/lora.h"
+#include "peft/methods/lora.h"
 #include "tasks/assemble.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/optim/optimizer.h"

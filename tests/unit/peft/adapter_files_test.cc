@@ -8,8 +8,8 @@
 
 #include "io/tensor_source.h"
 #include "peft/adapter_files.h"
-#include "peft/lora.h"
 #include "peft/merge.h"
+#include "peft/methods/lora.h"
 #include "peft/slots.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"

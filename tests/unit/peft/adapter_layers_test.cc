@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "peft/dora_layers.h"
+#include "peft/methods/dora_layers.h"
 #include "support/compare.h"
 #include "tensor/rng.h"
 #include "tessera/nn/init.h"

@@ -4,8 +4,8 @@
 
 #include "io/tensor_source.h"
 #include "peft/adapter_files.h"
-#include "peft/lora.h"
 #include "peft/merge.h"
+#include "peft/methods/lora.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
 #include "unit/peft/with_adapter.h"

@@ -5,7 +5,7 @@
 #include "io/tensor_source.h"
 #include "peft/adapter_config.h"
 #include "peft/apply.h"
-#include "peft/lora.h"
+#include "peft/methods/lora.h"
 
 namespace tessera::peft {
 

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "peft/lora.h"
+#include "peft/methods/lora.h"
 #include "support/temp_folder.h"
 #include "tasks/init_model.h"
 #include "tasks/job.h"

@@ -1,7 +1,7 @@
 #pragma once
 // DoRA (Liu et al. 2024) in a layer: LoRA with a trained magnitude m for each output. The norms of W + scaling B A
 // follow the adapter but take no gradient.
-#include "peft/lora_layers.h"
+#include "peft/methods/lora_layers.h"
 
 namespace tessera::peft {
 

@@ -1,4 +1,4 @@
-#include "peft/prompt_tuning.h"
+#include "peft/methods/prompt_tuning.h"
 
 #include <ATen/ops/tensor.h>
 

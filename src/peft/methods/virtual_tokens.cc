@@ -1,4 +1,4 @@
-#include "peft/virtual_tokens.h"
+#include "peft/methods/virtual_tokens.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -1,4 +1,4 @@
-#include "peft/dora_layers.h"
+#include "peft/methods/dora_layers.h"
 
 #include <ATen/ops/mm.h>
 

@@ -1,4 +1,4 @@
-#include "peft/lora.h"
+#include "peft/methods/lora.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -14,7 +14,7 @@
 
 #include <cmath>
 
-#include "peft/dora_layers.h"
+#include "peft/methods/dora_layers.h"
 #include "peft/methods/token_rows.h"
 #include "peft/methods/word_embedding.h"
 #include "peft/targets.h"

@@ -1,4 +1,4 @@
-#include "peft/ia3.h"
+#include "peft/methods/ia3.h"
 
 #include <ATen/TensorOperators.h>
 

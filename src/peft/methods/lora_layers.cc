@@ -1,4 +1,4 @@
-#include "peft/lora_layers.h"
+#include "peft/methods/lora_layers.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
