@@ -40,6 +40,7 @@ FAMILIES = {
                                      "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "sliding_window": 128,
                                      "tie_word_embeddings": True}),
     "gpt2": ("GPT2LMHeadModel", {**GPT, "layer_norm_epsilon": 1e-5}),
+    "gpt2 124M": ("GPT2LMHeadModel", {**GPT, "layer_norm_epsilon": 1e-5, "vocab_size": 50257, "n_layer": 12}),
     "gptj": ("GPTJForCausalLM", {**GPT, "rotary_dim": 32, "tie_word_embeddings": False}),
     "gpt_neox": ("GPTNeoXForCausalLM", {**NEW, "hidden_act": "gelu", "intermediate_size": WIDE, "rotary_pct": 0.25, "use_parallel_residual": True,
                                         "tie_word_embeddings": False}),
@@ -83,13 +84,14 @@ def linear_weights(folder: Path, config: dict) -> float:
             continue
         share = config["num_experts_per_tok"] / config["num_local_experts"] if ".experts." in name else 1.0
         total += share * entry["shape"][0] * entry["shape"][1]
-    return total + VOCAB * (config.get("hidden_size") or config.get("n_embd") or config["d_model"])
+    return total + config["vocab_size"] * (config.get("hidden_size") or config.get("n_embd") or config["d_model"])
 
 
 def flops_of_a_rank(folder: Path, config: dict) -> float:
     queries = config["d_kv"] * config["num_heads"] if "d_kv" in config else HIDDEN
+    layers = config.get("n_layer", LAYERS)
     half, whole = 0.5 * SEQ, SEQ  # visible keys: of causal attention, of one that sees all
-    keys = {"t5": LAYERS * (whole + half + whole), "bert": LAYERS * whole}.get(config["model_type"], LAYERS * half)
+    keys = {"t5": layers * (whole + half + whole), "bert": layers * whole}.get(config["model_type"], layers * half)
     return BATCH * SEQ * (6 * linear_weights(folder, config) + 12 * queries * keys)
 
 

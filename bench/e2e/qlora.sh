@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# QLoRA (NF4, double quantisation, bf16) beside LoRA over the same model in bf16, and beside peft with bitsandbytes on the same cores,
-# in turns: same rows, same adapter (r 8, all linear layers).
+# QLoRA (NF4, double quantisation, bf16) beside LoRA over the same model in bf16 and over it in 8 bits (LLM.int8()), and beside peft
+# with bitsandbytes on the same cores, in turns: same rows, same adapter (r 8, all linear layers).
 #
 #   bench/e2e/qlora.sh MODEL_FOLDER [PEER_PYTHON] [options of in_turns.py: --rounds 5 --steps 8]
 #
@@ -21,6 +21,7 @@ export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 peer="$here/../peers/causal_lm.py" batch=${BATCH:-1} seq=${SEQ:-256} ranks=${RANKS:-2}
 mkdir -p "$work"
 [ -e "$work/nf4/config.json" ] || "$tessera" quantize "$model" "$work/nf4" --type nf4 --double_quant
+[ -e "$work/int8/config.json" ] || "$tessera" quantize "$model" "$work/int8" --type int8
 
 rows="--length $seq --lora_r 8"
 if [ -n "$python" ]; then
@@ -29,7 +30,7 @@ if [ -n "$python" ]; then
   rows="--tokens '$work/tokens.safetensors' --adapter '$work/adapter'"
 fi
 ours="'$tessera' launch --use_cpu --num_processes $ranks --num_cpu_threads_per_process 1 '$(dirname "$tessera")/bench/train_bench' $rows --precision bf16 --batch $batch --steps {steps} --out {metrics}"
-runs=(--run "qlora=$ours --model '$work/nf4'" --run "lora=$ours --model '$model'")
+runs=(--run "qlora=$ours --model '$work/nf4'" --run "lora=$ours --model '$model'" --run "int8=$ours --model '$work/int8'")
 if [ -n "$python" ]; then
   theirs="--model '$model' $rows --precision bf16 --load_in_4bit --steps {steps} --out {metrics}"
   for api in ${PEERS-process}; do

@@ -10,7 +10,7 @@ CLASSES = {
     "communication": r"tessera::comm|futex|schedule|finish_task_switch",
     "optimizer": r"tessera::optim",
     "GEMM": r"^\[unknown\] \((\[JIT\]|//anon|.*\.map\))|dnnl::|mkl_|mkldnn|[a-z]gemm|multiply_(tile|panel|pairs)|column_of_tiles|last_tile|pack_(transposed_)?pairs",
-    "attention": r"tessera::nn::kernels::(N_\w+::)?(exponentials|largest|softmax|scaled_softmax|score_|make_scores|make_mask|rotate|softcap)|[Cc]ausal_?[Aa]ttention|attend_in_pairs|narrow_(pairs|row)",
+    "attention": r"tessera::nn::kernels::(N_\w+::)?(exponentials|largest|softmax|scaled_softmax|score_|make_scores|make_mask|rotate|softcap)|[Cc]ausal_?[Aa]ttention|attend_bf16|narrow_(pairs|row)",
     "allocation": r"\[kernel|[_a-z]*malloc|_int_free|cfree|unlink_chunk|tessera::tensor|c10::.*[Aa]lloc",
     "elementwise": r"tessera::nn::|at::native|at::vec|VectorizedLoop|copy_kernel|memmove|memcpy|memset",
 }

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <vector>
 
-#include "nn/kernels/panel_product.h"
+#include "nn/kernels/bf16_gemm.h"
 #include "nn/ops/packed_panels.h"
 #include "quant/four_bit_codec.h"
 
@@ -90,20 +90,21 @@ void measure(const Shape& s, bool transposed) {
                                transposed ? tensor::PairsOf::kRows : tensor::PairsOf::kColumns);
     const std::array<const PanelFactor*, kWays> factors = {nullptr, &ready, &none, &nf4};
     const auto way = turn % kWays;
-    const nn::kernels::PanelProduct product{{bits(a), inner, 1},
-                                            {bits(weight), transposed ? s.in : 1, transposed ? 1 : s.in},
-                                            {},
-                                            {},
-                                            s.rows,
-                                            columns,
-                                            inner,
-                                            0,
-                                            factors[way],
-                                            0};
-    const auto scratch = at::zeros({static_cast<std::int64_t>(nn::kernels::panel_scratch_bytes(product))}, at::kByte);
+    const nn::kernels::Bf16Gemm product{{bits(a), inner, 1},
+                                        {bits(weight), transposed ? s.in : 1, transposed ? 1 : s.in},
+                                        {},
+                                        {},
+                                        s.rows,
+                                        columns,
+                                        inner,
+                                        0,
+                                        factors[way],
+                                        0};
+    const auto scratch =
+        at::zeros({static_cast<std::int64_t>(nn::kernels::bf16_gemm_scratch_bytes(product))}, at::kByte);
     const double begin = thread_seconds();
-    nn::kernels::panel_product(product, {static_cast<std::uint16_t*>(y.mutable_data_ptr()), columns, false, 1.0f},
-                               scratch.mutable_data_ptr());
+    nn::kernels::bf16_gemm(product, {static_cast<std::uint16_t*>(y.mutable_data_ptr()), columns, false, 1.0f},
+                           scratch.mutable_data_ptr());
     best[way] = std::min(best[way], thread_seconds() - begin);
   }
   const double flops = 2.0 * static_cast<double>(s.rows * s.out * s.in);
@@ -130,7 +131,7 @@ void run() {
 }  // namespace tessera::bench
 
 int main() {
-  if (!tessera::nn::kernels::multiplies_in_panels()) {
+  if (!tessera::nn::kernels::has_bf16_gemm()) {
     fmt::print("this processor has no instructions for pairs of bfloat16, or a matrix unit beside them\n");
     return 1;
   }

@@ -42,10 +42,17 @@ class StoredSlices {
     return found == slices_.end() ? 0 : found->second.front().numel;
   }
 
-  /// What fills `out` with elements [begin, + out.numel()) of the parameter's flattened values of this kind, which has
-  /// this shape as a whole.
-  void find(const std::string& kind, const std::string& parameter, const std::vector<std::int64_t>& shape,
-            std::int64_t begin, const at::Tensor& out, io::Readers readers, std::vector<io::FileRead>& reads) const {
+  /// Elements [begin, + out.numel()) of the flattened values of one kind of a parameter, which has this shape.
+  struct Wanted {
+    const std::string &kind, &parameter;
+    const std::vector<std::int64_t>& shape;
+    std::int64_t begin;
+    const at::Tensor& out;
+  };
+
+  /// What fills the tensor.
+  void find(const Wanted& wanted, io::Readers readers, std::vector<io::FileRead>& reads) const {
+    const auto& [kind, parameter, shape, begin, out] = wanted;
     std::int64_t position = begin;
     const std::int64_t end = begin + out.numel();
     const auto found = slices_.find(kind + "/" + parameter);
@@ -110,18 +117,18 @@ TrainingStateReader::TrainingStateReader(fsdp::FullyShardedDataParallel& model, 
   const auto readers = readers_of_slices(model);
   for (const auto& view : model.shards()) {
     if (view.trainable && view.local.numel() > 0)
-      stored.find(kParametersKind, view.name, view.shape, view.offset, view.local, readers, reads_);
+      stored.find({kParametersKind, view.name, view.shape, view.offset, view.local}, readers, reads_);
   }
   if (optimizer != nullptr) {
     for (const auto& s : named_state(model, *optimizer))
       if (s.local.numel() > 0)
-        stored.find(s.state, s.parameter, s.shape, s.offset, s.local, s.replicated ? io::Readers::kSeveral : readers,
+        stored.find({s.state, s.parameter, s.shape, s.offset, s.local}, s.replicated ? io::Readers::kSeveral : readers,
                     reads_);
     const auto generators = tensor::GeneratorStates::now();
     for (const auto& [device, now] : generators.states()) {
       const auto name = generator_name(device, model.group().rank());
       if (!same_ranks() || stored.numel(kGeneratorKind, name) != now.numel()) continue;  // older states have none
-      stored.find(kGeneratorKind, name, now.sizes().vec(), 0, generators_[device] = now, io::Readers::kOne, reads_);
+      stored.find({kGeneratorKind, name, now.sizes().vec(), 0, generators_[device] = now}, io::Readers::kOne, reads_);
     }
   }
   std::sort(reads_.begin(), reads_.end(), [](const io::FileRead& a, const io::FileRead& b) {

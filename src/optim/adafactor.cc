@@ -209,10 +209,19 @@ void Adafactor::update_moments() {
 
 namespace {
 
+/// The second moment of a slice: of rows and columns, or where `variance` is not null of each element.
+template <class A>
+struct SecondMoment {
+  const MatrixSlice& at;
+  const double* row_scale;
+  const A *col, *variance;
+  double floor;
+};
+
 /// Calls f(k, u) for elements [from, to) of the slice, u: the gradient over the root of its second moment.
 template <class T, class A, class F>
-void for_each_update(const MatrixSlice& at, std::int64_t from, std::int64_t to, const T* g, const double* row_scale,
-                     const A* col, const A* variance, double floor, const F& f) {
+void for_each_update(const SecondMoment<A>& moment, std::int64_t from, std::int64_t to, const T* g, const F& f) {
+  const auto& [at, row_scale, col, variance, floor] = moment;
   const auto low = static_cast<A>(floor);
   for (auto k = from; k < to;) {
     if (variance) {
@@ -252,7 +261,7 @@ void Adafactor::sum_updates() {
       at::parallel_for(0, static_cast<std::int64_t>(partial.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto c = begin; c < end; ++c)
           for_each_update<scalar_t, A>(
-              f.place, c * kChunk, std::min(n, (c + 1) * kChunk), g, f.row_scale.data(), col, variance, f.floor,
+              {f.place, f.row_scale.data(), col, variance, f.floor}, c * kChunk, std::min(n, (c + 1) * kChunk), g,
               [&](std::int64_t, A u) { partial[static_cast<std::size_t>(c)] += static_cast<double>(u) * u; });
       });
       for (double x : partial) norms.mutable_data_ptr<double>()[i] += x;
@@ -277,7 +286,7 @@ void Adafactor::apply() {
       auto* average = f.exp_avg.defined() ? f.exp_avg.mutable_data_ptr<A>() : nullptr;
       const auto lr = static_cast<A>(f.lr), decay = static_cast<A>(f.decay), beta1 = static_cast<A>(options_.beta1);
       at::parallel_for(0, f.p.numel(), 1 << 15, [&](std::int64_t from, std::int64_t to) {
-        for_each_update<scalar_t, A>(f.place, from, to, g, f.row_scale.data(), col, variance, f.floor,
+        for_each_update<scalar_t, A>({f.place, f.row_scale.data(), col, variance, f.floor}, from, to, g,
                                      [&](std::int64_t k, A u) {
                                        auto change = u * lr;
                                        if (average) change = average[k] = average[k] * beta1 + change * (1 - beta1);

@@ -198,8 +198,8 @@ void encode_dynamic(bool with_signs, const float* x, std::int64_t numel, std::in
     encode_dynamic_block(with_signs, x + i, std::min(block, numel - i), absmax[i / block], codes + i);
 }
 
-void decode_dynamic(bool with_signs, const std::uint8_t* codes, const float* absmax, std::int64_t block,
-                    std::int64_t begin, std::int64_t numel, float* out) {
+void decode_dynamic(bool with_signs, const DynamicCodes& matrix, std::int64_t begin, std::int64_t numel, float* out) {
+  const auto& [codes, absmax, block] = matrix;
   for (std::int64_t i = begin, end = begin + numel; i < end;) {
     const auto count = std::min(end, (i / block + 1) * block) - i;
     decode_dynamic_block(with_signs, codes + i, count, absmax[i / block], out + (i - begin));

@@ -24,11 +24,16 @@ void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::
 void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* absmax, std::int64_t block,
                      std::int64_t begin, std::int64_t numel, float* out);
 
+/// Codes of eight bits of a whole matrix, with the absmax of each block.
+struct DynamicCodes {
+  const std::uint8_t* codes;
+  const float* absmax;
+  std::int64_t block;
+};
 /// Codes of eight bits of the dynamic map, with the absmax of each block. Codes of a block of zeros are 0.
 void encode_dynamic(bool with_signs, const float* x, std::int64_t numel, std::int64_t block, float* absmax,
                     std::uint8_t* codes);
-void decode_dynamic(bool with_signs, const std::uint8_t* codes, const float* absmax, std::int64_t block,
-                    std::int64_t begin, std::int64_t numel, float* out);
+void decode_dynamic(bool with_signs, const DynamicCodes& matrix, std::int64_t begin, std::int64_t numel, float* out);
 
 /// The same for (a part of) one block, whose absmax is known.
 void encode_dynamic_block(bool with_signs, const float* x, std::int64_t numel, float absmax, std::uint8_t* codes);

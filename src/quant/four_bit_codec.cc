@@ -154,8 +154,9 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec {
                          std::vector<float>& memory) const {
     if (!s_.nested) return matrix.fields[kAbsmax].const_data_ptr<float>() + first;
     memory.resize(static_cast<std::size_t>(count));
-    decode_dynamic(true, matrix.fields[kAbsmax].const_data_ptr<std::uint8_t>(),
-                   matrix.fields[kNestedAbsmax].const_data_ptr<float>(), s_.nested_block, first, count, memory.data());
+    const DynamicCodes scales{matrix.fields[kAbsmax].const_data_ptr<std::uint8_t>(),
+                              matrix.fields[kNestedAbsmax].const_data_ptr<float>(), s_.nested_block};
+    decode_dynamic(true, scales, first, count, memory.data());
     const float offset = *matrix.fields[kNestedOffset].const_data_ptr<float>();
     for (auto& value : memory) value += offset;
     return memory.data();

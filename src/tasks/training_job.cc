@@ -184,7 +184,7 @@ bool TrainingJob::train() {
   report::MemoryWatch watch(budget_bytes(options_.max_memory));
   session_task.memory = &watch;
   session_task.planned_bytes = plan_.total() + estimate::kProgramBytes;
-  train::Session session(arguments_, session_task, trainer, *model_.sharded, *optimizer, out_, err_);
+  train::Session session(arguments_, session_task, {trainer, *model_.sharded, *optimizer}, out_, err_);
   const bool finished = session.run();
   if (!finished) require_kept(plan_, watch, options_.max_memory, *group_);
   if (finished && options_.save_model) save_result();  // while the session holds the folder

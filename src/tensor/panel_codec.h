@@ -1,6 +1,6 @@
 #pragma once
 // What a codec may offer beside tensor::Codec: panels of bfloat16 pairs straight from the codes, as products read them
-// (nn/kernels/panel_product.h).
+// (nn/kernels/bf16_gemm.h).
 #include <cstdint>
 
 #include "tessera/tensor/codec.h"

@@ -12,23 +12,22 @@
 
 namespace tessera::train {
 
-RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, CheckpointContent content, Trainer& trainer,
-                               fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
-                               const TrainerOptions& training, std::int64_t per_device_batch, std::ostream& out)
+RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, CheckpointContent content, const Training& training,
+                               const TrainerOptions& steps, std::int64_t per_device_batch, std::ostream& out)
     : options_(options),
       content_(std::move(content)),
-      trainer_(trainer),
-      model_(model),
-      optimizer_(optimizer),
+      trainer_(training.trainer),
+      model_(training.model),
+      optimizer_(training.optimizer),
       out_(out),
       saver_(
-          model.group(), options.output_dir, options.save_total_limit,
+          model_.group(), options.output_dir, options.save_total_limit,
           options.save_in_background ? checkpoint::SaveQueue::Mode::kBackground : checkpoint::SaveQueue::Mode::kNow) {
   state_.max_steps = trainer_.total_steps();
   state_.num_train_epochs = trainer_.epochs();
   state_.save_steps = CheckpointOptions::every(options_.save_steps, state_.max_steps);
   state_.train_batch_size = per_device_batch;
-  state_.rows_per_step = per_device_batch * model_.group().size() * training.gradient_accumulation_steps;
+  state_.rows_per_step = per_device_batch * model_.group().size() * steps.gradient_accumulation_steps;
   state_.steps_per_epoch = trainer_.steps_per_epoch();
 }
 

@@ -24,14 +24,20 @@ struct CheckpointContent {
   checkpoint::TorchOptimizerOptions torch_optimizer = {};
 };
 
+/// What a run trains with; all of it outlives the run.
+struct Training {
+  Trainer& trainer;
+  fsdp::FullyShardedDataParallel& model;
+  optim::Optimizer& optimizer;
+};
+
 class RunCheckpoints {
  public:
   /// Collective; rank 0 locks the output folder for as long as this lives: before any other file of the run is opened.
   /// CheckpointError on every rank when another run holds it. rows_per_batch: of all ranks, in one batch. out: rank 0's
   /// standard output.
-  RunCheckpoints(const CheckpointOptions& options, CheckpointContent content, Trainer& trainer,
-                 fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const TrainerOptions& training,
-                 std::int64_t per_device_batch, std::ostream& out);
+  RunCheckpoints(const CheckpointOptions& options, CheckpointContent content, const Training& training,
+                 const TrainerOptions& steps, std::int64_t per_device_batch, std::ostream& out);
 
   /// What goes into the next checkpoint, and came from the one that the run goes on from.
   TrainerState& state() { return state_; }

@@ -77,19 +77,18 @@ void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, 
   if (task.samples) metrics.write({{"step", 0}, {"samples", task.samples()}});
 }
 
-Session::Session(const TrainingArguments& arguments, SessionTask task, Trainer& trainer,
-                 fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, std::ostream& out,
+Session::Session(const TrainingArguments& arguments, SessionTask task, const Training& training, std::ostream& out,
                  std::ostream& err)
     : arguments_(arguments),
       task_(std::move(task)),
-      trainer_(trainer),
-      model_(model),
+      trainer_(training.trainer),
+      model_(training.model),
       out_(out),
-      bars_(report::bar_style(model.group().rank(), arguments.disable_tqdm)),
-      bar_(err, bars_, trainer.total_steps()),
-      checkpoints_(arguments, std::move(task_.checkpoints), trainer, model, optimizer, arguments.trainer_options(),
+      bars_(report::bar_style(model_.group().rank(), arguments.disable_tqdm)),
+      bar_(err, bars_, trainer_.total_steps()),
+      checkpoints_(arguments, std::move(task_.checkpoints), training, arguments.trainer_options(),
                    arguments.per_device_train_batch_size, out),
-      metrics_(model.group().rank() == 0 ? arguments.metrics_path() : ""),
+      metrics_(model_.group().rank() == 0 ? arguments.metrics_path() : ""),
       state_(checkpoints_.state()) {
   const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
   state_.logging_steps = every(arguments_.logging_steps);

@@ -45,8 +45,8 @@ void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, 
 
 class Session {
  public:
-  Session(const TrainingArguments& arguments, SessionTask task, Trainer& trainer, fsdp::FullyShardedDataParallel& model,
-          optim::Optimizer& optimizer, std::ostream& out, std::ostream& err);
+  Session(const TrainingArguments& arguments, SessionTask task, const Training& training, std::ostream& out,
+          std::ostream& err);
 
   /// Collective. Trains to the end or to an interruption; leaves the best weights in the model when that was asked for.
   /// Returns false when it was interrupted (a checkpoint was written then).

@@ -105,7 +105,7 @@ TEST(QuantGolden, EightBitBlocksHaveTheReferencesBytesAndValues) {
     EXPECT_TRUE(equal_bytes(codes, io::read_tensor(*file, info.name)));
     EXPECT_TRUE(equal_bytes(absmax, io::read_tensor(*file, name + ".absmax")));
     auto values = at::empty(x.sizes());
-    decode_dynamic(with_signs, codes.const_data_ptr<std::uint8_t>(), absmax.const_data_ptr<float>(), block, 0,
+    decode_dynamic(with_signs, {codes.const_data_ptr<std::uint8_t>(), absmax.const_data_ptr<float>(), block}, 0,
                    x.numel(), values.mutable_data_ptr<float>());
     EXPECT_TRUE(at::equal(values, io::read_tensor(*file, name + ".dequant")));
   }

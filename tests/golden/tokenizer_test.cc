@@ -8,7 +8,7 @@
 
 #include "support/goldens.h"
 #include "support/subprocess.h"
-#include "text/pad.h"
+#include "support/tokenizer_reference.h"
 #include "text/tokenizer.h"
 
 namespace tessera::text {
@@ -19,12 +19,6 @@ using Ids = std::vector<std::int32_t>;
 using Offsets = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
 const std::filesystem::path kStrings = test::goldens("D_tokenizers");
-
-std::string from_hex(const std::string& hex) {
-  std::string out;
-  for (std::size_t i = 0; i < hex.size(); i += 2) out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  return out;
-}
 
 /// A tokenizer by its name in the set, from its own files or from the tokenizer.json of the set.
 struct Form {
@@ -80,7 +74,7 @@ TEST_P(TokenizerGolden, IdsOffsetsAndTextEqualTheReference) {
     if (row.contains("decode_ids")) {
       ids = row["decode_ids"].get<Ids>();
     } else {
-      const auto text = row.contains("bytes_hex") ? from_hex(row["bytes_hex"]) : row["text"].get<std::string>();
+      const auto text = row.contains("bytes_hex") ? test::from_hex(row["bytes_hex"]) : row["text"].get<std::string>();
       const auto e = tokenizer_->encode(text);
       ids = row["ids_special"].get<Ids>();
       EXPECT_EQ(e.ids, ids);
@@ -100,54 +94,11 @@ TEST_P(TokenizerGolden, IdsOffsetsAndTextEqualTheReference) {
 
 TEST_P(TokenizerGolden, PaddingAndTruncationEqualTheReference) {
   const auto file = batches();
-  const auto texts = file["texts"].get<std::vector<std::string>>();
-  const auto tokenizer = with_padding(tokenizer_, file["pad_token"]);
-  for (const auto& batch : file["batches"]) {
-    const auto& kwargs = batch["kwargs"];
-    SCOPED_TRACE(kwargs.dump() + batch["padding_side"].dump() + batch["truncation_side"].dump());
-    EncodeOptions options;
-    options.add_special_tokens = kwargs.value("add_special_tokens", true);
-    if (kwargs.value("truncation", false)) options.max_length = kwargs["max_length"];
-    options.truncation_side = batch["truncation_side"] == "left" ? Side::kLeft : Side::kRight;
-    std::vector<Ids> rows;
-    for (const auto& text : texts) rows.push_back(tokenizer->encode(text, options).ids);
-    if (!kwargs.contains("padding")) {
-      EXPECT_EQ(rows, batch["input_ids"].get<std::vector<Ids>>());
-      continue;
-    }
-    PadOptions pad_options;
-    pad_options.pad_id = tokenizer->pad_id();
-    pad_options.side = batch["padding_side"] == "left" ? Side::kLeft : Side::kRight;
-    if (kwargs["padding"] == "max_length") pad_options.length = kwargs["max_length"];
-    pad_options.multiple_of = kwargs.value("pad_to_multiple_of", 1);
-    const auto padded = pad(rows, pad_options);
-    EXPECT_EQ(padded.ids, batch["input_ids"].get<std::vector<Ids>>());
-    EXPECT_EQ(padded.mask, batch["attention_mask"].get<std::vector<Ids>>());
-  }
+  test::expect_batches(*with_padding(tokenizer_, file["pad_token"]), file);
 }
 
 TEST_P(TokenizerGolden, PairsEqualTheReference) {
-  const auto file = batches();
-  ASSERT_FALSE(file.at("pairs").empty());
-  for (const auto& pair : file.at("pairs")) {
-    SCOPED_TRACE(pair.dump(-1, ' ', true));
-    const auto& kwargs = pair["kwargs"];
-    EncodeOptions options;
-    options.max_length = kwargs.value("max_length", 0);
-    if (kwargs.contains("truncation") && kwargs["truncation"] == "only_first")
-      options.truncation = Truncation::kOnlyFirst;
-    if (kwargs.contains("truncation") && kwargs["truncation"] == "only_second")
-      options.truncation = Truncation::kOnlySecond;
-    // Where nothing can be cut the reference logs an error and returns the row uncut; here it is an error.
-    const auto expected = pair.contains("ids") ? pair["ids"].get<Ids>() : Ids();
-    const auto a = pair["a"].get<std::string>(), b = pair["b"].get<std::string>();
-    if (pair.contains("error") ||
-        (options.max_length > 0 && static_cast<std::int64_t>(expected.size()) > options.max_length)) {
-      EXPECT_ANY_THROW(tokenizer_->encode_pair(a, b, options));
-    } else {
-      EXPECT_EQ(tokenizer_->encode_pair(a, b, options).ids, expected);
-    }
-  }
+  test::expect_pairs(*tokenizer_, batches().at("pairs"));
 }
 
 TEST_P(TokenizerGolden, TokensAreThoseOfTheReference) {

@@ -81,7 +81,7 @@ TEST(RmsNormKernel, EqualsItsDefinition) {
   const auto x = waves(n, 0.7f), w = waves(n, 0.9f), g = waves(n, 0.3f);
   std::vector<float> y(x.size()), gx(x.size()), gw(x.size(), 1.0f);
   const float rstd = rms_norm(x.data(), w.data(), y.data(), n, 1e-6f);
-  rms_norm_backward(g.data(), x.data(), w.data(), rstd, gx.data(), gw.data(), n);
+  rms_norm_backward(g.data(), {x.data(), w.data(), n, rstd}, gx.data(), gw.data());
   double squares = 0, with_x = 0;
   for (const float v : x) squares += double{v} * v;
   const double exact = 1 / std::sqrt(squares / n + 1e-6);

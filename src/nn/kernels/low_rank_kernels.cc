@@ -1,7 +1,7 @@
 #include "nn/kernels/low_rank_kernels.h"
 
-#include "nn/kernels/bfloat16_pairs.h"
-#include "nn/kernels/pair_products.h"
+#include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_dot_tiles.h"
 #include "tessera/base/error.h"
 
 #if defined(__x86_64__)
@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kRowsOfBlock = 32;  // of x, that stay in the cache while their columns are gone through
 
 /// out[R] = scale * the totals of R vectors.
-TESSERA_PAIRS_INLINE void store_totals(const __m512 (&v)[8], float scale, std::uint16_t* out) {
+TESSERA_BF16_DOT_INLINE void store_totals(const __m512 (&v)[8], float scale, std::uint16_t* out) {
   __m512 pairs[4], fours[2];
   for (int i = 0; i < 4; ++i) {
     const auto &x = v[2 * i], &y = v[2 * i + 1];
@@ -35,7 +35,7 @@ TESSERA_PAIRS_INLINE void store_totals(const __m512 (&v)[8], float scale, std::u
   const auto narrow = _mm256_cvtneps_pbh(sums * _mm256_set1_ps(scale));
   std::memcpy(out, &narrow, sizeof narrow);
 }
-TESSERA_PAIRS_INLINE void store_totals(const __m512 (&v)[2], float scale, std::uint16_t* out) {
+TESSERA_BF16_DOT_INLINE void store_totals(const __m512 (&v)[2], float scale, std::uint16_t* out) {
   const __m512 none = _mm512_setzero_ps();
   std::uint16_t eight[8];
   store_totals({v[0], v[1], none, none, none, none, none, none}, scale, eight);
@@ -43,8 +43,8 @@ TESSERA_PAIRS_INLINE void store_totals(const __m512 (&v)[2], float scale, std::u
 }
 
 template <int Rows, int R, class Load>
-TESSERA_PAIRS_INLINE void add_products(__m512 (&sums)[Rows][R], const std::uint16_t* x, const std::uint16_t* a,
-                                       std::int64_t m, const Load& load) {
+TESSERA_BF16_DOT_INLINE void add_products(__m512 (&sums)[Rows][R], const std::uint16_t* x, const std::uint16_t* a,
+                                          std::int64_t m, const Load& load) {
   __m512bh row[Rows];
 #pragma GCC unroll 8
   for (int n = 0; n < Rows; ++n) row[n] = load(x + n * m);
@@ -58,20 +58,21 @@ TESSERA_PAIRS_INLINE void add_products(__m512 (&sums)[Rows][R], const std::uint1
 
 /// u[Rows, R] = scale * x[Rows, M] a[R, M]^T, u's rows being r apart.
 template <int Rows, int R>
-TESSERA_PAIRS_INLINE void project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t m,
-                                  std::int64_t r, float scale) {
+TESSERA_BF16_DOT_INLINE void project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t m,
+                                     std::int64_t r, float scale) {
   __m512 sums[Rows][R];
 #pragma GCC unroll 8
   for (int n = 0; n < Rows; ++n)
 #pragma GCC unroll 8
     for (int k = 0; k < R; ++k) sums[n][k] = _mm512_setzero_ps();
   std::int64_t i = 0;
-  for (; i + kPairs <= m; i += kPairs)
-    add_products(sums, x + i, a + i, m, [](const auto* at) TESSERA_PAIRS { return as_pairs(_mm512_loadu_si512(at)); });
+  for (; i + kBfloat16s <= m; i += kBfloat16s)
+    add_products(sums, x + i, a + i, m,
+                 [](const auto* at) TESSERA_BF16_DOT { return as_bf16(_mm512_loadu_si512(at)); });
   if (i < m) {
     const __mmask32 rest = (__mmask32{1} << (m - i)) - 1;
     add_products(sums, x + i, a + i, m,
-                 [rest](const auto* at) TESSERA_PAIRS { return as_pairs(_mm512_maskz_loadu_epi16(rest, at)); });
+                 [rest](const auto* at) TESSERA_BF16_DOT { return as_bf16(_mm512_maskz_loadu_epi16(rest, at)); });
   }
 #pragma GCC unroll 8
   for (int n = 0; n < Rows; ++n) store_totals(sums[n], scale, u + n * r);
@@ -79,33 +80,41 @@ TESSERA_PAIRS_INLINE void project(const std::uint16_t* x, const std::uint16_t* a
 
 /// The same for many rows, for as long as R rows of a stay in the first cache.
 template <int R>
-TESSERA_PAIRS_INLINE void project_block(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u,
-                                        std::int64_t rows, std::int64_t m, std::int64_t r, float scale) {
+TESSERA_BF16_DOT_INLINE void project_block(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u,
+                                           const LowRankSize& size, float scale) {
+  const std::int64_t m = size.stride, r = size.rank;
   std::int64_t n = 0;
-  for (; n + 2 <= rows; n += 2) project<2, R>(x + n * m, a, u + n * r, m, r, scale);
-  for (; n < rows; ++n) project<1, R>(x + n * m, a, u + n * r, m, r, scale);
+  for (; n + 2 <= size.rows; n += 2) project<2, R>(x + n * m, a, u + n * r, m, r, scale);
+  for (; n < size.rows; ++n) project<1, R>(x + n * m, a, u + n * r, m, r, scale);
 }
 
-/// sums[R, one or two vectors of columns] += u^T x over `count` pairs of rows. u: [count, kFloats] pairs.
+/// Rows of x in pairs; `odd`: the last one is alone.
+struct RowPairs {
+  std::int64_t count, stride;
+  bool odd;
+};
+
+/// sums[R, one or two vectors of columns] += u^T x over all pairs. u: [pairs, kFloats] words.
 template <int R, int Columns>
-TESSERA_PAIRS_INLINE void gradient(const std::uint32_t* u, const std::uint16_t* x, float* sums, std::int64_t count,
-                                   std::int64_t m, bool odd, __mmask16 last) {
+TESSERA_BF16_DOT_INLINE void gradient(const std::uint32_t* u, const std::uint16_t* x, float* sums,
+                                      const RowPairs& pairs, __mmask16 last) {
+  const std::int64_t m = pairs.stride;
   __m512 acc[R][Columns];
 #pragma GCC unroll 8
   for (int k = 0; k < R; ++k)
 #pragma GCC unroll 8
     for (int c = 0; c < Columns; ++c) acc[k][c] = _mm512_setzero_ps();
-  for (std::int64_t n = 0; n < count; ++n) {
+  for (std::int64_t n = 0; n < pairs.count; ++n) {
     __m512bh rows[Columns];
 #pragma GCC unroll 8
     for (int c = 0; c < Columns; ++c) {
       const auto* even = x + 2 * n * m + c * kFloats;
-      const bool alone = odd && n + 1 == count;
-      rows[c] = as_pairs(interleaved(c + 1 < Columns ? kAll : last, even, alone ? nullptr : even + m));
+      const bool alone = pairs.odd && n + 1 == pairs.count;
+      rows[c] = as_bf16(interleaved(c + 1 < Columns ? kAll : last, even, alone ? nullptr : even + m));
     }
 #pragma GCC unroll 8
     for (int k = 0; k < R; ++k) {
-      const auto factor = as_pairs(_mm512_set1_epi32(static_cast<int>(u[n * kFloats + k])));
+      const auto factor = as_bf16(_mm512_set1_epi32(static_cast<int>(u[n * kFloats + k])));
 #pragma GCC unroll 8
       for (int c = 0; c < Columns; ++c) acc[k][c] = _mm512_dpbf16_ps(acc[k][c], rows[c], factor);
     }
@@ -121,36 +130,37 @@ TESSERA_PAIRS_INLINE void gradient(const std::uint32_t* u, const std::uint16_t* 
 }
 
 template <int R>
-TESSERA_PAIRS_INLINE void gradient_of_block(const std::uint32_t* u, const std::uint16_t* x, float* sums,
-                                            std::int64_t rows, std::int64_t columns, std::int64_t m) {
-  const std::int64_t count = (rows + 1) / 2;
-  const bool odd = rows % 2 != 0;
+TESSERA_BF16_DOT_INLINE void gradient_of_block(const std::uint32_t* u, const std::uint16_t* x, float* sums,
+                                               const LowRankSize& size) {
+  const RowPairs pairs{(size.rows + 1) / 2, size.stride, size.rows % 2 != 0};
   std::int64_t i = 0;
-  for (; i + 2 * kFloats <= columns; i += 2 * kFloats) gradient<R, 2>(u, x + i, sums + i, count, m, odd, kAll);
-  for (; i < columns; i += kFloats) gradient<R, 1>(u, x + i, sums + i, count, m, odd, first_lanes(columns - i));
+  for (; i + 2 * kFloats <= size.columns; i += 2 * kFloats) gradient<R, 2>(u, x + i, sums + i, pairs, kAll);
+  for (; i < size.columns; i += kFloats) gradient<R, 1>(u, x + i, sums + i, pairs, first_lanes(size.columns - i));
 }
 
 }  // namespace
 
-TESSERA_PAIRS void low_rank_project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u, std::int64_t rows,
-                                    std::int64_t m, std::int64_t r, float scale) {
-  for (std::int64_t n = 0; n < rows; n += kRowsOfBlock) {
-    const std::int64_t count = std::min(kRowsOfBlock, rows - n);
+TESSERA_BF16_DOT void low_rank_project(const std::uint16_t* x, const std::uint16_t* a, std::uint16_t* u,
+                                       const LowRankSize& size, float scale) {
+  const std::int64_t m = size.stride, r = size.rank;
+  for (std::int64_t n = 0; n < size.rows; n += kRowsOfBlock) {
+    const LowRankSize block{std::min(kRowsOfBlock, size.rows - n), size.columns, m, r};
     std::int64_t k = 0;
-    for (; k + 8 <= r; k += 8) project_block<8>(x + n * m, a + k * m, u + n * r + k, count, m, r, scale);
-    for (; k < r; k += 2) project_block<2>(x + n * m, a + k * m, u + n * r + k, count, m, r, scale);
+    for (; k + 8 <= r; k += 8) project_block<8>(x + n * m, a + k * m, u + n * r + k, block, scale);
+    for (; k < r; k += 2) project_block<2>(x + n * m, a + k * m, u + n * r + k, block, scale);
   }
 }
 
-TESSERA_PAIRS void low_rank_gradient(const std::uint16_t* u, const std::uint16_t* x, float* sums, std::int64_t rows,
-                                     std::int64_t columns, std::int64_t m, std::int64_t r) {
-  std::uint32_t pairs[kRowsOfBlock / 2 * kFloats];
-  for (std::int64_t n = 0; n < rows; n += kRowsOfBlock) {
-    const std::int64_t count = std::min(kRowsOfBlock, rows - n);
-    pack_pairs(u + n * r, r, count, r, pairs, kFloats);
+TESSERA_BF16_DOT void low_rank_gradient(const std::uint16_t* u, const std::uint16_t* x, float* sums,
+                                        const LowRankSize& size) {
+  const std::int64_t m = size.stride, r = size.rank;
+  std::uint32_t words[kRowsOfBlock / 2 * kFloats];
+  for (std::int64_t n = 0; n < size.rows; n += kRowsOfBlock) {
+    const LowRankSize block{std::min(kRowsOfBlock, size.rows - n), size.columns, m, r};
+    pack_vnni(u + n * r, r, block.rows, r, words, kFloats);
     std::int64_t k = 0;
-    for (; k + 8 <= r; k += 8) gradient_of_block<8>(pairs + k, x + n * m, sums + k * m, count, columns, m);
-    for (; k < r; k += 2) gradient_of_block<2>(pairs + k, x + n * m, sums + k * m, count, columns, m);
+    for (; k + 8 <= r; k += 8) gradient_of_block<8>(words + k, x + n * m, sums + k * m, block);
+    for (; k < r; k += 2) gradient_of_block<2>(words + k, x + n * m, sums + k * m, block);
   }
 }
 
@@ -160,13 +170,11 @@ TESSERA_PAIRS void low_rank_gradient(const std::uint16_t* u, const std::uint16_t
 
 namespace tessera::nn::kernels {
 
-void low_rank_project(const std::uint16_t*, const std::uint16_t*, std::uint16_t*, std::int64_t, std::int64_t,
-                      std::int64_t, float) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+void low_rank_project(const std::uint16_t*, const std::uint16_t*, std::uint16_t*, const LowRankSize&, float) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
-void low_rank_gradient(const std::uint16_t*, const std::uint16_t*, float*, std::int64_t, std::int64_t, std::int64_t,
-                       std::int64_t) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+void low_rank_gradient(const std::uint16_t*, const std::uint16_t*, float*, const LowRankSize&) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
 
 }  // namespace tessera::nn::kernels

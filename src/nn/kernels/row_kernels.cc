@@ -47,8 +47,10 @@ float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float e
   return rstd;
 }
 
-void rms_norm_backward(const float* gy, const float* x, const float* w, float rstd, float* gx, float* gw,
-                       std::int64_t n) {
+void rms_norm_backward(const float* gy, const RmsNormRow& row, float* gx, float* gw) {
+  const float *x = row.x, *w = row.w;
+  const std::int64_t n = row.n;
+  const float rstd = row.rstd;
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (std::int64_t i = 0; i < n; ++i) dot += gy[i] * w[i] * x[i];
@@ -170,9 +172,8 @@ void scale_row(float* x, float scale, std::int64_t n) {
 float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
   return TESSERA_DISPATCH(rms_norm)(x, w, y, n, eps);
 }
-void rms_norm_backward(const float* gy, const float* x, const float* w, float rstd, float* gx, float* gw,
-                       std::int64_t n) {
-  TESSERA_DISPATCH(rms_norm_backward)(gy, x, w, rstd, gx, gw, n);
+void rms_norm_backward(const float* gy, const RmsNormRow& row, float* gx, float* gw) {
+  TESSERA_DISPATCH(rms_norm_backward)(gy, row, gx, gw);
 }
 void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
   TESSERA_DISPATCH(dropout)(x, y, n, first, mask);

@@ -22,9 +22,14 @@ void narrow(const float* x, std::uint16_t* y, std::int64_t n);
 void scale_row(float* x, float scale, std::int64_t n);
 /// y = w * x * rstd; returns rstd.
 float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps);
-/// gx from gy; gw += gy * x * rstd when gw is not null.
-void rms_norm_backward(const float* gy, const float* x, const float* w, float rstd, float* gx, float* gw,
-                       std::int64_t n);
+/// What rms_norm() took and returned.
+struct RmsNormRow {
+  const float *x, *w;
+  std::int64_t n;
+  float rstd;
+};
+/// gx from gy when gx is not null; gw += gy * x * rstd when gw is not null.
+void rms_norm_backward(const float* gy, const RmsNormRow& row, float* gx, float* gw);
 
 /// y = mask(x); `first` is the index of x[0] in the mask. In place allowed.
 void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask);

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "nn/kernels/panel_product.h"
+#include "nn/kernels/bf16_gemm.h"
 #include "nn/layers/saved_weight.h"
 #include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
@@ -44,7 +44,7 @@ at::Tensor transposed_parameter(const at::Tensor& w) {
 at::Tensor product_and_bias(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
   constexpr std::int64_t kFewestRows = 32;  // that they multiply
   if (x.size(0) < kFewestRows || x.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kBFloat16 ||
-      !kernels::multiplies_in_panels())
+      !kernels::has_bf16_gemm())
     return weight.product(x).add_(bias);
   const auto ones = at::zeros({x.size(0), 2}, x.options()), rows = at::zeros({2, bias.size(0)}, bias.options());
   ones.select(1, 0).fill_(1);

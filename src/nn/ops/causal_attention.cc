@@ -10,7 +10,7 @@
 
 #include "nn/composite/composite.h"
 #include "nn/kernels/row_kernels.h"
-#include "nn/ops/causal_attention_pairs.h"
+#include "nn/ops/causal_attention_bf16.h"
 #include "nn/ops/causal_scores.h"
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
@@ -162,32 +162,34 @@ class KeyGradient {
   bool written_ = false;
 };
 
-void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CausalAttentionOptions& o,
-            const DropoutMask& mask, const at::Tensor& out, const at::Tensor& lse) {
+void attend(const CausalAttentionCall& call, const at::Tensor& out, const at::Tensor& lse) {
+  const auto &q = call.q, &k = call.k, &v = call.v;
+  const auto& o = call.options;
   for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
     const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
     for_blocks(o, q, s, [&](const QueryBlock& b) {
       const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
       softmax(p, o, b, lse);
-      scatter(gemm(dropped(p, b, mask), keys_of(values, b)), out, b);
+      scatter(gemm(dropped(p, b, call.mask), keys_of(values, b)), out, b);
     });
   }
 }
 
-void attend_backward(const at::Tensor& g, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const at::Tensor& lse, const CausalAttentionOptions& o, const DropoutMask& mask,
-                     const at::Tensor& gq, const at::Tensor& gk, const at::Tensor& gv) {
+void attend_backward(const CausalAttentionCall& call, const at::Tensor& g, const at::Tensor& lse,
+                     const CausalAttentionGradients& out) {
+  const auto &q = call.q, &k = call.k, &v = call.v;
+  const auto& o = call.options;
   for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
     const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
-    KeyGradient gkeys(gk, o.key_rows->begin[s], o.key_rows->length[s]),
-        gvalues(gv, o.key_rows->begin[s], o.key_rows->length[s]);
+    KeyGradient gkeys(out.k, o.key_rows->begin[s], o.key_rows->length[s]),
+        gvalues(out.v, o.key_rows->begin[s], o.key_rows->length[s]);
     for_blocks(o, q, s, [&](const QueryBlock& b) {
       const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
       const auto p = gemm(qb, kb.transpose(1, 2));
       const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
-      softmax_backward(p, ds, o, b, lse, mask);
-      gvalues.add(gemm(dropped(p, b, mask).transpose(1, 2), gb), b);
-      scatter(gemm(ds, kb), gq, b);
+      softmax_backward(p, ds, o, b, lse, call.mask);
+      gvalues.add(gemm(dropped(p, b, call.mask).transpose(1, 2), gb), b);
+      scatter(gemm(ds, kb), out.q, b);
       gkeys.add(gemm(ds.transpose(1, 2), qb), b);
     });
     gkeys.write();
@@ -205,11 +207,8 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     const std::int64_t heads = q.size(1) * q.size(2);
     const auto out = at::empty({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options());
     const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
-    if (attends_in_pairs(q, k, v, o)) {
-      attend_in_pairs(q, k, v, o, saved->mask, out, lse);
-    } else {
-      attend(q, k, v, o, saved->mask, out, lse);
-    }
+    const CausalAttentionCall call{q, k, v, o, saved->mask};
+    (attends_in_bf16(q, k, v, o) ? attend_bf16 : attend)(call, out, lse);
     ctx->save_for_backward({q, k, v, lse});
     ctx->saved_data["options"] = c10::IValue::make_capsule(saved);
     return out.view({q.size(0), -1});
@@ -222,14 +221,11 @@ class CausalAttention : public torch::autograd::Function<CausalAttention> {
     const auto& o = state->options;
     const auto g = grads[0].contiguous().view({q.size(0), q.size(1), q.size(2), v.size(2)});
     // Every row is written: sequences cover the queries, and with a cache there is no backward.
-    const auto gq = at::empty(q.sizes(), q.options()), gk = at::empty(k.sizes(), k.options()),
-               gv = at::empty(v.sizes(), v.options());
-    if (attends_in_pairs(q, k, v, o)) {
-      attend_in_pairs_backward(g, q, k, v, saved[3], o, state->mask, gq, gk, gv);
-    } else {
-      attend_backward(g, q, k, v, saved[3], o, state->mask, gq, gk, gv);
-    }
-    return {gq, gk, gv, at::Tensor()};
+    const CausalAttentionGradients out{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                                       at::empty(v.sizes(), v.options())};
+    const CausalAttentionCall call{q, k, v, o, state->mask};
+    (attends_in_bf16(q, k, v, o) ? attend_bf16_backward : attend_backward)(call, g, saved[3], out);
+    return {out.q, out.k, out.v, at::Tensor()};
   }
 };
 

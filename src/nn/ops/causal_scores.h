@@ -8,6 +8,16 @@
 
 namespace tessera::nn {
 
+/// Shapes as in causal_attention().
+struct CausalAttentionCall {
+  const at::Tensor &q, &k, &v;
+  const CausalAttentionOptions& options;
+  const DropoutMask& mask;
+};
+struct CausalAttentionGradients {
+  at::Tensor q, k, v;
+};
+
 /// Some heads' queries [begin, begin + count) of a sequence and the keys [lo, hi) that any of them sees.
 struct QueryBlock {
   std::int64_t first_head, kv_heads;  // of keys

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "nn/kernels/pair_products.h"
-#include "nn/kernels/panel_product.h"
+#include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_gemm.h"
 #include "nn/ops/onednn_matmul.h"
 #include "nn/ops/packed_panels.h"
 #include "tessera/base/error.h"
@@ -31,8 +31,7 @@ std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
 }
 
 /// Adds u v, where u is defined; nothing where a library should do it.
-std::optional<kernels::PanelProduct> with_addend(kernels::PanelProduct product, const at::Tensor& u,
-                                                 const at::Tensor& v) {
+std::optional<kernels::Bf16Gemm> with_addend(kernels::Bf16Gemm product, const at::Tensor& u, const at::Tensor& v) {
   if (!u.defined()) return product;
   const auto few = bfloat16_matrix(u), wide = bfloat16_matrix(v);
   if (!few || !wide || few->column != 1 || u.size(1) % 2 != 0) return std::nullopt;
@@ -41,10 +40,9 @@ std::optional<kernels::PanelProduct> with_addend(kernels::PanelProduct product, 
 }
 
 /// a b, or a b + u v where u is defined; nothing where a library should do it.
-std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const at::Tensor& b,
-                                                      const at::Tensor& u = {}, const at::Tensor& v = {}) {
-  const bool pays =
-      kernels::multiplies_in_panels() || (a.size(-1) <= kShortInner && kernels::multiplies_bfloat16_pairs());
+std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u = {},
+                                                  const at::Tensor& v = {}) {
+  const bool pays = kernels::has_bf16_gemm() || (a.size(-1) <= kShortInner && kernels::has_bf16_dot());
   if (!pays || a.size(0) < kFewestRows) return std::nullopt;
   const auto left = bfloat16_matrix(a), right = bfloat16_matrix(b);
   if (!left || !right) return std::nullopt;
@@ -54,16 +52,16 @@ std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const
 }
 
 /// The same with a packed second factor.
-std::optional<kernels::PanelProduct> panel_product_of(const at::Tensor& a, const PackedPanels& b,
-                                                      const at::Tensor& u = {}, const at::Tensor& v = {}) {
-  if (!kernels::multiplies_in_panels() || a.size(0) < kFewestRows || !b.on_cpu()) return std::nullopt;
+std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const PackedPanels& b, const at::Tensor& u = {},
+                                                  const at::Tensor& v = {}) {
+  if (!kernels::has_bf16_gemm() || a.size(0) < kFewestRows || !b.on_cpu()) return std::nullopt;
   const auto left = bfloat16_matrix(a);
   if (!left || a.size(1) % 2 != 0) return std::nullopt;
   return with_addend({*left, {}, {}, {}, a.size(0), b.columns(), a.size(1), 0, &b, 0}, u, v);
 }
 
 /// Each thread takes some columns, or some rows.
-void run(const kernels::PanelProduct& product, const at::Tensor& out, double alpha, bool add) {
+void run(const kernels::Bf16Gemm& product, const at::Tensor& out, double alpha, bool add) {
   TESSERA_CHECK(out.scalar_type() == at::kBFloat16 && out.stride(-1) == 1, "a product goes to dense rows of its dtype");
   const bool by_columns =
       product.columns / kColumnsAThread >= std::min<std::int64_t>(at::get_num_threads(), product.rows / kRowsAThread);
@@ -83,8 +81,8 @@ void run(const kernels::PanelProduct& product, const at::Tensor& out, double alp
       if (part.rank > 0) part.u.at += first * part.u.row;
     }
     auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? 1 : out.stride(0));
-    const auto scratch = at::empty({static_cast<std::int64_t>(kernels::panel_scratch_bytes(part))}, at::kByte);
-    kernels::panel_product(part, {to, out.stride(0), add, static_cast<float>(alpha)}, scratch.mutable_data_ptr());
+    const auto scratch = at::empty({static_cast<std::int64_t>(kernels::bf16_gemm_scratch_bytes(part))}, at::kByte);
+    kernels::bf16_gemm(part, {to, out.stride(0), add, static_cast<float>(alpha)}, scratch.mutable_data_ptr());
   });
 }
 
@@ -95,7 +93,7 @@ at::Tensor whole_rows(const at::Tensor& a) {
   return exact || a.stride(-1) != 1 || a.stride(-2) == a.size(-1) ? a : a.contiguous();
 }
 
-at::Tensor run(const kernels::PanelProduct& product, const at::TensorOptions& options) {
+at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& options) {
   auto out = at::empty({product.rows, product.columns}, options);
   run(product, out, 1.0, false);
   return out;

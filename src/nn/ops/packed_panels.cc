@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "nn/kernels/pair_products.h"
+#include "nn/kernels/bf16_dot.h"
 
 namespace tessera::nn {
 namespace {
@@ -11,20 +11,20 @@ namespace {
 using kernels::kPanelColumns;
 static_assert(kPanelColumns == tensor::kPanelStride);
 
-constexpr std::int64_t kVector = 16;  // pair_columns() counts in these
+constexpr std::int64_t kVector = 16;  // vnni_columns() counts in these
 
 /// Pairs of rows: a tile of up to 64 columns, some rows at a time.
 void pack_pairs_of_rows(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, std::uint32_t* out) {
   constexpr std::int64_t kRows = 32;
   alignas(64) std::array<float, kRows * kPanelColumns> values{};
-  const auto columns = kernels::pair_columns(tile.columns);
+  const auto columns = kernels::vnni_columns(tile.columns);
   for (std::int64_t begin = 0; begin < tile.rows; begin += kRows) {
     const auto rows = std::min(kRows, tile.rows - begin);
     matrix.codec->decode(matrix, {tile.row + begin, rows, tile.column, tile.columns}, values.data(), kPanelColumns);
     if (rows % 2 != 0) std::fill_n(values.data() + rows * kPanelColumns, kPanelColumns, 0.0f);
     for (std::int64_t r = 0; r < rows; r += 2, out += kPanelColumns) {
       const auto* even = values.data() + r * kPanelColumns;
-      kernels::narrow_pairs(even, even + kPanelColumns, columns, out, nullptr, nullptr);
+      kernels::narrow_to_vnni(even, even + kPanelColumns, columns, out, nullptr, nullptr);
     }
   }
 }
@@ -42,8 +42,8 @@ void pack_pairs_of_columns(const tensor::PackedMatrix& matrix, const tensor::Mat
       if (columns % 2 != 0)
         for (std::int64_t r = 0; r < rows; ++r) values[static_cast<std::size_t>(r * kColumns + columns)] = 0;
       kernels::narrow_row(values.data(), narrow.data(), rows * kColumns);
-      kernels::pack_transposed_pairs(narrow.data(), kColumns, rows, (columns + 1) / 2 * 2,
-                                     out + begin / 2 * kPanelColumns + row, kPanelColumns);
+      kernels::pack_vnni_transposed(narrow.data(), kColumns, rows, (columns + 1) / 2 * 2,
+                                    out + begin / 2 * kPanelColumns + row, kPanelColumns);
     }
   }
 }

@@ -2,7 +2,7 @@
 // A packed matrix as the second factor of a product of bfloat16 in panels: its codes become panels, and no dequantised
 // matrix is stored. A codec that can writes a panel itself (tensor::PanelCodec), else a few rows at a time
 // are decoded in the first cache.
-#include "nn/kernels/panel_product.h"
+#include "nn/kernels/bf16_gemm.h"
 #include "tensor/panel_codec.h"
 
 namespace tessera::nn {

@@ -81,7 +81,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
       WriteRow out(gx, n);
       float* total = gw.defined() ? gw.mutable_data_ptr<float>() : nullptr;
       for (std::int64_t r = first; r < last; ++r) {
-        kernels::rms_norm_backward(g.at(r * n), in.at(r * n), w, stat[r], out.at(r * n), total, n);
+        kernels::rms_norm_backward(g.at(r * n), {in.at(r * n), w, n, stat[r]}, out.at(r * n), total);
         out.store();
       }
     };

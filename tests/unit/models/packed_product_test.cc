@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "nn/kernels/pair_products.h"
-#include "nn/kernels/panel_product.h"
+#include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_gemm.h"
 #include "nn/ops/lora_linear.h"
 #include "quant/four_bit_codec.h"
 #include "tensor/panel_codec.h"
@@ -41,7 +41,7 @@ at::Tensor panel_values(const std::vector<std::uint32_t>& words, std::int64_t pa
 }
 
 TEST(PackedPanels, HoldTheDequantisedValuesOfEveryTile) {
-  if (!nn::kernels::multiplies_bfloat16_pairs()) GTEST_SKIP() << "this processor has no pairs of bfloat16";
+  if (!nn::kernels::has_bf16_dot()) GTEST_SKIP() << "this processor has no pairs of bfloat16";
   at::manual_seed(1);
   for (const auto& settings : all_settings())
     for (const std::int64_t columns : {32, 96, 576, 1216}) {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "nn/kernels/pair_products.h"
+#include "nn/kernels/bf16_dot.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/causal_attention.h"
 #include "nn/ops/linear_cross_entropy.h"
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
 class CausalAttentionInPairs : public testing::TestWithParam<AttentionCase> {};
 
 TEST_P(CausalAttentionInPairs, EqualsFloat32) {
-  if (!kernels::multiplies_bfloat16_pairs()) GTEST_SKIP() << "no instructions for pairs of bfloat16";
+  if (!kernels::has_bf16_dot()) GTEST_SKIP() << "no instructions for pairs of bfloat16";
   const auto& c = GetParam();
   torch::manual_seed(1);
   const auto o = options_of(c);

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "nn/kernels/panel_product.h"
+#include "nn/kernels/bf16_gemm.h"
 #include "nn/kernels/row_kernels.h"
 
 namespace tessera::nn {
@@ -107,7 +107,7 @@ TEST_P(PanelProducts, TakeAnAdaptersProductAlong) {
 }
 
 TEST_P(PanelProducts, DoNotDependOnHowManyRowsAndThreadsThereAre) {
-  if (!kernels::multiplies_in_panels() || size_.inner % 2 != 0) GTEST_SKIP() << "a library multiplies";
+  if (!kernels::has_bf16_gemm() || size_.inner % 2 != 0) GTEST_SKIP() << "a library multiplies";
   const auto a = at::randn({size_.rows + 40, size_.inner}).to(at::kBFloat16),
              b = at::randn({size_.inner, size_.columns}).to(at::kBFloat16);
   const auto all = gemm(a, b);
@@ -121,7 +121,7 @@ TEST_P(PanelProducts, DoNotDependOnHowManyRowsAndThreadsThereAre) {
 
 // Rounded first, a sum of about 8 would not notice it.
 TEST(PanelProductsOfAdapters, CountThoughTheyAreSmallerThanARounding) {
-  if (!kernels::multiplies_in_panels()) GTEST_SKIP() << "a library multiplies";
+  if (!kernels::has_bf16_gemm()) GTEST_SKIP() << "a library multiplies";
   const auto a = at::randn({64, 64}).to(at::kBFloat16), b = at::randn({64, 512}).to(at::kBFloat16);
   const auto u = at::full({64, 2}, 0.0625).to(at::kBFloat16), v = at::full({2, 512}, 0.03125).to(at::kBFloat16);
   const auto added = gemm_sum(a, b, u, v).to(at::kDouble) - at::mm(a.to(at::kDouble), b.to(at::kDouble));

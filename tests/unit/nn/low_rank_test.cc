@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "nn/kernels/pair_products.h"
+#include "nn/kernels/bf16_dot.h"
 #include "nn/ops/gemm.h"
 
 namespace tessera::nn {
@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LowRankProducts,
                                            Case{33, 47, 8, at::kFloat}));
 
 TEST(LowRankProducts, OfFiniteRowsIgnoreWhatLiesBesideThem) {
-  if (!kernels::multiplies_bfloat16_pairs()) GTEST_SKIP() << "no instructions for pairs of bfloat16";
+  if (!kernels::has_bf16_dot()) GTEST_SKIP() << "no instructions for pairs of bfloat16";
   const auto around = at::full({7, 40}, std::numeric_limits<double>::quiet_NaN()).to(at::kBFloat16);
   const auto rows = around.narrow(0, 2, 3);  // 3 rows of NaN-surrounded memory, dense
   rows.fill_(1.0);

@@ -94,7 +94,7 @@ class Sessions : public ::testing::Test {
       queue.push([folder] { write_file_atomically(folder + "/config.json", "{}"); });
     };
     std::ostringstream out, err;
-    Session(a, session, trainer, *sharded, *optimizer, out, err).run();
+    Session(a, session, {trainer, *sharded, *optimizer}, out, err).run();
     if (group->rank() == 0) weights_ = at::cat(sharded->parameters()).detach().clone();
     return out.str();
   }

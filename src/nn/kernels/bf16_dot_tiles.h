@@ -1,19 +1,20 @@
 #pragma once
-// What loops over pairs of bfloat16 share: AVX-512's VDPBF16PS adds to each float32 the products of a pair with a pair.
+// Tiles of sums in registers, for the loops of bf16_dot.h and bf16_gemm.h: AVX-512's VDPBF16PS adds to each float32 the
+// products of a pair of bfloat16 with a pair.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
 
-#include "nn/kernels/pair_products.h"
+#include "nn/kernels/bf16_dot.h"
 
-#define TESSERA_PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-#define TESSERA_PAIRS_INLINE TESSERA_PAIRS inline __attribute__((always_inline))
+#define TESSERA_BF16_DOT __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define TESSERA_BF16_DOT_INLINE TESSERA_BF16_DOT inline __attribute__((always_inline))
 
 namespace tessera::nn::kernels {
 
-constexpr std::int64_t kFloats = 16, kPairs = 32;  // in a vector
+constexpr std::int64_t kFloats = 16, kBfloat16s = 32;  // in a vector
 constexpr __mmask16 kAll = 0xFFFF;
 
 /// A mask of the first n of a vector's 16.
@@ -21,43 +22,44 @@ inline __mmask16 first_lanes(std::int64_t n) {
   return n >= kFloats ? kAll : static_cast<__mmask16>((1u << n) - 1);
 }
 
-TESSERA_PAIRS_INLINE __m512bh as_pairs(__m512i v) {
+TESSERA_BF16_DOT_INLINE __m512bh as_bf16(__m512i v) {
   return (__m512bh)v;
 }
 
 // The forms with a mask, because g++ 12 warns of the others' own definitions (its bug 105593).
-TESSERA_PAIRS_INLINE __m512i low_halves(__mmask16 mask, const std::uint16_t* x) {
+TESSERA_BF16_DOT_INLINE __m512i low_halves(__mmask16 mask, const std::uint16_t* x) {
   return _mm512_maskz_cvtepu16_epi32(mask, _mm256_maskz_loadu_epi16(mask, x));
 }
-TESSERA_PAIRS_INLINE __m512i high_halves(__mmask16 mask, const std::uint16_t* x) {
+TESSERA_BF16_DOT_INLINE __m512i high_halves(__mmask16 mask, const std::uint16_t* x) {
   return _mm512_maskz_slli_epi32(mask, low_halves(mask, x), 16);
 }
 
 /// Elements of two rows beside each other; `odd` is null for a row without a second.
-TESSERA_PAIRS_INLINE __m512i interleaved(__mmask16 mask, const std::uint16_t* even, const std::uint16_t* odd) {
+TESSERA_BF16_DOT_INLINE __m512i interleaved(__mmask16 mask, const std::uint16_t* even, const std::uint16_t* odd) {
   const auto high = odd == nullptr ? _mm512_setzero_si512() : high_halves(mask, odd);
   return _mm512_or_si512(low_halves(mask, even), high);
 }
 
 /// The same pair in every place.
-TESSERA_PAIRS_INLINE __m512bh pair_everywhere(const std::uint16_t* x) {
+TESSERA_BF16_DOT_INLINE __m512bh broadcast_pair(const std::uint16_t* x) {
   int pair;
   std::memcpy(&pair, x, sizeof pair);
-  return as_pairs(_mm512_set1_epi32(pair));
+  return as_bf16(_mm512_set1_epi32(pair));
 }
 
-/// A tile's sums += a b over `pairs` pairs; b: `Columns` vectors of words in each row, rows b_stride apart.
+/// A tile's sums += a b over `pairs` pairs; b: `Columns` vectors of words in each row.
 template <int Rows, int Columns>
-TESSERA_PAIRS_INLINE void add_pair_products(__m512 (&sums)[Rows][Columns], const PairRows& a, const std::uint32_t* b,
-                                            std::int64_t b_stride, std::int64_t pairs) {
+TESSERA_BF16_DOT_INLINE void add_dot_products(__m512 (&sums)[Rows][Columns], const DotRows& a, const VnniMatrix& b,
+                                              std::int64_t pairs) {
   const auto* from = a.at;
-  for (std::int64_t p = 0; p < pairs; ++p, from += a.pair, b += b_stride) {
+  const auto* words = b.at;
+  for (std::int64_t p = 0; p < pairs; ++p, from += a.pair, words += b.stride) {
     __m512bh columns[Columns];
 #pragma GCC unroll 8
-    for (int n = 0; n < Columns; ++n) columns[n] = as_pairs(_mm512_loadu_si512(b + n * kFloats));
+    for (int n = 0; n < Columns; ++n) columns[n] = as_bf16(_mm512_loadu_si512(words + n * kFloats));
 #pragma GCC unroll 8
     for (int m = 0; m < Rows; ++m) {
-      const auto row = pair_everywhere(from + m * a.row);
+      const auto row = broadcast_pair(from + m * a.row);
 #pragma GCC unroll 8
       for (int n = 0; n < Columns; ++n) sums[m][n] = _mm512_dpbf16_ps(sums[m][n], columns[n], row);
     }
@@ -66,8 +68,8 @@ TESSERA_PAIRS_INLINE void add_pair_products(__m512 (&sums)[Rows][Columns], const
 
 /// The sums that begin a tile: zeros, or what stands at c, rows c_stride apart.
 template <int Rows, int Columns>
-TESSERA_PAIRS_INLINE void load_sums(__m512 (&sums)[Rows][Columns], bool from_memory, const float* c,
-                                    std::int64_t c_stride) {
+TESSERA_BF16_DOT_INLINE void load_sums(__m512 (&sums)[Rows][Columns], bool from_memory, const float* c,
+                                       std::int64_t c_stride) {
 #pragma GCC unroll 8
   for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 8
@@ -76,7 +78,7 @@ TESSERA_PAIRS_INLINE void load_sums(__m512 (&sums)[Rows][Columns], bool from_mem
 }
 
 template <int Rows, int Columns>
-TESSERA_PAIRS_INLINE void store_sums(const __m512 (&sums)[Rows][Columns], float* c, std::int64_t c_stride) {
+TESSERA_BF16_DOT_INLINE void store_sums(const __m512 (&sums)[Rows][Columns], float* c, std::int64_t c_stride) {
 #pragma GCC unroll 8
   for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 8

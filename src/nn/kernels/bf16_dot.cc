@@ -1,7 +1,7 @@
-#include "nn/kernels/pair_products.h"
+#include "nn/kernels/bf16_dot.h"
 
 #include "base/cpu_level.h"
-#include "nn/kernels/bfloat16_pairs.h"
+#include "nn/kernels/bf16_dot_tiles.h"
 #include "tessera/base/error.h"
 
 #if defined(__x86_64__)
@@ -20,30 +20,30 @@ using Words = std::int32_t __attribute__((vector_size(64)));
 
 /// `Rows` rows and `Columns` vectors of c.
 template <int Rows, int Columns>
-TESSERA_PAIRS void multiply_tile(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
-                                 std::int64_t c_stride, std::int64_t pairs, bool add) {
+TESSERA_BF16_DOT void multiply_tile(const DotRows& a, const VnniMatrix& b, const SumMatrix& c, std::int64_t pairs,
+                                    bool add) {
   __m512 sums[Rows][Columns];
-  load_sums(sums, add, c, c_stride);
-  add_pair_products(sums, a, b, b_stride, pairs);
-  store_sums(sums, c, c_stride);
+  load_sums(sums, add, c.at, c.stride);
+  add_dot_products(sums, a, b, pairs);
+  store_sums(sums, c.at, c.stride);
 }
 
 /// All rows, for as long as the columns of b stay in the first cache.
 template <int Columns>
-TESSERA_PAIRS void multiply_panel(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
-                                  std::int64_t c_stride, std::int64_t rows, std::int64_t pairs, bool add) {
+TESSERA_BF16_DOT void multiply_panel(const DotRows& a, const VnniMatrix& b, const SumMatrix& c, const DotSize& size,
+                                     bool add) {
   std::int64_t m = 0;
-  const auto from = [&] { return PairRows{a.at + m * a.row, a.row, a.pair}; };
+  const auto from = [&] { return DotRows{a.at + m * a.row, a.row, a.pair}; };
+  const auto to = [&] { return SumMatrix{c.at + m * c.stride, c.stride}; };
   constexpr int kRows = Columns == 4 ? 6 : 8;  // as many sums as registers hold
-  for (; m + kRows <= rows; m += kRows)
-    multiply_tile<kRows, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
-  for (; m + 4 <= rows; m += 4) multiply_tile<4, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
-  for (; m + 2 <= rows; m += 2) multiply_tile<2, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
-  if (m < rows) multiply_tile<1, Columns>(from(), b, b_stride, c + m * c_stride, c_stride, pairs, add);
+  for (; m + kRows <= size.rows; m += kRows) multiply_tile<kRows, Columns>(from(), b, to(), size.pairs, add);
+  for (; m + 4 <= size.rows; m += 4) multiply_tile<4, Columns>(from(), b, to(), size.pairs, add);
+  for (; m + 2 <= size.rows; m += 2) multiply_tile<2, Columns>(from(), b, to(), size.pairs, add);
+  if (m < size.rows) multiply_tile<1, Columns>(from(), b, to(), size.pairs, add);
 }
 
 /// Words 4 q to 4 q + 3 of rows r, r + 4, r + 8 and r + 12.
-TESSERA_PAIRS_INLINE Words quarters(const std::uint16_t* x, std::int64_t stride, int r, int q) {
+TESSERA_BF16_DOT_INLINE Words quarters(const std::uint16_t* x, std::int64_t stride, int r, int q) {
   const auto at = [&](int i) { return reinterpret_cast<const __m128i_u*>(x + (r + 4 * i) * stride + 8 * q); };
   auto rows = _mm512_maskz_broadcast_i32x4(0x000F, _mm_loadu_si128(at(0)));
   rows = _mm512_mask_broadcast_i32x4(rows, 0x00F0, _mm_loadu_si128(at(1)));
@@ -52,8 +52,8 @@ TESSERA_PAIRS_INLINE Words quarters(const std::uint16_t* x, std::int64_t stride,
 }
 
 /// 16 rows of 16 words become 16 columns.
-TESSERA_PAIRS_INLINE void transpose_words(const std::uint16_t* x, std::int64_t stride, std::uint32_t* out,
-                                          std::int64_t out_stride) {
+TESSERA_BF16_DOT_INLINE void transpose_words(const std::uint16_t* x, std::int64_t stride, std::uint32_t* out,
+                                             std::int64_t out_stride) {
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q, out += 4 * out_stride) {
     const Words a = quarters(x, stride, 0, q), b = quarters(x, stride, 1, q), c = quarters(x, stride, 2, q),
@@ -69,12 +69,12 @@ TESSERA_PAIRS_INLINE void transpose_words(const std::uint16_t* x, std::int64_t s
 
 }  // namespace
 
-bool multiplies_bfloat16_pairs() {
+bool has_bf16_dot() {
   return cpu_level() >= CpuLevel::kAvx512Bf16;
 }
 
-TESSERA_PAIRS void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std::int64_t n,
-                              std::uint32_t* out, std::int64_t out_stride) {
+TESSERA_BF16_DOT void pack_vnni(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std::int64_t n,
+                                std::uint32_t* out, std::int64_t out_stride) {
   for (std::int64_t p = 0; p < (k + 1) / 2; ++p, out += out_stride) {
     const auto *even = x + 2 * p * stride, *odd = even + stride;
     const bool alone = 2 * p + 1 == k;
@@ -83,8 +83,8 @@ TESSERA_PAIRS void pack_pairs(const std::uint16_t* x, std::int64_t stride, std::
   }
 }
 
-TESSERA_PAIRS void pack_transposed_pairs(const std::uint16_t* x, std::int64_t stride, std::int64_t n, std::int64_t k,
-                                         std::uint32_t* out, std::int64_t out_stride) {
+TESSERA_BF16_DOT void pack_vnni_transposed(const std::uint16_t* x, std::int64_t stride, std::int64_t n, std::int64_t k,
+                                           std::uint32_t* out, std::int64_t out_stride) {
   for (std::int64_t i = 0; i < n; i += kFloats, x += kFloats * stride, out += kFloats) {
     const std::int64_t rows = std::min(kFloats, n - i), pairs = k / 2;
     std::int64_t p = 0;
@@ -100,13 +100,13 @@ TESSERA_PAIRS void pack_transposed_pairs(const std::uint16_t* x, std::int64_t st
   }
 }
 
-TESSERA_PAIRS void narrow_row(const float* x, std::uint16_t* y, std::int64_t n) {
+TESSERA_BF16_DOT void narrow_row(const float* x, std::uint16_t* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += kFloats)
     _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(y + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
 }
 
-TESSERA_PAIRS void narrow_pairs(const float* even, const float* odd, std::int64_t n, std::uint32_t* out,
-                                std::uint16_t* even_row, std::uint16_t* odd_row) {
+TESSERA_BF16_DOT void narrow_to_vnni(const float* even, const float* odd, std::int64_t n, std::uint32_t* out,
+                                     std::uint16_t* even_row, std::uint16_t* odd_row) {
   for (std::int64_t i = 0; i < n; i += kFloats) {
     const auto low = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(even + i));
     const auto high = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(odd + i));
@@ -117,15 +117,14 @@ TESSERA_PAIRS void narrow_pairs(const float* even, const float* odd, std::int64_
   }
 }
 
-TESSERA_PAIRS void multiply_pairs(const PairRows& a, const std::uint32_t* b, std::int64_t b_stride, float* c,
-                                  std::int64_t c_stride, std::int64_t rows, std::int64_t n, std::int64_t pairs,
-                                  bool add) {
+TESSERA_BF16_DOT void multiply_vnni(const DotRows& a, const VnniMatrix& b, const SumMatrix& c, const DotSize& size,
+                                    bool add) {
   std::int64_t i = 0;
-  for (; i + 4 * kFloats <= n; i += 4 * kFloats)
-    multiply_panel<4>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
-  for (; i + 2 * kFloats <= n; i += 2 * kFloats)
-    multiply_panel<2>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
-  for (; i < n; i += kFloats) multiply_panel<1>(a, b + i, b_stride, c + i, c_stride, rows, pairs, add);
+  const auto from = [&] { return VnniMatrix{b.at + i, b.stride}; };
+  const auto to = [&] { return SumMatrix{c.at + i, c.stride}; };
+  for (; i + 4 * kFloats <= size.columns; i += 4 * kFloats) multiply_panel<4>(a, from(), to(), size, add);
+  for (; i + 2 * kFloats <= size.columns; i += 2 * kFloats) multiply_panel<2>(a, from(), to(), size, add);
+  for (; i < size.columns; i += kFloats) multiply_panel<1>(a, from(), to(), size, add);
 }
 
 }  // namespace tessera::nn::kernels
@@ -134,25 +133,24 @@ TESSERA_PAIRS void multiply_pairs(const PairRows& a, const std::uint32_t* b, std
 
 namespace tessera::nn::kernels {
 
-bool multiplies_bfloat16_pairs() {
+bool has_bf16_dot() {
   return false;
 }
-void pack_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*, std::int64_t) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+void pack_vnni(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*, std::int64_t) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
-void pack_transposed_pairs(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*,
-                           std::int64_t) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+void pack_vnni_transposed(const std::uint16_t*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*,
+                          std::int64_t) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
 void narrow_row(const float*, std::uint16_t*, std::int64_t) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
-void narrow_pairs(const float*, const float*, std::int64_t, std::uint32_t*, std::uint16_t*, std::uint16_t*) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+void narrow_to_vnni(const float*, const float*, std::int64_t, std::uint32_t*, std::uint16_t*, std::uint16_t*) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
-void multiply_pairs(const PairRows&, const std::uint32_t*, std::int64_t, float*, std::int64_t, std::int64_t,
-                    std::int64_t, std::int64_t, bool) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+void multiply_vnni(const DotRows&, const VnniMatrix&, const SumMatrix&, const DotSize&, bool) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
 
 }  // namespace tessera::nn::kernels

@@ -1,8 +1,8 @@
-#include "nn/kernels/panel_product.h"
+#include "nn/kernels/bf16_gemm.h"
 
 #include "base/cpu_level.h"
-#include "nn/kernels/bfloat16_pairs.h"
-#include "nn/kernels/pair_products.h"
+#include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_dot_tiles.h"
 #include "tessera/base/error.h"
 
 #if defined(__x86_64__)
@@ -66,10 +66,10 @@ struct Tile {
   std::int64_t pairs, rank_pairs;
   bool first, last;  // of the parts of the inner dimension
   __mmask16 tail;    // of the last vector of columns
-  PanelOutput out;
+  Bf16GemmOutput out;
 };
 
-TESSERA_PAIRS_INLINE void put(const PanelOutput& out, std::int64_t at, __mmask16 mask, __m512 sum) {
+TESSERA_BF16_DOT_INLINE void put(const Bf16GemmOutput& out, std::int64_t at, __mmask16 mask, __m512 sum) {
   sum = _mm512_mul_ps(sum, _mm512_set1_ps(out.alpha));
   auto* y = out.at + at;
   if (out.add) sum = _mm512_add_ps(sum, _mm512_castsi512_ps(high_halves(mask, y)));
@@ -78,18 +78,18 @@ TESSERA_PAIRS_INLINE void put(const PanelOutput& out, std::int64_t at, __mmask16
 
 /// earlier: sums of earlier parts, rows kPanel apart. row: of the output.
 template <int Rows, int Columns>
-TESSERA_PAIRS_INLINE void tile(const Tile& t, const PairRows& a, const PairRows& u, float* earlier, std::int64_t row) {
+TESSERA_BF16_DOT_INLINE void tile(const Tile& t, const DotRows& a, const DotRows& u, float* earlier, std::int64_t row) {
   __m512 sums[Rows][Columns];
   load_sums(sums, !t.first, earlier, kPanel);
   for (std::int64_t p = 0; p < t.pairs; p += kLinePairs) {
-    const PairRows now{a.at + p * a.pair, a.row, a.pair};
+    const DotRows now{a.at + p * a.pair, a.row, a.pair};
 #pragma GCC unroll 6
     for (int m = 0; m < Rows; ++m)
       _mm_prefetch(reinterpret_cast<const char*>(now.at + (Rows + m) * a.row), _MM_HINT_T0);
-    add_pair_products(sums, now, t.b + p * kPanel, kPanel, std::min(kLinePairs, t.pairs - p));
+    add_dot_products(sums, now, {t.b + p * kPanel, kPanel}, std::min(kLinePairs, t.pairs - p));
   }
   if (!t.last) return store_sums(sums, earlier, kPanel);
-  add_pair_products(sums, u, t.v, kPanel, t.rank_pairs);
+  add_dot_products(sums, u, {t.v, kPanel}, t.rank_pairs);
 #pragma GCC unroll 6
   for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 4
@@ -102,23 +102,24 @@ struct Left {
   const std::uint16_t* at;
   std::int64_t row, pairs;
   bool packed;
-  PairRows from(std::int64_t block) const {
+  DotRows from(std::int64_t block) const {
     if (!packed) return {at + block * row, row, 2};
     return {at + (block / kLeftPanel * pairs * kLeftPanel + block % kLeftPanel) * 2, 2, 2 * kLeftPanel};
   }
 };
 
 template <int Rows, int Columns>
-TESSERA_PAIRS void last_tile(std::int64_t rows, const Tile& t, const PairRows& a, const PairRows& u, float* earlier,
-                             std::int64_t row) {
+TESSERA_BF16_DOT void last_tile(std::int64_t rows, const Tile& t, const DotRows& a, const DotRows& u, float* earlier,
+                                std::int64_t row) {
   if (rows == Rows) return tile<Rows, Columns>(t, a, u, earlier, row);
   if constexpr (Rows > 1) last_tile<Rows - 1, Columns>(rows, t, a, u, earlier, row);
 }
 
-/// All rows of a block against one panel.
+/// All rows of a block against one panel; block: of the output.
 template <int Columns>
-TESSERA_PAIRS void column_of_tiles(const Tile& t, const Left& a, const Left& u, float* earlier, std::int64_t first_row,
-                                   std::int64_t rows, Ahead ahead) {
+TESSERA_BF16_DOT void column_of_tiles(const Tile& t, const Left& a, const Left& u, float* earlier, const Range& block,
+                                      Ahead ahead) {
+  const std::int64_t rows = block.size(), first_row = block.begin;
   const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   const std::int64_t lines = (ahead.rows * ahead.lines + tiles - 1) / tiles;
   std::int64_t m = 0;
@@ -130,25 +131,25 @@ TESSERA_PAIRS void column_of_tiles(const Tile& t, const Left& a, const Left& u, 
     last_tile<kTileRows - 1, Columns>(rows - m, t, a.from(m), u.from(m), earlier + m * kPanel, first_row + m);
 }
 
-/// Some of b [inner, columns] as pairs: [pairs, kPanel].
+/// Some of b [inner, columns] in the VNNI layout: [pairs, kPanel].
 void pack(const Bfloat16Matrix& b, const Range& inner, const Range& columns, std::uint32_t* out) {
   const auto* x = b.at + inner.begin * b.row + columns.begin * b.column;
   if (b.column == 1)
-    pack_pairs(x, b.row, inner.size(), columns.size(), out, kPanel);
+    pack_vnni(x, b.row, inner.size(), columns.size(), out, kPanel);
   else
-    pack_transposed_pairs(x, b.column, columns.size(), inner.size(), out, kPanel);
+    pack_vnni_transposed(x, b.column, columns.size(), inner.size(), out, kPanel);
 }
 
-PanelPart part_of(const PanelProduct& p, const Range& inner, const Range& columns) {
+PanelPart part_of(const Bf16Gemm& p, const Range& inner, const Range& columns) {
   return {inner.begin, inner.size(), p.first_column + columns.begin, columns.size()};
 }
 
-void pack_second(const PanelProduct& p, const Range& inner, const Range& columns, std::uint32_t* out) {
+void pack_second(const Bf16Gemm& p, const Range& inner, const Range& columns, std::uint32_t* out) {
   if (p.factor == nullptr) return pack(p.b, inner, columns, out);
   p.factor->pack(part_of(p, inner, columns), out);
 }
 
-Ahead ahead_of(const PanelProduct& p, const Range& inner, const Range& columns) {
+Ahead ahead_of(const Bf16Gemm& p, const Range& inner, const Range& columns) {
   const auto lines = [](std::int64_t bytes) { return (bytes + 63) / 64; };
   if (p.factor != nullptr) {
     const auto memory = p.factor->memory(part_of(p, inner, columns));
@@ -166,7 +167,7 @@ bool packs_left(const Bfloat16Matrix& a) {
 
 struct Scratch {
   std::int64_t panel, ranks, left, sums;  // 32-bit words
-  explicit Scratch(const PanelProduct& p) {
+  explicit Scratch(const Bf16Gemm& p) {
     const Depth depth(p.inner);
     const auto rows = std::min(p.rows, kBlockRows);
     panel = depth.part * kPanel;
@@ -179,7 +180,7 @@ struct Scratch {
 /// Goes through a product: some columns, some of their rows, a part of the inner dimension, a panel.
 class Multiplier {
  public:
-  Multiplier(const PanelProduct& product, const PanelOutput& out, void* scratch)
+  Multiplier(const Bf16Gemm& product, const Bf16GemmOutput& out, void* scratch)
       : p_(product), out_(out), depth_(product.inner), words_(product), panel_(static_cast<std::uint32_t*>(scratch)) {}
 
   void multiply() {
@@ -200,13 +201,13 @@ class Multiplier {
       const auto ahead = after(panel, columns, inner);
       switch ((panel.size() + kFloats - 1) / kFloats) {
         case 1:
-          return column_of_tiles<1>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+          return column_of_tiles<1>(t, a, u, earlier, rows, ahead);
         case 2:
-          return column_of_tiles<2>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+          return column_of_tiles<2>(t, a, u, earlier, rows, ahead);
         case 3:
-          return column_of_tiles<3>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+          return column_of_tiles<3>(t, a, u, earlier, rows, ahead);
         default:
-          return column_of_tiles<4>(t, a, u, earlier, rows.begin, rows.size(), ahead);
+          return column_of_tiles<4>(t, a, u, earlier, rows, ahead);
       }
     });
   }
@@ -219,7 +220,7 @@ class Multiplier {
     const std::int64_t pairs = (inner.size() + 1) / 2;
     if (!packs_left(p_.a)) return {from, p_.a.row, pairs, false};
     for_ranges({0, rows.size()}, kLeftPanel, [&](const Range& few) {
-      pack_pairs(from + few.begin, p_.a.column, inner.size(), few.size(), left_at() + few.begin * pairs, kLeftPanel);
+      pack_vnni(from + few.begin, p_.a.column, inner.size(), few.size(), left_at() + few.begin * pairs, kLeftPanel);
     });
     return {reinterpret_cast<const std::uint16_t*>(left_at()), 0, pairs, true};
   }
@@ -248,8 +249,8 @@ class Multiplier {
                     {columns.begin, std::min(columns.end, columns.begin + kPanel)});
   }
 
-  const PanelProduct& p_;
-  const PanelOutput& out_;
+  const Bf16Gemm& p_;
+  const Bf16GemmOutput& out_;
   const Depth depth_;
   const Scratch words_;
   std::uint32_t* panel_;
@@ -257,16 +258,16 @@ class Multiplier {
 
 }  // namespace
 
-bool multiplies_in_panels() {
+bool has_bf16_gemm() {
   return cpu_level() == CpuLevel::kAvx512Bf16;
 }
 
-std::size_t panel_scratch_bytes(const PanelProduct& product) {
+std::size_t bf16_gemm_scratch_bytes(const Bf16Gemm& product) {
   const Scratch words(product);
   return static_cast<std::size_t>(words.panel + words.ranks + words.left + words.sums) * sizeof(std::uint32_t);
 }
 
-void panel_product(const PanelProduct& product, const PanelOutput& out, void* scratch) {
+void bf16_gemm(const Bf16Gemm& product, const Bf16GemmOutput& out, void* scratch) {
   Multiplier(product, out, scratch).multiply();
 }
 
@@ -276,14 +277,14 @@ void panel_product(const PanelProduct& product, const PanelOutput& out, void* sc
 
 namespace tessera::nn::kernels {
 
-bool multiplies_in_panels() {
+bool has_bf16_gemm() {
   return false;
 }
-std::size_t panel_scratch_bytes(const PanelProduct&) {
+std::size_t bf16_gemm_scratch_bytes(const Bf16Gemm&) {
   return 0;
 }
-void panel_product(const PanelProduct&, const PanelOutput&, void*) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+void bf16_gemm(const Bf16Gemm&, const Bf16GemmOutput&, void*) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
 
 }  // namespace tessera::nn::kernels
