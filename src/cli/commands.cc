@@ -58,6 +58,7 @@ const std::vector<Command>& commands() {
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
       {"merge", "fold an adapter into the weights of its model", nullptr},
+      {"combine", "make one LoRA adapter of several", nullptr},
       {"quantize", "pack the linear layers of a model in 4 bits, as bitsandbytes does", nullptr},
       {"inspect", "say what a checkpoint, model or weight file holds, and whether it is whole", nullptr},
       {"export", "turn a checkpoint into a Hugging Face folder", nullptr},

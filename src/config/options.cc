@@ -73,6 +73,12 @@ Option& Option::reads(std::string word, std::string as_value) {
   return *this;
 }
 
+Option& Option::repeats() {
+  TESSERA_CHECK(binding_.is_list, names_[0] + " is no list");
+  repeats_ = true;
+  return *this;
+}
+
 Option& Option::placeholder(std::string text) {
   binding_.placeholder = std::move(text);
   return *this;
@@ -228,7 +234,7 @@ void OptionTable::scan_flag(Scan& scan) {
         const std::string value = word.substr(equals + 1);
         words = option->binding_.is_list ? split_words(value) : std::vector<std::string>{value};
       }
-      scan.assignments.push_back({option, std::move(words), flag});
+      remember(scan, *option, std::move(words), flag);
     });
     return;
   }
@@ -238,6 +244,16 @@ void OptionTable::scan_flag(Scan& scan) {
   } else {
     scan_unknown(scan, flag);
     if (equals == std::string::npos) skip_values(scan);
+  }
+}
+
+void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> words, const std::string& flag) {
+  const auto before = std::find_if(scan.assignments.begin(), scan.assignments.end(),
+                                   [&](const Assignment& a) { return a.option == &option && option.repeats_; });
+  if (before == scan.assignments.end()) {
+    scan.assignments.push_back({&option, std::move(words), flag});
+  } else {
+    before->words.insert(before->words.end(), words.begin(), words.end());
   }
 }
 

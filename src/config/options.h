@@ -9,8 +9,8 @@
 //
 // Semantics follow HfArgumentParser: dashes and underscores are interchangeable; `--flag value` and `--flag=value`; a
 // bare boolean flag is true and `--no_flag` false; a list takes commas, spaces or several words; of duplicates the last
-// wins; one positional argument ending in .json, .yaml or .yml is a file of flags (flags on the command line win over
-// it). What is wrong with a command line is said at once (config/problems.h).
+// wins, unless they add up; one positional argument ending in .json, .yaml or .yml is a file of flags (flags on the
+// command line win over it). What is wrong with a command line is said at once (config/problems.h).
 #include <deque>
 #include <string>
 #include <vector>
@@ -58,6 +58,8 @@ class Option {
   Option& required();
   /// A word (in any case) that stands for a value: "none" for "0".
   Option& reads(std::string word, std::string as_value);
+  /// Of a list: given several times, the words add up.
+  Option& repeats();
   /// What the help text shows for the value, "FILE" for example.
   Option& placeholder(std::string text);
 
@@ -84,6 +86,7 @@ class Option {
   bool required_ = false;
   bool positional_ = false;
   bool takes_rest_ = false;
+  bool repeats_ = false;
   bool given_ = false;
   Effect effect_ = Effect::kWorks;
   std::string harmless_;                  // value of a refused flag
@@ -154,6 +157,7 @@ class OptionTable {
   Option* find(const std::string& name);
   bool has_positionals() const;
   void scan_flag(Scan& scan);
+  static void remember(Scan& scan, Option& option, std::vector<std::string> words, const std::string& flag);
   void scan_unknown(Scan& scan, const std::string& flag);
   void skip_values(Scan& scan) const;
   void scan_positional(Scan& scan);

@@ -73,14 +73,14 @@ std::string plain_parameter(std::string name) {
   return name;
 }
 
-std::string find_file(const std::string& folder) {
+}  // namespace
+
+std::string adapter_weights_in(const std::string& folder) {
   for (const char* name : {"/adapter_model.safetensors", "/adapter_model.bin"}) {
     if (is_there(folder + name)) return folder + name;
   }
   throw DataError(folder + " holds neither adapter_model.safetensors nor adapter_model.bin", folder);
 }
-
-}  // namespace
 
 std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const PeftMethod& method) {
   std::set<std::string> adapted;
@@ -112,7 +112,7 @@ std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& 
   const auto parameters = model.named_parameters();
   const models::NamesInFiles names(model);
   std::int64_t rows = vocab_size;
-  const auto source = io::open_weights(find_file(folder));
+  const auto source = io::open_weights(adapter_weights_in(folder));
   for (const auto& info : source->tensors()) {
     const auto* table = parameters.find(names.parameter_of(plain_parameter(info.name)));
     if (table && table->dim() == 2 && info.shape.size() == 2 && table->size(0) == vocab_size &&
@@ -123,7 +123,7 @@ std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& 
 }
 
 AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const PeftMethod& method) {
-  const std::string file = find_file(folder);
+  const std::string file = adapter_weights_in(folder);
   source_ = io::open_weights(file);
   std::set<std::string> used;
   const models::NamesInFiles known(model);

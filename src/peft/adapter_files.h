@@ -22,6 +22,9 @@ struct AdapterEntry {
 /// weights. A parameter may stand there twice, under different names.
 std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const PeftMethod& method);
 
+/// The folder's adapter_model.safetensors, or else .bin. DataError: neither is there.
+std::string adapter_weights_in(const std::string& folder);
+
 /// An adapter folder beside the model that apply_adapter() prepared from its configuration.
 class AdapterFile {
  public:

@@ -29,7 +29,6 @@ using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicat
 void refuse_unverified(const std::string& folder, const json& expect) {
   const auto has = [&](const char* key) { return expect.contains(key); };
   std::string what;
-  if (has("combined") && has("adapters")) what = "adapters that were combined";
   if (has("policy") || (has("cases") && has("model"))) what = "losses of preference training";
   if (has("start") && has("log_history")) what = "runs of preference training";
   if (has("status") && has("per_device_train_batch_size")) what = "prepared rows of preference training";
@@ -48,6 +47,7 @@ Verifier verifier_for(const std::string& folder) {
   if (!is_there(expect)) return verify_outputs;
   const auto text = json::parse(read_file(expect.string()));
   refuse_unverified(folder, text);
+  if (text.contains("combined") && text.contains("adapters")) return verify_combined;
   if (text.contains("log_history")) return verify_trainer;
   if ((text.contains("base") || text.contains("parameter_dtypes")) && text.contains("settings")) return verify_run;
   if (text.contains("runs") && text.contains("wrapping")) return verify_fsdp;

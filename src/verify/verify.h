@@ -2,7 +2,7 @@
 // `tessera verify DIR`: compares this implementation with reference tensors that lie beside a model (family A of the
 // goldens: io*.safetensors), with reference generations (expect.json with "runs"), or replays a training run (family B:
 // expect.json with "base" and "settings"; of transformers' Trainer: with "log_history"; of torch FSDP: with
-// "wrapping"), or reads checkpoints of Accelerate (expect_model.safetensors).
+// "wrapping"), or combines adapters ("combined"), or reads checkpoints of Accelerate (expect_model.safetensors).
 #include <iosfwd>
 #include <memory>
 #include <string>
@@ -38,6 +38,7 @@ bool verify_fsdp(const VerifyOptions& options, std::shared_ptr<comm::Communicato
 bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_checkpoint(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_combined(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 
 /// The model of the folder: in units with --sharded (gradients are summed over ranks, not averaged), else plain

@@ -1,6 +1,7 @@
 #include "worker/tasks.h"
 
 #include "tasks/classify.h"
+#include "tasks/combine.h"
 #include "tasks/export.h"
 #include "tasks/generate.h"
 #include "tasks/init_model.h"
@@ -16,10 +17,10 @@ namespace tessera::worker {
 
 const std::vector<Task>& tasks() {
   static const std::vector<Task> table = {
-      {"sft", tasks::sft},           {"seq2seq", tasks::seq2seq},          {"summarize", tasks::summarize},
-      {"classify", tasks::classify}, {"generate", tasks::generate},        {"verify", verify::verify},
-      {"merge", tasks::merge},       {"quantize", tasks::quantize},        {"init-model", tasks::init_model},
-      {"inspect", tasks::inspect},   {"export", tasks::export_checkpoint},
+      {"sft", tasks::sft},           {"seq2seq", tasks::seq2seq},   {"summarize", tasks::summarize},
+      {"classify", tasks::classify}, {"generate", tasks::generate}, {"verify", verify::verify},
+      {"merge", tasks::merge},       {"quantize", tasks::quantize}, {"init-model", tasks::init_model},
+      {"combine", tasks::combine},   {"inspect", tasks::inspect},   {"export", tasks::export_checkpoint},
   };
   return table;
 }

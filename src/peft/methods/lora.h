@@ -22,6 +22,9 @@ class Lora final : public LayerMethod {
   /// take the first product off the base.
   std::string init_lora_weights = "true";
 
+  std::int64_t rank_of(const std::string& module) const;
+  double scaling_of(const std::string& module) const;  // alpha/r, or alpha/sqrt(r)
+
   std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<Lora>(*this); }
   std::string type() const override { return "LORA"; }
   void bind(ConfigKeys& keys) override;
@@ -48,8 +51,6 @@ class Lora final : public LayerMethod {
   std::map<std::string, std::vector<std::int64_t>> chosen_tokens(const nn::HookedModule& model,
                                                                  const models::ModelConfig& family) const;
   std::map<std::string, std::vector<std::int64_t>> tokens_;  // filled by attach()
-  std::int64_t rank_of(const std::string& module) const;
-  double scaling_of(const std::string& module) const;  // alpha/r, or alpha/sqrt(r)
   at::Tensor summed(const Slot& slot, const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) const;
 };
 

@@ -118,6 +118,14 @@ TEST(Options, OfDuplicatesTheLastWins) {
   EXPECT_EQ(s.rate, 2);
 }
 
+TEST(Options, OfDuplicatesOfAListThatRepeatsAllCount) {
+  std::vector<std::string> adapters;
+  OptionTable table("test", "");
+  table.add(&adapters, {"--adapter"}, "").repeats();
+  ASSERT_EQ(table.parse({"--adapter", "a", "b", "--adapter=c"}), ParseResult::kRun);
+  EXPECT_EQ(adapters, (std::vector<std::string>{"a", "b", "c"}));
+}
+
 TEST(Options, ListsTakeCommasSpacesAndSeveralWords) {
   Sample s;
   s.parse({"--splits", "a,b", "c d", "--bf16"});

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "support/program.h"
+#include "tasks/combine.h"
 #include "tasks/export.h"
 #include "tasks/init_model.h"
 #include "tasks/inspect.h"
@@ -119,6 +120,30 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--llm_int8_threshold", {"5"}, {in("other"), in("out"), "--type", "int8"}},
                 {"--skip_modules", {"q_proj"}, Words{in("other"), in("out")} + kPacked}},
                in("out"));
+}
+
+TEST_F(CommandFlags, OfCombine) {
+  const std::string adapters = kData + "/goldens/J_peft/combine/adapters/";
+  const Words combine = {"--adapter",    adapters + "first", adapters + "second", "--weights", "0.5,0.4",
+                         "--output_dir", in("out")};
+  const Words ties = combine + Words{"--combination_type", "ties", "--density", "0.5"},
+              dare = combine + Words{"--combination_type", "dare_linear", "--density", "0.5"};
+  std::filesystem::create_directories(in("full"));
+  std::filesystem::copy(adapters + "first", in("full"));
+  expect_cases(
+      tasks::combine,
+      {{"--adapter", {adapters + "nowhere"}, combine},
+       {"--weights", {"1"}, combine},
+       {"--combination_type", {"cat"}, combine},
+       {"--svd_rank", {"3"}, combine},
+       {"--svd_clamp", {"0.9"}, combine},
+       {"--density", {"0.3"}, ties},
+       {"--majority_sign_method", {"frequency"}, ties},
+       {"--seed", {"3"}, dare},
+       {"--base_model_name_or_path", {"other"}, combine},
+       {"--output_dir", {in("elsewhere")}, combine},
+       {"--overwrite_output_dir", {}, {"--adapter", adapters + "first", "--weights", "1", "--output_dir", in("full")}}},
+      in("out"));
 }
 
 TEST_F(CommandFlags, OfQuantize) {

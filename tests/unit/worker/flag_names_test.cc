@@ -133,6 +133,7 @@ TEST_F(FlagNames, OfWhatSeveralCommandsSayAreThoseOfEach) {
       {"tasks/generate", {"generate"}},
       {"verify/verify", {"verify"}},
       {"tasks/merge", {"merge"}},
+      {"tasks/combine", {"combine"}},
       {"tasks/init_model", {"init-model"}},
       {"tasks/lora_flags", {"sft", "seq2seq", "summarize", "classify"}},
       {"tasks/quant_flags", {"sft", "seq2seq", "summarize", "classify"}},

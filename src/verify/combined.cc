@@ -1,0 +1,181 @@
+// Adapters that PEFT combined (expect.json with "combined" and "adapters"): the new adapters' values, and logits with
+// each of them, with each of the first ones, and without any.
+#include <ATen/ops/mm.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <set>
+
+#include "base/file.h"
+#include "io/tensor_source.h"
+#include "peft/adapter_config.h"
+#include "peft/combine/combine_lora.h"
+#include "peft/methods/lora.h"
+#include "tessera/base/error.h"
+#include "verify/verify.h"
+
+namespace tessera::verify {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr double kCombinedTolerance = 1e-4;
+
+/// A folder of this process that goes when it goes.
+class ScratchFolder {
+ public:
+  ScratchFolder() : path_((fs::temp_directory_path() / "tessera_combined_XXXXXX").string()) {
+    if (!::mkdtemp(path_.data())) throw CheckpointError("cannot make the folder '" + path_ + "'", path_);
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+peft::CombineOptions combine_options(const json& arguments, const fs::path& adapters) {
+  peft::CombineOptions o;
+  const auto weights = arguments.at("weights").get<std::vector<double>>();
+  for (const auto& name : arguments.at("adapters")) {
+    const auto text = name.get<std::string>();
+    o.adapters.push_back({text, (adapters / text).string(), weights.at(o.adapters.size())});
+  }
+  for (const auto& [key, value] : arguments.items()) {
+    if (key == "combination_type") {
+      o.combination_type = value;
+    } else if (key == "svd_rank" && !value.is_null()) {
+      o.svd_rank = value.get<std::int64_t>();
+    } else if (key == "svd_clamp" && !value.is_null()) {
+      o.svd_clamp = value.get<double>();
+    } else if (key == "density" && !value.is_null()) {
+      o.density = value.get<double>();
+    } else if (key == "majority_sign_method") {
+      o.majority_sign = value == "frequency" ? peft::MajoritySign::kFrequency : peft::MajoritySign::kTotal;
+    }
+  }
+  return o;
+}
+
+class CombinedFolder {
+ public:
+  CombinedFolder(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group)
+      : options_(options),
+        group_(std::move(group)),
+        folder_(options.folder),
+        expect_(json::parse(read_file((folder_ / "expect.json").string()))),
+        results_(io::open_safetensors((folder_ / "results.safetensors").string())) {
+    const fs::path family = folder_.lexically_normal() / "..";
+    const std::string name = expect_.at("base");
+    base_ = fs::is_directory(family / name) ? family / name : family / ".." / "B_train" / name;
+    if (!fs::is_directory(base_))
+      throw DataError("the base model '" + base_.string() + "' that expect.json names (\"base\") is missing",
+                      options.folder);
+  }
+
+  Comparison compare() {
+    compare_logits("base", "");
+    for (const auto& item : expect_.at("adapters").items())
+      compare_logits(item.key(), (folder_ / "adapters" / item.key()).string());
+    const ScratchFolder scratch;
+    for (const auto& [name, wanted] : expect_.at("combined").items()) {
+      const auto output = scratch / name;
+      ensure_writable_folder(output);
+      peft::combine_lora(combine_options(wanted.at("arguments"), folder_ / "adapters"), output);
+      compare_config(name, wanted, output);
+      compare_values(name, output);
+      compare_logits(name, output);
+    }
+    return std::move(table_);
+  }
+
+ private:
+  void compare_config(const std::string& name, const json& wanted, const std::string& output) {
+    const auto method = peft::read_adapter_config(output);
+    const auto& lora = dynamic_cast<const peft::Lora&>(*method);
+    table_.add("r " + name, static_cast<double>(lora.r), wanted.at("r").get<double>(), 0);
+    table_.add("lora_alpha " + name, lora.lora_alpha, wanted.at("lora_alpha").get<double>(), 0);
+    if (!wanted.at("target_modules").is_array()) return;
+    const auto targets = wanted.at("target_modules").get<std::set<std::string>>();
+    if (std::set<std::string>(lora.target_modules.begin(), lora.target_modules.end()) != targets)
+      table_.fail("target_modules " + name, "are others than the reference's");
+  }
+
+  /// A and B, or their product where the reference holds that: the signs of singular vectors are free.
+  void compare_values(const std::string& name, const std::string& output) {
+    const auto ours = io::open_safetensors(output + "/adapter_model.safetensors");
+    const auto scaling = dynamic_cast<const peft::Lora&>(*peft::read_adapter_config(output));
+    const std::string prefix = name + ".", delta = prefix + "delta.", root = "base_model.model.";
+    for (const auto& info : results_->tensors()) {
+      if (!info.name.starts_with(prefix)) continue;
+      const auto expected = io::read_tensor(*results_, info.name);
+      if (info.name.starts_with(delta)) {
+        const auto module = info.name.substr(delta.size());
+        const auto a = io::read_tensor(*ours, module + ".lora_A.weight"),
+                   b = io::read_tensor(*ours, module + ".lora_B.weight");
+        table_.add("delta " + info.name, at::mm(b, a) * scaling.scaling_of(module.substr(root.size())), expected,
+                   kCombinedTolerance);
+      } else if (ours->find(info.name.substr(prefix.size()))) {
+        table_.add("values " + info.name, io::read_tensor(*ours, info.name.substr(prefix.size())), expected,
+                   kCombinedTolerance);
+      } else {
+        table_.fail("values " + info.name, "are missing");
+      }
+    }
+  }
+
+  void compare_logits(const std::string& name, const std::string& adapter) {
+    if (!results_->find("logits." + name)) return;
+    const auto expected = io::read_tensor(*results_, "logits." + name);
+    const auto a = tasks::assemble({.model_folder = base_.string(),
+                                    .adapter_folder = adapter,
+                                    .attn_implementation = kReferenceAttention,
+                                    .fsdp = options_.fsdp},
+                                   group_);
+    a.model->eval();
+    const c10::AutoGradMode no_grad(false);
+    const auto batches = io::open_safetensors((base_ / "batches.safetensors").string());
+    const RowShare rows = row_share(expected.size(0), *group_);
+    const auto read = [&](const std::string& key) {
+      return io::read_tensor(*batches, "step0." + key).slice(0, rows.begin, rows.end);
+    };
+    models::ModelInput in;
+    in.input_ids = read("input_ids");
+    in.attention_mask = read("attention_mask");
+    const auto logits = (*a.model)(in).logits.cpu();
+    const auto visible = in.attention_mask.unsqueeze(-1);
+    table_.add("logits " + name, logits * visible, expected.slice(0, rows.begin, rows.end) * visible,
+               kCombinedTolerance);
+  }
+
+  const VerifyOptions& options_;
+  std::shared_ptr<comm::Communicator> group_;
+  fs::path folder_, base_;
+  json expect_;
+  std::shared_ptr<io::TensorSource> results_;
+  Comparison table_;
+};
+
+}  // namespace
+
+bool verify_combined(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
+  auto table = CombinedFolder(options, group).compare();
+  table.merge(*group);
+  out << fmt::format("{} (combined adapters, {} rank{})\n",
+                     fs::path(options.folder).lexically_normal().filename().string(), group->size(),
+                     group->size() == 1 ? "" : "s");
+  table.print(out);
+  return table.passed();
+}
+
+}  // namespace tessera::verify
