@@ -2,46 +2,21 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 
-#include "base/env.h"
 #include "data/fingerprint.h"
 #include "data/ordered_workers.h"
 #include "data/pack.h"
+#include "data/cache_key.h"
 #include "data/row_cache.h"
 #include "data/sft_dataset.h"
 #include "data/sft_tokenize.h"
 #include "data/split_files.h"
 #include "tessera/base/error.h"
-#include "text/special_names.h"
 
 namespace tessera::data {
 namespace {
 
 constexpr std::int64_t kFormatVersion = 1;  // raise when the same inputs give other rows
-constexpr int kMostThreads = 16;
-
-std::string default_cache_folder() {
-  if (const auto cache = environment("XDG_CACHE_HOME")) return *cache + "/tessera/datasets";
-  if (const auto home = environment("HOME")) return *home + "/.cache/tessera/datasets";
-  return (std::filesystem::temp_directory_path() / "tessera-datasets").string();
-}
-
-void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
-  key.add(tokenizer.vocab_size());
-  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) key.add(tokenizer.id_to_token(id));
-  const auto& special = tokenizer.special_tokens();
-  for (const auto& [name, token] : text::kSpecialNames) key.add(special.*token);
-  key.add(tokenizer.chat_template());
-  // Normalizers and merges show in what becomes of text.
-  for (const char* probe :
-       {" Hello,  World! 12345\n\tcaf\xc3\xa9 e\xcc\x81 \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80's",
-        "x=f(a[0])  // don't STOP\r\n", "\xef\xac\x81 \xc2\xa0 \xe2\x80\xa8 1/2 \xc2\xbd"})
-    for (const bool add_special_tokens : {false, true}) {
-      for (const auto id : tokenizer.encode(probe, add_special_tokens).ids) key.add(std::int64_t{id});
-      key.add("|");
-    }
-}
 
 class SplitBuilder {
  public:
@@ -87,8 +62,7 @@ class SplitBuilder {
       key.add(value);
     if (most_rows_ > 0) key.add(fmt::format("most {}", most_rows_));
     add_tokenizer(key, *tokenizer_);
-    const std::string folder = options_.cache_folder.empty() ? default_cache_folder() : options_.cache_folder;
-    return (std::filesystem::path(folder) / fmt::format("sft-{}-{}.rows", split.name, key.hex())).string();
+    return cache_file(options_.cache_folder, fmt::format("sft-{}-{}.rows", split.name, key.hex()));
   }
 
   std::vector<std::string> write_rows(const SplitFiles& split, RowCacheWriter& writer) {
@@ -140,7 +114,7 @@ class SplitBuilder {
         ++written;
       }
     };
-    run_ordered<Piece, Result>(threads(), read, work, take);
+    run_ordered<Piece, Result>(tokenizing_threads(options_.dataset_num_proc), read, work, take);
     auto notes = notes_about(split, total, written);
     if (!role.empty())
       notes.push_back(
@@ -151,11 +125,6 @@ class SplitBuilder {
   }
 
   bool enough(std::int64_t written) const { return most_rows_ > 0 && written >= most_rows_; }
-
-  int threads() const {
-    if (options_.dataset_num_proc > 0) return options_.dataset_num_proc;
-    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
-  }
 
   Result tokenize(const Piece& piece, const SftTokenizer& row_tokenizer, RowKind kind) const {
     Result out;

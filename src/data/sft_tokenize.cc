@@ -5,12 +5,8 @@
 
 #include <algorithm>
 
-#include "chat/chat_template.h"
-#include "chat/jinja/json.h"
-#include "chat/jinja/template_error.h"
 #include "data/chat_rows.h"
 #include "tessera/base/error.h"
-#include "text/special_names.h"
 
 namespace tessera::data {
 namespace {
@@ -19,13 +15,6 @@ using chat::Value;
 
 [[noreturn]] void fail(const SourceRow& row, const std::string& what) {
   throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
-}
-
-std::map<std::string, Value> variables_of(const text::SpecialTokens& tokens) {
-  std::map<std::string, Value> out;
-  for (const auto& [name, token] : text::kSpecialNames)
-    if (!(tokens.*token).empty()) out[name] = Value(tokens.*token);
-  return out;
 }
 
 const std::string& text_at(const chat::Dict& object, std::string_view key, const SourceRow& row) {
@@ -76,7 +65,8 @@ SftTokenizer::SftTokenizer(const SftDataOptions& options, std::shared_ptr<const 
     : options_(options),
       tokenizer_(std::move(tokenizer)),
       kind_(kind),
-      roles_(options.standardize_roles ? RoleNames::kStandard : RoleNames::kAsTheyAre) {
+      roles_(options.standardize_roles ? RoleNames::kStandard : RoleNames::kAsTheyAre),
+      renderer_(options.chat_template, options.template_place, *tokenizer_) {
   if (options.assistant_only_loss && kind != RowKind::kMessages && kind != RowKind::kPromptCompletion)
     throw ConfigError(
         fmt::format("--assistant_only_loss needs conversations (messages), the rows have {}", name_of(kind)),
@@ -86,15 +76,6 @@ SftTokenizer::SftTokenizer(const SftDataOptions& options, std::shared_ptr<const 
         fmt::format("--completion_only_loss needs rows with prompt and completion, the rows have {}", name_of(kind)),
         "completion_only_loss");
   eos_ = tokenizer_->special_tokens().eos;
-  special_tokens_ = variables_of(tokenizer_->special_tokens());
-  const std::string source = options.chat_template.empty() ? tokenizer_->chat_template() : options.chat_template;
-  if (source.empty()) return;
-  try {
-    template_ = std::make_unique<const chat::Template>(source);
-  } catch (const chat::TemplateError& e) {
-    throw DataError(fmt::format("the chat template{} cannot be used: {}", in_place(), e.what()),
-                    options.template_place);
-  }
 }
 
 SftRow SftTokenizer::tokenize(const SourceRow& row) const {
@@ -143,34 +124,9 @@ SftTokenizer::Tokens SftTokenizer::encode(const std::string& text) const {
   return {tokenizer_->encode(text, options_.add_special_tokens).ids, {}};
 }
 
-std::string SftTokenizer::in_place() const {
-  return options_.template_place.empty() ? "" : fmt::format(" in '{}'", options_.template_place);
-}
-
 SftTokenizer::Tokens SftTokenizer::render(const Conversation& chat, const SourceRow& row, bool with_mask,
                                           bool add_generation_prompt) const {
-  if (!template_)
-    throw ConfigError(
-        "the data are conversations, but the tokenizer has no chat template; choose one with --chat_template_format "
-        "chatml or zephyr",
-        "chat_template_format");
-  auto variables = special_tokens_;
-  if (const Value* more = chat.object.find(std::string_view("chat_template_kwargs")); more && more->is<chat::DictPtr>())
-    for (const auto& [key, value] : (*more->get<chat::DictPtr>())->items())
-      if (key.is_text()) variables[key.text()] = value;
-  variables["messages"] = chat.messages;
-  variables["add_generation_prompt"] = add_generation_prompt;
-  chat::Rendered rendered;
-  try {
-    if (const Value* tools = chat.object.find(std::string_view("tools")))
-      variables["tools"] = tools->is_text() ? chat::parse_json(tools->text()) : *tools;
-    rendered = chat::render_chat(*template_, std::move(variables));
-  } catch (const chat::TemplateError& e) {
-    const std::string place = e.kind == chat::ErrorKind::kRaised && e.at.line > 0
-                                  ? fmt::format(" (line {}, column {} of the template)", e.at.line, e.at.column)
-                                  : "";
-    fail(row, fmt::format("the chat template{} fails: {}{}", in_place(), e.what(), place));
-  }
+  const auto rendered = renderer_.render(chat.messages, chat.object, row, add_generation_prompt);
   const text::Encoding encoding = tokenizer_->encode(rendered.text, false);
   Tokens out{encoding.ids, {}};
   if (with_mask) out.assistant = assistant_mask(encoding, rendered.generation_spans);
@@ -208,7 +164,7 @@ SftRow SftTokenizer::tokenize_instruction(const chat::Dict& object, const Source
   const std::string& output = text_at(object, "output", row);
   const Value* given = object.find(std::string_view("input"));
   const std::string input = given != nullptr && given->is_text() ? given->text() : "";
-  if (!template_) {
+  if (!renderer_.has_template()) {
     const std::string prompt = fmt::format("### Instruction:\n{}\n\n{}### Response:\n", instruction,
                                            input.empty() ? "" : fmt::format("### Input:\n{}\n\n", input));
     return tokenize_pair(Value(prompt), Value(output), object, row);

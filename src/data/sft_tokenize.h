@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "chat/jinja/template.h"
+#include "data/chat_renderer.h"
 #include "data/chat_rows.h"
 #include "data/row_source.h"
 #include "data/sft_dataset.h"
@@ -43,7 +43,6 @@ class SftTokenizer {
   struct Conversation;
 
   Tokens render(const Conversation& chat, const SourceRow& row, bool with_mask, bool add_generation_prompt) const;
-  std::string in_place() const;  // of the template, for messages
   Tokens encode(const std::string& text) const;
   std::string with_eos(std::string text) const;
   SftRow tokenize_messages(const chat::Dict& object, const SourceRow& row) const;
@@ -57,8 +56,7 @@ class SftTokenizer {
   RowKind kind_;
   RoleNames roles_;
   std::string eos_;
-  std::map<std::string, chat::Value> special_tokens_;
-  std::unique_ptr<const chat::Template> template_;  // null: there is none
+  ChatRenderer renderer_;
 };
 
 }  // namespace tessera::data

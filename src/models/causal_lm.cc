@@ -240,7 +240,9 @@ ModelOutput CausalLm::compute(ModelInput in) {
   const auto pass = decode(in, batch, slot);
   ModelOutput out;
   for (const auto& state : pass.states) out.hidden.push_back(batch.packed.unpack(state));
-  if (in.labels.defined()) {
+  if (in.labels.defined() && in.token_scores != ModelInput::TokenScores::kNone) {
+    score(in, batch, pass, slot, out);
+  } else if (in.labels.defined()) {
     loss(in, batch, pass, slot, out);
   } else if (in.want_logits) {
     out.logits = batch.packed.unpack(logits(pass.hidden));

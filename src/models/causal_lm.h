@@ -58,6 +58,8 @@ class CausalLm : public Model {
   at::Tensor logits(const at::Tensor& hidden);
   void loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
             ModelOutput& out);
+  void score(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
+             ModelOutput& out);
 
   RotaryCache rotary_;
   at::Tensor slopes_;     // [H] float32, linear biases only

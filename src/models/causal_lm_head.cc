@@ -1,13 +1,16 @@
 // The output side of CausalLm: logits, loss, initial values.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/index_copy.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 
 #include "models/causal_lm.h"
 #include "models/mixture_of_experts.h"
 #include "nn/ops/linear_cross_entropy.h"
+#include "nn/ops/token_log_probs.h"
 
 namespace tessera::models {
 
@@ -66,6 +69,32 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     const double part = in.loss_normalizer > 0 ? labels.item<double>() / normalizer : 1.0;
     out.loss = out.loss + balance * (config_.experts.auxiliary_coefficient * part);
   }
+}
+
+void CausalLm::score(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
+                     ModelOutput& out) {
+  const auto chosen = batch.labels.ne(-100).nonzero().flatten();
+  const auto hidden = pass.hidden.index_select(0, chosen);
+  const auto labels = batch.labels.index_select(0, chosen);
+  const bool statistics = in.token_scores == ModelInput::TokenScores::kWithStatistics;
+  nn::TokenScores scores;
+  if (loss_is_fused(in)) {
+    nn::TokenScoreOptions options;
+    options.scale = config_.logit_scale;
+    options.softcap = config_.logit_softcap;
+    options.statistics = statistics;
+    options.weight_gradient = slot;
+    scores = nn::token_log_probs(hidden, lm_head_ ? lm_head_->weight : embedding_->head_weight(), labels, options);
+  } else {
+    scores = nn::token_log_probs_of(logits(hidden), labels, statistics);
+  }
+  const auto in_place = [&](const at::Tensor& rows) {
+    auto sizes = rows.sizes().vec();
+    sizes[0] = batch.labels.size(0);
+    return at::index_copy(at::zeros(sizes, rows.options()), 0, chosen, rows);
+  };
+  out.token_logps = batch.packed.unpack(in_place(scores.logps).unsqueeze(1)).squeeze(2);
+  if (statistics) out.token_statistics = batch.packed.unpack(in_place(scores.statistics));
 }
 
 // transformers' default _init_weights: normal matrices, zero biases, norms that do nothing.

@@ -11,7 +11,7 @@ void collect_tensors(ModelInput& in, std::vector<at::Tensor*>& out) {
 }
 
 void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out) {
-  out.insert(out.end(), {&o.loss, &o.logits, &o.predictions, &o.encoder_output});
+  out.insert(out.end(), {&o.loss, &o.logits, &o.predictions, &o.token_logps, &o.token_statistics, &o.encoder_output});
   for (auto& t : o.encoder_hidden) out.push_back(&t);
   for (auto& t : o.decoder_hidden) out.push_back(&t);
   for (auto& t : o.hidden) out.push_back(&t);

@@ -71,6 +71,8 @@ struct ModelInput {
   /// Adds up a tensor over the ranks that share this global batch, in place; empty: there is one. Called where a loss
   /// is not a sum over tokens (the experts' balance), as often on every rank.
   std::function<void(at::Tensor)> sum_over_ranks = {};
+  /// Causal models, with labels: ModelOutput::token_logps in place of a loss, and token_statistics if these are wanted.
+  enum class TokenScores { kNone, kLogProbs, kWithStatistics } token_scores = TokenScores::kNone;
   bool want_logits = true;   // false: the loss may be computed without storing them
   bool want_hidden = false;  // fills ModelOutput::hidden
 };
@@ -79,6 +81,9 @@ struct ModelOutput {
   at::Tensor logits;  // [B, T, V], undefined unless wanted
   at::Tensor
       predictions;  // [B, T] int64 argmax of the logits; defined when labels are given and the model is in eval mode
+  /// At [:, t]: of labels[:, t + 1], 0 where that is -100. [B, S] float32, differentiable; [B, S, kTokenStatistics],
+  /// not (nn/ops/token_log_probs.h).
+  at::Tensor token_logps, token_statistics;
   at::Tensor encoder_output;  // [B, S, D], zeros where the mask is 0; undefined in training unless want_hidden
   std::vector<at::Tensor> encoder_hidden, decoder_hidden;  // input of each block, last one after the final norm
   std::vector<at::Tensor> hidden;  // the same of a model with one stack, [B, S, D]; zeros at padding
@@ -136,7 +141,7 @@ class Model : public nn::Block<ModelInput, ModelOutput> {
 
  protected:
   ModelOutput forward_impl(ModelInput in) final {
-    if (!input_adapter_) return compute(std::move(in));
+    if (!input_adapter_ || nn::AdaptersOff::active()) return compute(std::move(in));
     return input_adapter_->finish(compute(input_adapter_->prepare(std::move(in))));
   }
   /// The family's forward.

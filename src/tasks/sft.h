@@ -9,11 +9,12 @@
 
 #include "data/sft_dataset.h"
 #include "tasks/training_job.h"
+#include "tasks/training_tokenizer.h"
 #include "tasks/upload_hint.h"
 
 namespace tessera::tasks {
 
-struct SftOptions : JobOptions {
+struct SftOptions : JobOptions, TokenizerFlags {
   SftOptions();
 
   std::string attn_implementation;
@@ -22,10 +23,6 @@ struct SftOptions : JobOptions {
   data::SftDataOptions data;
   bool dataset_streaming = false;                                      // read as far as max_steps needs
   std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of data.splits, by themselves
-  std::string chat_template_format =
-      "none";                        // chatml, zephyr: their template and special tokens; none: the tokenizer's
-  std::string chat_template_path;    // a file, or a tokenizer's folder; empty: as the format says
-  std::string eos_token, pad_token;  // empty: the tokenizer's, or the format's
   std::int64_t pad_to_multiple_of = 1;
   bool padding_free = false;
   std::int64_t eval_generate = 0;  // prompts answered at each evaluation

@@ -144,7 +144,7 @@ void TrainingJob::assemble_model() {
 }
 
 void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp) {
-  const estimate::BatchShape batch{.rows = arguments_.per_device_train_batch_size, .length = longest_row()};
+  const estimate::BatchShape batch{.rows = rows_of_a_batch(), .length = longest_row()};
   plan_ = plan_rank(model, fsdp, {.model_folder = folder_, .optim = arguments_.optim, .batch = batch}, *group_);
   const auto settings = launch();
   estimate::PlanRequest request;

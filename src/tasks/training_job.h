@@ -71,6 +71,8 @@ class TrainingJob {
   virtual train::SessionTask session_task() = 0;
   /// Tokens of the longest row, for the plan of memory; 0: activations are not planned.
   virtual std::int64_t longest_row() const { return 0; }
+  /// Rows that a rank computes at a time, likewise.
+  virtual std::int64_t rows_of_a_batch() const { return arguments_.per_device_train_batch_size; }
   /// Of a run that has ended, while it still holds the folder.
   virtual void save_result();
   virtual bool reports_memory() const { return true; }

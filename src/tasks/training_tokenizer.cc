@@ -31,7 +31,7 @@ std::string template_at(const std::string& path) {
   return chat::read_tokenizer_templates(path).choose("", false);
 }
 
-std::string place_of_template(const SftOptions& options, const std::string& tokenizer) {
+std::string place_of_template(const TokenizerFlags& options, const std::string& tokenizer) {
   if (chat::builtin_template(options.chat_template_format) != nullptr) return options.chat_template_format;
   const std::string& path = options.chat_template_path.empty() ? tokenizer : options.chat_template_path;
   const bool is_file = !options.chat_template_path.empty() && !std::filesystem::is_directory(path);
@@ -42,7 +42,7 @@ std::string place_of_template(const SftOptions& options, const std::string& toke
 
 }  // namespace
 
-TrainingTokenizer open_training_tokenizer(const SftOptions& options, const std::string& path) {
+TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const std::string& path) {
   TrainingTokenizer result{text::open_tokenizer(path)};
   const std::int64_t before = result.tokenizer->vocab_size();
   text::TokenizerChanges changes = changes_for(options.chat_template_format);

@@ -3,10 +3,16 @@
 #include <memory>
 #include <string>
 
-#include "tasks/sft.h"
 #include "text/tokenizer.h"
 
 namespace tessera::tasks {
+
+struct TokenizerFlags {
+  std::string chat_template_format =
+      "none";                        // chatml, zephyr: their template and special tokens; none: the tokenizer's
+  std::string chat_template_path;    // a file, or a tokenizer's folder; empty: as the format says
+  std::string eos_token, pad_token;  // empty: the tokenizer's, or the format's
+};
 
 struct TrainingTokenizer {
   std::shared_ptr<const text::Tokenizer> tokenizer;
@@ -18,6 +24,6 @@ struct TrainingTokenizer {
 
 /// As the SFT script: chatml and zephyr bring eos, bos, pad and role tokens; without a padding token eos takes its
 /// place. ConfigError when there is neither.
-TrainingTokenizer open_training_tokenizer(const SftOptions& options, const std::string& path);
+TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const std::string& path);
 
 }  // namespace tessera::tasks

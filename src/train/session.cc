@@ -178,6 +178,8 @@ void Session::on_step(const StepReport& step) {
   window.loss.add(step.loss);
   window.seconds += step.seconds;
   window.tokens += step.input_tokens;
+  if (task_.batch_metrics)
+    for (const auto& metrics : task_.batch_metrics()) window.metrics.add(metrics);
   all_.seconds += step.seconds;
   all_.tokens += step.input_tokens;
   all_.rows += step.rows;
@@ -252,6 +254,7 @@ void Session::log_step() {
   if (arguments_.max_grad_norm > 0) row["grad_norm"] = last_grad_norm_;
   row["learning_rate"] = last_learning_rate_;
   if (window.tokens > 0) row["num_tokens"] = static_cast<double>(state_.num_input_tokens_seen);
+  for (const auto& [name, value] : window.metrics.values()) row[name] = value;
   row["epoch"] = state_.epoch;
   Json extra = {{"train_loss_exact", window.loss.mean()},
                 {"step_seconds", window.seconds / static_cast<double>(window.loss.steps)}};

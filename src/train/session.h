@@ -32,6 +32,8 @@ struct SessionTask {
   /// Collective, after each evaluation: what the model says, shown by the task and kept in the metrics file. Empty:
   /// nothing.
   std::function<nlohmann::ordered_json()> samples;
+  /// Numbers of the batches since the last call, the same on every rank; log rows hold their means. Empty: none.
+  std::function<std::vector<Metrics>()> batch_metrics;
   report::MemoryWatch* memory = nullptr;  // told of what the run does; a run over its limit ends as at a signal
   std::int64_t planned_bytes = 0;         // of a rank, for the last log row
   Presentation* presentation = nullptr;   // null: the Trainer's rows are printed

@@ -64,6 +64,7 @@ std::string TrainerState::to_json() const {
             {"log_loss_steps", window.loss.steps},
             {"log_seconds", window.seconds},
             {"log_tokens", window.tokens},
+            {"log_metrics", window.metrics.to_json()},
             {"loss_scale", loss_scale},
             {"steps_at_loss_scale", steps_at_loss_scale},
             {"skipped_steps", skipped_steps},
@@ -106,7 +107,8 @@ TrainerState TrainerState::read(const std::string& file) {
     };
     s.loss = meter("loss");
     s.epoch_loss = meter("epoch_loss");
-    s.window = {meter("log_loss"), attribute(kRun, "log_seconds", 0.0), attribute(kRun, "log_tokens", std::int64_t{0})};
+    s.window = {meter("log_loss"), attribute(kRun, "log_seconds", 0.0), attribute(kRun, "log_tokens", std::int64_t{0}),
+                MetricMeans::from_json(attribute(kRun, "log_metrics", SortedJson::array()))};
     s.has_meters = s.loss.steps > 0;
     if (!s.has_meters && s.loss.sum != 0) s.loss.steps = s.global_step;
     s.loss_scale = attribute(kRun, "loss_scale", 0.0);

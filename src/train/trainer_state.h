@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "train/metric_means.h"
 #include "train/trainer.h"
 
 namespace tessera::train {
@@ -14,6 +15,7 @@ struct LogWindow {
   LossMeter loss;
   double seconds = 0;
   std::int64_t tokens = 0;
+  MetricMeans metrics = {};  // of the task's batches
 };
 
 struct TrainerState {

@@ -90,6 +90,10 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.warmup_ratio, {"--warmup_ratio"}, "the same as a part of all steps", group)
       .idle_with(without_warmup)
       .idle_with({"--warmup_steps", {config::kSet}});
+}
+
+void add_token_loss(config::OptionTable& table, TrainingArguments& a) {
+  const char* group = "Optimizer";
   table.add(&a.neftune_noise_alpha, {"--neftune_noise_alpha"},
             "uniform noise on the token embeddings, up to this / sqrt(document length * embedding size); 0: none",
             group);
@@ -255,9 +259,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
   return optimizer;
 }
 
-void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments) {
+void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments, LossFlags loss) {
   add_batches(table, arguments);
   add_optimizer(table, arguments);
+  if (loss == LossFlags::kOfTokens) add_token_loss(table, arguments);
   add_precision(table, arguments);
   add_intervals(table, arguments);
   add_idle_training_arguments(table);

@@ -65,8 +65,11 @@ struct TrainingArguments : CheckpointOptions {
   TrainerOptions trainer_options() const;
 };
 
+/// What loss a task has: TokenLoss, or one of its own, whose flags it adds itself.
+enum class LossFlags { kOfTokens, kOwn };
 /// Adds the flags, with the values of `arguments` as their defaults.
-void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments);
+void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments,
+                            LossFlags loss = LossFlags::kOfTokens);
 
 /// Whether weight decay applies to a parameter.
 bool decays(const std::string& parameter, std::size_t dimensions);

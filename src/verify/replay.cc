@@ -1,5 +1,7 @@
 #include "verify/replay.h"
 
+#include "checkpoint/pretrained.h"
+#include "peft/adapter_files.h"
 #include "train/lora_fa_projections.h"
 
 namespace tessera::verify {
@@ -29,6 +31,25 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, cons
   optimizer->keep_state_in(a.sharded->state_home());
   train::set_projections(*optimizer, *a.model, *a.sharded);
   return optimizer;
+}
+
+std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
+  std::multimap<std::string, std::string> names;
+  if (a.adapters) {
+    for (auto& entry : peft::adapter_entries(*a.model, *a.adapters->method))
+      names.emplace(entry.parameter, entry.file_name);
+  } else {
+    for (const auto& view : a.sharded->shards()) names.emplace(view.name, view.name);
+  }
+  std::map<std::string, at::Tensor> tensors;
+  a.sharded->visit_full(
+      [&](const std::string& name, const at::Tensor& t) {
+        const auto copy = t.clone();
+        for (auto [at, end] = names.equal_range(name); at != end; ++at) tensors[at->second] = copy;
+      },
+      [&](const std::string& name) { return names.contains(name); });
+  if (a.adapters) tensors.merge(checkpoint::made_for_file(*a.sharded, a.adapted()));
+  return tensors;
 }
 
 double loss_labels(const at::Tensor& labels, models::ModelKind kind, const models::InputAdapter* adapter) {

@@ -189,26 +189,6 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
   return in;
 }
 
-/// What the reference's file of final values holds, by its names: the adapter, or every trained parameter.
-std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {
-  std::multimap<std::string, std::string> names;
-  if (a.adapters) {
-    for (auto& entry : peft::adapter_entries(*a.model, *a.adapters->method))
-      names.emplace(entry.parameter, entry.file_name);
-  } else {
-    for (const auto& view : a.sharded->shards()) names.emplace(view.name, view.name);
-  }
-  std::map<std::string, at::Tensor> tensors;
-  a.sharded->visit_full(
-      [&](const std::string& name, const at::Tensor& t) {
-        const auto copy = t.clone();
-        for (auto [at, end] = names.equal_range(name); at != end; ++at) tensors[at->second] = copy;
-      },
-      [&](const std::string& name) { return names.contains(name); });
-  if (a.adapters) tensors.merge(checkpoint::made_for_file(*a.sharded, a.adapted()));
-  return tensors;
-}
-
 /// Copies of frozen originals and of trained modules under another name, which PEFT adds when every bias is kept.
 bool is_redundant(const std::string& name) {
   return name.find(".original_module.") != std::string::npos || name.find(".modules_to_save.") != std::string::npos;

@@ -29,8 +29,6 @@ using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicat
 void refuse_unverified(const std::string& folder, const json& expect) {
   const auto has = [&](const char* key) { return expect.contains(key); };
   std::string what;
-  if (has("policy") || (has("cases") && has("model"))) what = "losses of preference training";
-  if (has("start") && has("log_history")) what = "runs of preference training";
   if (has("status") && has("per_device_train_batch_size")) what = "prepared rows of preference training";
   if (!what.empty()) throw ConfigError("'" + folder + "' holds " + what + ", which are not verified", "DIR");
 }
@@ -48,6 +46,8 @@ Verifier verifier_for(const std::string& folder) {
   const auto text = json::parse(read_file(expect.string()));
   refuse_unverified(folder, text);
   if (text.contains("combined") && text.contains("adapters")) return verify_combined;
+  if (text.contains("cases") && (text.contains("policy") || text.contains("model"))) return verify_preference;
+  if (text.contains("start") && text.contains("micro_losses")) return verify_preference_run;
   if (text.contains("log_history")) return verify_trainer;
   if ((text.contains("base") || text.contains("parameter_dtypes")) && text.contains("settings")) return verify_run;
   if (text.contains("runs") && text.contains("wrapping")) return verify_fsdp;

@@ -2,7 +2,8 @@
 // `tessera verify DIR`: compares this implementation with reference tensors that lie beside a model (family A of the
 // goldens: io*.safetensors), with reference generations (expect.json with "runs"), or replays a training run (family B:
 // expect.json with "base" and "settings"; of transformers' Trainer: with "log_history"; of torch FSDP: with
-// "wrapping"), or combines adapters ("combined"), or reads checkpoints of Accelerate (expect_model.safetensors).
+// "wrapping"), or combines adapters ("combined"), or losses and runs of preference training (of TRL: with "cases", or
+// with "micro_losses"), or reads checkpoints of Accelerate (expect_model.safetensors).
 #include <iosfwd>
 #include <memory>
 #include <string>
@@ -39,6 +40,8 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_checkpoint(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_combined(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_preference(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_preference_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 
 /// The model of the folder: in units with --sharded (gradients are summed over ranks, not averaged), else plain

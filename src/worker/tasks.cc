@@ -7,6 +7,7 @@
 #include "tasks/init_model.h"
 #include "tasks/inspect.h"
 #include "tasks/merge.h"
+#include "tasks/preference.h"
 #include "tasks/quantize.h"
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
@@ -17,10 +18,23 @@ namespace tessera::worker {
 
 const std::vector<Task>& tasks() {
   static const std::vector<Task> table = {
-      {"sft", tasks::sft},           {"seq2seq", tasks::seq2seq},   {"summarize", tasks::summarize},
-      {"classify", tasks::classify}, {"generate", tasks::generate}, {"verify", verify::verify},
-      {"merge", tasks::merge},       {"quantize", tasks::quantize}, {"init-model", tasks::init_model},
-      {"combine", tasks::combine},   {"inspect", tasks::inspect},   {"export", tasks::export_checkpoint},
+      {"sft", tasks::sft},
+      {"seq2seq", tasks::seq2seq},
+      {"summarize", tasks::summarize},
+      {"classify", tasks::classify},
+      {"generate", tasks::generate},
+      {"verify", verify::verify},
+      {"merge", tasks::merge},
+      {"quantize", tasks::quantize},
+      {"init-model", tasks::init_model},
+      {"dpo", tasks::dpo},
+      {"orpo", tasks::orpo},
+      {"cpo", tasks::cpo},
+      {"kto", tasks::kto},
+      {"reward", tasks::reward},
+      {"combine", tasks::combine},
+      {"inspect", tasks::inspect},
+      {"export", tasks::export_checkpoint},
   };
   return table;
 }

@@ -84,7 +84,7 @@ std::string known_reason(const Finished& r) {
   static const std::vector<std::regex> reasons = {
       std::regex("peft_type is 'ADALORA', which is not supported"),
       std::regex("'alora_invocation_tokens' is not supported with the value [^\n]*"),
-      std::regex("[^\n]*preference training[^\n]* not verified"),
+      std::regex("[^\n]*prepared rows of preference training[^\n]* not verified"),
   };
   std::smatch found;
   if (r.exit_code == 2 || r.exit_code == 3)

@@ -59,6 +59,20 @@ class EmbeddingAdapter : public Adapter {
   virtual at::Tensor head_weight(const Embedding&) { return {}; }
 };
 
+/// While one lives, layers and models on its thread compute as if they had no adapter: the base model of a pass without
+/// gradients, for example the reference that a policy is compared with.
+class AdaptersOff {
+ public:
+  AdaptersOff();
+  ~AdaptersOff();
+  AdaptersOff(const AdaptersOff&) = delete;
+  AdaptersOff& operator=(const AdaptersOff&) = delete;
+  static bool active();
+
+ private:
+  bool before_;
+};
+
 /// A layer that may hold an adapter of the type A, one at a time.
 template <class A>
 class Adaptable : public Layer {
@@ -77,7 +91,8 @@ class Adaptable : public Layer {
     for (const auto& [name, module] : adapter_->modules()) unregister_module(name);
     adapter_.reset();
   }
-  A* adapter() const { return adapter_.get(); }
+  /// Null: there is none, or adapters are off.
+  A* adapter() const { return AdaptersOff::active() ? nullptr : adapter_.get(); }
 
  private:
   std::shared_ptr<A> adapter_;

@@ -2,6 +2,24 @@
 
 namespace tessera::nn {
 
+namespace {
+
+thread_local bool adapters_off = false;
+
+}  // namespace
+
+AdaptersOff::AdaptersOff() : before_(adapters_off) {
+  adapters_off = true;
+}
+
+AdaptersOff::~AdaptersOff() {
+  adapters_off = before_;
+}
+
+bool AdaptersOff::active() {
+  return adapters_off;
+}
+
 AdapterModule& Adapter::add_module(const std::string& name, const std::string& printed) {
   return *modules_.emplace_back(name, std::make_shared<AdapterModule>(printed)).second;
 }

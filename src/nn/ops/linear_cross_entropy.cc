@@ -14,8 +14,8 @@
 #include "nn/kernels/row_kernels.h"
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/head_gradient.h"
 #include "nn/ops/rows.h"
-#include "tensor/gradient_place.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -23,44 +23,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr std::int64_t kLogitsBytes = 16 << 20;  // of one piece
-constexpr std::int64_t kClassesAtOnce = 2048;    // whose gradient is made before it is widened
-
-/// The weight's gradient while it is made: in the place where gradients are collected, if that is free, or here.
-struct WeightGradient : torch::CustomClassHolder {
-  std::shared_ptr<tensor::PreparedGradient> prepared;
-  at::Tensor own;
-
-  explicit WeightGradient(const at::Tensor& weight) : prepared(tensor::reserve_gradient(weight)) {
-    if (prepared && prepared->filled) prepared.reset();  // what is there must survive if no backward comes
-  }
-  at::Tensor& value() { return prepared ? prepared->memory : own; }
-
-  /// Of no rows: on a rank whose batch has no labels the parameter has a gradient as on the others.
-  void clear(const at::Tensor& weight) {
-    if (!prepared) own = at::empty_like(weight);
-    value().zero_();
-  }
-
-  /// g: [rows, classes], h: [rows, dim], of the first piece or one more.
-  void add(const at::Tensor& g, const at::Tensor& h, bool first) {
-    if (!prepared && first) {
-      own = gemm(g.t(), h);
-    } else if (value().scalar_type() != g.scalar_type()) {
-      for (std::int64_t c = 0; c < g.size(1); c += kClassesAtOnce) {
-        const auto count = std::min(kClassesAtOnce, g.size(1) - c);
-        const auto piece = gemm(g.narrow(1, c, count).t(), h);
-        const auto sum = value().narrow(0, c, count);
-        first ? sum.copy_(piece) : sum.add_(piece);
-      }
-    } else if (first) {
-      gemm_to(value(), g.t(), h);
-    } else {
-      gemm_add(value(), g.t(), h);
-    }
-  }
-};
 
 struct Piece {
   const at::Tensor& logits;    // [rows, classes]; becomes the gradient of the unscaled loss when `backward`
@@ -120,12 +82,11 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, const CrossEntropyOptions& options, bool want_gradients) {
     const std::int64_t rows = hidden.size(0), classes = weight.size(0);
-    const std::int64_t step =
-        std::max<std::int64_t>(1, kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())));
+    const std::int64_t step = rows_of_a_piece(hidden, classes);
     const bool hidden_grad = want_gradients && hidden.requires_grad();
     const bool weight_grad = want_gradients && weight.requires_grad();
     at::Tensor gh;
-    auto gw = weight_grad ? c10::make_intrusive<WeightGradient>(weight) : c10::intrusive_ptr<WeightGradient>();
+    auto gw = weight_grad ? c10::make_intrusive<HeadGradient>(weight) : c10::intrusive_ptr<HeadGradient>();
     if (hidden_grad) gh = at::empty_like(hidden);
     std::vector<float> losses(rows);
     auto* predictions = options.predictions;
@@ -168,15 +129,11 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     at::Tensor gh, gw;
     if (hidden_grad.isTensor()) scale(gh = hidden_grad.toTensor());
     if (weight_grad.isCapsule()) {
-      auto made = c10::static_intrusive_pointer_cast<WeightGradient>(weight_grad.toCapsule());
+      auto made = c10::static_intrusive_pointer_cast<HeadGradient>(weight_grad.toCapsule());
       scale(made->value());
-      if (made->prepared) {
-        made->prepared->place->commit(made->prepared);
-      } else if (slot.isCapsule()) {
-        c10::static_intrusive_pointer_cast<SharedGradient>(slot.toCapsule())->value = std::move(made->own);
-      } else {
-        gw = std::move(made->own);
-      }
+      const auto shared =
+          slot.isCapsule() ? c10::static_intrusive_pointer_cast<SharedGradient>(slot.toCapsule()) : GradientSlot();
+      gw = made->hand_over(shared);
     }
     return {gh, gw, {}, {}, {}};
   }

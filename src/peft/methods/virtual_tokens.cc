@@ -40,8 +40,9 @@ models::ModelInput VirtualTokens::prepare(models::ModelInput in) const {
 
 models::ModelOutput VirtualTokens::finish(models::ModelOutput out) const {
   const bool of_rows = kind_ == models::ModelKind::kCausal || kind_ == models::ModelKind::kMaskedLm;
-  if (of_rows && out.predictions.defined())
-    out.predictions = out.predictions.narrow(1, count_, out.predictions.size(1) - count_);
+  if (!of_rows) return out;
+  for (auto* t : {&out.predictions, &out.token_logps, &out.token_statistics})
+    if (t->defined()) *t = t->narrow(1, count_, t->size(1) - count_);
   return out;
 }
 

@@ -1,0 +1,48 @@
+#include "data/cache_key.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <thread>
+
+#include "base/env.h"
+#include "text/special_names.h"
+
+namespace tessera::data {
+namespace {
+
+std::string default_cache_folder() {
+  if (const auto cache = environment("XDG_CACHE_HOME")) return *cache + "/tessera/datasets";
+  if (const auto home = environment("HOME")) return *home + "/.cache/tessera/datasets";
+  return (std::filesystem::temp_directory_path() / "tessera-datasets").string();
+}
+
+}  // namespace
+
+void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
+  key.add(tokenizer.vocab_size());
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) key.add(tokenizer.id_to_token(id));
+  const auto& special = tokenizer.special_tokens();
+  for (const auto& [name, token] : text::kSpecialNames) key.add(special.*token);
+  key.add(tokenizer.chat_template());
+  // Normalizers and merges show in what becomes of text.
+  for (const char* probe :
+       {" Hello,  World! 12345\n\tcaf\xc3\xa9 e\xcc\x81 \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80's",
+        "x=f(a[0])  // don't STOP\r\n", "\xef\xac\x81 \xc2\xa0 \xe2\x80\xa8 1/2 \xc2\xbd"})
+    for (const bool add_special_tokens : {false, true}) {
+      for (const auto id : tokenizer.encode(probe, add_special_tokens).ids) key.add(std::int64_t{id});
+      key.add("|");
+    }
+}
+
+std::string cache_file(const std::string& folder, const std::string& name) {
+  return (std::filesystem::path(folder.empty() ? default_cache_folder() : folder) / name).string();
+}
+
+int tokenizing_threads(int asked) {
+  constexpr int kMost = 16;
+  if (asked > 0) return asked;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMost);
+}
+
+}  // namespace tessera::data
