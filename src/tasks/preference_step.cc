@@ -103,7 +103,7 @@ Completions whole_table(const at::Tensor& own, const PreferencePart& part, comm:
   const at::Tensor all = at::zeros(sizes, at::kDouble);
   const auto rows = own.size(2), end = part.first + rows;
   if (rows > 0) all.narrow(2, part.first, rows).copy_(own.detach());
-  group.all_reduce(all, comm::ReduceOp::kSum)->wait();
+  group.all_reduce(all.view({-1}), comm::ReduceOp::kSum)->wait();
   if (rows == 0) return Completions(all);
   return Completions(at::cat({all.narrow(2, 0, part.first), own, all.narrow(2, end, part.all - end)}, 2));
 }

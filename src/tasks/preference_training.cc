@@ -107,7 +107,7 @@ ReferenceLogps precompute(models::Model& model, const PreferenceRows& data, cons
   bar.close();
   model.train(training);
   for (const auto& t : {out.completions, out.mismatched})
-    if (t.defined()) group.all_reduce(t, comm::ReduceOp::kSum)->wait();
+    if (t.defined()) group.all_reduce(t.view({-1}), comm::ReduceOp::kSum)->wait();
   return out;
 }
 

@@ -139,7 +139,7 @@ class TokenLogProbs : public torch::autograd::Function<TokenLogProbs> {
       const std::int64_t count = std::min(step, rows - begin);
       const auto logits = gemm(hidden.narrow(0, begin, count), weight.t());
       score_rows({logits, labels.const_data_ptr<std::int64_t>() + begin, logps.mutable_data_ptr<float>() + begin,
-                  statistics.defined() ? statistics.mutable_data_ptr<float>() + begin * kTokenStatistics : nullptr,
+                  statistics.numel() > 0 ? statistics.mutable_data_ptr<float>() + begin * kTokenStatistics : nullptr,
                   make_gradient},
                  options);
       if (make_gradient) gemm_to(gh.narrow(0, begin, count), logits, weight);
@@ -219,10 +219,10 @@ TokenScores token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, 
     return token_log_probs_of(logits, labels, options.statistics);
   }
   TokenScores out;
-  if (options.statistics)
-    out.statistics =
-        at::empty({hidden.size(0), kTokenStatistics}, hidden.options().dtype(at::kFloat).requires_grad(false));
-  out.logps = TokenLogProbs::apply(hidden.contiguous(), weight, labels.contiguous(), options, out.statistics,
+  const at::Tensor statistics = at::empty({options.statistics ? hidden.size(0) : 0, kTokenStatistics},
+                                          hidden.options().dtype(at::kFloat).requires_grad(false));
+  if (options.statistics) out.statistics = statistics;
+  out.logps = TokenLogProbs::apply(hidden.contiguous(), weight, labels.contiguous(), options, statistics,
                                    c10::GradMode::is_enabled());
   return out;
 }

@@ -72,7 +72,7 @@ at::Tensor made_up_table() {
   at::Tensor table = at::zeros({kColumns, 2, 4}, at::kDouble);
   const auto values = [](std::vector<double> v) { return at::tensor(v, at::kDouble); };
   set(table, Column::kLogps, 0, values({-10.1, -7.3, -22.9, -3.2}));
-  set(table, Column::kLogps, 1, values({-12.4, -5.1, -20.2, -8.8}));
+  set(table, Column::kLogps, 1, values({-12.4, -5.1, -20.4, -8.8}));
   set(table, Column::kRefLogps, 0, values({-10.9, -7.9, -21.0, -3.9}));
   set(table, Column::kRefLogps, 1, values({-11.2, -6.6, -21.7, -8.1}));
   table.select(0, static_cast<std::int64_t>(Column::kTokenLogps)).copy_(table[0]);
