@@ -1,5 +1,7 @@
 #include "verify/verify.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <fstream>
 #include <map>
