@@ -63,6 +63,12 @@ void SaveQueue::wait_copied() {
   changed_.wait(lock, [this] { return copying_ == 0; });
 }
 
+void SaveQueue::forget_snapshots() {
+  wait_copied();
+  const std::lock_guard lock(mutex_);
+  snapshots_.clear();
+}
+
 void SaveQueue::hold() {
   const std::lock_guard lock(mutex_);
   held_ = in_background();

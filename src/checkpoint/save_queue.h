@@ -37,6 +37,8 @@ class SaveQueue {
   std::shared_ptr<const at::Tensor> snapshot(const at::Tensor& tensor);
   /// Returns when all copies are made; helps to make them.
   void wait_copied();
+  /// The same, and tensors that snapshot() is given from now on have other values than before.
+  void forget_snapshots();
   /// Between the two only copies are made: jobs do not keep the thread from what is still to be asked for.
   void hold();
   void release();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "optim/step_scalars.h"
+
 namespace tessera::optim {
 namespace {
 
@@ -16,16 +18,9 @@ BnbAdam::BnbAdam(std::vector<at::Tensor> parameters, std::vector<ParameterSlice>
       options_(options) {}
 
 Update BnbAdam::update(double lr, double weight_decay) const {
-  const auto t = static_cast<double>(steps_);
-  Update u;
-  u.rule = Rule::kBnbAdam;
-  u.beta1 = options_.beta1;
-  u.beta2 = options_.beta2;
-  u.eps = options_.eps;
-  u.decay = 1 - lr * weight_decay;
-  u.step_size = lr / (1 - std::pow(u.beta1, t));
-  u.correction2 = std::sqrt(1 - std::pow(u.beta2, t));
-  return u;
+  const auto& o = options_;
+  return bnb_adamw_update(
+      {.steps = steps_, .lr = lr, .weight_decay = weight_decay, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps});
 }
 
 BnbLion::BnbLion(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, const BnbLionOptions& options,
@@ -34,13 +29,8 @@ BnbLion::BnbLion(std::vector<at::Tensor> parameters, std::vector<ParameterSlice>
       options_(options) {}
 
 Update BnbLion::update(double lr, double weight_decay) const {
-  Update u;
-  u.rule = Rule::kLion;
-  u.lr = lr;
-  u.decay = 1 - lr * weight_decay;
-  u.beta1 = options_.beta1;
-  u.beta2 = options_.beta2;
-  return u;
+  return lion_update(
+      {.steps = steps_, .lr = lr, .weight_decay = weight_decay, .beta1 = options_.beta1, .beta2 = options_.beta2});
 }
 
 AdEmaMix::AdEmaMix(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices,

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <cctype>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "base/nearest.h"
 #include "optim/adafactor.h"
+#include "optim/any_precision.h"
 #include "optim/bitsandbytes.h"
 #include "optim/lora_fa.h"
+#include "optim/low_rank.h"
 #include "optim/optim_args.h"
 #include "optim/rules.h"
+#include "optim/schedule_free.h"
 #include "optim/whole_parameter.h"
 #include "tessera/base/error.h"
 
@@ -66,6 +70,13 @@ Made make_sgd(Inputs& in) {
   return build<Sgd>(in, o);
 }
 
+/// LOMO is SGD; Trainer passes a rate alone.
+Made make_lomo(Inputs& in) {
+  SgdOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
+  in.args.take("weight_decay", &o.weight_decay);
+  return build<Sgd>(in, o);
+}
+
 Made make_lion(Inputs& in) {
   LionOptions o{in.options.lr, in.options.adam_beta1, in.options.adam_beta2, in.options.weight_decay};
   in.args.take("beta1", &o.beta1);
@@ -111,6 +122,17 @@ Made make_hf_adafactor(Inputs& in) {
   in.args.take("warmup_init", &o.warmup_init);
   if (o.warmup_init && !o.relative_step)
     throw ConfigError("optim_args: adafactor's warmup_init needs relative_step=true", "optim_args");
+  return finish(in, o);
+}
+
+/// AdaLomo is Adafactor with rates relative to the parameters' size.
+Made make_adalomo(Inputs& in) {
+  AdafactorOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay, .scale_parameter = true};
+  in.args.take("eps1", &o.eps1);
+  in.args.take("eps2", &o.eps2);
+  in.args.take("clip_threshold", &o.clip_threshold);
+  in.args.take("decay_rate", &o.decay_rate);
+  in.args.take("weight_decay", &o.weight_decay);
   return finish(in, o);
 }
 
@@ -224,6 +246,144 @@ Made make_grok_adamw(Inputs& in) {
   return std::make_unique<GrokAdamW>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
 }
 
+Made make_schedule_free(Inputs& in) {
+  using Base = ScheduleFreeOptions::Base;
+  ScheduleFreeOptions o;
+  o.base = in.name == "schedule_free_sgd" ? Base::kSgd : in.name == "schedule_free_radam" ? Base::kRAdam : Base::kAdamW;
+  o.lr = in.options.lr;
+  o.weight_decay = in.options.weight_decay;
+  if (o.base == Base::kSgd) {
+    in.args.take("momentum", &o.beta1);
+  } else {
+    o.beta1 = in.options.adam_beta1;
+    o.beta2 = in.options.adam_beta2;
+    o.eps = in.options.adam_epsilon;
+    in.args.take("beta1", &o.beta1);
+    in.args.take("beta2", &o.beta2);
+    in.args.take("eps", &o.eps);
+  }
+  if (o.base == Base::kRAdam) {
+    in.args.take("silent_sgd_phase", &o.silent_sgd_phase);
+  } else {
+    o.warmup_steps = static_cast<double>(in.options.warmup_steps);
+    in.args.take("warmup_steps", &o.warmup_steps);
+  }
+  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("r", &o.r);
+  in.args.take("weight_lr_power", &o.weight_lr_power);
+  return build<ScheduleFree>(in, o);
+}
+
+Made make_any_precision(Inputs& in) {
+  AnyPrecisionOptions o;
+  o.lr = in.options.lr;
+  o.beta1 = in.options.adam_beta1;
+  o.beta2 = in.options.adam_beta2;
+  o.eps = in.options.adam_epsilon;
+  o.weight_decay = in.options.weight_decay;
+  in.args.take("beta1", &o.beta1);
+  in.args.take("beta2", &o.beta2);
+  in.args.take("eps", &o.eps);
+  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("use_kahan_summation", &o.use_kahan_summation);
+  const auto take_dtype = [&](const char* key, at::ScalarType& dtype) {
+    std::string name;
+    in.args.take(key, &name, {"float32", "bfloat16", "float16"});
+    if (!name.empty()) dtype = name == "float32" ? at::kFloat : name == "bfloat16" ? at::kBFloat16 : at::kHalf;
+  };
+  take_dtype("momentum_dtype", o.momentum_dtype);
+  take_dtype("variance_dtype", o.variance_dtype);
+  take_dtype("compensation_buffer_dtype", o.compensation_buffer_dtype);
+  return build<AnyPrecisionAdamW>(in, o);
+}
+
+/// A maker of optimizers of one class and these options.
+template <class T, class Options>
+MakeOptimizer maker(const Options& options) {
+  return [options](std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices,
+                   std::shared_ptr<comm::Communicator> group) -> Made {
+    if constexpr (std::is_constructible_v<T, std::vector<at::Tensor>, std::vector<ParameterSlice>, Options,
+                                          std::shared_ptr<comm::Communicator>>)
+      return std::make_unique<T>(std::move(parameters), std::move(slices), options, std::move(group));
+    else
+      return std::make_unique<T>(std::move(parameters), std::move(slices), options);
+  };
+}
+
+/// What Trainer gives GaLore and APOLLO alike, taken from the arguments.
+LowRankOptions low_rank_options(Inputs& in, double scale) {
+  LowRankOptions o;
+  o.lr = in.options.lr;
+  o.weight_decay = in.options.weight_decay;
+  o.scale = scale;
+  o.same_seed = in.name.ends_with("_layerwise");
+  in.args.take("rank", &o.projection.rank);
+  in.args.take("update_proj_gap", &o.projection.update_proj_gap);
+  in.args.take("scale", &o.scale);
+  in.args.take("weight_decay", &o.weight_decay);
+  if (o.projection.rank < 1 || o.projection.update_proj_gap < 1)
+    throw ConfigError("optim_args of '" + in.name + "': rank and update_proj_gap must be at least 1", "optim_args");
+  return o;
+}
+
+Made build_low_rank(Inputs& in, const LowRankOptions& o, const MakeOptimizer& rest, const MakeOptimizer& low) {
+  in.args.check_all_taken();
+  return std::make_unique<LowRankOptimizer>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group),
+                                            rest, low);
+}
+
+// The betas and eps are the classes' own: Trainer passes none.
+Made make_galore(Inputs& in) {
+  auto o = low_rank_options(in, 0.25);
+  in.args.take("proj_type", &o.projection.proj_type, {"std", "reverse_std", "left", "right", "full"});
+  const bool adafactor = in.name.find("adafactor") != std::string::npos;
+  if (adafactor) {
+    o.decays_first = true;
+    AdafactorOptions rest{.lr = o.lr, .weight_decay = o.weight_decay}, low;
+    return build_low_rank(in, o, maker<Adafactor>(rest), maker<Adafactor>(low));
+  }
+  if (!has_eight_bits(in)) {
+    AdamWOptions rest{.lr = o.lr, .eps = 1e-6, .weight_decay = o.weight_decay};
+    in.args.take("beta1", &rest.beta1);
+    in.args.take("beta2", &rest.beta2);
+    in.args.take("eps", &rest.eps);
+    auto low = rest;
+    low.weight_decay = 0;
+    return build_low_rank(in, o, maker<HfAdamW>(rest), maker<HfAdamW>(low));
+  }
+  BnbAdamOptions rest;
+  rest.lr = o.lr;
+  rest.weight_decay = o.weight_decay;
+  in.args.take("beta1", &rest.beta1);
+  in.args.take("beta2", &rest.beta2);
+  in.args.take("eps", &rest.eps);
+  in.args.take("min_8bit_size", &rest.min_8bit_size);
+  auto low = rest;
+  low.weight_decay = 0;
+  return build_low_rank(in, o, maker<BnbAdam>(rest), maker<BnbAdam>(low));
+}
+
+// What is not projected has the class's own betas and eps: Trainer passes its own to the other group alone.
+Made make_apollo(Inputs& in) {
+  auto o = low_rank_options(in, 1.0);
+  std::string proj = "random", scale_type = "channel";
+  in.args.take("proj", &proj, {"random", "svd"});
+  in.args.take("scale_type", &scale_type, {"channel", "tensor"});
+  in.args.take("proj_type", &o.projection.proj_type, {"std"});
+  o.projection.random = proj == "random";
+  using Form = LowRankOptions::Form;
+  o.form = scale_type == "channel" ? Form::kApolloChannel : Form::kApolloTensor;
+  const AdamWOptions rest{.lr = o.lr, .eps = 1e-6, .weight_decay = o.weight_decay};
+  AdamWOptions low{.beta1 = in.options.adam_beta1, .beta2 = in.options.adam_beta2, .eps = in.options.adam_epsilon};
+  in.args.take("beta1", &low.beta1);
+  in.args.take("beta2", &low.beta2);
+  in.args.take("eps", &low.eps);
+  low.weight_decay = 0;
+  o.beta1 = low.beta1;
+  o.beta2 = low.beta2;
+  return build_low_rank(in, o, maker<HfAdamW>(rest), maker<HfAdamW>(low));
+}
+
 const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers() {
   static const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>> table = {
       {"adamw_torch", make_adamw},
@@ -254,6 +414,20 @@ const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers(
       {"stable_adamw", make_stable_adamw},
       {"lorafa", make_lora_fa},
       {"grokadamw", make_grok_adamw},
+      {"schedule_free_adamw", make_schedule_free},
+      {"schedule_free_radam", make_schedule_free},
+      {"schedule_free_sgd", make_schedule_free},
+      {"adamw_anyprecision", make_any_precision},
+      {"lomo", make_lomo},
+      {"adalomo", make_adalomo},
+      {"galore_adamw", make_galore},
+      {"galore_adamw_layerwise", make_galore},
+      {"galore_adamw_8bit", make_galore},
+      {"galore_adamw_8bit_layerwise", make_galore},
+      {"galore_adafactor", make_galore},
+      {"galore_adafactor_layerwise", make_galore},
+      {"apollo_adamw", make_apollo},
+      {"apollo_adamw_layerwise", make_apollo},
   };
   return table;
 }
@@ -261,29 +435,13 @@ const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers(
 /// Names that Trainer knows and nothing here builds, and why.
 const std::vector<std::pair<std::string, std::string>>& missing() {
   const char* kDevice = "belongs to another device than the CPU";
-  const char* kLowRank =
-      "projects whole gradient matrices to a low rank, which no rank holds here: parameters and gradients are sharded";
-  const char* kTwoWeights = "evaluates and saves other weights than it trains, which is not built";
   const char* kTorchao = "keeps torchao's states of few bits, which are in other blocks than bitsandbytes'";
   static const std::vector<std::pair<std::string, std::string>> names = {
       {"adamw_torch_xla", kDevice},
       {"adamw_torch_npu_fused", kDevice},
-      {"adamw_anyprecision", "belongs to torchdistx, which is abandoned"},
       {"adamw_torch_4bit", kTorchao},
       {"adamw_torch_8bit", kTorchao},
-      {"galore_adamw", kLowRank},
-      {"galore_adamw_8bit", kLowRank},
-      {"galore_adafactor", kLowRank},
-      {"galore_adamw_layerwise", kLowRank},
-      {"galore_adamw_8bit_layerwise", kLowRank},
-      {"galore_adafactor_layerwise", kLowRank},
-      {"apollo_adamw", kLowRank},
-      {"apollo_adamw_layerwise", kLowRank},
-      {"lomo", "updates parameters inside of backward, before gradients are averaged over ranks and clipped"},
-      {"adalomo", "updates parameters inside of backward, before gradients are averaged over ranks and clipped"},
-      {"schedule_free_radam", kTwoWeights},
-      {"schedule_free_adamw", kTwoWeights},
-      {"schedule_free_sgd", kTwoWeights}};
+  };
   return names;
 }
 

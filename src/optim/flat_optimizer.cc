@@ -6,9 +6,9 @@
 #include <array>
 
 #include "base/offloaded_piece.h"
+#include "optim/flat_numbers.h"
 #include "tensor/home.h"
 #include "tensor/mapped_zeros.h"
-#include "tensor/split_floats.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/update.h"
@@ -41,12 +41,19 @@ FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<Par
     : Optimizer(std::move(parameters), std::move(slices), lr), weight_decay_(weight_decay), names_(std::move(states)) {
   TESSERA_CHECK(names_.size() <= kMaxStates, "a rule has at most three states");
   initial_.assign(names_.size(), 0.0);
+  dtypes_.resize(names_.size());
 }
 
 void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::Home> home) {
   TESSERA_CHECK(states_.empty(), "keep_state_in() comes before the first step");
   home_ = std::move(home);
   if (home_) home_->accept_halves();
+}
+
+at::Tensor FlatOptimizer::allocate_state(std::size_t state, const at::Tensor& parameter) const {
+  const auto dtype = dtypes_[state].value_or(parameter.scalar_type());
+  const auto t = home_ ? home_->allocate(parameter.numel(), dtype) : tensor::mapped_zeros(parameter.numel(), dtype);
+  return t.view_as(parameter);
 }
 
 void FlatOptimizer::allocate_states() {
@@ -56,17 +63,29 @@ void FlatOptimizer::allocate_states() {
     for (const auto& p : parameters_) {
       auto& t = states_[s].emplace_back();
       if (names_[s].empty()) continue;
-      t = home_ ? home_->allocate(p.numel(), p.scalar_type()) : tensor::mapped_zeros(p.numel(), p.scalar_type());
-      t = t.view_as(p);
+      t = allocate_state(s, p);
       if (initial_[s] != 0) t.fill_(initial_[s]);
     }
   }
+}
+
+void FlatOptimizer::add_passing_state(std::size_t state) {
+  allocate_states();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) states_[state][i] = allocate_state(state, parameters_[i]);
+}
+
+void FlatOptimizer::drop_passing_state(std::size_t state) {
+  for (auto& t : states_[state]) t = at::Tensor();
 }
 
 FlatOptimizer::~FlatOptimizer() = default;
 
 void FlatOptimizer::fill_state(std::size_t state, double value) {
   initial_[state] = value;
+}
+
+void FlatOptimizer::keep_state_as(std::size_t state, at::ScalarType dtype) {
+  dtypes_[state] = dtype;
 }
 
 void FlatOptimizer::step() {
@@ -80,11 +99,26 @@ void FlatOptimizer::step() {
     if (grad.scalar_type() != p.scalar_type() || !grad.is_contiguous()) grad = grad.to(p.scalar_type()).contiguous();
     for (const auto& slice : slices_) {
       if (slice.numel == 0 || slice.parameter != static_cast<std::int64_t>(i)) continue;
-      home_ ? update_offloaded(slice, p, grad) : update_slice(slice, p, grad);
+      update_anywhere(slice, grad, scalars_of(slice));
     }
     p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
   }
   gradient_factor_ = 1;
+}
+
+void FlatOptimizer::update_all(const Update& update) {
+  at::NoGradGuard no_grad;
+  allocate_states();
+  for (const auto& slice : slices_) {
+    if (slice.numel == 0) continue;
+    const auto flat = static_cast<std::size_t>(slice.parameter);
+    update_anywhere(slice, states_[0][flat], update);  // any numbers of the right dtype
+    parameters_[flat].unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void FlatOptimizer::update_anywhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
+  home_ ? update_offloaded(slice, grad, scalars) : update_slice(slice, grad, scalars);
 }
 
 Update FlatOptimizer::update_of(const ParameterSlice& slice) const {
@@ -102,9 +136,18 @@ const at::Tensor& FlatOptimizer::state_tensor(std::size_t state, std::size_t fla
   return states_[state][flat];
 }
 
-void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {
-  if (const auto* halves = home_ ? home_->halves_of(parameter) : nullptr) return update_halves(slice, *halves, grad);
-  const auto scalars = scalars_of(slice);
+/// Not all of one dtype, or parameters in halves.
+bool FlatOptimizer::is_mixed(const ParameterSlice& slice) const {
+  const auto flat = static_cast<std::size_t>(slice.parameter);
+  const auto& parameter = parameters_[flat];
+  return (home_ && home_->halves_of(parameter)) || std::any_of(states_.begin(), states_.end(), [&](const auto& s) {
+           return s[flat].defined() && s[flat].scalar_type() != parameter.scalar_type();
+         });
+}
+
+void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
+  if (is_mixed(slice)) return update_mixed(slice, grad, scalars);
+  const auto& parameter = parameters_[static_cast<std::size_t>(slice.parameter)];
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, parameter.scalar_type(), "optimizer", [&] {
     auto* p = parameter.mutable_data_ptr<scalar_t>() + slice.parameter_offset;
     const auto* g = grad.const_data_ptr<scalar_t>() + slice.parameter_offset;
@@ -115,27 +158,36 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
   });
 }
 
-/// Through a block of float32 that stays in the first cache.
-void FlatOptimizer::update_halves(const ParameterSlice& slice, const tensor::SplitFloats& values,
-                                  const at::Tensor& grad) {
-  const auto scalars = scalars_of(slice);
-  const auto* g = grad.const_data_ptr<float>();
-  const auto s = states_of<float>(states_, static_cast<std::size_t>(slice.parameter));
+/// Through blocks of float32 that stay in the first cache.
+void FlatOptimizer::update_mixed(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
+  const auto flat = static_cast<std::size_t>(slice.parameter);
+  const auto& parameter = parameters_[flat];
+  const auto* halves = home_ ? home_->halves_of(parameter) : nullptr;
+  const FlatNumbers p{halves ? nullptr : parameter.mutable_data_ptr(), parameter.scalar_type(), halves};
+  const FlatNumbers g{const_cast<void*>(grad.const_data_ptr()), grad.scalar_type()};
+  std::array<FlatNumbers, kMaxStates> s;
+  for (std::size_t k = 0; k < states_.size(); ++k)
+    if (const auto& t = states_[k][flat]; t.defined()) s[k] = {t.mutable_data_ptr(), t.scalar_type()};
   const auto first = slice.parameter_offset;
   at::parallel_for(first, first + slice.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     constexpr std::int64_t kBlock = 2048;
-    alignas(64) std::array<float, kBlock> block;
+    alignas(64) std::array<std::array<float, kBlock>, kMaxStates + 2> blocks;
     for (auto at = begin; at < end; at += kBlock) {
       const auto count = std::min(kBlock, end - at);
-      values.read(at, count, block.data());
-      update_range(scalars, count, block.data(), g + at, from(s, at));
-      values.write(at, count, block.data());
+      States<float> states{};
+      for (std::size_t k = 0; k < kMaxStates; ++k)
+        if (s[k].data) states[k] = s[k].read(at, count, blocks[k].data());
+      auto* values = p.read(at, count, blocks[kMaxStates].data());
+      update_range(scalars, count, values, g.read(at, count, blocks[kMaxStates + 1].data()), states);
+      p.write(at, count, values);
+      for (std::size_t k = 0; k < kMaxStates; ++k)
+        if (s[k].data) s[k].write(at, count, states[k]);
     }
   });
 }
 
 // Piece by piece, the next one on its way, so that not even a large slice is in memory whole.
-void FlatOptimizer::update_offloaded(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad) {
+void FlatOptimizer::update_offloaded(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
   const auto part = [&](std::int64_t begin, std::int64_t end) {
     auto result = slice;
     begin = std::max<std::int64_t>(begin, 0);
@@ -148,7 +200,7 @@ void FlatOptimizer::update_offloaded(const ParameterSlice& slice, const at::Tens
   for (std::int64_t begin = 0; begin < slice.numel; begin += kOffloadedPiece) {
     const auto end = begin + kOffloadedPiece;
     for_offloaded(part(end, end + kOffloadedPiece), &tensor::Home::fetch);
-    update_slice(part(begin, end), parameter, grad);
+    update_slice(part(begin, end), grad, scalars);
     for_offloaded(part(begin - kPage, end), &tensor::Home::put_away);
   }
 }

@@ -5,9 +5,9 @@
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "optim/flat_numbers.h"
+#include "optim/step_scalars.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
@@ -36,15 +36,9 @@ LoraFa::LoraFa(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> s
       group_(std::move(group)) {}
 
 Update LoraFa::update(double lr, double weight_decay) const {
-  const auto t = static_cast<double>(steps_);
-  Update u;
-  u.rule = Rule::kBnbAdam;
-  u.beta1 = options_.beta1;
-  u.beta2 = options_.beta2;
-  u.eps = options_.eps;
-  u.decay = 1 - lr * weight_decay;  // of the step, too: it comes after
-  u.step_size = u.decay * lr * std::sqrt(1 - std::pow(u.beta2, t)) / (1 - std::pow(u.beta1, t));
-  return u;
+  const auto& o = options_;
+  return hf_adamw_update(
+      {.steps = steps_, .lr = lr, .weight_decay = weight_decay, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps});
 }
 
 const RowProjection* LoraFa::projection_of(const ParameterSlice& slice) const {

@@ -1,5 +1,6 @@
 #include "optim/optim_args.h"
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -43,6 +44,22 @@ void OptimArgs::take(const char* key, bool* target) {
   const auto value = config::parse_bool(*text);
   if (!value) reject(key, "true or false", *text);
   *target = *value;
+}
+
+void OptimArgs::take(const char* key, std::int64_t* target) {
+  const auto* text = find(key);
+  if (!text || *text == "None") return;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *target);
+  if (error != std::errc() || end != text->data() + text->size()) reject(key, "a whole number", *text);
+}
+
+void OptimArgs::take(const char* key, std::string* target, const std::vector<std::string>& allowed) {
+  const auto* text = find(key);
+  if (!text) return;
+  std::string list;
+  for (const auto& word : allowed) list += (list.empty() ? "" : ", ") + word;
+  if (std::find(allowed.begin(), allowed.end(), *text) == allowed.end()) reject(key, list.c_str(), *text);
+  *target = *text;
 }
 
 void OptimArgs::check_all_taken() const {

@@ -1,7 +1,9 @@
 #pragma once
 // "key=value,key=value": what --optim_args holds.
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace tessera::optim {
 
@@ -13,6 +15,9 @@ class OptimArgs {
   /// Each assigns when the key was given, and remembers the key as known.
   void take(const char* key, double* target);
   void take(const char* key, bool* target);
+  void take(const char* key, std::int64_t* target);
+  /// One of these words; the others are named in the message.
+  void take(const char* key, std::string* target, const std::vector<std::string>& allowed);
 
   /// ConfigError for keys that nobody took, with the nearest that somebody would.
   void check_all_taken() const;

@@ -1,24 +1,10 @@
 #include "optim/rules.h"
 
-#include <cmath>
-
+#include "optim/step_scalars.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
 namespace {
-
-/// What all rules of the Adam family share.
-Update adam_update(std::int64_t steps, double lr, double beta1, double beta2, double eps) {
-  const auto t = static_cast<double>(steps);
-  Update u;
-  u.rule = Rule::kAdam;
-  u.beta1 = beta1;
-  u.beta2 = beta2;
-  u.eps = eps;
-  u.step_size = lr / (1 - std::pow(beta1, t));
-  u.inv_sqrt_correction2 = 1 / std::sqrt(1 - std::pow(beta2, t));
-  return u;
-}
 
 std::vector<std::string> adam_states(bool amsgrad) {
   if (amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
@@ -65,7 +51,8 @@ AdamW::AdamW(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> sli
       options_(std::move(options)) {}
 
 Update AdamW::update(double lr, double weight_decay) const {
-  auto u = adam_update(steps_, lr, options_.beta1, options_.beta2, options_.eps);
+  const auto& o = options_;
+  auto u = torch_adam_update({.steps = steps_, .lr = lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps});
   u.decay = 1 - lr * weight_decay;
   return u;
 }
@@ -76,9 +63,20 @@ Adam::Adam(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slice
       options_(options) {}
 
 Update Adam::update(double lr, double weight_decay) const {
-  auto u = adam_update(steps_, lr, options_.beta1, options_.beta2, options_.eps);
+  const auto& o = options_;
+  auto u = torch_adam_update({.steps = steps_, .lr = lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps});
   u.l2 = weight_decay;
   return u;
+}
+
+HfAdamW::HfAdamW(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, const AdamWOptions& options)
+    : FlatOptimizer(std::move(parameters), std::move(slices), options.lr, options.weight_decay, adam_states(false)),
+      options_(options) {}
+
+Update HfAdamW::update(double lr, double weight_decay) const {
+  const auto& o = options_;
+  return hf_adamw_update(
+      {.steps = steps_, .lr = lr, .weight_decay = weight_decay, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps});
 }
 
 Sgd::Sgd(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, const SgdOptions& options)
@@ -107,13 +105,8 @@ Lion::Lion(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slice
       options_(options) {}
 
 Update Lion::update(double lr, double weight_decay) const {
-  Update u;
-  u.rule = Rule::kLion;
-  u.lr = lr;
-  u.decay = 1 - lr * weight_decay;
-  u.beta1 = options_.beta1;
-  u.beta2 = options_.beta2;
-  return u;
+  return lion_update(
+      {.steps = steps_, .lr = lr, .weight_decay = weight_decay, .beta1 = options_.beta1, .beta2 = options_.beta2});
 }
 
 RmsProp::RmsProp(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, const RmsPropOptions& options)

@@ -19,6 +19,17 @@ class Adam final : public FlatOptimizer {
   AdamOptions options_;
 };
 
+/// AdamW as transformers had it (hf_adamw_update()). States exp_avg, exp_avg_sq.
+class HfAdamW final : public FlatOptimizer {
+ public:
+  /// Of the options amsgrad and no_decay are not for it.
+  HfAdamW(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, const AdamWOptions& options);
+
+ private:
+  Update update(double lr, double weight_decay) const override;
+  AdamWOptions options_;
+};
+
 /// torch.optim.SGD. State momentum_buffer, with momentum.
 struct SgdOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;

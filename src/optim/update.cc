@@ -1,6 +1,7 @@
 #include "tessera/optim/update.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/cpu_dispatch.h"
 #include "tessera/base/error.h"
@@ -119,6 +120,27 @@ struct Rules {
     x.p = hn::Add(hn::Mul(x.p, set(u.decay)), hn::Div(hn::Mul(m, set(-u.step_size)), denominator));
   }
 
+  /// torch's lerp: exact at both ends.
+  static V lerp(V from, V to, double weight) {
+    const auto way = hn::Sub(to, from);
+    return std::abs(weight) < 0.5 ? hn::MulAdd(way, set(weight), from) : hn::NegMulAdd(way, set(1 - weight), to);
+  }
+
+  void schedule_free(Lane<V>& x) const {
+    auto& [z, v, none] = x.s;
+    auto grad = x.g;
+    if (second) v = blend_square(v, grad, u.beta2);
+    if (u.adaptive) grad = hn::Div(grad, hn::Add(hn::Sqrt(hn::Div(v, set(u.correction2))), set(u.eps)));
+    grad = hn::MulAdd(x.p, set(u.l2), grad);
+    x.p = hn::MulAdd(grad, set(u.step_size), lerp(x.p, z, u.mix));
+    z = hn::NegMulAdd(grad, set(u.lr), z);
+  }
+
+  void average(Lane<V>& x) const {
+    x.s[2] = x.p;
+    x.p = lerp(x.p, x.s[0], u.mix);
+  }
+
   void adagrad(Lane<V>& x) const {
     const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
     x.s[0] = hn::MulAdd(grad, grad, x.s[0]);
@@ -187,6 +209,14 @@ void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) 
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.bnb_rms_prop(x); });
     case Rule::kGrokAdam:
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.grok_adam(x); });
+    case Rule::kScheduleFree:
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.schedule_free(x); });
+    case Rule::kKeep:
+      return for_each_vector(n, p, g, s, 1, [&](L& x) { x.s[0] = x.p; });
+    case Rule::kAverage:
+      return for_each_vector(n, p, g, s, 1, [&](L& x) { rules.average(x); });
+    case Rule::kTakeBack:
+      return for_each_vector(n, p, g, s, 1, [&](L& x) { x.p = x.s[2]; });
     case Rule::kCustom:
       break;  // not for vectors
   }

@@ -9,6 +9,7 @@
 #include "checkpoint/restore.h"
 #include "checkpoint/training_state.h"
 #include "tessera/base/error.h"
+#include "train/shown_average.h"
 
 namespace tessera::train {
 
@@ -128,11 +129,21 @@ void RunCheckpoints::save(const std::string& keep) {
     checkpoint::push_training_state(model_, optimizer_, checkpoint::training_state_folder(folder), queue);
   }
   if (options_.save_accelerate_state) push_torch_state(folder);
-  content_.save_model(folder, queue);
+  save_model(folder);
   if (model_.group().rank() == 0) {
     queue.push([folder, text = state_.to_json()] { write_file_atomically(folder + "/trainer_state.json", text); });
   }
   saver_.end();
+}
+
+// The training state has what is trained, the model's files have the result; both lie in the same memory.
+void RunCheckpoints::save_model(const std::string& folder) {
+  checkpoint::SaveQueue& queue = saver_.queue();
+  if (!optimizer_.averages()) return content_.save_model(folder, queue);
+  queue.forget_snapshots();
+  const ShownAverage result(optimizer_, model_);
+  content_.save_model(folder, queue);
+  queue.forget_snapshots();
 }
 
 void RunCheckpoints::push_torch_state(const std::string& folder) {

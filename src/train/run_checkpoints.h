@@ -66,6 +66,7 @@ class RunCheckpoints {
   /// Parameters, optimizer and random numbers; returns the folder that they came from.
   std::string load();
   std::int64_t steps_done(const TrainerState& read) const;
+  void save_model(const std::string& folder);
   void push_torch_state(const std::string& folder);
 
   const CheckpointOptions& options_;

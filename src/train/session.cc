@@ -18,6 +18,7 @@
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
+#include "train/shown_average.h"
 #include "train/throughput.h"
 
 namespace tessera::train {
@@ -83,6 +84,7 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
       task_(std::move(task)),
       trainer_(training.trainer),
       model_(training.model),
+      optimizer_(training.optimizer),
       out_(out),
       bars_(report::bar_style(model_.group().rank(), arguments.disable_tqdm)),
       bar_(err, bars_, trainer_.total_steps()),
@@ -134,6 +136,10 @@ bool Session::run() {
   checkpoints_.finish();
   if (interrupted_) return false;
   if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
+  if (optimizer_.averages()) {
+    optimizer_.show_average();
+    model_.mark_updated();
+  }
   summarise(seconds_since(start) - measuring_seconds_);
   return true;
 }
@@ -230,6 +236,7 @@ void Session::close_epoch(const EpochReport& epoch) {
   if (!task_.presentation) return;
   const bool evaluated = evaluated_at_ == state_.global_step;
   bar_.clear();
+  const ShownAverage result(optimizer_, model_);  // what it may save
   Json row = task_.presentation->on_epoch_end(epoch, evaluated ? &evaluated_ : nullptr, evaluated && is_best_);
   row["step"] = state_.global_step;
   metrics_.write(std::move(row));
@@ -301,6 +308,7 @@ void Session::evaluate() {
   enter("evaluation");
   const Metrics& metrics = evaluated_;
   {
+    const ShownAverage result(optimizer_, model_);
     const tensor::RandomGuard random;  // the run, and what is saved below, go on as without evaluations
     evaluated_ = task_.evaluate(bars_);
     log(evaluation_row(metrics, state_.epoch), Json::object());
@@ -363,7 +371,8 @@ void Session::save_now() {
 }
 
 void Session::load_best() {
-  const std::string obstacle = checkpoint::restore_checkpoint(model_, nullptr, state_.best_model_checkpoint);
+  const std::string obstacle = checkpoint::restore_checkpoint(model_, optimizer_.averages() ? &optimizer_ : nullptr,
+                                                              state_.best_model_checkpoint);
   if (!obstacle.empty()) {
     throw CheckpointError("the best checkpoint '" + state_.best_model_checkpoint + "' cannot be loaded: " + obstacle +
                               "; the last weights are in the newest checkpoint of '" + arguments_.output_dir + "'",

@@ -50,7 +50,8 @@ class Session {
   Session(const TrainingArguments& arguments, SessionTask task, const Training& training, std::ostream& out,
           std::ostream& err);
 
-  /// Collective. Trains to the end or to an interruption; leaves the best weights in the model when that was asked for.
+  /// Collective. Trains to the end or to an interruption; leaves the best weights in the model when that was asked for,
+  /// else the last ones; of an optimizer that averages, the average.
   /// Returns false when it was interrupted (a checkpoint was written then).
   bool run();
 
@@ -87,6 +88,7 @@ class Session {
   SessionTask task_;
   Trainer& trainer_;
   fsdp::FullyShardedDataParallel& model_;
+  optim::Optimizer& optimizer_;
   std::ostream& out_;
   report::BarStyle bars_;
   report::ProgressBar bar_;

@@ -55,9 +55,19 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.learning_rate, {"--learning_rate", "--lr"}, "peak learning rate", group);
   table.add(&a.weight_decay, {"--weight_decay"},
             a.decays_all ? "of all weights, biases and norms too" : "not applied to biases and norms", group);
-  const std::vector<std::string> others = {"sgd",       "adafactor",   "torch_adafactor",  "rmsprop",
-                                           "adagrad",   "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
-                                           "grokadamw", kLoraFa};
+  const std::vector<std::string> others = {"sgd",
+                                           "adafactor",
+                                           "torch_adafactor",
+                                           "rmsprop",
+                                           "adagrad",
+                                           "rmsprop_bnb",
+                                           "rmsprop_bnb_8bit",
+                                           "rmsprop_bnb_32bit",
+                                           "grokadamw",
+                                           "schedule_free_sgd",
+                                           "lomo",
+                                           "adalomo",
+                                           kLoraFa};
   std::vector<std::string> without_epsilon = {"lion_32bit", "paged_lion_32bit", "lion_8bit", "paged_lion_8bit"};
   without_epsilon.insert(without_epsilon.end(), others.begin(), others.end());
   table.add(&a.adam_beta1, {"--adam_beta1"}, "of AdamW and Lion", group).idle_with({"--optim", others});
@@ -195,6 +205,7 @@ optim::OptimizerOptions optimizer_options(const TrainingArguments& a) {
           .adam_beta1 = a.adam_beta1,
           .adam_beta2 = a.adam_beta2,
           .adam_epsilon = a.adam_epsilon,
+          .warmup_steps = a.trainer_options().warmup_steps,
           .optim_args = a.optim_args};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 // Optimizers by the names of Trainer's --optim.
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@ namespace tessera::optim {
 struct OptimizerOptions {
   double lr = 5e-5, weight_decay = 0.0;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  std::int64_t warmup_steps = 0;  // of optimizers without a schedule; schedules have their own
   /// "momentum=0.9,nesterov=true": arguments of the optimizer's own class, stronger than the flags above.
   std::string optim_args = "";
 };

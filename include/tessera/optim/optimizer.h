@@ -17,7 +17,6 @@ class Communicator;
 }
 namespace tessera::tensor {
 class Home;
-struct SplitFloats;
 }  // namespace tessera::tensor
 
 namespace tessera::optim {
@@ -35,6 +34,7 @@ struct ParameterSlice {
   double lr_scale = 1.0;                              // this parameter's rate is lr() * lr_scale
   std::optional<double> weight_decay = {};            // unset: the optimizer's
   bool full_state = false;                            // its state keeps 32 bits under 8-bit optimizers: embeddings
+  bool low_rank = false;                              // a matrix that GaLore and APOLLO see through a low rank
 };
 
 /// What an optimizer remembers of one parameter, as far as it lies on this rank.
@@ -64,6 +64,13 @@ class Optimizer {
   /// both they and the parameters are put away as step() is done with them. Rules that treat every element alone then
   /// take masters in halves as well (fsdp: parameters() loses its memory). Rules with small states ignore it.
   virtual void keep_state_in(std::shared_ptr<tensor::Home> /*home*/) {}
+
+  /// True for rules whose result is not what they train: an average of where they were (schedule-free).
+  virtual bool averages() const { return false; }
+  /// The parameters become that average, for evaluating and saving, or again what is trained, bit for bit. state() says
+  /// the same in both. Call FullyShardedDataParallel::mark_updated() after it. No step() between the two.
+  virtual void show_average() {}
+  virtual void show_trained() {}
 
   /// The next step() takes `factor` times each gradient, multiplied as it is read: clipping without a pass of its own.
   void scale_next_gradients(double factor) { gradient_factor_ = factor; }
@@ -115,19 +122,30 @@ class FlatOptimizer : public Optimizer {
   const at::Tensor& state_tensor(std::size_t state, std::size_t flat);
   /// Fills a state tensor; for rules whose state does not begin at zero.
   void fill_state(std::size_t state, double value);
+  /// Before the first step: a dtype for a state that is not the parameters'.
+  void keep_state_as(std::size_t state, at::ScalarType dtype);
+  /// A state without a name, which is not saved, comes and goes.
+  void add_passing_state(std::size_t state);
+  void drop_passing_state(std::size_t state);
+  /// Runs a rule that reads no gradients over all slices.
+  void update_all(const Update& update);
 
  private:
   void allocate_states();
-  void update_slice(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
+  at::Tensor allocate_state(std::size_t state, const at::Tensor& parameter) const;
+  void update_anywhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
+  void update_slice(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   Update scalars_of(const ParameterSlice& slice) const;
-  void update_halves(const ParameterSlice& slice, const tensor::SplitFloats& values, const at::Tensor& grad);
-  void update_offloaded(const ParameterSlice& slice, const at::Tensor& parameter, const at::Tensor& grad);
+  bool is_mixed(const ParameterSlice& slice) const;
+  void update_mixed(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
+  void update_offloaded(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   using OffloadAction = void (tensor::Home::*)(const at::Tensor&) const;
   void for_offloaded(const ParameterSlice& slice, OffloadAction action) const;
   double weight_decay_;
   std::vector<std::string> names_;
-  std::vector<double> initial_;                  // by name
-  std::vector<std::vector<at::Tensor>> states_;  // by name and flat parameter; empty until they are needed
+  std::vector<double> initial_;                        // by name
+  std::vector<std::optional<at::ScalarType>> dtypes_;  // by name; unset: the parameters'
+  std::vector<std::vector<at::Tensor>> states_;        // by name and flat parameter; empty until they are needed
   std::shared_ptr<tensor::Home> home_;
 };
 

@@ -18,7 +18,11 @@ enum class Rule {
   kAdEmaMix,    // Pagliardini et al. 2024
   kBnbRmsProp,  // neither centred nor with momentum
   kGrokAdam,    // Adam of the gradient and its slow average
-  kCustom,      // what Update::custom says
+  kScheduleFree,
+  kKeep,      // the state becomes the parameter
+  kAverage,   // the third state becomes the parameter, the parameter a mixture with the first state
+  kTakeBack,  // the parameter becomes the third state
+  kCustom,    // what Update::custom says
 };
 
 constexpr int kMaxStates = 3;
@@ -41,11 +45,14 @@ struct Update {
   double beta1 = 0, beta2 = 0;  // kAdam, kLion, kBnbAdam, kAdEmaMix
   double beta3 = 0;             // kAdEmaMix, kGrokAdam: of the slow average
   double eps = 0;               // not kSgd, kLion
-  double step_size = 0;         // kAdam, kBnbAdam: lr / (1 - beta1^t); kGrokAdam: that of both corrections
+  double step_size = 0;         // kAdam, kBnbAdam: lr / (1 - beta1^t); kGrokAdam: that of both corrections;
+                                // kScheduleFree: the parameter's rate (lr: the first state's)
   double correction1 = 1;       // kAdEmaMix: 1 - beta1^t
-  double correction2 = 1;       // kBnbAdam, kAdEmaMix: sqrt(1 - beta2^t)
+  double correction2 = 1;       // kBnbAdam, kAdEmaMix: sqrt(1 - beta2^t); kScheduleFree: 1 - beta2^t
   double inv_sqrt_correction2 = 0;  // kAdam: 1 / sqrt(1 - beta2^t)
   double momentum = 0;              // kSgd, kRmsProp
+  double mix = 0;                   // kScheduleFree, kAverage: of the first state, in the parameter
+  bool adaptive = false;            // kScheduleFree: the gradient is divided by the root of its second moment
   double dampening = 0;             // kSgd: 0 in the first step
   double alpha = 0;                 // kRmsProp, kBnbRmsProp; kAdEmaMix, kGrokAdam: weight of the slow average
   bool nesterov = false;            // kSgd
@@ -53,7 +60,8 @@ struct Update {
 };
 // States: kAdam exp_avg, exp_avg_sq [, max_exp_avg_sq]; kSgd [momentum_buffer]; kLion exp_avg;
 // kRmsProp square_avg, [grad_avg], [momentum_buffer]; kAdagrad sum; kBnbAdam first, second moment; kAdEmaMix fast, slow
-// average, second moment; kBnbRmsProp second moment; kGrokAdam first, second moment, slow average.
+// average, second moment; kBnbRmsProp second moment; kGrokAdam first, second moment, slow average; kScheduleFree z,
+// [second moment], and the three after it z, [second moment], [what is trained].
 
 /// Vectorised for the processor it runs on; the result of an element doesn't depend on where the range begins.
 void update_range(const Update& update, std::int64_t n, float* p, const float* g, States<float> s);

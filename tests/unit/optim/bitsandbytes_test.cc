@@ -6,138 +6,24 @@
 #include <map>
 
 #include "io/tensor_source.h"
+#include "support/sharded_problem.h"
 #include "support/temp_folder.h"
 #include "tensor/home.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/communicator.h"
 #include "tessera/optim/factory.h"
 
 namespace tessera::optim {
 namespace {
 
+using namespace sharded_problem;
+
 /// Of parameters near 1: kinds of processors differ in the last bit, bitsandbytes on two of them as well.
 constexpr float kRounding = 2.5e-7f;
-
-using Tensors = std::map<std::string, at::Tensor>;
 
 const std::vector<std::string> kNames = {"b", "small", "w"};  // "w" alone has 4096 elements
 
 std::shared_ptr<io::TensorSource> open(const std::string& file) {
   return io::open_safetensors(std::string(TESSERA_TEST_DATA) + "/optim/" + file + ".safetensors");
-}
-
-/// The parameters one after the other, cut into `world` equal parts as sharding does: wherever that falls in a block.
-struct Shard {
-  at::Tensor flat;
-  std::vector<ParameterSlice> slices;
-  std::int64_t begin = 0;
-};
-
-Shard cut(const io::TensorSource& problem, int rank, int world, at::ScalarType dtype = at::kFloat) {
-  Shard shard;
-  std::vector<at::Tensor> parts;
-  std::int64_t total = 0;
-  for (const auto& n : kNames) {
-    auto whole = io::read_tensor(problem, "init." + n);
-    shard.slices.push_back({.name = n, .shape = whole.sizes().vec(), .offset = total});
-    parts.push_back(whole.view(-1));
-    total += whole.numel();
-  }
-  const auto part = (total + world - 1) / world;
-  shard.begin = part * rank;
-  const auto end = std::min(total, shard.begin + part);
-  shard.flat = at::cat(parts).narrow(0, shard.begin, end - shard.begin).to(dtype).clone().set_requires_grad(true);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    auto& s = shard.slices[i];
-    const auto at = s.offset, from = std::max(shard.begin, at), to = std::min(end, at + parts[i].numel());
-    s.offset = 0;
-    if (from >= to) continue;
-    s.offset = from - at;
-    s.numel = to - from;
-    s.parameter = 0;
-    s.parameter_offset = from - shard.begin;
-  }
-  return shard;
-}
-
-void set_gradient(const io::TensorSource& problem, int step, Shard& shard) {
-  std::vector<at::Tensor> grads;
-  for (const auto& n : kNames)
-    grads.push_back(io::read_tensor(problem, "step" + std::to_string(step) + ".grad." + n).view(-1).to(at::kFloat));
-  shard.flat.mutable_grad() =
-      at::cat(grads).narrow(0, shard.begin, shard.flat.numel()).to(shard.flat.scalar_type()).contiguous();
-}
-
-struct Recipe {
-  std::string optimizer, args;
-  double lr = 1e-3, weight_decay = 0, beta2 = 0.999, eps = 1e-8;
-  OptimizerOptions options() const {
-    return {.lr = lr, .weight_decay = weight_decay, .adam_beta2 = beta2, .adam_epsilon = eps, .optim_args = args};
-  }
-};
-
-/// All parameters and states after these steps, whole; calls `resume` before step `resume_at`.
-struct Result {
-  Tensors parameters, states;
-};
-
-Result collect(Shard& shard, Optimizer& optimizer, comm::Communicator& group) {
-  Result result;
-  auto flat = shard.flat.detach().to(at::kFloat);
-  for (const auto& slice : shard.slices) {
-    auto whole = at::zeros({c10::multiply_integers(slice.shape)});
-    if (slice.numel > 0)
-      whole.narrow(0, slice.offset, slice.numel).copy_(flat.narrow(0, slice.parameter_offset, slice.numel));
-    group.all_reduce(whole, comm::ReduceOp::kSum)->wait();
-    result.parameters[slice.name] = whole.view(slice.shape);
-  }
-  visit_full_state(optimizer, group, [&](const std::string& name, const std::string& state, const at::Tensor& t) {
-    result.states[name + "." + state] = t.clone();
-  });
-  return result;
-}
-
-using Loader = std::function<void(Shard&, Optimizer&)>;
-
-Result run(const Recipe& r, const io::TensorSource& problem, int from, int to, int world, const Loader& load = nullptr,
-           at::ScalarType dtype = at::kFloat, double factor = 1) {
-  Result result;
-  comm::run_threads(world, [&](auto group) {
-    auto shard = cut(problem, group->rank(), world, dtype);
-    const auto optimizer = make_optimizer(r.optimizer, r.options(), {shard.flat}, shard.slices, group);
-    if (load) load(shard, *optimizer);
-    for (int step = from; step < to; ++step) {
-      set_gradient(problem, step, shard);
-      if (factor != 1) {
-        shard.flat.mutable_grad() = shard.flat.grad() / factor;
-        optimizer->scale_next_gradients(factor);
-      }
-      optimizer->step();
-    }
-    auto mine = collect(shard, *optimizer, *group);
-    if (group->rank() == 0) result = std::move(mine);
-  });
-  return result;
-}
-
-/// Continues from the whole tensors of an earlier run, at any number of ranks.
-Loader from_result(const Result& saved, int steps) {
-  return [&saved, steps](Shard& shard, Optimizer& optimizer) {
-    const at::NoGradGuard no_grad;
-    for (const auto& slice : shard.slices)
-      if (slice.numel > 0)
-        shard.flat.narrow(0, slice.parameter_offset, slice.numel)
-            .copy_(saved.parameters.at(slice.name).view(-1).narrow(0, slice.offset, slice.numel));
-    for (auto& s : optimizer.state())
-      s.local.copy_(saved.states.at(s.parameter + "." + s.state).view(-1).narrow(0, s.offset, s.local.numel()));
-    optimizer.set_steps(steps);
-  };
-}
-
-void expect_equal(const Result& a, const Result& b, const std::string& what) {
-  ASSERT_EQ(a.states.size(), b.states.size()) << what;
-  for (const auto& [name, t] : a.parameters) EXPECT_TRUE(at::equal(t, b.parameters.at(name))) << what << ' ' << name;
-  for (const auto& [name, t] : a.states) EXPECT_TRUE(at::equal(t, b.states.at(name))) << what << ' ' << name;
 }
 
 /// Expected tensors are called `<prefix>param.w`, `<prefix>state.w.absmax1`.

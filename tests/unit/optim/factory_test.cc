@@ -26,7 +26,7 @@ std::string message_of(const std::string& name, const std::string& args = {}) {
 
 TEST(Factory, BuildsEveryNameItLists) {
   for (const auto& name : optimizer_names()) {
-    const auto optimizer = make(name);
+    const auto optimizer = make(name, name == "schedule_free_radam" ? "silent_sgd_phase=false" : "");
     optimizer->parameters()[0].mutable_grad() = at::ones({6});
     optimizer->step();
     EXPECT_TRUE((optimizer->parameters()[0].detach() < 1).all().item<bool>()) << name;
@@ -59,7 +59,7 @@ TEST(Factory, NamesTheNearestOptimizer) {
 
 TEST(Factory, SaysWhyANameOfTrainerIsRefused) {
   EXPECT_NE(message_of("adamw_torch_4bit").find("torchao's states"), std::string::npos);
-  EXPECT_NE(message_of("galore_adamw").find("to a low rank"), std::string::npos);
+  EXPECT_NE(message_of("adamw_torch_xla").find("another device"), std::string::npos);
 }
 
 TEST(Factory, ChecksArgumentsOfTheClass) {
