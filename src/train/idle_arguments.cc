@@ -87,7 +87,6 @@ constexpr config::RefusedFlag kRefused[] = {
     {"--accelerator_config", Unused::kText, "batch sizes are per rank, and every rank cuts its own rows; leave it out"},
     {"--parallelism_config", Unused::kText, kToTheLauncher},
     {"--use_mps_device", Unused::kBool, "there is no code for such devices; leave it out to compute on the CPU"},
-    {"--optim_target_modules", Unused::kText, "only optimizers that are not built here have it; leave it out"},
 };
 
 }  // namespace

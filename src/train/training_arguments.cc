@@ -14,6 +14,7 @@
 #include "tessera/optim/schedule.h"
 #include "train/idle_arguments.h"
 #include "train/lora_fa_projections.h"
+#include "train/low_rank_targets.h"
 
 namespace tessera::train {
 namespace {
@@ -77,6 +78,12 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.optim, {"--optim"}, "adamw_torch, adamw_torch_fused, sgd, adafactor, lion_32bit, ...", group);
   table.add(&a.adafactor, {"--adafactor"}, "the same as --optim adafactor", group);
   table.add(&a.optim_args, {"--optim_args"}, "name=value,... of that optimizer", group);
+  table
+      .add(&a.optim_target_modules, {"--optim_target_modules"},
+           "linear layers that GaLore and APOLLO see through a low rank: all-linear, or parts of names", group)
+      .only_with({{"--optim",
+                   {"galore_adamw", "galore_adamw_layerwise", "galore_adamw_8bit", "galore_adamw_8bit_layerwise",
+                    "galore_adafactor", "galore_adafactor_layerwise", "apollo_adamw", "apollo_adamw_layerwise"}}});
   table
       .add(&a.rates.groups, {"--lr_groups"},
            "rates of parameters by a pattern of their names: lora_B=16x,embed=1e-6 (times --learning_rate, or a rate)",
@@ -217,6 +224,8 @@ void check_optimizer(TrainingArguments& a, const config::OptionTable& table, con
     a.optim = "adafactor";
   }
   problems.attempt([&] { (void)optim::make_optimizer(a.optim, optimizer_options(a), {}, {}, nullptr); });
+  if (is_low_rank_optimizer(a.optim))
+    problems.attempt([&] { check_low_rank_targets(a.optim_target_modules, a.optim); });
   problems.attempt([&] { check_learning_rates(a.rates, a.learning_rate); });
   problems.attempt([&] {
     constexpr std::int64_t kManySteps = 1'000'000'000;
@@ -263,6 +272,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
     if (!arguments.decays_all && !decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
   }
   apply_learning_rates(arguments.rates, arguments.learning_rate, slices);
+  if (is_low_rank_optimizer(arguments.optim)) mark_low_rank(arguments.optim_target_modules, modules, slices);
   auto optimizer = optim::make_optimizer(arguments.optim, optimizer_options(arguments), model.parameters(),
                                          std::move(slices), model.shard_group());
   optimizer->keep_state_in(model.state_home());

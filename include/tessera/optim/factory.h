@@ -18,11 +18,10 @@ struct OptimizerOptions {
   std::string optim_args = "";
 };
 
-/// name: adamw_torch, adamw_torch_fused, adamw_hf, adamw_apex_fused, paged_adamw_32bit, adam, sgd, adafactor (as
-/// transformers has it: scale_parameter and relative_step off unless given), torch_adafactor, lion_32bit,
-/// paged_lion_32bit, rmsprop, adagrad. Names of one rule give the same numbers (paging is about GPU memory: in host
-/// memory the 32-bit paged optimizers are the plain ones, upstream as well). ConfigError for 8-bit names and others
-/// that are not built, for unknown names (with the nearest) and unknown arguments.
+/// name: of Trainer's optimizers all but torchao's and those of other devices; optimizer_names() lists them. adafactor
+/// is as Trainer has it: scale_parameter and relative_step off unless given. Names of one rule give the same numbers
+/// (paging is about GPU memory: in host memory the 32-bit paged optimizers are the plain ones, upstream as well).
+/// ConfigError for names that are not built, with the reason, for unknown names (with the nearest) and arguments.
 /// `slices` name what lies in `parameters` (for example fsdp::parameter_slices()). `group`: the ranks that share the
 /// parameters; null where each parameter is whole here.
 std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerOptions& options,

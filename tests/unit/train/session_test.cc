@@ -88,10 +88,18 @@ class Sessions : public ::testing::Test {
     SessionTask session;
     session.evaluate = [&](const report::BarStyle&) {
       (void)at::rand({3});
+      if (group->rank() == 0) evaluated_ = at::cat(sharded->parameters()).detach().clone();
       return Metrics{{"eval_loss", std::abs(static_cast<double>(trainer.done()) - 4) + 0.5}};
     };
-    session.checkpoints.save_model = [](const std::string& folder, checkpoint::SaveQueue& queue) {
-      queue.push([folder] { write_file_atomically(folder + "/config.json", "{}"); });
+    session.checkpoints.save_model = [&](const std::string& folder, checkpoint::SaveQueue& queue) {
+      std::vector<std::shared_ptr<const at::Tensor>> slices;
+      for (const auto& p : sharded->parameters()) slices.push_back(queue.snapshot(p));
+      queue.push([this, folder, slices, rank = group->rank()] {
+        write_file_atomically(folder + "/config.json", "{}");
+        std::vector<at::Tensor> tensors;
+        for (const auto& t : slices) tensors.push_back(*t);
+        if (rank == 0) saved_ = at::cat(tensors).detach().clone();
+      });
     };
     std::ostringstream out, err;
     Session(a, session, {trainer, *sharded, *optimizer}, out, err).run();
@@ -112,7 +120,8 @@ class Sessions : public ::testing::Test {
   }
 
   test::TempFolder folder_{"sessions"};
-  at::Tensor weights_;  // rank 0's slices at the end of the last run
+  // Rank 0's slices: at the end of the last run, and at its last save and evaluation.
+  at::Tensor weights_, saved_, evaluated_;
 };
 
 std::function<void(std::int64_t)> stop_in(std::int64_t step) {
@@ -171,6 +180,48 @@ TEST_F(Sessions, TheBestModelIsWhatARunEndsWith) {
   a.lr_scheduler_type = "constant";
   run(a);
   EXPECT_FALSE(at::equal(best, weights_));
+}
+
+// Training goes on at other points, whose bits no evaluation and no save may touch.
+TEST_F(Sessions, AnAverageIsWhatIsEvaluatedAndSavedWhileTrainingGoesOnBitForBit) {
+  for (const bool background : {false, true}) {
+    const auto of = [&](const std::string& out) {
+      auto a = arguments(out + (background ? "_background" : ""));
+      a.optim = "schedule_free_adamw";
+      a.learning_rate = 0.05;
+      a.lr_scheduler_type = "constant";
+      a.save_in_background = background;
+      a.save_strategy = Interval::kSteps;
+      a.save_steps = 4;
+      return a;
+    };
+    auto a = of("averaged");
+    run(a);
+    const auto whole = weights_;
+    EXPECT_TRUE(at::equal(saved_, whole));
+    EXPECT_TRUE(at::equal(evaluated_, whole));
+
+    auto quiet = of("quiet");
+    quiet.eval_strategy = Interval::kNo;
+    quiet.save_strategy = Interval::kNo;
+    run(quiet);
+    EXPECT_TRUE(at::equal(weights_, whole));
+
+    a.resume_from_checkpoint = a.output_dir + "/checkpoint-4";
+    a.output_dir = folder_.path() + "/averaged_on" + std::to_string(background);
+    run(a);
+    EXPECT_TRUE(at::equal(weights_, whole));
+
+    auto best = of("averaged_best");  // that of step 4
+    best.load_best_model_at_end = true;
+    run(best);
+    const auto at_four = weights_;
+    auto four = of("averaged_four");
+    four.max_steps = 4;
+    run(four);
+    EXPECT_TRUE(at::equal(weights_, at_four));
+    EXPECT_FALSE(at::equal(weights_, whole));
+  }
 }
 
 // Who sends the signal may wait for a step and a save, not for an evaluation: the run that goes on makes up for it.

@@ -1,0 +1,21 @@
+#pragma once
+// Which matrices GaLore and APOLLO see through a low rank: Trainer's optim_target_modules.
+#include <string>
+#include <vector>
+
+#include "tessera/nn/block.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::train {
+
+bool is_low_rank_optimizer(const std::string& optim);
+
+/// Sets low_rank in slices of the weights of nn.Linear modules: "all-linear", or all whose name is one of the words,
+/// has one in it, or is matched whole by one as a regular expression. ConfigError where that is no trained matrix.
+void mark_low_rank(const std::vector<std::string>& targets, nn::HookedModule& modules,
+                   std::vector<optim::ParameterSlice>& slices);
+
+/// ConfigError for words that are no regular expressions, and for none.
+void check_low_rank_targets(const std::vector<std::string>& targets, const std::string& optim);
+
+}  // namespace tessera::train
