@@ -37,7 +37,7 @@ void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
 }
 
 void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
-                             std::optional<std::uint64_t> seed) {
+                             std::optional<std::uint64_t> seed, const StoredWeight& stored) {
   const at::NoGradGuard no_grad;
   std::multimap<std::string, peft::FromWeight> jobs;  // by the weight's name
   for (auto& job : seed ? adapted.method.from_weights(adapted.module, *seed)
@@ -52,7 +52,8 @@ void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const Adapte
       model, adapted.module,
       [&](const std::string& name, const at::Tensor& weight) {
         for (auto [job, end] = jobs.equal_range(name); job != end; ++job)
-          values.merge(job->second.values(weight, adapters));
+          values.merge(job->second.with_stored ? job->second.with_stored(weight, stored(name))
+                                               : job->second.values(weight, adapters));
       },
       [&](const std::string& name) { return jobs.contains(name); });
   write_values(model, values);

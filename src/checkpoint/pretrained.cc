@@ -28,6 +28,11 @@ struct TensorFile {
   peft::Values made = {};  // further tensors, on rank 0
 };
 
+/// Whole numbers stay what they are.
+at::ScalarType dtype_in_file(const at::Tensor& tensor, std::optional<at::ScalarType> chosen) {
+  return at::isFloatingType(tensor.scalar_type()) ? chosen.value_or(tensor.scalar_type()) : tensor.scalar_type();
+}
+
 /// `visit_tensors` calls its argument for every parameter that has a name in the file.
 void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
           const std::function<void(const Visit&)>& visit_tensors, const std::function<void()>& write_beside,
@@ -45,16 +50,14 @@ void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
         infos.push_back({.name = name, .dtype = dtype, .shape = view.shape, .file = file.name});
     }
     for (const auto& [name, tensor] : file.made)
-      infos.push_back({.name = name,
-                       .dtype = file.dtype.value_or(tensor.scalar_type()),
-                       .shape = tensor.sizes().vec(),
-                       .file = file.name});
+      infos.push_back(
+          {.name = name, .dtype = dtype_in_file(tensor, file.dtype), .shape = tensor.sizes().vec(), .file = file.name});
     queue.push([=, path = file.folder + "/" + file.name, folder = file.folder] {
       ensure_writable_folder(folder);
       *writer = std::make_unique<io::SafetensorsWriter>(path, infos);
     });
     for (const auto& [name, tensor] : file.made) {
-      queue.push([writer, name = name, stored = to_stored(tensor, file.dtype.value_or(tensor.scalar_type()), name)] {
+      queue.push([writer, name = name, stored = to_stored(tensor, dtype_in_file(tensor, file.dtype), name)] {
         (*writer)->write(name, stored);
       });
     }

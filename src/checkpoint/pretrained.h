@@ -52,10 +52,13 @@ enum class Head { kAsInBase, kUntied };
 void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
                  const std::string& folder, Head head = Head::kAsInBase);
 
+/// The values that a weight was packed from, as the folder has them, whole.
+using StoredWeight = std::function<at::Tensor(const std::string& parameter)>;
+
 /// Collective. First values of new adapters that depend on the weights (peft::PeftMethod::from_weights); without a seed
 /// those that a saved adapter's file does not hold.
 void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
-                             std::optional<std::uint64_t> seed);
+                             std::optional<std::uint64_t> seed, const StoredWeight& stored);
 
 /// Collective. Tensors of the adapter's file that are made of several parameters (peft::PeftMethod::in_file).
 peft::Values made_for_file(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted);

@@ -31,6 +31,11 @@ std::int64_t positive(const Args& args, const std::string& key, std::int64_t fal
   return value;
 }
 
+/// At the start; ranks fall later.
+std::int64_t adalora(const Args& a, std::int64_t out, std::int64_t in) {
+  return positive(a, "init_r", 12) * (out + in + 1);
+}
+
 /// LyCORIS' two factors of a side, the smaller first.
 std::pair<std::int64_t, std::int64_t> factors(std::int64_t side) {
   std::pair<std::int64_t, std::int64_t> best = {1, side};
@@ -97,8 +102,9 @@ struct Formula {
   std::int64_t (*numel)(const Args& args, std::int64_t out, std::int64_t in);
 };
 constexpr Formula kFormulas[] = {
-    {"LOHA", loha},           {"LOKR", lokr}, {"VERA", vera}, {"VBLORA", vblora}, {"RANDLORA", randlora},
-    {"FOURIERFT", fourierft}, {"MISS", miss}, {"HRA", hra},   {"OFT", oft},       {"BOFT", boft},
+    {"LOHA", loha},         {"LOKR", lokr},           {"VERA", vera},       {"VBLORA", vblora},
+    {"RANDLORA", randlora}, {"FOURIERFT", fourierft}, {"MISS", miss},       {"HRA", hra},
+    {"OFT", oft},           {"BOFT", boft},           {"ADALORA", adalora},
 };
 
 }  // namespace

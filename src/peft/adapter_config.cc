@@ -12,7 +12,7 @@ void bind_all(ConfigKeys& keys, PeftMethod& method) {
   keys.text("task_type", method.task_type);
   keys.text("base_model_name_or_path", method.base_model_name_or_path);
   keys.flag("inference_mode", method.inference_mode);
-  if (method.type() != "TRAINABLE_TOKENS") keys.names("modules_to_save", method.modules_to_save);  // as in PEFT
+  if (method.has_modules_to_save()) keys.names("modules_to_save", method.modules_to_save);
   keys.ignored("peft_type", method.type());
   keys.ignored("peft_version", "0.21.2");
   keys.ignored("auto_mapping", nullptr);
@@ -65,7 +65,7 @@ std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::
 }
 
 std::string adapter_config_json(const PeftMethod& method) {
-  const auto written = method.clone();
+  const auto written = method.as_saved();
   written->inference_mode = true;
   ConfigKeys keys;
   bind_all(keys, *written);

@@ -99,7 +99,7 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const P
       entries.push_back({name, method.prefix() + name});
     } else if (has_suffix(name, "bias") && (method.bias == "all" || (method.bias != "none" && is_adapted))) {
       entries.push_back({name, base});
-    } else if ((is_adapted && method.type() != "TRAINABLE_TOKENS" && base_is_kept(module, method)) ||
+    } else if ((is_adapted && method.keeps_base_weights() && base_is_kept(module, method)) ||
                contains(method.kept_embeddings, module)) {
       entries.push_back({name, base});
     }
@@ -124,12 +124,19 @@ std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& 
 
 AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const PeftMethod& method) {
   const std::string file = adapter_weights_in(folder);
-  source_ = io::open_weights(file);
+  source_ = method.readable(io::open_weights(file));
   std::set<std::string> used;
   const models::NamesInFiles known(model);
   const auto parameters = model.named_parameters();
   const auto adapters = nn::adapter_parameters(model);
-  for (const auto& entry : adapter_entries(model, method)) {
+  auto entries = adapter_entries(model, method);
+  for (const auto& parameter : adapters) {  // those that are written in another form
+    const bool listed =
+        std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.parameter == parameter; });
+    if (!listed && source_->find(method.file_name(parameter)))
+      entries.push_back({parameter, method.file_name(parameter)});
+  }
+  for (const auto& entry : entries) {
     auto names = spellings(entry, method.prefix());
     for (const auto& info : source_->tensors()) {  // of a table that is tied: the others
       if (known.parameter_of(plain_parameter(info.name)) == entry.parameter) names.push_back(info.name);

@@ -31,13 +31,13 @@ class AdapterFile {
   /// DataError: neither file is there; a tensor is missing, has another shape, or is not one of this model's. Base
   /// weights in the file (embeddings of a resized vocabulary) are used.
   AdapterFile(const std::string& folder, const nn::HookedModule& model, const PeftMethod& method);
-  const std::shared_ptr<io::TensorSource>& source() const { return source_; }
+  const std::shared_ptr<const io::TensorSource>& source() const { return source_; }
   /// Name of the parameter's tensor in source(); empty: not kept there. Names with and without ".base_layer" are
   /// understood.
   std::string source_name(const std::string& parameter) const;
 
  private:
-  std::shared_ptr<io::TensorSource> source_;
+  std::shared_ptr<const io::TensorSource> source_;
   std::map<std::string, std::string> names_;  // parameter -> name in source_
 };
 

@@ -79,6 +79,7 @@ void set_trainable(nn::HookedModule& model, const PeftMethod& config, const std:
 void count(const nn::HookedModule& model, const std::string& untied, AdapterReport& report) {
   const nn::DenseElements elements(model);
   const auto adapters = nn::adapter_parameters(model);
+  report.total = report.method->other_parameters();
   for (const auto& item : model.named_parameters()) {
     if (adapters.contains(item.key()) && !item.value().requires_grad()) continue;  // PEFT's buffers
     const auto numel = elements.of(item.key(), item.value());

@@ -55,6 +55,11 @@ void ConfigKeys::integer(const std::string& key, std::int64_t& value) {
   }
 }
 
+void ConfigKeys::optional_integer(const std::string& key, std::int64_t& value) {
+  integer(key, value);
+  if (!in_ && value == 0) out_[key] = nullptr;
+}
+
 void ConfigKeys::number(const std::string& key, double& value) {
   if (!in_) {
     out_[key] = value;

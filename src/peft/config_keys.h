@@ -20,6 +20,8 @@ class ConfigKeys {
 
   void flag(const std::string& key, bool& value);
   void integer(const std::string& key, std::int64_t& value);
+  /// 0 is null.
+  void optional_integer(const std::string& key, std::int64_t& value);
   void number(const std::string& key, double& value);
   /// A number that Python users give as a whole one; it is written so where it is.
   void whole_number(const std::string& key, double& value);

@@ -1,5 +1,6 @@
 #include "peft/method.h"
 
+#include "peft/methods/adalora.h"
 #include "peft/methods/boft.h"
 #include "peft/methods/fourierft.h"
 #include "peft/methods/hra.h"
@@ -49,6 +50,7 @@ constexpr Row kMethods[] = {
     {"HRA", make<Hra>},
     {"OFT", make<Oft>},
     {"BOFT", make<Boft>},
+    {"ADALORA", make<AdaLora>},
 };
 
 }  // namespace

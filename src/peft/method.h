@@ -15,6 +15,10 @@
 #include "peft/config_keys.h"
 #include "peft/slots.h"
 
+namespace tessera::io {
+class TensorSource;
+}
+
 namespace tessera::peft {
 
 /// Whole values by parameter name.
@@ -27,6 +31,8 @@ struct FromWeight {
   std::string weight;  // its full name
   /// weight, whole; adapters: every adapter's values, whole. Result: new values of parameters, by full name.
   std::function<Values(const at::Tensor& weight, const Values& adapters)> values;
+  /// Instead of that where it needs, beside a packed weight, what that was made of as the folder has it.
+  std::function<Values(const at::Tensor& weight, const at::Tensor& stored)> with_stored = {};
 };
 
 class PeftMethod : public PeftConfig {
@@ -50,6 +56,10 @@ class PeftMethod : public PeftConfig {
   virtual std::vector<FromWeight> from_weights(const nn::HookedModule&, std::uint64_t /*seed*/) const { return {}; }
   /// The same where the adapter's values are read from a file: what the file does not hold.
   virtual std::vector<FromWeight> from_weights_of_saved(const nn::HookedModule&) const { return {}; }
+  /// A module of the base model that the configuration asks to train whole, in place (modules_to_save).
+  virtual bool has_modules_to_save() const { return true; }
+  /// The file keeps the base weights of adapted embed_tokens and lm_head.
+  virtual bool keeps_base_weights() const { return true; }
   /// A parameter of the base model that trains in place; the file keeps it under file_name().
   virtual bool trains(const std::string& /*parameter*/) const { return false; }
 
@@ -64,6 +74,16 @@ class PeftMethod : public PeftConfig {
 
   /// Tensors of the file that are made of all adapters' values (by full names); empty: there are none.
   virtual Values in_file(const Values&) const { return {}; }
+
+  /// The adapter file with its tensors as this method's parameters have them.
+  virtual std::shared_ptr<const io::TensorSource> readable(std::shared_ptr<const io::TensorSource> file) const {
+    return file;
+  }
+  /// What the configuration beside the file says: these settings, unless the file holds another kind of adapter.
+  virtual std::unique_ptr<PeftMethod> as_saved() const { return clone(); }
+
+  /// Frozen numbers that PEFT's model has beside these parameters, for what it calls all of them.
+  virtual std::int64_t other_parameters() const { return 0; }
 
   /// Throws ConfigError where adapters of this method are no change of weights.
   virtual void check_can_merge() const {}

@@ -110,6 +110,19 @@ void begin_missing_head(Assembled& a, const AssembleOptions& options, fsdp::Fsdp
   };
 }
 
+/// The dense values of a weight that is packed while it is read.
+at::Tensor stored_weight(const io::TensorSource& source, const models::NamesInFiles& names,
+                         const std::string& parameter) {
+  const auto* packed = dynamic_cast<const quant::PackedSource*>(&source);
+  if (packed && !packed->is_also_dense()) {
+    throw ConfigError(
+        "init_lora_weights loftq makes good what packing takes from the weights, and this folder holds "
+        "packed ones only; name the folder of the model that they were made from",
+        "init_lora_weights");
+  }
+  return io::read_tensor(source, names.in(source, parameter));
+}
+
 void freeze_lora_a(Assembled& a) {
   train::freeze_lora_a(*a.model);
   if (!a.adapters) return;
@@ -143,6 +156,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
       a.model = models::build_model(options.model_folder, &a.config, build);
     }
   }
+  const auto as_stored = fsdp.source;
   pack_layers(a, options, method.get(), fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
   if (options.freeze_lora_a) freeze_lora_a(a);
@@ -174,7 +188,10 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (a.adapters) {
     const bool is_new = options.adapter_folder.empty();
     checkpoint::initialise_from_weights(*a.sharded, a.adapted(),
-                                        is_new ? std::optional<std::uint64_t>(options.seed) : std::nullopt);
+                                        is_new ? std::optional<std::uint64_t>(options.seed) : std::nullopt,
+                                        [&, names = models::NamesInFiles(*a.model)](const std::string& name) {
+                                          return stored_weight(*as_stored, names, name);
+                                        });
   }
   return a;
 }

@@ -6,6 +6,7 @@
 
 #include "families/model_folder.h"
 #include "peft/adapter_config.h"
+#include "peft/methods/lora.h"
 #include "peft/methods/prompt_tuning.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
@@ -36,8 +37,9 @@ json settings(const LoraFlags& f) {
                {"num_virtual_tokens", f.num_virtual_tokens},
                {"prompt_tuning_init", f.prompt_tuning_init},
                {"prompt_tuning_init_text", f.prompt_tuning_init_text}};
-  if (f.peft_type == "LORA") keys["bias"] = f.lora_bias;
-  const auto& targets = f.target_modules.empty() && f.peft_type == "LORA" ? f.lora_target_modules : f.target_modules;
+  const bool like_lora = f.peft_type == "LORA" || f.peft_type == "ADALORA";
+  if (like_lora) keys["bias"] = f.lora_bias;
+  const auto& targets = f.target_modules.empty() && like_lora ? f.lora_target_modules : f.target_modules;
   if (!targets.empty()) keys["target_modules"] = names(targets);
   if (!f.feedforward_modules.empty()) keys["feedforward_modules"] = names(f.feedforward_modules);
   if (f.peft_type != "LORA") keys.erase("r");  // --lora_r is LoRA's
@@ -177,18 +179,26 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
   const auto of_lora = [&](config::Option& option) -> config::Option& {
     return of_new_adapters(option).only_with({{"--peft_type", {"LORA"}}});
   };
+  const auto like_lora = [&](config::Option& option) -> config::Option& {
+    return of_new_adapters(option).only_with({{"--peft_type", {"LORA", "ADALORA"}}});
+  };
   of_lora(table.add(&f.lora_r, {"--lora_r"}, "rank", group));
-  of_lora(table.add(&f.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group));
-  of_lora(table.add(&f.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group));
-  of_lora(table.add(&f.lora_target_modules, {"--lora_target_modules"},
-                    "name suffixes, one regular expression, or all-linear; empty: the family's", group));
+  like_lora(table.add(&f.lora_alpha, {"--lora_alpha"}, "scale is alpha / r", group));
+  like_lora(table.add(&f.lora_dropout, {"--lora_dropout"}, "dropout before the adapters", group));
+  like_lora(table.add(&f.lora_target_modules, {"--lora_target_modules"},
+                      "name suffixes, one regular expression, or all-linear; empty: the family's", group));
   of_new_adapters(table.add(&f.lora_modules_to_save, {"--lora_modules_to_save", "--modules_to_save"},
                             "modules that train whole and are saved with the adapter", group));
   of_lora(table.add(&f.use_rslora, {"--use_rslora"}, "scale by alpha / sqrt(r)", group));
   of_lora(table.add(&f.use_dora, {"--use_dora"}, "also train the magnitudes of the adapted weights (DoRA)", group));
-  of_lora(table.add(&f.lora_bias, {"--lora_bias"}, "which biases train", group)).choices({"none", "all", "lora_only"});
-  of_lora(table.add(&f.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group))
-      .choices({"true", "gaussian", "false", "orthogonal", "pissa", "olora"});
+  like_lora(table.add(&f.lora_bias, {"--lora_bias"}, "which biases train", group))
+      .choices({"none", "all", "lora_only"});
+  like_lora(table.add(&f.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group))
+      .placeholder("true|gaussian|false|orthogonal|pissa|pissa_niter_N|olora|loftq");
+  of_lora(table.add(&f.convert_to_lora, {"--convert_to_lora", "--convert_pissa_to_lora"},
+                    "save what begins with a part of the weights (pissa, olora) as LoRA of twice the rank beside the "
+                    "base as it is",
+                    group));
   table.add_without_effect({"--lora_task_type", config::Unused::kText, "the task says it"});
   table.add_refused(
       {"--lora_target_parameters", config::Unused::kText,
@@ -257,6 +267,7 @@ std::shared_ptr<const peft::PeftMethod> new_adapter(const LoraFlags& f, const st
   if (method->task_type.empty()) method->task_type = task_type;
   method->base_model_name_or_path = base_model;
   method->inference_mode = false;
+  if (auto* lora = dynamic_cast<peft::Lora*>(method.get())) lora->convert_to_lora = f.convert_to_lora;
   if (auto* prompt = dynamic_cast<peft::PromptTuning*>(method.get())) read_prompt_text(*prompt);
   return method;
 }

@@ -24,6 +24,7 @@ struct LoraFlags {
   std::vector<std::string> lora_target_modules;  // name suffixes, all-linear, or one regular expression
   bool use_rslora = false, use_dora = false;
   std::string lora_bias = "none", init_lora_weights = "true";
+  bool convert_to_lora = false;  // of PiSSA and OLoRA, when they are saved
   std::vector<std::string> lora_modules_to_save;
 };
 

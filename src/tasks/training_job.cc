@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/tensor/random.h"
 #include "train/lora_fa_projections.h"
+#include "train/rank_allocation.h"
 
 namespace tessera::tasks {
 namespace {
@@ -165,10 +166,13 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
 
 bool TrainingJob::train() {
   const auto task = trainable();
-  const auto optimizer = train::make_optimizer(arguments_, *model_.model, *model_.sharded);
+  const auto optimizer =
+      train::allocating_ranks(train::make_optimizer(arguments_, *model_.model, *model_.sharded), *model_.sharded,
+                              model_.adapters ? model_.adapters->method.get() : nullptr);
   train::TrainerOptions options = arguments_.trainer_options();
   options.scale_loss = scale_loss_;
   train::Trainer trainer(options, *task, *model_.sharded, *optimizer);
+  train::set_total_steps(*optimizer, trainer.total_steps());
   train::SessionTask session_task = this->session_task();
   session_task.trainable_parameters = model_.trainable;
   session_task.compute_dtype = compute_dtype_;

@@ -1,6 +1,7 @@
 // Families B and J of the goldens: a training run of some steps from given weights, batches and (PEFT) an initial
 // adapter.
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -23,6 +24,7 @@
 #include "tessera/base/error.h"
 #include "tessera/optim/schedule.h"
 #include "train/lora_fa_projections.h"
+#include "train/rank_allocation.h"
 #include "train/trainer.h"
 #include "verify/noise.h"
 #include "verify/replay.h"
@@ -362,6 +364,23 @@ void compare_logits(Comparison& table, const Run& run, const std::string& when, 
   table.add(when + "_logits", logits, theirs, 1e-4);
 }
 
+/// AdaLoRA's scores where the reference allocated ranks, and which it kept in the end.
+void compare_allocation(Comparison& table, const Run& run, std::int64_t step, const optim::Optimizer& optimizer) {
+  const auto* ours = dynamic_cast<const train::RankAllocatingOptimizer*>(&optimizer);
+  const fs::path file = run.folder / "allocation.safetensors";
+  if (!ours || !fs::exists(file)) return;
+  const auto reference = io::open_safetensors(file.string());
+  for (const auto& [layer, scores] : ours->scores()) {
+    const auto name = fmt::format("step{}.score.{}.lora_E.default", step, layer);
+    if (reference->find(name))
+      table.add("allocation " + name, at::tensor(scores), io::read_tensor(*reference, name), 1e-3);
+  }
+  if (step + 1 < run.steps) return;
+  const auto written = json::parse(peft::adapter_config_json(ours->method())).at("rank_pattern");
+  const auto expected = json::parse(read_file((run.folder / "adapter_final/adapter_config.json").string()));
+  if (written != expected.at("rank_pattern")) table.fail("allocation rank_pattern", "differs: " + written.dump());
+}
+
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,
             const std::string& rows_key, std::ostream& out) {
   auto fsdp = options.fsdp;
@@ -404,6 +423,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
     table.add(fmt::format("lr step {}", step), lr, expected.at("lr").at(at).get<double>(), 1e-12);
     optimizer->set_lr(lr);
     optimizer->step();
+    compare_allocation(table, run, step, *optimizer);
     optimizer->zero_grad();
   }
   if (final_state) {

@@ -82,8 +82,6 @@ std::set<int> worlds(const fs::path& folder) {
 /// Why this program does not do what a folder holds; empty: it should. Anything else that it refuses is a failure.
 std::string known_reason(const Finished& r) {
   static const std::vector<std::regex> reasons = {
-      std::regex("peft_type is 'ADALORA', which is not supported"),
-      std::regex("'alora_invocation_tokens' is not supported with the value [^\n]*"),
       std::regex("[^\n]*prepared rows of preference training[^\n]* not verified"),
   };
   std::smatch found;

@@ -7,6 +7,7 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_solve.h>
 
+#include "peft/methods/block_dropout.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -36,7 +37,7 @@ void Boft::bind(ConfigKeys& keys) {
   keys.integer("boft_n_butterfly_factor", boft_n_butterfly_factor);
   bind_targets(keys);
   keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
-  keys.unsupported("boft_dropout", 0.0);
+  keys.number("boft_dropout", boft_dropout);
   keys.flag("fan_in_fan_out", fan_in_fan_out);
   keys.text("bias", bias);
   keys.flag("init_weights", init_weights);
@@ -45,6 +46,7 @@ void Boft::bind(ConfigKeys& keys) {
 void Boft::check() const {
   TransformMethod::check();
   require_positive("boft_n_butterfly_factor", boft_n_butterfly_factor);
+  require_probability("boft_dropout", boft_dropout);
   if (boft_block_size < 0 || boft_block_num < 0 || (boft_block_size == 0) == (boft_block_num == 0)) {
     throw ConfigError("one of boft_block_size and boft_block_num is positive and the other 0 (found " +
                           std::to_string(boft_block_size) + " and " + std::to_string(boft_block_num) + ")",
@@ -74,7 +76,8 @@ std::vector<AddedTensor> Boft::added(const LayerSizes& layer) const {
 at::Tensor Boft::transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
   const auto& r = t[0];
   const auto factors = r.size(0), count = r.size(1), size = r.size(2);
-  const auto turns = cayley(r.flatten(0, 1)).view(r.sizes());
+  auto turns = cayley(r.flatten(0, 1)).view(r.sizes());
+  if (sizes.training && boft_dropout > 0) turns = with_dropped_factor(turns, boft_dropout);
   auto turned = x;
   for (std::int64_t i = factors - 1; i >= 0; --i) {
     const auto places = factors == 1 ? at::Tensor() : butterfly(sizes.in, count >> i, size / 2);

@@ -9,6 +9,7 @@ class Boft final : public TransformMethod {
  public:
   std::int64_t boft_block_size = 4, boft_block_num = 0;  // one of them is 0: follows from the other
   std::int64_t boft_n_butterfly_factor = 1;
+  double boft_dropout = 0;   // of the blocks of one factor
   bool init_weights = true;  // no rotation; false: random
 
   std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<Boft>(*this); }

@@ -3,18 +3,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_qr.h>
-#include <ATen/ops/linalg_svd.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/sqrt.h>
 
 #include <algorithm>
 
 #include <cmath>
 
 #include "peft/methods/dora_layers.h"
+#include "peft/methods/lora_starts.h"
 #include "peft/methods/token_rows.h"
 #include "peft/methods/word_embedding.h"
 #include "peft/targets.h"
@@ -62,33 +60,6 @@ Draw draw_b(const Slot& slot, const std::string& how) {
 
 const std::string kBiasOfB = "lora_B.default.bias";
 
-at::Tensor normal_matrix(std::int64_t rows, std::int64_t columns, tensor::RandomKey key) {
-  const auto out = at::empty({rows, columns}, at::TensorOptions().dtype(at::kFloat));
-  tensor::fill_normal(out, key, 0.0, 1.0);
-  return out;
-}
-
-/// Every second row, from `first` on, of an orthogonal [rank, rank] matrix.
-at::Tensor orthogonal_rows(std::int64_t rank, tensor::RandomKey key, std::int64_t first) {
-  const auto q = std::get<0>(at::linalg_qr(normal_matrix(rank, rank, key)));
-  return q.slice(0, first, std::nullopt, 2);
-}
-
-/// First A and B of W [out, in] that stand for a part of it.
-struct Start {
-  at::Tensor a, b;
-};
-
-Start decomposed(const at::Tensor& w, const std::string& how, std::int64_t rank, double scaling) {
-  if (how == "olora") {
-    const auto [q, r] = at::linalg_qr(w);
-    return {r.narrow(0, 0, rank).contiguous(), q.narrow(1, 0, rank).contiguous()};
-  }
-  const auto [u, s, vh] = at::linalg_svd(w, /*full_matrices=*/false);
-  const auto root = at::sqrt(s.narrow(0, 0, rank) / scaling);
-  return {root.unsqueeze(1) * vh.narrow(0, 0, rank), u.narrow(1, 0, rank) * root};
-}
-
 at::Tensor row_norms(const at::Tensor& sum) {
   return at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
 }
@@ -97,7 +68,20 @@ at::Tensor row_norms(const at::Tensor& sum) {
   throw ConfigError("LoRA option '" + key + "' " + why, key);
 }
 
+bool is_factor(const std::string& parameter) {
+  return parameter.ends_with(".lora_A.default.weight") || parameter.ends_with(".lora_B.default.weight");
+}
+
 }  // namespace
+
+std::int64_t Lora::rounds() const {
+  const std::string start = "pissa_niter_";
+  if (!init_lora_weights.starts_with(start)) return 0;
+  const auto digits = init_lora_weights.substr(start.size());
+  const bool number =
+      !digits.empty() && digits.size() < 4 && digits.find_first_not_of("0123456789") == std::string::npos;
+  return number ? std::stoll(digits) : 0;
+}
 
 void Lora::bind(ConfigKeys& keys) {
   keys.integer("r", r);
@@ -117,13 +101,15 @@ void Lora::bind(ConfigKeys& keys) {
   keys.flag("lora_bias", lora_bias);
   keys.names("target_parameters", target_parameters);
   keys.any("trainable_token_indices", trainable_token_indices);
+  keys.any("alora_invocation_tokens", alora_invocation_tokens);
+  keys.any("loftq_config", loftq_config);
   keys.unsupported("use_qalora", false);
-  for (const char* key : {"layer_replication", "alora_invocation_tokens", "use_bdlora"}) keys.unsupported(key, nullptr);
-  for (const char* key : {"arrow_config", "corda_config", "eva_config", "kasa_config", "lora_ga_config",
-                          "megatron_config", "monteclora_config", "velora_config"})
-    keys.ignored(key, nullptr);
+  for (const char* key : {"layer_replication", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
+                          "velora_config"})  // these compute something else
+    keys.unsupported(key, nullptr);
+  for (const char* key : {"corda_config", "eva_config", "lora_ga_config", "megatron_config"})
+    keys.ignored(key, nullptr);  // of init_lora_weights, or of others' modules
   keys.ignored("ensure_weight_tying", false);
-  keys.ignored("loftq_config", nlohmann::json::object());
   keys.ignored("megatron_core", "megatron.core");
   keys.ignored("qalora_group_size", 16);
 }
@@ -133,16 +119,25 @@ void Lora::check() const {
   if (r <= 0) refuse("r", "must be positive, found " + std::to_string(r));
   if (lora_dropout < 0 || lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
   if (bias != "none" && bias != "all" && bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
-  static const std::vector<std::string> kInits = {"true", "false", "gaussian", "orthogonal", "pissa", "olora"};
-  if (std::find(kInits.begin(), kInits.end(), init_lora_weights) == kInits.end()) {
-    refuse("init_lora_weights", "is one of true, false, gaussian, orthogonal, pissa, olora; found '" +
-                                    init_lora_weights +
-                                    "' (what draws at random from the weights, or needs data, is not supported)");
+  static const std::vector<std::string> kInits = {"true",  "false", "gaussian", "orthogonal",
+                                                  "pissa", "olora", "loftq",    "mica"};
+  const bool known = std::find(kInits.begin(), kInits.end(), init_lora_weights) != kInits.end() || rounds() > 0;
+  if (!known) {
+    refuse("init_lora_weights",
+           "is one of true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora, loftq, mica; found '" +
+               init_lora_weights + "' (what needs data is not supported)");
   }
+  if (init_lora_weights == "loftq") check_loftq(loftq_config);
+  check_invocation(alora_invocation_tokens);
+  const bool activated = !alora_invocation_tokens.is_null();
+  if (activated && (use_dora || decomposes() || !target_parameters.empty() || !trainable_token_indices.is_null()))
+    refuse("alora_invocation_tokens",
+           "goes without use_dora, target_parameters, trainable_token_indices, pissa and olora");
   const bool plain_start = init_lora_weights == "true" || init_lora_weights == "false";
   if (lora_bias && (use_dora || !plain_start))
     refuse("lora_bias", "goes with init_lora_weights true or false and without use_dora");
-  if (use_dora && decomposes()) refuse("use_dora", "does not go with init_lora_weights " + init_lora_weights);
+  if (use_dora && (decomposes() || mica()))
+    refuse("use_dora", "does not go with init_lora_weights " + init_lora_weights);
   if (!target_parameters.empty() && (lora_dropout > 0 || use_dora || lora_bias))
     refuse("target_parameters", "goes without lora_dropout, use_dora and lora_bias, as in PEFT");
 }
@@ -168,6 +163,7 @@ void Lora::resolve(const models::ModelConfig& family) {
 
 std::vector<std::string> Lora::attach(models::Model& model, const models::ModelConfig& family) {
   std::vector<std::string> names;
+  if (!alora_invocation_tokens.is_null()) activated_ = std::make_shared<ActivatedTokens>();
   if (!target_modules.empty() || !target_regex.empty()) names = LayerMethod::attach(model, family);
   for (const auto& wanted : target_parameters) {
     bool any = false;
@@ -184,6 +180,10 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
                                       "mlp.gate_proj.weight");
     }
   }
+  if (activated_) activate(model, family, names);
+  if (mica())
+    for (const auto& slot : adapted_slots(model))
+      if (slot.linear) freeze_b(slot);
   tokens_ = chosen_tokens(model, family);
   for (const auto& slot : slots(model)) {
     const auto ids = tokens_.find(slot.name);
@@ -191,6 +191,26 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
       attach_token_rows(slot, ids->second, TokenRowsPlace::kInsideLora, "trainable_token_indices");
   }
   return names;
+}
+
+void Lora::activate(models::Model& model, const models::ModelConfig& family,
+                    const std::vector<std::string>& adapted) const {
+  const std::string key = "alora_invocation_tokens";
+  if (family.kind != models::ModelKind::kCausal) refuse(key, "is for causal models");
+  for (const auto& name : adapted)
+    if (name == family.output_embedding || name.find(".experts.") != std::string::npos)
+      refuse(key, "does not go with '" + name + "', which does not see all tokens; leave it out of target_modules");
+  const auto words = word_embedding(model, family.vocab_size);
+  if (words.adapter()) refuse(key, "is for linear layers; leave '" + words.name + "' out of target_modules");
+  const auto invocation = alora_invocation_tokens.get<std::vector<std::int64_t>>();
+  words.embedding->attach(std::make_shared<ActivatedRows>(activated_));
+  model.set_input_adapter(std::make_shared<InvocationInput>(invocation, words.weight().size(0)));
+}
+
+void Lora::check_can_merge() const {
+  if (!alora_invocation_tokens.is_null())
+    refuse("alora_invocation_tokens",
+           "acts on some tokens only, so it cannot be merged into the weights; use the adapter as it is");
 }
 
 std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::HookedModule& model,
@@ -225,8 +245,11 @@ std::map<std::string, Fill> Lora::first_values(const nn::HookedModule& model, st
 }
 
 void Lora::attach_to(const Slot& slot) const {
-  if (!slot.linear && (lora_bias || decomposes() || init_lora_weights == "orthogonal")) {
-    refuse(lora_bias ? "lora_bias" : "init_lora_weights",
+  const bool of_matrices = decomposes() || init_lora_weights == "orthogonal" || init_lora_weights == "loftq" || mica();
+  if (!slot.linear && (lora_bias || of_matrices || activated_)) {
+    refuse(lora_bias     ? "lora_bias"
+           : of_matrices ? "init_lora_weights"
+                         : "alora_invocation_tokens",
            "is for linear layers with this value; leave the embedding '" + slot.name + "' out of target_modules");
   }
   const auto rank = rank_of(slot.name);
@@ -241,13 +264,21 @@ void Lora::attach_to(const Slot& slot) const {
                         .dropout = lora_dropout,
                         .bias = lora_bias,
                         .subtracts_start = decomposes()};
-  if (slot.linear) {
+  if (slot.linear && activated_) {
+    slot.linear->attach(std::make_shared<ActivatedLoraLinear>(*slot.linear, shape, activated_));
+  } else if (slot.linear) {
     slot.linear->attach(use_dora ? std::make_shared<DoraLinear>(*slot.linear, shape)
                                  : std::make_shared<LoraLinear>(*slot.linear, shape));
   } else {
     slot.embedding->attach(use_dora ? std::make_shared<DoraEmbedding>(*slot.embedding, shape)
                                     : std::make_shared<LoraEmbedding>(*slot.embedding, shape));
   }
+}
+
+void Lora::freeze_b(const Slot& slot) {
+  const auto& b = dynamic_cast<const LoraLinear&>(*slot.adapter()).b->weight;
+  b.set_requires_grad(false);
+  frozen_ += b.numel();
 }
 
 std::map<std::string, Fill> Lora::first_values_of(const Slot& slot, std::uint64_t seed) const {
@@ -283,28 +314,83 @@ std::map<std::string, Fill> Lora::first_values_of(const Slot& slot, std::uint64_
 }
 
 std::vector<FromWeight> Lora::from_weights_of_saved(const nn::HookedModule& model) const {
+  if (rounds() > 0) {
+    refuse("init_lora_weights", init_lora_weights +
+                                    " begins with numbers that PEFT drew and the adapter does not hold, so that nobody "
+                                    "can use it; save it there with path_initial_model_for_weight_conversion");
+  }
+  if (init_lora_weights == "loftq") (void)packing_losses(model);  // checks
+  return starts(model, 0);
+}
+
+void Lora::check_rank(const Slot& slot, std::int64_t rank) const {
+  if (rank <= std::min(slot.linear->in_features(), slot.linear->out_features())) return;
+  refuse("init_lora_weights", init_lora_weights + " needs a rank of at most the smaller side of '" + slot.name +
+                                  "', found " + std::to_string(rank));
+}
+
+std::vector<FromWeight> Lora::packing_losses(const nn::HookedModule& model) const {
+  std::vector<FromWeight> out;
+  for (const auto& slot : adapted_slots(model)) {
+    if (!slot.linear) continue;
+    if (!slot.linear->codec()) {
+      refuse("init_lora_weights", "loftq stands for what packing takes from the weights, but those of '" + slot.name +
+                                      "' are not packed; load the base in 4 bits (--load_in_4bit)");
+    }
+    const auto rank = rank_of(slot.name);
+    check_rank(slot, rank);
+    const auto with_stored = [slot, rank](const at::Tensor& weight, const at::Tensor& stored) -> Values {
+      const auto whole = stored.to(at::kFloat);
+      // PEFT's A and B leave the scaling out.
+      const auto [a, b] = decomposed((slot.transposed() ? whole.t() : whole) - weight, "pissa", rank, 1.0);
+      return {{slot.name + "." + name_of_a(slot), a}, {slot.name + "." + name_of_b(slot), b}};
+    };
+    out.push_back({slot.name + ".weight", nullptr, with_stored});
+  }
+  return out;
+}
+
+std::vector<FromWeight> Lora::minors(const nn::HookedModule& model) const {
+  std::vector<FromWeight> out;
+  for (const auto& slot : adapted_slots(model)) {
+    if (!slot.linear) continue;
+    const auto rank = rank_of(slot.name);
+    check_rank(slot, rank);
+    out.push_back({slot.name + ".weight", [slot, rank](const at::Tensor& weight, const Values&) -> Values {
+                     const auto stored = weight.detach().to(at::kFloat);
+                     const auto w = slot.transposed() && !slot.linear->codec() ? stored.t() : stored;
+                     const auto [a, b] = minor_components(w, rank);
+                     return {{slot.name + "." + name_of_a(slot), a}, {slot.name + "." + name_of_b(slot), b}};
+                   }});
+  }
+  return out;
+}
+
+std::vector<FromWeight> Lora::starts(const nn::HookedModule& model, std::uint64_t seed) const {
   std::vector<FromWeight> out;
   if (!decomposes()) return out;
   for (const auto& slot : adapted_slots(model)) {
     if (tokens_.contains(slot.name)) continue;
     const auto rank = rank_of(slot.name);
-    if (rank > std::min(slot.linear->in_features(), slot.linear->out_features())) {
-      refuse("init_lora_weights", init_lora_weights + " needs a rank of at most the smaller side of '" + slot.name +
-                                      "', found " + std::to_string(rank));
-    }
-    out.push_back({slot.name + ".weight", [this, slot, rank](const at::Tensor& weight, const Values&) -> Values {
-                     const auto w = weight.detach().to(at::kFloat);
-                     const bool turned = slot.transposed() && !slot.linear->codec();
-                     auto [a, b] = decomposed(turned ? w.t() : w, init_lora_weights, rank, scaling_of(slot.name));
+    check_rank(slot, rank);
+    out.push_back({slot.name + ".weight", [this, slot, rank, seed](const at::Tensor& weight, const Values&) -> Values {
+                     const auto stored = weight.detach().to(at::kFloat);
+                     const auto w = slot.transposed() && !slot.linear->codec() ? stored.t() : stored;
+                     const double scaling = scaling_of(slot.name);
+                     auto [a, b] = rounds() > 0 ? nearly_decomposed(w, rank, scaling, rounds(),
+                                                                    tensor::named_key(seed, slot.name + ".lora_Q"))
+                                                : decomposed(w, init_lora_weights, rank, scaling);
                      return {{slot.name + "." + kStartA, a}, {slot.name + "." + kStartB, b}};
                    }});
   }
   return out;
 }
 
-std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::uint64_t) const {
+std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::uint64_t seed) const {
   std::vector<FromWeight> out;
-  for (auto& start : from_weights_of_saved(model)) {
+  if (init_lora_weights == "loftq") out = packing_losses(model);
+  if (mica()) out = minors(model);
+  for (auto& start : starts(model, seed)) {
     out.push_back({start.weight, [values = start.values, module = start.weight.substr(0, start.weight.rfind('.'))](
                                      const at::Tensor& weight, const Values& adapters) {
                      auto all = values(weight, adapters);
@@ -339,7 +425,37 @@ std::string Lora::file_name(const std::string& parameter) const {
 
 std::vector<std::string> Lora::file_names(const std::string& parameter) const {
   const bool start = parameter.ends_with("." + kStartA) || parameter.ends_with("." + kStartB);
-  return start ? std::vector<std::string>() : LayerMethod::file_names(parameter);
+  return start || (converts() && is_factor(parameter)) ? std::vector<std::string>()
+                                                       : LayerMethod::file_names(parameter);
+}
+
+Values Lora::in_file(const Values& adapters) const {
+  Values out;
+  if (!converts()) return out;
+  for (const auto& [name, value] : adapters) {
+    if (!is_factor(name)) continue;
+    const bool is_a = name.ends_with(".lora_A.default.weight");
+    const auto layer = name.substr(0, name.rfind(".lora_") + 1);
+    const auto start = adapters.at(layer + (is_a ? kStartA : kStartB)).to(value.scalar_type());
+    out[file_name(name)] = is_a ? at::cat({value, start}, 0) : at::cat({value, start.neg()}, 1);
+  }
+  return out;
+}
+
+std::unique_ptr<PeftMethod> Lora::as_saved() const {
+  auto saved = std::make_unique<Lora>(*this);
+  if (init_lora_weights == "loftq") {  // an adapter of the packed base like any other
+    saved->init_lora_weights = "true";
+    saved->loftq_config = nlohmann::json::object();
+  }
+  if (!converts()) return saved;
+  const double more_alpha = use_rslora ? std::sqrt(2.0) : 2.0;
+  saved->init_lora_weights = "true";
+  saved->r *= 2;
+  saved->lora_alpha *= more_alpha;
+  for (auto& [pattern, rank] : saved->rank_pattern) rank *= 2;
+  for (auto& [pattern, alpha] : saved->alpha_pattern) alpha *= more_alpha;
+  return saved;
 }
 
 /// W + scaling B A in float32, [out, in]; a view of another layout where the weight lies transposed.

@@ -1,6 +1,7 @@
 #pragma once
 // LoRA as PEFT has it (Hu et al. 2021; rsLoRA: Kalajdzievski 2023; DoRA: Liu et al. 2024).
 #include "peft/method.h"
+#include "peft/methods/activated_tokens.h"
 
 namespace tessera::peft {
 
@@ -18,9 +19,16 @@ class Lora final : public LayerMethod {
   /// Tokens whose rows of the word embedding train, or of the named tables: [1, 2] or {"embed_tokens": [1, 2]}.
   nlohmann::json trainable_token_indices;
   /// true (Kaiming uniform A, zero B; embeddings: zero A, normal B) | gaussian (normal A, zero B) | false (both random)
-  /// | orthogonal (B A = 0) | pissa (the weight's largest singular values) | olora (its QR decomposition); the last two
-  /// take the first product off the base.
+  /// | orthogonal (B A = 0) | pissa (the weight's largest singular values) | pissa_niter_N (the same by N rounds of a
+  /// randomised decomposition) | olora (its QR decomposition); these three take the first product off the base | loftq
+  /// (what packing took from the weight) | mica (a frozen B of the weight's smallest singular values, and A zero).
   std::string init_lora_weights = "true";
+  nlohmann::json loftq_config = nlohmann::json::object();  // {"loftq_bits": 4, "loftq_iter": 1}
+  /// Ids of the sequence from which on the adapter acts (aLoRA, activated_tokens.h); null: it acts everywhere.
+  nlohmann::json alora_invocation_tokens;
+  /// No key: adapters that take a first product off the base are saved as LoRA of twice the rank beside the base as it
+  /// is, PEFT's path_initial_model_for_weight_conversion.
+  bool convert_to_lora = false;
 
   std::int64_t rank_of(const std::string& module) const;
   double scaling_of(const std::string& module) const;  // alpha/r, or alpha/sqrt(r)
@@ -36,6 +44,12 @@ class Lora final : public LayerMethod {
   std::vector<FromWeight> from_weights_of_saved(const nn::HookedModule& model) const override;
   std::string file_name(const std::string& parameter) const override;
   std::vector<std::string> file_names(const std::string& parameter) const override;
+  Values in_file(const Values& adapters) const override;
+  std::unique_ptr<PeftMethod> as_saved() const override;
+  /// Activation sits on the word embedding, which stays the base's.
+  bool keeps_base_weights() const override { return alora_invocation_tokens.is_null(); }
+  void check_can_merge() const override;
+  std::int64_t other_parameters() const override { return frozen_; }
   /// W + scaling B A, with DoRA times magnitude / its norms.
   at::Tensor merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
                     const Values& adapter) const override;
@@ -46,11 +60,25 @@ class Lora final : public LayerMethod {
   std::map<std::string, Fill> first_values_of(const Slot& slot, std::uint64_t seed) const override;
 
  private:
-  bool decomposes() const { return init_lora_weights == "pissa" || init_lora_weights == "olora"; }
+  bool decomposes() const { return init_lora_weights.starts_with("pissa") || init_lora_weights == "olora"; }
+  /// Rounds of the randomised decomposition; 0: it is exact.
+  std::int64_t rounds() const;
+  /// The file holds another kind of adapter. A start that was drawn cannot be made again from the configuration.
+  bool converts() const { return decomposes() && (convert_to_lora || rounds() > 0); }
+  bool mica() const { return init_lora_weights == "mica"; }
+  std::vector<FromWeight> minors(const nn::HookedModule& model) const;
+  void freeze_b(const Slot& slot);
+  /// ConfigError where a decomposition has fewer parts.
+  void check_rank(const Slot& slot, std::int64_t rank) const;
+  std::vector<FromWeight> starts(const nn::HookedModule& model, std::uint64_t seed) const;
+  std::vector<FromWeight> packing_losses(const nn::HookedModule& model) const;
+  void activate(models::Model& model, const models::ModelConfig& family, const std::vector<std::string>& adapted) const;
   /// Which tokens' rows train, by table; from trainable_token_indices.
   std::map<std::string, std::vector<std::int64_t>> chosen_tokens(const nn::HookedModule& model,
                                                                  const models::ModelConfig& family) const;
   std::map<std::string, std::vector<std::int64_t>> tokens_;  // filled by attach()
+  std::shared_ptr<ActivatedTokens> activated_;               // likewise; null: no aLoRA
+  std::int64_t frozen_ = 0;                                  // likewise: elements of B that do not train
   at::Tensor summed(const Slot& slot, const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) const;
 };
 

@@ -12,6 +12,7 @@
 
 #include <cmath>
 
+#include "peft/methods/block_dropout.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -49,7 +50,7 @@ at::Tensor projected(const at::Tensor& weight, double eps) {
 void Oft::bind(ConfigKeys& keys) {
   keys.integer("r", r);
   keys.integer("oft_block_size", oft_block_size);
-  keys.unsupported("module_dropout", 0.0);
+  keys.number("module_dropout", module_dropout);
   bind_targets(keys);
   keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
   keys.flag("fan_in_fan_out", fan_in_fan_out);
@@ -64,6 +65,7 @@ void Oft::bind(ConfigKeys& keys) {
 
 void Oft::check() const {
   TransformMethod::check();
+  require_probability("module_dropout", module_dropout);
   if (r < 0 || oft_block_size < 0 || (r == 0) == (oft_block_size == 0)) {
     throw ConfigError("one of r and oft_block_size is positive and the other 0 (found " + std::to_string(r) + " and " +
                           std::to_string(oft_block_size) + "): r * oft_block_size is the layer's input size",
@@ -114,7 +116,8 @@ at::Tensor Oft::transformed(const LayerSizes& sizes, const at::Tensor& x, const 
   const auto [count, size] = blocks_of(sizes);
   // Upstream projects the stored parameter: the gradient is that of the projected one.
   const auto weight = coft ? t[0] + (projected(t[0].detach(), eps) - t[0].detach()) : t[0];
-  const auto turn = rotations(weight, size);
+  auto turn = rotations(weight, size);
+  if (sizes.training && module_dropout > 0) turn = with_dropped_blocks(turn, module_dropout);
   const auto blocks = x.reshape({-1, count, size}).transpose(0, 1);  // [count, N, size]
   return at::bmm(blocks, turn.expand({count, size, size})).transpose(0, 1).reshape(x.sizes());
 }

@@ -8,10 +8,10 @@ namespace tessera::peft {
 class Oft final : public TransformMethod {
  public:
   std::int64_t r = 0, oft_block_size = 32;  // one of them is 0: follows from the other
-  double module_dropout = 0;
   bool coft = false;
-  double eps = 6e-5;         // of COFT
-  bool block_share = false;  // one block for all
+  double eps = 6e-5;          // of COFT
+  double module_dropout = 0;  // of blocks; PEFT 0.21 keeps the number and drops nothing
+  bool block_share = false;   // one block for all
   bool use_cayley_neumann = true;
   std::int64_t num_cayley_neumann_terms = 5;
   bool init_weights = true;  // zeros; false: normal

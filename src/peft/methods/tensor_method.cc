@@ -62,7 +62,7 @@ class TensorAdapter : public nn::LinearAdapter {
 };
 
 LayerSizes sizes_of(const Slot& slot) {
-  return {slot.name, slot.linear->in_features(), slot.linear->out_features()};
+  return {slot.name, slot.linear->in_features(), slot.linear->out_features(), false};
 }
 
 Fill keyed(const Draw& draw, std::uint64_t seed, const std::string& name) {
@@ -221,7 +221,9 @@ at::Tensor TransformMethod::output(const nn::Linear& layer, const LayerSizes& si
                                    const Tensors& t) const {
   const auto dtype = t.front().scalar_type();
   const auto rows = x.reshape({-1, sizes.in}).to(dtype);
-  const auto turned = transformed(sizes, rows, t).to(x.scalar_type()).view(x.sizes());
+  auto now = sizes;
+  now.training = layer.is_training();
+  const auto turned = transformed(now, rows, t).to(x.scalar_type()).view(x.sizes());
   const auto factor = scale(t);
   if (!factor.defined()) return layer.product(turned);
   const auto y = nn::affine(turned, layer.handle(), {});

@@ -19,6 +19,7 @@ namespace tessera::peft {
 struct LayerSizes {
   std::string name;  // fully qualified
   std::int64_t in = 0, out = 0;
+  bool training = false;  // of the call
   std::int64_t smaller() const { return in < out ? in : out; }
   std::int64_t larger() const { return in < out ? out : in; }
 };

@@ -10,6 +10,9 @@ class TrainableTokens final : public LayerMethod {
   bool init_weights = true;  // the table's rows; false: normal values
 
   std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<TrainableTokens>(*this); }
+  /// As in PEFT.
+  bool has_modules_to_save() const override { return false; }
+  bool keeps_base_weights() const override { return false; }
   std::string type() const override { return "TRAINABLE_TOKENS"; }
   void bind(ConfigKeys& keys) override;
   void resolve(const models::ModelConfig&) override {}  // the default target is known from the modules

@@ -1,14 +1,21 @@
 #include "peft/methods/vblora.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/topk.h>
 
+#include <limits>
+
+#include "io/tensor_source.h"
 #include "peft/methods/wide_targets.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
 namespace {
+
+const std::string kLogits = ".vblora_logits_", kIndices = "_topk_indices", kWeights = "_topk_weights";
 
 /// logits [.., n], bank [n, length]: [.., length].
 at::Tensor mixed(const at::Tensor& logits, const at::Tensor& bank, std::int64_t topk) {
@@ -28,7 +35,7 @@ void VbLora::bind(ConfigKeys& keys) {
   keys.integer("topk", topk);
   bind_targets(keys);
   keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
-  keys.unsupported("save_only_topk_weights", false);
+  keys.flag("save_only_topk_weights", save_only_topk_weights);
   keys.number("vblora_dropout", vblora_dropout);
   keys.flag("fan_in_fan_out", fan_in_fan_out);
   keys.text("bias", bias);
@@ -66,6 +73,65 @@ std::vector<AddedTensor> VbLora::added(const LayerSizes& layer) const {
 
 std::vector<AddedTensor> VbLora::shared(const std::vector<LayerSizes>&) const {
   return {{"vblora_vector_bank.default", {num_vectors, vector_length}, uniform(init_vector_bank_bound)}};
+}
+
+at::Tensor VbLora::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
+                          const Tensors& t) const {
+  if (layer.is_training() && t[0].select(0, 0).select(0, 0).detach().isinf().any().item<bool>()) {
+    throw ConfigError(
+        "this VB-LoRA adapter was saved with save_only_topk_weights, so most of its logits are gone: it can be used "
+        "and merged, not trained",
+        "save_only_topk_weights");
+  }
+  return FactorMethod::output(layer, sizes, x, t);
+}
+
+std::vector<std::string> VbLora::file_names(const std::string& parameter) const {
+  if (save_only_topk_weights && parameter.find(kLogits) != std::string::npos) return {};
+  return FactorMethod::file_names(parameter);
+}
+
+Values VbLora::in_file(const Values& adapters) const {
+  Values out;
+  if (!save_only_topk_weights) return out;
+  const auto dtype = num_vectors < 256 ? at::kByte : num_vectors < 32768 ? at::kShort : at::kInt;
+  for (const auto& [name, logits] : adapters) {
+    if (name.find(kLogits) == std::string::npos) continue;
+    const auto [values, indices] = at::topk(logits.to(at::kFloat), topk, -1);
+    out[file_name(name) + kIndices] = indices.to(dtype);
+    out[file_name(name) + kWeights] = at::softmax(values, -1).narrow(-1, 0, topk - 1).contiguous();
+  }
+  return out;
+}
+
+std::shared_ptr<const io::TensorSource> VbLora::readable(std::shared_ptr<const io::TensorSource> file) const {
+  if (!save_only_topk_weights) return file;
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& info : file->tensors()) {
+    if (!info.name.ends_with(kIndices)) {
+      if (!info.name.ends_with(kWeights)) tensors.emplace_back(info.name, io::read_tensor(*file, info.name));
+      continue;
+    }
+    const auto name = info.name.substr(0, info.name.size() - kIndices.size());
+    if (!file->find(name + kWeights))
+      throw DataError(info.file + " lacks the tensor '" + name + kWeights + "'", info.file);
+    const auto indices = io::read_tensor(*file, info.name).to(at::kLong);
+    auto weights = io::read_tensor(*file, name + kWeights).to(at::kFloat);
+    auto sizes = indices.sizes().vec();
+    const bool fits = indices.dim() == 3 && weights.dim() == 3 && weights.size(-1) + 1 == indices.size(-1) &&
+                      weights.sizes().slice(0, 2) == indices.sizes().slice(0, 2) && indices.numel() > 0 &&
+                      indices.min().item<std::int64_t>() >= 0 && indices.max().item<std::int64_t>() < num_vectors;
+    if (!fits) {
+      throw DataError("'" + info.name + "' in " + info.file + " does not go with '" + name + kWeights +
+                          "' and num_vectors " + std::to_string(num_vectors),
+                      info.file);
+    }
+    weights = at::cat({weights, (1 - weights.sum(-1, /*keepdim=*/true)).clamp_min(0)}, -1);
+    sizes.back() = num_vectors;
+    tensors.emplace_back(name, at::full(sizes, -std::numeric_limits<float>::infinity(), weights.options())
+                                   .scatter(-1, indices, weights.log()));
+  }
+  return io::memory_source(std::move(tensors));
 }
 
 nn::LowRank VbLora::factors(const LayerSizes& sizes, const Tensors& t) const {

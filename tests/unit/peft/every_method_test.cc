@@ -90,11 +90,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"LORA", with({{"init_lora_weights", "pissa"}, {"r", 3}})},
                     Case{"LORA", {{"init_lora_weights", "olora"}, {"r", 4}}, "base_gpt2"},
                     Case{"LORA", with({{"init_lora_weights", "orthogonal"}, {"r", 4}})},
+                    Case{"LORA", {{"init_lora_weights", "mica"}, {"r", 4}}, "base_gpt2"},
+                    Case{"LORA", with({{"init_lora_weights", "pissa_niter_4"}, {"r", 3}})},
                     Case{"LORA", {{"lora_bias", true}}, "base_gpt2"},
                     Case{"LORA", {{"target_parameters", {"mlp.up_proj.weight"}}}},
                     Case{"LORA", with({{"trainable_token_indices", {3, 8}}})},
                     Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8}}}},
                     Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8, 28}}}, "base_gpt2"},
+                    Case{"ADALORA", with({{"init_r", 5}})}, Case{"ADALORA", {{"init_r", 5}}, "base_gpt2"},
                     Case{"LN_TUNING", json::object()}, Case{"LN_TUNING", json::object(), "base_gpt2"}));
 
 class Refused : public testing::TestWithParam<Case> {};
@@ -111,20 +114,27 @@ TEST_P(Refused, ByName) {
 
 INSTANTIATE_TEST_SUITE_P(
     Settings, Refused,
-    testing::Values(Case{"LOHA", json::object(), "Conv1D"}, Case{"VERA", {{"target_modules", {"wte"}}}, "embedding"},
-                    Case{"VBLORA", {{"vector_length", 7}}, "vector_length"},
-                    Case{"FOURIERFT", {{"n_frequency", 1000000}}, "n_frequency"},
-                    Case{"OFT", {{"r", 3}, {"oft_block_size", 3}}, "oft_block_size"},
-                    Case{"OFT", {{"module_dropout", 0.5}}, "module_dropout"},
-                    Case{"BOFT", {{"boft_block_size", 5}}, "boft_block_size"},
-                    Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
-                    Case{"TRAINABLE_TOKENS", {{"token_indices", {100000}}}, "100000"},
-                    Case{"TRAINABLE_TOKENS", json::object(), "token_indices"},
-                    Case{"PREFIX_TUNING", {{"num_virtual_tokens", 2}, {"token_dim", 6}}, "token_dim"},
-                    Case{"LORA", {{"alora_invocation_tokens", {5}}}, "alora_invocation_tokens"},
-                    Case{"LORA", {{"init_lora_weights", "eva"}}, "eva"},
-                    Case{"LORA", {{"use_new_idea", true}}, "use_new_idea"},
-                    Case{"ADALORA", json::object(), "ADALORA"}));
+    testing::Values(
+        Case{"LOHA", json::object(), "Conv1D"}, Case{"VERA", {{"target_modules", {"wte"}}}, "embedding"},
+        Case{"VBLORA", {{"vector_length", 7}}, "vector_length"},
+        Case{"FOURIERFT", {{"n_frequency", 1000000}}, "n_frequency"},
+        Case{"OFT", {{"r", 3}, {"oft_block_size", 3}}, "oft_block_size"},
+        Case{"OFT", {{"module_dropout", 1.5}}, "module_dropout"},
+        Case{"BOFT", {{"boft_block_size", 5}}, "boft_block_size"},
+        Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
+        Case{"TRAINABLE_TOKENS", {{"token_indices", {100000}}}, "100000"},
+        Case{"TRAINABLE_TOKENS", json::object(), "token_indices"},
+        Case{"PREFIX_TUNING", {{"num_virtual_tokens", 2}, {"token_dim", 6}}, "token_dim"},
+        Case{"LORA", {{"alora_invocation_tokens", json::array()}}, "alora_invocation_tokens"},
+        Case{"LORA", {{"alora_invocation_tokens", {5}}, {"use_dora", true}}, "alora_invocation_tokens"},
+        Case{"LORA", {{"alora_invocation_tokens", {5}}, {"target_modules", {"wte"}}}, "alora_invocation_tokens"},
+        Case{"LORA", {{"init_lora_weights", "loftq"}, {"loftq_config", {{"loftq_iter", 3}}}}, "loftq_iter"},
+        Case{"LORA", {{"init_lora_weights", "pissa_niter_x"}}, "pissa_niter_x"},
+        Case{"LORA", {{"init_lora_weights", "eva"}}, "eva"}, Case{"LORA", {{"use_new_idea", true}}, "use_new_idea"},
+        Case{"LORA", {{"kasa_config", {{"beta", 1}}}}, "kasa_config"},
+        Case{"ADALORA", {{"tinit", 4}, {"tfinal", 4}, {"total_step", 8}}, "total_step"},
+        Case{"ADALORA", {{"orth_reg_weight", -1}}, "orth_reg_weight"},
+        Case{"ADALORA", {{"rank_pattern", {{"wte", 3}}}}, "rank_pattern"}));
 
 }  // namespace
 }  // namespace tessera::peft

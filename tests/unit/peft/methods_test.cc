@@ -9,6 +9,7 @@
 #include "models/generation.h"
 #include "peft/adapter_files.h"
 #include "peft/merge.h"
+#include "peft/methods/block_dropout.h"
 #include "peft/methods/ia3.h"
 #include "peft/methods/prompt_tuning.h"
 #include "support/compare.h"
@@ -39,16 +40,18 @@ TEST_P(MethodConfig, IsWrittenWithTheKeysAndValuesThatPeftWrites) {
   EXPECT_EQ(notes, std::vector<std::string>());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Goldens, MethodConfig,
-    testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora", "J_peft/llama_ia3",
-                    "J_peft/bert_ia3_cls", "J_peft/llama_prompt", "J_peft/t5_prompt", "J_peft/bert_prompt_cls",
-                    "J_peft/llama_loha", "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
-                    "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat", "J_peft/llama_hra",
-                    "J_peft/llama_oft", "J_peft/llama_oft_exact", "J_peft/llama_boft_butterfly", "J_peft/llama_ln",
-                    "J_peft/bert_ln_cls", "J_peft/llama_trainable_tokens", "J_peft/llama_lora_tokens",
-                    "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa", "J_peft/llama_prefix_projection",
-                    "J_peft/t5_prefix", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
+INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
+                         testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora",
+                                         "J_peft/llama_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
+                                         "J_peft/t5_prompt", "J_peft/bert_prompt_cls", "J_peft/llama_loha",
+                                         "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
+                                         "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat",
+                                         "J_peft/llama_hra", "J_peft/llama_oft", "J_peft/llama_oft_exact",
+                                         "J_peft/llama_boft_butterfly", "J_peft/llama_ln", "J_peft/bert_ln_cls",
+                                         "J_peft/llama_trainable_tokens", "J_peft/llama_lora_tokens",
+                                         "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
+                                         "J_peft/llama_prefix_projection", "J_peft/t5_prefix", "J_peft/llama_adalora",
+                                         "J_peft/llama_alora", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
 
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {
   try {
@@ -161,10 +164,60 @@ TEST(TrainableTokens, GenerateWhatPeftGenerates) {
             Rows({{5, 9, 12, 7, 80, 80, 58, 73, 29, 33, 38, 88}, {0, 0, 6, 8, 46, 83, 87, 87, 87, 87, 30, 30}}));
 }
 
+TEST(AdaLora, GeneratesWhatPeftGenerates) {
+  const auto ids = torch::tensor({5, 9, 12, 7, 0, 0, 6, 8}, at::kLong).view({2, 4});
+  EXPECT_EQ(generated("llama_adalora", "base_llama", ids, ids.ne(0).to(at::kLong), 1),
+            Rows({{5, 9, 12, 7, 85, 80, 50, 36, 80, 53, 36, 79}, {0, 0, 6, 8, 46, 83, 94, 26, 81, 38, 19, 73}}));
+}
+
+TEST(Alora, GeneratesWhatPeftGenerates) {
+  const auto ids = torch::tensor({5, 53, 12, 7, 0, 0, 6, 8, 53, 9, 53, 40}, at::kLong).view({3, 4});
+  EXPECT_EQ(generated("llama_alora", "base_llama", ids, ids.ne(0).to(at::kLong), 1),
+            Rows({{5, 53, 12, 7, 5, 5, 5, 5, 38, 51, 71, 58},
+                  {0, 0, 6, 8, 46, 83, 87, 87, 87, 87, 30, 30},
+                  {53, 9, 53, 40, 7, 5, 84, 63, 62, 56, 73, 4}}));
+}
+
 TEST(Ia3, GeneratesWhatPeftGenerates) {
   const auto ids = torch::tensor({5, 9, 12, 7, 0, 0, 6, 8}, at::kLong).view({2, 4});
   EXPECT_EQ(generated("llama_ia3", "base_llama", ids, ids.ne(0).to(at::kLong), 1),
             Rows({{5, 9, 12, 7, 5, 5, 5, 5, 5, 5, 5, 5}, {0, 0, 6, 8, 46, 83, 87, 87, 87, 87, 30, 30}}));
+}
+
+class BlockDropout : public testing::TestWithParam<json> {};
+
+TEST_P(BlockDropout, ReplacesRotationsInTrainingOnly) {
+  auto keys = GetParam();
+  keys["target_modules"] = {"q_proj"};
+  auto llama = load(*read_peft_keys(keys, "the test"), "base_llama");
+  move(*llama.model);
+  llama.model->eval();
+  const auto evaluated = logits_of(*llama.model);
+  EXPECT_TRUE(torch::equal(logits_of(*llama.model), evaluated));
+  llama.model->train();
+  const auto once = logits_of(*llama.model), again = logits_of(*llama.model);
+  EXPECT_GT((once - evaluated).abs().max().item<double>(), 1e-4);
+  EXPECT_GT((once - again).abs().max().item<double>(), 1e-4) << "drawn anew";
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, BlockDropout,
+                         testing::Values(json{{"peft_type", "OFT"}, {"oft_block_size", 4}, {"module_dropout", 0.5}},
+                                         json{{"peft_type", "BOFT"}, {"boft_block_size", 4}, {"boft_dropout", 0.5}}));
+
+TEST(DroppedBlocks, ReplaceSoManyBlocksByTheIdentity) {
+  const auto turns = torch::rand({6, 3, 3});
+  const auto dropped = with_dropped_blocks(turns, 0.4);
+  int replaced = 0;
+  for (int i = 0; i < 6; ++i) {
+    const bool is_identity = torch::equal(dropped[i], torch::eye(3));
+    EXPECT_TRUE(is_identity || torch::equal(dropped[i], turns[i]));
+    replaced += is_identity;
+  }
+  EXPECT_EQ(replaced, 2);
+  EXPECT_TRUE(torch::equal(with_dropped_blocks(turns.slice(0, 0, 1), 0.9), turns.slice(0, 0, 1)));
+  const auto factors = torch::rand({2, 6, 3, 3});
+  const auto same = with_dropped_factor(factors, 0.5).eq(factors).flatten(1).all(1);
+  EXPECT_EQ(same.sum().item<int>(), 1) << "one factor is left alone";
 }
 
 PromptTuning prompt_of(std::int64_t tokens, const std::string& init) {

@@ -40,6 +40,7 @@ class PairFlags : public testing::Test {
   const Words kEightBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_8bit_quantization", "true"};
   const Words kFourBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_4bit_quantization", "true"};
   const Words kIa3 = {"--use_peft_lora", "true", "--peft_type", "IA3"};
+  const Words kPissa = {"--use_peft_lora", "true", "--lora_dropout", "0", "--init_lora_weights", "pissa"};
   const Words kPrompt = {"--use_peft_lora", "true", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
   const Words kText = {"--use_peft_lora",           "true",       "--peft_type",          "PROMPT_TUNING",
                        "--num_virtual_tokens",      "2",          "--prompt_tuning_init", "TEXT",
@@ -56,6 +57,7 @@ class PairFlags : public testing::Test {
             {"--use_dora", {}, kLora},
             {"--lora_bias", {"all"}, kLora},
             {"--init_lora_weights", {"gaussian"}, kLora},
+            {"--convert_to_lora", {}, kPissa},
             {"--peft_type", {"IA3"}, kLora},
             {"--peft_config", {in("peft.json")}, kLora},
             {"--target_modules", {"q"}, kLora},

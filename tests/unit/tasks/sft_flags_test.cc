@@ -13,6 +13,7 @@ namespace {
 using test::kTinyChat;
 
 const Words kLora = {"--use_peft_lora"};
+const Words kPissa = {"--use_peft_lora", "true", "--init_lora_weights", "pissa"};
 const Words kFourBit = {"--use_peft_lora", "--use_4bit_quantization"};
 const Words kEightBitEvaluated = {
     "--use_peft_lora", "--use_8bit_quantization", "--eval_strategy", "steps", "--eval_steps", "1"};
@@ -121,6 +122,7 @@ class SftFlags : public testing::Test {
             {"--llm_int8_skip_modules", {"q_proj"}, kFourBit},
             {"--lora_bias", {"all"}, kLora},
             {"--init_lora_weights", {"gaussian"}, kLora},
+            {"--convert_to_lora", {}, kPissa},
             {"--peft_type", {"IA3"}, kLora},
             {"--peft_config", {in("peft.json")}, kLora},
             {"--target_modules", {"q_proj"}, kLora},

@@ -1,0 +1,66 @@
+#include "peft/methods/lora_starts.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/linalg_svd.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/zeros.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::peft {
+
+at::Tensor normal_matrix(std::int64_t rows, std::int64_t columns, tensor::RandomKey key) {
+  const auto out = at::empty({rows, columns}, at::TensorOptions().dtype(at::kFloat));
+  tensor::fill_normal(out, key, 0.0, 1.0);
+  return out;
+}
+
+at::Tensor orthogonal_rows(std::int64_t rank, tensor::RandomKey key, std::int64_t first) {
+  const auto q = std::get<0>(at::linalg_qr(normal_matrix(rank, rank, key)));
+  return q.slice(0, first, std::nullopt, 2);
+}
+
+LoraStart decomposed(const at::Tensor& w, const std::string& how, std::int64_t rank, double scaling) {
+  if (how == "olora") {
+    const auto [q, r] = at::linalg_qr(w);
+    return {r.narrow(0, 0, rank).contiguous(), q.narrow(1, 0, rank).contiguous()};
+  }
+  const auto [u, s, vh] = at::linalg_svd(w, /*full_matrices=*/false);
+  const auto root = at::sqrt(s.narrow(0, 0, rank) / scaling);
+  return {root.unsqueeze(1) * vh.narrow(0, 0, rank), u.narrow(1, 0, rank) * root};
+}
+
+LoraStart nearly_decomposed(const at::Tensor& w, std::int64_t rank, double scaling, std::int64_t rounds,
+                            tensor::RandomKey key) {
+  const bool turned = w.size(0) < w.size(1);
+  const auto m = turned ? w.t() : w;
+  const auto basis = [](const at::Tensor& t) { return std::get<0>(at::linalg_qr(t)); };
+  auto q = basis(at::mm(m, normal_matrix(m.size(1), rank, key)));
+  for (std::int64_t i = 0; i < rounds; ++i) q = basis(at::mm(m, basis(at::mm(m.t(), q))));
+  const auto [u, s, vh] = at::linalg_svd(at::mm(q.t(), m), /*full_matrices=*/false);
+  const auto left = at::mm(q, u), root = at::sqrt(s / scaling);
+  return turned ? LoraStart{root.unsqueeze(1) * left.t(), vh.t() * root}
+                : LoraStart{root.unsqueeze(1) * vh, left * root};
+}
+
+LoraStart minor_components(const at::Tensor& w, std::int64_t rank) {
+  const auto u = std::get<0>(at::linalg_svd(w, /*full_matrices=*/false));
+  return {at::zeros({rank, w.size(1)}, w.options()), u.narrow(1, u.size(1) - rank, rank).contiguous()};
+}
+
+void check_loftq(const nlohmann::json& config) {
+  for (const auto& [key, value] : config.items()) {
+    if (key != "loftq_bits" && key != "loftq_iter")
+      throw ConfigError("LoRA option 'loftq_config' has the unknown key '" + key + "'", "loftq_config");
+    const std::int64_t wanted = key == "loftq_bits" ? 4 : 1;
+    if (value == wanted) continue;
+    throw ConfigError("LoRA option 'loftq_config' knows " + key + " " + std::to_string(wanted) + ", found " +
+                          value.dump() + ": the base stays packed as its weights say",
+                      "loftq_config");
+  }
+}
+
+}  // namespace tessera::peft
