@@ -43,6 +43,11 @@ RankAllocatingOptimizer::RankAllocatingOptimizer(std::unique_ptr<optim::Optimize
   if (dynamic_cast<const optim::LoraFa*>(inner_.get()))
     throw ConfigError("--optim lorafa freezes lora_A, whose ranks ADALORA allocates; choose another optimizer",
                       "optim");
+  if (inner_->averages())
+    throw ConfigError(
+        "ADALORA drops ranks of what is trained, and a schedule-free optimizer evaluates and saves an "
+        "average; choose another optimizer",
+        "optim");
   const std::array<std::pair<std::string, Factor>, 3> kFactors = {
       {{".lora_A.default", Factor::kA}, {kEndOfE, Factor::kE}, {".lora_B.default", Factor::kB}}};
   for (const auto& slice : slices_) {

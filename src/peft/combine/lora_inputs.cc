@@ -34,8 +34,12 @@ void check_combines(const LoraInput& input) {
   unless(c.target_parameters.empty(), "target_parameters", "target_parameters cannot be combined, as in PEFT");
   unless(c.trainable_token_indices.is_null(), "trainable_token_indices",
          "trainable_token_indices replace rows of the embedding and cannot be added up");
-  unless(c.init_lora_weights != "pissa" && c.init_lora_weights != "olora", "init_lora_weights",
-         "init_lora_weights is " + c.init_lora_weights + ", which changes the base model");
+  const auto& init = c.init_lora_weights;
+  unless(!init.starts_with("pissa") && init != "olora" && init != "loftq", "init_lora_weights",
+         "init_lora_weights is " + init + ", which changes the base model");
+  if (!c.alora_invocation_tokens.is_null())
+    refuse(input, "alora_invocation_tokens",
+           "alora_invocation_tokens: it acts on some tokens only, so it adds up with none");
 }
 
 /// What follows "base_model.model." in front of `end`; unset: the name ends otherwise.
