@@ -345,6 +345,8 @@ std::optional<PreferenceOptions> parse_preference(Method method, const std::vect
     return std::nullopt;
   }
   if (o.training.fp16.value_or(false) && !table.given("--bf16")) o.training.bf16 = false;  // as TRL's configuration
+  // Packed layers multiply as in training all the time, and their adapters would drop out with them.
+  if (o.disable_dropout && o.quant.packs()) o.adapter.lora_dropout = 0;
   check_job(o, table, measured_names(method), problems);
   check_preference(table, o, problems);
   problems.throw_all();

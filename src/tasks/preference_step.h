@@ -28,8 +28,8 @@ struct ReferenceLogps {
 ReferenceLogps logps_of_part(models::Model& model, const PreferencePart& part, const preference::Objective& objective);
 
 struct PreferenceStep {
-  at::Tensor loss;          // of the whole batch / ranks, with the whole batch's gradient to this rank's rows
-  preference::Loss result;  // of the whole batch, the same on every rank
+  at::Tensor loss;                // of the whole batch / ranks, with the whole batch's gradient to this rank's rows
+  preference::Loss result;        // of the whole batch, the same on every rank
   preference::Completions table;  // likewise; own rows with their graph
 };
 

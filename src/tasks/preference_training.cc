@@ -30,6 +30,23 @@ data::SamplerOptions preference_sampler(const PreferenceRows& data, const train:
           .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
 }
 
+/// Evaluation mode while it lives; then every module is as it was, packed layers of a model without dropout, too.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(models::Model& model) {
+    for (const auto& module : model.modules()) before_.emplace_back(module, module->is_training());
+    model.eval();
+  }
+  ~EvaluationMode() {
+    for (const auto& [module, training] : before_) module->train(training);  // parents first: it goes down the tree
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;
+};
+
 at::Tensor numbers(const std::vector<std::int64_t>& rows) {
   return at::tensor(rows, at::TensorOptions().dtype(at::kLong));
 }
@@ -81,8 +98,7 @@ PreferencePart make_part(const PreferenceRows& data, const std::vector<std::int6
 ReferenceLogps precompute(models::Model& model, const PreferenceRows& data, const std::vector<std::int64_t>& rows,
                           std::int64_t per_device_batch, const preference::Objective& objective,
                           comm::Communicator& group, const report::BarStyle& bars, std::ostream& err) {
-  const bool training = model.is_training();
-  model.eval();
+  const EvaluationMode mode(model);
   const auto count = rows.empty() ? data.rows->size() : static_cast<std::int64_t>(rows.size());
   data::EpochSampler sampler({.rows = count,
                               .per_device_batch = per_device_batch,
@@ -105,7 +121,6 @@ ReferenceLogps precompute(models::Model& model, const PreferenceRows& data, cons
     if (out.mismatched.defined()) out.mismatched.index_copy_(0, numbers(mine), logps.mismatched);
   }
   bar.close();
-  model.train(training);
   for (const auto& t : {out.completions, out.mismatched})
     if (t.defined()) group.all_reduce(t.view({-1}), comm::ReduceOp::kSum)->wait();
   return out;
@@ -178,8 +193,7 @@ train::Metrics evaluate_preferences(models::Model& model, const PreferenceRows& 
                                     const train::TrainingArguments& arguments, comm::Communicator& group,
                                     const report::BarStyle& bars, std::ostream& err) {
   const auto start = train::Clock::now();
-  const bool training = model.is_training();
-  model.eval();
+  const EvaluationMode mode(model);
   const c10::NoGradGuard no_grad;
   const auto per_device = arguments.per_device_eval_batch_size;
   data::EpochSampler sampler({.rows = data.rows->size(),
@@ -202,7 +216,6 @@ train::Metrics evaluate_preferences(models::Model& model, const PreferenceRows& 
     means.add(step.result.metrics);
   }
   bar.close();
-  model.train(training);
   train::Metrics metrics = {{"eval_loss", loss / static_cast<double>(data.rows->size())}};
   for (const auto& [name, value] : means.values()) metrics.emplace_back("eval_" + name, value);
   return timed_metrics(std::move(metrics), train::seconds_since(start), data.rows->size(), sampler.batches_per_epoch());
