@@ -169,6 +169,9 @@ bool TrainingJob::train() {
   const auto optimizer =
       train::allocating_ranks(train::make_optimizer(arguments_, *model_.model, *model_.sharded), *model_.sharded,
                               model_.adapters ? model_.adapters->method.get() : nullptr);
+  if (arguments_.optim.starts_with("paged_") && launch().fsdp.offload_folder.empty())
+    out_ << "  --optim " << arguments_.optim << ": its states stay in memory, as upstream's do without a GPU; "
+         << "--fsdp_offload_folder FOLDER of the launcher pages them to a disk\n";
   train::TrainerOptions options = arguments_.trainer_options();
   options.scale_loss = scale_loss_;
   train::Trainer trainer(options, *task, *model_.sharded, *optimizer);

@@ -200,6 +200,34 @@ TEST_F(Sft, ARunThatWasStoppedGoesOnBitEqual) {
   EXPECT_EQ(one.exit_code, 0) << one.err;  // at another number of ranks
 }
 
+TEST_F(Sft, OptimizersThatAverageOrProjectGoOnBitEqual) {
+  const auto flags =
+      Words{"--max_steps", "4", "--save_steps", "2", "--learning_rate", "1e-2", "--lr_scheduler_type", "constant"};
+  const std::vector<std::pair<std::string, Words>> optimizers = {
+      {"schedule_free_adamw", {"--eval_strategy", "steps", "--eval_steps", "3"}},
+      {"apollo_adamw", {"--optim_target_modules", "all-linear", "--optim_args", "rank=4,update_proj_gap=2"}}};
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  for (const auto& [optim, more] : optimizers) {
+    const auto words = flags + Words{"--optim", optim} + more;
+    const Finished whole = train(2, optim, words);
+    ASSERT_EQ(whole.exit_code, 0) << whole.err;
+    const auto result = weights(optim + "/model.safetensors", name);
+    EXPECT_TRUE(result.equal(weights(optim + "/checkpoint-4/model.safetensors", name))) << optim;
+    fs::remove(folder_ + "/" + optim + "/model.safetensors");
+    const Finished on =
+        train(2, optim, words + Words{"--resume_from_checkpoint", folder_ + "/" + optim + "/checkpoint-2"});
+    ASSERT_EQ(on.exit_code, 0) << on.err;
+    EXPECT_TRUE(result.equal(weights(optim + "/model.safetensors", name))) << optim;
+  }
+}
+
+TEST_F(Sft, APagedOptimizerWithoutAFolderSaysThatItsStatesStayInMemory) {
+  const auto flags = Words{"--max_steps", "1", "--save_strategy", "no", "--optim", "paged_adamw_8bit"};
+  const Finished r = train(1, "paged", flags);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "--optim paged_adamw_8bit: its states stay in memory")) << r.out;
+}
+
 TEST_F(Sft, TheBestCheckpointIsLoadedAtTheEndAndOldOnesAreRemoved) {
   const Finished r = train(2, "out",
                            {"--max_steps", "4", "--eval_strategy", "steps", "--eval_steps", "1", "--save_steps", "1",
