@@ -82,6 +82,51 @@ TEST_F(Qlora, PackedWhileReadOrBeforeTheLossesAreTheSameOnAnyNumberOfRanks) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(losses("two")[i], expected[i], 1e-4 * expected[i]) << i;
 }
 
+TEST_F(Qlora, EveryShardingStrategyTrainsTheSameAdapter) {
+  const auto train_under = [&](const std::string& strategy, const std::string& packing) {
+    const Finished r = test::run({TESSERA_BINARY,
+                                  "launch",
+                                  "--cpu",
+                                  "--num_processes",
+                                  "2",
+                                  "--fsdp_sharding_strategy",
+                                  strategy,
+                                  "sft",
+                                  "--model_name_or_path",
+                                  folder_ + "/model",
+                                  "--dataset_name",
+                                  kTinyChat,
+                                  "--dataset_cache_dir",
+                                  folder_ + "/cache",
+                                  "--output_dir",
+                                  folder_ + "/" + strategy + packing,
+                                  "--disable_tqdm",
+                                  "--max_steps",
+                                  "2",
+                                  "--save_strategy",
+                                  "no",
+                                  "--learning_rate",
+                                  "1e-2",
+                                  "--max_length",
+                                  "64",
+                                  "--use_peft_lora",
+                                  "true",
+                                  "--lora_r",
+                                  "4",
+                                  "--lora_target_modules",
+                                  "all-linear",
+                                  packing,
+                                  "true"});
+    EXPECT_EQ(r.exit_code, 0) << strategy << packing << r.err;
+    return read_file(folder_ + "/" + strategy + packing + "/adapter_model.safetensors");
+  };
+  for (const char* packing : {"--use_4bit_quantization", "--use_8bit_quantization"}) {
+    const auto full = train_under("FULL_SHARD", packing);
+    for (const char* strategy : {"SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"})
+      EXPECT_TRUE(train_under(strategy, packing) == full) << strategy << packing;
+  }
+}
+
 TEST_F(Qlora, GoesOnFromACheckpointWithTheSameBits) {
   const Words saves = {"--save_strategy", "steps", "--save_steps", "2"};
   ASSERT_EQ(train(2, "model", "whole", kFourBit + saves).exit_code, 0);
