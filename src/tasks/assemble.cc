@@ -123,6 +123,19 @@ at::Tensor stored_weight(const io::TensorSource& source, const models::NamesInFi
   return io::read_tensor(source, names.in(source, parameter));
 }
 
+/// Puts them into the model and their files in front of its weights.
+void attach_several(Assembled& a, const AssembleOptions& options, const models::BuildOptions& build,
+                    fsdp::FsdpOptions& fsdp) {
+  const auto skeleton = [&] { return models::build_model(options.model_folder, nullptr, build); };
+  a.several = std::make_shared<peft::SeveralAdapters>(*a.model, a.config, options.several, skeleton);
+  fsdp.source = a.several->joined_with(fsdp.source);
+  fsdp.source_name = [several = a.several, base = std::move(fsdp.source_name)](const std::string& name) {
+    const auto kept = several->source_name(name);
+    return kept.empty() ? base(name) : kept;
+  };
+  fsdp.param_init_fn = a.several->init();
+}
+
 void freeze_lora_a(Assembled& a) {
   train::freeze_lora_a(*a.model);
   if (!a.adapters) return;
@@ -180,6 +193,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   }
   if (!options.adapter_folder.empty())
     read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.adapters->method});
+  if (!options.several.empty()) attach_several(a, options, build, fsdp);
   if (a.adapters) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.adapters->method, options.seed);
   if (options.classifier) begin_missing_head(a, options, fsdp);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);

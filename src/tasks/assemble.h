@@ -10,6 +10,7 @@
 #include "io/tensor_source.h"
 #include "models/model.h"
 #include "peft/apply.h"
+#include "peft/several/several_adapters.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::tasks {
@@ -18,6 +19,7 @@ struct AssembleOptions {
   std::string model_folder;
   std::shared_ptr<const peft::PeftMethod> method = {};  // a new adapter
   std::string adapter_folder = {};                      // start from this adapter (its method is read there)
+  std::vector<peft::AdapterFolder> several = {};        // or with all of these, one at a time; nothing trains
   /// Weights that a folder has packed stay packed. Dense ones are packed as they are read where config.json or
   /// `quantization` says so; false: they stay as they are.
   bool pack_dense = true;
@@ -37,6 +39,7 @@ struct Assembled {
   models::ModelConfig config;
   std::shared_ptr<models::Model> model;
   std::optional<peft::AdapterReport> adapters;
+  std::shared_ptr<peft::SeveralAdapters> several = {};
   std::vector<std::string> new_weights = {};  // of a classifier's head: not in the source
   std::int64_t parameters = 0, trainable = 0;
   std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;  // destroyed before the model

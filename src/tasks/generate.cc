@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -18,6 +19,7 @@ namespace tessera::tasks {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
+using Numbers = std::vector<std::size_t>;
 
 /// Prints a growing text, character by character that is complete.
 class Stream {
@@ -57,16 +59,16 @@ class Generator {
   Generator(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out)
       : options_(options), group_(std::move(group)), out_(out) {
     const auto place = families::find_model(options.model);
-    if (!place.adapter.empty() && !options.adapter.empty())
+    if (!place.adapter.empty() && !options.adapters.empty())
       throw ConfigError("--model '" + options.model + "' is an adapter itself; with --adapter, name its base model",
                         "adapter");
     const auto& folder = place.folder;
-    const std::string adapter = options.adapter.empty() ? place.adapter : options.adapter;
+    const std::string adapter = options.adapters.empty() ? place.adapter : options.adapters[0].folder;
     tokenizer_folder_ = options.tokenizer.empty() ? checkpoint::tokenizer_among({adapter, folder}) : options.tokenizer;
     tokenizer_ = text::open_tokenizer(tokenizer_folder_);
     auto fsdp = fsdp_options(config::from_environment());
     fsdp.gather = options.gather;
-    loaded_ = assemble({.model_folder = folder, .adapter_folder = adapter, .fsdp = std::move(fsdp)}, group_);
+    loaded_ = assemble(with_adapters({.model_folder = folder, .fsdp = std::move(fsdp)}, adapter), group_);
     settings_ = models::read_generation_config(folder, loaded_.config);
     models::read_generation_json(options.settings, "command line", settings_);
     settings_.seed = static_cast<std::uint64_t>(options.seed);
@@ -75,20 +77,54 @@ class Generator {
   void run(std::ostream& err) {
     tell_idle_flags(err);
     const auto prompts = read_prompts(options_, tokenizer_folder_);
-    const auto step = static_cast<std::size_t>(options_.batch_size);
-    for (std::size_t begin = 0; begin < prompts.size(); begin += step) {
-      const auto end = std::min(prompts.size(), begin + step);
+    lines_.resize(prompts.size());
+    for (const auto& batch : batches(prompts)) {
       try {
-        answer(
-            {prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
+        answer(prompts, batch);
       } catch (const models::NonFiniteScores& e) {  // of a batch; the user counts from the file's start
-        throw models::NonFiniteScores(static_cast<std::int64_t>(begin) + e.row, e.step);
+        throw models::NonFiniteScores(static_cast<std::int64_t>(batch.at(static_cast<std::size_t>(e.row))), e.step);
       }
     }
     if (expected_ > 0) err << fmt::format("exact match: {} of {}\n", matches_, expected_);
   }
 
  private:
+  /// One adapter is the model's own; of several each row takes one.
+  AssembleOptions with_adapters(AssembleOptions assembled, const std::string& only) const {
+    if (options_.adapters.size() < 2 && options_.adapter_name.empty()) {
+      assembled.adapter_folder = only;
+    } else {
+      for (const auto& [name, folder] : options_.adapters) assembled.several.push_back({name, folder});
+    }
+    return assembled;
+  }
+
+  /// Of several adapters, the number of the one that answers.
+  int adapter_of(const Prompt& prompt) const {
+    if (!loaded_.several && !prompt.adapter.empty()) {
+      throw ConfigError("a row names the adapter '" + prompt.adapter +
+                            "'; give the adapters by name: --adapter NAME=FOLDER NAME=FOLDER, or --adapter_name",
+                        "adapter");
+    }
+    if (!loaded_.several) return peft::kBaseModel;
+    const auto& standard = options_.adapter_name.empty() ? options_.adapters[0].name : options_.adapter_name;
+    return loaded_.several->number_of(prompt.adapter.empty() ? standard : prompt.adapter);
+  }
+
+  /// The prompts' numbers, each batch of one adapter.
+  std::vector<Numbers> batches(const std::vector<Prompt>& prompts) const {
+    std::vector<Numbers> all;
+    std::map<int, std::size_t> open;  // by adapter: its batch that has room
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const auto [place, is_new] = open.try_emplace(adapter_of(prompts[i]), all.size());
+      if (!is_new && all[place->second].size() == static_cast<std::size_t>(options_.batch_size))
+        place->second = all.size();
+      if (place->second == all.size()) all.emplace_back();
+      all[place->second].push_back(i);
+    }
+    return all;
+  }
+
   void tell_idle_flags(std::ostream& err) const {
     for (const auto& note : options_.notes) err << note << "\n";
     for (const auto& flag : options_.sampling_flags)
@@ -99,13 +135,15 @@ class Generator {
 
   bool single() const { return options_.input_file.empty(); }
 
-  void answer(const std::vector<Prompt>& prompts) {
+  void answer(const std::vector<Prompt>& prompts, const Numbers& batch_of) {
     std::vector<Ids> rows;
-    for (const auto& prompt : prompts) {
+    for (const auto number : batch_of) {
+      const auto& prompt = prompts[number];
       auto ids = tokenizer_->encode(prompt.text, prompt.add_special_tokens).ids;
       if (ids.empty()) throw DataError("a prompt has no token: \"" + prompt.text + "\"");
       rows.push_back(std::move(ids));
     }
+    if (loaded_.several) loaded_.several->use(adapter_of(prompts[batch_of[0]]));
     const auto batch = left_padded(rows, settings_.pad_token_id);
     const bool streams = single() && options_.stream && settings_.num_beams == 1 && settings_.num_return_sequences == 1;
     Stream stream(out_, *tokenizer_, options_);
@@ -115,30 +153,35 @@ class Generator {
     if (streams) {
       stream.finish();
     } else {
-      print(prompts, result.sequences, loaded_.config.kind == models::ModelKind::kCausal ? batch.ids.size(1) : 1);
+      print(prompts, batch_of, result.sequences,
+            loaded_.config.kind == models::ModelKind::kCausal ? batch.ids.size(1) : 1);
     }
   }
 
-  void print(const std::vector<Prompt>& prompts, const at::Tensor& sequences, std::int64_t skip) {
-    const auto each = sequences.size(0) / static_cast<std::int64_t>(prompts.size());
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
+  void print(const std::vector<Prompt>& prompts, const Numbers& batch, const at::Tensor& sequences, std::int64_t skip) {
+    const auto each = sequences.size(0) / static_cast<std::int64_t>(batch.size());
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const auto& prompt = prompts[batch[i]];
       nlohmann::json texts = nlohmann::json::array();
       for (std::int64_t k = 0; k < each; ++k) {
         texts.push_back(generated_text(sequences, static_cast<std::int64_t>(i) * each + k, skip, settings_, *tokenizer_,
                                        options_.skip_special_tokens));
       }
+      std::string& line = lines_[batch[i]];
       if (single()) {
-        for (const auto& text : texts) out_ << text.get<std::string>() << "\n";
-      } else {
-        nlohmann::ordered_json row = {{"prompt", prompts[i].text}, {"generated", texts}};
-        if (prompts[i].expected) {
-          row["expected"] = *prompts[i].expected;
-          ++expected_;
-          if (trimmed(texts[0].get<std::string>()) == trimmed(*prompts[i].expected)) ++matches_;
-        }
-        out_ << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+        for (const auto& text : texts) line += text.get<std::string>() + "\n";
+        continue;
       }
+      nlohmann::ordered_json row = {{"prompt", prompt.text}, {"generated", texts}};
+      if (!prompt.adapter.empty()) row["adapter"] = prompt.adapter;
+      if (prompt.expected) {
+        row["expected"] = *prompt.expected;
+        ++expected_;
+        if (trimmed(texts[0].get<std::string>()) == trimmed(*prompt.expected)) ++matches_;
+      }
+      line = row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     }
+    for (; printed_ < lines_.size() && !lines_[printed_].empty(); ++printed_) out_ << lines_[printed_];
     out_ << std::flush;
   }
 
@@ -149,6 +192,8 @@ class Generator {
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   Assembled loaded_;
   models::GenerationConfig settings_;
+  std::vector<std::string> lines_;  // by prompt; empty: not answered yet
+  std::size_t printed_ = 0;         // so many, in the prompts' order
   std::int64_t expected_ = 0, matches_ = 0;
 };
 

@@ -10,12 +10,16 @@
 
 #include "config/options.h"
 #include "models/generation.h"
+#include "tasks/named_folder.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::tasks {
 
 struct GenerateOptions {
-  std::string model, tokenizer, adapter;
+  std::string model, tokenizer;
+  std::vector<std::string> adapter_words;      // as given
+  std::vector<NamedFolder> adapters;           // what they say; of several each row takes one
+  std::string adapter_name;                    // that of rows that name none; empty: the first
   std::optional<std::string> prompt, message;  // one text to continue; one user message to answer
   std::string system_prompt;                   // before `message`
   std::string input_file;                      // rows of prompts or messages, JSONL; "-": stdin
@@ -49,6 +53,7 @@ struct Prompt {
   std::string text;
   bool add_special_tokens = true;                      // false: the template wrote them
   std::optional<std::string> expected = std::nullopt;  // the row's "completion"
+  std::string adapter = {};                            // the row's "adapter"; empty: it names none
 };
 /// From the command line or the file, chats through the template. DataError names row and key.
 std::vector<Prompt> read_prompts(const GenerateOptions& options, const std::string& tokenizer_folder);

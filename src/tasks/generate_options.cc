@@ -82,6 +82,7 @@ void check(const GenerateOptions& o, config::Problems& problems) {
   const int sources = (o.prompt ? 1 : 0) + (o.message ? 1 : 0) + (o.input_file.empty() ? 0 : 1);
   problems.require(sources == 1, "give exactly one of --prompt, --message and --input_file", "prompt");
   problems.require(o.system_prompt.empty() || o.message, "--system goes with --message", "system");
+  problems.require(o.adapter_name.empty() || !o.adapters.empty(), "--adapter_name goes with --adapter", "adapter_name");
   problems.require(o.batch_size >= 1, "--batch_size must be at least 1", "batch_size");
 }
 
@@ -93,7 +94,14 @@ config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) 
   table.add(&o.model, {"--model", "--model_name_or_path"}, "folder of the model, or of an adapter", group).required();
   table.add(&o.tokenizer, {"--tokenizer", "--tokenizer_name_or_path"}, "if not the adapter's or the model's folder",
             group);
-  table.add(&o.adapter, {"--adapter", "--adapter_name_or_path"}, "folder of a LoRA adapter", group);
+  table
+      .add(&o.adapter_words, {"--adapter", "--adapter_name_or_path"},
+           "folder of an adapter; several (NAME=FOLDER, the flag may be repeated): each row takes one", group)
+      .repeats();
+  table.add(&o.adapter_name, {"--adapter_name"},
+            "which of several adapters answers, where a row's key \"adapter\" does not say; __base__: none of them; "
+            "default: the first",
+            group);
   table.add(&o.prompt, {"--prompt"}, "text to continue", group);
   table.add(&o.message, {"--message"}, "user message to answer, through the chat template", group);
   table.add(&o.system_prompt, {"--system"}, "system message before it", group);
@@ -120,6 +128,7 @@ std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& ar
     out << table.help();
     return std::nullopt;
   }
+  problems.attempt([&] { o.adapters = named_folders(o.adapter_words, "--adapter"); });
   check(o, problems);
   check_decoding(settings, problems);
   problems.throw_all();

@@ -86,6 +86,16 @@ std::optional<std::string> take_completion(json& row) {
   return completion.is_string() ? std::optional(completion.get<std::string>()) : std::nullopt;
 }
 
+/// Which adapter the row is for. Removed from it.
+std::string take_adapter(json& row, const std::string& where) {
+  if (!row.is_object() || !row.contains("adapter")) return "";
+  const auto name = std::move(row["adapter"]);
+  row.erase("adapter");
+  if (name.is_null()) return "";
+  if (!name.is_string()) throw DataError(where + "key \"adapter\" must be a name, found " + name.type_name());
+  return name.get<std::string>();
+}
+
 std::vector<Prompt> read_rows(int descriptor, const std::string& name, Renderer& renderer) {
   std::vector<Prompt> prompts;
   LineReader lines(descriptor, name);
@@ -95,8 +105,10 @@ std::vector<Prompt> read_rows(int descriptor, const std::string& name, Renderer&
     auto row = json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (row.is_discarded()) throw DataError(where + "not JSON", name, lines.number());
     auto expected = take_completion(row);
+    auto adapter = take_adapter(row, where);
     prompts.push_back(prompt_of(row, where, renderer));
     prompts.back().expected = std::move(expected);
+    prompts.back().adapter = std::move(adapter);
   }
   if (prompts.empty()) throw DataError(name + " holds no prompt", name);
   return prompts;

@@ -87,7 +87,9 @@ class CombinedFolder {
     compare_logits("base", "");
     for (const auto& item : expect_.at("adapters").items())
       compare_logits(item.key(), (folder_ / "adapters" / item.key()).string());
+    compare_together();
     const ScratchFolder scratch;
+    compare_active(scratch);
     for (const auto& [name, wanted] : expect_.at("combined").items()) {
       const auto output = scratch / name;
       ensure_writable_folder(output);
@@ -134,15 +136,55 @@ class CombinedFolder {
     }
   }
 
+  tasks::Assembled loaded(const tasks::AssembleOptions& with) const {
+    auto options = with;
+    options.attn_implementation = kReferenceAttention;
+    options.fsdp = options_.fsdp;
+    auto a = tasks::assemble(options, group_);
+    a.model->eval();
+    return a;
+  }
+
+  /// With one adapter; without a folder, the base model.
   void compare_logits(const std::string& name, const std::string& adapter) {
+    if (results_->find("logits." + name))
+      compare_rows(name, loaded({.model_folder = base_.string(), .adapter_folder = adapter}), {});
+  }
+
+  /// All adapters on one model: rows that take different ones, and each of them for all rows.
+  void compare_together() {
+    std::vector<peft::AdapterFolder> folders;
+    for (const auto& item : expect_.at("adapters").items())
+      folders.push_back({item.key(), (folder_ / "adapters" / item.key()).string()});
+    const auto a = loaded({.model_folder = base_.string(), .several = folders});
+    for (const auto& [name, folder] : folders)
+      compare_rows(name, a, std::vector<std::string>(static_cast<std::size_t>(rows_of(name)), name));
+    if (expect_.contains("mixed")) compare_rows("mixed", a, expect_.at("mixed").get<std::vector<std::string>>());
+  }
+
+  std::int64_t rows_of(const std::string& name) const {
+    const auto* info = results_->find("logits." + name);
+    return info ? info->shape.at(0) : 0;
+  }
+
+  /// Adapters that are active together add up: what "cat" makes of them with weights of 1.
+  void compare_active(const ScratchFolder& scratch) {
+    for (const auto& names : expect_.value("active", json::array())) {
+      std::string name;
+      for (const auto& item : names) name += (name.empty() ? "" : "+") + item.get<std::string>();
+      const json sum = {
+          {"adapters", names}, {"weights", std::vector<double>(names.size(), 1.0)}, {"combination_type", "cat"}};
+      const auto output = scratch / name;
+      ensure_writable_folder(output);
+      peft::combine_lora(combine_options(sum, folder_ / "adapters"), output);
+      compare_logits(name, output);
+    }
+  }
+
+  /// adapters: by row; empty: the model is as it is.
+  void compare_rows(const std::string& name, const tasks::Assembled& a, const std::vector<std::string>& adapters) {
     if (!results_->find("logits." + name)) return;
     const auto expected = io::read_tensor(*results_, "logits." + name);
-    const auto a = tasks::assemble({.model_folder = base_.string(),
-                                    .adapter_folder = adapter,
-                                    .attn_implementation = kReferenceAttention,
-                                    .fsdp = options_.fsdp},
-                                   group_);
-    a.model->eval();
     const c10::AutoGradMode no_grad(false);
     const auto batches = io::open_safetensors((base_ / "batches.safetensors").string());
     const RowShare rows = row_share(expected.size(0), *group_);
@@ -152,10 +194,19 @@ class CombinedFolder {
     models::ModelInput in;
     in.input_ids = read("input_ids");
     in.attention_mask = read("attention_mask");
-    const auto logits = (*a.model)(in).logits.cpu();
+    at::Tensor logits;
+    for (const auto& adapter : std::set<std::string>(adapters.begin(), adapters.end())) {
+      a.several->use(a.several->number_of(adapter));
+      const auto own = (*a.model)(in).logits.cpu();
+      if (!logits.defined()) logits = own.clone();
+      for (auto row = rows.begin; row < rows.end; ++row)
+        if (adapters.at(static_cast<std::size_t>(row)) == adapter)
+          logits.select(0, row - rows.begin).copy_(own.select(0, row - rows.begin));
+    }
+    if (adapters.empty()) logits = (*a.model)(in).logits.cpu();
     const auto visible = in.attention_mask.unsqueeze(-1);
-    table_.add("logits " + name, logits * visible, expected.slice(0, rows.begin, rows.end) * visible,
-               kCombinedTolerance);
+    table_.add((adapters.empty() ? "logits " : "logits_by_row ") + name, logits * visible,
+               expected.slice(0, rows.begin, rows.end) * visible, kCombinedTolerance);
   }
 
   const VerifyOptions& options_;

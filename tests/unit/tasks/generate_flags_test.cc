@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <ATen/ops/ones.h>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "flag_sweep.h"
+#include "io/tensor_source.h"
 #include "support/program.h"
 #include "tasks/generate.h"
 
@@ -10,6 +13,16 @@ namespace tessera::tasks {
 namespace {
 
 using test::kTinyChat;
+
+/// A LoRA adapter of the tiny model that changes what it says.
+void write_adapter(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 2, "lora_alpha": 64, "target_modules": ["layers.0.self_attn.o_proj"]})";
+  const std::string module = "base_model.model.model.layers.0.self_attn.o_proj.";
+  io::write_safetensors(folder + "/adapter_model.safetensors",
+                        {{module + "lora_A.weight", at::ones({2, 48})}, {module + "lora_B.weight", at::ones({48, 2})}});
+}
 
 TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const test::TempFolder folder("generate_flags");
@@ -26,10 +39,13 @@ TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const Words prompt = {"--prompt", "one and one"}, message = {"--message", "hello"};
   const Words sampled = {"--prompt", "one and one", "--do_sample"};
   const Words beams = {"--prompt", "one and one", "--num_beams", "3"};
+  write_adapter(in("adapter"));
+  const Words adapted = {"--prompt", "one and one", "--adapter", "a=" + in("adapter"), "b=" + in("adapter")};
   const std::vector<FlagCase> cases = {
       {"--model", {in("other")}, prompt},
       {"--tokenizer", {in("nowhere")}, prompt},
       {"--adapter", {in("nowhere")}, prompt},
+      {"--adapter_name", {"__base__"}, adapted},
       {"--prompt", {"two"}, prompt},
       {"--message", {"bye"}, message},
       {"--system", {"be kind"}, message},
@@ -62,6 +78,36 @@ TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
     return parse_generate(args, quiet)->notes;
   };
   sweep(table, task, notes, cases, unseen);
+}
+
+TEST(GenerateFlags, RowsTakeTheirAdaptersAndKeepTheirOrder) {
+  const test::TempFolder folder("generate_adapters");
+  const auto in = [&](const std::string& name) { return folder.path() + "/" + name; };
+  make_model(kTinyChat, in("model"));
+  write_adapter(in("loud"));
+  write_adapter(in("other"));
+  write_lines(in("rows.jsonl"),
+              {R"({"prompt": "one", "adapter": "loud"})", R"({"prompt": "one", "adapter": "__base__"})",
+               R"({"prompt": "two", "adapter": "loud"})", R"({"prompt": "one"})"});
+  const auto run = [&](Words more) {
+    Words words = {"--model", in("model"), "--max_new_tokens", "5"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::ostringstream out, err;
+    EXPECT_EQ(generate(words, out, err), 0) << err.str();
+    return out.str();
+  };
+  std::istringstream lines(run({"--adapter", in("loud"), "--adapter", "b=" + in("other"), "--adapter_name", "__base__",
+                                "--input_file", in("rows.jsonl"), "--batch_size", "1"}));
+  std::vector<nlohmann::json> rows;
+  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(rows.size(), 4u);
+  const auto text = [&](std::size_t row) { return rows[row]["generated"][0].get<std::string>() + "\n"; };
+  EXPECT_EQ(text(0), run({"--adapter", in("loud"), "--prompt", "one"}));
+  EXPECT_EQ(text(2), run({"--adapter", in("loud"), "--prompt", "two"}));
+  EXPECT_EQ(text(1), run({"--prompt", "one"}));
+  EXPECT_EQ(text(3), text(1));
+  EXPECT_NE(text(0), text(1));
+  EXPECT_EQ(rows[0]["adapter"], "loud");
 }
 
 TEST(GenerateFlags, SamplingFlagsOfAModelThatTakesTheLikeliestTokensAreNoted) {

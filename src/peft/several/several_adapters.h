@@ -1,0 +1,61 @@
+#pragma once
+// Several saved adapters on one frozen model, switched between batches (PEFT's load_adapter and set_adapter).
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/tensor_source.h"
+#include "models/model.h"
+#include "peft/several/adapter_choice.h"
+
+namespace tessera::peft {
+
+/// What PEFT calls the base model among the names of adapters.
+inline const std::string kBaseModelName = "__base__";
+
+struct AdapterFolder {
+  std::string name, folder;
+};
+
+class SeveralAdapters {
+ public:
+  /// Makes the model's modules again, without memory: methods attach their adapters there.
+  using MakeSkeleton = std::function<std::shared_ptr<models::Model>()>;
+
+  /// Freezes the model and puts every adapter into it (without memory yet), each layer's below "adapters.<name>". The
+  /// base model alone is chosen. Methods must sit in layers: ConfigError, with the adapter's name, for virtual tokens,
+  /// norms that train, tensors that layers share, modules_to_save, biases, and what begins with a part of the weights.
+  SeveralAdapters(models::Model& model, const models::ModelConfig& family, const std::vector<AdapterFolder>& folders,
+                  const MakeSkeleton& make_skeleton);
+
+  const std::vector<std::string>& names() const { return names_; }
+  /// kBaseModel for "__base__". ConfigError lists the names.
+  int number_of(const std::string& name) const;
+  /// What the layers follow until the next call: number_of() an adapter.
+  void use(int number) const { choice_->number = number; }
+  std::int64_t adapted() const { return adapted_; }  // layers with an adapter
+
+  /// `base` with the adapters' files in front.
+  std::shared_ptr<io::TensorSource> joined_with(std::shared_ptr<const io::TensorSource> base) const;
+  /// Name in that source of an adapter's parameter; empty: it is none, or not kept in a file.
+  std::string source_name(const std::string& parameter) const;
+  /// First values of what no file holds (what a seed in the configuration decides).
+  std::function<void(const std::string&, const at::Tensor&)> init() const;
+
+ private:
+  struct Places;  // the layers that get adapters, while these are attached
+  /// Takes the adapters that the folder's method attaches to the skeleton, which they keep alive.
+  void take(const AdapterFolder& adapter, const models::ModelConfig& family, std::shared_ptr<models::Model> skeleton,
+            Places& places);
+
+  std::shared_ptr<AdapterChoice> choice_;
+  std::vector<std::string> names_;
+  std::vector<std::shared_ptr<const io::TensorSource>> sources_;
+  std::map<std::string, std::string> source_names_;  // by parameter
+  std::map<std::string, std::function<void(const at::Tensor&)>> fills_;
+  std::int64_t adapted_ = 0;
+};
+
+}  // namespace tessera::peft
