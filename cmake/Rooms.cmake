@@ -3,8 +3,8 @@
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
 # fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
 # Every room but base, formats, config, families, text, chat, launch, estimate and cli links libtorch (and, through it, needs no more than ATen's slim headers).
-# tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include eight of the sources each, by their paths below ROOT
-# (an include folder). Most of a source's compile time is its headers'; so eight share one reading of them. CMake's own
+# tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include sixteen of the sources each, by their paths below ROOT
+# (an include folder). Most of a source's compile time is its headers'; so sixteen share one reading of them. CMake's own
 # unity builds write absolute paths, which keeps ccache from knowing the same sources in another checkout. Highway's sources
 # read themselves again for each instruction set, and stay alone.
 function(tessera_batches out name root)
@@ -20,7 +20,7 @@ function(tessera_batches out name root)
     file(RELATIVE_PATH path ${root} ${source})
     string(APPEND batch "#include \"${path}\"\n")
     math(EXPR count "${count} + 1")
-    math(EXPR full "${count} % 8")
+    math(EXPR full "${count} % 16")
     if(full EQUAL 0)
       list(APPEND result "${PROJECT_BINARY_DIR}/batches/${name}_${count}.cc")
       file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/batches/${name}_${count}.cc" CONTENT "${batch}" @ONLY)

@@ -27,7 +27,6 @@
 
 #include "config/options.h"
 #include "e2e/memory_watch.h"
-#include "io/tensor_source.h"
 #include "nn/ops/gemm.h"
 #include "report/metrics.h"
 #include "tasks/assemble.h"
@@ -36,6 +35,7 @@
 #include "tasks/quant_flags.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/tensor/allocator.h"

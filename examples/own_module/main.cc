@@ -54,5 +54,5 @@ int main() {
   }
   checkpoint::save_training_state(*sharded, optimizer, "own_module_state");
   checkpoint::save_weights(*sharded,
-                           "own_module.safetensors");  // FsdpOptions::source = checkpoint::open_weights(...) reads it
+                           "own_module.safetensors");  // FsdpOptions::source = io::open_weights(...) reads it
 }

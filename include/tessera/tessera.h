@@ -5,6 +5,7 @@
 #include "tessera/checkpoint/state.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/dropout.h"

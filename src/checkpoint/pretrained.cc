@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "checkpoint/save_packed.h"
 #include "checkpoint/save_slices.h"
-#include "io/tensor_source.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::checkpoint {
 namespace {

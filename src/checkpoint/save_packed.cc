@@ -8,11 +8,11 @@
 
 #include "base/file.h"
 #include "checkpoint/visit_dense.h"
-#include "io/tensor_source.h"
 #include "models/pack_layers.h"
 #include "peft/merge.h"
 #include "quant/packed_files.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/linear.h"
 
 namespace tessera::checkpoint {

@@ -14,8 +14,8 @@
 #include <string>
 
 #include "checkpoint/save_queue.h"
-#include "io/tensor_source.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/optimizer.h"
 
 namespace tessera::checkpoint {

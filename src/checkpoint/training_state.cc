@@ -7,9 +7,9 @@
 
 #include "base/file.h"
 #include "checkpoint/named_state.h"
-#include "io/tensor_source.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::checkpoint {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "checkpoint/save_queue.h"
-#include "io/tensor_source.h"
 #include "tessera/checkpoint/state.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::checkpoint {
 

@@ -6,9 +6,9 @@
 #include "checkpoint/save_queue.h"
 #include "checkpoint/save_slices.h"
 #include "checkpoint/training_state.h"
-#include "io/tensor_source.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/state.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::checkpoint {
 
@@ -62,10 +62,6 @@ void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path
     if (view.local.numel() > 0) slices.push_back({view.name, view.offset, view.local});
   source->read_all(slices, readers_of_slices(model));
   model.mark_updated();
-}
-
-std::shared_ptr<const io::TensorSource> open_weights(const std::string& path) {
-  return io::open_weights(path);
 }
 
 }  // namespace tessera::checkpoint

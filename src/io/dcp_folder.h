@@ -8,7 +8,7 @@
 
 #include "io/dcp_metadata.h"
 #include "io/output_file.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

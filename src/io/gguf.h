@@ -5,7 +5,7 @@
 
 #include "formats/gguf.h"
 #include "io/gguf_blocks.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

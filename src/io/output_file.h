@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "io/direct_memory.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

@@ -14,7 +14,7 @@
 
 #include "io/direct_memory.h"
 #include "io/input_file.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <map>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

@@ -8,8 +8,8 @@
 #include "io/safetensors_dtype.h"
 #include "io/safetensors_layout.h"
 #include "io/stored_tensor.h"
-#include "io/tensor_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "io/file_reads.h"
 #include "io/input_file.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

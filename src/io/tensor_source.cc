@@ -1,4 +1,4 @@
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 #include <ATen/ops/empty.h>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

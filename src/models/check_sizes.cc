@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "families/families.h"
-#include "io/tensor_source.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::models {
 namespace {

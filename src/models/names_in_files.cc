@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::models {
 namespace {

@@ -1,10 +1,10 @@
 #include <set>
 
 #include "formats/weight_names.h"
-#include "io/tensor_source.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/init.h"
 

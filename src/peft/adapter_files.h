@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_source.h"
 #include "peft/method.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::peft {
 

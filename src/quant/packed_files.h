@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "io/tensor_source.h"
 #include "quant/four_bit_codec.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::quant {
 

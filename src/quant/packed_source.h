@@ -8,8 +8,8 @@
 #include <set>
 #include <string>
 
-#include "io/tensor_source.h"
 #include "quant/packed_files.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::quant {
 

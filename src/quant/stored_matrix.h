@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "io/tensor_source.h"
 #include "quant/packed_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::quant {
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "checkpoint/pretrained.h"
-#include "io/tensor_source.h"
 #include "models/model.h"
 #include "peft/apply.h"
 #include "peft/several/several_adapters.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::tasks {
 

@@ -13,10 +13,10 @@
 #include "checkpoint/model_files.h"
 #include "config/options.h"
 #include "families/families.h"
-#include "io/tensor_source.h"
 #include "models/check_sizes.h"
 #include "models/model.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::tasks {
 namespace {

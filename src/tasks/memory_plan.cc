@@ -12,9 +12,9 @@
 #include "estimate/optimizer_state.h"
 #include "estimate/table.h"
 #include "families/families.h"
-#include "io/tensor_source.h"
 #include "models/check_sizes.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/packed_weight.h"
 #include "tessera/tensor/allocator.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "checkpoint/pretrained.h"
-#include "io/tensor_source.h"
 #include "tasks/pack_flags.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::tasks {
 

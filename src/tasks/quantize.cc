@@ -11,13 +11,13 @@
 #include "checkpoint/model_files.h"
 #include "config/options.h"
 #include "families/model_folder.h"
-#include "io/tensor_source.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "models/pack_layers.h"
 #include "quant/packed_files.h"
 #include "tasks/pack_flags.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::tasks {
 namespace {

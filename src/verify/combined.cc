@@ -11,7 +11,7 @@
 #include <set>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "peft/adapter_config.h"
 #include "peft/combine/combine_lora.h"
 #include "peft/methods/lora.h"

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "train/trainer.h"
 #include "verify/replay.h"
 #include "verify/verify.h"

@@ -8,10 +8,10 @@
 #include <set>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "models/generation.h"
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::verify {
 

@@ -14,7 +14,6 @@
 
 #include "base/file.h"
 #include "families/model_folder.h"
-#include "io/tensor_source.h"
 #include "models/classification_loss.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
@@ -22,6 +21,7 @@
 #include "tasks/assemble.h"
 #include "tasks/sft_training.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "train/trainer.h"
 #include "verify/verify.h"
 

@@ -13,7 +13,7 @@
 #include <ostream>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "verify/noise.h"

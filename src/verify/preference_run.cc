@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "train/metric_means.h"

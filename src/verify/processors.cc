@@ -8,9 +8,9 @@
 #include <ostream>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "models/logits_processors.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {

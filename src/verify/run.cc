@@ -16,12 +16,12 @@
 
 #include "base/file.h"
 #include "checkpoint/pretrained.h"
-#include "io/tensor_source.h"
 #include "models/names_in_files.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/schedule.h"
 #include "train/lora_fa_projections.h"
 #include "train/rank_allocation.h"

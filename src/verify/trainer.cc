@@ -9,9 +9,9 @@
 #include <set>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/schedule.h"
 #include "train/trainer.h"
 #include "verify/replay.h"

@@ -2,8 +2,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "fuzz/temporary_file.h"
-#include "io/tensor_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

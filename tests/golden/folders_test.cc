@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_source.h"
 #include "support/goldens.h"
 #include "support/program.h"
 #include "support/subprocess.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

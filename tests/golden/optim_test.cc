@@ -7,10 +7,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "io/tensor_source.h"
 #include "support/goldens.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
 #include "tessera/optim/schedule.h"
 

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "quant/block_codes.h"
 #include "quant/four_bit_codec.h"
 #include "support/goldens.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::quant {
 namespace {

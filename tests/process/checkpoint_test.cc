@@ -10,10 +10,10 @@
 #include <random>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "support/program.h"
 #include "support/ranks.h"
 #include "support/subprocess.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

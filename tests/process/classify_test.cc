@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 #include "support/temp_folder.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "io/tensor_source.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/tensor/allocator.h"
 

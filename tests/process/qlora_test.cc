@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "support/sft_job.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "support/program.h"
 #include "support/subprocess.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "models/gguf_model.h"
 #include "support/sft_job.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

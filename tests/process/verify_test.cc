@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_source.h"
 #include "support/program.h"
 #include "support/subprocess.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/optim/factory.h"
 

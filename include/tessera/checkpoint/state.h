@@ -12,13 +12,9 @@ namespace tessera::checkpoint {
 /// file that gets its name when it is complete. CheckpointError on every rank when it cannot be written.
 void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file);
 
-/// Collective. Every rank reads its slices of all parameters from what open_weights() takes. DataError names a
+/// Collective. Every rank reads its slices of all parameters from what io::open_weights() takes. DataError names a
 /// parameter that is missing or has another shape.
 void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path);
-
-/// For FsdpOptions::source: a file of save_weights(), any .safetensors or pytorch .bin file, or a Hugging Face folder.
-/// DataError says what was looked for.
-std::shared_ptr<const io::TensorSource> open_weights(const std::string& path);
 
 /// Collective. For going on: every rank writes its slices of the trainable parameters and of the optimizer's state, and
 /// where its random numbers are (see tensor/random.h), into `folder`. CheckpointError on every rank when one of them

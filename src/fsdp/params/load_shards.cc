@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "io/tensor_source.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -7,10 +7,10 @@
 #include "fsdp/params/load_shards.h"
 #include "fsdp/params/precision.h"
 #include "fsdp/plan/memory_form.h"
-#include "io/tensor_source.h"
 #include "tensor/home.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::fsdp {
 namespace {

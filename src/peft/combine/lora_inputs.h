@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "peft/methods/lora.h"
 
 namespace tessera::peft {

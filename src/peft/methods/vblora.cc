@@ -8,7 +8,7 @@
 
 #include <limits>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "peft/methods/wide_targets.h"
 #include "tessera/base/error.h"
 

@@ -17,10 +17,10 @@
 #include "checkpoint/restore.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/training_state.h"
-#include "io/tensor_source.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera {
 namespace {

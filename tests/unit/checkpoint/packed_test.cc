@@ -6,12 +6,12 @@
 
 #include "checkpoint/pretrained.h"
 #include "checkpoint/training_state.h"
-#include "io/tensor_source.h"
 #include "support/packed_net.h"
 #include "support/temp_folder.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {
@@ -41,7 +41,7 @@ void on_packed_ranks(int world, const std::string& file,
     PackedNet net(Base::kPacked);
     fsdp::FsdpOptions options{.wrap = fsdp::wrap_classes({"AdaptedLayer"}), .gather = fsdp::GatherForm::kCopy};
     if (!file.empty()) {
-      options.source = checkpoint::open_weights(file);
+      options.source = io::open_weights(file);
       for (auto& p : net.parameters()) p.detach().zero_();
     }
     auto sharded = fsdp::fully_shard(net, group, options);

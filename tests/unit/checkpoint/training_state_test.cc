@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "io/tensor_source.h"
 #include "support/fake_device.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/tensor/random.h"
 
 namespace tessera {

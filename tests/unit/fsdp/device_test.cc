@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
-#include "io/tensor_source.h"
 #include "support/fake_device.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
 
 namespace tessera::fsdp {

@@ -1,10 +1,10 @@
 // Modules that the runtime leaves whole.
 #include <gtest/gtest.h>
 
-#include "io/tensor_source.h"
 #include "support/train_small_net.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <atomic>
 
-#include "io/tensor_source.h"
 #include "support/train_small_net.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::fsdp {

@@ -3,11 +3,11 @@
 
 #include <filesystem>
 
-#include "io/tensor_source.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tensor/home.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
 #include "tessera/tensor/allocator.h"
 

@@ -6,12 +6,12 @@
 #include <map>
 #include <mutex>
 
-#include "io/tensor_source.h"
 #include "support/packed_net.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/optimizer.h"
 
 namespace tessera::fsdp {

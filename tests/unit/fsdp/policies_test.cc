@@ -1,10 +1,10 @@
 // The precision policies of PyTorch's FSDP tutorial, and what starts from rank 0's values.
 #include <gtest/gtest.h>
 
-#include "io/tensor_source.h"
 #include "support/train_small_net.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -11,8 +11,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "io/tensor_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 namespace {

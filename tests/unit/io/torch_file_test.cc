@@ -9,8 +9,8 @@
 
 #include "base/file.h"
 #include "io/pickle.h"
-#include "io/tensor_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 namespace {

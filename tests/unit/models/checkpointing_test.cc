@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "io/tensor_source.h"
 #include "models/model.h"
 #include "tensor/rng.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::models {
 namespace {

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
 #include "models/gguf_layout.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::models {
 namespace {

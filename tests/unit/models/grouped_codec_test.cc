@@ -4,9 +4,9 @@
 
 #include <map>
 
-#include "io/tensor_source.h"
 #include "quant/packed_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::quant {

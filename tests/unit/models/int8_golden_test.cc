@@ -4,10 +4,10 @@
 
 #include <cstring>
 
-#include "io/tensor_source.h"
 #include "quant/int8_codec.h"
 #include "quant/packed_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::quant {

@@ -6,13 +6,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "io/tensor_source.h"
 #include "models/generation.h"
 #include "models/model.h"
 #include "support/compare.h"
 #include "support/fake_device.h"
 #include "support/temp_folder.h"
 #include "tensor/rng.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::models {
 namespace {

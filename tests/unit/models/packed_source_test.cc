@@ -8,8 +8,8 @@
 #include <functional>
 #include <map>
 
-#include "io/tensor_source.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::quant {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "io/tensor_source.h"
 #include "models/model.h"
 #include "support/compare.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::models {
 namespace {

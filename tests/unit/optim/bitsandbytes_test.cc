@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "support/sharded_problem.h"
 #include "support/temp_folder.h"
 #include "tensor/home.h"

@@ -6,13 +6,13 @@
 #include <functional>
 #include <map>
 
-#include "io/tensor_source.h"
 #include "peft/adapter_files.h"
 #include "peft/merge.h"
 #include "peft/methods/lora.h"
 #include "peft/slots.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "unit/peft/with_adapter.h"
 
 namespace tessera::peft {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "peft/adapter_files.h"
 #include "peft/combine/combine_lora.h"
 #include "support/compare.h"

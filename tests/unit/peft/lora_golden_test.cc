@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "io/tensor_source.h"
 #include "peft/adapter_files.h"
 #include "peft/merge.h"
 #include "peft/methods/lora.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "unit/peft/with_adapter.h"
 
 namespace tessera::peft {

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "io/tensor_source.h"
 #include "peft/methods/fourierft.h"
 #include "peft/methods/randlora.h"
 #include "peft/methods/vera.h"
+#include "tessera/io/tensor_source.h"
 #include "unit/peft/with_adapter.h"
 
 namespace tessera::peft {

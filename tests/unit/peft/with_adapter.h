@@ -2,10 +2,10 @@
 #include <memory>
 #include <string>
 
-#include "io/tensor_source.h"
 #include "peft/adapter_config.h"
 #include "peft/apply.h"
 #include "peft/methods/lora.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::peft {
 

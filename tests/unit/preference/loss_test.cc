@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "preference/objective.h"
 #include "support/goldens.h"
 #include "tessera/base/error.h"

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "checkpoint/pretrained.h"
 #include "checkpoint/visit_dense.h"
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 #include "peft/methods/lora.h"
 #include "support/compare.h"
 #include "support/temp_folder.h"
