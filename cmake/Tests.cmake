@@ -18,7 +18,7 @@ function(tessera_tests name folder)
   endif()
   target_compile_definitions(test_${name} PRIVATE
     TESSERA_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" TESSERA_BINARY="$<TARGET_FILE:tessera>")
-  if(name STREQUAL "unit_fsdp")  # takes longer to compile than to run
+  if(name MATCHES "^unit_(fsdp|checkpoint|models|peft|train|tasks|worker|verify|estimate|launch|report|cli)$")  # longer to compile than to run
     target_compile_options(test_${name} PRIVATE -O0)
   endif()
   add_test(NAME ${name} COMMAND test_${name})

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kBlockBytes = InputFile::kBlockBytes;
 constexpr std::size_t kStageBytes = std::size_t{4} << 20;  // of one write past the page cache
-constexpr std::size_t kPieceBytes = std::size_t{1} << 18;  // copied and summed while it is in the processor's cache
+constexpr std::size_t kWritePieceBytes = std::size_t{1} << 18;  // copied and summed while it is in the processor's cache
 
 [[noreturn]] void fail_writing(const std::string& path, const char* what) {
   const char* remedy = errno == ENOSPC || errno == EDQUOT ? ". Free some space or choose another output folder" : "";
@@ -51,7 +51,7 @@ void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes
   const auto* from = static_cast<const char*>(data);
   Part& part = parts_[offset];
   while (bytes > 0) {
-    std::size_t count = std::min(bytes, kPieceBytes);
+    std::size_t count = std::min(bytes, kWritePieceBytes);
     if (direct_ >= 0)
       count = stage(offset + part.bytes, from, count);
     else

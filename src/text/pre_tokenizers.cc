@@ -195,9 +195,9 @@ class Metaspace final : public PreTokenizer {
   MetaspaceOptions options_;
 };
 
-class Sequence final : public PreTokenizer {
+class PreTokenizerSequence final : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<PreTokenizerPtr> parts) : parts_(std::move(parts)) {}
+  explicit PreTokenizerSequence(std::vector<PreTokenizerPtr> parts) : parts_(std::move(parts)) {}
   void cut(Pieces& pieces) const override {
     for (const auto& part : parts_) part->cut(pieces);
   }
@@ -244,7 +244,7 @@ PreTokenizerPtr make_split(const std::string& pattern, Delimiters behavior, bool
   return std::make_unique<Split>(pattern, behavior, invert, where);
 }
 PreTokenizerPtr make_sequence(std::vector<PreTokenizerPtr> parts) {
-  return std::make_unique<Sequence>(std::move(parts));
+  return std::make_unique<PreTokenizerSequence>(std::move(parts));
 }
 
 }  // namespace tessera::text

@@ -60,7 +60,7 @@ const SpecialTokens kUnknown{.unk = "<unk>"};
 
 constexpr unsigned kBertRules = kLowercases | kSpacesIdeographs;
 
-const TokenizerClass kClasses[] = {
+const TokenizerClass kTokenizerClasses[] = {
     {"PreTrained", 0, kNone},
     {"Albert", kMaskTakesSpace, kAlbert},
     {"Bart", kTrimsOffsets | kMaskTakesSpace | kMaskIsNormalized, kRoberta},
@@ -212,9 +212,9 @@ std::string tokenizer_family(std::string_view class_name) {
 const TokenizerClass* find_tokenizer_class(const std::string& name, const std::string& file) {
   if (name.empty()) return nullptr;
   const auto family = tokenizer_family(name);
-  const auto it = std::find_if(std::begin(kClasses), std::end(kClasses),
+  const auto it = std::find_if(std::begin(kTokenizerClasses), std::end(kTokenizerClasses),
                                [&](const TokenizerClass& known) { return known.family == family; });
-  if (it != std::end(kClasses)) return &*it;
+  if (it != std::end(kTokenizerClasses)) return &*it;
   for (const auto& refused : kRefused)
     if (lists(refused.families, family)) refuse(name, refused.reason, file);
   refuse(name,

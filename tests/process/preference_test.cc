@@ -52,11 +52,11 @@ class Preference : public test::SftJob {
   }
 };
 
-const Words kLora = {"--use_peft_lora", "--lora_r", "4", "--lora_target_modules", "all-linear"};
+const Words kSmallLora = {"--use_peft_lora", "--lora_r", "4", "--lora_target_modules", "all-linear"};
 
 TEST_F(Preference, DpoOnTwoRanksIsThatOfOneAndGoesOnBitForBit) {
   const Words flags =
-      kLora + Words{"--max_steps", "4", "--beta", "0.5", "--eval_strategy", "steps", "--eval_steps", "2"};
+      kSmallLora + Words{"--max_steps", "4", "--beta", "0.5", "--eval_strategy", "steps", "--eval_steps", "2"};
   const Finished two = train("dpo", 2, "two", flags + Words{"--per_device_train_batch_size", "2", "--save_steps", "2"});
   ASSERT_EQ(two.exit_code, 0) << two.err;
   const auto losses = values("two", "train_loss_exact");
@@ -92,7 +92,7 @@ TEST_F(Preference, FullFineTuningAsksTheReferenceBeforeTheFirstStep) {
 }
 
 TEST_F(Preference, TheOtherPresetsTrain) {
-  const Words flags = kLora + Words{"--max_steps", "3", "--per_device_train_batch_size", "2"};
+  const Words flags = kSmallLora + Words{"--max_steps", "3", "--per_device_train_batch_size", "2"};
   for (const char* task : {"orpo", "cpo", "kto", "reward"}) {
     const Finished r = train(task, 2, task, flags);
     ASSERT_EQ(r.exit_code, 0) << task << r.err;
