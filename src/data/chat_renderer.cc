@@ -57,8 +57,8 @@ chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& obj
     const std::string at = e.kind == chat::ErrorKind::kRaised && e.at.line > 0
                                ? fmt::format(" (line {}, column {} of the template)", e.at.line, e.at.column)
                                : "";
-    throw DataError(fmt::format("{}: the chat template{} fails: {}{}", where(row), in_place(), e.what(), at),
-                    *row.file, row.number);
+    throw DataError(fmt::format("{}: the chat template{} fails: {}{}", where(row), in_place(), e.what(), at), *row.file,
+                    row.number);
   }
 }
 

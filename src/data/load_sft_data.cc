@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "data/cache_key.h"
 #include "data/fingerprint.h"
 #include "data/ordered_workers.h"
 #include "data/pack.h"
-#include "data/cache_key.h"
 #include "data/row_cache.h"
 #include "data/sft_dataset.h"
 #include "data/sft_tokenize.h"

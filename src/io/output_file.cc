@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::size_t kBlockBytes = InputFile::kBlockBytes;
 constexpr std::size_t kStageBytes = std::size_t{4} << 20;  // of one write past the page cache
-constexpr std::size_t kWritePieceBytes = std::size_t{1} << 18;  // copied and summed while it is in the processor's cache
+constexpr std::size_t kWritePieceBytes = std::size_t{1}
+                                         << 18;  // copied and summed while it is in the processor's cache
 
 [[noreturn]] void fail_writing(const std::string& path, const char* what) {
   const char* remedy = errno == ENOSPC || errno == EDQUOT ? ". Free some space or choose another output folder" : "";

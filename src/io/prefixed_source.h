@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include "io/tensor_source.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::io {
 

@@ -11,11 +11,11 @@
 #include <set>
 
 #include "base/file.h"
-#include "tessera/io/tensor_source.h"
 #include "peft/adapter_config.h"
 #include "peft/combine/combine_lora.h"
 #include "peft/methods/lora.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {

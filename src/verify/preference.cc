@@ -13,9 +13,9 @@
 #include <ostream>
 
 #include "base/file.h"
-#include "tessera/io/tensor_source.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "verify/noise.h"
 #include "verify/preference_folders.h"
 

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "base/file.h"
-#include "tessera/io/tensor_source.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "train/metric_means.h"
 #include "verify/preference_folders.h"
 #include "verify/replay.h"

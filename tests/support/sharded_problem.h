@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/io/tensor_source.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
 
 namespace tessera::optim::sharded_problem {

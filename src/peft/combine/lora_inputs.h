@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/io/tensor_source.h"
 #include "peft/methods/lora.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::peft {
 

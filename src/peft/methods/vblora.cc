@@ -8,9 +8,9 @@
 
 #include <limits>
 
-#include "tessera/io/tensor_source.h"
 #include "peft/methods/wide_targets.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::peft {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_source.h"
 #include "models/model.h"
 #include "peft/several/adapter_choice.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::peft {
 

@@ -5,11 +5,11 @@
 
 #include <map>
 
-#include "tessera/io/tensor_source.h"
 #include "support/sharded_problem.h"
 #include "support/temp_folder.h"
 #include "tensor/home.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
 
 namespace tessera::optim {

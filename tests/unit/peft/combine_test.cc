@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "tessera/io/tensor_source.h"
 #include "peft/adapter_files.h"
 #include "peft/combine/combine_lora.h"
 #include "support/compare.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "unit/peft/with_adapter.h"
 
 namespace tessera::peft {

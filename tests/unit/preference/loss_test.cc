@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tessera/io/tensor_source.h"
 #include "preference/objective.h"
 #include "support/goldens.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::preference {
 namespace {

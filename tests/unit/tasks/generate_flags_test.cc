@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "flag_sweep.h"
-#include "io/tensor_source.h"
 #include "support/program.h"
 #include "tasks/generate.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::tasks {
 namespace {

@@ -7,11 +7,11 @@
 #include "base/file.h"
 #include "checkpoint/pretrained.h"
 #include "checkpoint/visit_dense.h"
-#include "tessera/io/tensor_source.h"
 #include "peft/methods/lora.h"
 #include "support/compare.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 #include "unit/tasks/adapted_llama.h"
 
 namespace tessera::tasks {
