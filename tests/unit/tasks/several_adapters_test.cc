@@ -11,7 +11,7 @@
 namespace tessera::tasks {
 namespace {
 
-const std::string kGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/";
+const std::string kAdapterGoldens = std::string(TESSERA_TEST_DATA) + "/goldens/";
 
 struct Named {
   const char* base;
@@ -20,14 +20,14 @@ struct Named {
 
 std::vector<peft::AdapterFolder> folders(const Named& named) {
   std::vector<peft::AdapterFolder> out;
-  for (const auto& [name, folder] : named.adapters) out.push_back({name, kGoldens + folder});
+  for (const auto& [name, folder] : named.adapters) out.push_back({name, kAdapterGoldens + folder});
   return out;
 }
 
 Assembled loaded(const Named& named, std::vector<peft::AdapterFolder> several, const std::string& one,
                  const std::shared_ptr<comm::Communicator>& group) {
   auto a = assemble(
-      {.model_folder = kGoldens + "B_train/" + named.base, .adapter_folder = one, .several = std::move(several)},
+      {.model_folder = kAdapterGoldens + "B_train/" + named.base, .adapter_folder = one, .several = std::move(several)},
       group);
   a.model->eval();
   return a;

@@ -106,8 +106,10 @@ const Flags kOfOtherPrograms = {"--exclude", "--private", "--revision",  // what
 // Keys of PEFT methods, which are flags of the tasks though no help lists them.
 const Flags kKeysOfMethods = {"--alpha", "--target_parameters"};
 // "give --max_grad_norm to the task", and what an estimate advises a run to take
-const Flags kWithTheirCommand = {"--max_grad_norm", "--fsdp_sharding_strategy",      "--device",
-                                 "--bf16",          "--gradient_accumulation_steps", "--use_peft_lora"};
+// "--fsdp_offload_folder of the launcher".
+const Flags kWithTheirCommand = {
+    "--max_grad_norm", "--fsdp_sharding_strategy", "--device", "--bf16", "--gradient_accumulation_steps",
+    "--use_peft_lora", "--fsdp_offload_folder"};
 
 TEST_F(FlagNames, OfEveryTextAreThoseOfSomeCommand) {
   for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/src")) {
@@ -120,14 +122,18 @@ TEST_F(FlagNames, OfEveryTextAreThoseOfSomeCommand) {
 
 // A hint must name a flag of the command that the user has typed.
 TEST_F(FlagNames, OfWhatSeveralCommandsSayAreThoseOfEach) {
+  const std::vector<std::string> trainings = {"sft",  "seq2seq", "summarize", "classify", "dpo",
+                                              "orpo", "cpo",     "kto",       "reward"};
   const std::vector<std::pair<std::string, std::vector<std::string>>> speakers = {
       {"chat", {"sft", "generate", "render"}},
       {"train", {"sft", "seq2seq", "summarize", "classify"}},
-      {"tasks/training_job", {"sft", "seq2seq", "summarize", "classify"}},
+      {"tasks/training_job", trainings},
       {"tasks/pair_training", {"seq2seq", "summarize"}},
       {"tasks/classify", {"classify"}},
       {"tasks/sft", {"sft"}},
-      {"tasks/training_tokenizer", {"sft"}},
+      {"tasks/training_tokenizer", {"sft", "dpo", "orpo", "cpo", "kto", "reward"}},
+      {"tasks/preference_step", {"dpo", "orpo", "cpo", "kto", "reward"}},
+      {"tasks/preference_training", {"dpo", "orpo", "cpo", "kto", "reward"}},
       {"tasks/seq2seq", {"seq2seq"}},
       {"tasks/summarize", {"summarize"}},
       {"tasks/generate", {"generate"}},
@@ -135,8 +141,8 @@ TEST_F(FlagNames, OfWhatSeveralCommandsSayAreThoseOfEach) {
       {"tasks/merge", {"merge"}},
       {"tasks/combine", {"combine"}},
       {"tasks/init_model", {"init-model"}},
-      {"tasks/lora_flags", {"sft", "seq2seq", "summarize", "classify"}},
-      {"tasks/quant_flags", {"sft", "seq2seq", "summarize", "classify"}},
+      {"tasks/lora_flags", trainings},
+      {"tasks/quant_flags", trainings},
       {"launch", {"launch"}},
       {"estimate", {"estimate"}}};
   for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/src")) {
