@@ -26,13 +26,13 @@ PY
 [ -f "$work/packed/config.json" ] || "$program/tessera" init-model "$work/tiny" "$work/tiny_model" >/dev/null
 [ -f "$work/packed/config.json" ] || "$program/tessera" quantize "$work/tiny_model" "$work/packed" --type nf4 --double_quant >/dev/null
 
-# NAME MODEL FLAGS...: the numbers of a run in $work/NAME
+# NAME MODEL FLAGS...: the numbers of a run in $work/NAME.jsonl
 run() {
   local name=$1 model=$2
   shift 2
-  rm -f "$work/$name"
+  rm -f "$work/$name.jsonl"
   "$program/tessera" launch --use_cpu --num_processes 2 "$program/bench/train_bench" --model "$model" --length "$length" --batch 1 --lora_r 8 \
-    --precision bf16 --activation_checkpointing --out "$work/$name" "$@" >"$work/log" 2>&1 || { tail -n 5 "$work/log"; exit 1; }
+    --precision bf16 --activation_checkpointing --out "$work/$name.jsonl" "$@" >"$work/log" 2>&1 || { tail -n 5 "$work/log"; exit 1; }
 }
 
 python3 "$here/make_packed_llama.py" "$work/config" "$work/shallow" --like "$work/packed" --layers 2
@@ -40,7 +40,7 @@ run in_memory "$work/shallow" --steps 3
 run on_disk "$work/shallow" --steps 3 --offload_folder "$work"
 python3 - "$work" <<'PY'
 import json, sys
-losses = [[r["loss"] for r in map(json.loads, open(f"{sys.argv[1]}/{name}")) if "loss" in r] for name in ("in_memory", "on_disk")]
+losses = [[r["loss"] for r in map(json.loads, open(f"{sys.argv[1]}/{name}.jsonl")) if "loss" in r] for name in ("in_memory", "on_disk")]
 print("losses of 2 layers, in memory and from the disk:", *losses, "equal" if losses[0] == losses[1] else "DIFFERENT")
 sys.exit(losses[0] != losses[1])
 PY
@@ -54,10 +54,10 @@ swapped=$(($(awk '/^pswpout/ {print $2}' /proc/vmstat) - swapped))
 python3 - "$work" "$layers" "$length" "$rate" "$swapped" <<'PY'
 import json, os, sys
 work, layers, length, rate, swapped = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(), sys.argv[5]
-rows = [json.loads(line) for line in open(work + "/deep")]
+rows = [json.loads(line) for line in open(work + "/deep.jsonl")]
 memory = rows[-1]
 steps = [r["step_seconds"] for r in rows if "step_seconds" in r]
-gemm = next(r["gemm_gflops"]["bf16"] for r in map(json.loads, open(work + "/in_memory")) if "gemm_gflops" in r)
+gemm = next(r["gemm_gflops"]["bf16"] for r in map(json.loads, open(work + "/in_memory.jsonl")) if "gemm_gflops" in r)
 size = sum(os.path.getsize(f"{work}/deep/{f}") for f in os.listdir(work + "/deep"))
 disk = size * 2 / (float(rate[0]) * {"GB/s": 1e9, "MB/s": 1e6}[rate[1]])
 elements = layers * (2 * 8192 * 8192 + 2 * 1024 * 8192 + 3 * 28672 * 8192)
