@@ -38,17 +38,29 @@ Made build(Inputs& in, const Options& options) {
   return std::make_unique<T>(std::move(in.parameters), std::move(in.slices), options);
 }
 
+/// The arguments that every kind of Adam has.
+template <class Options>
+void take_moments(Inputs& in, Options& o) {
+  in.args.take("beta1", &o.beta1);
+  in.args.take("beta2", &o.beta2);
+  in.args.take("eps", &o.eps);
+}
+
+/// The same over Trainer's own values.
+template <class Options>
+void take_trainers_moments(Inputs& in, Options& o) {
+  o.beta1 = in.options.adam_beta1;
+  o.beta2 = in.options.adam_beta2;
+  o.eps = in.options.adam_epsilon;
+  take_moments(in, o);
+}
+
 template <class Options>
 Options adam_options(Inputs& in) {
   Options o;
   o.lr = in.options.lr;
-  o.beta1 = in.options.adam_beta1;
-  o.beta2 = in.options.adam_beta2;
-  o.eps = in.options.adam_epsilon;
   o.weight_decay = in.options.weight_decay;
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
-  in.args.take("eps", &o.eps);
+  take_trainers_moments(in, o);
   in.args.take("weight_decay", &o.weight_decay);
   in.args.take("amsgrad", &o.amsgrad);
   return o;
@@ -167,12 +179,7 @@ Made build_bnb(Inputs& in, Options o) {
 
 Made make_bnb_adam(Inputs& in) {
   BnbAdamOptions o;
-  o.beta1 = in.options.adam_beta1;
-  o.beta2 = in.options.adam_beta2;
-  o.eps = in.options.adam_epsilon;
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
-  in.args.take("eps", &o.eps);
+  take_trainers_moments(in, o);
   return build_bnb<BnbAdam>(in, o);
 }
 
@@ -210,9 +217,7 @@ Made make_bnb_rms_prop(Inputs& in) {
 /// create_lorafa_optimizer() passes a rate and a decay.
 Made make_lora_fa(Inputs& in) {
   LoraFaOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
-  in.args.take("eps", &o.eps);
+  take_moments(in, o);
   in.args.take("weight_decay", &o.weight_decay);
   in.args.check_all_taken();
   return std::make_unique<LoraFa>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
@@ -255,12 +260,7 @@ Made make_schedule_free(Inputs& in) {
   if (o.base == Base::kSgd) {
     in.args.take("momentum", &o.beta1);
   } else {
-    o.beta1 = in.options.adam_beta1;
-    o.beta2 = in.options.adam_beta2;
-    o.eps = in.options.adam_epsilon;
-    in.args.take("beta1", &o.beta1);
-    in.args.take("beta2", &o.beta2);
-    in.args.take("eps", &o.eps);
+    take_trainers_moments(in, o);
   }
   if (o.base == Base::kRAdam) {
     in.args.take("silent_sgd_phase", &o.silent_sgd_phase);
@@ -277,13 +277,8 @@ Made make_schedule_free(Inputs& in) {
 Made make_any_precision(Inputs& in) {
   AnyPrecisionOptions o;
   o.lr = in.options.lr;
-  o.beta1 = in.options.adam_beta1;
-  o.beta2 = in.options.adam_beta2;
-  o.eps = in.options.adam_epsilon;
   o.weight_decay = in.options.weight_decay;
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
-  in.args.take("eps", &o.eps);
+  take_trainers_moments(in, o);
   in.args.take("weight_decay", &o.weight_decay);
   in.args.take("use_kahan_summation", &o.use_kahan_summation);
   const auto take_dtype = [&](const char* key, at::ScalarType& dtype) {
@@ -344,9 +339,7 @@ Made make_galore(Inputs& in) {
   }
   if (!has_eight_bits(in)) {
     AdamWOptions rest{.lr = o.lr, .eps = 1e-6, .weight_decay = o.weight_decay};
-    in.args.take("beta1", &rest.beta1);
-    in.args.take("beta2", &rest.beta2);
-    in.args.take("eps", &rest.eps);
+    take_moments(in, rest);
     auto low = rest;
     low.weight_decay = 0;
     return build_low_rank(in, o, maker<HfAdamW>(rest), maker<HfAdamW>(low));
@@ -354,9 +347,7 @@ Made make_galore(Inputs& in) {
   BnbAdamOptions rest;
   rest.lr = o.lr;
   rest.weight_decay = o.weight_decay;
-  in.args.take("beta1", &rest.beta1);
-  in.args.take("beta2", &rest.beta2);
-  in.args.take("eps", &rest.eps);
+  take_moments(in, rest);
   in.args.take("min_8bit_size", &rest.min_8bit_size);
   auto low = rest;
   low.weight_decay = 0;
@@ -375,9 +366,7 @@ Made make_apollo(Inputs& in) {
   o.form = scale_type == "channel" ? Form::kApolloChannel : Form::kApolloTensor;
   const AdamWOptions rest{.lr = o.lr, .eps = 1e-6, .weight_decay = o.weight_decay};
   AdamWOptions low{.beta1 = in.options.adam_beta1, .beta2 = in.options.adam_beta2, .eps = in.options.adam_epsilon};
-  in.args.take("beta1", &low.beta1);
-  in.args.take("beta2", &low.beta2);
-  in.args.take("eps", &low.eps);
+  take_moments(in, low);
   low.weight_decay = 0;
   o.beta1 = low.beta1;
   o.beta2 = low.beta2;
