@@ -13,7 +13,7 @@ namespace {
 using test::kTinyChat;
 
 const Words kLora = {"--use_peft_lora"};
-const Words kPissa = {"--use_peft_lora", "true", "--init_lora_weights", "pissa"};
+const Words kPissa = {"--use_peft_lora", "true", "--lora_r", "4", "--init_lora_weights", "pissa"};
 const Words kFourBit = {"--use_peft_lora", "--use_4bit_quantization"};
 const Words kEightBitEvaluated = {
     "--use_peft_lora", "--use_8bit_quantization", "--eval_strategy", "steps", "--eval_steps", "1"};
