@@ -12,11 +12,28 @@ c10::StorageImpl* impl(const at::Tensor& t) {
   return t.storage().unsafeGetStorageImpl();
 }
 
+/// Names a private member: an explicit instantiation may.
+template <auto Member>
+struct ThrowingFlag {
+  friend bool& throws_when_read(c10::StorageImpl& storage) { return storage.*Member; }
+};
+bool& throws_when_read(c10::StorageImpl& storage);
+template struct ThrowingFlag<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+/// What release_data_and_set_meta_custom_data_ptr_error_msg_() forbade. A pointer must be set next.
+template <class Storage>
+void allow_reading(Storage& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.clear_data_ptr_access_error_msg_();
+  else  // libtorch 2.11 has no way to take it back
+    throws_when_read(storage) = false;
+}
+
 void set_pointer(const at::Tensor& t, at::DataPtr pointer) {
   auto* storage = impl(t);
   TESSERA_CHECK(t.storage_offset() == 0 && static_cast<std::size_t>(t.nbytes()) == storage->nbytes(),
                 "a tensor must own the whole of its storage to be attached");
-  storage->clear_data_ptr_access_error_msg_();
+  allow_reading(*storage);
   storage->set_data_ptr_noswap(std::move(pointer));
 }
 
@@ -52,7 +69,7 @@ void attach(const at::Tensor& t, void* data, std::shared_ptr<const void> keep_al
 
 void detach(const at::Tensor& t, const std::string& message) {
   auto* storage = impl(t);
-  storage->clear_data_ptr_access_error_msg_();
+  allow_reading(*storage);
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, t.device()));
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
 }
