@@ -1,18 +1,21 @@
 #include "nn/composite/composite.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/argmax.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tanh.h>
 
+#include <algorithm>
+
+#include "nn/ops/dropout_mask.h"
 #include "nn/ops/dropout_ops.h"
 #include "tensor/device.h"
 
@@ -42,9 +45,52 @@ at::Tensor low_rank(const at::Tensor& x, const LowRank& low) {
   return at::linear(u, low.b) * low.scaling;
 }
 
+/// tensor::random_bits() of [rows, 1] keys and [n] indices, as numbers of 64 bits.
+at::Tensor random_bits(const at::Tensor& a, const at::Tensor& b, const at::Tensor& index) {
+  constexpr std::int64_t kLow = 0xFFFFFFFF;  // what 32 bits keep; a product that overflows keeps its low bits, too
+  auto x = (index * 0x9E3779B9).bitwise_and(kLow) + a;
+  const auto fold = [&](int shift) { x.bitwise_xor_(x.bitwise_right_shift(shift)); };
+  const auto times = [&](std::int64_t factor) { x.mul_(factor).bitwise_and_(kLow); };
+  x.bitwise_and_(kLow);
+  fold(16);
+  times(0x7FEB352D);
+  fold(15);
+  x.add_(b).bitwise_and_(kLow);
+  times(0x846CA68B);
+  fold(16);
+  times(0xC2B2AE35);
+  fold(15);
+  return x;
+}
+
+/// Which elements of x a mask keeps: bool, like x, made where x lies with the CPU's bits.
+at::Tensor kept(const at::Tensor& x, const DropoutMask& mask) {
+  const at::NoGradGuard no_grad;
+  const auto rows = mask_rows(x), n = rows == 0 ? 0 : x.numel() / rows;
+  auto keys = at::empty({2, rows, 1}, at::TensorOptions().dtype(at::kLong));
+  auto* key = keys.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto own = mask.row(r).key;
+    key[r] = own.a;
+    key[rows + r] = own.b;
+  }
+  keys = tensor::beside(keys, x);
+  const auto index = at::arange(n, keys.options());
+  const auto result = at::empty({rows, n}, x.options().dtype(at::kBool));
+  const auto step = std::max<std::int64_t>(1, (1 << 24) / std::max<std::int64_t>(n, 1));  // bits take 8 bytes each
+  const std::int64_t threshold = rows == 0 ? 0 : mask.row(0).threshold;
+  for (std::int64_t r = 0; r < rows; r += step) {
+    const auto part = keys.narrow(1, r, std::min(step, rows - r));
+    result.narrow(0, r, part.size(1)).copy_(random_bits(part[0], part[1], index).ge(threshold));
+  }
+  return result.view(x.sizes());
+}
+
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
+  // Keeps x and one number a row where the device has such a kernel.
+  if (offset == 0 && weight.scalar_type() == x.scalar_type()) return at::rms_norm(x, {x.size(-1)}, weight, eps);
   const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
   const auto dtype = narrow ? weight.scalar_type() : at::result_type(x, weight);
   const auto wide = x.to(at::kFloat);
@@ -65,23 +111,11 @@ std::pair<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& 
 
 at::Tensor dropout(const at::Tensor& x, double p) {
   const DropoutMask mask(p, mask_rows(x));
-  const auto factors = at::ones(x.sizes(), at::TensorOptions().dtype(at::kFloat));
-  apply_mask(factors, factors, mask);
-  return (x.to(at::kFloat) * tensor::beside(factors, x)).to(x.scalar_type());
+  return (x.to(at::kFloat) * kept(x, mask) * mask.scale()).to(x.scalar_type());
 }
 
 at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, std::int64_t padding_idx) {
   return at::embedding(table, tensor::beside(ids, table), std::max<std::int64_t>(padding_idx, -1));
-}
-
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                const CrossEntropyOptions& options) {
-  auto logits = at::linear(hidden, weight).to(at::kFloat) * options.scale;
-  if (options.softcap > 0) logits = at::tanh(logits / options.softcap) * options.softcap;
-  if (options.predictions) *options.predictions = at::argmax(logits.detach(), -1);
-  const auto wanted = labels.masked_fill(labels.lt(0), -100);
-  const auto sum = sum_token_losses(logits, wanted, options.token_loss);
-  return (sum / options.normalizer).to(options.loss_dtype.value_or(hidden.scalar_type()));
 }
 
 at::Tensor lora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low) {

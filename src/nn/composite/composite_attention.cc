@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
@@ -88,6 +89,33 @@ at::Tensor causal_scores(const at::Tensor& products, const Extent& e, const Caus
       .masked_fill(before.logical_not(), -std::numeric_limits<float>::infinity());
 }
 
+/// Nothing but the order of keys shapes the scores.
+bool is_plain(const CausalAttentionOptions& o, const DropoutMask& mask) {
+  return o.window == 0 && o.softcap == 0 && !o.key_visible.defined() && !o.slopes.defined() && !mask.drops();
+}
+
+/// q: [B, M, KV, G, D]; k, v: [B, M, KV, D]. libtorch's own operator, which stores no scores where the device has such
+/// kernels. [B * M, KV * G * D]
+at::Tensor plain_causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  const auto heads_first = [](const at::Tensor& x) { return x.transpose(1, 2); };
+  return heads_first(at::scaled_dot_product_attention(heads_first(q.flatten(2, 3)), heads_first(k), heads_first(v),
+                                                      /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true, scale,
+                                                      /*enable_gqa=*/q.size(3) > 1))
+      .reshape({q.size(0) * q.size(1), -1});
+}
+
+/// All sequences are equally long, follow each other in q, k and v, and have as many queries as keys.
+bool is_one_batch(const CausalAttentionOptions& o, std::int64_t tokens) {
+  const auto count = o.query_rows->count();
+  if (count == 0 || tokens % count != 0) return false;
+  const auto length = tokens / count;
+  for (std::int64_t s = 0; s < count; ++s) {
+    const auto e = extent_of(o, s);
+    if (e.m != length || e.n != length || e.query != s * length || e.key != s * length) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
@@ -118,9 +146,19 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const CausalAttentionOptions& o) {
   const DropoutMask mask(o.dropout, q.size(0));
+  const bool plain = is_plain(o, mask);
+  if (plain && is_one_batch(o, q.size(0)) && k.size(0) == q.size(0)) {
+    const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {o.query_rows->count(), -1}); };
+    return plain_causal_attention(rows(q), rows(k), rows(v), o.scale);
+  }
   std::vector<at::Tensor> results;
   for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
     const auto e = extent_of(o, s);
+    if (plain && e.m == e.n) {
+      const auto row = [&](const at::Tensor& x) { return x.narrow(0, e.key, e.n).unsqueeze(0); };
+      results.push_back(plain_causal_attention(q.narrow(0, e.query, e.m).unsqueeze(0), row(k), row(v), o.scale));
+      continue;
+    }
     const auto query = q.narrow(0, e.query, e.m).permute({1, 2, 0, 3});  // [KV, G, M, D]
     const auto keys = [&](const at::Tensor& x) { return x.narrow(0, e.key, e.n).transpose(0, 1).unsqueeze(1); };
     const auto scores = causal_scores(at::matmul(query, keys(k).transpose(2, 3)), e, o);

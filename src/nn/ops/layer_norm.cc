@@ -31,13 +31,13 @@ at::Tensor as_floats(const std::optional<at::Tensor>& t) {
 }
 
 /// weight and bias as float32, or undefined.
-struct Affine {
+struct NormWeights {
   at::Tensor weight, bias;
   double eps;
 };
 
 template <class T>
-void norm_rows(const at::Tensor& x, const Affine& affine, const at::Tensor& y, kernels::Moments* moments) {
+void norm_rows(const at::Tensor& x, const NormWeights& affine, const at::Tensor& y, kernels::Moments* moments) {
   const std::int64_t n = x.size(-1);
   const auto* from = static_cast<const T*>(x.const_data_ptr());
   auto* to = static_cast<T*>(y.mutable_data_ptr());
@@ -52,7 +52,7 @@ void norm_rows(const at::Tensor& x, const Affine& affine, const at::Tensor& y, k
 }
 
 /// moments: [rows], written, or null.
-at::Tensor normed(const at::Tensor& x, const Affine& affine, kernels::Moments* moments) {
+at::Tensor normed(const at::Tensor& x, const NormWeights& affine, kernels::Moments* moments) {
   const auto dtype = x.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16) return normed(x.to(at::kFloat), affine, moments).to(dtype);
   const auto y = at::empty(x.sizes(), x.options());
@@ -96,7 +96,7 @@ class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& given, const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, double eps, bool recorded) {
     const auto x = given.contiguous();
-    const Affine affine{as_floats(weight), as_floats(bias), eps};
+    const NormWeights affine{as_floats(weight), as_floats(bias), eps};
     const auto moments = at::empty({x.numel() / x.size(-1), 2}, x.options().dtype(at::kFloat));
     const auto y = normed(x, affine, reinterpret_cast<kernels::Moments*>(moments.mutable_data_ptr<float>()));
     ctx->save_for_backward({x, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()), moments});
@@ -105,7 +105,7 @@ class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
     const auto own = [](const at::Tensor& t, const std::optional<at::Tensor>& of) {
       return t.defined() && t.is_alias_of(*of) ? t.clone() : t;
     };
-    const Affine kept{own(affine.weight, weight), own(affine.bias, bias), eps};
+    const NormWeights kept{own(affine.weight, weight), own(affine.bias, bias), eps};
     set_recipe(y, {x}, [kept](const auto& sources) { return normed(sources[0], kept, nullptr); });
     return y;
   }

@@ -24,7 +24,7 @@ struct CrossEntropyOptions {
 /// sum over rows of token_loss(scale * hidden W^T, label) / normalizer, without storing the logits: they are made in
 /// pieces of rows, turned into gradients on the spot (so backward neither recomputes nor reads W), and dropped. hidden:
 /// [rows, dim], weight: [classes, dim], labels: [rows] int64, negative ones count for nothing. Statistics in float32.
-/// Not on the CPU logits are stored, and weight_gradient stays empty.
+/// Not on the CPU weight_gradient stays empty.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options);
 

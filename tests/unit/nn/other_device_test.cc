@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/composite/composite.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/attention.h"
 #include "nn/ops/causal_attention.h"
@@ -206,6 +207,22 @@ TEST_P(OtherDevice, LinearCrossEntropy) {
   }
 }
 
+TEST_P(OtherDevice, LogitsAreMadeInPiecesAndEveryKindOfLossIsRight) {
+  const auto labels = torch::tensor({2, -100, 0, 8, 8, -1, 3}, at::kLong);
+  using Kind = TokenLoss::Kind;
+  for (const auto& loss : {TokenLoss{}, TokenLoss{Kind::kDft, 0}, TokenLoss{Kind::kNll, 0.1}})
+    for (const std::int64_t rows : {1, 2, 3, 7})
+      expect_same(
+          {values({7, 8}), values({9, 8})},
+          [&](const auto& x, const auto& place) {
+            CrossEntropyOptions options{.scale = 0.7, .softcap = 3, .normalizer = 4, .token_loss = loss};
+            options.loss_dtype = at::kFloat;
+            if (x[0].is_cpu()) return linear_cross_entropy(x[0], x[1], labels, options);
+            return composite::linear_cross_entropy(x[0], x[1], place(labels), options, 9 * rows);
+          },
+          std::to_string(rows) + " rows");
+}
+
 TEST_P(OtherDevice, TiedTableGetsBothGradients) {
   const auto ids = torch::tensor({2, 5, 0, 5}, at::kLong), labels = torch::tensor({5, 0, 5, -100}, at::kLong);
   expect_same(
@@ -341,6 +358,20 @@ TEST_P(OtherDevice, CausalAttention) {
         },
         variant.name);
   }
+}
+
+TEST_P(OtherDevice, CausalAttentionOfRowsThatAreABatch) {
+  for (const std::int64_t heads : {1, 2})  // of a key
+    for (const std::int64_t keys : {3, 1})
+      expect_same(
+          {values({8, keys, heads, 4}), values({8, keys, 4}), values({8, keys, 4})},
+          [&](const auto& x, const auto&) {
+            CausalAttentionOptions options;
+            options.scale = 0.4;
+            options.query_rows = options.key_rows = rows_of({4, 4});
+            return causal_attention(x[0], x[1], x[2], options);
+          },
+          std::to_string(keys) + " keys, " + std::to_string(heads) + " heads of each");
 }
 
 TEST_P(OtherDevice, CausalAttentionBehindACache) {

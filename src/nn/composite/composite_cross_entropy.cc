@@ -1,0 +1,117 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "nn/composite/composite.h"
+#include "tessera/base/error.h"
+
+namespace tessera::nn::composite {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// What becomes of the logits of some rows: [rows, classes] float32, scaled, and turned into gradients in place.
+struct Logits {
+  at::Tensor values, labels;
+  const CrossEntropyOptions& options;
+
+  /// The sum of the rows' losses, in double; the unscaled gradient where `backward`.
+  at::Tensor loss(bool backward) {
+    const auto& token_loss = options.token_loss;
+    const double smoothing = token_loss.kind == TokenLoss::Kind::kDft ? 0 : token_loss.label_smoothing;
+    const auto counts = labels.ge(0).to(at::kFloat).unsqueeze(1), target = labels.clamp_min(0).unsqueeze(1);
+    if (options.softcap > 0) values = at::tanh(values / options.softcap) * options.softcap;
+    if (options.predictions) options.predictions->copy_(at::argmax(values, -1));
+    const auto lse = at::logsumexp(values, 1, /*keepdim=*/true), chosen = values.gather(1, target);
+    auto losses = lse - chosen;
+    auto factor = counts * (options.scale * options.loss_scale / options.normalizer);
+    if (token_loss.kind == TokenLoss::Kind::kDft) {
+      const auto p = (-losses).exp();
+      losses = losses * p;
+      factor = factor * p;
+    }
+    if (smoothing > 0) losses = losses + (chosen - values.mean(1, /*keepdim=*/true)) * smoothing;
+    if (backward) {
+      const auto capped = options.softcap > 0 ? values.clone() : at::Tensor();
+      values.sub_(lse).exp_();
+      values.scatter_add_(1, target, at::full_like(counts, smoothing - 1));
+      if (smoothing > 0) values.sub_(smoothing / static_cast<double>(values.size(1)));
+      values.mul_(factor);
+      if (capped.defined()) values.mul_(capped.div_(options.softcap).square_().neg_().add_(1));
+    }
+    return (losses * counts).sum(at::kDouble);
+  }
+};
+
+struct Pieces {
+  std::int64_t logits;
+  bool gradients;
+};
+
+/// By pieces of rows, whose logits become gradients at once and are dropped.
+struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& weight,
+                            const at::Tensor& labels, const CrossEntropyOptions& options, Pieces pieces) {
+    const auto rows = hidden.size(0),
+               step = std::max<std::int64_t>(1, pieces.logits / std::max<std::int64_t>(1, weight.size(0)));
+    at::Tensor gh, gw;
+    if (pieces.gradients && hidden.requires_grad()) gh = at::empty_like(hidden);
+    if (pieces.gradients && weight.requires_grad()) gw = at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));
+    if (options.predictions) *options.predictions = at::empty({rows}, labels.options());
+    auto total = at::zeros({}, hidden.options().dtype(at::kDouble));
+    for (std::int64_t begin = 0; begin < rows; begin += step) {
+      const auto count = std::min(step, rows - begin);
+      const auto h = hidden.narrow(0, begin, count);
+      auto here = options;
+      at::Tensor predictions;
+      if (options.predictions) {
+        predictions = options.predictions->narrow(0, begin, count);
+        here.predictions = &predictions;
+      }
+      auto values = at::linear(h, weight).to(at::kFloat);
+      if (options.scale != 1) values.mul_(options.scale);
+      Logits logits{std::move(values), labels.narrow(0, begin, count), here};
+      total.add_(logits.loss(gh.defined() || gw.defined()));
+      const auto g = logits.values.to(hidden.scalar_type());
+      if (gh.defined()) gh.narrow(0, begin, count).copy_(at::mm(g, weight));
+      if (gw.defined()) gw.add_(at::mm(g.t(), h));
+    }
+    context->saved_data["loss_scale"] = options.loss_scale;
+    if (gh.defined()) context->saved_data["gh"] = gh;
+    if (gw.defined()) context->saved_data["gw"] = gw.to(weight.scalar_type());
+    return (total / options.normalizer).to(options.loss_dtype.value_or(hidden.scalar_type()));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto factor = grads[0].to(at::kFloat) / context->saved_data["loss_scale"].toDouble();
+    const auto take = [&](const char* name) {
+      const auto made = std::exchange(context->saved_data[name], c10::IValue());
+      return made.isTensor() ? made.toTensor().mul_(factor) : at::Tensor();
+    };
+    const auto gh = take("gh"), gw = take("gw");
+    TESSERA_CHECK((!context->needs_input_grad(0) || gh.defined()) && (!context->needs_input_grad(1) || gw.defined()),
+                  "linear_cross_entropy runs backward once");
+    return {gh, gw, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                const CrossEntropyOptions& options, std::int64_t piece) {
+  return LinearCrossEntropy::apply(hidden, weight, labels, options, Pieces{piece, at::GradMode::is_enabled()});
+}
+
+}  // namespace tessera::nn::composite
