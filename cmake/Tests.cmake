@@ -13,7 +13,7 @@ function(tessera_tests name folder)
   add_executable(test_${name} ${sources})
   target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(test_${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
-  if(name MATCHES "^(unit_(tensor|nn|models|fsdp|checkpoint)|golden)$")
+  if(name MATCHES "^(unit_(tensor|nn|models|fsdp|checkpoint|train)|golden)$")
     target_link_libraries(test_${name} PRIVATE test_fake_device)
   endif()
   target_compile_definitions(test_${name} PRIVATE
@@ -63,6 +63,10 @@ tessera_tests_at_levels(unit_nn $<TARGET_FILE:test_unit_nn>)
 # Through the whole program: outputs and gradients of the reference stack, and a training run.
 tessera_tests_at_levels(verify "${PROJECT_SOURCE_DIR}/tests/kernels/verify_folders.sh" $<TARGET_FILE:tessera>
   "${PROJECT_SOURCE_DIR}/tests/data/goldens" A_models/gpt2 A_models/bert_mlm A_models/gemma2 A_models/t5_v1_1 B_train/llama_dora)
+
+# The script for machines with a GPU, without one.
+add_test(NAME gpu_dry COMMAND "${PROJECT_SOURCE_DIR}/tests/gpu/dry.sh" "${PROJECT_BINARY_DIR}")
+set_tests_properties(gpu_dry PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE")
 
 # Instructions of a step, counted by valgrind (skipped without it) and held against recorded numbers. They are those of the
 # optimised build.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/plain_reason.h"
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -41,7 +42,7 @@ at::Tensor SaveQueue::keep(const at::Tensor& tensor) const {
 }
 
 std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) {
-  if (!in_background()) return std::make_shared<const at::Tensor>(tensor.detach());
+  if (!in_background()) return std::make_shared<const at::Tensor>(tensor::on_host(tensor.detach()));
   const std::lock_guard lock(mutex_);
   auto& known = snapshots_[{tensor.const_data_ptr(), tensor.nbytes()}];
   if (auto taken = known.lock()) return taken;
@@ -49,6 +50,10 @@ std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) 
   known = copy;
   // Plain memcpy: torch's copy would start a second team of threads beside training's.
   copies_.push_back([copy, source = tensor.detach()] {
+    if (!source.is_cpu()) {
+      *copy = source.cpu();
+      return;
+    }
     at::Tensor made = at::empty(source.sizes(), source.options());
     std::memcpy(made.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
     *copy = std::move(made);

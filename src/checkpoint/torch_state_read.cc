@@ -1,3 +1,4 @@
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "checkpoint/torch_state.h"
 #include "io/dcp_folder.h"
 #include "io/torch_file.h"
+#include "tensor/staging.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -115,6 +117,8 @@ bool has_torch_state(const std::string& folder) {
 
 void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer, const TorchNames& names,
                       const std::string& folder) {
+  const at::NoGradGuard no_grad;
+  tensor::Staging staging;
   const auto in_file = [](const TorchName& name, const std::string& parameter) {
     return name ? name(parameter) : parameter;
   };
@@ -127,7 +131,8 @@ void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* o
                           folder);
   for (const auto& view : model.shards())
     if (view.trainable && view.local.numel() > 0)
-      weights.read(in_file(names.model, view.name), view.shape, view.offset, view.local);
+      weights.read(in_file(names.model, view.name), view.shape, view.offset, staging.host_of(view.local));
+  staging.finish();
   model.mark_updated();
   if (!optimizer) return;
   const auto whole_state = open_torch_optimizer(folder);
@@ -139,8 +144,10 @@ void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* o
   for (const auto& s : optimizer->state()) {
     const std::string parameter = in_file(names.optimizer, s.parameter);
     if (any.empty()) any = parameter;
-    if (s.local.numel() > 0) state.read("state/" + parameter + "/" + s.state, s.shape, s.offset, s.local);
+    if (s.local.numel() > 0)
+      state.read("state/" + parameter + "/" + s.state, s.shape, s.offset, staging.host_of(s.local));
   }
+  staging.finish();
   if (any.empty()) return;
   at::Tensor steps = at::empty({1}, at::kDouble);
   state.read("state/" + any + "/step", {}, 0, steps);

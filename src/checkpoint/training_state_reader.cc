@@ -1,5 +1,6 @@
 #include "checkpoint/training_state_reader.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
@@ -117,13 +118,13 @@ TrainingStateReader::TrainingStateReader(fsdp::FullyShardedDataParallel& model, 
   const auto readers = readers_of_slices(model);
   for (const auto& view : model.shards()) {
     if (view.trainable && view.local.numel() > 0)
-      stored.find({kParametersKind, view.name, view.shape, view.offset, view.local}, readers, reads_);
+      stored.find({kParametersKind, view.name, view.shape, view.offset, staging_.host_of(view.local)}, readers, reads_);
   }
   if (optimizer != nullptr) {
     for (const auto& s : named_state(model, *optimizer))
       if (s.local.numel() > 0)
-        stored.find({s.state, s.parameter, s.shape, s.offset, s.local}, s.replicated ? io::Readers::kSeveral : readers,
-                    reads_);
+        stored.find({s.state, s.parameter, s.shape, s.offset, staging_.host_of(s.local)},
+                    s.replicated ? io::Readers::kSeveral : readers, reads_);
     const auto generators = tensor::GeneratorStates::now();
     for (const auto& [device, now] : generators.states()) {
       const auto name = generator_name(device, model.group().rank());
@@ -141,6 +142,8 @@ bool TrainingStateReader::same_ranks() const {
 }
 
 void TrainingStateReader::finish() {
+  const at::NoGradGuard no_grad;
+  staging_.finish();
   model_.mark_updated();
   if (optimizer_ == nullptr) return;
   optimizer_->set_steps(state_.at("optimizer_steps").get<std::int64_t>());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/file_reads.h"
+#include "tensor/staging.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/optim/optimizer.h"
 
@@ -31,6 +32,7 @@ class TrainingStateReader {
   optim::Optimizer* optimizer_;
   nlohmann::json state_;
   std::map<std::string, at::Tensor> generators_;  // of this rank, by device; for reads_ to fill
+  tensor::Staging staging_;
   std::vector<io::FileRead> reads_;
 };
 

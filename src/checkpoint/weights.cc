@@ -6,6 +6,7 @@
 #include "checkpoint/save_queue.h"
 #include "checkpoint/save_slices.h"
 #include "checkpoint/training_state.h"
+#include "tensor/staging.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/io/tensor_source.h"
@@ -57,10 +58,12 @@ void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path
                                          : ""),
                       path);
   }
+  tensor::Staging staging;
   std::vector<io::SliceRead> slices;
   for (const auto& view : model.shards())
-    if (view.local.numel() > 0) slices.push_back({view.name, view.offset, view.local});
+    if (view.local.numel() > 0) slices.push_back({view.name, view.offset, staging.host_of(view.local)});
   source->read_all(slices, readers_of_slices(model));
+  staging.finish();
   model.mark_updated();
 }
 

@@ -10,6 +10,8 @@
 namespace tessera::cli {
 namespace {
 
+constexpr const char* kHostIsFull = "out of memory; use more ranks, a smaller batch or a smaller model";
+
 int report(std::ostream& err, const std::string& message, int code) {
   err << "tessera error: " << message << std::endl;
   return code;
@@ -32,8 +34,9 @@ int run_guarded(const std::function<int()>& body, std::ostream& err) {
     return report(err, e.what(), kInternalError);
   } catch (const Error& e) {
     return report(err, e.what(), kFailure);
-  } catch (const std::bad_alloc&) {
-    return report(err, "out of memory; use more ranks, a smaller batch or a smaller model", kOutOfMemory);
+  } catch (const std::bad_alloc& e) {
+    const std::string said = e.what();  // of a device's memory more than of the host's
+    return report(err, said == std::bad_alloc().what() ? kHostIsFull : said, kOutOfMemory);
   } catch (const std::exception& e) {
     return report(err, plain_reason(e), kInternalError);
   }

@@ -15,6 +15,7 @@
 #include "fsdp/plan/same_plan.h"
 #include "fsdp/plan/wrap_classes.h"
 #include "fsdp/runtime/runtime.h"
+#include "tensor/device_memory.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
@@ -93,6 +94,7 @@ class Model final : public FullyShardedDataParallel {
   std::shared_ptr<tensor::Home> state_home() const override { return state_home_; }
   MemoryStats memory() const override;
   CommStats comm_stats() const override { return runtime_->stats(); }
+  std::string activity() const override { return runtime_->activity(); }
   std::string to_string() const override { return print_model(*runtime_); }
   comm::Communicator& group() const override { return *runtime_->mesh().world; }
   std::shared_ptr<comm::Communicator> shard_group() const override { return runtime_->mesh().shard; }
@@ -221,10 +223,11 @@ MemoryStats Model::memory() const {
   if (runtime_->home()) m.offloaded_bytes = runtime_->home()->held_bytes();
   m.gathered_bytes = runtime_->meter().now;
   m.peak_gathered_bytes = runtime_->meter().peak;
-  m.device_bytes = runtime_->device_meter().now;
-  m.peak_device_bytes = runtime_->device_meter().peak;
   m.gradient_shard_bytes = runtime_->reducer().shard_bytes();
   m.gradient_buffer_bytes = runtime_->reducer().buffer_bytes();
+  const auto lasting = runtime_->resident() ? m.shard_bytes + m.gradient_shard_bytes + m.gradient_buffer_bytes : 0;
+  m.device_bytes = runtime_->device_meter().now + lasting;
+  m.peak_device_bytes = runtime_->device_meter().peak + lasting;
   return m;
 }
 
@@ -295,8 +298,13 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
   if (runtime->options().sync_module_states) sync_buffers(root, *runtime->mesh().world);
   cast_buffers(root, plan.ignored, runtime->options().precision);
-  move_buffers(root, runtime->options().device);
-  build_units(*runtime, plan);
+  try {
+    move_buffers(root, runtime->options().device);
+    build_units(*runtime, plan);
+  } catch (const c10::OutOfMemoryError& e) {
+    throw tensor::OutOfDeviceMemory("sharding the model onto '" + runtime->options().device.str() + "'",
+                                    e.what_without_backtrace());
+  }
   return std::make_unique<Model>(std::move(runtime), plan);
 }
 

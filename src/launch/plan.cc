@@ -109,7 +109,7 @@ void find_command(const Tasks& tasks, LaunchPlan& plan) {
   for (const std::string& task : tasks.names) {
     if (task != name) continue;
     if (has_gpu() && !plan.accelerate.use_cpu)
-      plan.notes.push_back("tasks compute on the CPU unless they say --device cuda, with fsdp_offload_params: true");
+      plan.notes.push_back("tasks compute on the CPU unless they say --device cuda");
     plan.program = tasks.program;
     plan.args.insert(plan.args.begin(), "tessera");
     return;

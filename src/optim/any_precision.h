@@ -17,6 +17,7 @@ class AnyPrecisionAdamW final : public FlatOptimizer {
  public:
   AnyPrecisionAdamW(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices,
                     const AnyPrecisionOptions& options);
+  bool runs_anywhere() const override { return false; }
 
  private:
   Update update(double lr, double weight_decay) const override;

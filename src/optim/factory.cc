@@ -10,6 +10,7 @@
 #include "optim/adafactor.h"
 #include "optim/any_precision.h"
 #include "optim/bitsandbytes.h"
+#include "optim/device_update.h"
 #include "optim/lora_fa.h"
 #include "optim/low_rank.h"
 #include "optim/optim_args.h"
@@ -464,7 +465,9 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const Optimiz
     if (known != name) continue;
     Inputs in{
         name, options, OptimArgs(options.optim_args, name), std::move(parameters), std::move(slices), std::move(group)};
-    return make(in);
+    auto made = make(in);
+    check_runs_there(*made, name);
+    return made;
   }
   refuse(name);
 }

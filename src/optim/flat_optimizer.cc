@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/offloaded_piece.h"
+#include "optim/device_update.h"
 #include "optim/flat_numbers.h"
 #include "tensor/home.h"
 #include "tensor/mapped_zeros.h"
@@ -52,7 +53,8 @@ void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::Home> home) {
 
 at::Tensor FlatOptimizer::allocate_state(std::size_t state, const at::Tensor& parameter) const {
   const auto dtype = dtypes_[state].value_or(parameter.scalar_type());
-  const auto t = home_ ? home_->allocate(parameter.numel(), dtype) : tensor::mapped_zeros(parameter.numel(), dtype);
+  const auto t = home_ ? home_->allocate(parameter.numel(), dtype)
+                       : tensor::lasting_zeros(parameter.numel(), dtype, parameter.device());
   return t.view_as(parameter);
 }
 
@@ -146,8 +148,9 @@ bool FlatOptimizer::is_mixed(const ParameterSlice& slice) const {
 }
 
 void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
-  if (is_mixed(slice)) return update_mixed(slice, grad, scalars);
   const auto& parameter = parameters_[static_cast<std::size_t>(slice.parameter)];
+  if (!parameter.is_cpu()) return update_elsewhere(slice, grad, scalars);
+  if (is_mixed(slice)) return update_mixed(slice, grad, scalars);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, parameter.scalar_type(), "optimizer", [&] {
     auto* p = parameter.mutable_data_ptr<scalar_t>() + slice.parameter_offset;
     const auto* g = grad.const_data_ptr<scalar_t>() + slice.parameter_offset;
@@ -156,6 +159,18 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
       update_range(scalars, end - begin, p + begin, g + begin, from(s, slice.parameter_offset + begin));
     });
   });
+}
+
+/// On the device where the parameter lies.
+void FlatOptimizer::update_elsewhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
+  const auto flat = static_cast<std::size_t>(slice.parameter);
+  const auto range = [&](const at::Tensor& t) {
+    return t.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
+  };
+  std::array<at::Tensor, kMaxStates> states;
+  for (std::size_t k = 0; k < states_.size(); ++k)
+    if (states_[k][flat].defined()) states[k] = range(states_[k][flat]);
+  update_on_device(scalars, range(parameters_[flat]), range(grad), states);
 }
 
 /// Through blocks of float32 that stay in the first cache.

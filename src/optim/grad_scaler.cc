@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <atomic>
 #include <cmath>
@@ -34,6 +35,16 @@ bool multiply_and_check(const at::Tensor& x, double factor) {
   return finite;
 }
 
+/// The same on another device; waits for it once.
+bool multiply_and_check_there(const std::vector<at::Tensor>& grads, double factor) {
+  auto worst = at::zeros({}, grads.front().options().dtype(at::kFloat));
+  for (const auto& x : grads) {
+    worst.add_(x.mul(0).sum(at::kFloat));  // 0 * inf and 0 * NaN are NaN and stay
+    x.mul_(factor);
+  }
+  return worst.item<float>() == 0;
+}
+
 }  // namespace
 
 GradScaler::GradScaler(GradScalerOptions options) : options_(options), scale_(options.init_scale) {
@@ -52,8 +63,16 @@ bool GradScaler::unscale(Optimizer& optimizer, comm::Communicator& group) {
   TESSERA_CHECK(!finite_, "unscale() is called once a step; update() ends a step");
   at::NoGradGuard no_grad;
   bool finite = true;
-  for (const auto& p : optimizer.parameters())
-    if (p.grad().defined()) finite = multiply_and_check(p.grad(), 1 / scale_) && finite;
+  std::vector<at::Tensor> elsewhere;
+  for (const auto& p : optimizer.parameters()) {
+    const auto& grad = p.grad();
+    if (!grad.defined()) continue;
+    if (grad.is_cpu())
+      finite = multiply_and_check(grad, 1 / scale_) && finite;
+    else
+      elsewhere.push_back(grad);
+  }
+  if (!elsewhere.empty()) finite = multiply_and_check_there(elsewhere, 1 / scale_);
   const at::Tensor flag = at::full({1}, finite ? 1 : 0, at::kLong);
   group.all_reduce(flag, comm::ReduceOp::kMin)->wait();
   finite_ = *flag.const_data_ptr<std::int64_t>() != 0;

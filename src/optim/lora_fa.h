@@ -32,6 +32,7 @@ class LoraFa final : public FlatOptimizer {
   void set_projections(std::map<std::string, RowProjection> projections) { projections_ = std::move(projections); }
   void step() override;
   bool collective() const override { return group_ && group_->size() > 1; }
+  bool runs_anywhere() const override { return false; }
 
  private:
   /// A row that lies in several slices: its elements [begin, end) are here.

@@ -14,6 +14,7 @@ class WholeParameterOptimizer : public FlatOptimizer {
  public:
   void step() override;
   bool collective() const override { return group_ && group_->size() > 1; }
+  bool runs_anywhere() const override { return false; }
 
  protected:
   WholeParameterOptimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, double lr,

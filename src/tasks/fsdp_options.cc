@@ -2,6 +2,8 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <fstream>
+
 #include "comm/rendezvous/rank_environment.h"
 #include "tessera/base/error.h"
 
@@ -72,6 +74,7 @@ fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
   options.forward_prefetch = config.fsdp.forward_prefetch;
   options.check_order = config.debug;
   options.offload_folder = config.fsdp.offload_folder;
+  options.state_on = config.fsdp.offload_params ? fsdp::StateOn::kHost : fsdp::StateOn::kDevice;
   options.precision = precision_of(config.mixed_precision);
   switch (config.fsdp.backward_prefetch) {
     case config::BackwardPrefetch::kPre:
@@ -87,20 +90,43 @@ fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
   return options;
 }
 
-at::Device compute_device(const std::string& device, const config::AccelerateConfig& config) {
+GpuFacts gpu_facts() {
+  GpuFacts facts;
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(at::kCUDA)].load();
+  facts.built = guard != nullptr;
+  if (guard) facts.count = guard->deviceCount();  // 0 where there is no driver, or too old a one
+  std::ifstream driver("/proc/driver/nvidia/version");
+  std::getline(driver, facts.driver);
+  const auto ranks = comm::read_rank_environment();
+  facts.local_rank = ranks.local_rank;
+  facts.local_ranks = ranks.local_world_size > 0 ? ranks.local_world_size : ranks.local_rank + 1;
+  facts.ranks = ranks.world_size;
+  return facts;
+}
+
+at::Device compute_device(const std::string& device, const config::AccelerateConfig& config, const GpuFacts& facts) {
   if (device != "cuda") return at::kCPU;
   const auto refuse = [](bool missing, const std::string& what) {
     if (missing) throw ConfigError("--device cuda: " + what + "; or use --device cpu", "device");
   };
   refuse(config.use_cpu, "the launcher's settings say use_cpu: true; set it to false");
-  refuse(!config.fsdp.offload_params,
-         "parameters that stay on the GPU are not supported; set fsdp_offload_params: true, which keeps slices, "
-         "gradients and optimizer state in host memory and brings units to the GPU while they compute");
-  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(at::kCUDA)].load();
-  refuse(guard == nullptr, "this libtorch was built without CUDA; build with one that has it (-DTESSERA_TORCH=DIR)");
-  const int count = guard->deviceCount();
-  refuse(count == 0, "libtorch has CUDA, but finds no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES");
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(comm::read_rank_environment().local_rank % count)};
+  refuse(!facts.built, "this libtorch was built without CUDA; build with one that has it (-DTESSERA_TORCH=DIR)");
+  refuse(facts.count == 0 && facts.driver.empty(),
+         "no NVIDIA driver is loaded on this machine (there is no /proc/driver/nvidia/version); install one, or in a "
+         "container give it the GPUs");
+  refuse(facts.count == 0, "libtorch finds no GPU that it can use, and the driver is '" + facts.driver +
+                               "'; look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and whether the driver is new enough "
+                               "for the CUDA of this libtorch (TORCH_CPP_LOG_LEVEL=WARNING shows what it says)");
+  refuse(facts.local_ranks > facts.count, std::to_string(facts.local_ranks) + " ranks on this host and " +
+                                              std::to_string(facts.count) +
+                                              " GPUs, and each rank needs one; set num_processes, gpu_ids or "
+                                              "CUDA_VISIBLE_DEVICES");
+  refuse(facts.ranks > 1 && !config.fsdp.offload_params,
+         std::to_string(facts.ranks) +
+             " ranks with parameters that stay on GPUs need collectives between GPUs, of which there are none yet; set "
+             "fsdp_offload_params: true, which keeps slices, gradients and optimizer state in host memory and brings "
+             "units to the GPU while they compute, or start one process");
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(facts.local_rank)};
 }
 
 config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16) {

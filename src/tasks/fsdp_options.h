@@ -13,10 +13,20 @@ namespace tessera::tasks {
 /// `wrap` stays unset for TRANSFORMER_BASED_WRAP without class names (the model's no-split classes are meant).
 fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config);
 
+/// What there is for --device cuda.
+struct GpuFacts {
+  bool built = false;  // libtorch has CUDA
+  int count = 0;       // GPUs that libtorch can use
+  std::string driver;  // the system's line about NVIDIA's kernel module; empty: none is loaded
+  int local_rank = 0, local_ranks = 1, ranks = 1;
+};
+GpuFacts gpu_facts();
+
 /// Of a task's --device: the CPU for "auto" (no GPU has been measured) and "cpu"; for "cuda" one of the host's GPUs, by
-/// the rank on the host. ConfigError names what is missing for that: fsdp_offload_params: true, CUDA in libtorch, a
-/// GPU.
-at::Device compute_device(const std::string& device, const config::AccelerateConfig& config);
+/// the rank on the host. ConfigError names what is missing for that: CUDA in libtorch, a driver, a GPU for each rank,
+/// and for several ranks fsdp_offload_params: true.
+at::Device compute_device(const std::string& device, const config::AccelerateConfig& config,
+                          const GpuFacts& facts = gpu_facts());
 
 /// The launcher's settings with the task's own --bf16 and --fp16, which are stronger where they are given.
 config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16);

@@ -66,8 +66,10 @@ class Generator {
     const std::string adapter = options.adapters.empty() ? place.adapter : options.adapters[0].folder;
     tokenizer_folder_ = options.tokenizer.empty() ? checkpoint::tokenizer_among({adapter, folder}) : options.tokenizer;
     tokenizer_ = text::open_tokenizer(tokenizer_folder_);
-    auto fsdp = fsdp_options(config::from_environment());
+    const auto settings = config::from_environment();
+    auto fsdp = fsdp_options(settings);
     fsdp.gather = options.gather;
+    fsdp.device = compute_device(options.device, settings);
     loaded_ = assemble(with_adapters({.model_folder = folder, .fsdp = std::move(fsdp)}, adapter), group_);
     settings_ = models::read_generation_config(folder, loaded_.config);
     models::read_generation_json(options.settings, "command line", settings_);

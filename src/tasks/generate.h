@@ -30,6 +30,7 @@ struct GenerateOptions {
   nlohmann::json settings;
   std::int64_t seed = 0;
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
+  std::string device = "auto";
   std::vector<std::string> notes;                       // what was given in vain
   std::vector<std::string> sampling_flags, beam_flags;  // given; they count where tokens are drawn, or beams searched
 };

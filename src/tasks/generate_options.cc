@@ -115,6 +115,10 @@ config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) 
       .idle_with({"--input_file", {config::kSet}});
   table.add(&o.skip_special_tokens, {"--skip_special_tokens"}, "leave special tokens out of the text", group);
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
+  table
+      .add(&o.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
+           group)
+      .choices({"auto", "cpu", "cuda"});
   add_decoding(table, decoding, o);
   return table;
 }

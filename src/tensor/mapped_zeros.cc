@@ -25,4 +25,9 @@ at::Tensor mapped_zeros(std::int64_t numel, at::ScalarType dtype) {
       memory, {numel}, [bytes](void* data) { ::munmap(data, bytes); }, at::TensorOptions().dtype(dtype));
 }
 
+at::Tensor lasting_zeros(std::int64_t numel, at::ScalarType dtype, at::Device device) {
+  if (device.is_cpu()) return mapped_zeros(numel, dtype);
+  return at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device));
+}
+
 }  // namespace tessera::tensor

@@ -10,4 +10,7 @@ namespace tessera::tensor {
 /// steps use again and again, and for what must not stay resident between steps (gradients beside offloaded state).
 at::Tensor mapped_zeros(std::int64_t numel, at::ScalarType dtype);
 
+/// 1-D zeros that live as long as a run: mapped on the CPU, from the allocator of any other device.
+at::Tensor lasting_zeros(std::int64_t numel, at::ScalarType dtype, at::Device device);
+
 }  // namespace tessera::tensor

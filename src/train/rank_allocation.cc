@@ -48,6 +48,10 @@ RankAllocatingOptimizer::RankAllocatingOptimizer(std::unique_ptr<optim::Optimize
         "ADALORA drops ranks of what is trained, and a schedule-free optimizer evaluates and saves an "
         "average; choose another optimizer",
         "optim");
+  if (std::any_of(parameters_.begin(), parameters_.end(), [](const auto& p) { return !p.is_cpu(); }))
+    throw ConfigError(
+        "ADALORA allocates ranks on the CPU; set fsdp_offload_params: true, which keeps its parameters there",
+        "fsdp_offload_params");
   const std::array<std::pair<std::string, Factor>, 3> kFactors = {
       {{".lora_A.default", Factor::kA}, {kEndOfE, Factor::kE}, {".lora_B.default", Factor::kB}}};
   for (const auto& slice : slices_) {

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
+#include "tensor/device_memory.h"
 #include "tensor/span.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
@@ -17,6 +19,16 @@ namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
+}
+
+/// place: where a device's memory ended.
+template <class Body, class Place>
+auto naming_memory(const Body& body, const Place& place) {
+  try {
+    return body();
+  } catch (const c10::OutOfMemoryError& e) {
+    throw tensor::OutOfDeviceMemory(place(), e.what_without_backtrace());
+  }
 }
 
 }  // namespace
@@ -102,8 +114,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   for (std::int64_t b = 0; b < batches; ++b) tokens += task_.loss_tokens(epoch, first_batch + b);
   tokens = std::max(tokens, 1.0);
 
-  double local_loss = 0;
-  std::vector<double> losses;
+  std::vector<at::Tensor> made;
   for (std::int64_t b = 0; b < batches; ++b) {
     std::optional<fsdp::NoSync> no_sync;
     if (b + 1 < batches) no_sync.emplace(model_);
@@ -115,15 +126,17 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
     }
     const tensor::Span span("backward");
     (scaler_ ? scaler_->scale(loss) : loss).backward();
-    losses.push_back(loss.item<double>());
-    local_loss += losses.back();
+    made.push_back(loss.detach());
   }
+  std::vector<double> losses;  // read here, so that a device is waited for once
+  for (const auto& loss : made) losses.push_back(loss.item<double>());
   StepReport report;
   for (auto b = first_batch; b < first_batch + batches; ++b) {
     report.input_tokens += task_.input_tokens(epoch, b);
     report.rows += task_.rows(b);
   }
   const bool interrupted = callbacks.interruption && callbacks.interruption();
+  const auto local_loss = std::accumulate(losses.begin(), losses.end(), 0.0);
   const auto sums = sum_over_ranks(model_.group(), {local_loss, interrupted ? 1.0 : 0.0});
   report.loss = sums[0];
   report.interrupted = sums[1] > 0;
@@ -154,7 +167,8 @@ void Trainer::run(const TrainerCallbacks& callbacks) {
       }
       const std::int64_t first = s * options_.gradient_accumulation_steps;
       const auto batches = std::min(options_.gradient_accumulation_steps, task_.batches_per_epoch() - first);
-      StepReport report = step(epoch, first, batches, callbacks);
+      StepReport report = naming_memory([&] { return step(epoch, first, batches, callbacks); },
+                                        [&] { return fmt::format("step {}, {}", done_ + 1, model_.activity()); });
       report.ends_epoch = s + 1 == steps_per_epoch_ || done_ == total_steps_;
       epoch_loss_.add(report.loss);
       if (callbacks.on_step) callbacks.on_step(report);

@@ -1,5 +1,5 @@
 // The reference stack's outputs, gradients, generations and runs, on two ranks whose units compute on a device that is
-// not the CPU.
+// not the CPU; and on one rank all of whose state stays there.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -16,9 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void expect_verified(const std::filesystem::path& folder, fsdp::GatherForm gather = fsdp::GatherForm::kAuto) {
+/// One rank where all stays on the device, else two.
+void expect_verified(const std::filesystem::path& folder, fsdp::GatherForm gather = fsdp::GatherForm::kAuto,
+                     fsdp::StateOn state_on = fsdp::StateOn::kHost) {
   SCOPED_TRACE(folder);
-  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+  comm::run_threads(state_on == fsdp::StateOn::kHost ? 2 : 1, [&](std::shared_ptr<comm::Communicator> group) {
     at::set_num_threads(1);
     VerifyOptions options;
     options.folder = folder.string();
@@ -26,6 +28,7 @@ void expect_verified(const std::filesystem::path& folder, fsdp::GatherForm gathe
     options.fsdp.wrap = nullptr;
     options.fsdp.gather = gather;
     options.fsdp.device = test::fake_device(group->rank());
+    options.fsdp.state_on = state_on;
     std::ostringstream report;
     const bool passed = verify_folder(options, group, report);
     if (group->rank() == 0) {
@@ -54,6 +57,11 @@ TEST(OnADeviceGolden, OutputsGradientsAndGenerationsAreThoseOfTransformers) {
 
 TEST(OnADeviceGolden, RunsAreThoseOfPeftAndOfTheTrainer) {
   for (const auto& name : folders_of("B_train")) expect_verified(test::goldens("B_train") / name);
+}
+
+TEST(OnADeviceGolden, NothingLeavesTheDeviceAndRunsAreThoseOfPeftAndOfTheTrainer) {
+  for (const auto& name : folders_of("B_train"))
+    expect_verified(test::goldens("B_train") / name, fsdp::GatherForm::kAuto, fsdp::StateOn::kDevice);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ constexpr auto kKey = c10::DispatchKey::PrivateUse1;
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local c10::DeviceIndex current_index = 0;
-std::atomic<std::int64_t> used_bytes{0};
+std::atomic<std::int64_t> used_bytes{0}, limit_bytes{0};
 
 void* to_fake(void* real) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(real) | kFakeBit);
@@ -50,6 +50,9 @@ class Memory final : public c10::Allocator {
   at::DataPtr allocate(std::size_t bytes) override {
     const at::Device device(kType, current_index);
     if (bytes == 0) return {nullptr, device};
+    const auto wanted = static_cast<std::int64_t>(bytes), limit = limit_bytes.load();
+    TORCH_CHECK_WITH(OutOfMemoryError, limit == 0 || used_bytes + wanted <= limit,
+                     "fake out of memory. Tried to allocate ", wanted, " bytes.");
     void* memory = nullptr;
     if (posix_memalign(&memory, alignof(Block), sizeof(Block) + bytes) != 0) throw std::bad_alloc();
     auto* block = new (memory) Block{bytes};
@@ -234,6 +237,10 @@ at::Device fake_device(int index) {
 
 std::int64_t fake_device_bytes() {
   return used_bytes;
+}
+
+void limit_fake_devices(std::int64_t bytes) {
+  limit_bytes = bytes;
 }
 
 }  // namespace tessera::test

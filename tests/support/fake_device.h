@@ -19,4 +19,7 @@ at::Device fake_device(int index = 0);
 /// Bytes of the tensors that are on fake devices now, all together.
 std::int64_t fake_device_bytes();
 
+/// From now on they have so much memory, all together, and are out of it beyond; 0: without limit.
+void limit_fake_devices(std::int64_t bytes);
+
 }  // namespace tessera::test

@@ -37,6 +37,8 @@ enum class BackwardPrefetch { kNone, kPre, kPost };
 /// the ranks share memory, else copy.
 enum class GatherForm { kAuto, kCopy, kShared, kMapped };
 
+enum class StateOn { kHost, kDevice };
+
 /// Unset means: not cast. Trainable parameters keep a master copy in their stored dtype, sharded.
 struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype = {};
@@ -109,11 +111,13 @@ struct FsdpOptions {
   /// there, units leave memory when they are released. Empty: all stays in memory.
   std::string offload_folder = {};
   /// What computes. Another device than the CPU (CUDA, or any that libtorch knows) gets copies of a unit's parameters
-  /// while the unit is gathered, the module's buffers, and the inputs of the root's forward; all else stays in host
-  /// memory (PyTorch's CPUOffload, which is the only form that there is): slices, masters, gradients and optimizer
-  /// state, gathers and reductions. The modules' parameters become tensors of the device. Without an index: the
-  /// thread's current device. ConfigError where there is none.
+  /// while the unit is gathered, the module's buffers, and the inputs of the root's forward. The modules' parameters
+  /// become tensors of the device. Without an index: the thread's current device. ConfigError where there is none.
   at::Device device = at::kCPU;
+  /// Where slices, masters, gradients and optimizer state lie when `device` is not the CPU. kHost: in host memory, and
+  /// gathers and reductions are the host's (PyTorch's CPUOffload). kDevice: on `device`, nothing is moved in a step.
+  /// ConfigError for several ranks, and beside offload_folder or a gather form.
+  StateOn state_on = StateOn::kHost;
   /// Parameter name -> name in the source; identity if empty. An empty result means: not in the source.
   std::function<std::string(const std::string&)> source_name = nullptr;
 };
@@ -136,8 +140,9 @@ struct ShardView {
 struct MemoryStats {
   std::int64_t shard_bytes = 0, gathered_bytes = 0, peak_gathered_bytes = 0, gradient_shard_bytes = 0,
                gradient_buffer_bytes = 0, mapped_bytes = 0;
-  std::int64_t offloaded_bytes = 0;                      // files that this rank holds mapped, optimizer state included
-  std::int64_t device_bytes = 0, peak_device_bytes = 0;  // of parameters on FsdpOptions::device; 0 on the CPU
+  std::int64_t offloaded_bytes = 0;  // files that this rank holds mapped, optimizer state included
+  /// Of gathered units on FsdpOptions::device, and of slices and gradients that stay there; 0 on the CPU.
+  std::int64_t device_bytes = 0, peak_device_bytes = 0;
 };
 /// Collectives since construction: gathers count units (fences in the shared form too), reductions likewise.
 struct CommStats {
@@ -152,6 +157,7 @@ class FullyShardedDataParallel {
   /// the average over ranks (or the sum, see set_gradient_divisor). Order and sizes are the same on every rank. Where
   /// param_dtype is bfloat16 and an optimizer was told to keep_state_in(state_home()), they have no memory of their own
   /// from the next forward on: a master is then the bfloat16 value that units compute with and the bits that it lacks.
+  /// On FsdpOptions::device with StateOn::kDevice, else on the CPU; shards() too.
   virtual std::vector<at::Tensor> parameters() const = 0;
   /// Every parameter's part on this rank, in registration order. `local` of trainable ones aliases parameters(), which
   /// have memory until the next forward; what is written there afterwards is lost, what is read are the old values.
@@ -190,6 +196,8 @@ class FullyShardedDataParallel {
 
   virtual MemoryStats memory() const = 0;
   virtual CommStats comm_stats() const = 0;
+  /// For messages: "forward of unit 'model.layers.0'", or the like; what this rank does now, or did last.
+  virtual std::string activity() const = 0;
   /// The module tree as PyTorch prints it, with units, their shard sizes, dtypes and gather forms.
   virtual std::string to_string() const = 0;
   virtual comm::Communicator& group() const = 0;

@@ -57,6 +57,8 @@ class Optimizer {
   virtual void step() = 0;
   /// step() communicates: all ranks of the group must call it together.
   virtual bool collective() const { return false; }
+  /// step() takes parameters on any device (FsdpOptions::state_on), and keeps its state there; else on the CPU alone.
+  virtual bool runs_anywhere() const { return false; }
   /// In the order of the slices, the same on every rank (slices of which a rank holds nothing are listed, empty).
   virtual std::vector<StateSlice> state() = 0;
 
@@ -109,6 +111,7 @@ class FlatOptimizer : public Optimizer {
   void step() override;
   std::vector<StateSlice> state() override;
   void keep_state_in(std::shared_ptr<tensor::Home> home) override;
+  bool runs_anywhere() const override { return true; }
 
  protected:
   /// `states`: names of the state tensors, each like the parameters, zero at first.
@@ -137,6 +140,7 @@ class FlatOptimizer : public Optimizer {
   void update_slice(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   Update scalars_of(const ParameterSlice& slice) const;
   bool is_mixed(const ParameterSlice& slice) const;
+  void update_elsewhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   void update_mixed(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   void update_offloaded(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   using OffloadAction = void (tensor::Home::*)(const at::Tensor&) const;

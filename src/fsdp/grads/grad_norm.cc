@@ -3,7 +3,11 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <cmath>
@@ -61,6 +65,15 @@ double combine(double a, double b, bool infinite) {
   return std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::quiet_NaN() : std::max(a, b);
 }
 
+/// Of gradients on another device, in double; waits for the device once.
+double part_on_device(const std::vector<at::Tensor>& grads, double p) {
+  std::vector<at::Tensor> norms;
+  for (const auto& g : grads)
+    norms.push_back(at::linalg_vector_norm(g, p, {}, false, g.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
+  const auto all = at::stack(norms).to(at::kDouble);
+  return (std::isinf(p) ? all.amax() : all.pow(p).sum()).item<double>();
+}
+
 double local_part(const at::Tensor& grad, double p) {
   const bool infinite = std::isinf(p);
   const auto n = grad.numel(), chunks = (n + kChunk - 1) / kChunk;
@@ -86,8 +99,15 @@ double global_norm(const std::vector<at::Tensor>& grads, double p, comm::Communi
   if (!(p > 0)) throw ConfigError("clip_grad_norm: expected p > 0, found " + std::to_string(p));
   const bool infinite = std::isinf(p);
   double mine = 0;
-  for (const auto& g : grads)
-    if (g.defined()) mine = combine(mine, local_part(g, p), infinite);
+  std::vector<at::Tensor> elsewhere;
+  for (const auto& g : grads) {
+    if (!g.defined()) continue;
+    if (g.is_cpu())
+      mine = combine(mine, local_part(g, p), infinite);
+    else
+      elsewhere.push_back(g);
+  }
+  if (!elsewhere.empty()) mine = part_on_device(elsewhere, p);
   comm::Bytes packed(sizeof mine, '\0');
   std::memcpy(packed.data(), &mine, sizeof mine);
   double total = 0;

@@ -43,7 +43,7 @@ void GradientBucket::accumulate(std::size_t segment, std::size_t entry, const at
   if (!state_of_entry.prepared.expired()) evict();
   const auto view = view_of(segment, entry).view(grad.sizes());
   if (state_of_entry.written)
-    view.add_(grad.to(at::kCPU));
+    view.add_(grad.to(view.device()));
   else
     view.copy_(grad);
   state_of_entry.written = true;
@@ -78,9 +78,9 @@ void GradientBucket::evict() {
 
 void GradientBucket::accumulate_late(const at::Tensor& grad) {
   const auto& s = segments.front();
-  if (!late.defined()) late = at::zeros({s.layout.numel}, s.reduce);
+  if (!late.defined()) late = at::zeros({s.layout.numel}, s.leaf.options().dtype(s.reduce));
   const auto& entry = s.layout.entries.front();
-  late.narrow(0, entry.offset, entry.numel).view(grad.sizes()).add_(grad.to(at::kCPU));
+  late.narrow(0, entry.offset, entry.numel).view(grad.sizes()).add_(grad.to(late.device()));
 }
 
 void GradientBucket::take_late() {

@@ -93,7 +93,8 @@ void GradientReducer::open(GradientBucket& b) {
   if (place_is_free(b)) return b.open(take_place(b), GradientBucket::Home::kTransport);
   std::vector<at::Tensor> buffers;
   for (std::size_t i = 0; i < b.segments.size(); ++i)
-    buffers.push_back(at::empty({b.segments[i].layout.numel}, transport_->contribution_dtype(b, i)));
+    buffers.push_back(at::empty({b.segments[i].layout.numel},
+                                b.segments[i].leaf.options().dtype(transport_->contribution_dtype(b, i))));
   b.open(std::move(buffers), GradientBucket::Home::kPrivate);
 }
 
@@ -186,7 +187,7 @@ at::Tensor GradientReducer::empty_sum(const GradientBucket& b, std::size_t segme
   const auto& s = b.segments[segment];
   if (sums_leave_) return tensor::mapped_zeros(s.layout.slice_numel, s.leaf.scalar_type());
   const tensor::FarEndScope scope;  // not kept between steps: activations need the memory while there are none
-  return at::empty({s.layout.slice_numel}, s.leaf.scalar_type());
+  return at::empty({s.layout.slice_numel}, s.leaf.options());
 }
 
 void GradientReducer::complete_until(std::size_t count) {

@@ -3,7 +3,8 @@
 // chosen together with the form of its ParameterStore (fsdp/plan/memory_form.h):
 //  - shared slots: peers read contributions where they lie, in memory that all ranks of a host address; a reduction is
 //    a sum over what is read there (gradient_slots.h);
-//  - reduce-scatter: contributions are private, the communicator moves them while the caller computes.
+//  - reduce-scatter: contributions are private, the communicator moves them while the caller computes;
+//  - device: contributions and sums stay on the device that computes them.
 //
 // Note [Slots]
 // With shared memory a rank's contributions must lie where its peers look for them (fsdp/grads/gradient_slots.h). The
@@ -69,5 +70,7 @@ class GradientTransport {
 /// Over the ranks of mesh.shard, which must be able to map memory together.
 std::unique_ptr<GradientTransport> make_slot_transport(const Mesh& mesh);
 std::unique_ptr<GradientTransport> make_reduce_scatter_transport(const Mesh& mesh);
+/// For a rank that holds whole parameters on a device: contributions and sums stay there.
+std::unique_ptr<GradientTransport> make_device_transport();
 
 }  // namespace tessera::fsdp

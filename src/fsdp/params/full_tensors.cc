@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
@@ -22,7 +23,7 @@ void visit_segment(const Unit& unit, const Segment& segment, const at::Tensor& s
     throw Error("unit '" + unit.name() + "': a tensor laid out like the parameters must have " +
                 std::to_string(segment.slice_numel) + " elements, found " + std::to_string(slice.numel()));
   auto whole = at::empty({segment.numel}, slice.scalar_type());
-  group.all_gather(whole, slice.detach().contiguous().view(-1))->wait_input_free();
+  group.all_gather(whole, tensor::on_host(slice.detach()).contiguous().view(-1))->wait_input_free();
   visit_whole(unit, segment, whole, visit);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "tensor/staging.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -38,10 +39,12 @@ at::Tensor value_of_rank_zero(const UnitParameter& p, comm::Communicator& world)
 
 void read_piece(const io::TensorSource& source, const std::string& name, const ParameterSpec& spec, const Piece& piece,
                 const at::Tensor& out) {
+  tensor::Staging staging;
   if (spec.packed())
-    source.read_bytes(name, piece.in_parameter, out);
+    source.read_bytes(name, piece.in_parameter, staging.host_of(out));
   else
-    source.read(name, piece.in_parameter, out);
+    source.read(name, piece.in_parameter, staging.host_of(out));
+  staging.finish();
 }
 
 }  // namespace

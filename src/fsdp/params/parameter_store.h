@@ -76,6 +76,10 @@ std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segm
                                                 std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
                                                 tensor::Home* home);
 
+/// For a rank that holds whole parameters (a group of one): slices are on the device and whole already.
+std::unique_ptr<ParameterStore> make_device_store(const std::vector<Segment>& segments, at::Device device,
+                                                  GatherMeter& meter);
+
 /// Bytes that make_shared_store() needs of a region.
 std::int64_t shared_store_bytes(const std::vector<Segment>& segments);
 

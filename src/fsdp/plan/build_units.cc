@@ -47,7 +47,8 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, b
   if (name_in_source(options, spec.name).empty() && !received && !options.param_init_fn)
     check_has_value(p.tensor, spec.name, options);
   const bool may_map = options.gather == GatherForm::kAuto || options.gather == GatherForm::kMapped;
-  if (spec.trainable || !may_map) return spec;
+  const bool resident = !options.device.is_cpu() && options.state_on == StateOn::kDevice;  // a view is host memory
+  if (spec.trainable || !may_map || resident) return spec;
   const auto reason = why_not_mapped(options, spec);
   spec.mapped = reason.empty();
   if (!spec.mapped && options.gather == GatherForm::kMapped)

@@ -84,9 +84,44 @@ class CopyForm final : public MemoryForm {
   Runtime& runtime_;
 };
 
+class DeviceForm final : public MemoryForm {
+ public:
+  explicit DeviceForm(Runtime& runtime) : runtime_(runtime) {}
+  bool shared() const override { return false; }
+  std::unique_ptr<ParameterStore> make_store(const std::vector<Segment>& segments) override {
+    return make_device_store(segments, runtime_.options().device, runtime_.device_meter());
+  }
+  std::unique_ptr<GradientTransport> make_transport() const override { return make_device_transport(); }
+
+ private:
+  Runtime& runtime_;
+};
+
+/// What stays on a device cannot be offloaded, shared or (so far) sharded.
+void check_resident(const Runtime& runtime) {
+  const auto& options = runtime.options();
+  const auto refuse = [&](bool asked, const std::string& what, const std::string& remedy) {
+    if (asked)
+      throw ConfigError("parameters that stay on device '" + options.device.str() +
+                            "' (fsdp_offload_params: false): " + what + "; " + remedy,
+                        "fsdp_offload_params");
+  };
+  const auto ranks = runtime.mesh().world->size();
+  refuse(ranks > 1, std::to_string(ranks) + " ranks need collectives between devices, of which there are none",
+         "start one process, or set fsdp_offload_params: true");
+  refuse(!options.offload_folder.empty(), "fsdp_offload_folder moves them to a disk",
+         "drop it, or set fsdp_offload_params: true");
+  refuse(options.gather != GatherForm::kAuto, "gather forms are for host memory",
+         "leave it 'auto', or set fsdp_offload_params: true");
+}
+
 }  // namespace
 
 std::unique_ptr<MemoryForm> choose_memory_form(Runtime& runtime, std::int64_t store_bytes) {
+  if (runtime.resident()) {
+    check_resident(runtime);
+    return std::make_unique<DeviceForm>(runtime);
+  }
   constexpr std::int64_t kNeverEmpty = 64;  // even a model that is mapped altogether has a region
   if (auto region = map_region(runtime, kNeverEmpty + store_bytes))
     return std::make_unique<SharedForm>(runtime, std::move(region));

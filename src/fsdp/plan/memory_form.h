@@ -1,7 +1,8 @@
 #pragma once
 // How the ranks of a shard group hold parameters and exchange gradients: one choice for a model, made here.
 //  - shared: they address one region; gathers move nothing, gradients are read where they lie;
-//  - copy: slices are private; gathers and reductions move them.
+//  - copy: slices are private; gathers and reductions move them;
+//  - device: slices and gradients lie on the device that computes, of one rank (StateOn::kDevice).
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -23,7 +24,7 @@ class MemoryForm {
 };
 
 /// Collective. `store_bytes`: what shared stores of all units need. ConfigError where the options ask for shared memory
-/// that the ranks do not have.
+/// that the ranks do not have, or for a device to hold what it cannot.
 std::unique_ptr<MemoryForm> choose_memory_form(Runtime& runtime, std::int64_t store_bytes);
 
 }  // namespace tessera::fsdp

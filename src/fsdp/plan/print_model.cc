@@ -90,7 +90,9 @@ std::string print_model(const Runtime& runtime) {
   if (mesh.replicate && mesh.shard->size() > 1)
     after += fmt::format("\n{} copies, each sharded over {} ranks", mesh.replicate->size(), mesh.shard->size());
   if (runtime.on_device())
-    after += "\nunits compute on " + runtime.options().device.str() + ", all else lies in host memory";
+    after += "\nunits compute on " + runtime.options().device.str() +
+             (runtime.resident() ? ", where their parameters, gradients and optimizer state lie, too"
+                                 : ", all else lies in host memory");
   return Printer(units, mesh.shard->size()).print(*runtime.units().front()->module(), "") + after;
 }
 

@@ -3,6 +3,7 @@
 // counts. Nothing here depends on which thread calls: several models may live in one process, one for each thread-rank.
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fsdp/grads/gradient_reducer.h"
@@ -39,6 +40,8 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   void publish();
 
   void count_gather(const Unit& unit);
+  /// What this rank does, as it was noted last.
+  const std::string& activity() const { return activity_; }
 
   bool in_backward() const { return in_backward_; }
   bool always_whole() const { return options_.strategy == ShardingStrategy::kNoShard; }
@@ -48,9 +51,11 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   const GradientReducer& reducer() const { return reducer_; }
   GatherMeter& meter() { return meter_; }
   const GatherMeter& meter() const { return meter_; }
-  /// Of copies on the device that computes.
+  /// Of gathered units on the device that computes.
   GatherMeter& device_meter() { return device_meter_; }
   bool on_device() const { return !options_.device.is_cpu(); }
+  /// Slices, gradients and all else that lasts lie there, too.
+  bool resident() const { return on_device() && options_.state_on == StateOn::kDevice; }
   const CommStats& stats() const { return stats_; }
   std::vector<std::shared_ptr<Unit>>& units() { return units_; }
   const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
@@ -83,6 +88,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   std::int64_t events_ = 0;                // announced in this step
   std::uint64_t gather_hash_ = 0;          // of the units gathered so far, in order
   int forward_depth_ = 0;
+  std::string activity_ = "before the first forward";
   bool shared_memory_ = false;
   bool in_backward_ = false;
   bool read_since_fence_ = false;  // a forward ran after the last point at which no rank reads

@@ -50,7 +50,7 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
       segments_(std::move(segments)),
       store_(std::move(store)),
       pinned_(module == nullptr || runtime.always_whole()) {
-  if (runtime.on_device())
+  if (runtime.on_device() && !runtime.resident())
     copy_ = std::make_unique<DeviceCopy>(parameters_, *store_, runtime.options().device, runtime.device_meter());
 }
 

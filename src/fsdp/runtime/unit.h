@@ -81,7 +81,7 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   std::vector<UnitParameter> parameters_;
   std::vector<Segment> segments_;
   std::unique_ptr<ParameterStore> store_;
-  std::unique_ptr<DeviceCopy> copy_;  // null: the host computes
+  std::unique_ptr<DeviceCopy> copy_;  // null: the store's memory is read where it lies
   State state_ = State::kSharded;
   bool pinned_;               // never released
   int forwards_ = 0;          // running now (a module may call itself)

@@ -17,6 +17,7 @@
 #include "checkpoint/restore.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/training_state.h"
+#include "support/fake_device.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
@@ -48,22 +49,27 @@ class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
     optimizer.zero_grad();
   }
   template <class Body>
-  void on_ranks(int world, const Body& body) {
+  void on_ranks(int world, const Body& body, fsdp::StateOn state_on = fsdp::StateOn::kHost) {
     comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
       SmallNet model(testing::NetOptions{});
-      auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
+      fsdp::FsdpOptions options{.wrap = fsdp::wrap_classes({"MlpBlock"}), .state_on = state_on};
+      if (state_on == fsdp::StateOn::kDevice) options.device = test::fake_device();
+      auto sharded = fsdp::fully_shard(model, group, options);
       optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
       body(*group, model, *sharded, optimizer);
     });
   }
 
+  /// A save at step 1 holds what was then, though training goes on.
+  void holds_what_was(int world, fsdp::StateOn state_on);
+
   const test::TempFolder temporary_{"checkpoint_saver"};
   const std::string& folder_ = temporary_.path();
 };
 
-TEST_P(Saver, HoldsWhatTheModelWasWhenTheSaveBegan) {
-  on_ranks(2, [&](comm::Communicator& group, SmallNet& model, fsdp::FullyShardedDataParallel& sharded,
-                  optim::Optimizer& optimizer) {
+void Saver::holds_what_was(int world, fsdp::StateOn state_on) {
+  const auto body = [&](comm::Communicator& group, SmallNet& model, fsdp::FullyShardedDataParallel& sharded,
+                        optim::Optimizer& optimizer) {
     std::map<std::string, at::Tensor> then;
     CheckpointSaver saver(group, folder_, 0, GetParam());
     step(model, sharded, optimizer, 0, saver);
@@ -81,7 +87,16 @@ TEST_P(Saver, HoldsWhatTheModelWasWhenTheSaveBegan) {
       EXPECT_TRUE(t.equal(then.at(name))) << name;
       EXPECT_TRUE(io::read_tensor(*file, name).equal(then.at(name))) << name;
     });
-  });
+  };
+  on_ranks(world, body, state_on);
+}
+
+TEST_P(Saver, HoldsWhatTheModelWasWhenTheSaveBegan) {
+  holds_what_was(2, fsdp::StateOn::kHost);
+}
+
+TEST_P(Saver, HoldsWhatWasOnADeviceWhenTheSaveBegan) {
+  holds_what_was(1, fsdp::StateOn::kDevice);
 }
 
 TEST_P(Saver, AFullDiskIsAnErrorOnEveryRankAndTheCheckpointBeforeStays) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "io/torch_file.h"
+#include "support/fake_device.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
@@ -20,11 +21,14 @@ using testing::SmallNet;
 class TorchState : public ::testing::TestWithParam<TorchStateType> {
  protected:
   std::map<std::string, at::Tensor> run(int world, int first, int last, bool load, bool save,
-                                        fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard) {
+                                        fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard,
+                                        fsdp::StateOn state_on = fsdp::StateOn::kHost) {
     std::map<std::string, at::Tensor> weights;
     comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
       SmallNet model(testing::NetOptions{});
-      auto sharded = fsdp::fully_shard(model, group, {.strategy = strategy, .wrap = fsdp::wrap_classes({"MlpBlock"})});
+      fsdp::FsdpOptions options{.strategy = strategy, .wrap = fsdp::wrap_classes({"MlpBlock"}), .state_on = state_on};
+      if (state_on == fsdp::StateOn::kDevice) options.device = test::fake_device();
+      auto sharded = fsdp::fully_shard(model, group, options);
       optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
       if (load) checkpoint::load_torch_state(*sharded, &optimizer, {}, folder_);
       for (int step = first; step < last; ++step) {
@@ -65,6 +69,16 @@ TEST_P(TorchState, AnotherWorldSizeAndStrategyContinueWithinRounding) {
   run(3, 0, 3, false, true);
   for (const int world : {1, 2, 4}) EXPECT_LT(worst(run(world, 3, 6, true, false), whole), 1e-5) << world;
   EXPECT_LT(worst(run(2, 3, 6, true, false, fsdp::ShardingStrategy::kNoShard), whole), 1e-5);
+}
+
+TEST_P(TorchState, StateThatLiesOnADeviceGoesOnThereAndOnTheCpu) {
+  const auto there = [&](int first, int last, bool load, bool save) {
+    return run(1, first, last, load, save, fsdp::ShardingStrategy::kFullShard, fsdp::StateOn::kDevice);
+  };
+  const auto whole = there(0, 6, false, false);
+  there(0, 3, false, true);
+  EXPECT_EQ(worst(there(3, 6, true, false), whole), 0.0);
+  EXPECT_LT(worst(run(2, 3, 6, true, false), whole), 1e-5);
 }
 
 TEST_P(TorchState, OneReplicaWrites) {

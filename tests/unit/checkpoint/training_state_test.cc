@@ -62,7 +62,7 @@ class TrainingState : public ::testing::Test {
     int world;
     fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard;
     int group_size = 0;
-    bool offloaded = false, low_precision = false, on_device = false;
+    bool offloaded = false, low_precision = false, on_device = false, stays_there = false;
   };
 
   std::map<std::string, at::Tensor> run(const Sharding& how, int first, int last, bool load, bool save) {
@@ -75,6 +75,7 @@ class TrainingState : public ::testing::Test {
                                 .wrap = fsdp::wrap_classes({"MlpBlock"}),
                                 .offload_folder = how.offloaded ? disk.path() : ""};
       if (how.on_device) options.device = test::fake_device(group->rank());
+      if (how.stays_there) options.state_on = fsdp::StateOn::kDevice;
       if (how.low_precision) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
       auto sharded = fsdp::fully_shard(model, group, options);
       optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
@@ -122,7 +123,8 @@ TEST_F(TrainingState, EveryStrategyContinuesBitEqualAndFromEveryOther) {
                                      {"on a disk, 2 ranks", 2, ShardingStrategy::kFullShard, 0, true},
                                      {"on a disk, hybrid", 4, ShardingStrategy::kHybridShard, 2, true},
                                      {"a device, 2 ranks", 2, ShardingStrategy::kFullShard, 0, false, false, true},
-                                     {"a device, replicated", 2, ShardingStrategy::kNoShard, 0, false, false, true}};
+                                     {"a device, replicated", 2, ShardingStrategy::kNoShard, 0, false, false, true},
+                                     {"all on a device", 1, ShardingStrategy::kFullShard, 0, false, false, true, true}};
   for (const auto& from : all) {
     fs::remove_all(folder_);
     const auto whole = run(from, 0, 6, false, false);

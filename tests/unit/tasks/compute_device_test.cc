@@ -1,36 +1,90 @@
-// --device cuda, on a machine that lacks something for it.
-#include <c10/core/impl/DeviceGuardImplInterface.h>
+// --device cuda, on machines that lack something for it.
 #include <gtest/gtest.h>
 
+#include "support/program.h"
 #include "tasks/fsdp_options.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
 namespace {
 
-std::string refusal(const config::AccelerateConfig& config) {
-  try {
-    compute_device("cuda", config);
-  } catch (const ConfigError& e) {
-    EXPECT_EQ(e.key, "device");
-    return e.what();
+/// Of a host with one usable GPU, and what its rank asks for.
+struct Case {
+  config::AccelerateConfig config;
+  GpuFacts facts{.built = true, .count = 1, .driver = "NVRM version: 580.95"};
+
+  std::string refusal() const {
+    try {
+      return "none: " + compute_device("cuda", config, facts).str();
+    } catch (const ConfigError& e) {
+      EXPECT_EQ(e.key, "device");
+      EXPECT_SAYS(std::string(e.what()), "--device cpu");
+      return e.what();
+    }
   }
-  return "none";
-}
+};
 
 TEST(ComputeDevice, IsTheCpuUnlessCudaIsAskedFor) {
-  for (const char* device : {"auto", "cpu"}) EXPECT_TRUE(compute_device(device, {}).is_cpu());
+  for (const char* device : {"auto", "cpu"}) EXPECT_TRUE(compute_device(device, {}, Case().facts).is_cpu());
 }
 
-TEST(ComputeDevice, NamesWhatCudaLacks) {
-  config::AccelerateConfig config;
-  EXPECT_NE(refusal(config).find("set fsdp_offload_params: true"), std::string::npos) << refusal(config);
-  config.fsdp.offload_params = true;
-  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) {
-    EXPECT_NE(refusal(config).find("built without CUDA"), std::string::npos) << refusal(config);
-  }
-  config.use_cpu = true;
-  EXPECT_NE(refusal(config).find("use_cpu: true"), std::string::npos) << refusal(config);
+TEST(ComputeDevice, IsTheGpuOfTheRankOnItsHost) {
+  Case c;
+  EXPECT_EQ(c.refusal(), "none: cuda:0");
+  c.config.fsdp.offload_params = true;
+  c.facts.count = 4;
+  c.facts.local_rank = 2, c.facts.local_ranks = 3, c.facts.ranks = 6;
+  EXPECT_EQ(c.refusal(), "none: cuda:2");
+}
+
+TEST(ComputeDevice, RefusesSettingsThatForbidGpus) {
+  Case c;
+  c.config.use_cpu = true;
+  EXPECT_SAYS(c.refusal(), "use_cpu: true");
+}
+
+TEST(ComputeDevice, RefusesALibtorchWithoutCuda) {
+  Case c;
+  c.facts = {};
+  EXPECT_SAYS(c.refusal(), "built without CUDA");
+}
+
+TEST(ComputeDevice, RefusesAMachineWithoutADriver) {
+  Case c;
+  c.facts.count = 0;
+  c.facts.driver = "";
+  EXPECT_SAYS(c.refusal(), "no NVIDIA driver is loaded");
+}
+
+TEST(ComputeDevice, NamesTheDriverUnderWhichNoGpuIsUsable) {
+  Case c;
+  c.facts.count = 0;
+  EXPECT_SAYS(c.refusal(), "'NVRM version: 580.95'");
+  EXPECT_SAYS(c.refusal(), "CUDA_VISIBLE_DEVICES");
+}
+
+TEST(ComputeDevice, RefusesMoreRanksOfAHostThanItHasGpus) {
+  Case c;
+  c.config.fsdp.offload_params = true;
+  c.facts.local_ranks = c.facts.ranks = 2;
+  EXPECT_SAYS(c.refusal(), "2 ranks on this host and 1 GPUs");
+}
+
+TEST(ComputeDevice, RefusesSeveralRanksWhoseParametersStayOnGpus) {
+  Case c;
+  c.facts.count = 2;
+  c.facts.local_ranks = c.facts.ranks = 2;
+  EXPECT_SAYS(c.refusal(), "set fsdp_offload_params: true");
+  c.config.fsdp.offload_params = true;
+  EXPECT_EQ(c.refusal(), "none: cuda:0");
+}
+
+TEST(ComputeDevice, LooksAtThisMachine) {
+  const auto facts = gpu_facts();
+  if (facts.count > 0) GTEST_SKIP() << "there is a GPU";
+  Case c;
+  c.facts = facts;
+  EXPECT_SAYS(c.refusal(), facts.built ? "driver" : "built without CUDA");
 }
 
 }  // namespace

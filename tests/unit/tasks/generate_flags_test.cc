@@ -53,6 +53,7 @@ TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--chat_template", {in("chat.jinja")}, message},
       {"--skip_special_tokens", {"false"}, {"--prompt", "one", "--max_new_tokens", "400", "--do_sample"}},
       {"--max_new_tokens", {"3"}, prompt},
+      {"--device", {"cuda"}, prompt},
       {"--min_new_tokens", {"200"}, {"--prompt", "one", "--max_new_tokens", "400", "--do_sample"}},
       {"--do_sample", {}, prompt},
       {"--temperature", {"0.01"}, sampled},

@@ -9,6 +9,8 @@
 #include <map>
 #include <mutex>
 
+#include "support/fake_device.h"
+#include "support/program.h"
 #include "support/small_net.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
@@ -67,6 +69,7 @@ struct Job {
   std::int64_t per_batch = 4;
   int ranks = 1;
   std::map<std::int64_t, double> spoilt;  // see Rows::spoil()
+  fsdp::FsdpOptions fsdp{.wrap = fsdp::wrap_classes({"MlpBlock"})};
 };
 
 Outcome train(const Job& job) {
@@ -74,7 +77,7 @@ Outcome train(const Job& job) {
   std::mutex mutex;
   comm::run_threads(job.ranks, [&](auto group) {
     SmallNet model;
-    auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
+    auto sharded = fsdp::fully_shard(model, group, job.fsdp);
     optim::AdamW optimizer(sharded->parameters(), {.lr = 1e-2});
     Rows rows(model, *group, job.per_batch);
     for (const auto& [batch, factor] : job.spoilt) rows.spoil(batch, factor);
@@ -188,6 +191,49 @@ TEST(Trainer, AnOverflowChangesNothingAndTheScheduleWaits) {
   two_steps.trainer.lr_scheduler_type = one_step.trainer.lr_scheduler_type = "constant";
   const auto after = train(two_steps).weights;
   for (const auto& [name, t] : train(one_step).weights) EXPECT_TRUE(at::equal(t, after.at(name))) << name;
+}
+
+Job on_a_device(fsdp::StateOn state_on) {
+  Job job;
+  job.trainer.gradient_accumulation_steps = 2;
+  job.trainer.max_grad_norm = 0.1;
+  job.fsdp.device = test::fake_device();
+  job.fsdp.state_on = state_on;
+  return job;
+}
+
+TEST(Trainer, TrainsOnADeviceAsOnTheCpu) {
+  auto job = on_a_device(fsdp::StateOn::kHost);
+  job.fsdp.device = at::kCPU;
+  const auto here = train(job);
+  for (const auto state_on : {fsdp::StateOn::kHost, fsdp::StateOn::kDevice}) {
+    const auto there = train(on_a_device(state_on));
+    ASSERT_EQ(there.steps.size(), here.steps.size());
+    for (std::size_t i = 0; i < here.steps.size(); ++i) {
+      EXPECT_NEAR(there.steps[i].loss, here.steps[i].loss, 1e-5);
+      EXPECT_NEAR(there.steps[i].grad_norm, here.steps[i].grad_norm, 1e-5);
+    }
+    for (const auto& [name, t] : here.weights) EXPECT_TRUE(at::allclose(t, there.weights.at(name), 1e-5, 1e-5)) << name;
+  }
+}
+
+TEST(Trainer, ADeviceWithoutMemorySaysWhereAndWhatHelps) {
+  const auto said = [](std::int64_t room, fsdp::StateOn state_on) -> std::string {
+    test::limit_fake_devices(room);
+    std::string what = "nothing";
+    try {
+      train(on_a_device(state_on));
+    } catch (const std::bad_alloc& e) {
+      what = e.what();
+    }
+    test::limit_fake_devices(0);
+    return what;
+  };
+  EXPECT_SAYS(said(100, fsdp::StateOn::kDevice), "sharding the model onto 'fake:0': fake out of memory");
+  const auto text = said(1600, fsdp::StateOn::kHost);
+  EXPECT_SAYS(text, "step 1, forward of unit 'block");
+  EXPECT_SAYS(text, "Tried to allocate");
+  EXPECT_SAYS(text, "--gradient_checkpointing true");
 }
 
 TEST(Trainer, NamesTheStepAndTheRankOfALossThatIsNotFinite) {

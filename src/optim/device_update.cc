@@ -1,0 +1,168 @@
+#include "optim/device_update.h"
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/lerp.h>
+#include <ATen/ops/sign.h>
+#include <ATen/ops/sqrt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::optim {
+namespace {
+
+constexpr std::int64_t kPiece = 1 << 24;  // elements: what is made on the way takes a few times 64 MiB
+
+/// The parameter, its gradient and its states, in the dtype of the arithmetic; rules write to p and s in place.
+struct Piece {
+  at::Tensor p, g;
+  std::array<at::Tensor, kMaxStates> s;
+};
+
+at::Tensor with_decay(const Update& u, const Piece& x) {
+  return u.l2 == 0 ? x.g : x.g.add(x.p, u.l2);
+}
+
+void blend(const at::Tensor& average, const at::Tensor& value, double beta) {
+  average.mul_(beta).add_(value, 1 - beta);
+}
+
+void blend_square(const at::Tensor& average, const at::Tensor& value, double beta) {
+  average.mul_(beta).addcmul_(value, value, 1 - beta);
+}
+
+/// One pass of libtorch's own. Its corrections of the moments are left out, by a step far away: ours are in the rate
+/// and in eps, for step_size * m / (sqrt(v) * c + eps) = step_size / c * m / (sqrt(v) + eps / c).
+void adam(const Update& u, const Piece& x) {
+  const double c = u.inv_sqrt_correction2, rate = u.step_size / c;
+  const auto far_away = at::full({}, 1e9, x.p.options().dtype(at::kFloat));
+  const auto largest = x.s[2].defined() ? std::vector{x.s[2]} : std::vector<at::Tensor>{};
+  if (u.l2 != 0 || rate == 0)
+    at::_fused_adam_({x.p}, {x.g}, {x.s[0]}, {x.s[1]}, largest, {far_away}, rate, u.beta1, u.beta2, u.l2, u.eps / c,
+                     x.s[2].defined(), /*maximize=*/false);
+  else
+    at::_fused_adamw_({x.p}, {x.g}, {x.s[0]}, {x.s[1]}, largest, {far_away}, rate, u.beta1, u.beta2,
+                      (1 - u.decay) / rate, u.eps / c, x.s[2].defined(), /*maximize=*/false);
+}
+
+void sgd(const Update& u, const Piece& x) {
+  auto step = with_decay(u, x);
+  if (const auto& buffer = x.s[0]; buffer.defined()) {
+    buffer.mul_(u.momentum).add_(step, 1 - u.dampening);
+    step = u.nesterov ? step.add(buffer, u.momentum) : buffer;
+  }
+  x.p.sub_(step, u.lr);
+}
+
+void lion(const Update& u, const Piece& x) {
+  const auto direction = at::sign(x.s[0].mul(u.beta1).add_(x.g, 1 - u.beta1));
+  x.p.mul_(u.decay).sub_(direction, u.lr);
+  blend(x.s[0], x.g, u.beta2);
+}
+
+void rms_prop(const Update& u, const Piece& x) {
+  const auto grad = with_decay(u, x);
+  blend_square(x.s[0], grad, u.alpha);
+  auto variance = x.s[0];
+  if (const auto& mean = x.s[1]; mean.defined()) {
+    mean.add_(grad.sub(mean), 1 - u.alpha);
+    variance = variance.addcmul(mean, mean, -1);
+  }
+  auto step = grad.div(at::sqrt(variance).add_(u.eps));
+  if (const auto& buffer = x.s[2]; buffer.defined()) step = buffer.mul_(u.momentum).add_(step);
+  x.p.sub_(step, u.lr);
+}
+
+void adagrad(const Update& u, const Piece& x) {
+  const auto grad = with_decay(u, x);
+  x.s[0].addcmul_(grad, grad);
+  x.p.addcdiv_(grad, at::sqrt(x.s[0]).add_(u.eps), -u.lr);
+}
+
+void schedule_free(const Update& u, const Piece& x) {
+  const auto& [z, v, none] = x.s;
+  auto grad = x.g;
+  if (v.defined()) blend_square(v, grad, u.beta2);
+  if (u.adaptive) grad = grad.div(at::sqrt(v.div(u.correction2)).add_(u.eps));
+  if (u.l2 != 0) grad = grad.add(x.p, u.l2);
+  x.p.copy_(at::lerp(x.p, z, u.mix)).add_(grad, u.step_size);
+  z.sub_(grad, u.lr);
+}
+
+void run(const Update& u, const Piece& x) {
+  switch (u.rule) {
+    case Rule::kAdam:
+      return adam(u, x);
+    case Rule::kSgd:
+      return sgd(u, x);
+    case Rule::kLion:
+      return lion(u, x);
+    case Rule::kRmsProp:
+      return rms_prop(u, x);
+    case Rule::kAdagrad:
+      return adagrad(u, x);
+    case Rule::kScheduleFree:
+      return schedule_free(u, x);
+    case Rule::kKeep:
+      x.s[0].copy_(x.p);
+      return;
+    case Rule::kAverage:
+      x.s[2].copy_(x.p);
+      x.p.copy_(at::lerp(x.p, x.s[0], u.mix));
+      return;
+    case Rule::kTakeBack:
+      x.p.copy_(x.s[2]);
+      return;
+    case Rule::kBnbAdam:  // of optimizers that do not run anywhere but on the CPU
+    case Rule::kAdEmaMix:
+    case Rule::kBnbRmsProp:
+    case Rule::kGrokAdam:
+    case Rule::kCustom:
+      break;
+  }
+  throw ConfigError(
+      "this optimizer's rule computes on the CPU only, and its parameters lie on another device; set "
+      "fsdp_offload_params: true, which keeps them in host memory",
+      "optim");
+}
+
+}  // namespace
+
+void update_on_device(const Update& update, const at::Tensor& parameter, const at::Tensor& gradient,
+                      const std::array<at::Tensor, kMaxStates>& states) {
+  const auto dtype = parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  for (std::int64_t begin = 0; begin < parameter.numel(); begin += kPiece) {
+    const auto count = std::min(kPiece, parameter.numel() - begin);
+    const auto here = [&](const at::Tensor& t) { return t.narrow(0, begin, count); };
+    Piece piece{here(parameter).to(dtype), here(gradient).to(dtype), {}};
+    if (update.gradient_factor != 1) piece.g = piece.g.mul(update.gradient_factor);
+    for (std::size_t k = 0; k < states.size(); ++k)
+      if (states[k].defined()) piece.s[k] = here(states[k]).to(dtype);
+    run(update, piece);
+    const auto keep = [&](const at::Tensor& t, const at::Tensor& value) {
+      if (t.scalar_type() != dtype) here(t).copy_(value);  // else it was written in place
+    };
+    keep(parameter, piece.p);
+    for (std::size_t k = 0; k < states.size(); ++k)
+      if (states[k].defined()) keep(states[k], piece.s[k]);
+  }
+}
+
+void check_runs_there(const Optimizer& optimizer, const std::string& name) {
+  const auto& parameters = optimizer.parameters();
+  const auto elsewhere = std::find_if(parameters.begin(), parameters.end(), [](const auto& p) { return !p.is_cpu(); });
+  if (elsewhere == parameters.end() || optimizer.runs_anywhere()) return;
+  throw ConfigError("optim: '" + name + "' computes on the CPU, and the parameters lie on '" +
+                        elsewhere->device().str() +
+                        "'; choose another (adamw_torch), or set fsdp_offload_params: true, which keeps them in host "
+                        "memory",
+                    "optim");
+}
+
+}  // namespace tessera::optim
