@@ -14,6 +14,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <time.h>
@@ -30,6 +31,7 @@
 #include "nn/ops/gemm.h"
 #include "report/metrics.h"
 #include "tasks/assemble.h"
+#include "tasks/fsdp_options.h"
 #include "tasks/lora_flags.h"
 #include "tasks/memory_plan.h"
 #include "tasks/quant_flags.h"
@@ -51,7 +53,8 @@ struct Options {
                                       optim = "adamw_torch", out;
   std::int64_t batch = 2, steps = 10, length = 0, lora_r = 0;
   double learning_rate = 1e-4, clip = 0, lora_dropout = 0;
-  bool checkpointing = false, memory = false;
+  std::string device = "cpu";
+  bool checkpointing = false, memory = false, offload_params = false;
   tasks::QuantFlags quant;
 };
 
@@ -73,6 +76,9 @@ bool parse(Options& o, const std::vector<std::string>& args) {
   table.add(&o.checkpointing, {"--activation_checkpointing"}, "recompute every block");
   table.add(&o.strategy, {"--strategy"}, "how the model is sharded")
       .choices({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"});
+  table.add(&o.device, {"--device"}, "what computes; cuda: adds a line with the peak of its allocator, in GB")
+      .choices({"cpu", "cuda"});
+  table.add(&o.offload_params, {"--offload_params"}, "cuda: all but what computes stays in host memory");
   table.add(&o.offload_folder, {"--offload_folder"}, "parameters and optimizer state in files there");
   table.add(&o.memory, {"--memory"}, "adds a line with the peak of proportional memory and what the formula says");
   table.add(&o.out, {"--out"}, "JSON Lines file to append to").required();
@@ -112,6 +118,10 @@ class Run {
     a.fsdp.wrap = nullptr;
     a.fsdp.strategy = strategy();
     a.fsdp.offload_folder = o_.offload_folder;
+    config::AccelerateConfig settings;
+    settings.fsdp.offload_params = o_.offload_params;
+    a.fsdp.device = tasks::compute_device(o_.device, settings);
+    a.fsdp.state_on = o_.offload_params ? fsdp::StateOn::kHost : fsdp::StateOn::kDevice;
     if (o_.precision == "bf16") a.fsdp.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
     if (o_.checkpointing) a.fsdp.activation_checkpointing = fsdp::same_as_wrap();
     if (o_.length == 0) rows_ = io::read_tensor(*io::open_safetensors(o_.tokens), "input_ids");
@@ -139,7 +149,11 @@ class Run {
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       file_.write({{"step", step + 1}, {"loss", mean(mine)}, {"step_seconds", seconds}, {"cpu_seconds", cpu_seconds}});
     }
-    if (o_.memory) return;
+    if (o_.device == "cuda") {
+      const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(0);
+      file_.write({{"peak_device_gb", static_cast<double>(stats.allocated_bytes[0].peak) / 1e9}});
+    }
+    if (o_.memory || o_.device == "cuda") return;
     const auto single = gemm_rate(at::kFloat), narrow = gemm_rate(at::kBFloat16);
     file_.write({{"gemm_gflops", Json{{"fp32", single.clock}, {"bf16", narrow.clock}}},
                  {"cpu_gemm_gflops", Json{{"fp32", single.cpu}, {"bf16", narrow.cpu}}}});

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Prepares .gpu/ on a machine with a network and a compiler: with this checkout it is all that bench/gpu/run.sh needs on a
+# machine with a GPU, where torch 2.11.0+cu130 is installed and nothing can be fetched or built.
+#
+#   bench/gpu/carry.sh            # takes minutes the first time: 531 MB to fetch, everything to compile
+#
+# It holds stripped programs, the system libraries that they were linked with (not libtorch and glibc), and the commit.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. scripts/lib.sh
+
+version=2.11.0 limit_mib=64 torch=.deps/torch-cu130
+programs=(tessera tessera-worker bench/train_bench)
+
+fetch_torch() {
+    [ -e "$torch/lib/libtorch_cuda.so" ] && return
+    local into
+    mkdir -p .deps
+    into=$(mktemp -d .deps/fetch.XXXXXX)
+    say "downloading torch $version for CUDA 13.0 (531 MB), through pip's own configuration"
+    # The package index has one build of this version, that for CUDA 13.0. NVIDIA's libraries are not needed for linking.
+    python3 -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 --implementation cp --abi cp311 \
+        --platform manylinux_2_28_x86_64 --disable-pip-version-check --dest "$into" "torch==$version" ||
+        { rm -rf "$into"; fail "torch==$version could not be downloaded"; }
+    unzip -q "$into"/*.whl 'torch/include/*' 'torch/lib/*' 'torch/version.py' -d "$into"
+    grep -q "^__version__ = '$version+cu130'" "$into/torch/version.py" ||
+        { rm -rf "$into"; fail "expected torch $version+cu130, the package index has another build of it"; }
+    rm -rf "$torch"
+    mv "$into/torch" "$torch"
+    rm -rf "$into"
+}
+
+# Of the programs, those that do not come with libtorch, the GPU's driver or the C library.
+needed_libraries() {
+    local program
+    for program in "${programs[@]}"; do
+        LD_LIBRARY_PATH='' ldd "build/cuda/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
+    done | sort -u | grep -E '/lib(crypto|hwy|yaml-cpp|pcre2-8|simdjson|isal|utf8proc|spdlog|fmt|stdc\+\+|gcc_s)\.so'
+}
+
+fetch_torch
+say "building with it"
+mkdir -p build/cuda
+choose_compiler
+cmake --preset cuda -DTESSERA_TESTS=OFF -DTESSERA_BENCH=ON >build/cuda/configure.log 2>&1 || { cat build/cuda/configure.log >&2; exit 1; }
+cmake --build --preset cuda --parallel "$(compile_jobs)" --target tessera tessera-worker train_bench
+
+rm -rf .gpu
+mkdir -p .gpu/bin .gpu/lib
+for program in "${programs[@]}"; do strip -o ".gpu/bin/$(basename "$program")" "build/cuda/$program"; done
+needed_libraries | while read -r library; do
+    cp -L "$library" .gpu/lib/
+    strip --strip-unneeded ".gpu/lib/$(basename "$library")"
+done
+git describe --always --abbrev=12 --dirty >.gpu/commit
+size=$(du -sm .gpu | cut -f1)
+[ "$size" -lt "$limit_mib" ] || fail ".gpu is $size MiB, and what travels must stay below $limit_mib MiB"
+say ".gpu is ready: $size MiB, commit $(cat .gpu/commit)"
