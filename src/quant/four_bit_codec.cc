@@ -1,6 +1,7 @@
 #include "quant/four_bit_codec.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/sum.h>
 
@@ -11,6 +12,7 @@
 
 #include "quant/block_codes.h"
 #include "quant/four_bit_panels.h"
+#include "tensor/device_codec.h"
 #include "tensor/panel_codec.h"
 #include "tessera/base/error.h"
 
@@ -45,7 +47,7 @@ class Scales {
   float offset_ = 0;
 };
 
-class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec {
+class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, public tensor::DeviceCodec {
  public:
   explicit FourBitCodec(const FourBitSettings& settings) : s_(settings) {}
 
@@ -94,6 +96,32 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec {
       const auto* absmax = scales_of(matrix, first, last - first, scales);
       decode_four_bit(s_.type, codes, absmax - first, s_.block, begin, tile.columns, out);
     }
+  }
+
+  at::Tensor decode_there(const tensor::PackedMatrix& matrix) const override {
+    const at::NoGradGuard no_grad;
+    const auto& codes = matrix.fields[kCodes];
+    const auto numel = matrix.rows * matrix.columns, whole = numel / s_.block;  // blocks
+    const auto& of_code = four_bit_values(s_.type);
+    const auto pairs = at::empty({256, 2}, at::kFloat);  // a byte's first element is in its upper half
+    for (std::int64_t byte = 0; byte < 256; ++byte) {
+      pairs.mutable_data_ptr<float>()[2 * byte] = of_code[static_cast<std::size_t>(byte >> 4)];
+      pairs.mutable_data_ptr<float>()[2 * byte + 1] = of_code[static_cast<std::size_t>(byte & 15)];
+    }
+    const auto look_up = [](const at::Tensor& table, const at::Tensor& bytes) {
+      return table.to(bytes.device()).index_select(0, bytes.flatten().to(at::kInt));
+    };
+    const auto values = look_up(pairs, codes).flatten();
+    auto scales = matrix.fields[kAbsmax];
+    if (s_.nested) {
+      const auto map = at::empty({256}, at::kFloat);
+      std::copy_n(dynamic_map(true).data(), 256, map.mutable_data_ptr<float>());
+      const auto nested = matrix.fields[kNestedAbsmax].repeat_interleave(s_.nested_block).narrow(0, 0, scales.numel());
+      scales = look_up(map, scales).mul_(nested).add_(matrix.fields[kNestedOffset]);
+    }
+    values.narrow(0, 0, whole * s_.block).view({whole, s_.block}).mul_(scales.narrow(0, 0, whole).unsqueeze(1));
+    if (whole < scales.numel()) values.narrow(0, whole * s_.block, numel - whole * s_.block).mul_(scales[whole]);
+    return values.narrow(0, 0, numel).view({matrix.rows, matrix.columns});
   }
 
   bool decode_panel(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, tensor::PairsOf pairs,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "tensor/device_codec.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tensor {
@@ -32,6 +33,8 @@ at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::Scalar
   constexpr std::int64_t kNumel = 1 << 13;  // floats in between stay in the first cache
   const at::NoGradGuard no_grad;
   if (!matrix.fields.front().is_cpu()) {
+    if (const auto* there = dynamic_cast<const DeviceCodec*>(matrix.codec.get()))
+      return there->decode_there(matrix).narrow(0, tile.row, tile.rows).narrow(1, tile.column, tile.columns).to(dtype);
     auto host = matrix;
     for (auto& field : host.fields) field = field.cpu();
     return unpack(host, tile, dtype);

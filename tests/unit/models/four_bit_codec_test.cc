@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "quant/four_bit_codec.h"
+#include "support/fake_device.h"
 
 namespace tessera::quant {
 namespace {
@@ -32,6 +33,23 @@ TEST(FourBitCodec, AnyPartOfAMatrixHasItsValues) {
       EXPECT_TRUE(at::equal(tensor::unpack(packed, tile, at::kFloat),
                             whole.narrow(0, tile.row, tile.rows).narrow(1, tile.column, tile.columns)));
   }
+}
+
+TEST(FourBitCodec, AnotherDeviceMakesTheSameBitsItself) {
+  at::manual_seed(5);
+  for (const auto type : {FourBitType::kNf4, FourBitType::kFp4})
+    for (const bool nested : {false, true})
+      for (const std::int64_t columns : {64, 51, 3}) {
+        const auto packed = tensor::pack(four_bit_codec({.type = type, .nested = nested}), at::randn({41, columns}));
+        auto there = packed;
+        for (auto& field : there.fields) field = field.to(test::fake_device());
+        const auto values = tensor::unpack(there, at::kFloat);
+        EXPECT_EQ(values.device(), test::fake_device());
+        EXPECT_TRUE(at::equal(values.cpu(), tensor::unpack(packed, at::kFloat)));
+        const tensor::MatrixTile tile{3, 7, 1, 2};
+        EXPECT_TRUE(
+            at::equal(tensor::unpack(there, tile, at::kBFloat16).cpu(), tensor::unpack(packed, tile, at::kBFloat16)));
+      }
 }
 
 }  // namespace
