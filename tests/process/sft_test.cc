@@ -307,6 +307,7 @@ TEST_F(Sft, BadInputIsNamed) {
   expect({"--max_steps", "3", "--learning_rate", "1e30", "--max_grad_norm", "0", "--save_strategy", "no"},
          "the loss is not finite (rank 0, first in the output of 'model.");
   expect({"--bf16", "True", "--fp16", "True"}, "exclude each other");
+  expect({"--use_cpu", "--device", "cuda"}, "--use_cpu and --device cuda exclude each other");
   expect({"--load_best_model_at_end", "--eval_strategy", "epoch", "--save_strategy", "steps"}, "to be the same");
   auto config = json::parse(read_file(folder_ + "/model/config.json"));
   config["vocab_size"] = 100;

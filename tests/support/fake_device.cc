@@ -198,7 +198,28 @@ bool may_take_data_of(const at::Tensor&, const at::Tensor&) {
   return true;
 }
 
+/// As on a GPU: tensors with dimensions are all on one device, but for indices, which may be the CPU's.
+void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  std::optional<at::Device> first;
+  const auto see = [&](const at::Tensor& t) {
+    if (!t.defined() || t.dim() == 0) return;
+    TORCH_CHECK(!first || *first == t.device(), "Expected all tensors to be on the same device, but ",
+                op.schema().operator_name().name, " got ", *first, " and ", t.device());
+    first = t.device();
+  };
+  const auto& name = op.schema().operator_name().name;
+  if (name.starts_with("aten::index.") || name == "aten::index" || name.starts_with("aten::index_put") ||
+      name == "aten::_index_put_impl_")
+    return;
+  for (const auto& value : torch::jit::last(stack, op.schema().arguments().size())) {
+    if (value.isTensor()) see(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& t : value.toTensorVector()) see(t);
+  }
+}
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_one_device(op, *stack);
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }
 

@@ -2,9 +2,10 @@
 // A device that is not the CPU, on machines that have none. Its memory is ordinary memory whose addresses have one more
 // bit set: whoever takes data_ptr() of one of its tensors for memory of the CPU crashes at once, wherever in the
 // tensor. Copies to and from the CPU and views work as on any device; every other operator copies its arguments to the
-// CPU, runs there, and copies the results back, so results have the CPU's bits. As on a GPU, autograd runs the device's
-// nodes in a thread of its own for each index (not in the thread that calls backward()), which matters to what a thread
-// keeps for itself; ranks that are threads of one process and wait for each other in backward need an index each.
+// CPU, runs there, and copies the results back, so results have the CPU's bits. Operators refuse tensors of several
+// devices, as a GPU's do. As on a GPU, autograd runs the device's nodes in a thread of its own for each index (not in
+// the thread that calls backward()), which matters to what a thread keeps for itself; ranks that are threads of one
+// process and wait for each other in backward need an index each.
 #include <c10/core/Device.h>
 
 #include <cstdint>

@@ -166,7 +166,6 @@ class SftFlags : public testing::Test {
             {"--data_seed", {"1"}},
             {"--device", {"cuda"}},
             {"--profile", {in("trace.json")}},
-            {"--use_cpu", {}, {"--device", "cuda"}},
             {"--learning_rate", {"1e-3"}},
             {"--weight_decay", {"0.5"}},
             {"--adam_beta1", {"0.5"}},
@@ -242,6 +241,7 @@ class SftFlags : public testing::Test {
 };
 
 const std::vector<Unseen> kUnseen = {
+    {"--use_cpu", "nothing: auto means the CPU, and with --device cuda it is refused (process/sft_test.cc)"},
     {"--dataset_cache_dir", "where tokenised rows lie"},
     {"--dataset_num_proc", "time"},
     {"--dataset_streaming", "time: rows that no step needs are not tokenised"},
