@@ -1,5 +1,7 @@
 #include "peft/config_keys.h"
 
+#include <type_traits>
+
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -7,12 +9,30 @@ namespace {
 
 using nlohmann::json;
 
+/// One of several values below a key; `where` is its place in the file. JSON's own conversions would cut fractions off.
+template <class T>
+T item_of(const families::ConfigReader& in, const std::string& key, const std::string& where, const json& value) {
+  constexpr bool is_text = std::is_same_v<T, std::string>, is_whole = std::is_integral_v<T>;
+  if (is_text ? value.is_string() : is_whole ? value.is_number_integer() : value.is_number())
+    return value.template get<T>();
+  throw ConfigError(in.file() + ": '" + where + "' must be a " +
+                        (is_text    ? "text"
+                         : is_whole ? "whole number"
+                                    : "number") +
+                        ", found " + value.dump(),
+                    key);
+}
+
 // A list of T, or a single T.
 template <class T>
 std::vector<T> list_of(const families::ConfigReader& in, const std::string& key) {
   if (!in.has(key)) return {};
-  if (in.at(key).is_array()) return in.get<std::vector<T>>(key, {});
-  return {in.template get<T>(key, T{})};
+  const json& given = in.at(key);
+  if (!given.is_array()) return {item_of<T>(in, key, key, given)};
+  std::vector<T> out;
+  for (const json& value : given)
+    out.push_back(item_of<T>(in, key, key + "[" + std::to_string(out.size()) + "]", value));
+  return out;
 }
 
 template <class T>
@@ -20,10 +40,8 @@ std::vector<std::pair<std::string, T>> pattern_of(const families::ConfigReader& 
   std::vector<std::pair<std::string, T>> out;
   if (!in.has(key)) return out;
   if (!in.at(key).is_object()) throw ConfigError(in.file() + ": key '" + key + "' must be an object", key);
-  for (const auto& [pattern, value] : in.at(key).items()) {
-    if (!value.is_number()) throw ConfigError(in.file() + ": '" + key + "." + pattern + "' must be a number", key);
-    out.emplace_back(pattern, value.template get<T>());
-  }
+  for (const auto& [pattern, value] : in.at(key).items())
+    out.emplace_back(pattern, item_of<T>(in, key, key + "." + pattern, value));
   return out;
 }
 

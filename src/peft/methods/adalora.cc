@@ -80,6 +80,7 @@ void AdaLora::bind(ConfigKeys& keys) {
   keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
   keys.flag("fan_in_fan_out", fan_in_fan_out);
   keys.unsupported("use_dora", false);
+  keys.unsupported("ensure_weight_tying", false);
   for (const char* key :
        {"trainable_token_indices", "target_parameters", "layer_replication", "alora_invocation_tokens", "use_bdlora"})
     keys.unsupported(key, nullptr);
@@ -91,7 +92,6 @@ void AdaLora::bind(ConfigKeys& keys) {
   for (const char* key : {"arrow_config", "corda_config", "eva_config", "kasa_config", "lora_ga_config",
                           "megatron_config", "monteclora_config", "velora_config"})
     keys.ignored(key, nullptr);
-  keys.ignored("ensure_weight_tying", false);
   keys.ignored("loftq_config", nlohmann::json::object());
   keys.ignored("megatron_core", "megatron.core");
   keys.ignored("qalora_group_size", 16);

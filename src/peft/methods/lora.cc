@@ -104,12 +104,12 @@ void Lora::bind(ConfigKeys& keys) {
   keys.any("alora_invocation_tokens", alora_invocation_tokens);
   keys.any("loftq_config", loftq_config);
   keys.unsupported("use_qalora", false);
+  keys.unsupported("ensure_weight_tying", false);
   for (const char* key : {"layer_replication", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
                           "velora_config"})  // these compute something else
     keys.unsupported(key, nullptr);
   for (const char* key : {"corda_config", "eva_config", "lora_ga_config", "megatron_config"})
     keys.ignored(key, nullptr);  // of init_lora_weights, or of others' modules
-  keys.ignored("ensure_weight_tying", false);
   keys.ignored("megatron_core", "megatron.core");
   keys.ignored("qalora_group_size", 16);
 }

@@ -17,7 +17,7 @@ void PromptTuning::bind(ConfigKeys& keys) {
   keys.text("prompt_tuning_init", prompt_tuning_init);
   keys.text("prompt_tuning_init_text", prompt_tuning_init_text);
   keys.text("tokenizer_name_or_path", tokenizer_name_or_path);
-  keys.ignored("tokenizer_kwargs", nullptr);
+  keys.unsupported("tokenizer_kwargs", nullptr);
 }
 
 void PromptTuning::check() const {
