@@ -5,6 +5,7 @@
 
 #include "tasks/fsdp_options.h"
 #include "tasks/preference.h"
+#include "tasks/trl_flags.h"
 
 namespace tessera::tasks {
 namespace {
@@ -13,28 +14,19 @@ using config::Unused;
 using preference::Method;
 
 constexpr config::UnusedFlag kIdlePreference[] = {
-    {"--use_reentrant", Unused::kBool, "both kinds of checkpointing are the same here"},
-    {"--activation_offloading", Unused::kBool, "activations are in host memory; --gradient_checkpointing keeps fewer"},
-    {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
-    {"--model_revision", Unused::kText, "a folder has no revisions"},
     {"--padding_free", Unused::kBool, "padding is always taken out of a batch"},
     {"--padding_value", Unused::kNumber, "padding is never seen"},
-    {"--ignore_bias_buffers", Unused::kBool, "models here have no such buffers"},
     {"--ref_model_mixup_alpha", Unused::kNumber, "the reference stays as it is"},
     {"--ref_model_sync_steps", Unused::kNumber, "the reference stays as it is"},
     {"--max_completion_length", Unused::kNumber, "of encoder-decoder models"},
 };
 
 constexpr config::RefusedFlag kRefusedPreference[] = {
-    {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
-    {"--router_aux_loss_coef", Unused::kNumber,
-     "mixtures of experts train without a loss of their router; leave it out"},
     {"--sync_ref_model", Unused::kBool, "the reference stays as it is; leave it out"},
     {"--generate_during_eval", Unused::kBool, "use tessera generate on a checkpoint"},
     {"--is_encoder_decoder", Unused::kBool, "preference training is of causal models; leave it out"},
     {"--reference_free", Unused::kBool, "gone from TRL; tessera cpo and orpo need no reference"},
     {"--rpo_alpha", Unused::kNumber, "gone from TRL; --loss_type sigmoid,sft --loss_weights 1,ALPHA"},
-    {"--dataset_config", Unused::kText, "give the folder of that configuration with --dataset_name"},
 };
 
 struct Words {
@@ -72,6 +64,7 @@ void add_preference_model(config::OptionTable& table, PreferenceOptions& o) {
       "eager: as transformers' eager code, where it differs (Falcon's linear biases); other values change nothing",
       group);
   table.add(&o.disable_dropout, {"--disable_dropout"}, "of the model and of its adapters", group);
+  add_unused_trl_flags(table);
   for (const auto& flag : kIdlePreference) table.add_without_effect(flag);
   for (const auto& flag : kRefusedPreference) table.add_refused(flag);
 }

@@ -8,6 +8,7 @@
 #include "tasks/fsdp_options.h"
 #include "tasks/sft.h"
 #include "tasks/sft_training.h"
+#include "tasks/trl_flags.h"
 
 namespace tessera::tasks {
 namespace {
@@ -16,20 +17,11 @@ using config::Unused;
 
 constexpr config::UnusedFlag kIdle[] = {
     {"--use_flash_attn", Unused::kBool, "attention never stores the scores of a row where the model allows it"},
-    {"--use_reentrant", Unused::kBool, "both kinds of checkpointing are the same here"},
-    {"--activation_offloading", Unused::kBool, "activations are in host memory; --gradient_checkpointing keeps fewer"},
     {"--use_unsloth", Unused::kBool, "kernels are fused already"},
-    {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
-    {"--model_revision", Unused::kText, "a folder has no revisions"},
-    {"--ignore_bias_buffers", Unused::kBool, "models here have no such buffers"},
     {"--shuffle_dataset", Unused::kBool, "rows are drawn in a new order in each epoch"},
 };
 
 constexpr config::RefusedFlag kRefused[] = {
-    {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
-    {"--router_aux_loss_coef", Unused::kNumber,
-     "mixtures of experts train without a loss of their router; leave it out"},
-    {"--dataset_config", Unused::kText, "give the folder of that configuration with --dataset_name"},
     {"--dataset_kwargs", Unused::kText, "--add_special_tokens and --append_concat_token say what it could"},
     {"--truncation_mode", Unused::kText, "long rows keep their beginning; leave it out", "keep_start"},
 };
@@ -47,6 +39,7 @@ void add_model(config::OptionTable& table, SftOptions& o) {
   table.add(&o.dtype, {"--dtype", "--torch_dtype"},
             "float32; bfloat16 and auto with --bf16 only, where they change nothing: what trains has float32 masters",
             group);
+  add_unused_trl_flags(table);
   for (const auto& flag : kIdle) table.add_without_effect(flag);
   for (const auto& flag : kRefused) table.add_refused(flag);
 }
