@@ -19,9 +19,12 @@ constexpr std::uintptr_t kPage = 4096, kPieceBytes = 4 << 20;
 #define MADV_POPULATE_READ 22  // Linux 5.14; before, it is refused and the first read brings the page
 #endif
 
-/// Disk to page cache, ahead of what is being mapped.
-void announce(std::uintptr_t begin, std::uintptr_t end) {
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+/// Disk to page table. In huge pages a request to the disk is as long as they are, and the kernel has a five-hundredth
+/// of the pages to find, to fill and to map; where it has none for files, small ones come by its own reading ahead.
+void read(std::uintptr_t begin, std::uintptr_t end) {
+  auto* const pages = reinterpret_cast<void*>(begin);
+  ::madvise(pages, end - begin, MADV_HUGEPAGE);
+  ::madvise(pages, end - begin, MADV_POPULATE_READ);
 }
 
 }  // namespace
@@ -51,8 +54,7 @@ struct PageReader::State {
       reading = &range.view;
       forgotten = false;
       lock.unlock();
-      announce(end, std::min(range.end, end + 2 * kPieceBytes));
-      ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ);
+      read(begin, end);
       lock.lock();
       if (forgotten) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
       reading = nullptr;

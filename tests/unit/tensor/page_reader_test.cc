@@ -31,17 +31,19 @@ class PageReaderTest : public testing::Test {
   at::Tensor pages(std::int64_t first, std::int64_t count) const {
     return at::from_blob(static_cast<std::byte*>(data_) + first * kPageBytes, {count * kPageBytes}, at::kByte);
   }
-  /// Of the mapping's resident set.
+  /// Of the mapping's resident set; advice for a part of it makes it several.
   std::int64_t mapped_bytes() const {
     std::ifstream maps("/proc/self/smaps");
     const auto address = reinterpret_cast<std::uintptr_t>(data_);
+    std::int64_t bytes = 0;
     bool here = false;
     for (std::string line; std::getline(maps, line);) {
       std::uintptr_t from = 0, to = 0;
-      if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) here = from <= address && address < to;
-      if (here && line.starts_with("Rss:")) return std::stoll(line.substr(4)) * 1024;
+      if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2)
+        here = address <= from && from < address + kPages * kPageBytes;
+      if (here && line.starts_with("Rss:")) bytes += std::stoll(line.substr(4)) * 1024;
     }
-    return 0;
+    return bytes;
   }
 
   const test::TempFolder temporary_{"page_reader"};
