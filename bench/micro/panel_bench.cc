@@ -117,7 +117,10 @@ void run() {
   fmt::print(
       "| rows x out x in | product | dense ms | GFLOP/s | ready panels, of it | no packing, of it | NF4, of it |\n");
   fmt::print("|---|---|---|---|---|---|---|\n");
-  for (const Shape& shape : {Shape{256, 768, 768},
+  for (const Shape& shape : {Shape{32, 8192, 8192},
+                             {64, 8192, 8192},
+                             {128, 8192, 8192},
+                             {256, 768, 768},
                              {256, 2048, 768},
                              {256, 576, 1536},
                              {256, 2048, 2048},

@@ -35,12 +35,20 @@ class Scales {
     absmax_ = matrix.fields[kNestedAbsmax].const_data_ptr<float>();
     offset_ = *matrix.fields[kNestedOffset].const_data_ptr<float>();
   }
-  float of(std::int64_t element) const {
-    const auto block = element >> shift_;
-    return codes_ == nullptr ? absmax_[block] : map_[codes_[block]] * absmax_[block >> nested_shift_] + offset_;
+  /// Of so many runs of kScaleRun elements: out[k * stride].
+  void of_runs(std::int64_t element, std::int64_t runs, float* out, std::int64_t stride) const {
+    for (std::int64_t k = 0; k < runs;) {
+      const auto block = (element + k * kScaleRun) >> shift_;
+      const auto end = std::min(runs, (((block + 1) << shift_) - element) / kScaleRun);
+      for (const float scale = of_block(block); k < end; ++k) out[k * stride] = scale;
+    }
   }
 
  private:
+  float of_block(std::int64_t block) const {
+    return codes_ == nullptr ? absmax_[block] : map_[codes_[block]] * absmax_[block >> nested_shift_] + offset_;
+  }
+
   int shift_, nested_shift_ = 0;
   const float *map_ = dynamic_map(true).data(), *absmax_ = nullptr;
   const std::uint8_t* codes_ = nullptr;
@@ -153,11 +161,8 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
          begin += kRuns * kScaleRun, out += kRuns * kScaleRun / 2 * kPanelWidth) {
       const tensor::MatrixTile part{tile.row, tile.rows, tile.column + begin,
                                     std::min(kRuns * kScaleRun, tile.columns - begin)};
-      for (std::int64_t r = 0; r < part.rows; ++r) {
-        const auto first = (part.row + r) * matrix.columns + part.column;
-        for (std::int64_t k = 0; k < part.columns / kScaleRun; ++k)
-          found[static_cast<std::size_t>(k * kPanelWidth + r)] = scales.of(first + k * kScaleRun);
-      }
+      for (std::int64_t r = 0; r < part.rows; ++r)
+        scales.of_runs((part.row + r) * matrix.columns + part.column, part.columns / kScaleRun, &found[r], kPanelWidth);
       quant::panel_of_columns(codes_of(matrix, part), found.data(), out);
     }
   }
@@ -168,11 +173,8 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     std::array<float, kRows * kRuns> found{};
     for (std::int64_t begin = 0; begin < tile.rows; begin += kRows, out += kRows / 2 * kPanelWidth) {
       const tensor::MatrixTile part{tile.row + begin, std::min(kRows, tile.rows - begin), tile.column, tile.columns};
-      for (std::int64_t r = 0; r < part.rows; ++r) {
-        const auto first = (part.row + r) * matrix.columns + part.column;
-        for (std::int64_t k = 0; k < part.columns / kScaleRun; ++k)
-          found[static_cast<std::size_t>(r * kRuns + k)] = scales.of(first + k * kScaleRun);
-      }
+      for (std::int64_t r = 0; r < part.rows; ++r)
+        scales.of_runs((part.row + r) * matrix.columns + part.column, part.columns / kScaleRun, &found[r * kRuns], 1);
       quant::panel_of_rows(codes_of(matrix, part), found.data(), out);
     }
   }
