@@ -263,7 +263,7 @@ TEST_F(MemoryByProc, OnADiskKeptUnitsLeaveWhileGradientsCome) {
     const auto shard = kModelBytes / 2;
     EXPECT_GE(r["whole_file"].get<std::int64_t>(), kModelBytes - 8 * kBlockBytes) << "all units after forward: " << r;
     EXPECT_GE(r["anonymous"].get<std::int64_t>(), shard - kBlockBytes) << "all gradients: " << r;
-    EXPECT_LE(r["anonymous_and_half_file"].get<std::int64_t>(), shard + 3 * kBlockBytes + kSlackBytes)
+    EXPECT_LE(r["anonymous_and_half_file"].get<std::int64_t>(), shard + 4 * kBlockBytes + kSlackBytes)
         << "never both: " << r;
   }
 }
@@ -274,7 +274,7 @@ TEST_F(MemoryByProc, AFrozenBaseLeavesMemoryUnitByUnit) {
   for (int rank = 0; rank < 2; ++rank) {
     const auto &a = mapped[static_cast<std::size_t>(rank)], &b = on_disk[static_cast<std::size_t>(rank)];
     EXPECT_GE(a["file"].get<std::int64_t>(), kModelBytes / 2 - kSlackBytes) << "half of the file's pages: " << a;
-    EXPECT_LE(b["anonymous_and_half_file"].get<std::int64_t>(), 2 * kBlockBytes + kSlackBytes) << b;
+    EXPECT_LE(b["anonymous_and_half_file"].get<std::int64_t>(), 3 * kBlockBytes + kSlackBytes) << b;
   }
 }
 
