@@ -16,7 +16,7 @@ T item_of(const families::ConfigReader& in, const std::string& key, const std::s
   if (is_text ? value.is_string() : is_whole ? value.is_number_integer() : value.is_number())
     return value.template get<T>();
   throw ConfigError(in.file() + ": '" + where + "' must be a " +
-                        (is_text    ? "text"
+                        (is_text    ? "string"
                          : is_whole ? "whole number"
                                     : "number") +
                         ", found " + value.dump(),
