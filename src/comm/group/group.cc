@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kSpins = 4000;  // some tens of microseconds, about what a futex round trip costs
 constexpr std::chrono::milliseconds kLivenessInterval{100};
-constexpr std::chrono::milliseconds kMeanwhileInterval{1}, kNoTime{0};
+constexpr std::chrono::milliseconds kNoTime{0};
 constexpr int kNamedRanks = 16;  // in larger groups messages are about those at fault alone
 
 }  // namespace
@@ -123,9 +123,7 @@ void Group::await(Counter counter, std::uint64_t value, int peer) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() < 0) fail_timeout(counter, value, peer);
-    auto nap = std::min(kLivenessInterval, left + std::chrono::milliseconds(1));
-    if (network_.meanwhile && network_.meanwhile()) nap = std::min(nap, kMeanwhileInterval);
-    futex_wait(own.bell, bell, nap);
+    futex_wait(own.bell, bell, std::min(kLivenessInterval, left + std::chrono::milliseconds(1)));
   }
 }
 

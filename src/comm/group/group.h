@@ -37,8 +37,6 @@ class Group {
 
   /// For ranks that also talk to other hosts.
   struct Network {
-    /// Keeps the network moving while this rank waits for its neighbours; says whether there is more to move.
-    std::function<bool()> meanwhile;
     /// Tells the other hosts that this group has failed.
     std::function<void(int world_rank, const std::string& message)> tell_failure;
     /// A neighbour may be waiting for another host: this is added to the timeout for its data, so that whoever knows

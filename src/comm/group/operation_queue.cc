@@ -1,30 +1,11 @@
 #include "comm/group/operation_queue.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <utility>
 
+#include "comm/group/quiet_thread.h"
 #include "tensor/span.h"
 
 namespace tessera::comm {
-namespace {
-
-/// A thread to which the system sends no signals but those of its own faults.
-template <class Body>
-std::thread start_quiet_thread(Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, fault);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread.native_handle(), "tessera-comm");
-  return thread;
-}
-
-}  // namespace
-
 std::uint64_t OperationQueue::start(const Announcement& announcement, std::function<void()> run, Progress progress) {
   Lock lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
@@ -40,7 +21,7 @@ std::uint64_t OperationQueue::start(const Announcement& announcement, std::funct
   if (failure_) std::rethrow_exception(failure_);
   if (progress == Progress::kWhenWaited) return sequence;
   wanted_ = started_;
-  if (!thread_.joinable()) thread_ = start_quiet_thread([this] { serve(); });
+  if (!thread_.joinable()) thread_ = start_quiet_thread("tessera-comm", [this] { serve(); });
   lock.unlock();
   own_work_.notify_one();
   return sequence;

@@ -27,19 +27,17 @@ HostsCommunicator::HostsCommunicator(std::shared_ptr<Network> network, std::shar
   const auto timeout = group().timeout();
   const auto grace = grace_of(timeout);
   const int lane = local_->rank();
+  Group::Network serving{.tell_failure = {}, .data_grace = 2 * grace};
   if (lane < hosts_.lanes()) {
-    std::vector<Wire::Peer> peers(static_cast<std::size_t>(hosts_.count()));
+    std::vector<int> ranks;
+    for (int h = 0; h < hosts_.count(); ++h) ranks.push_back(hosts_.members(h)[static_cast<std::size_t>(lane)]);
+    Lane connections = network_->open_lane(ranks, name_);
+    std::vector<Wire::Peer> peers(ranks.size());
     for (int h = 0; h < hosts_.count(); ++h) {
-      if (h == host_) continue;
-      Wire::Peer& peer = peers[static_cast<std::size_t>(h)];
-      peer.rank = hosts_.members(h)[static_cast<std::size_t>(lane)];
-      peer.connection = network_->open(peer.rank, name_);
+      const auto place = static_cast<std::size_t>(h);
+      if (h != host_) peers[place] = {ranks[place], std::move(connections.controls[place])};
     }
-    wire_ = std::make_unique<Wire>(group(), std::move(peers), timeout + grace);
-  }
-  Group::Network serving{.meanwhile = {}, .tell_failure = {}, .data_grace = 2 * grace};
-  if (wire_) {
-    serving.meanwhile = [this] { return wire_->progress(); };
+    wire_ = std::make_unique<Wire>(group(), std::move(peers), std::move(connections.transport), timeout + grace);
     serving.tell_failure = [this](int rank, const std::string& why) { wire_->announce_failure(rank, why); };
   }
   group().serve_network(std::move(serving));
@@ -53,9 +51,8 @@ HostsCommunicator::~HostsCommunicator() {
 std::unique_ptr<Work> HostsCommunicator::submit(const Announcement& announcement, std::function<void()> run,
                                                 Progress progress) {
   auto whole_run = [this, announcement, run = std::move(run)] {
-    if (wire_) wire_->begin(announcement);
+    if (wire_) wire_->meet(announcement);
     run();
-    wire_done();
   };
   return local_->submit(announcement, std::move(whole_run), progress, shared_from_this());
 }
@@ -88,23 +85,19 @@ void HostsCommunicator::exchange_blocks(const Blocks& blocks) {
     const Slice slice = equal_slices(blocks.length(h), hosts_.lanes())[static_cast<std::size_t>(group().rank())];
     return Slice{blocks.begin(h) + slice.begin, slice.count};
   };
-  if (is_lane()) {
-    std::vector<std::uint64_t> awaited(static_cast<std::size_t>(hosts_.count()));
-    const Slice own = piece(host_);
-    for (int h = 0; h < hosts_.count(); ++h) {
-      if (h == host_) continue;
-      const Slice theirs = piece(h);
-      if (own.count > 0) wire_->send(h, blocks.data + own.begin, own.count);
-      if (theirs.count > 0)
-        awaited[static_cast<std::size_t>(h)] = wire_->receive(h, blocks.data + theirs.begin, theirs.count);
-    }
-    for (int h = 0; h < hosts_.count(); ++h) {
-      if (h != host_) wire_->wait_received(h, awaited[static_cast<std::size_t>(h)]);
-    }
+  std::vector<Wire::Message> sent, received;
+  const Slice own = is_lane() ? piece(host_) : Slice{};
+  for (int h = 0; is_lane() && h < hosts_.count(); ++h) {
+    if (h == host_) continue;
+    const Slice theirs = piece(h);
+    received.push_back(wire_->receive(h, blocks.data + theirs.begin, theirs.count));
+    sent.push_back(wire_->send(h, blocks.data + own.begin, own.count));
   }
+  wait(received);
   for (int h = 0; h < hosts_.count(); ++h) {
     if (h != host_) share_lanes(blocks.data + blocks.begin(h), blocks.length(h));
   }
+  wait(sent);
 }
 
 // Rank src has `data`; afterwards every rank has it.
@@ -115,22 +108,16 @@ void HostsCommunicator::spread(std::byte* data, std::int64_t bytes, int src) {
     lengths[static_cast<std::size_t>(src - hosts_.first(host_))] = bytes;
     gather_inside(data, data, lengths);
   }
+  std::vector<Wire::Message> sent;
   if (is_lane()) {
     const Slice piece = equal_slices(bytes, hosts_.lanes())[static_cast<std::size_t>(group().rank())];
-    for (int h = 0; from == host_ && piece.count > 0 && h < hosts_.count(); ++h) {
-      if (h != host_) wire_->send(h, data + piece.begin, piece.count);
+    for (int h = 0; from == host_ && h < hosts_.count(); ++h) {
+      if (h != host_) sent.push_back(wire_->send(h, data + piece.begin, piece.count));
     }
-    if (from != host_ && piece.count > 0)
-      wire_->wait_received(from, wire_->receive(from, data + piece.begin, piece.count));
-  }
-  if (group().rank() == 0) {  // src has nothing to wait for but this: that the others do the same
-    for (int h = 0; h < hosts_.count(); ++h) {
-      if (from == host_ && h != host_) wire_->receive(h, nullptr, 0);
-    }
-    if (from != host_) wire_->send(from, nullptr, 0);
-    wire_->wait_all();
+    if (from != host_) wait(wire_->receive(from, data + piece.begin, piece.count));
   }
   if (from != host_) share_lanes(data, bytes);
+  wait(sent);
 }
 
 std::unique_ptr<Work> HostsCommunicator::all_gather(at::Tensor out, at::Tensor in) {
@@ -155,15 +142,7 @@ std::unique_ptr<Work> HostsCommunicator::broadcast(at::Tensor t, int src) {
 
 void HostsCommunicator::barrier() {
   submit_and_wait({Op::kBarrier}, [this] {
-    std::byte token{};
-    if (group().rank() == 0) {
-      for (int h = 0; h < hosts_.count(); ++h) {
-        if (h == host_) continue;
-        wire_->send(h, &token, 0);
-        wire_->receive(h, &token, 0);
-      }
-      wire_->wait_all();
-    }
+    std::byte token{};  // for ranks without a lane
     std::vector<Flow> flows(static_cast<std::size_t>(group().size()));
     flows[0] = whole(1, &token);
     stream(group(), &token, flows);

@@ -7,7 +7,7 @@
 //    host sends the results to where they belong. So the bits are those of a single host with all the ranks. The hosts
 //    work on different chunks at a time; lanes divide the vector.
 // Operations go through the queue of the GroupCommunicator of this host's ranks, whose announcements are compared on
-// each host; frames between hosts carry them, too (wire.h).
+// each host, and then between hosts (wire.h).
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -83,8 +83,7 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   std::unique_ptr<Work> submit(const Announcement& announcement, std::function<void()> run,
                                Progress progress = Progress::kByItself);
   void submit_and_wait(const Announcement& announcement, std::function<void()> run);
-  // Parts of running operations; all ranks of the host call them together. They return when the ranks of this host have
-  // what they want; what is sent must stay until the operation ends.
+  // Parts of running operations; all ranks of the host call them together.
   void gather_inside(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths);
   void exchange_blocks(const Blocks& blocks);
   void spread(std::byte* data, std::int64_t bytes, int src);
@@ -93,9 +92,9 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   void chain(Elements in, std::int64_t numel, Elements sums, const Reduction& reduction, const LaneDone& done);
   void deliver_sums(const std::byte* sums, std::int64_t kept_begin, const at::Tensor& out, c10::ScalarType type,
                     const ReduceOptions& options);
-  /// Everything sent and received: local buffers may go.
-  void wire_done() {
-    if (wire_) wire_->wait_all();
+  void wait(Wire::Message message) { wire_->wait(message); }
+  void wait(std::vector<Wire::Message>& messages) {
+    if (is_lane()) wire_->wait(messages);
   }
 
   std::shared_ptr<Network> network_;

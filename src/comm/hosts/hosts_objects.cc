@@ -51,7 +51,6 @@ std::vector<Bytes> HostsCommunicator::all_gather_objects(const Bytes& object) {
     gather_inside(bytes_of(object), blocks.data + blocks.begin(host_),
                   {sizes.begin() + hosts_.first(host_), sizes.begin() + hosts_.first(host_ + 1)});
     exchange_blocks(blocks);
-    wire_done();
     result = cut(joined, sizes);
   });
   return result;
@@ -76,12 +75,13 @@ std::vector<Bytes> HostsCommunicator::gather(const Bytes& object, int dst) {
       if (leads) here += bytes;
     }
     stream(group(), bytes_of(object), flows);
+    std::vector<Wire::Message> messages;
     if (leads && host_ != to)
-      wire_->send(to, bytes_of(joined) + begin_of(host_), begin_of(host_ + 1) - begin_of(host_));
+      messages.push_back(wire_->send(to, bytes_of(joined) + begin_of(host_), begin_of(host_ + 1) - begin_of(host_)));
     for (int h = 0; leads && host_ == to && h < hosts_.count(); ++h) {
-      if (h != to) wire_->receive(h, bytes_of(joined) + begin_of(h), begin_of(h + 1) - begin_of(h));
+      if (h != to) messages.push_back(wire_->receive(h, bytes_of(joined) + begin_of(h), begin_of(h + 1) - begin_of(h)));
     }
-    wire_done();
+    wait(messages);
     if (host_ == to) {
       flows.assign(flows.size(), Flow{});
       flows[0] = {ends.back(), rank() == dst ? bytes_of(joined) : nullptr, 0, ends.back()};
@@ -111,6 +111,7 @@ Bytes HostsCommunicator::scatter(const std::vector<Bytes>& objects, int src) {
     const std::int64_t here = begin_of(hosts_.first(host_)), here_bytes = begin_of(hosts_.first(host_ + 1)) - here;
     const bool leads = group().rank() == 0;
     std::vector<Flow> flows(static_cast<std::size_t>(group().size()));
+    std::vector<Wire::Message> messages;
     if (from == host_) {
       Bytes copy(leads && rank() != src ? static_cast<std::size_t>(ends.back()) : 0, '\0');
       flows[static_cast<std::size_t>(src - hosts_.first(host_))] = {
@@ -119,13 +120,14 @@ Bytes HostsCommunicator::scatter(const std::vector<Bytes>& objects, int src) {
       if (leads && rank() != src) joined = std::move(copy);
       for (int h = 0; leads && h < hosts_.count(); ++h) {
         const std::int64_t begin = begin_of(hosts_.first(h));
-        if (h != host_) wire_->send(h, bytes_of(joined) + begin, begin_of(hosts_.first(h + 1)) - begin);
+        if (h != host_)
+          messages.push_back(wire_->send(h, bytes_of(joined) + begin, begin_of(hosts_.first(h + 1)) - begin));
       }
     } else if (leads) {
       joined.resize(static_cast<std::size_t>(here_bytes));
-      wire_->receive(from, bytes_of(joined), here_bytes);
+      messages.push_back(wire_->receive(from, bytes_of(joined), here_bytes));
     }
-    wire_done();
+    wait(messages);
     result.resize(static_cast<std::size_t>(sizes[static_cast<std::size_t>(rank())]));
     const std::int64_t begin = begin_of(rank()) - here;
     flows.assign(flows.size(), Flow{});
@@ -143,7 +145,6 @@ Bytes HostsCommunicator::broadcast_object(const Bytes& object, int src) {
     const std::int64_t bytes = sizes[static_cast<std::size_t>(src)];
     result.resize(static_cast<std::size_t>(bytes));
     if (bytes > 0) spread(bytes_of(result), bytes, src);
-    wire_done();
   });
   return result;
 }

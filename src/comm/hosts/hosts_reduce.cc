@@ -56,7 +56,7 @@ void HostsCommunicator::chain(Elements in, std::int64_t numel, Elements sums, co
   const auto out_item = static_cast<std::int64_t>(c10::elementSize(sums.type));
   const bool receives = is_lane() && host_ > 0, sends = is_lane() && !is_last_host();
   const ChunkRing before(receives, before_, mine.count, item), after(sends, after_, mine.count, item);
-  std::array<std::uint64_t, kChunksAhead> received{}, sent{};
+  std::array<Wire::Message, kChunksAhead> received, sent;
   std::int64_t asked = 0;
   const std::int64_t chunks = chunks_of(slices[0]), own_chunks = chunks_of(mine);  // lane 0 has the longest slice
   for (std::int64_t j = 0; j < chunks; ++j) {
@@ -68,14 +68,14 @@ void HostsCommunicator::chain(Elements in, std::int64_t numel, Elements sums, co
                     sums.type};
     if (sends) {
       target = {after[j], sum_type};
-      wire_->wait_sent(host_ + 1, sent[slot]);
+      wire_->wait(sent[slot]);
     }
     for (; receives && asked < std::min(own_chunks, j + kChunksAhead); ++asked) {
       received[static_cast<std::size_t>(asked % kChunksAhead)] =
           wire_->receive(host_ - 1, before[asked], chunk_of(mine, asked).count * item);
     }
     if (receives && chunk.count > 0) {
-      wire_->wait_received(host_ - 1, received[slot]);
+      wire_->wait(received[slot]);
       step.before = before[j];
     }
     std::vector<Slice> parts;
@@ -85,8 +85,8 @@ void HostsCommunicator::chain(Elements in, std::int64_t numel, Elements sums, co
     if (sends) sent[slot] = wire_->send(host_ + 1, target.data, chunk.count * item);
     if (is_lane() && is_last_host()) done(chunk.begin - mine.begin, chunk.count);
   }
-  for (const std::uint64_t count : sent) {
-    if (sends) wire_->wait_sent(host_ + 1, count);
+  for (Wire::Message& message : sent) {
+    if (sends) wire_->wait(message);
   }
 }
 
@@ -100,16 +100,16 @@ std::unique_ptr<Work> HostsCommunicator::all_reduce(at::Tensor t, ReduceOp op) {
     const int last = hosts_.count() - 1;
     std::byte* own = bytes_of(t) + mine.begin * item;
     // A chunk comes back after it was passed on, and so read.
-    std::uint64_t awaited = 0;
+    std::vector<Wire::Message> results;
     for (std::int64_t j = 0; is_lane() && !is_last_host() && j < chunks_of(mine); ++j) {
       const Slice chunk = chunk_of(mine, j);
-      awaited = wire_->receive(last, bytes_of(t) + chunk.begin * item, chunk.count * item);
+      results.push_back(wire_->receive(last, bytes_of(t) + chunk.begin * item, chunk.count * item));
     }
     chain(elements_of(t), t.numel(), {own, t.scalar_type()}, {op, 1.0, false},
           [&](std::int64_t begin, std::int64_t count) {
-            for (int h = 0; h < last; ++h) wire_->send(h, own + begin * item, count * item);
+            for (int h = 0; h < last; ++h) results.push_back(wire_->send(h, own + begin * item, count * item));
           });
-    if (is_lane() && !is_last_host()) wire_->wait_received(last, awaited);
+    wait(results);
     if (group().size() == 1) return;
     std::vector<Flow> flows;
     for (const Slice& slice : slices) flows.push_back(whole(slice.count * item, bytes_of(t) + slice.begin * item));
@@ -130,18 +130,18 @@ std::unique_ptr<Work> HostsCommunicator::reduce_scatter(at::Tensor out, at::Tens
     // On the last host the lane's slice of all sums; on others what of it belongs to this host.
     const Slice kept = is_last_host() ? mine : intersection(mine, part_of_host(host_));
     std::byte* sums = sums_.at_least(kept.count * item);
-    std::uint64_t awaited = 0;
+    std::vector<Wire::Message> results;
     for (std::int64_t j = 0; is_lane() && !is_last_host() && j < chunks_of(mine); ++j) {
       const Slice part = intersection(chunk_of(mine, j), kept);
-      if (part.count > 0) awaited = wire_->receive(last, sums + (part.begin - kept.begin) * item, part.count * item);
+      results.push_back(wire_->receive(last, sums + (part.begin - kept.begin) * item, part.count * item));
     }
     chain(elements_of(in), in.numel(), {sums, type}, {}, [&](std::int64_t begin, std::int64_t count) {
       for (int h = 0; h < last; ++h) {
         const Slice part = intersection({mine.begin + begin, count}, part_of_host(h));
-        if (part.count > 0) wire_->send(h, sums + (part.begin - mine.begin) * item, part.count * item);
+        results.push_back(wire_->send(h, sums + (part.begin - mine.begin) * item, part.count * item));
       }
     });
-    if (is_lane() && !is_last_host()) wire_->wait_received(last, awaited);
+    wait(results);
     deliver_sums(sums, kept.begin, out, type, options);
   });
 }

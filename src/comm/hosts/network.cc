@@ -1,6 +1,7 @@
 #include "comm/hosts/network.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,21 +36,45 @@ Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::
       key_(std::move(key)),
       timeout_(timeout) {}
 
+Lane Network::open_lane(const std::vector<int>& ranks, const std::string& name) {
+  Lane lane;
+  GlooLane places{.host = 0, .controls = {}, .ranks = ranks, .name = name, .key = key_, .timeout = timeout_};
+  for (const int rank : ranks) {
+    if (rank == rank_) places.host = static_cast<int>(lane.controls.size());
+    lane.controls.push_back(rank == rank_ ? Descriptor() : open(rank, name));
+  }
+  for (const Descriptor& control : lane.controls) places.controls.push_back(control.get() < 0 ? nullptr : &control);
+  try {
+    if (!gloo_) gloo_ = open_gloo(data_address(lane));
+    lane.transport = connect_gloo(gloo_, places);
+  } catch (const std::exception& error) {
+    throw CommError(fmt::format("rank {}: connect: no connections for data with the other hosts' ranks ({}): {}. Hosts "
+                                "must be able to reach each other at any port; look at the other ranks' output, too.",
+                                rank_, fmt::join(ranks, ", "), error.what()),
+                    -1, "connect", 0);
+  }
+  return lane;
+}
+
+std::string Network::data_address(const Lane& lane) const {
+  const std::string& listens = peers_[static_cast<std::size_t>(rank_)].address;
+  if (!is_loopback(listens)) return listens;
+  // The name of this host may lead to the loopback here: a connection knows better.
+  const auto first =
+      std::find_if(lane.controls.begin(), lane.controls.end(), [](const auto& c) { return c.get() >= 0; });
+  return own_address(*first);
+}
+
 // The rank with the higher number calls. It waits only for ranks with lower ones, and these take calls while they wait
 // for theirs; so they do not wait for each other in a circle.
-Connection Network::open(int peer, const std::string& name) {
+Descriptor Network::open(int peer, const std::string& name) {
   const Deadline deadline = steady_clock::now() + timeout_;
   const bool calls = rank_ > peer;
-  Call what{hash_of(name), calls ? rank_ : peer, calls ? peer : rank_};
+  const Call what{hash_of(name), calls ? rank_ : peer, calls ? peer : rank_};
   try {
-    Connection connection;
-    for (const Purpose purpose : {Purpose::kData, Purpose::kLife}) {
-      what.purpose = purpose;
-      Descriptor& socket = purpose == Purpose::kData ? connection.data : connection.life;
-      socket = calls ? call(what, deadline) : reception_.await(what, deadline);
-    }
-    keep_alive(connection.life);
-    return connection;
+    Descriptor socket = calls ? call(what, deadline) : reception_.await(what, deadline);
+    keep_alive(socket);
+    return socket;
   } catch (const std::system_error& error) {
     const Endpoint& place = peers_[static_cast<std::size_t>(peer)];
     throw CommError(

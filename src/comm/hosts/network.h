@@ -1,17 +1,18 @@
 #pragma once
 // One rank's connections to ranks on other hosts.
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/hosts/tcp.h"
+#include "comm/hosts/transport_gloo.h"
 #include "comm/rendezvous/reception.h"
 
 namespace tessera::comm {
 
-/// Two connections to one peer. What the group's operations move goes through `data`; `life` is silent while all is
-/// well, so that the system notices within seconds when the other host is gone, and carries a rank's last words.
-struct Connection {
-  Descriptor data, life;
+/// What joins the ranks of one lane: by host a connection to its rank for control, and a transport for data.
+struct Lane {
+  std::vector<Descriptor> controls;
+  std::unique_ptr<Transport> transport;
 };
 
 class Network {
@@ -19,17 +20,21 @@ class Network {
   /// `peers`: where each rank of the world listens; `key`: what the ranks of the job know and nobody else.
   Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, std::chrono::milliseconds timeout);
 
-  /// Both ranks call it with the same `name`, which is new for this pair. CommError names the peer.
-  Connection open(int peer, const std::string& name);
+  /// Collective among `ranks`, one of each host, with the same `name`, which is new for them. CommError names the peer.
+  Lane open_lane(const std::vector<int>& ranks, const std::string& name);
 
  private:
+  Descriptor open(int peer, const std::string& name);
   Descriptor call(const Call& call, Deadline deadline) const;
+  /// Where this rank's gloo listens.
+  std::string data_address(const Lane& lane) const;
 
   Reception reception_;
   std::vector<Endpoint> peers_;
   int rank_;
   std::string key_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<::gloo::transport::Device> gloo_;
 };
 
 }  // namespace tessera::comm

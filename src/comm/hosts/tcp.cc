@@ -54,6 +54,16 @@ std::string numeric(const sockaddr* address, socklen_t size) {
   return text;
 }
 
+std::string address_of(const Descriptor& socket, int (*ask)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (ask(socket.get(), generic, &size) != 0) fail_with_errno("the address of a connection");
+  const std::string text = numeric(generic, size);
+  constexpr std::string_view kIpv4InIpv6 = "::ffff:";
+  return text.starts_with(kIpv4InIpv6) ? text.substr(kIpv4InIpv6.size()) : text;
+}
+
 void set_option(const Descriptor& socket, int level, int option, int value) {
   if (::setsockopt(socket.get(), level, option, &value, sizeof(value)) != 0) fail_with_errno("setsockopt");
 }
@@ -151,11 +161,11 @@ std::string listening_address(const Endpoint& meeting_place) {
 }
 
 std::string peer_address(const Descriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::getpeername(socket.get(), generic, &size) != 0) fail_with_errno("the other end's address");
-  return numeric(generic, size);
+  return address_of(socket, &::getpeername);
+}
+
+std::string own_address(const Descriptor& socket) {
+  return address_of(socket, &::getsockname);
 }
 
 bool is_numeric_address(const std::string& address) {
@@ -181,6 +191,7 @@ void keep_alive(const Descriptor& socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);  // where something is on its way
 }
 
 void send_all(const Descriptor& socket, const void* data, std::size_t size, Deadline deadline) {

@@ -33,8 +33,9 @@ std::string address_towards(const Endpoint& peer);
 /// Where a rank listens that the others find by way of `meeting_place`: at its address on the way there. At all of them
 /// ("") where the name of the meeting place leads to the loopback here, but not elsewhere: it is the name of this host.
 std::string listening_address(const Endpoint& meeting_place);
-/// The numeric address at the other end.
+/// The numeric addresses at the other end, and at this one.
 std::string peer_address(const Descriptor& socket);
+std::string own_address(const Descriptor& socket);
 /// The numeric address of a name.
 std::string resolve(const std::string& name);
 bool is_numeric_address(const std::string& address);
@@ -43,7 +44,7 @@ bool is_loopback(const std::string& numeric_address);
 /// What poll() wants.
 int milliseconds_until(Deadline deadline);
 
-/// A connection on which nothing is on its way breaks within some seconds after the other host has gone without a word.
+/// The connection breaks within some seconds after the other host has gone without a word.
 void keep_alive(const Descriptor& socket);
 
 /// All of it, or std::system_error when the deadline passes or the connection breaks.

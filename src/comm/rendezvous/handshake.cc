@@ -18,8 +18,8 @@ struct Challenge {
 
 /// `side`: "call" or "answer". Both challenges and all that is claimed are in it, so that no proof serves twice.
 Mac proof_of(const char* side, const std::string& key, const Call& call, const Nonce& listeners, const Nonce& callers) {
-  return hmac_sha256(key, fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", side, call.name, call.from, call.to,
-                                      static_cast<int>(call.purpose), to_hex(listeners), to_hex(callers)));
+  return hmac_sha256(key, fmt::format("{}\n{}\n{}\n{}\n{}\n{}", side, call.name, call.from, call.to, to_hex(listeners),
+                                      to_hex(callers)));
 }
 
 /// A few bytes on a fresh connection, whose buffer is empty.
@@ -35,8 +35,8 @@ void introduce(const Descriptor& socket, const Call& call, const std::string& ke
   if (challenge.magic != kChallengeMagic)
     throw std::system_error(EACCES, std::generic_category(), "no rank listens there");
   const Nonce own = new_nonce();
-  const Greeting::Words words{kCallMagic,   call.name, call.from,
-                              call.purpose, own,       proof_of("call", key, call, challenge.nonce, own)};
+  const Greeting::Words words{kCallMagic, call.name, call.from,
+                              0,          own,       proof_of("call", key, call, challenge.nonce, own)};
   send_all(socket, &words, sizeof(words), deadline);
   Mac answer{};
   receive_all(socket, &answer, sizeof(answer), deadline);
@@ -62,7 +62,7 @@ Greeting::State Greeting::receive(const std::string& key) {
     if (n <= 0) return State::kRefused;
     taken_ += static_cast<std::size_t>(n);
   }
-  call_ = {words_.name, words_.from, call_.to, words_.purpose};
+  call_ = {words_.name, words_.from, call_.to};
   const bool proven =
       words_.magic == kCallMagic && equal(words_.proof, proof_of("call", key, call_, challenge_, words_.challenge));
   if (!proven) return State::kRefused;

@@ -11,13 +11,10 @@
 
 namespace tessera::comm {
 
-enum class Purpose : std::int32_t { kData, kLife };
-
 /// What a connection is for.
 struct Call {
   std::uint64_t name = 0;  // hash of the group's
   std::int32_t from = -1, to = -1;
-  Purpose purpose = Purpose::kData;
   bool operator==(const Call&) const = default;
   auto operator<=>(const Call&) const = default;
 };
@@ -44,8 +41,7 @@ class Greeting {
  private:
   struct Words {
     std::uint64_t magic, name;
-    std::int32_t from;
-    Purpose purpose;
+    std::int32_t from, reserved;
     Nonce challenge;
     Mac proof;
   };

@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 const std::string kKey = "the session's key";
-const Call kCall{42, 1, 0, Purpose::kData};
+const Call kCall{42, 1, 0};
 
 Deadline in(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
@@ -58,7 +58,7 @@ TEST_F(Listening, KnowsItsCallersByWhatTheyProve) {
 
 TEST_F(Listening, KeepsACallUntilItIsAskedFor) {
   auto first = await(kCall);
-  const Call other{43, 2, 0, Purpose::kLife};
+  const Call other{43, 2, 0};
   const Descriptor early = stranger(), late = stranger();
   introduce(early, other, kKey, in(20s));
   introduce(late, kCall, kKey, in(20s));
@@ -83,7 +83,7 @@ TEST_F(Listening, HearsARankBesideManyWhoSayNothingOrNonsense) {
 TEST_F(Listening, TurnsAwayWhoeverDoesNotKnowTheKey) {
   auto answer = await(kCall);
   EXPECT_EQ(refusal(kCall, "another key"), std::errc::connection_reset);
-  EXPECT_EQ(refusal({42, 1, 5, Purpose::kData}, kKey), std::errc::connection_reset) << "meant for another rank";
+  EXPECT_EQ(refusal({42, 1, 5}, kKey), std::errc::connection_reset) << "meant for another rank";
   const Descriptor socket = stranger();
   introduce(socket, kCall, kKey, in(20s));
   EXPECT_GE(answer.get().get(), 0);

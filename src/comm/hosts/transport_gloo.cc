@@ -1,0 +1,181 @@
+#include "comm/hosts/transport_gloo.h"
+
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <ctime>
+#include <iostream>
+#include <mutex>
+#include <stdexcept>
+
+#define USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "comm/group/quiet_thread.h"
+#include "comm/hosts/control_store.h"
+#include "comm/rendezvous/secret.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr int kDataTag = 0, kSilentTag = 1;
+constexpr std::chrono::hours kForEver{24 * 365};
+
+/// While it lives, writing to a connection that the peer has closed is an error and no signal of this thread.
+class WithoutBrokenPipes {
+ public:
+  WithoutBrokenPipes() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutBrokenPipes() {
+    if (sigismember(&before_, SIGPIPE) == 1) return;
+    const timespec now{};
+    while (sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) continue;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutBrokenPipes(const WithoutBrokenPipes&) = delete;
+  WithoutBrokenPipes& operator=(const WithoutBrokenPipes&) = delete;
+
+ private:
+  sigset_t pipe_{}, before_{};
+};
+
+/// gloo says there how many connections it has.
+class SilentStandardOutput {
+ public:
+  SilentStandardOutput() : before_(std::cout.rdbuf(nullptr)) {}
+  ~SilentStandardOutput() { std::cout.rdbuf(before_); }
+  SilentStandardOutput(const SilentStandardOutput&) = delete;
+  SilentStandardOutput& operator=(const SilentStandardOutput&) = delete;
+
+ private:
+  std::streambuf* before_;
+};
+
+using GlooWork = c10::intrusive_ptr<c10d::Work>;
+
+struct GlooMessage : Transport::Message {
+  GlooMessage(int host, GlooWork work) : host(host), work(std::move(work)) {}
+  int host;
+  GlooWork work;
+};
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(std::shared_ptr<::gloo::transport::Device> device, const GlooLane& lane) {
+    const int hosts = static_cast<int>(lane.controls.size());
+    auto options = c10d::ProcessGroupGloo::Options::create(lane.timeout);
+    options->devices.push_back(std::move(device));
+    options->threads = 0;  // for reductions
+    auto store = c10::make_intrusive<ControlStore>(lane.controls, std::chrono::steady_clock::now() + lane.timeout);
+    {
+      const SilentStandardOutput silent;
+      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, lane.host, hosts, options);
+    }
+    store->finish();
+    for (int h = 0; h < hosts; ++h) silent_.push_back(h == lane.host ? nullptr : post(h, nullptr, 0, kSilentTag));
+    prove(lane);
+  }
+
+  std::unique_ptr<Message> send(int host, const std::byte* data, std::int64_t bytes) override {
+    const WithoutBrokenPipes quiet;
+    auto tensors = wrap(const_cast<std::byte*>(data), bytes);
+    return std::make_unique<GlooMessage>(host, group_->send(tensors, host, kDataTag));
+  }
+
+  std::unique_ptr<Message> receive(int host, std::byte* data, std::int64_t bytes) override {
+    return std::make_unique<GlooMessage>(host, post(host, data, bytes, kDataTag));
+  }
+
+  bool wait(Message& message) override {
+    auto& [host, work] = static_cast<GlooMessage&>(message);
+    set_waiting(work.get());
+    bool done = false;
+    try {
+      done = work->wait(kForEver);
+    } catch (...) {
+      set_waiting(nullptr);
+      throw;
+    }
+    set_waiting(nullptr);
+    if (!done) check(host);
+    return done;
+  }
+
+  void interrupt() override {
+    const std::lock_guard lock(mutex_);
+    if (waiting_ != nullptr) waiting_->abort();
+  }
+
+  std::string name() const override { return "gloo"; }
+
+ private:
+  static std::vector<at::Tensor> wrap(std::byte* data, std::int64_t bytes) {
+    return {at::from_blob(data, {bytes}, at::TensorOptions().dtype(at::kByte))};
+  }
+
+  GlooWork post(int host, std::byte* data, std::int64_t bytes, int tag) {
+    const WithoutBrokenPipes quiet;
+    auto tensors = wrap(data, bytes);
+    return group_->recv(tensors, host, tag);
+  }
+
+  void set_waiting(c10d::Work* work) {
+    const std::lock_guard lock(mutex_);
+    waiting_ = work;
+  }
+
+  /// Throws where the connection has broken.
+  void check(int host) {
+    const GlooWork& silent = silent_[static_cast<std::size_t>(host)];
+    silent->abort();
+    silent->wait(kForEver);
+  }
+
+  static Mac proof(const GlooLane& lane, int from, int to) {
+    return hmac_sha256(lane.key, fmt::format("data\n{}\n{}\n{}", lane.name, lane.ranks[static_cast<std::size_t>(from)],
+                                             lane.ranks[static_cast<std::size_t>(to)]));
+  }
+
+  void prove(const GlooLane& lane) {
+    const std::size_t hosts = lane.controls.size();
+    std::vector<Mac> mine(hosts), theirs(hosts);
+    std::vector<std::unique_ptr<Message>> messages;
+    for (int h = 0; h < static_cast<int>(hosts); ++h) {
+      if (h == lane.host) continue;
+      const auto place = static_cast<std::size_t>(h);
+      mine[place] = proof(lane, lane.host, h);
+      messages.push_back(receive(h, reinterpret_cast<std::byte*>(theirs[place].data()), sizeof(Mac)));
+      messages.push_back(send(h, reinterpret_cast<const std::byte*>(mine[place].data()), sizeof(Mac)));
+    }
+    for (const auto& message : messages) wait(*message);
+    for (int h = 0; h < static_cast<int>(hosts); ++h) {
+      if (h == lane.host || equal(theirs[static_cast<std::size_t>(h)], proof(lane, h, lane.host))) continue;
+      throw std::runtime_error(
+          fmt::format("who answers on the connection for data with rank {} does not prove the job's "
+                      "secret",
+                      lane.ranks[static_cast<std::size_t>(h)]));
+    }
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::vector<GlooWork> silent_;  // by host
+  std::mutex mutex_;
+  c10d::Work* waiting_ = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<::gloo::transport::Device> open_gloo(const std::string& numeric_address) {
+  const WithoutSignals quiet;  // of the thread that it starts
+  return c10d::ProcessGroupGloo::createDeviceForHostname(numeric_address);
+}
+
+std::unique_ptr<Transport> connect_gloo(std::shared_ptr<::gloo::transport::Device> device, const GlooLane& lane) {
+  return std::make_unique<GlooTransport>(std::move(device), lane);
+}
+
+}  // namespace tessera::comm
