@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <thread>
@@ -86,6 +87,44 @@ void killed_rank(Comm c) {
   REQUIRE(contains(error, "rank 1 has ended"));
 }
 
+void killed_in_the_middle_of_a_message(Comm c) {
+  const std::int64_t n = 20'000'000;
+  at::Tensor in = at::zeros({n}), out = at::empty({c->size() * n});
+  c->barrier();
+  auto work = c->all_gather(out, in);
+  std::this_thread::sleep_for(milliseconds(20));
+  if (c->rank() == 1) raise(SIGKILL);
+  const auto start = std::chrono::steady_clock::now();
+  const CommError error = error_of([&] {
+    work->wait();
+    c->barrier();
+  });
+  REQUIRE(std::chrono::steady_clock::now() - start < milliseconds(1500));
+  REQUIRE(error.rank == 1 && contains(error, "rank 1 has ended"));
+}
+
+/// Those for data have no keep-alive.
+void cut_connections_for_data() {
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof(peer), flag_size = sizeof(int);
+    int keeps_alive = 1;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.ss_family == AF_UNIX) continue;
+    ::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &keeps_alive, &flag_size);
+    if (keeps_alive == 0) ::shutdown(fd, SHUT_RDWR);
+  }
+}
+
+void connection_for_data_is_cut(Comm c) {
+  c->barrier();
+  if (c->rank() == 1) cut_connections_for_data();
+  const CommError error = error_of([&] {
+    c->all_gather(at::empty({c->size() * 1000}), at::zeros({1000}))->wait();
+    c->barrier();
+  });
+  REQUIRE(contains(error, "the connection for data with rank") && contains(error, "firewall"));
+}
+
 void missing_rank(Comm c) {  // with an operation timeout of 0.5 s
   c->barrier();
   if (c->rank() == 1) std::this_thread::sleep_for(milliseconds(1500));
@@ -145,6 +184,8 @@ const std::map<std::string, Body>& faults() {
       {"DifferentSizes", different_sizes},
       {"DifferentDtypes", different_dtypes},
       {"KilledRank", killed_rank},
+      {"KilledInTheMiddleOfAMessage", killed_in_the_middle_of_a_message},
+      {"ConnectionForDataIsCut", connection_for_data_is_cut},
       {"MissingRank", missing_rank},
       {"RankLeavesEarly", rank_leaves_early},
       {"SlowRankOutlivesTheOthers", slow_rank_outlives_the_others},

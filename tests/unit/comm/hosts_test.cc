@@ -46,6 +46,18 @@ TEST(HostsFault, AKilledRankIsNoticedOnTheOtherHostWithinASecond) {
   }
 }
 
+/// Wherever in the transfer it is hit; the engine alone would wait for the rest of the message for ever.
+TEST(HostsFault, ARankThatIsKilledInTheMiddleOfAMessageIsNoticed) {
+  const auto statuses = run_processes({.body = "KilledInTheMiddleOfAMessage", .size = 3, .hosts = {1, 1, 1}});
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+  EXPECT_EQ(statuses[2], 0);
+}
+
+TEST(HostsFault, AConnectionThatIsCutIsNotTakenForACrash) {
+  EXPECT_EQ(run_processes({.body = "ConnectionForDataIsCut", .size = 2, .hosts = {1, 1}}), std::vector<int>(2, 0));
+}
+
 TEST(HostsFault, ATimeoutNamesWhoIsMissingAndWhereItIs) {
   EXPECT_EQ(
       run_processes({.body = "MissingRank", .size = 2, .environment = {"TESSERA_COMM_TIMEOUT_S=0.5"}, .hosts = {1, 1}}),
