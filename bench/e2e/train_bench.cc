@@ -137,7 +137,7 @@ class Run {
     optimizer_ =
         optim::make_optimizer(o_.optim, {.lr = o_.learning_rate, .weight_decay = 0.0}, model_.sharded->parameters(),
                               fsdp::parameter_slices(*model_.sharded), model_.sharded->shard_group());
-    optimizer_->keep_state_in(model_.sharded->state_home());
+    optimizer_->keep_state_in(model_.sharded->offload_store());
   }
 
   void run() {

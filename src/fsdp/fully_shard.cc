@@ -32,8 +32,8 @@ class Model final : public FullyShardedDataParallel {
     for (const auto& unit : runtime_->units())
       for (std::size_t s = 0; s < unit->segments().size(); ++s)
         if (unit->segments()[s].trainable) leaves_.push_back({unit.get(), s});
-    state_home_ = runtime_->home();
-    if (!state_home_) state_home_ = split_masters();
+    offload_store_ = runtime_->offload();
+    if (!offload_store_) offload_store_ = split_masters();
   }
 
   std::vector<at::Tensor> parameters() const override {
@@ -91,7 +91,7 @@ class Model final : public FullyShardedDataParallel {
                     *runtime_->mesh().shard, visit);
   }
 
-  std::shared_ptr<tensor::Home> state_home() const override { return state_home_; }
+  std::shared_ptr<tensor::OffloadStore> offload_store() const override { return offload_store_; }
   MemoryStats memory() const override;
   CommStats comm_stats() const override { return runtime_->stats(); }
   std::string activity() const override { return runtime_->activity(); }
@@ -113,7 +113,7 @@ class Model final : public FullyShardedDataParallel {
   }
 
   /// Null: there are none.
-  std::shared_ptr<tensor::Home> split_masters() const {
+  std::shared_ptr<tensor::OffloadStore> split_masters() const {
     std::vector<std::shared_ptr<SplitMaster>> masters;
     for (const auto& unit : runtime_->units())
       for (const auto& m : unit->store().split_masters())
@@ -127,7 +127,7 @@ class Model final : public FullyShardedDataParallel {
   std::shared_ptr<Runtime> runtime_;
   std::vector<std::pair<int, int>> registration_;  // unit and index in it
   std::vector<Leaf> leaves_;
-  std::shared_ptr<tensor::Home> state_home_;
+  std::shared_ptr<tensor::OffloadStore> offload_store_;
 };
 
 // A mapped parameter is whole on every rank; rank 0 answers for it.
@@ -209,7 +209,7 @@ void Model::visit_full(const VisitTensor& visit, const std::function<bool(const 
     }
     for (const auto& p : unit->parameters())
       if (p.spec.mapped) filtered(p.spec.name, p.mapped);
-    if (runtime_->home()) unit->put_away();
+    if (runtime_->offload()) unit->evict();
   }
 }
 
@@ -220,7 +220,7 @@ MemoryStats Model::memory() const {
     for (const auto& p : unit->parameters())
       if (p.spec.mapped) m.mapped_bytes += static_cast<std::int64_t>(p.mapped.nbytes());
   }
-  if (runtime_->home()) m.offloaded_bytes = runtime_->home()->held_bytes();
+  if (runtime_->offload()) m.offloaded_bytes = runtime_->offload()->held_bytes();
   m.gathered_bytes = runtime_->meter().now;
   m.peak_gathered_bytes = runtime_->meter().peak;
   m.gradient_shard_bytes = runtime_->reducer().shard_bytes();

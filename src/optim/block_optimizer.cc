@@ -11,8 +11,8 @@
 #include "base/offloaded_piece.h"
 #include "optim/flat_numbers.h"
 #include "quant/block_codes.h"
-#include "tensor/home.h"
 #include "tensor/mapped_zeros.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
@@ -31,11 +31,11 @@ std::int64_t round_up(std::int64_t n) {
 class Arena {
  public:
   void expect(std::int64_t numel) { numel_ += round_up(numel); }
-  void allocate(const std::shared_ptr<tensor::Home>& home, at::ScalarType dtype) {
+  void allocate(const std::shared_ptr<tensor::OffloadStore>& offload, at::ScalarType dtype) {
     if (numel_ == 0)
       whole_ = at::empty({0}, dtype);
     else
-      whole_ = home ? home->allocate(numel_, dtype) : tensor::mapped_zeros(numel_, dtype);
+      whole_ = offload ? offload->allocate(numel_, dtype) : tensor::mapped_zeros(numel_, dtype);
   }
   at::Tensor take(std::int64_t numel) {
     auto piece = whole_.narrow(0, numel > 0 ? taken_ : 0, numel);
@@ -72,10 +72,10 @@ BlockOptimizer::BlockOptimizer(std::vector<at::Tensor> parameters, std::vector<P
 
 BlockOptimizer::~BlockOptimizer() = default;
 
-void BlockOptimizer::keep_state_in(std::shared_ptr<tensor::Home> home) {
+void BlockOptimizer::keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) {
   TESSERA_CHECK(parts_.empty(), "keep_state_in() comes before the first step");
-  home_ = std::move(home);
-  if (home_) home_->accept_halves();
+  offload_ = std::move(offload);
+  if (offload_) offload_->accept_halves();
 }
 
 // An arena for each flat parameter and dtype, so that few tensors and files hold many small states.
@@ -97,8 +97,8 @@ void BlockOptimizer::allocate() {
       if (packed) statistics[0].expect(blocks(i));
     }
   }
-  for (auto& arena : codes) arena.allocate(home_, at::kByte);
-  for (auto& arena : floats) arena.allocate(home_, at::kFloat);
+  for (auto& arena : codes) arena.allocate(offload_, at::kByte);
+  for (auto& arena : floats) arena.allocate(offload_, at::kFloat);
   statistics[0].allocate(nullptr, at::kFloat);
   for (std::size_t i = 0; i < slices_.size(); ++i)
     for (std::size_t k = 0; k < states_.size(); ++k) {
@@ -123,13 +123,13 @@ void BlockOptimizer::step() {
     const auto& p = parameters_[f];
     const auto grad = p.grad().defined() ? p.grad().contiguous() : at::Tensor();
     if (!grad.defined() || p.numel() == 0) continue;
-    const auto* halves = home_ ? home_->halves_of(p) : nullptr;
+    const auto* halves = offload_ ? offload_->halves_of(p) : nullptr;
     const FlatNumbers values{halves ? nullptr : p.mutable_data_ptr(), p.scalar_type(), halves};
     const auto narrow = grad.scalar_type() == at::kDouble ? grad.to(at::kFloat) : grad;
     const FlatNumbers gradients{const_cast<void*>(narrow.const_data_ptr()), narrow.scalar_type()};
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       if (slices_[i].numel == 0 || slices_[i].parameter != static_cast<std::int64_t>(f)) continue;
-      home_ ? update_offloaded(i, values, gradients) : update_slice(i, values, gradients);
+      offload_ ? update_offloaded(i, values, gradients) : update_slice(i, values, gradients);
     }
     p.unsafeGetTensorImpl()->bump_version();  // written behind autograd's back
   }
@@ -145,24 +145,25 @@ void BlockOptimizer::update_slice(std::size_t index, const FlatNumbers& p, const
 void BlockOptimizer::update_offloaded(std::size_t index, const FlatNumbers& p, const FlatNumbers& g) {
   constexpr std::int64_t kPiece = kOffloadedPiece / kStateBlock, kLast = 4096 / kStateBlock;  // pages that pieces share
   const auto first = first_block(slices_[index]), end = end_block(slices_[index]);
-  for_offloaded(index, first, first + kPiece, &tensor::Home::fetch);
+  for_offloaded(index, first, first + kPiece, &tensor::OffloadStore::fetch);
   for (auto at = first; at < end; at += kPiece) {
-    for_offloaded(index, at + kPiece, at + 2 * kPiece, &tensor::Home::fetch);
+    for_offloaded(index, at + kPiece, at + 2 * kPiece, &tensor::OffloadStore::fetch);
     update_range_of(index, p, g, at, std::min(at + kPiece, end));
-    for_offloaded(index, std::max(first, at - kLast), at + kPiece, &tensor::Home::put_away);
+    for_offloaded(index, std::max(first, at - kLast), at + kPiece, &tensor::OffloadStore::evict);
   }
 }
 
 void BlockOptimizer::for_offloaded(std::size_t index, std::int64_t begin, std::int64_t end,
-                                   void (tensor::Home::*action)(const at::Tensor&) const) const {
+                                   void (tensor::OffloadStore::*action)(const at::Tensor&) const) const {
   const auto& slice = slices_[index];
   end = std::min(end, end_block(slice));
   if (begin >= end) return;
   const auto from = range_in_block(slice, begin).begin - slice.offset;
   const auto numel = range_in_block(slice, end - 1).end - slice.offset - from;
   const auto& flat = parameters_[static_cast<std::size_t>(slice.parameter)];
-  ((*home_).*action)(flat.detach().view(-1).narrow(0, slice.parameter_offset + from, numel));
-  for (std::size_t k = 0; k < states_.size(); ++k) ((*home_).*action)(parts_[index].values[k].narrow(0, from, numel));
+  ((*offload_).*action)(flat.detach().view(-1).narrow(0, slice.parameter_offset + from, numel));
+  for (std::size_t k = 0; k < states_.size(); ++k)
+    ((*offload_).*action)(parts_[index].values[k].narrow(0, from, numel));
 }
 
 void BlockOptimizer::update_range_of(std::size_t index, const FlatNumbers& p, const FlatNumbers& g, std::int64_t first,

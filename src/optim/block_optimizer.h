@@ -41,7 +41,7 @@ class BlockOptimizer : public Optimizer {
   /// state1, state2: float32 like the parameter, or codes; with codes also absmax1, absmax2, a value for each block,
   /// and qmap1, qmap2, the values that codes stand for.
   std::vector<StateSlice> state() override;
-  void keep_state_in(std::shared_ptr<tensor::Home> home) override;
+  void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) override;
 
  protected:
   /// ConfigError for float64 parameters. `group`: as in make_optimizer().
@@ -67,7 +67,7 @@ class BlockOptimizer : public Optimizer {
   void encode_shared();
   void check_maps();
   void for_offloaded(std::size_t index, std::int64_t begin, std::int64_t end,
-                     void (tensor::Home::*action)(const at::Tensor&) const) const;
+                     void (tensor::OffloadStore::*action)(const at::Tensor&) const) const;
 
   BlockOptions options_;
   std::vector<BlockState> states_;
@@ -75,7 +75,7 @@ class BlockOptimizer : public Optimizer {
   std::vector<Part> parts_;  // of the slices; empty until they are needed
   std::array<at::Tensor, 2> maps_;
   std::optional<SharedBlocks> shared_;
-  std::shared_ptr<tensor::Home> home_;
+  std::shared_ptr<tensor::OffloadStore> offload_;
 };
 
 }  // namespace tessera::optim

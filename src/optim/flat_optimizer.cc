@@ -8,8 +8,8 @@
 #include "base/offloaded_piece.h"
 #include "optim/device_update.h"
 #include "optim/flat_numbers.h"
-#include "tensor/home.h"
 #include "tensor/mapped_zeros.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/update.h"
@@ -45,16 +45,16 @@ FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<Par
   dtypes_.resize(names_.size());
 }
 
-void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::Home> home) {
+void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) {
   TESSERA_CHECK(states_.empty(), "keep_state_in() comes before the first step");
-  home_ = std::move(home);
-  if (home_) home_->accept_halves();
+  offload_ = std::move(offload);
+  if (offload_) offload_->accept_halves();
 }
 
 at::Tensor FlatOptimizer::allocate_state(std::size_t state, const at::Tensor& parameter) const {
   const auto dtype = dtypes_[state].value_or(parameter.scalar_type());
-  const auto t = home_ ? home_->allocate(parameter.numel(), dtype)
-                       : tensor::lasting_zeros(parameter.numel(), dtype, parameter.device());
+  const auto t = offload_ ? offload_->allocate(parameter.numel(), dtype)
+                          : tensor::lasting_zeros(parameter.numel(), dtype, parameter.device());
   return t.view_as(parameter);
 }
 
@@ -120,7 +120,7 @@ void FlatOptimizer::update_all(const Update& update) {
 }
 
 void FlatOptimizer::update_anywhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
-  home_ ? update_offloaded(slice, grad, scalars) : update_slice(slice, grad, scalars);
+  offload_ ? update_offloaded(slice, grad, scalars) : update_slice(slice, grad, scalars);
 }
 
 Update FlatOptimizer::update_of(const ParameterSlice& slice) const {
@@ -142,7 +142,8 @@ const at::Tensor& FlatOptimizer::state_tensor(std::size_t state, std::size_t fla
 bool FlatOptimizer::is_mixed(const ParameterSlice& slice) const {
   const auto flat = static_cast<std::size_t>(slice.parameter);
   const auto& parameter = parameters_[flat];
-  return (home_ && home_->halves_of(parameter)) || std::any_of(states_.begin(), states_.end(), [&](const auto& s) {
+  return (offload_ && offload_->halves_of(parameter)) ||
+         std::any_of(states_.begin(), states_.end(), [&](const auto& s) {
            return s[flat].defined() && s[flat].scalar_type() != parameter.scalar_type();
          });
 }
@@ -177,7 +178,7 @@ void FlatOptimizer::update_elsewhere(const ParameterSlice& slice, const at::Tens
 void FlatOptimizer::update_mixed(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
   const auto flat = static_cast<std::size_t>(slice.parameter);
   const auto& parameter = parameters_[flat];
-  const auto* halves = home_ ? home_->halves_of(parameter) : nullptr;
+  const auto* halves = offload_ ? offload_->halves_of(parameter) : nullptr;
   const FlatNumbers p{halves ? nullptr : parameter.mutable_data_ptr(), parameter.scalar_type(), halves};
   const FlatNumbers g{const_cast<void*>(grad.const_data_ptr()), grad.scalar_type()};
   std::array<FlatNumbers, kMaxStates> s;
@@ -211,12 +212,12 @@ void FlatOptimizer::update_offloaded(const ParameterSlice& slice, const at::Tens
     return result;
   };
   constexpr std::int64_t kPage = 4096;  // elements, at least a page of them: the one that a piece shares with the last
-  for_offloaded(part(0, kOffloadedPiece), &tensor::Home::fetch);
+  for_offloaded(part(0, kOffloadedPiece), &tensor::OffloadStore::fetch);
   for (std::int64_t begin = 0; begin < slice.numel; begin += kOffloadedPiece) {
     const auto end = begin + kOffloadedPiece;
-    for_offloaded(part(end, end + kOffloadedPiece), &tensor::Home::fetch);
+    for_offloaded(part(end, end + kOffloadedPiece), &tensor::OffloadStore::fetch);
     update_slice(part(begin, end), grad, scalars);
-    for_offloaded(part(begin - kPage, end), &tensor::Home::put_away);
+    for_offloaded(part(begin - kPage, end), &tensor::OffloadStore::evict);
   }
 }
 
@@ -226,9 +227,9 @@ void FlatOptimizer::for_offloaded(const ParameterSlice& slice, OffloadAction act
   const auto range = [&](const at::Tensor& t) {
     return t.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
   };
-  ((*home_).*action)(range(parameters_[flat]));
+  ((*offload_).*action)(range(parameters_[flat]));
   for (const auto& state : states_)
-    if (state[flat].defined()) ((*home_).*action)(range(state[flat]));
+    if (state[flat].defined()) ((*offload_).*action)(range(state[flat]));
 }
 
 std::vector<StateSlice> FlatOptimizer::state() {

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "optim/flat_numbers.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
@@ -75,9 +75,9 @@ void LowRankOptimizer::add_matrices(std::vector<ParameterSlice>& others) {
   }
 }
 
-void LowRankOptimizer::keep_state_in(std::shared_ptr<tensor::Home> home) {
-  home_ = std::move(home);
-  rest_->keep_state_in(home_);
+void LowRankOptimizer::keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) {
+  offload_ = std::move(offload);
+  rest_->keep_state_in(offload_);
 }
 
 void LowRankOptimizer::all_reduce(const at::Tensor& t) const {
@@ -202,7 +202,7 @@ void LowRankOptimizer::apply(Matrix& m) {
 /// p = (p * before + change) * after
 void LowRankOptimizer::add_to(const ParameterSlice& slice, const at::Tensor& change, double before, double after) {
   const auto& flat = parameters_[static_cast<std::size_t>(slice.parameter)];
-  const auto* halves = home_ ? home_->halves_of(flat) : nullptr;
+  const auto* halves = offload_ ? offload_->halves_of(flat) : nullptr;
   const FlatNumbers p{halves ? nullptr : flat.mutable_data_ptr(), flat.scalar_type(), halves};
   const auto* add = change.const_data_ptr<float>();
   const auto first = static_cast<float>(before), last = static_cast<float>(after);

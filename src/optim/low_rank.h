@@ -41,7 +41,7 @@ class LowRankOptimizer final : public Optimizer {
   void step() override;
   bool collective() const override { return group_ && group_->size() > 1; }
   std::vector<StateSlice> state() override;
-  void keep_state_in(std::shared_ptr<tensor::Home> home) override;
+  void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) override;
 
  private:
   struct Matrix;
@@ -57,7 +57,7 @@ class LowRankOptimizer final : public Optimizer {
 
   LowRankOptions options_;
   std::shared_ptr<comm::Communicator> group_;
-  std::shared_ptr<tensor::Home> home_;
+  std::shared_ptr<tensor::OffloadStore> offload_;
   std::vector<Matrix> matrices_;
   std::unique_ptr<Optimizer> rest_, low_;
 };

@@ -39,7 +39,7 @@ RankAllocatingOptimizer::RankAllocatingOptimizer(std::unique_ptr<optim::Optimize
       inner_(std::move(inner)),
       method_(method),
       group_(model.shard_group()),
-      home_(model.state_home()) {
+      offload_(model.offload_store()) {
   if (dynamic_cast<const optim::LoraFa*>(inner_.get()))
     throw ConfigError("--optim lorafa freezes lora_A, whose ranks ADALORA allocates; choose another optimizer",
                       "optim");
@@ -143,7 +143,7 @@ void RankAllocatingOptimizer::update_averages(double gradient_factor) {
 }
 
 optim::FlatNumbers RankAllocatingOptimizer::numbers_of(const at::Tensor& parameter) const {
-  if (const auto* halves = home_ ? home_->halves_of(parameter) : nullptr) return {.halves = halves};
+  if (const auto* halves = offload_ ? offload_->halves_of(parameter) : nullptr) return {.halves = halves};
   return {.data = parameter.mutable_data_ptr(), .dtype = parameter.scalar_type()};
 }
 

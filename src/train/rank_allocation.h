@@ -9,7 +9,7 @@
 
 #include "optim/flat_numbers.h"
 #include "peft/methods/adalora.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::train {
@@ -26,7 +26,9 @@ class RankAllocatingOptimizer final : public optim::Optimizer {
   void step() override;
   bool collective() const override { return true; }
   std::vector<optim::StateSlice> state() override;
-  void keep_state_in(std::shared_ptr<tensor::Home> home) override { inner_->keep_state_in(std::move(home)); }
+  void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) override {
+    inner_->keep_state_in(std::move(offload));
+  }
 
   const peft::AdaLora& method() const { return method_; }
   /// Of the last allocation, by layer.
@@ -57,7 +59,7 @@ class RankAllocatingOptimizer final : public optim::Optimizer {
   std::unique_ptr<optim::Optimizer> inner_;
   peft::AdaLora& method_;
   std::shared_ptr<comm::Communicator> group_;
-  std::shared_ptr<tensor::Home> home_;
+  std::shared_ptr<tensor::OffloadStore> offload_;
   std::vector<Part> parts_;
   std::map<std::string, std::vector<float>> scores_;
 };

@@ -275,7 +275,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
   if (is_low_rank_optimizer(arguments.optim)) mark_low_rank(arguments.optim_target_modules, modules, slices);
   auto optimizer = optim::make_optimizer(arguments.optim, optimizer_options(arguments), model.parameters(),
                                          std::move(slices), model.shard_group());
-  optimizer->keep_state_in(model.state_home());
+  optimizer->keep_state_in(model.offload_store());
   set_projections(*optimizer, modules, model);
   return optimizer;
 }

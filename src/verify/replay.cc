@@ -29,7 +29,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, cons
   train::apply_learning_rates(rates, options.lr, slices);
   auto optimizer =
       optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
-  optimizer->keep_state_in(a.sharded->state_home());
+  optimizer->keep_state_in(a.sharded->offload_store());
   train::set_projections(*optimizer, *a.model, *a.sharded);
   return train::allocating_ranks(std::move(optimizer), *a.sharded, a.adapters ? a.adapters->method.get() : nullptr);
 }

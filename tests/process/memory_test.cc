@@ -151,7 +151,7 @@ void train_as_rank() {
   if (setting("MEMORY_OPTIMIZER") == "1") {
     optimizer = std::make_unique<optim::AdamW>(sharded->parameters(), fsdp::parameter_slices(*sharded),
                                                optim::AdamWOptions{.lr = 1e-4});
-    optimizer->keep_state_in(sharded->state_home());
+    optimizer->keep_state_in(sharded->offload_store());
   }
   for (int step = 0; step < 3; ++step) {
     (*net)(x).pow(2).mean().backward();

@@ -24,7 +24,7 @@ namespace tessera::io {
 class TensorSource;
 }
 namespace tessera::tensor {
-class Home;
+class OffloadStore;
 }
 
 namespace tessera::fsdp {
@@ -107,7 +107,7 @@ struct FsdpOptions {
   /// Compares what every rank runs before each forward and backward of a unit (a collective each): an Error names the
   /// ranks and the units where they part. accelerate's `debug`.
   bool check_order = false;
-  /// A folder on a disk. Parameters, masters and (through state_home()) optimizer state lie in memory-mapped files
+  /// A folder on a disk. Parameters, masters and (through offload_store()) optimizer state lie in memory-mapped files
   /// there, units leave memory when they are released. Empty: all stays in memory.
   std::string offload_folder = {};
   /// What computes. Another device than the CPU (CUDA, or any that libtorch knows) gets copies of a unit's parameters
@@ -155,9 +155,9 @@ class FullyShardedDataParallel {
 
   /// 1-D sharded leaves, one for each trainable segment: give them to an optimizer. After backward their grad() holds
   /// the average over ranks (or the sum, see set_gradient_divisor). Order and sizes are the same on every rank. Where
-  /// param_dtype is bfloat16 and an optimizer was told to keep_state_in(state_home()), they have no memory of their own
-  /// from the next forward on: a master is then the bfloat16 value that units compute with and the bits that it lacks.
-  /// On FsdpOptions::device with StateOn::kDevice, else on the CPU; shards() too.
+  /// param_dtype is bfloat16 and an optimizer was told to keep_state_in(offload_store()), they have no memory of their
+  /// own from the next forward on: a master is then the bfloat16 value that units compute with and the bits that it
+  /// lacks. On FsdpOptions::device with StateOn::kDevice, else on the CPU; shards() too.
   virtual std::vector<at::Tensor> parameters() const = 0;
   /// Every parameter's part on this rank, in registration order. `local` of trainable ones aliases parameters(), which
   /// have memory until the next forward; what is written there afterwards is lost, what is read are the old values.
@@ -192,7 +192,7 @@ class FullyShardedDataParallel {
                              const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
 
   /// Where optimizer state shall lie (optim::Optimizer::keep_state_in()), and how masters may; null: in memory, whole.
-  virtual std::shared_ptr<tensor::Home> state_home() const = 0;
+  virtual std::shared_ptr<tensor::OffloadStore> offload_store() const = 0;
 
   virtual MemoryStats memory() const = 0;
   virtual CommStats comm_stats() const = 0;

@@ -16,7 +16,7 @@ namespace tessera::comm {
 class Communicator;
 }
 namespace tessera::tensor {
-class Home;
+class OffloadStore;
 }  // namespace tessera::tensor
 
 namespace tessera::optim {
@@ -63,9 +63,9 @@ class Optimizer {
   virtual std::vector<StateSlice> state() = 0;
 
   /// Before the first step or state(): state tensors as large as the parameters are kept there (null: in memory), and
-  /// both they and the parameters are put away as step() is done with them. Rules that treat every element alone then
+  /// both they and the parameters are evicted as step() is done with them. Rules that treat every element alone then
   /// take masters in halves as well (fsdp: parameters() loses its memory). Rules with small states ignore it.
-  virtual void keep_state_in(std::shared_ptr<tensor::Home> /*home*/) {}
+  virtual void keep_state_in(std::shared_ptr<tensor::OffloadStore> /*offload*/) {}
 
   /// True for rules whose result is not what they train: an average of where they were (schedule-free).
   virtual bool averages() const { return false; }
@@ -110,7 +110,7 @@ class FlatOptimizer : public Optimizer {
   ~FlatOptimizer() override;
   void step() override;
   std::vector<StateSlice> state() override;
-  void keep_state_in(std::shared_ptr<tensor::Home> home) override;
+  void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) override;
   bool runs_anywhere() const override { return true; }
 
  protected:
@@ -143,14 +143,14 @@ class FlatOptimizer : public Optimizer {
   void update_elsewhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   void update_mixed(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   void update_offloaded(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
-  using OffloadAction = void (tensor::Home::*)(const at::Tensor&) const;
+  using OffloadAction = void (tensor::OffloadStore::*)(const at::Tensor&) const;
   void for_offloaded(const ParameterSlice& slice, OffloadAction action) const;
   double weight_decay_;
   std::vector<std::string> names_;
   std::vector<double> initial_;                        // by name
   std::vector<std::optional<at::ScalarType>> dtypes_;  // by name; unset: the parameters'
   std::vector<std::vector<at::Tensor>> states_;        // by name and flat parameter; empty until they are needed
-  std::shared_ptr<tensor::Home> home_;
+  std::shared_ptr<tensor::OffloadStore> offload_;
 };
 
 struct AdamWOptions {

@@ -9,9 +9,9 @@ void GradientBucket::add_segment(TrainableSegment segment) {
   segments.push_back(std::move(segment));
 }
 
-void GradientBucket::open(std::vector<at::Tensor> buffers, Home home) {
+void GradientBucket::open(std::vector<at::Tensor> buffers, Place place) {
   buffers_ = std::move(buffers);
-  home_ = home;
+  place_ = place;
   for (std::size_t i = 0; i < segments.size(); ++i)
     for (auto [begin, end] : gaps(segments[i].layout)) buffers_[i].narrow(0, begin, end - begin).zero_();
   if (!reducing() && state != BucketState::kFinished) state = BucketState::kOpen;
@@ -22,14 +22,14 @@ void GradientBucket::move_to_transport(const std::vector<at::Tensor>& places) {
     places[i].copy_(buffers_[i]);
     buffers_[i] = places[i];
   }
-  home_ = Home::kTransport;
+  place_ = Place::kTransport;
 }
 
 void GradientBucket::leave_transport() {
   evict();
   for (std::size_t i = 0; i < segments.size(); ++i)
     buffers_[i] = buffers_[i].to(segments[i].reduce, /*non_blocking=*/false, /*copy=*/true);
-  home_ = Home::kPrivate;
+  place_ = Place::kPrivate;
 }
 
 /// 1-D, in the open buffer.

@@ -36,7 +36,7 @@ enum class BucketState { kIdle, kExpected, kOpen, kFinished, kReducing };
 class GradientBucket {
  public:
   /// Where the buffers lie: in memory of their own, or where the transport reads them.
-  enum class Home { kPrivate, kTransport };
+  enum class Place { kPrivate, kTransport };
 
   GradientBucket(std::size_t index, int unit, bool alone) : index(index), unit(unit), alone(alone) {}
   void add_segment(TrainableSegment segment);
@@ -60,14 +60,14 @@ class GradientBucket {
   /// 1-D [numel] for each segment, in the dtype of contributions; none: no gradient has come.
   const std::vector<at::Tensor>& buffers() const { return buffers_; }
   bool has_buffers() const { return !buffers_.empty(); }
-  Home home() const { return home_; }
+  Place place() const { return place_; }
   /// Uninitialised memory; gaps between parameters become zero.
-  void open(std::vector<at::Tensor> buffers, Home home);
+  void open(std::vector<at::Tensor> buffers, Place place);
   /// The same values, gaps too, where the transport reads them; or in private memory, in the dtype of reductions.
   void move_to_transport(const std::vector<at::Tensor>& places);
   void leave_transport();
   /// No buffers: the reduction holds them, or nobody.
-  void close() { buffers_.clear(), home_ = Home::kPrivate; }
+  void close() { buffers_.clear(), place_ = Place::kPrivate; }
 
   /// Of an open bucket; by segment and entry of the segment. accumulate() adds to what has come for this entry.
   void accumulate(std::size_t segment, std::size_t entry, const at::Tensor& grad);
@@ -92,7 +92,7 @@ class GradientBucket {
 
   std::vector<at::Tensor> buffers_;
   std::vector<std::vector<EntryState>> entries_;  // by segment
-  Home home_ = Home::kPrivate;
+  Place place_ = Place::kPrivate;
 };
 
 }  // namespace tessera::fsdp

@@ -90,12 +90,12 @@ std::vector<at::Tensor> GradientReducer::take_place(GradientBucket& b) {
 
 void GradientReducer::open(GradientBucket& b) {
   choose_width();
-  if (place_is_free(b)) return b.open(take_place(b), GradientBucket::Home::kTransport);
+  if (place_is_free(b)) return b.open(take_place(b), GradientBucket::Place::kTransport);
   std::vector<at::Tensor> buffers;
   for (std::size_t i = 0; i < b.segments.size(); ++i)
     buffers.push_back(at::empty({b.segments[i].layout.numel},
                                 b.segments[i].leaf.options().dtype(transport_->contribution_dtype(b, i))));
-  b.open(std::move(buffers), GradientBucket::Home::kPrivate);
+  b.open(std::move(buffers), GradientBucket::Place::kPrivate);
 }
 
 void GradientReducer::accumulate(GradientId id, const at::Tensor& grad) {
@@ -157,7 +157,7 @@ void GradientReducer::start(GradientBucket& b, Flight& flight) {
   b.evict();
   if (!b.has_buffers()) open(b);
   b.fill_missing();
-  if (transport_->has_places() && b.home() == GradientBucket::Home::kPrivate) b.move_to_transport(take_place(b));
+  if (transport_->has_places() && b.place() == GradientBucket::Place::kPrivate) b.move_to_transport(take_place(b));
   for (std::size_t i = 0; i < b.segments.size(); ++i) start_segment(b, i, flight);
   ++stats_.reductions;
   b.close();
@@ -177,7 +177,7 @@ void GradientReducer::start_segment(GradientBucket& b, std::size_t segment, Flig
     part.out = at::empty({s.layout.slice_numel}, s.reduce);
     how.accumulate = false;
   }
-  if (b.home() == GradientBucket::Home::kPrivate) part.buffer = b.buffers()[segment];
+  if (b.place() == GradientBucket::Place::kPrivate) part.buffer = b.buffers()[segment];
   part.work = transport_->reduce(b, segment, part.out, how);
   stats_.reduced_numel += s.layout.numel;
 }
@@ -219,7 +219,7 @@ void GradientReducer::backward_finished() {
   at::NoGradGuard no_grad;
   if (!sync_) {  // what may follow is a backward with contributions of the other width
     for (auto& b : buckets_)
-      if (b.home() == GradientBucket::Home::kTransport) b.leave_transport();
+      if (b.place() == GradientBucket::Place::kTransport) b.leave_transport();
     holds_unsynced_ = true;
     return;
   }
@@ -269,7 +269,7 @@ void GradientReducer::abandon() noexcept {
 std::int64_t GradientReducer::buffer_bytes() const {
   auto bytes = transport_->bytes();
   for (const auto& b : buckets_)
-    if (b.home() == GradientBucket::Home::kPrivate)
+    if (b.place() == GradientBucket::Place::kPrivate)
       for (const auto& buffer : b.buffers()) bytes += static_cast<std::int64_t>(buffer.nbytes());
   for (const auto& flight : flights_)
     for (const auto& part : flight.parts)

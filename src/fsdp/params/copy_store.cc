@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include "fsdp/params/parameter_store.h"
-#include "tensor/mapped_zeros.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -11,9 +10,9 @@ namespace {
 class CopyStore final : public ParameterStore {
  public:
   CopyStore(const std::vector<Segment>& segments, std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
-            tensor::Home* home)
-      : segments_(segments), group_(std::move(group)), meter_(meter), wholes_(segments.size()), seen_(segments.size()) {
-    for (const auto& s : segments_) shards_.push_back(allocate_shard(s, home).set_requires_grad(s.trainable));
+            tensor::OffloadStore* offload)
+      : segments_(segments), group_(std::move(group)), meter_(meter), wholes_(segments.size()) {
+    for (const auto& s : segments_) shards_.push_back(allocate_shard(s, offload).set_requires_grad(s.trainable));
   }
 
   ~CopyStore() override {
@@ -34,7 +33,7 @@ class CopyStore final : public ParameterStore {
         auto own = wholes_[i].narrow(0, s.slice_numel * group_->rank(), s.slice_numel);
         input = own.copy_(input);
       }
-      seen_[i] = shards_[i]._version();
+      note_version(i);
       works_.push_back(group_->all_gather(wholes_[i], input));
     }
   }
@@ -57,24 +56,17 @@ class CopyStore final : public ParameterStore {
 
   bool stale() const override {
     for (std::size_t i = 0; i < segments_.size(); ++i)
-      if (wholes_[i].defined() && static_cast<std::uint32_t>(shards_[i]._version()) != seen_[i]) return true;
+      if (wholes_[i].defined() && written(i)) return true;
     return false;
   }
 
-  bool needs_publish() const override { return false; }
-  void publish() override {}
-  void fetch(const tensor::Home& home) const override {
-    for (const auto& shard : shards_) home.fetch(shard.detach());
+  void fetch(const tensor::OffloadStore& offload) const override {
+    for (const auto& shard : shards_) offload.fetch(shard.detach());
   }
-  void put_away(const tensor::Home& home) const override {
-    for (const auto& shard : shards_) home.put_away(shard.detach());
+  void evict(const tensor::OffloadStore& offload) const override {
+    for (const auto& shard : shards_) offload.evict(shard.detach());
   }
 
-  std::int64_t shard_bytes() const override {
-    std::int64_t bytes = 0;
-    for (const auto& shard : shards_) bytes += static_cast<std::int64_t>(shard.nbytes());
-    return bytes;
-  }
   const char* form() const override { return "copy"; }
   bool always_whole() const override { return false; }
 
@@ -83,21 +75,15 @@ class CopyStore final : public ParameterStore {
   std::shared_ptr<comm::Communicator> group_;
   GatherMeter& meter_;
   std::vector<at::Tensor> wholes_;
-  std::vector<std::uint32_t> seen_;
   std::vector<std::unique_ptr<comm::Work>> works_;
 };
 
 }  // namespace
 
-at::Tensor allocate_shard(const Segment& segment, tensor::Home* home) {
-  if (home) return home->allocate(segment.slice_numel, segment.shard_dtype());
-  return tensor::mapped_zeros(segment.slice_numel, segment.shard_dtype());
-}
-
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,
                                                 std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
-                                                tensor::Home* home) {
-  return std::make_unique<CopyStore>(segments, std::move(group), meter, home);
+                                                tensor::OffloadStore* offload) {
+  return std::make_unique<CopyStore>(segments, std::move(group), meter, offload);
 }
 
 }  // namespace tessera::fsdp

@@ -11,7 +11,7 @@ namespace {
 class DeviceStore final : public ParameterStore {
  public:
   DeviceStore(const std::vector<Segment>& segments, at::Device device, GatherMeter& meter)
-      : segments_(segments), meter_(meter), cast_(segments.size()), seen_(segments.size()) {
+      : segments_(segments), meter_(meter), cast_(segments.size()) {
     for (const auto& s : segments_)
       shards_.push_back(tensor::lasting_zeros(s.slice_numel, s.shard_dtype(), device).set_requires_grad(s.trainable));
   }
@@ -22,7 +22,7 @@ class DeviceStore final : public ParameterStore {
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       if (segments_[i].shard_dtype() == segments_[i].compute) continue;
       cast_[i] = shards_[i].detach().to(segments_[i].compute);
-      seen_[i] = static_cast<std::uint32_t>(shards_[i]._version());
+      note_version(i);
       meter_.add(static_cast<std::int64_t>(cast_[i].nbytes()));
     }
   }
@@ -38,20 +38,10 @@ class DeviceStore final : public ParameterStore {
   }
   bool stale() const override {
     for (std::size_t i = 0; i < segments_.size(); ++i)
-      if (cast_[i].defined() && static_cast<std::uint32_t>(shards_[i]._version()) != seen_[i]) return true;
+      if (cast_[i].defined() && written(i)) return true;
     return false;
   }
 
-  bool needs_publish() const override { return false; }
-  void publish() override {}
-  void fetch(const tensor::Home&) const override {}
-  void put_away(const tensor::Home&) const override {}
-
-  std::int64_t shard_bytes() const override {
-    std::int64_t bytes = 0;
-    for (const auto& shard : shards_) bytes += static_cast<std::int64_t>(shard.nbytes());
-    return bytes;
-  }
   const char* form() const override { return "device"; }
   bool always_whole() const override { return false; }
 
@@ -59,7 +49,6 @@ class DeviceStore final : public ParameterStore {
   std::vector<Segment> segments_;
   GatherMeter& meter_;
   std::vector<at::Tensor> cast_;  // by segment, while it is gathered
-  std::vector<std::uint32_t> seen_;
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "fsdp/params/split_master.h"
 #include "fsdp/plan/flat_layout.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::fsdp {
@@ -45,36 +45,43 @@ class ParameterStore {
   virtual bool stale() const = 0;
 
   /// Some shard was written since the last publish().
-  virtual bool needs_publish() const = 0;
+  virtual bool needs_publish() const { return false; }
   /// Makes this rank's slices visible to its peers, who see them after the next fence.
-  virtual void publish() = 0;
+  virtual void publish() {}
   /// Gives shards that are kept in halves their memory, until they are published or settle() finds nothing written.
   virtual void join_masters() {}
   virtual void settle() {}
   const std::vector<std::shared_ptr<SplitMaster>>& split_masters() const { return masters_; }
 
   /// Offloaded memory of this unit is about to be used, or is not needed for a while.
-  virtual void fetch(const tensor::Home& home) const = 0;
-  virtual void put_away(const tensor::Home& home) const = 0;
+  virtual void fetch(const tensor::OffloadStore& /*offload*/) const {}
+  virtual void evict(const tensor::OffloadStore& /*offload*/) const {}
 
   /// Bytes of slices and of private masters on this rank.
-  virtual std::int64_t shard_bytes() const = 0;
+  virtual std::int64_t shard_bytes() const;
   virtual const char* form() const = 0;
   /// whole() needs no gather.
   virtual bool always_whole() const = 0;
 
  protected:
+  /// Remembers what a shard holds now; written(): it was written to since then.
+  void note_version(std::size_t segment);
+  bool written(std::size_t segment) const;
+
   std::vector<at::Tensor> shards_;
   std::vector<std::shared_ptr<SplitMaster>> masters_;  // by segment, null where a shard is never split; or empty
+
+ private:
+  std::vector<std::uint32_t> versions_;  // by segment, as noted
 };
 
-/// `home`: where private slices lie; null: in memory.
-at::Tensor allocate_shard(const Segment& segment, tensor::Home* home);
+/// `offload`: where private slices lie; null: in memory.
+at::Tensor allocate_shard(const Segment& segment, tensor::OffloadStore* offload);
 
 /// Slices are private; gathering allocates the whole and all-gathers into it.
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,
                                                 std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
-                                                tensor::Home* home);
+                                                tensor::OffloadStore* offload);
 
 /// For a rank that holds whole parameters (a group of one): slices are on the device and whole already.
 std::unique_ptr<ParameterStore> make_device_store(const std::vector<Segment>& segments, at::Device device,
@@ -86,6 +93,6 @@ std::int64_t shared_store_bytes(const std::vector<Segment>& segments);
 /// The whole lies in `memory`, which all ranks of the group address: gathering is no work.
 std::unique_ptr<ParameterStore> make_shared_store(const std::vector<Segment>& segments, int rank,
                                                   std::shared_ptr<comm::SharedRegion> region, std::int64_t offset,
-                                                  tensor::Home* home);
+                                                  tensor::OffloadStore* offload);
 
 }  // namespace tessera::fsdp

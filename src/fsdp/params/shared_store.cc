@@ -16,7 +16,7 @@ std::int64_t whole_bytes(const Segment& s) {
 class SharedStore final : public ParameterStore {
  public:
   SharedStore(const std::vector<Segment>& segments, int rank, std::shared_ptr<comm::SharedRegion> region,
-              std::int64_t offset, tensor::Home* home)
+              std::int64_t offset, tensor::OffloadStore* offload)
       : segments_(segments) {
     for (const auto& s : segments_) {
       auto* data = region->data() + offset;
@@ -26,12 +26,12 @@ class SharedStore final : public ParameterStore {
       auto* own = data + s.slice_numel * rank * static_cast<std::int64_t>(c10::elementSize(s.compute));
       slices_.push_back(at::from_blob(own, {s.slice_numel}, [region](void*) {}, at::TensorOptions().dtype(s.compute)));
       const bool in_place = s.shard_dtype() == s.compute;
-      const bool splits = !home && s.shard_dtype() == at::kFloat && s.compute == at::kBFloat16;
-      auto memory = in_place ? slices_.back() : allocate_shard(s, home);
+      const bool splits = !offload && s.shard_dtype() == at::kFloat && s.compute == at::kBFloat16;
+      auto memory = in_place ? slices_.back() : allocate_shard(s, offload);
       masters_.push_back(splits ? std::make_shared<SplitMaster>(memory, slices_.back()) : nullptr);
       shards_.push_back(splits ? masters_.back()->leaf() : std::move(memory));
       shards_.back().set_requires_grad(s.trainable);
-      published_.push_back(shards_.back()._version());
+      note_version(shards_.size() - 1);
     }
   }
 
@@ -54,7 +54,7 @@ class SharedStore final : public ParameterStore {
         masters_[i]->divide();
       else if (written(i) && !shards_[i].is_same(slices_[i]))
         slices_[i].copy_(shards_[i]);
-      published_[i] = shards_[i]._version();
+      note_version(i);
     }
   }
 
@@ -67,13 +67,13 @@ class SharedStore final : public ParameterStore {
       if (m) m->settle();
   }
 
-  void fetch(const tensor::Home& home) const override {
-    for (const auto& whole : wholes_) home.fetch(whole);
+  void fetch(const tensor::OffloadStore& offload) const override {
+    for (const auto& whole : wholes_) offload.fetch(whole);
   }
-  void put_away(const tensor::Home& home) const override {
+  void evict(const tensor::OffloadStore& offload) const override {
     for (std::size_t i = 0; i < shards_.size(); ++i) {
-      home.put_away(wholes_[i]);
-      if (!shards_[i].is_same(slices_[i])) home.put_away(shards_[i].detach());
+      offload.evict(wholes_[i]);
+      if (!shards_[i].is_same(slices_[i])) offload.evict(shards_[i].detach());
     }
   }
 
@@ -92,11 +92,8 @@ class SharedStore final : public ParameterStore {
   bool always_whole() const override { return true; }
 
  private:
-  bool written(std::size_t i) const { return static_cast<std::uint32_t>(shards_[i]._version()) != published_[i]; }
-
   std::vector<Segment> segments_;
   std::vector<at::Tensor> wholes_, slices_;
-  std::vector<std::uint32_t> published_;
 };
 
 }  // namespace
@@ -109,8 +106,8 @@ std::int64_t shared_store_bytes(const std::vector<Segment>& segments) {
 
 std::unique_ptr<ParameterStore> make_shared_store(const std::vector<Segment>& segments, int rank,
                                                   std::shared_ptr<comm::SharedRegion> region, std::int64_t offset,
-                                                  tensor::Home* home) {
-  return std::make_unique<SharedStore>(segments, rank, std::move(region), offset, home);
+                                                  tensor::OffloadStore* offload) {
+  return std::make_unique<SharedStore>(segments, rank, std::move(region), offset, offload);
 }
 
 }  // namespace tessera::fsdp

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kGrain = 1 << 16;  // elements of a thread
 
 constexpr auto kWithoutMemory =
-    "these parameters are kept in halves for an optimizer that knows how (keep_state_in(state_home())); read them "
+    "these parameters are kept in halves for an optimizer that knows how (keep_state_in(offload_store())); read them "
     "through shards() or visit_full()";
 
 }  // namespace

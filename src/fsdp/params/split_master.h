@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tensor/split_floats.h"
 
 namespace tessera::fsdp {
@@ -47,12 +47,12 @@ class SplitMaster {
 };
 
 /// Optimizer state in memory, parameters in halves.
-class SplitMasters final : public tensor::Home {
+class SplitMasters final : public tensor::OffloadStore {
  public:
   explicit SplitMasters(std::vector<std::shared_ptr<SplitMaster>> masters) : masters_(std::move(masters)) {}
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype) override;
   void fetch(const at::Tensor&) const override {}
-  void put_away(const at::Tensor&) const override {}
+  void evict(const at::Tensor&) const override {}
   std::int64_t held_bytes() const override { return 0; }
   void accept_halves() override;
   const tensor::SplitFloats* halves_of(const at::Tensor& parameter) const override;

@@ -1,6 +1,6 @@
 #include "fsdp/plan/memory_form.h"
 
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
@@ -20,18 +20,18 @@ class FileRegion final : public comm::SharedRegion {
 };
 
 /// Collective. Rank 0 makes the file; it has no name any more when this returns.
-std::shared_ptr<comm::SharedRegion> map_file_region(tensor::DiskHome& home, comm::Communicator& group,
+std::shared_ptr<comm::SharedRegion> map_file_region(tensor::DiskStore& offload, comm::Communicator& group,
                                                     std::int64_t bytes) {
   std::string path;
-  if (group.rank() == 0) path = home.make_file(bytes);
+  if (group.rank() == 0) path = offload.make_file(bytes);
   path = group.broadcast_object(path, 0);
   try {
-    auto region = std::make_shared<FileRegion>(home.map_file(path, bytes), bytes);
+    auto region = std::make_shared<FileRegion>(offload.map_file(path, bytes), bytes);
     group.barrier();
-    if (group.rank() == 0) tensor::DiskHome::forget_file(path);
+    if (group.rank() == 0) tensor::DiskStore::forget_file(path);
     return region;
   } catch (...) {
-    tensor::DiskHome::forget_file(path);
+    tensor::DiskStore::forget_file(path);
     throw;
   }
 }
@@ -41,8 +41,8 @@ std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, std::int64_t by
   const auto form = runtime.options().gather;
   if (form == GatherForm::kCopy && !runtime.always_whole()) return nullptr;
   auto& group = *runtime.mesh().shard;
-  auto region = group.map_shared(runtime.home() ? 1 : bytes);
-  if (region && runtime.home()) region = map_file_region(*runtime.home(), group, bytes);
+  auto region = group.map_shared(runtime.offload() ? 1 : bytes);
+  if (region && runtime.offload()) region = map_file_region(*runtime.offload(), group, bytes);
   if (!region && form == GatherForm::kShared)
     throw ConfigError(
         "gather form 'shared': the ranks of backend '" + group.backend() + "' share no memory; use 'auto' or 'copy'",
@@ -53,10 +53,10 @@ std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, std::int64_t by
 class SharedForm final : public MemoryForm {
  public:
   SharedForm(const Runtime& runtime, std::shared_ptr<comm::SharedRegion> region)
-      : mesh_(runtime.mesh()), home_(runtime.home().get()), region_(std::move(region)) {}
+      : mesh_(runtime.mesh()), offload_(runtime.offload().get()), region_(std::move(region)) {}
   bool shared() const override { return true; }
   std::unique_ptr<ParameterStore> make_store(const std::vector<Segment>& segments) override {
-    auto store = make_shared_store(segments, mesh_.shard->rank(), region_, used_, home_);
+    auto store = make_shared_store(segments, mesh_.shard->rank(), region_, used_, offload_);
     used_ += shared_store_bytes(segments);
     return store;
   }
@@ -64,7 +64,7 @@ class SharedForm final : public MemoryForm {
 
  private:
   const Mesh& mesh_;
-  tensor::Home* home_;
+  tensor::OffloadStore* offload_;
   std::shared_ptr<comm::SharedRegion> region_;
   std::int64_t used_ = 0;  // bytes of the region
 };
@@ -74,7 +74,7 @@ class CopyForm final : public MemoryForm {
   explicit CopyForm(Runtime& runtime) : runtime_(runtime) {}
   bool shared() const override { return false; }
   std::unique_ptr<ParameterStore> make_store(const std::vector<Segment>& segments) override {
-    return make_copy_store(segments, runtime_.mesh().shard, runtime_.meter(), runtime_.home().get());
+    return make_copy_store(segments, runtime_.mesh().shard, runtime_.meter(), runtime_.offload().get());
   }
   std::unique_ptr<GradientTransport> make_transport() const override {
     return make_reduce_scatter_transport(runtime_.mesh());

@@ -15,7 +15,7 @@ Runtime::Runtime(Mesh mesh, FsdpOptions options)
     : mesh_(std::move(mesh)),
       options_(std::move(options)),
       reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty()) {
-  if (!options_.offload_folder.empty()) home_ = std::make_shared<tensor::DiskHome>(options_.offload_folder);
+  if (!options_.offload_folder.empty()) offload_ = std::make_shared<tensor::DiskStore>(options_.offload_folder);
 }
 
 void Runtime::enter_forward() {

@@ -9,7 +9,7 @@
 #include "fsdp/grads/gradient_reducer.h"
 #include "fsdp/plan/mesh.h"
 #include "fsdp/runtime/unit.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tensor/page_reader.h"
 #include "tessera/fsdp/fully_shard.h"
 
@@ -60,7 +60,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   std::vector<std::shared_ptr<Unit>>& units() { return units_; }
   const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
   /// Null: nothing is offloaded.
-  const std::shared_ptr<tensor::DiskHome>& home() const { return home_; }
+  const std::shared_ptr<tensor::DiskStore>& offload() const { return offload_; }
   /// Of frozen parameters that are mapped from weight files, where state is offloaded.
   tensor::PageReader& page_reader() { return page_reader_; }
   /// The units' gathers move nothing on this rank.
@@ -73,7 +73,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   void note_activity(const std::string& what);
   void prefetch(int unit);
   /// Something moves while this rank computes: copies from peers, or pages from a disk.
-  bool gathers_progress() const { return home_ || (!shared_memory_ && mesh_.shard->size() > 1); }
+  bool gathers_progress() const { return offload_ || (!shared_memory_ && mesh_.shard->size() > 1); }
 
   Mesh mesh_;
   FsdpOptions options_;
@@ -81,7 +81,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   GatherMeter meter_, device_meter_;
   GradientReducer reducer_;
   std::vector<std::shared_ptr<Unit>> units_;
-  std::shared_ptr<tensor::DiskHome> home_;
+  std::shared_ptr<tensor::DiskStore> offload_;
   tensor::PageReader page_reader_;
   std::vector<int> forward_order_;         // units by the end of their forwards, since the last backward
   std::vector<int> visits_, last_visits_;  // units by the begin of their forwards: in this one of the root, the last

@@ -109,7 +109,7 @@ void Unit::detach(const char* why) noexcept {
 
 void Unit::prefetch() {
   if (state_ != State::kSharded) return;
-  if (runtime_.home()) fetch();
+  if (runtime_.offload()) fetch();
   const tensor::Span span("fsdp::start_gather", shown_name());
   store_->start_gather();
   state_ = State::kGathering;
@@ -144,19 +144,19 @@ void Unit::drop() {
 
 void Unit::release_host() {
   store_->release();
-  if (runtime_.home()) put_away();
+  if (runtime_.offload()) evict();
 }
 
 void Unit::fetch() const {
-  store_->fetch(*runtime_.home());
+  store_->fetch(*runtime_.offload());
   std::vector<at::Tensor> views;
   for (const auto& p : parameters_)
     if (p.droppable && index_ != 0) views.push_back(p.mapped);  // of the root's tables a step reads some rows
   if (!views.empty()) runtime_.page_reader().bring(views);
 }
 
-void Unit::put_away() const {
-  store_->put_away(*runtime_.home());
+void Unit::evict() const {
+  store_->evict(*runtime_.offload());
   for (const auto& p : parameters_) {
     if (!p.droppable) continue;
     if (index_ != 0) runtime_.page_reader().forget(p.mapped);
@@ -166,7 +166,7 @@ void Unit::put_away() const {
 
 void Unit::publish() {
   store_->publish();
-  if (runtime_.home()) store_->put_away(*runtime_.home());
+  if (runtime_.offload()) store_->evict(*runtime_.offload());
 }
 
 void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {

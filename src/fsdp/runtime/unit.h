@@ -42,7 +42,7 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void gather();
   void release();
   /// Offloaded: out of memory until it is read again.
-  void put_away() const;
+  void evict() const;
   /// Offloaded: what the disk has of it is on its way from here on.
   void fetch() const;
   /// Shows its slices to the peers, who see them after the next fence.

@@ -60,7 +60,7 @@ class BlockState : public ::testing::Test {
       const auto optimizer =
           optim::make_optimizer(name, {.lr = 1e-2, .weight_decay = 0.1, .optim_args = "min_8bit_size=16"},
                                 sharded->parameters(), fsdp::parameter_slices(*sharded), sharded->shard_group());
-      optimizer->keep_state_in(sharded->state_home());
+      optimizer->keep_state_in(sharded->offload_store());
       if (first > 0) load(*sharded, *optimizer, kind);
       for (int step = first; step < last; ++step) {
         testing::loss_of(model(testing::batch(0, step)), 0, step).backward();

@@ -79,7 +79,7 @@ class TrainingState : public ::testing::Test {
       if (how.low_precision) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
       auto sharded = fsdp::fully_shard(model, group, options);
       optim::AdamW optimizer(sharded->parameters(), fsdp::parameter_slices(*sharded), testing::adamw_options());
-      optimizer.keep_state_in(sharded->state_home());
+      optimizer.keep_state_in(sharded->offload_store());
       if (load) checkpoint::load_training_state(*sharded, &optimizer, folder_);
       steps(model, *sharded, optimizer, first, last);
       if (save) checkpoint::save_training_state(*sharded, optimizer, folder_);

@@ -54,7 +54,7 @@ std::vector<DeviceRun> train_here_or_there(int world, const FsdpOptions& options
     if (trains == Trains::kSome) freeze_some(net);
     auto sharded = fully_shard(net, group, there ? on_device(options, *group) : options);
     optim::AdamW optimizer(sharded->parameters(), parameter_slices(*sharded), testing::adamw_options());
-    optimizer.keep_state_in(sharded->state_home());
+    optimizer.keep_state_in(sharded->offload_store());
     for (int step = 0; step < 3; ++step) {
       for (int micro = 0; micro < 2; ++micro) {
         sharded->set_requires_gradient_sync(micro == 1);

@@ -33,7 +33,7 @@ TEST(GradientBucket, GoesThroughItsStatesAndIsAwaitedWhileSomethingMayCome) {
   b.expect();
   EXPECT_EQ(b.state, BucketState::kExpected);
   EXPECT_TRUE(b.awaited());
-  b.open({garbage(b)}, GradientBucket::Home::kPrivate);
+  b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   EXPECT_EQ(b.state, BucketState::kOpen);
   EXPECT_TRUE(b.awaited());
   b.state = BucketState::kFinished;
@@ -44,7 +44,7 @@ TEST(GradientBucket, GoesThroughItsStatesAndIsAwaitedWhileSomethingMayCome) {
 
 TEST(GradientBucket, AddsUpWhatComesAndHasZerosWhereNothingCame) {
   auto b = two_parameters();
-  b.open({garbage(b)}, GradientBucket::Home::kPrivate);
+  b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   b.accumulate(0, 1, at::ones({5}));
   b.accumulate(0, 1, at::full({5}, 2.0f));
   b.fill_missing();
@@ -52,14 +52,14 @@ TEST(GradientBucket, AddsUpWhatComesAndHasZerosWhereNothingCame) {
   EXPECT_TRUE(part(b, 0).equal(at::zeros({3})));
   EXPECT_EQ(b.buffers().front().sum().item<float>(), 15.0f) << "the gaps are zero";
   b.close();
-  b.open({garbage(b)}, GradientBucket::Home::kPrivate);
+  b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   b.accumulate(0, 1, at::ones({5}));
   EXPECT_TRUE(part(b, 1).equal(at::ones({5}))) << "the next backward starts anew";
 }
 
 TEST(GradientBucket, WhatIsBeingPreparedLeavesWhenAnotherGradientComes) {
   auto b = two_parameters();
-  b.open({garbage(b)}, GradientBucket::Home::kPrivate);
+  b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   const auto prepared = b.reserve(0, 0);
   ASSERT_TRUE(prepared);
   EXPECT_FALSE(prepared->filled);
@@ -73,16 +73,16 @@ TEST(GradientBucket, WhatIsBeingPreparedLeavesWhenAnotherGradientComes) {
 
 TEST(GradientBucket, MovesToTheTransportAndBackWithItsValues) {
   auto b = two_parameters();
-  b.open({garbage(b)}, GradientBucket::Home::kPrivate);
+  b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   b.accumulate(0, 0, at::ones({3}));
   b.fill_missing();
   const auto place = garbage(b);
   b.move_to_transport({place});
-  EXPECT_EQ(b.home(), GradientBucket::Home::kTransport);
+  EXPECT_EQ(b.place(), GradientBucket::Place::kTransport);
   EXPECT_TRUE(b.buffers().front().is_same(place));
   EXPECT_EQ(place.sum().item<float>(), 3.0f);
   b.leave_transport();
-  EXPECT_EQ(b.home(), GradientBucket::Home::kPrivate);
+  EXPECT_EQ(b.place(), GradientBucket::Place::kPrivate);
   place.fill_(9.0f);
   EXPECT_EQ(b.buffers().front().sum().item<float>(), 3.0f);
 }
@@ -90,13 +90,13 @@ TEST(GradientBucket, MovesToTheTransportAndBackWithItsValues) {
 TEST(GradientBucket, ForgetsAFailedBackward) {
   auto b = two_parameters();
   b.expect();
-  b.open({garbage(b)}, GradientBucket::Home::kPrivate);
+  b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   const auto prepared = b.reserve(0, 0);
   b.accumulate(0, 1, at::ones({5}));
   b.forget();
   EXPECT_EQ(b.state, BucketState::kIdle);
   EXPECT_FALSE(b.has_buffers());
-  b.open({garbage(b)}, GradientBucket::Home::kPrivate);
+  b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   b.fill_missing();
   EXPECT_EQ(b.buffers().front().count_nonzero().item<std::int64_t>(), 0);
 }

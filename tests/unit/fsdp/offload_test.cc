@@ -5,7 +5,7 @@
 
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
@@ -39,7 +39,7 @@ std::vector<OffloadRun> train_accumulating(int world, FsdpOptions options, bool 
     }
     auto sharded = fully_shard(net, group, options);
     optim::AdamW optimizer(sharded->parameters(), parameter_slices(*sharded), testing::adamw_options());
-    optimizer.keep_state_in(sharded->state_home());
+    optimizer.keep_state_in(sharded->offload_store());
     for (int step = 0; step < 4; ++step) {
       for (int micro = 0; micro < 2; ++micro) {
         sharded->set_requires_gradient_sync(micro == 1);
@@ -141,7 +141,7 @@ TEST(Offload, OptimizersWithOtherStatesKeepTheirBits) {
         auto optimizer = optim::make_optimizer(
             name, {.lr = 1e-2, .optim_args = name == "adagrad" ? "initial_accumulator_value=0.5" : ""},
             sharded->parameters(), parameter_slices(*sharded), group);
-        optimizer->keep_state_in(sharded->state_home());
+        optimizer->keep_state_in(sharded->offload_store());
         for (int step = 0; step < 3; ++step) {
           loss_of(net(batch(group->rank(), step)), group->rank(), step).backward();
           optimizer->step();
@@ -156,35 +156,35 @@ TEST(Offload, OptimizersWithOtherStatesKeepTheirBits) {
   }
 }
 
-TEST(DiskHome, RefusesFoldersThatSaveNothing) {
-  EXPECT_THROW(tensor::DiskHome("/nowhere/at/all"), Error);
-  EXPECT_THROW(tensor::DiskHome("/dev/shm"), Error);
+TEST(DiskStore, RefusesFoldersThatSaveNothing) {
+  EXPECT_THROW(tensor::DiskStore("/nowhere/at/all"), Error);
+  EXPECT_THROW(tensor::DiskStore("/dev/shm"), Error);
   const auto temp = TempFolder::on_disk("offload_full");
-  tensor::DiskHome home(temp.path());
+  tensor::DiskStore offload(temp.path());
   try {
-    home.allocate(std::int64_t{1} << 58, at::kByte);
+    offload.allocate(std::int64_t{1} << 58, at::kByte);
     FAIL() << "no disk is that large";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("cannot reserve 288230376151711744 bytes"), std::string::npos) << e.what();
   }
-  EXPECT_EQ(home.held_bytes(), 0);
+  EXPECT_EQ(offload.held_bytes(), 0);
 }
 
-TEST(DiskHome, ValuesSurviveWithoutMemory) {
+TEST(DiskStore, ValuesSurviveWithoutMemory) {
   const auto temp = TempFolder::on_disk("offload_values");
-  tensor::DiskHome home(temp.path());
-  auto t = home.allocate(100'000, at::kFloat);
-  EXPECT_EQ(home.held_bytes(), 400'000);
+  tensor::DiskStore offload(temp.path());
+  auto t = offload.allocate(100'000, at::kFloat);
+  EXPECT_EQ(offload.held_bytes(), 400'000);
   t.copy_(at::arange(100'000));
-  for (const auto& part : {t, t.narrow(0, 1000, 50'000), t.narrow(0, 3, 5)}) home.put_away(part);
+  for (const auto& part : {t, t.narrow(0, 1000, 50'000), t.narrow(0, 3, 5)}) offload.evict(part);
   const auto elsewhere = at::ones({10'000});
-  home.put_away(elsewhere);
+  offload.evict(elsewhere);
   EXPECT_TRUE(at::equal(elsewhere, at::ones({10'000})));
-  home.fetch(t);
+  offload.fetch(t);
   EXPECT_TRUE(at::equal(t, at::arange(100'000).to(at::kFloat)));
   EXPECT_FALSE(tensor::is_file_view(elsewhere));
   t = at::Tensor();
-  EXPECT_EQ(home.held_bytes(), 0);
+  EXPECT_EQ(offload.held_bytes(), 0);
 }
 
 }  // namespace

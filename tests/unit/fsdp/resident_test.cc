@@ -48,7 +48,7 @@ ResidentRun train(const FsdpOptions& options, const ResidentHow& how = {}) {
     const auto sharded = fully_shard(net, group, options);
     const auto optimizer = optim::make_optimizer(how.optimizer, {.lr = 1e-2, .weight_decay = 0.1},
                                                  sharded->parameters(), parameter_slices(*sharded), group);
-    optimizer->keep_state_in(sharded->state_home());
+    optimizer->keep_state_in(sharded->offload_store());
     const bool there = options.state_on == StateOn::kDevice;
     for (int step = 0; step < 3; ++step) {
       for (int micro = 0; micro < 2; ++micro) {

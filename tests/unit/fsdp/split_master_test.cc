@@ -34,7 +34,7 @@ SplitRun train(const FsdpOptions& options, bool split, const std::string& rule =
     auto sharded = fully_shard(net, group, options);
     auto optimizer = optim::make_optimizer(rule, {.lr = 1e-2, .weight_decay = 0.1}, sharded->parameters(),
                                            parameter_slices(*sharded), sharded->shard_group());
-    if (split) optimizer->keep_state_in(sharded->state_home());
+    if (split) optimizer->keep_state_in(sharded->offload_store());
     for (int step = 0; step < 6; ++step) {
       loss_of(net(batch(group->rank(), step)), group->rank(), step).backward();
       if (between) between(*sharded, step);
@@ -62,7 +62,7 @@ void with_halves(int world, const Body& body) {
     SmallNet net;
     auto sharded = fully_shard(net, group, in_bfloat16());
     optim::AdamW optimizer(sharded->parameters());
-    optimizer.keep_state_in(sharded->state_home());
+    optimizer.keep_state_in(sharded->offload_store());
     body(net, *sharded, optimizer);
   });
 }
@@ -152,7 +152,7 @@ TEST(SplitMaster, IsForBfloat16InSharedMemoryAndOptimizersThatTakeIt) {
     bool any = false;
     comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
       SmallNet net;
-      any = fully_shard(net, group, options)->state_home() != nullptr;
+      any = fully_shard(net, group, options)->offload_store() != nullptr;
     });
     return any;
   };

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "support/temp_folder.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 
@@ -66,11 +66,11 @@ TEST(AdamW, PieceByPieceOnADiskTheBitsAreTheSame) {
       {.name = "b", .shape = {kNumel - kFirst}, .numel = kNumel - kFirst, .parameter = 0, .parameter_offset = kFirst}};
   std::vector<at::Tensor> trained;
   for (const bool offloaded : {false, true}) {
-    auto home = offloaded ? std::make_shared<tensor::DiskHome>(disk.path()) : nullptr;
-    auto p = offloaded ? home->allocate(kNumel, at::kFloat) : at::empty({kNumel});
+    auto offload = offloaded ? std::make_shared<tensor::DiskStore>(disk.path()) : nullptr;
+    auto p = offloaded ? offload->allocate(kNumel, at::kFloat) : at::empty({kNumel});
     p.copy_(wave(kNumel, 1)).set_requires_grad(true);
     AdamW optimizer({p}, slices, {});
-    optimizer.keep_state_in(home);
+    optimizer.keep_state_in(offload);
     for (int t = 0; t < 2; ++t) {
       p.mutable_grad() = wave(kNumel, 5 + t);
       optimizer.step();

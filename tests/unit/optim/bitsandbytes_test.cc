@@ -7,7 +7,7 @@
 
 #include "support/sharded_problem.h"
 #include "support/temp_folder.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
@@ -169,10 +169,10 @@ TEST(Bitsandbytes, StateOnADiskIsTheSame) {
   const auto folder = test::TempFolder::on_disk("bnb_state");
   for (const char* name : {"paged_adamw_8bit", "paged_ademamix_32bit"}) {
     const Recipe r{.optimizer = name, .args = ""};
-    const Loader home = [&](Shard&, Optimizer& o) {
-      o.keep_state_in(std::make_shared<tensor::DiskHome>(folder.path()));
+    const Loader offload = [&](Shard&, Optimizer& o) {
+      o.keep_state_in(std::make_shared<tensor::DiskStore>(folder.path()));
     };
-    expect_equal(run(r, *problem, 0, 4, 1), run(r, *problem, 0, 4, 2, home), name);
+    expect_equal(run(r, *problem, 0, 4, 1), run(r, *problem, 0, 4, 2, offload), name);
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include "support/sharded_problem.h"
 #include "support/temp_folder.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
@@ -74,9 +74,11 @@ TEST(LowRank, StateContinuesOnAnotherNumberOfRanks) {
 TEST(LowRank, ClippingsFactorAndStateOnADiskChangeNothing) {
   const auto problem = low_rank_data("problem");
   const auto folder = test::TempFolder::on_disk("low_rank_state");
-  const Loader home = [&](Shard&, Optimizer& o) { o.keep_state_in(std::make_shared<tensor::DiskHome>(folder.path())); };
+  const Loader offload = [&](Shard&, Optimizer& o) {
+    o.keep_state_in(std::make_shared<tensor::DiskStore>(folder.path()));
+  };
   for (const auto& [prefix, r] : recipes())
-    expect_equal(run(r, *problem, 0, 5, 2), run(r, *problem, 0, 5, 2, home, at::kFloat, 0.25), prefix);
+    expect_equal(run(r, *problem, 0, 5, 2), run(r, *problem, 0, 5, 2, offload, at::kFloat, 0.25), prefix);
 }
 
 TEST(LowRank, MatricesKeepStatesOfTheirRankAlone) {

@@ -3,7 +3,7 @@
 
 #include "support/sharded_problem.h"
 #include "support/temp_folder.h"
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
@@ -61,7 +61,7 @@ TEST(ScheduleFree, LookingAtTheAverageLeavesNoTrace) {
       const auto plain = run(r, *problem, 0, 6, 1, nullptr, dtype);
       Result shown;
       const Loader look = [&](Shard& shard, Optimizer& o) {
-        if (name == "schedule_free_sgd") o.keep_state_in(std::make_shared<tensor::DiskHome>(folder.path()));
+        if (name == "schedule_free_sgd") o.keep_state_in(std::make_shared<tensor::DiskStore>(folder.path()));
         o.show_average();  // nothing yet
         for (int step = 0; step < 6; ++step) {
           set_gradient(*problem, step, shard);

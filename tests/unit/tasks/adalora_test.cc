@@ -53,7 +53,7 @@ struct Rank {
     a.sharded->set_gradient_divisor(1.0);
     optimizer = optim::make_optimizer("adamw_torch", {.lr = 1e-2}, a.sharded->parameters(),
                                       fsdp::parameter_slices(*a.sharded), a.sharded->shard_group());
-    optimizer->keep_state_in(a.sharded->state_home());
+    optimizer->keep_state_in(a.sharded->offload_store());
     optimizer = train::allocating_ranks(std::move(optimizer), *a.sharded, a.adapters->method.get());
     a.model->train();
   }

@@ -160,7 +160,7 @@ struct Rank {
     if (options.adapter_folder.empty()) move();
     optimizer = optim::make_optimizer("adamw_torch", {.lr = 5e-3}, a.sharded->parameters(),
                                       fsdp::parameter_slices(*a.sharded), a.sharded->shard_group());
-    optimizer->keep_state_in(a.sharded->state_home());
+    optimizer->keep_state_in(a.sharded->offload_store());
     optimizer = train::allocating_ranks(std::move(optimizer), *a.sharded, a.adapters->method.get());
     a.model->train();
   }

@@ -1,4 +1,4 @@
-#include "tensor/home.h"
+#include "tensor/offload_store.h"
 
 #include <ATen/ops/from_blob.h>
 #include <fcntl.h>
@@ -64,7 +64,7 @@ void advise_pages(const at::Tensor& t, int advice) {
 
 }  // namespace
 
-struct DiskHome::Ranges {
+struct DiskStore::Ranges {
   mutable std::mutex mutex;
   std::map<std::uintptr_t, std::int64_t> sizes;  // by the first address
   std::int64_t held = 0;
@@ -89,7 +89,7 @@ struct DiskHome::Ranges {
   }
 };
 
-DiskHome::DiskHome(const std::string& folder) : folder_(folder), ranges_(std::make_shared<Ranges>()) {
+DiskStore::DiskStore(const std::string& folder) : folder_(folder), ranges_(std::make_shared<Ranges>()) {
   struct statfs about{};
   if (statfs(folder.c_str(), &about) != 0) fail_offload(folder, "cannot look at it", errno);
   if (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC)
@@ -98,9 +98,9 @@ DiskHome::DiskHome(const std::string& folder) : folder_(folder), ranges_(std::ma
   if (access(folder.c_str(), W_OK | X_OK) != 0) fail_offload(folder, "cannot write there", errno);
 }
 
-DiskHome::~DiskHome() = default;
+DiskStore::~DiskStore() = default;
 
-std::shared_ptr<std::byte> DiskHome::map(int descriptor, std::int64_t size_bytes) {
+std::shared_ptr<std::byte> DiskStore::map(int descriptor, std::int64_t size_bytes) {
   const auto length = static_cast<std::size_t>(std::max<std::int64_t>(size_bytes, 1));
   void* data = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (data == MAP_FAILED) fail_offload(folder_, "cannot map " + std::to_string(size_bytes) + " bytes", errno);
@@ -111,7 +111,7 @@ std::shared_ptr<std::byte> DiskHome::map(int descriptor, std::int64_t size_bytes
           }};
 }
 
-at::Tensor DiskHome::allocate(std::int64_t numel, at::ScalarType dtype) {
+at::Tensor DiskStore::allocate(std::int64_t numel, at::ScalarType dtype) {
   const auto bytes = numel * static_cast<std::int64_t>(c10::elementSize(dtype));
   std::string path;
   const OpenFile file(make_reserved_file(folder_, bytes, path));
@@ -120,37 +120,37 @@ at::Tensor DiskHome::allocate(std::int64_t numel, at::ScalarType dtype) {
   return at::from_blob(memory.get(), {numel}, [memory](void*) {}, at::TensorOptions().dtype(dtype));
 }
 
-std::string DiskHome::make_file(std::int64_t size_bytes) {
+std::string DiskStore::make_file(std::int64_t size_bytes) {
   std::string path;
   const OpenFile file(make_reserved_file(folder_, size_bytes, path));
   return path;
 }
 
-std::shared_ptr<std::byte> DiskHome::map_file(const std::string& path, std::int64_t size_bytes) {
+std::shared_ptr<std::byte> DiskStore::map_file(const std::string& path, std::int64_t size_bytes) {
   const OpenFile file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (file.descriptor < 0) fail_offload(folder_, "cannot open '" + path + "'", errno);
   return map(file.descriptor, size_bytes);
 }
 
-void DiskHome::forget_file(const std::string& path) noexcept {
+void DiskStore::forget_file(const std::string& path) noexcept {
   unlink(path.c_str());
 }
 
-void DiskHome::advise(const at::Tensor& t, int advice) const {
+void DiskStore::advise(const at::Tensor& t, int advice) const {
   if (ranges_->contains(address_of(t), static_cast<std::int64_t>(t.nbytes()))) advise_pages(t, advice);
 }
 
-void DiskHome::fetch(const at::Tensor& t) const {
+void DiskStore::fetch(const at::Tensor& t) const {
   advise(t, MADV_WILLNEED);
 }
 
 // A shared mapping loses its pages, not its values: those lie in the file's cache, which the kernel writes and
 // reclaims.
-void DiskHome::put_away(const at::Tensor& t) const {
+void DiskStore::evict(const at::Tensor& t) const {
   advise(t, MADV_DONTNEED);
 }
 
-std::int64_t DiskHome::held_bytes() const {
+std::int64_t DiskStore::held_bytes() const {
   const std::lock_guard lock(ranges_->mutex);
   return ranges_->held;
 }
