@@ -2,12 +2,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "support/goldens.h"
+#include "support/sharded_problem.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/io/tensor_source.h"
@@ -31,13 +31,7 @@ bool there_is(const std::string& name) {
 
 /// The parameters of the problem.
 const std::vector<std::string>& names() {
-  static const auto names = [] {
-    std::vector<std::string> names;
-    for (const auto& t : io::open_safetensors(data("problem.safetensors"))->tensors())
-      if (t.name.starts_with("init.")) names.push_back(t.name.substr(5));
-    std::sort(names.begin(), names.end());
-    return names;
-  }();
+  static const auto names = sharded_problem::names_of(*io::open_safetensors(data("problem.safetensors")));
   return names;
 }
 
@@ -106,40 +100,6 @@ std::map<std::string, json> optimizers() {
   return found;
 }
 
-/// One flat tensor per rank: the three parameters one after the other, cut into `world` equal parts, as sharding does.
-struct Flat {
-  at::Tensor shard;
-  std::vector<ParameterSlice> slices;
-  std::int64_t begin = 0;
-};
-
-Flat flatten(const io::TensorSource& problem, int rank, int world) {
-  Flat flat;
-  std::vector<at::Tensor> parts;
-  std::int64_t total = 0;
-  for (const auto& n : names()) {
-    parts.push_back(io::read_tensor(problem, "init." + n));
-    flat.slices.push_back({.name = n, .shape = parts.back().sizes().vec(), .offset = total});
-    parts.back() = parts.back().view(-1);
-    total += parts.back().numel();
-  }
-  const auto part = (total + world - 1) / world;
-  flat.begin = part * rank;
-  const auto end = std::min(total, flat.begin + part);
-  flat.shard = at::cat(parts).narrow(0, flat.begin, end - flat.begin).clone().set_requires_grad(true);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    auto& s = flat.slices[i];
-    const auto at = s.offset, from = std::max(flat.begin, at), to = std::min(end, at + parts[i].numel());
-    s.offset = 0;
-    if (from >= to) continue;
-    s.offset = from - at;
-    s.numel = to - from;
-    s.parameter = 0;
-    s.parameter_offset = from - flat.begin;
-  }
-  return flat;
-}
-
 std::string state_key(const json& entry, const std::string& state) {
   if (entry["library"] == "bnb") return state == "exp_avg_sq" ? "state2" : "state1";
   return state;
@@ -149,18 +109,13 @@ void replay(const std::string& golden, const json& entry, std::shared_ptr<comm::
   const Case c = translate(entry);
   const auto problem = io::open_safetensors(data("problem.safetensors"));
   const auto expected = io::open_safetensors(data(golden + ".safetensors"));
-  auto flat = flatten(*problem, group->rank(), group->size());
-  const auto optimizer = make_optimizer(c.optimizer, c.options, {flat.shard}, flat.slices, group);
+  auto shard = sharded_problem::cut(*problem, group->rank(), group->size());
+  const auto optimizer = make_optimizer(c.optimizer, c.options, {shard.flat}, shard.slices, group);
   for (int step = 0; step < 20; ++step) {
-    std::vector<at::Tensor> grads, wants;
-    for (const auto& n : names()) {
-      grads.push_back(io::read_tensor(*problem, "grad" + std::to_string(step) + "." + n).view(-1));
-      wants.push_back(io::read_tensor(*expected, "step" + std::to_string(step) + "." + n).view(-1));
-    }
-    flat.shard.mutable_grad() = at::cat(grads).narrow(0, flat.begin, flat.shard.numel());
+    shard.flat.mutable_grad() = sharded_problem::part_of(*problem, "grad" + std::to_string(step) + ".", shard);
     optimizer->step();
-    const auto want = at::cat(wants).narrow(0, flat.begin, flat.shard.numel());
-    EXPECT_LE((flat.shard.detach() - want).abs().max().item<float>(), 2e-6) << golden << " step " << step;
+    const auto want = sharded_problem::part_of(*expected, "step" + std::to_string(step) + ".", shard);
+    EXPECT_LE((shard.flat.detach() - want).abs().max().item<float>(), 2e-6) << golden << " step " << step;
   }
   int states = 0;
   visit_full_state(*optimizer, *group, [&](const std::string& name, const std::string& state, const at::Tensor& t) {

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "support/program.h"
 #include "support/ranks.h"
+#include "support/sft_job.h"
 #include "support/subprocess.h"
 #include "tessera/io/tensor_source.h"
 
@@ -38,29 +39,9 @@ class Checkpoints : public testing::Test {
     return test::run(words, environment);
   }
   std::vector<std::string> command(int ranks, const std::string& out, const std::vector<std::string>& flags) const {
-    std::vector<std::string> words = {TESSERA_BINARY,
-                                      "launch",
-                                      "--cpu",
-                                      "--num_processes",
-                                      std::to_string(ranks),
-                                      "sft",
-                                      "--model_name_or_path",
-                                      folder_ + "/model",
-                                      "--dataset_name",
-                                      data(),
-                                      "--dataset_cache_dir",
-                                      folder_ + "/cache",
-                                      "--output_dir",
-                                      folder_ + "/" + out,
-                                      "--max_seq_length",
-                                      "64",
-                                      "--print_model",
-                                      "false",
-                                      "--disable_tqdm",
-                                      "--learning_rate",
-                                      "1e-2"};
-    words.insert(words.end(), flags.begin(), flags.end());
-    return words;
+    return test::Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)} +
+           test::sft_words(folder_ + "/model", data(), folder_, out) +
+           test::Words{"--max_seq_length", "64", "--print_model", "false", "--learning_rate", "1e-2"} + flags;
   }
   Finished train(int ranks, const std::string& out, const std::vector<std::string>& flags,
                  const test::Variables& environment = {}) const {

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "support/program.h"
+#include "support/sft_job.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -140,35 +141,10 @@ TEST_F(Generate, AMessageGoesThroughTheChatTemplate) {
 
 TEST_F(Generate, AnAdapterTeachesItsAnswers) {
   make_model();
-  const Finished trained = test::run({TESSERA_BINARY,
-                                      "sft",
-                                      "--model_name_or_path",
-                                      folder_ + "/model",
-                                      "--dataset_name",
-                                      kTinyChat,
-                                      "--dataset_cache_dir",
-                                      folder_ + "/cache",
-                                      "--output_dir",
-                                      folder_ + "/adapter",
-                                      "--use_peft_lora",
-                                      "True",
-                                      "--lora_r",
-                                      "8",
-                                      "--lora_target_modules",
-                                      "all-linear",
-                                      "--max_steps",
-                                      "60",
-                                      "--learning_rate",
-                                      "2e-2",
-                                      "--lr_scheduler_type",
-                                      "constant",
-                                      "--print_model",
-                                      "false",
-                                      "--disable_tqdm",
-                                      "--save_strategy",
-                                      "no",
-                                      "--per_device_train_batch_size",
-                                      "8"});
+  const Finished trained = test::run(
+      test::Words{TESSERA_BINARY} + test::sft_words(folder_ + "/model", kTinyChat, folder_, "adapter") + test::kLora +
+      test::Words{"--max_steps", "60", "--learning_rate", "2e-2", "--lr_scheduler_type", "constant", "--print_model",
+                  "false", "--save_strategy", "no", "--per_device_train_batch_size", "8"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const std::vector<std::string> flags = {"--message", "What is a cat?", "--max_new_tokens", "12"};
   auto with_adapter = flags;

@@ -6,6 +6,7 @@
 
 #include "support/program.h"
 #include "support/ranks.h"
+#include "support/sft_job.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -15,6 +16,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using test::Finished;
 using test::Subprocess;
+using test::Words;
 
 class Interrupted : public testing::Test {
  protected:
@@ -27,37 +29,15 @@ class Interrupted : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  static std::string data() { return std::string(TESSERA_TEST_DATA) + "/tiny_chat"; }
-  using Words = std::vector<std::string>;
+  static const std::string& data() { return test::kTinyChat; }
   Words sft(const Words& flags = {"--max_steps", "100000"}, const std::string& dataset = data()) const {
-    Words words = {"sft",
-                   "--model_name_or_path",
-                   folder_ + "/model",
-                   "--dataset_name",
-                   dataset,
-                   "--dataset_cache_dir",
-                   folder_ + "/cache",
-                   "--output_dir",
-                   folder_ + "/out",
-                   "--max_seq_length",
-                   "64",
-                   "--print_model",
-                   "false",
-                   "--disable_tqdm",
-                   "--logging_steps",
-                   "1",
-                   "--save_strategy",
-                   "no"};
-    words.insert(words.end(), flags.begin(), flags.end());
-    return words;
+    return test::sft_words(folder_ + "/model", dataset, folder_, "out") +
+           Words{"--max_seq_length", "64", "--print_model", "false", "--logging_steps", "1", "--save_strategy", "no"} +
+           flags;
   }
-  static Words alone(Words words) {
-    words.insert(words.begin(), TESSERA_BINARY);
-    return words;
-  }
-  static Words launched(Words words) {
-    words.insert(words.begin(), {TESSERA_BINARY, "launch", "--cpu", "--num_processes", "2"});
-    return words;
+  static Words alone(const Words& words) { return Words{TESSERA_BINARY} + words; }
+  static Words launched(const Words& words) {
+    return Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", "2"} + words;
   }
   /// One step of these rows takes longer than any test: all micro-batches of an epoch are one step.
   Words endless_step() const {

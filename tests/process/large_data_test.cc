@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "support/program.h"
+#include "support/sft_job.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -52,30 +53,11 @@ class LargeData : public testing::Test {
     test::Finished finished;
   };
   Run train(const std::string& data, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> command = {TESSERA_BINARY,
-                                        "sft",
-                                        "--model_name_or_path",
-                                        (folder_ / "model").string(),
-                                        "--dataset_name",
-                                        (folder_ / data).string(),
-                                        "--dataset_cache_dir",
-                                        (folder_ / "cache").string(),
-                                        "--output_dir",
-                                        (folder_ / "out").string(),
-                                        "--overwrite_output_dir",
-                                        "--save_model",
-                                        "false",
-                                        "--max_steps",
-                                        "1",
-                                        "--max_seq_length",
-                                        "32",
-                                        "--dataset_num_proc",
-                                        "2",
-                                        "--save_strategy",
-                                        "no",
-                                        "--disable_tqdm"};
-    command.insert(command.end(), more.begin(), more.end());
-    test::Subprocess process(command);
+    test::Subprocess process(test::Words{TESSERA_BINARY} +
+                             test::sft_words(folder_ / "model", folder_ / data, folder_, "out") +
+                             test::Words{"--overwrite_output_dir", "--save_model", "false", "--max_steps", "1",
+                                         "--max_seq_length", "32", "--dataset_num_proc", "2", "--save_strategy", "no"} +
+                             more);
     Run run;
     while (process.running()) {
       run.peak_bytes = std::max(run.peak_bytes, anonymous_bytes(process.pid()));

@@ -32,9 +32,8 @@ class Qlora : public test::SftJob {
   Finished train(int ranks, const std::string& model, const std::string& out, const Words& more = {}) const {
     return sft(ranks, model, out,
                Words{"--max_steps", "4", "--learning_rate", "1e-2", "--per_device_train_batch_size",
-                     std::to_string(12 / ranks), "--use_peft_lora", "True", "--lora_r", "4", "--lora_target_modules",
-                     "all-linear", "--max_length", "64"} +
-                   more);
+                     std::to_string(12 / ranks), "--max_length", "64"} +
+                   test::kLora + more);
   }
 
   /// A tokenizer of so many words, w0 and so on, in `words`, and texts of them in `rows.jsonl`.
@@ -84,39 +83,11 @@ TEST_F(Qlora, PackedWhileReadOrBeforeTheLossesAreTheSameOnAnyNumberOfRanks) {
 
 TEST_F(Qlora, EveryShardingStrategyTrainsTheSameAdapter) {
   const auto train_under = [&](const std::string& strategy, const std::string& packing) {
-    const Finished r = test::run({TESSERA_BINARY,
-                                  "launch",
-                                  "--cpu",
-                                  "--num_processes",
-                                  "2",
-                                  "--fsdp_sharding_strategy",
-                                  strategy,
-                                  "sft",
-                                  "--model_name_or_path",
-                                  folder_ + "/model",
-                                  "--dataset_name",
-                                  kTinyChat,
-                                  "--dataset_cache_dir",
-                                  folder_ + "/cache",
-                                  "--output_dir",
-                                  folder_ + "/" + strategy + packing,
-                                  "--disable_tqdm",
-                                  "--max_steps",
-                                  "2",
-                                  "--save_strategy",
-                                  "no",
-                                  "--learning_rate",
-                                  "1e-2",
-                                  "--max_length",
-                                  "64",
-                                  "--use_peft_lora",
-                                  "true",
-                                  "--lora_r",
-                                  "4",
-                                  "--lora_target_modules",
-                                  "all-linear",
-                                  packing,
-                                  "true"});
+    const Finished r = test::run(
+        Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", "2", "--fsdp_sharding_strategy", strategy} +
+        test::sft_words(folder_ + "/model", kTinyChat, folder_, strategy + packing) + test::kLora +
+        Words{"--max_steps", "2", "--save_strategy", "no", "--learning_rate", "1e-2", "--max_length", "64", packing,
+              "true"});
     EXPECT_EQ(r.exit_code, 0) << strategy << packing << r.err;
     return read_file(folder_ + "/" + strategy + packing + "/adapter_model.safetensors");
   };
@@ -288,31 +259,12 @@ TEST_F(Qlora, AMergedModelIsPackedAgain) {
 
 TEST_F(Qlora, AdaptersTrainOverGptqAndAwqAsOverTheirValues) {
   const auto losses_over = [&](const std::string& model, int ranks, const std::string& out, const std::string& shown) {
-    const auto r = launch(ranks, {"sft",
-                                  "--model_name_or_path",
-                                  model,
-                                  "--tokenizer_name_or_path",
-                                  folder_ + "/words",
-                                  "--dataset_name",
-                                  folder_ + "/rows.jsonl",
-                                  "--output_dir",
-                                  folder_ + "/" + out,
-                                  "--max_steps",
-                                  "2",
-                                  "--per_device_train_batch_size",
-                                  std::to_string(4 / ranks),
-                                  "--learning_rate",
-                                  "1e-2",
-                                  "--logging_steps",
-                                  "1",
-                                  "--use_peft_lora",
-                                  "True",
-                                  "--lora_target_modules",
-                                  "q_proj,v_proj",
-                                  "--max_length",
-                                  "32",
-                                  "--print_model",
-                                  "true"});
+    const auto r =
+        launch(ranks, test::sft_words(model, folder_ + "/rows.jsonl", folder_, out) +
+                          Words{"--tokenizer_name_or_path", folder_ + "/words", "--max_steps", "2",
+                                "--per_device_train_batch_size", std::to_string(4 / ranks), "--learning_rate", "1e-2",
+                                "--logging_steps", "1", "--use_peft_lora", "True", "--lora_target_modules",
+                                "q_proj,v_proj", "--max_length", "32", "--print_model", "true"});
     EXPECT_EQ(r.exit_code, 0) << r.err;
     EXPECT_TRUE(contains(r.out, shown)) << shown << "\n" << r.out;
     return losses(out);

@@ -1,5 +1,5 @@
 #pragma once
-// Supervised fine-tuning of the tiny chat model, in a folder of its own.
+// Supervised fine-tuning of the tiny chat model: the words of the command, and a test's folder for it.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -13,6 +13,23 @@
 
 namespace tessera::test {
 
+/// The command of a run: the model and the data as they are named, `out` and a cache of the data below the folder.
+inline Words sft_words(const std::string& model, const std::string& data, const std::string& folder,
+                       const std::string& out) {
+  return {"sft",
+          "--model_name_or_path",
+          model,
+          "--dataset_name",
+          data,
+          "--dataset_cache_dir",
+          folder + "/cache",
+          "--output_dir",
+          folder + "/" + out,
+          "--disable_tqdm"};
+}
+
+const Words kLora = {"--use_peft_lora", "True", "--lora_r", "4", "--lora_target_modules", "all-linear"};
+
 class SftJob : public testing::Test {
  protected:
   explicit SftJob(const std::string& name) : files_(name), folder_(files_.path()) {}
@@ -24,10 +41,8 @@ class SftJob : public testing::Test {
   }
   /// model, out: below the folder.
   Finished sft(int ranks, const std::string& model, const std::string& out, const Words& flags) const {
-    return launch(ranks, Words{"sft", "--model_name_or_path", folder_ + "/" + model, "--dataset_name", kTinyChat,
-                               "--dataset_cache_dir", folder_ + "/cache", "--output_dir", folder_ + "/" + out,
-                               "--logging_steps", "1", "--disable_tqdm"} +
-                             flags);
+    return launch(ranks,
+                  sft_words(folder_ + "/" + model, kTinyChat, folder_, out) + Words{"--logging_steps", "1"} + flags);
   }
 
   /// Of metrics.jsonl.

@@ -61,12 +61,16 @@ inline Shard cut(const io::TensorSource& problem, int rank, int world, at::Scala
   return shard;
 }
 
+/// This shard's part of tensors in a file, one a parameter: prefix + its name.
+inline at::Tensor part_of(const io::TensorSource& file, const std::string& prefix, const Shard& shard) {
+  std::vector<at::Tensor> wholes;
+  for (const auto& slice : shard.slices)
+    wholes.push_back(io::read_tensor(file, prefix + slice.name).view(-1).to(at::kFloat));
+  return at::cat(wholes).narrow(0, shard.begin, shard.flat.numel()).to(shard.flat.scalar_type()).contiguous();
+}
+
 inline void set_gradient(const io::TensorSource& problem, int step, Shard& shard) {
-  std::vector<at::Tensor> grads;
-  for (const auto& n : names_of(problem))
-    grads.push_back(io::read_tensor(problem, "step" + std::to_string(step) + ".grad." + n).view(-1).to(at::kFloat));
-  shard.flat.mutable_grad() =
-      at::cat(grads).narrow(0, shard.begin, shard.flat.numel()).to(shard.flat.scalar_type()).contiguous();
+  shard.flat.mutable_grad() = part_of(problem, "step" + std::to_string(step) + ".grad.", shard);
 }
 
 struct Recipe {
