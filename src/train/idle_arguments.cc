@@ -55,7 +55,7 @@ constexpr config::UnusedFlag kIdle[] = {
     {"--save_safetensors", Unused::kBool, "always"},
     {"--save_on_each_node", Unused::kBool, "ranks of one machine share a folder"},
     {"--restore_callback_states_from_checkpoint", Unused::kBool, "always"},
-    {"--logging_nan_inf_filter", Unused::kBool, "a loss that is not finite ends the run with an error"},
+    {"--logging_nan_inf_filter", Unused::kBool, "--nan_policy says what happens at a loss that is not finite"},
     {"--log_level", Unused::kText, "what is said is always the same; --disable_tqdm turns progress bars off"},
     {"--log_level_replica", Unused::kText, "other ranks speak up in errors only"},
     {"--log_on_each_node", Unused::kBool, "rank 0 logs"},

@@ -116,13 +116,19 @@ bool RunCheckpoints::due(bool at_epoch_end) const {
 void RunCheckpoints::save(const std::string& keep) {
   if (saved_at_ == state_.global_step) return;
   saved_at_ = state_.global_step;
+  if (const std::string bad = first_non_finite_weight(model_); !bad.empty()) {
+    throw Error(
+        fmt::format("step {}: there is {}, so no checkpoint of this step is written; older ones are untouched. Go on "
+                    "from one with --resume_from_checkpoint and a lower --learning_rate",
+                    state_.global_step, bad));
+  }
   state_.schedule = trainer_.schedule().state();
   state_.epoch_loss = trainer_.epoch_loss();
   if (const auto* scaler = trainer_.scaler()) {
     state_.loss_scale = scaler->scale();
     state_.steps_at_loss_scale = scaler->growth_tracker();
-    state_.skipped_steps = trainer_.skipped();
   }
+  state_.skipped_steps = trainer_.skipped();
   const std::string folder = saver_.begin(state_.global_step, keep);
   checkpoint::SaveQueue& queue = saver_.queue();
   if (!options_.save_only_model) {

@@ -177,15 +177,20 @@ void Session::on_step(const StepReport& step) {
   state_.global_step = step.step;
   state_.epoch = step.epoch;
   epoch_ends_ = step.ends_epoch;
-  state_.loss.add(step.loss);
   state_.num_input_tokens_seen += step.input_tokens;
   state_.total_flos += task_.flops_per_token * static_cast<double>(step.input_tokens);
   LogWindow& window = state_.window;
-  window.loss.add(step.loss);
-  window.seconds += step.seconds;
-  window.tokens += step.input_tokens;
-  if (task_.batch_metrics)
-    for (const auto& metrics : task_.batch_metrics()) window.metrics.add(metrics);
+  const auto batches = task_.batch_metrics ? task_.batch_metrics() : std::vector<Metrics>{};
+  if (step.skipped.empty()) {
+    state_.loss.add(step.loss);
+    window.loss.add(step.loss);
+    window.seconds += step.seconds;
+    window.tokens += step.input_tokens;
+    for (const auto& metrics : batches) window.metrics.add(metrics);
+  } else {
+    bar_.clear();
+    out_ << fmt::format("step {} changes nothing (--nan_policy skip): {}\n", step.step, step.skipped) << std::flush;
+  }
   all_.seconds += step.seconds;
   all_.tokens += step.input_tokens;
   all_.rows += step.rows;
@@ -252,11 +257,12 @@ void Session::on_epoch_end(const EpochReport& epoch) {
 }
 
 void Session::log_epoch() {
-  if (arguments_.logging_strategy == Interval::kEpoch && state_.window.loss.steps > 0) log_step();
+  if (arguments_.logging_strategy == Interval::kEpoch) log_step();
 }
 
 void Session::log_step() {
   const LogWindow& window = state_.window;
+  if (window.loss.steps == 0) return;  // none was taken
   Json row = {{"loss", rounded(window.loss.mean(), 4)}};
   if (arguments_.max_grad_norm > 0) row["grad_norm"] = last_grad_norm_;
   row["learning_rate"] = last_learning_rate_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -16,6 +17,8 @@
 
 namespace tessera::train {
 namespace {
+
+constexpr int kMostSkipped = 10;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -71,39 +74,62 @@ std::int64_t Trainer::warmup_steps() const {
   return static_cast<std::int64_t>(std::ceil(options_.warmup_ratio * static_cast<double>(total_steps_)));
 }
 
-void Trainer::fail_not_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch) {
+std::string Trainer::name_loss(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch) {
   std::int64_t bad = -1;
   for (std::size_t b = 0; b < losses.size() && bad < 0; ++b) {
     if (!std::isfinite(losses[b])) bad = static_cast<std::int64_t>(b);
   }
   comm::Communicator& group = model_.group();
   const auto bads = group.all_gather_objects(std::to_string(bad));
-  std::string where;
-  for (std::size_t r = 0; r < bads.size(); ++r) {
-    if (bads[r] == "-1") continue;
-    const std::string module = task_.find_non_finite(epoch, first_batch + std::stoll(bads[r]));
-    const std::string found = group.broadcast_object(module, static_cast<int>(r));
-    where = fmt::format("rank {}{}", r, found.empty() ? "" : ", first in the output of '" + found + "'");
-    break;
-  }
-  throw Error(
-      fmt::format("step {}: the loss is not finite ({}). Lower --learning_rate, set --max_grad_norm, or look at "
-                  "the rows of this step; the last checkpoint is untouched.",
-                  done_ + 1, where));
+  const auto first = std::find_if(bads.begin(), bads.end(), [](const auto& b) { return b != "-1"; });
+  if (first == bads.end()) return "the sum of the ranks' losses is not finite";  // of finite, very large ones
+  const auto rank = static_cast<int>(first - bads.begin());
+  std::string what = fmt::format("the loss is not finite on rank {}", rank);
+  if (options_.nan_policy == NanPolicy::kSkip) return what;  // nobody waits for the batch to run once more
+  if (const auto weight = first_non_finite_weight(model_); !weight.empty()) return what + ": there is " + weight;
+  const std::string module = task_.find_non_finite(epoch, first_batch + std::stoll(*first));
+  const std::string found = group.broadcast_object(module, rank);
+  return found.empty() ? what : what + ", first in the output of '" + found + "'";
 }
 
-double Trainer::update() {
+void Trainer::not_finite(const std::string& what, StepReport& report) {
+  if (options_.nan_policy == NanPolicy::kStop) {
+    throw Error(fmt::format(
+        "step {}: {}. Lower --learning_rate, set --max_grad_norm, or look at the rows of this step; --nan_policy skip "
+        "leaves such steps out. The last checkpoint is untouched.",
+        done_ + 1, what));
+  }
+  if (++skipped_in_a_row_ == kMostSkipped) {
+    throw Error(fmt::format(
+        "step {}: {}. It is the {}th such step in a row, and --nan_policy skip gives up: look at the learning rate and "
+        "at the data. The last checkpoint is untouched.",
+        done_ + 1, what, kMostSkipped));
+  }
+  ++skipped_;
+  report.skipped = what;
+}
+
+double Trainer::update(StepReport& report) {
   if (scaler_) scaler_->unscale(optimizer_, model_.group());
   const tensor::Span span("optimizer step");
-  const double norm = options_.max_grad_norm > 0 ? model_.clip_grad_norm(options_.max_grad_norm, optimizer_) : 0;
+  const bool clips = options_.max_grad_norm > 0;
+  double norm = 0;  // measured in any case: a gradient that is not finite would spoil the optimizer's state for good
+  if (clips || !scaler_) {
+    norm = model_.clip_grad_norm(clips ? options_.max_grad_norm : std::numeric_limits<double>::infinity(), optimizer_);
+  }
   if (scaler_) {
     if (!scaler_->step(optimizer_, model_.group())) ++skipped_;
     scaler_->update();
-  } else {
+  } else if (std::isfinite(norm)) {
     optimizer_.step();
+  } else {
+    optimizer_.scale_next_gradients(1);
+    const std::string found = first_non_finite_gradient(model_);
+    not_finite(found.empty() ? "the norm of the gradients is too large for a number" : "the gradient has " + found,
+               report);
   }
   optimizer_.zero_grad();
-  return norm;
+  return clips ? norm : 0;
 }
 
 StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
@@ -140,11 +166,15 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   const auto sums = sum_over_ranks(model_.group(), {local_loss, interrupted ? 1.0 : 0.0});
   report.loss = sums[0];
   report.interrupted = sums[1] > 0;
-  if (!std::isfinite(report.loss)) fail_not_finite(losses, epoch, first_batch);
+  if (!std::isfinite(report.loss)) not_finite(name_loss(losses, epoch, first_batch), report);
   report.learning_rate = schedule_->lr(done_ - skipped_);
   optimizer_.set_lr(report.learning_rate);
   if (callbacks.before_update) callbacks.before_update();
-  report.grad_norm = update();
+  if (report.skipped.empty())
+    report.grad_norm = update(report);
+  else
+    optimizer_.zero_grad();
+  if (report.skipped.empty()) skipped_in_a_row_ = 0;
   report.step = ++done_;
   report.epoch = static_cast<double>(epoch) +
                  static_cast<double>(first_batch + batches) / static_cast<double>(task_.batches_per_epoch());
@@ -170,7 +200,7 @@ void Trainer::run(const TrainerCallbacks& callbacks) {
       StepReport report = naming_memory([&] { return step(epoch, first, batches, callbacks); },
                                         [&] { return fmt::format("step {}, {}", done_ + 1, model_.activity()); });
       report.ends_epoch = s + 1 == steps_per_epoch_ || done_ == total_steps_;
-      epoch_loss_.add(report.loss);
+      if (report.skipped.empty()) epoch_loss_.add(report.loss);
       if (callbacks.on_step) callbacks.on_step(report);
     }
     if (s == first_step) break;

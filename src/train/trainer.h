@@ -13,6 +13,7 @@
 #include "tessera/optim/grad_scaler.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/schedule.h"
+#include "train/non_finite.h"
 
 namespace tessera::train {
 
@@ -24,9 +25,10 @@ struct TrainerOptions {
   std::string lr_scheduler_type = "linear";
   std::string lr_scheduler_kwargs;  // JSON object; "": none
   std::int64_t warmup_steps = 0;
-  double warmup_ratio = 0.0;   // used when warmup_steps is 0: ceil(ratio * steps)
-  double max_grad_norm = 0.0;  // 0: no clipping
-  bool scale_loss = false;     // for fp16: with a gradient scaler; a step that overflows changes nothing
+  double warmup_ratio = 0.0;                // used when warmup_steps is 0: ceil(ratio * steps)
+  double max_grad_norm = 0.0;               // 0: no clipping
+  bool scale_loss = false;                  // for fp16: with a gradient scaler; a step that overflows changes nothing
+  NanPolicy nan_policy = NanPolicy::kStop;  // such an overflow is none of its business
 };
 
 /// What is trained. Batches are global: rank r computes its part of each.
@@ -81,6 +83,7 @@ struct StepReport {
   std::int64_t input_tokens = 0, rows = 0;  // of the step, all ranks
   bool ends_epoch = false;                  // on_epoch_end follows
   bool interrupted = false;                 // some rank was asked to stop during this step
+  std::string skipped;                      // NanPolicy::kSkip: what was not finite; empty: the step was taken
 };
 struct EpochReport {
   std::int64_t epoch = 0;
@@ -111,8 +114,8 @@ class Trainer {
   optim::GradScaler* scaler() { return scaler_.get(); }
   /// Of the epoch that the last step was in.
   const LossMeter& epoch_loss() const { return epoch_loss_; }
-  /// Steps whose scaled gradients overflowed: parameters stayed, and the schedule does not count them (as in
-  /// transformers' Trainer).
+  /// Steps whose scaled gradients overflowed, or that NanPolicy::kSkip left out: parameters stayed, and the schedule
+  /// does not count them (as in transformers' Trainer).
   std::int64_t skipped() const { return skipped_; }
   /// Continues as if so many steps had been taken, so many of them skipped, with these losses in the epoch.
   void start_at(std::int64_t steps, std::int64_t skipped, const LossMeter& epoch_loss) {
@@ -125,10 +128,12 @@ class Trainer {
  private:
   StepReport step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
                   const TrainerCallbacks& callbacks);
-  /// Collective. Clips, and steps unless scaled gradients overflowed; returns the norm before clipping.
-  double update();
-  /// Collective: throws on every rank, the loss of one being not finite.
-  [[noreturn]] void fail_not_finite(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch);
+  /// Collective. Clips, and steps unless gradients are not finite; returns the norm before clipping.
+  double update(StepReport& report);
+  /// Collective, the loss of one rank being not finite: which, and with NanPolicy::kStop in which module it began.
+  std::string name_loss(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch);
+  /// Ends the run, or notes that the step changes nothing.
+  void not_finite(const std::string& what, StepReport& report);
 
   TrainerOptions options_;
   Trainable& task_;
@@ -137,6 +142,7 @@ class Trainer {
   std::unique_ptr<optim::Schedule> schedule_;
   std::unique_ptr<optim::GradScaler> scaler_;
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0, epochs_ = 0, done_ = 0, skipped_ = 0;
+  int skipped_in_a_row_ = 0;  // by NanPolicy::kSkip
   LossMeter epoch_loss_;
 };
 

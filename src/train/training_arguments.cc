@@ -75,6 +75,9 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.adam_beta2, {"--adam_beta2"}, "of AdamW and Lion", group).idle_with({"--optim", others});
   table.add(&a.adam_epsilon, {"--adam_epsilon"}, "of AdamW", group).idle_with({"--optim", without_epsilon});
   table.add(&a.max_grad_norm, {"--max_grad_norm"}, "clip the global gradient norm; 0: off", group);
+  table.add_enum(
+      &a.nan_policy, {{"stop", NanPolicy::kStop}, {"skip", NanPolicy::kSkip}}, {"--nan_policy"},
+      "a step whose loss or gradient is not finite: stop, the run ends with an error; skip, it changes nothing", group);
   table.add(&a.optim, {"--optim"}, "adamw_torch, adamw_torch_fused, sgd, adafactor, lion_32bit, ...", group);
   table.add(&a.adafactor, {"--adafactor"}, "the same as --optim adafactor", group);
   table.add(&a.optim_args, {"--optim_args"}, "name=value,... of that optimizer", group);
@@ -248,6 +251,7 @@ TrainerOptions TrainingArguments::trainer_options() const {
   t.warmup_steps = warmup_steps >= 1 ? static_cast<std::int64_t>(warmup_steps) : 0;
   t.warmup_ratio = warmup_steps > 0 && warmup_steps < 1 ? warmup_steps : warmup_ratio;
   t.max_grad_norm = max_grad_norm;
+  t.nan_policy = nan_policy;
   return t;
 }
 

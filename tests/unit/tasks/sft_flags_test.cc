@@ -172,6 +172,7 @@ class SftFlags : public testing::Test {
             {"--adam_beta2", {"0.5"}},
             {"--adam_epsilon", {"0.1"}},
             {"--max_grad_norm", {"0.01"}},
+            {"--nan_policy", {"skip"}, {"--learning_rate", "1e30"}},
             {"--optim", {"sgd"}},
             {"--adafactor", {}},
             {"--optim_args", {"momentum=0.9"}, {"--optim", "sgd"}},

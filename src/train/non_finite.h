@@ -1,0 +1,22 @@
+#pragma once
+// NaN and infinity in what is trained: where they are, and what a run does about them.
+#include <string>
+
+namespace tessera::fsdp {
+class FullyShardedDataParallel;
+}
+
+namespace tessera::train {
+
+/// What a step does whose loss or gradient is not finite.
+enum class NanPolicy {
+  kStop,  // the run ends with an error; the last checkpoint stays
+  kSkip   // parameters and optimizer state stay as they were; the step counts, the schedule waits
+};
+
+/// Collective. "NaN in 'model.norm.weight' (rank 1)": of the first trainable parameter, in the order of registration,
+/// whose value or gradient is not finite; the same on every rank. Empty: all are finite.
+std::string first_non_finite_weight(const fsdp::FullyShardedDataParallel& model);
+std::string first_non_finite_gradient(const fsdp::FullyShardedDataParallel& model);
+
+}  // namespace tessera::train
