@@ -22,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Finished;
+using test::operator+;
 
 class Checkpoints : public testing::Test {
  protected:

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Finished;
 using test::kTinyChat;
+using test::operator+;
 
 class Generate : public testing::Test {
  protected:

@@ -17,6 +17,7 @@ using namespace std::chrono_literals;
 using test::Finished;
 using test::Subprocess;
 using test::Words;
+using test::operator+;
 
 class Interrupted : public testing::Test {
  protected:

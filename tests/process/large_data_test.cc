@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 using test::kMiB;
 using test::kTinyChat;
+using test::operator+;
 
 /// Rows of 2 KiB, of which 200 bytes are text to learn.
 void write_rows(const std::string& file, std::int64_t bytes) {
