@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 
+#include <cstdlib>
+
 #include "base/cpu_level.h"
 
 namespace at::native {
@@ -13,6 +15,14 @@ namespace at::native {
 
 namespace tessera::nn {
 namespace {
+
+// oneDNN keeps what it has made for a shape of operands, half a megabyte, and so does libtorch on each thread: 1,024 of
+// them by default, which a run whose batches differ in length fills in some hundred steps. A step has about 40 shapes.
+// Both read the variables at their first product; a user's own values stay.
+[[maybe_unused]] const bool keeps_few_shapes = [] {
+  for (const char* capacity : {"LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}) ::setenv(capacity, "64", 0);
+  return true;
+}();
 
 OnednnMatmul find() {
 #if defined(__x86_64__)

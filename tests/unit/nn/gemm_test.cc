@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -40,6 +41,22 @@ TEST(Gemm, WritesAndAddsInPlaceIntoPartsOfATensor) {
     EXPECT_EQ(gemm_difference(whole.narrow(0, 0, 2), at::ones({2, 32})), 0);
     EXPECT_EQ(gemm_difference(whole.narrow(0, 8, 2), at::ones({2, 32})), 0);
   }
+}
+
+// Each of 400 shapes would keep half a megabyte.
+TEST(Gemm, ManyShapesDoNotFillMemory) {
+  const auto b = at::ones({64, 48});
+  const auto multiply = [&](std::int64_t first, std::int64_t last) {
+    for (auto rows = first; rows < last; ++rows) gemm(at::ones({rows, 64}), b);
+  };
+  const auto held = [] {
+    const auto heap = ::mallinfo2();
+    return static_cast<double>(heap.uordblks + heap.hblkhd) / (1 << 20);
+  };
+  multiply(1000, 1100);
+  const auto before = held();
+  multiply(1100, 1500);
+  EXPECT_LT(held() - before, 50);
 }
 
 TEST(Gemm, GivesTheSameBitsAgain) {
