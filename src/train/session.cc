@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/restore.h"
+#include "fsdp/runtime/check_replicas.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
@@ -201,6 +202,7 @@ void Session::on_step(const StepReport& step) {
   bar_.set_postfix(fmt::format("loss={:.4f}", step.loss) + (rate > 0 ? fmt::format(", {:.0f} tok/s", rate) : ""));
   bar_.update();
 
+  if (arguments_.check_replicas > 0 && step.step % arguments_.check_replicas == 0) check_replicas();
   const bool last = step.step == state_.max_steps;
   if (due(arguments_.logging_strategy, arguments_.logging_steps, false) ||
       (arguments_.logging_first_step && step.step == 1)) {
@@ -211,6 +213,13 @@ void Session::on_step(const StepReport& step) {
   if (step.interrupted && !last) return interrupt(step);
   if (due(arguments_.eval_strategy, eval_steps(), false)) evaluate();
   if (checkpoints_.due(false)) save_checkpoint();
+}
+
+void Session::check_replicas() {
+  const auto parameters = fsdp::check_replicas(model_);
+  bar_.clear();
+  out_ << fmt::format("step {}: all ranks hold the same {} parameters\n", state_.global_step, grouped(parameters))
+       << std::flush;
 }
 
 void Session::interrupt(const StepReport& step) {

@@ -67,6 +67,8 @@ class Session {
   double eval_steps() const { return arguments_.eval_steps.value_or(arguments_.logging_steps); }
   void log_step();
   void log_epoch();
+  /// Collective: Error where weights differ.
+  void check_replicas();
   /// Collective, a fraction of a second; not before the first step, which nobody should wait for.
   void measure_machine();
   void evaluate();

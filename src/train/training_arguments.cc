@@ -167,6 +167,8 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
       .choices({"tensorboard", "all", "none"});
   table.add(&a.logging_dir, {"--logging_dir"}, "TensorBoard files; empty: output_dir/runs/...", group)
       .only_with({{"--report_to", {"tensorboard", "all"}}});
+  table.add(&a.check_replicas, {"--check_replicas"},
+            "compare all ranks' weights every so many steps, one unit whole at a time; 0: never", group);
   table.add(&a.disable_tqdm, {"--disable_tqdm"}, "no progress bars", group);
   table
       .add(&a.profile, {"--profile"},
@@ -177,6 +179,7 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
 void check_intervals(TrainingArguments& a, const config::OptionTable& table, config::Problems& problems) {
   problems.require(a.logging_steps > 0 || a.logging_strategy != Interval::kSteps, "--logging_steps must be positive",
                    "logging_steps");
+  problems.require(a.check_replicas >= 0, "--check_replicas must not be negative; 0 never compares", "check_replicas");
   check_checkpoint_options(a, problems);
   if (!a.do_train) {
     check_evaluates_only(a, a.do_eval.value_or(true), "--do_eval (--run_validation)", problems);

@@ -29,6 +29,7 @@ struct TrainingArguments : CheckpointOptions {
   double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;
   NanPolicy nan_policy = NanPolicy::kStop;
+  std::int64_t check_replicas = 0;  // steps between comparisons of the ranks' weights; 0: never
   std::string optim = "adamw_torch_fused", optim_args;
   std::vector<std::string> optim_target_modules;  // of GaLore and APOLLO
   LearningRates rates;

@@ -172,6 +172,7 @@ class SftFlags : public testing::Test {
             {"--adam_beta2", {"0.5"}},
             {"--adam_epsilon", {"0.1"}},
             {"--max_grad_norm", {"0.01"}},
+            {"--check_replicas", {"1"}},
             {"--nan_policy", {"skip"}, {"--learning_rate", "1e30"}},
             {"--optim", {"sgd"}},
             {"--adafactor", {}},
