@@ -34,6 +34,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"OMP_NUM_THREADS", "threads of each rank (set by tessera launch to cores / ranks)"},
       {"OMP_WAIT_POLICY", "active or passive: what threads do that wait (not set: they look for a moment, then sleep)"},
       {"GOMP_SPINCOUNT", "how often they look (set by tessera unless one of the two is)"},
+      {"LRU_CACHE_CAPACITY",
+       "kinds of matrix products that each thread keeps ready (set by tessera to 64 unless it is set); likewise "
+       "ONEDNN_PRIMITIVE_CACHE_CAPACITY"},
       {"CUDA_VISIBLE_DEVICES", "GPUs that ranks may use (set by tessera launch from gpu_ids)"},
       {"ACCELERATE_USE_FSDP",
        "what the launch decided; likewise ACCELERATE_* and FSDP_*, one for each key of the file"},

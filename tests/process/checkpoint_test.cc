@@ -63,7 +63,7 @@ class Checkpoints : public testing::Test {
   std::string folder_;
 };
 
-// The short form of scripts/kill_test.sh.
+// The short form of scripts/chaos.sh.
 TEST_F(Checkpoints, ARunThatIsKilledAtAnyMomentGoesOnAndEndsTheSame) {
   const std::vector<std::string> flags = {"--max_steps", "8", "--save_steps", "1", "--save_total_limit", "2"};
   ASSERT_EQ(train(2, "whole", flags).exit_code, 0);
@@ -131,12 +131,12 @@ TEST_F(Checkpoints, ARunWhoseRankIsKilledGoesOnAndEndsTheSame) {
   EXPECT_TRUE(same_weights("whole", "killed"));
 }
 
-TEST_F(Checkpoints, TheKillTestKillsLaunchersAndRanks) {
-  const std::string script = std::string(TESSERA_TEST_DATA) + "/../../scripts/kill_test.sh";
-  const Finished r = test::Subprocess({"/bin/bash", script, "4", "3"}, {{"TESSERA", TESSERA_BINARY}})
-                         .finish(std::chrono::seconds(300));
+TEST_F(Checkpoints, ChaosHurtsInEveryWayThatItKnows) {
+  const std::string script = std::string(TESSERA_TEST_DATA) + "/../../scripts/chaos.sh";
+  const Finished r = test::Subprocess({"/bin/bash", script, "13", "3"}, {{"TESSERA", TESSERA_BINARY}})
+                         .finish(std::chrono::seconds(600));
   EXPECT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_SAYS(r.out, "4 kills (launcher 2, ranks 2)");
+  EXPECT_SAYS(r.out, "13 injuries");
 }
 
 // Masters in halves are read while the next step computes.
