@@ -304,8 +304,11 @@ TEST_F(Sft, BadInputIsNamed) {
   expect({"--load_best_model_at_end"}, "eval_strategy");
   expect(kLora + Words{"--lora_target_modules", "query"}, "q_proj");
   expect({"--resume_from_checkpoint", "true"}, "no complete checkpoint");
-  expect({"--max_steps", "3", "--learning_rate", "1e30", "--max_grad_norm", "0", "--save_strategy", "no"},
-         "the loss is not finite (rank 0, first in the output of 'model.");
+  const auto with_rate = [](const std::string& rate) {
+    return Words{"--max_steps", "3", "--learning_rate", rate, "--max_grad_norm", "0", "--save_strategy", "no"};
+  };
+  expect(with_rate("1e30"), "step 2: the gradient has NaN in 'model.");
+  expect(with_rate("1e38"), "step 2: the loss is not finite on rank 0, first in the output of 'model.");
   expect({"--bf16", "True", "--fp16", "True"}, "exclude each other");
   expect({"--use_cpu", "--device", "cuda"}, "--use_cpu and --device cuda exclude each other");
   expect({"--load_best_model_at_end", "--eval_strategy", "epoch", "--save_strategy", "steps"}, "to be the same");
