@@ -308,11 +308,16 @@ TEST_F(Sft, BadInputIsNamed) {
     return Words{"--max_steps", "3", "--learning_rate", rate, "--max_grad_norm", "0", "--save_strategy", "no"};
   };
   expect(with_rate("1e30"), "step 2: the gradient has NaN in 'model.");
-  expect(with_rate("1e38"), "step 2: the loss is not finite on rank 0, first in the output of 'model.");
+  expect(with_rate("1e38"), "step 2: the loss is not finite on rank 0: there is infinity in 'model.");
   expect({"--bf16", "True", "--fp16", "True"}, "exclude each other");
   expect({"--use_cpu", "--device", "cuda"}, "--use_cpu and --device cuda exclude each other");
   expect({"--load_best_model_at_end", "--eval_strategy", "epoch", "--save_strategy", "steps"}, "to be the same");
   auto config = json::parse(read_file(folder_ + "/model/config.json"));
+  config["initializer_range"] = 1e25;
+  write_file_atomically(folder_ + "/model/config.json", config.dump());
+  ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", folder_ + "/model", folder_ + "/huge"}).exit_code, 0);
+  expect({"--model_name_or_path", folder_ + "/huge"},
+         "step 1: the loss is not finite on rank 0, first in the output of 'model.");
   config["vocab_size"] = 100;
   write_file_atomically(folder_ + "/model/config.json", config.dump());
   ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", folder_ + "/model", folder_ + "/small"}).exit_code, 0);
