@@ -313,11 +313,6 @@ TEST_F(Sft, BadInputIsNamed) {
   expect({"--use_cpu", "--device", "cuda"}, "--use_cpu and --device cuda exclude each other");
   expect({"--load_best_model_at_end", "--eval_strategy", "epoch", "--save_strategy", "steps"}, "to be the same");
   auto config = json::parse(read_file(folder_ + "/model/config.json"));
-  config["initializer_range"] = 1e25;
-  write_file_atomically(folder_ + "/model/config.json", config.dump());
-  ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", folder_ + "/model", folder_ + "/huge"}).exit_code, 0);
-  expect({"--model_name_or_path", folder_ + "/huge"},
-         "step 1: the loss is not finite on rank 0, first in the output of 'model.");
   config["vocab_size"] = 100;
   write_file_atomically(folder_ + "/model/config.json", config.dump());
   ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", folder_ + "/model", folder_ + "/small"}).exit_code, 0);
