@@ -104,7 +104,7 @@ void Lora::bind(ConfigKeys& keys) {
   keys.any("alora_invocation_tokens", alora_invocation_tokens);
   keys.any("loftq_config", loftq_config);
   keys.unsupported("use_qalora", false);
-  keys.unsupported("ensure_weight_tying", false);
+  keys.flag("ensure_weight_tying", ensure_weight_tying);
   for (const char* key : {"layer_replication", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
                           "velora_config"})  // these compute something else
     keys.unsupported(key, nullptr);
@@ -207,10 +207,14 @@ void Lora::activate(models::Model& model, const models::ModelConfig& family,
   model.set_input_adapter(std::make_shared<InvocationInput>(invocation, words.weight().size(0)));
 }
 
-void Lora::check_can_merge() const {
+void Lora::check_can_merge(const nn::HookedModule& adapted) const {
   if (!alora_invocation_tokens.is_null())
     refuse("alora_invocation_tokens",
            "acts on some tokens only, so it cannot be merged into the weights; use the adapter as it is");
+  if (!lora_bias) return;
+  for (const auto& slot : adapted_slots(adapted))
+    if (!slot.bias().defined())
+      refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
 }
 
 std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::HookedModule& model,
@@ -474,9 +478,6 @@ at::Tensor Lora::merged(const Slot& slot, const std::string& leaf, const at::Ten
     return leaf == "weight" ? with_rows(value, ids->second, adapter.at(TokenRows::name(TokenRowsPlace::kInsideLora)))
                             : value;
   const auto bias_of_b = adapter.find(kBiasOfB);
-  if (bias_of_b != adapter.end() && !slot.bias().defined()) {
-    refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
-  }
   if (leaf == "bias" && bias_of_b != adapter.end()) {
     return (value.to(at::kFloat) + bias_of_b->second.detach().to(at::kFloat) * scaling_of(slot.name))
         .to(value.scalar_type());

@@ -48,7 +48,7 @@ class Lora final : public LayerMethod {
   std::unique_ptr<PeftMethod> as_saved() const override;
   /// Activation sits on the word embedding, which stays the base's.
   bool keeps_base_weights() const override { return alora_invocation_tokens.is_null(); }
-  void check_can_merge() const override;
+  void check_can_merge(const nn::HookedModule& adapted) const override;
   std::int64_t other_parameters() const override { return frozen_; }
   /// W + scaling B A, with DoRA times magnitude / its norms.
   at::Tensor merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
