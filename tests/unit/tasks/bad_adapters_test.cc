@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/pretrained.h"
 #include "peft/adapter_config.h"
+#include "peft/combine/combine_lora.h"
 #include "support/program.h"
 #include "support/temp_folder.h"
 #include "tasks/assemble.h"
@@ -105,8 +106,8 @@ TEST_P(BadAdapters, AKeyOfANewerVersionIsNamedAndRefusedWhereItMayChangeNumbers)
 /// What PEFT writes and nothing here reads.
 bool is_unread(const std::string& type, const std::string& key) {
   static const std::set<std::string> everywhere = {
-      "peft_type",     "peft_version",      "auto_mapping", "revision",   "megatron_config",
-      "megatron_core", "qalora_group_size", "corda_config", "eva_config", "lora_ga_config"};
+      "peft_type",         "peft_version", "auto_mapping", "revision",       "megatron_config", "megatron_core",
+      "qalora_group_size", "corda_config", "eva_config",   "lora_ga_config", "loftq_config",    "use_effective_conv2d"};
   static const std::set<std::string> of_adalora = {"use_rslora",        "lora_bias",     "use_qalora",
                                                    "alpha_pattern",     "arrow_config",  "kasa_config",
                                                    "monteclora_config", "velora_config", "loftq_config"};
@@ -160,12 +161,19 @@ TEST_P(BadAdapters, ATensorOfAnotherShapeIsNamedWithBothShapesAndTheFile) {
 TEST_P(BadAdapters, ATensorTooFewOrTooManyIsNamed) {
   const auto adapter = saved();
   const auto tensors = tensors_of(adapter);
-  const Tensors fewer(tensors.begin() + 1, tensors.end());
+  auto fewer = tensors;
+  const auto one = std::find_if(fewer.begin(), fewer.end(), [](const auto& t) {
+    return t.first.find("randlora_A") == std::string::npos &&
+           t.first.find("randlora_B") == std::string::npos;  // copies
+  });
+  ASSERT_NE(one, fewer.end());
+  const auto gone = one->first;
+  fewer.erase(one);
   auto more = tensors;
   more.emplace_back("base_model.model.model.layers.7.self_attn.q_proj.lora_Z.weight", torch::zeros({2, 2}));
   const auto missing = with_tensors(adapter, fewer);
-  expect_part(missing, "lacks the tensor", tensors[0].first);
-  expect_part(missing, "adapter_model.safetensors", tensors[0].first);
+  expect_part(missing, "lacks the tensor '" + gone, gone);
+  expect_part(missing, "adapter_model.safetensors", gone);
   const auto surplus = with_tensors(adapter, more);
   expect_part(surplus, "lora_Z", "one more");
   expect_part(surplus, "no part of the adapter", "one more");
@@ -199,6 +207,17 @@ TEST_P(BadAdapters, AModuleThatItCannotTakeIsNamed) {
   const bool takes_embeddings = type == "LORA" || type == "TRAINABLE_TOKENS";
   const auto other = said_of(takes_embeddings ? "input_layernorm" : type == "LN_TUNING" ? "q_proj" : "embed_tokens");
   EXPECT_NE(other.find("target_modules"), std::string::npos) << other;
+}
+
+TEST_P(BadAdapters, OnlyLoraAdaptersCombine) {
+  if (GetParam() == "LORA") return;
+  const auto adapter = saved();
+  const auto said = what_fails([&] {
+    (void)peft::combine_lora({.adapters = {{"first", adapter}, {"second", adapter}}, .combination_type = "linear"},
+                             folder_.path());
+  });
+  expect_part(said, "adapter 'first' (" + adapter + ")", "the adapter");
+  expect_part(said, "peft_type is " + GetParam(), "its type");
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, BadAdapters, testing::ValuesIn(peft::method_types()),

@@ -165,7 +165,7 @@ class PreferenceFlags : public testing::TestWithParam<Method> {
             {"--dataset_streaming", {}},
             {"--chat_template_format", {"chatml"}, talks()},
             {"--chat_template_path", {in("chat.jinja")}, talks()},
-            {"--max_length", {"20"}},
+            {"--max_length", {"17"}},
             {"--dataloader_drop_last",
              {},
              {"--per_device_train_batch_size", "5", "--max_steps", "-1", "--num_train_epochs", "1"}},
@@ -195,7 +195,9 @@ TEST_P(PreferenceFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   SweptTask task([method](const Words& a, std::ostream& o, std::ostream& e) { return run_command(method, a, o, e); },
                  base(), in("out"));
   const auto path = [&](const std::string& name) { return in(name); };
-  auto cases = together(loss_cases(method), {data_cases(), {{"--neftune_noise_alpha", {"5"}}, {"--bf16", {"true"}}}});
+  const FlagCase kOfJson = {"--gradient_checkpointing_kwargs", {"{\"use_reentrant\": false}"}};
+  auto cases =
+      together(loss_cases(method), {data_cases(), {{"--neftune_noise_alpha", {"5"}}, {"--bf16", {"true"}}, kOfJson}});
   auto unseen = together(kUnseenOfPreferences, {kUnseenOfDecoders});
   if (method == Method::kDpo) {
     cases = together(cases, {model_cases(path), training_cases(path), interval_cases(path)});

@@ -24,13 +24,19 @@ constexpr int kGlobalBatch = 6;
 /// What the launcher would have told the ranks.
 class Strategy {
  public:
-  explicit Strategy(const std::string& name) { ::setenv(kVariable, name.c_str(), 1); }
-  ~Strategy() { ::unsetenv(kVariable); }
+  explicit Strategy(const std::string& name) {
+    ::setenv(kVariable, name.c_str(), 1);
+    ::setenv(kWrap, "TRANSFORMER_BASED_WRAP", 1);
+  }
+  ~Strategy() {
+    ::unsetenv(kVariable);
+    ::unsetenv(kWrap);
+  }
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
  private:
-  static constexpr const char* kVariable = "FSDP_SHARDING_STRATEGY";
+  static constexpr const char *kVariable = "FSDP_SHARDING_STRATEGY", *kWrap = "FSDP_AUTO_WRAP_POLICY";
 };
 
 struct RunCase {
