@@ -46,6 +46,8 @@ class PeftMethod : public PeftConfig {
   virtual void bind(ConfigKeys& keys) = 0;
   /// ConfigError for settings that contradict each other or are not supported; names the key.
   virtual void check() const {}
+  /// The same for settings that an adapter from a file may have and a new one may not.
+  virtual void check_new() const {}
   /// Fills in what depends on the model.
   virtual void resolve(const models::ModelConfig&) {}
 

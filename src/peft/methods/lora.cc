@@ -119,14 +119,13 @@ void Lora::check() const {
   if (r <= 0) refuse("r", "must be positive, found " + std::to_string(r));
   if (lora_dropout < 0 || lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
   if (bias != "none" && bias != "all" && bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
-  static const std::vector<std::string> kInits = {"true",  "false", "gaussian", "orthogonal",
-                                                  "pissa", "olora", "loftq",    "mica"};
+  static const std::vector<std::string> kInits = {"true",  "false", "gaussian", "orthogonal", "pissa",
+                                                  "olora", "loftq", "mica",     "eva"};
   const bool known = std::find(kInits.begin(), kInits.end(), init_lora_weights) != kInits.end() || rounds() > 0;
-  if (!known) {
+  if (!known)
     refuse("init_lora_weights",
-           "is one of true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora, loftq, mica; found '" +
-               init_lora_weights + "' (what needs data is not supported)");
-  }
+           "is one of true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora, loftq, mica, eva; found '" +
+               init_lora_weights + "'");
   if (init_lora_weights == "loftq") check_loftq(loftq_config);
   check_invocation(alora_invocation_tokens);
   const bool activated = !alora_invocation_tokens.is_null();
@@ -140,6 +139,11 @@ void Lora::check() const {
     refuse("use_dora", "does not go with init_lora_weights " + init_lora_weights);
   if (!target_parameters.empty() && (lora_dropout > 0 || use_dora || lora_bias))
     refuse("target_parameters", "goes without lora_dropout, use_dora and lora_bias, as in PEFT");
+}
+
+void Lora::check_new() const {
+  if (init_lora_weights == "eva")
+    refuse("init_lora_weights", "eva begins with what layers see of data, which is built for loaded adapters only");
 }
 
 std::vector<std::string> Lora::default_targets(const models::ModelConfig& family) const {
@@ -448,7 +452,7 @@ Values Lora::in_file(const Values& adapters) const {
 
 std::unique_ptr<PeftMethod> Lora::as_saved() const {
   auto saved = std::make_unique<Lora>(*this);
-  if (init_lora_weights == "loftq") {  // an adapter of the packed base like any other
+  if (init_lora_weights == "loftq" || init_lora_weights == "eva") {  // an adapter like any other
     saved->init_lora_weights = "true";
     saved->loftq_config = nlohmann::json::object();
   }

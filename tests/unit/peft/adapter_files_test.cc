@@ -142,8 +142,8 @@ TEST(Lora, SettingsThatContradictEachOtherAreRefusedByName) {
   config.layers_pattern = {"block"};
   EXPECT_NE(failure([&] { load(config, "base_t5u"); }).find("layers_pattern"), std::string::npos);
   config = {};
-  config.init_lora_weights = "eva";
-  EXPECT_NE(failure([&] { load(config, "base_t5u"); }).find("found 'eva'"), std::string::npos);
+  config.init_lora_weights = "corda";
+  EXPECT_NE(failure([&] { load(config, "base_t5u"); }).find("found 'corda'"), std::string::npos);
 }
 
 }  // namespace

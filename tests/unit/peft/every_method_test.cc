@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LORA", {{"alora_invocation_tokens", {5}}, {"target_modules", {"wte"}}}, "alora_invocation_tokens"},
         Case{"LORA", {{"init_lora_weights", "loftq"}, {"loftq_config", {{"loftq_iter", 3}}}}, "loftq_iter"},
         Case{"LORA", {{"init_lora_weights", "pissa_niter_x"}}, "pissa_niter_x"},
-        Case{"LORA", {{"init_lora_weights", "eva"}}, "eva"}, Case{"LORA", {{"use_new_idea", true}}, "use_new_idea"},
+        Case{"LORA", {{"init_lora_weights", "corda"}}, "corda"}, Case{"LORA", {{"use_new_idea", true}}, "use_new_idea"},
         Case{"LORA", {{"kasa_config", {{"beta", 1}}}}, "kasa_config"},
         Case{"LORA", {{"ensure_weight_tying", true}, {"modules_to_save", {"lm_head"}}}, "ensure_weight_tying"},
         Case{"LORA", {{"rank_pattern", {{"c_attn", 2.5}}}}, "rank_pattern.c_attn"},

@@ -256,6 +256,34 @@ TEST(BadPeftValues, EnsureWeightTyingIsRefusedWhereATiedModuleIsAdapted) {
   EXPECT_EQ(said("ADALORA", model, json::object()), "");
 }
 
+// What EVA begins with is in the file once it is saved; a new adapter would need data.
+TEST(BadPeftValues, EvaIsRefusedForNewAdaptersAlone) {
+  expect_part(refusal(keys_of("LORA", {{"init_lora_weights", "eva"}})), "eva begins with what layers see", "a new one");
+  const test::TempFolder folder("eva");
+  const auto method = peft::read_peft_keys(keys_of("LORA", {{"rank_pattern", {{"q_proj", 2}}}}), "the test");
+  const auto outputs = [](const AssembleOptions& options, const std::string& saved_in) {
+    const auto a = assemble(options, comm::make_solo());
+    if (!saved_in.empty()) {
+      const torch::NoGradGuard no_grad;
+      for (const auto& item : a.model->named_parameters())
+        if (item.key().find("lora_B") != std::string::npos) item.value().fill_(0.1);
+      checkpoint::save_adapter(*a.sharded, a.adapted(), {.dtype = at::kFloat}, saved_in);
+    }
+    models::ModelInput in;
+    in.input_ids = (at::arange(14) * 5 % 29 + 3).view({2, 7});
+    const torch::NoGradGuard no_grad;
+    return (*a.model)(in).logits;
+  };
+  const auto adapter = folder.path() + "/adapter", base = kBases + "base_llama";
+  const auto before = outputs({.model_folder = base, .method = method}, adapter);
+  auto config = json::parse(read_file(adapter + "/adapter_config.json"));
+  config.update({{"init_lora_weights", "eva"}, {"eva_config", {{"rho", 2.0}, {"tau", 0.99}, {"whiten", false}}}});
+  write_file_atomically(adapter + "/adapter_config.json", config.dump());
+  EXPECT_TRUE(torch::equal(outputs({.model_folder = base, .adapter_folder = adapter}, ""), before));
+  const auto again = peft::read_adapter_config(adapter);
+  EXPECT_EQ(json::parse(peft::adapter_config_json(*again)).at("init_lora_weights"), true);
+}
+
 TEST(BadPeftValues, ABiasCannotBeMergedIntoALayerWithoutOne) {
   const auto merges = [](const char* base, const json& keys) {
     return what_fails([&] {
