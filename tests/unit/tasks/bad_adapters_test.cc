@@ -260,7 +260,8 @@ TEST(BadPeftValues, EnsureWeightTyingIsRefusedWhereATiedModuleIsAdapted) {
 TEST(BadPeftValues, EvaIsRefusedForNewAdaptersAlone) {
   expect_part(refusal(keys_of("LORA", {{"init_lora_weights", "eva"}})), "eva begins with what layers see", "a new one");
   const test::TempFolder folder("eva");
-  const auto method = peft::read_peft_keys(keys_of("LORA", {{"rank_pattern", {{"q_proj", 2}}}}), "the test");
+  const std::shared_ptr<peft::PeftMethod> method =
+      peft::read_peft_keys(keys_of("LORA", {{"rank_pattern", {{"q_proj", 2}}}}), "the test");
   const auto outputs = [](const AssembleOptions& options, const std::string& saved_in) {
     const auto a = assemble(options, comm::make_solo());
     if (!saved_in.empty()) {
