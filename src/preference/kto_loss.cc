@@ -3,7 +3,6 @@
 #include <ATen/ops/nanmean.h>
 #include <ATen/ops/nansum.h>
 #include <ATen/ops/sigmoid.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -79,8 +78,7 @@ std::string note_on_balance(const KtoOptions& o, std::int64_t desirable, std::in
       "You have different amounts of desirable/positive and undesirable/negative examples but the weights on the "
       "desirable and undesirable losses don't seem to be in an ideal range. Based on your data, we recommend EITHER "
       "desirable_weight in {} or undesirable_weight in {} (but NOT BOTH). See the documentation on how to optimally "
-      "set "
-      "these weights.",
+      "set these weights.",
       for_good.text(), for_bad.text());
 }
 

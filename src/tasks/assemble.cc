@@ -161,7 +161,6 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
                              .classifier = options.classifier};
   a.model = models::build_model(options.model_folder, &a.config, build);
   auto method = options.method;
-  if (method && options.adapter_folder.empty()) method->check_new();
   if (!options.adapter_folder.empty()) {
     method = peft::read_adapter_config(options.adapter_folder);
     const auto rows = peft::kept_vocabulary(options.adapter_folder, *a.model, a.config.vocab_size);
@@ -169,6 +168,8 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
       build.min_vocab_size = rows;
       a.model = models::build_model(options.model_folder, &a.config, build);
     }
+  } else if (method) {
+    method->check_new();
   }
   const auto as_stored = fsdp.source;
   pack_layers(a, options, method.get(), fsdp);
