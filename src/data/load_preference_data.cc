@@ -59,7 +59,11 @@ class PieceReader {
 /// Drops, counts and writes rows in TRL's order.
 class RowsInOrder {
  public:
-  RowsInOrder(const PreferenceTokenizer& tokenizer, RowCacheWriter& writer) : tokenizer_(tokenizer), writer_(writer) {}
+  /// most_rows 0: all.
+  RowsInOrder(const PreferenceTokenizer& tokenizer, std::int64_t most_rows, RowCacheWriter& writer)
+      : tokenizer_(tokenizer), most_rows_(most_rows), writer_(writer) {}
+
+  bool enough() const { return most_rows_ > 0 && written_ >= most_rows_; }
 
   void add(TokenisedPiece piece) {
     for (std::size_t i = 0; i < piece.rows.size(); ++i) {
@@ -83,6 +87,8 @@ class RowsInOrder {
                                   split.files.front(), split.name, max_length),
                       split.files.front());
     std::vector<std::string> out{fmt::format("split '{}': {} rows of tokens", split.name, written_)};
+    if (enough())
+      out.push_back(fmt::format("split '{}': read as far as --max_steps needs (--dataset_streaming)", split.name));
     if (dropped_ > 0)
       out.push_back(
           fmt::format("split '{}': {} rows were left out, since --max_length {} leaves nothing to learn of "
@@ -93,6 +99,7 @@ class RowsInOrder {
 
  private:
   void write(const PreferenceRow& row, const std::string& place) {
+    if (enough()) return;  // read ahead; how far depends on the number of threads
     ++read_;
     if (!tokenizer_.drops(row)) {
       writer_.add(stored_form(row));
@@ -104,6 +111,7 @@ class RowsInOrder {
   }
 
   const PreferenceTokenizer& tokenizer_;
+  std::int64_t most_rows_;
   RowCacheWriter& writer_;
   std::vector<PreferenceRow> rejected_;
   std::int64_t read_ = 0, written_ = 0, dropped_ = 0;
@@ -111,6 +119,7 @@ class RowsInOrder {
 };
 
 std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, const SplitFiles& split,
+                                            std::int64_t most_rows,
                                             const std::shared_ptr<const text::Tokenizer>& text_tokenizer) {
   Fingerprint key;
   key.add(kPreferenceFormat);
@@ -119,13 +128,14 @@ std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, cons
   for (const std::int64_t value :
        {static_cast<std::int64_t>(o.form), o.max_length, static_cast<std::int64_t>(o.truncation_mode)})
     key.add(value);
+  if (most_rows > 0) key.add(fmt::format("most {}", most_rows));
   add_tokenizer(key, *text_tokenizer);
   const auto path = cache_file(o.cache_folder, fmt::format("preference-{}-{}.rows", split.name, key.hex()));
   const CacheLock lock(path);
   if (auto cached = RowCache::open(path)) return cached;
   RowCacheWriter writer(path);
   const PreferenceTokenizer tokenizer(o, text_tokenizer);
-  RowsInOrder rows(tokenizer, writer);
+  RowsInOrder rows(tokenizer, most_rows, writer);
   PieceReader read(split.files);
   const auto work = [&](PieceOfRows piece) {
     TokenisedPiece out;
@@ -144,8 +154,8 @@ std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, cons
     return out;
   };
   run_ordered<PieceOfRows, TokenisedPiece>(
-      tokenizing_threads(o.dataset_num_proc), [&] { return read(); }, work,
-      [&](TokenisedPiece piece) { rows.add(std::move(piece)); });
+      tokenizing_threads(o.dataset_num_proc), [&] { return rows.enough() ? std::optional<PieceOfRows>() : read(); },
+      work, [&](TokenisedPiece piece) { rows.add(std::move(piece)); });
   rows.flush();
   writer.finish(rows.notes(split, o.max_length));
   auto out = RowCache::open(path);
@@ -176,7 +186,7 @@ PreferenceSplits load_preference_data(const PreferenceDataOptions& options,
           fmt::format("{} has no split '{}'; there will be no evaluation", options.dataset_name, splits[i].name));
       continue;
     }
-    const auto rows = build_split(options, splits[i], tokenizer);
+    const auto rows = build_split(options, splits[i], i == 0 ? options.most_rows : 0, tokenizer);
     notes.insert(notes.end(), rows->notes().begin(), rows->notes().end());
     (i == 0 ? out.train : out.eval) = std::make_shared<const PreferenceDataset>(rows);
   }

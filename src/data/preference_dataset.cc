@@ -51,4 +51,10 @@ std::pair<std::int64_t, std::int64_t> PreferenceDataset::lengths(std::int64_t i)
   return {n[kPrompt] + n[kChosen], n[kRejectedPrompt] + n[kRejected]};
 }
 
+std::int64_t PreferenceDataset::desirable() const {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < size(); ++i) count += rows_->row(i).document_lengths[kLabel] != 0;
+  return count;
+}
+
 }  // namespace tessera::data

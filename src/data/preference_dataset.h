@@ -31,8 +31,9 @@ struct PreferenceDataOptions {
   std::string template_place;         // of the template, for messages: its file, or a name
   std::int64_t max_length = 1024;     // tokens of prompt and completion; 0: no limit
   TruncationMode truncation_mode = TruncationMode::kKeepStart;
-  int dataset_num_proc = 0;  // threads that tokenise; 0: as many as the machine has, at most 16
-  std::string cache_folder;  // for tokenised rows; empty: tessera/datasets below the user's cache folder
+  int dataset_num_proc = 0;    // threads that tokenise; 0: as many as the machine has, at most 16
+  std::int64_t most_rows = 0;  // of the first split: read no further when there are so many to train on; 0: all
+  std::string cache_folder;    // for tokenised rows; empty: tessera/datasets below the user's cache folder
 };
 
 struct PreferenceRow {
@@ -51,6 +52,7 @@ class PreferenceDataset {
   PreferenceRow row(std::int64_t i) const;
   /// Tokens of a row's sides: prompt with chosen, prompt with rejected (0 of unpaired rows).
   std::pair<std::int64_t, std::int64_t> lengths(std::int64_t i) const;
+  std::int64_t desirable() const;  // KTO: rows with that label
 
  private:
   std::shared_ptr<const RowCache> rows_;

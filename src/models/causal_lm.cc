@@ -224,7 +224,7 @@ ModelOutput CausalLm::step(const ModelInput& in) {
 CausalLm::Pass CausalLm::decode(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot) {
   const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
   const auto layout = layout_of(batch, in.attention_mask, prefix);
-  const bool noisy = in.embedding_noise > 0 && is_training();
+  const bool noisy = in.embedding_noise > 0;
   const auto embedded = embed(batch.packed.pack(in.input_ids), prefix > 0 ? batch.positions + prefix : batch.positions,
                               slot, noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
   return run(embedded, layout, {.want_hidden = in.want_hidden, .prefix = in.prefix});

@@ -63,7 +63,7 @@ struct ModelInput {
   /// at draw number first_draw. Undefined: the thread's stream goes on, keyed by the places in this batch.
   at::Tensor row_ids;
   std::uint64_t first_draw = 0;
-  /// NEFTune (Jain et al. 2023), decoders in training only: the token embeddings get uniform noise up to this /
+  /// NEFTune (Jain et al. 2023), decoders only, for training steps: the token embeddings get uniform noise up to this /
   /// sqrt(length of the document * their size).
   double embedding_noise = 0;
   /// Experts: adds their balance to the loss (transformers' output_router_logits); unset: as config.json says.

@@ -3,6 +3,7 @@
 #include "formats/weight_names.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
+#include "tensor/shape_text.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/adapter.h"
@@ -10,12 +11,6 @@
 
 namespace tessera::models {
 namespace {
-
-std::string shape_text(at::IntArrayRef shape) {
-  std::string text = "[";
-  for (auto s : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(s);
-  return text + "]";
-}
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
@@ -42,8 +37,8 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
     const auto& info = *source.find(name);
     auto values = item.value().detach();
     if (values.sizes() != at::IntArrayRef(info.shape)) {
-      throw DataError("tensor '" + name + "' in " + info.file + " has the shape " + shape_text(info.shape) +
-                          ", the model's config.json asks for " + shape_text(values.sizes()),
+      throw DataError("tensor '" + name + "' in " + info.file + " has the shape " + tensor::shape_text(info.shape) +
+                          ", the model's config.json asks for " + tensor::shape_text(values.sizes()),
                       info.file);
     }
     nn::allocate(values);

@@ -22,7 +22,7 @@ void bind_all(ConfigKeys& keys, PeftMethod& method) {
 
 /// What a key that is not used has.
 bool is_neutral(const json& value) {
-  return value.is_null() || value == json(false) || ((value.is_structured() || value.is_string()) && value.empty());
+  return value.is_null() || value == json(false) || value == json("") || (value.is_structured() && value.empty());
 }
 
 /// A key that this version does not know may be of a newer PEFT and change what is computed.

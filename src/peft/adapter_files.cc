@@ -8,6 +8,7 @@
 #include "peft/apply.h"
 #include "peft/slots.h"
 #include "peft/targets.h"
+#include "tensor/shape_text.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -149,8 +150,10 @@ AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& mode
       throw DataError(file + " lacks the tensor '" + entry.file_name + "'", file);
     }
     if (parameters[entry.parameter].sizes() != at::IntArrayRef(source_->find(*name)->shape)) {
-      throw DataError("tensor '" + *name + "' in " + file +
-                          " has another shape than the model's; r, target_modules or the base model differ",
+      throw DataError(file + ": tensor '" + *name + "' has the shape " +
+                          tensor::shape_text(source_->find(*name)->shape) + ", expected " +
+                          tensor::shape_text(parameters[entry.parameter].sizes()) +
+                          " for this model; the method's sizes (r, ...), target_modules or the base model differ",
                       file);
     }
     names_[entry.parameter] = *name;
@@ -162,8 +165,10 @@ AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& mode
     if (base != plain && names_.contains(base)) continue;  // a copy of the table that it is tied to
     if (models::NamesInFiles::is_table(base)) {
       if (parameters[base].sizes() != at::IntArrayRef(info.shape)) {
-        throw DataError(
-            file + " holds '" + info.name + "' for another vocabulary than the base model's; resize the model", file);
+        throw DataError(file + ": tensor '" + info.name + "' has the shape " + tensor::shape_text(info.shape) +
+                            ", expected " + tensor::shape_text(parameters[base].sizes()) +
+                            " as the base model's vocabulary; resize the model",
+                        file);
       }
       names_[base] = info.name;
       continue;

@@ -52,6 +52,25 @@ std::shared_ptr<PeftMethod> resolved(const PeftMethod& given, const models::Mode
   return method;
 }
 
+/// PEFT's BaseTuner._check_tied_modules: what it would tie is refused, where it warns the key means nothing.
+void check_tying(const nn::HookedModule& model, const models::ModelConfig& family, const PeftConfig& config) {
+  if (!config.ensure_weight_tying) return;
+  const bool tied = family.kind == models::ModelKind::kSeq2Seq ||
+                    !model.named_parameters().contains(family.output_embedding + ".weight");
+  const auto names = [](const std::vector<std::string>& modules, const std::string& name) {
+    return std::any_of(modules.begin(), modules.end(), [&](const auto& module) { return has_suffix(module, name); });
+  };
+  for (const std::string name : {"embed_tokens", "lm_head"}) {
+    const bool adapted = names(config.modules_to_save, name) || names(config.target_modules, name) ||
+                         (!config.target_regex.empty() && Pattern(config.target_regex, "target_modules").matches(name));
+    if (!tied || !adapted) continue;
+    throw ConfigError("ensure_weight_tying: adapters that stay tied are not built, and '" + name +
+                          "' of this model is tied; leave it out of target_modules and modules_to_save, or set "
+                          "ensure_weight_tying to false",
+                      "ensure_weight_tying");
+  }
+}
+
 // A tied head trains apart from the embedding when it, or the embedding alone, is to be saved.
 bool untie_if_needed(models::Model& model, const models::ModelConfig& family, const PeftConfig& config) {
   bool wanted = is_saved(family.output_embedding, config) ||
@@ -102,6 +121,7 @@ AdapterReport apply_adapter(models::Model& model, const models::ModelConfig& fam
   const auto method = resolved(given, family);
   AdapterReport report;
   report.method = method;
+  check_tying(model, family, *method);
   report.untied = untie_if_needed(model, family, *method);
   for (auto& p : model.parameters()) p.set_requires_grad(false);
   report.adapted = method->attach(model, family);

@@ -12,7 +12,7 @@ Values adapter_values(const nn::HookedModule& model) {
 }
 
 Merger::Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters) : method_(method) {
-  method.check_can_merge();
+  method.check_can_merge(model);
   Values shared;  // below the model itself
   for (const auto& child : model.named_children()) {
     if (!dynamic_cast<const nn::AdapterModule*>(child.value().get())) continue;

@@ -46,6 +46,8 @@ class PeftMethod : public PeftConfig {
   virtual void bind(ConfigKeys& keys) = 0;
   /// ConfigError for settings that contradict each other or are not supported; names the key.
   virtual void check() const {}
+  /// The same for settings that an adapter from a file may have and a new one may not.
+  virtual void check_new() const {}
   /// Fills in what depends on the model.
   virtual void resolve(const models::ModelConfig&) {}
 
@@ -85,8 +87,8 @@ class PeftMethod : public PeftConfig {
   /// Frozen numbers that PEFT's model has beside these parameters, for what it calls all of them.
   virtual std::int64_t other_parameters() const { return 0; }
 
-  /// Throws ConfigError where adapters of this method are no change of weights.
-  virtual void check_can_merge() const {}
+  /// Throws ConfigError where adapters of this method are no change of the weights that this model has.
+  virtual void check_can_merge(const nn::HookedModule& /*adapted*/) const {}
   /// The slot's weight or bias (`value`, whole; `leaf` says which) with its adapter folded in, computed in float32, in
   /// the value's dtype and layout. adapter: by names below the slot, and what sits below the model itself by full
   /// names.

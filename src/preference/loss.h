@@ -3,6 +3,7 @@
 // no model, no ranks. Gradients go to the table's differentiable columns.
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -73,6 +74,9 @@ struct KtoOptions {
 };
 /// Ethayarajh et al. 2024, over single rows.
 Loss kto_loss(const Completions& rows, const KtoOptions& options);
+/// What TRL advises where good and bad answers are not weighed by their numbers (the paper's equation 8); empty:
+/// nothing.
+std::string note_on_balance(const KtoOptions& options, std::int64_t desirable, std::int64_t rows);
 
 struct RewardOptions {
   std::optional<double> center_rewards_coefficient = {};

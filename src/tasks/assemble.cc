@@ -168,6 +168,8 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
       build.min_vocab_size = rows;
       a.model = models::build_model(options.model_folder, &a.config, build);
     }
+  } else if (method) {
+    method->check_new();
   }
   const auto as_stored = fsdp.source;
   pack_layers(a, options, method.get(), fsdp);

@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "families/model_folder.h"
+#include "models/causal_lm.h"
 #include "tasks/classify_data.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/preference_training.h"
@@ -45,6 +46,7 @@ class PreferenceJob final : public TrainingJob {
     tokenizer_ = opened_.tokenizer;
     auto options = o_.data;
     options.template_place = opened_.template_place;
+    options.most_rows = rows_to_read(o_, arguments_, group_->size());
     splits_ = data::load_preference_data(options, tokenizer_, notes_);
     if (!splits_.eval &&
         (arguments_.eval_strategy != train::Interval::kNo || arguments_.eval_on_start || !arguments_.do_train))
@@ -52,6 +54,11 @@ class PreferenceJob final : public TrainingJob {
                             o_.data.dataset_name + "' has no second split (--splits '" + o_.data.splits +
                             "'); add one, or leave them out",
                         "eval_strategy");
+    if (objective_.method == Method::kKto && arguments_.do_train && !o_.dataset_streaming) {
+      const auto& rows = *splits_.train;
+      if (auto note = preference::note_on_balance(objective_.kto, rows.desirable(), rows.size()); !note.empty())
+        notes_.push_back(std::move(note));
+    }
     objective_.reward.margins = splits_.train->row(0).has_margin;
     train_ = rows_of(*splits_.train);
     if (splits_.eval) eval_ = rows_of(*splits_.eval);
@@ -108,6 +115,10 @@ class PreferenceJob final : public TrainingJob {
     if (classes_) classes_->architecture = model_.model->class_name();
     if (!model_.new_weights.empty())
       notes_.push_back(fmt::format("'{}' has no head that gives a reward: a new one begins", folder_));
+    if (arguments_.neftune_noise_alpha > 0 && !dynamic_cast<models::CausalLm*>(model_.model.get()))
+      throw ConfigError("--neftune_noise_alpha is built for decoders, and '" + folder_ + "' holds a " +
+                            model_.config.model_type + "; leave it out",
+                        "neftune_noise_alpha");
     const auto tokens = tokenizer_->vocab_size();
     if (tokens > model_.config.vocab_size)
       throw DataError(
@@ -228,6 +239,11 @@ int run_preference(Method method, const std::vector<std::string>& args, std::ost
 }
 
 }  // namespace
+
+bool train_preferences(const PreferenceOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out,
+                       std::ostream& err) {
+  return PreferenceJob(options, std::move(group), out, err).run();
+}
 
 int dpo(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
   return run_preference(Method::kDpo, args, out, err);

@@ -3,6 +3,7 @@
 // names with their flags, fully sharded. One job with five presets.
 #include <cstdint>
 #include <iosfwd>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,20 +12,19 @@
 #include "preference/objective.h"
 #include "tasks/training_job.h"
 #include "tasks/training_tokenizer.h"
+#include "tasks/trl_flags.h"
 #include "tasks/upload_hint.h"
 
 namespace tessera::tasks {
 
-struct PreferenceOptions : JobOptions, TokenizerFlags {
+struct PreferenceOptions : JobOptions, TokenizerFlags, TrlFlags {
   /// TRL's defaults for the trainer of this method.
   explicit PreferenceOptions(preference::Method method);
 
   preference::Objective objective;
   std::vector<std::string> dpo_losses = {"sigmoid"}, dpo_weights;  // as given, for the objective
   data::PreferenceDataOptions data;
-  std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of data.splits, by themselves
   std::int64_t pad_to_multiple_of = 1;
-  std::string attn_implementation;
   bool disable_dropout = true;
   bool shuffle = true;
   std::string ref_model;  // a folder; empty: the model (without a new adapter) as it is at the start
@@ -42,6 +42,10 @@ config::OptionTable preference_table(PreferenceOptions& options);
 /// nullopt: help was asked for and printed. ConfigError says all that is wrong with the flags.
 std::optional<PreferenceOptions> parse_preference(preference::Method method, const std::vector<std::string>& args,
                                                   std::ostream& out);
+
+/// Collective: the job on this rank of a group that is connected already. False: it was interrupted.
+bool train_preferences(const PreferenceOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out,
+                       std::ostream& err);
 
 int dpo(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
 int orpo(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);

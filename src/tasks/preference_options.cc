@@ -3,9 +3,7 @@
 #include <map>
 #include <ostream>
 
-#include "tasks/fsdp_options.h"
 #include "tasks/preference.h"
-#include "tasks/trl_flags.h"
 
 namespace tessera::tasks {
 namespace {
@@ -19,6 +17,8 @@ constexpr config::UnusedFlag kIdlePreference[] = {
     {"--ref_model_mixup_alpha", Unused::kNumber, "the reference stays as it is"},
     {"--ref_model_sync_steps", Unused::kNumber, "the reference stays as it is"},
     {"--max_completion_length", Unused::kNumber, "of encoder-decoder models"},
+    {"--label_smoothing_factor", Unused::kNumber,
+     "of losses of tokens; none of TRL's trainers of preferences reads it"},
 };
 
 constexpr config::RefusedFlag kRefusedPreference[] = {
@@ -59,12 +59,8 @@ void add_preference_model(config::OptionTable& table, PreferenceOptions& o) {
       .required();
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
-  table.add(
-      &o.attn_implementation, {"--attn_implementation"},
-      "eager: as transformers' eager code, where it differs (Falcon's linear biases); other values change nothing",
-      group);
+  add_trl_model_flags(table, o);
   table.add(&o.disable_dropout, {"--disable_dropout"}, "of the model and of its adapters", group);
-  add_unused_trl_flags(table);
   for (const auto& flag : kIdlePreference) table.add_without_effect(flag);
   for (const auto& flag : kRefusedPreference) table.add_refused(flag);
 }
@@ -162,8 +158,7 @@ void add_preference_data(config::OptionTable& table, PreferenceOptions& o) {
            "a file, or a folder with a file (or several) for each split: JSONL, JSON, CSV, Parquet", group)
       .required();
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
-  table.add(&o.dataset_train_split, {"--dataset_train_split"}, "the first of --splits by itself", group);
-  table.add(&o.dataset_test_split, {"--dataset_test_split"}, "the second of --splits by itself", group);
+  add_trl_data_flags(table, o);
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)
       .choices({"chatml", "zephyr", "none"});
   table.add(&o.chat_template_path, {"--chat_template_path", "--chat_template"},
@@ -248,11 +243,7 @@ void check_preference(const config::OptionTable& table, PreferenceOptions& o, co
                    "precompute_ref_batch_size");
   problems.require(o.chat_template_path.empty() || o.chat_template_format == "none",
                    "--chat_template_path and --chat_template_format exclude each other", "chat_template_path");
-  if (o.dataset_train_split || o.dataset_test_split) {
-    problems.require(!table.given("--splits"),
-                     "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");
-    o.data.splits = o.dataset_train_split.value_or("train") + "," + o.dataset_test_split.value_or("test");
-  }
+  check_trl_flags(o, table, o, o.data.splits, problems);
 }
 
 data::PreferenceForm form_for(Method method) {

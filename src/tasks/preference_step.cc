@@ -24,6 +24,7 @@ models::ModelInput tokens_of(const data::PreferenceBatch& batch, const Preferenc
   in.attention_mask = batch.attention_mask;
   in.row_ids = part.row_ids;
   in.first_draw = part.first_draw;
+  in.embedding_noise = part.embedding_noise;
   return in;
 }
 

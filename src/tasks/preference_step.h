@@ -16,6 +16,7 @@ struct PreferencePart {
   std::optional<data::PreferenceBatch> mismatched = {};  // KTO
   at::Tensor row_ids;                                    // [R] int64, as models::ModelInput
   std::uint64_t first_draw = 0;
+  double embedding_noise = 0;       // as models::ModelInput
   std::int64_t first = 0, all = 0;  // these are rows [first, first + batch.rows) of the whole batch's `all`
 };
 

@@ -136,6 +136,7 @@ PreferenceTrainable::PreferenceTrainable(models::Model& model, const PreferenceR
       objective_(objective),
       reference_(reference),
       drops_out_(drops_out),
+      embedding_noise_(arguments.neftune_noise_alpha),
       mine_(preference_sampler(data, arguments, group, false)),
       all_(preference_sampler(data, arguments, group, true)),
       per_device_(arguments.per_device_train_batch_size) {}
@@ -145,6 +146,7 @@ at::Tensor PreferenceTrainable::loss(std::int64_t epoch, std::int64_t batch, dou
   const auto mine = mine_.next();
   auto part = make_part(data_, mine, group_.rank() * per_device_, mine_.rows_of_all(batch), objective_);
   part.first_draw = train::first_draw_of_epoch(epoch);
+  part.embedding_noise = embedding_noise_;
   const auto reference = reference_of(model_, reference_, part, mine, objective_);
   const auto step = preference_step(model_, part, reference, objective_, group_);
   metrics_.push_back(step.result.metrics);

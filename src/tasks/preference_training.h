@@ -61,6 +61,7 @@ class PreferenceTrainable final : public train::Trainable {
   const preference::Objective& objective_;
   const ReferencePolicy& reference_;
   bool drops_out_;
+  double embedding_noise_;
   data::EpochSampler mine_, all_;  // this rank's rows; every rank's
   std::int64_t per_device_;
   std::vector<train::Metrics> metrics_;

@@ -45,12 +45,7 @@ class SftJob final : public TrainingJob {
     opened_ = open_training_tokenizer(o_, tokenizer_path_);
     tokenizer_ = opened_.tokenizer;
     data::SftDataOptions options = data_options();
-    if (!arguments_.do_train) {
-      options.most_rows = 1;  // none are trained on
-    } else if (o_.dataset_streaming) {
-      const auto& a = arguments_;
-      options.most_rows = a.max_steps * a.gradient_accumulation_steps * a.per_device_train_batch_size * group_->size();
-    }
+    options.most_rows = rows_to_read(o_, arguments_, group_->size());
     splits_ = data::load_sft_data(options, tokenizer_, notes_);
     collate_.pad_id = tokenizer_->pad_id();
     collate_.pad_to_multiple_of = o_.pad_to_multiple_of;

@@ -10,19 +10,15 @@
 #include "data/sft_dataset.h"
 #include "tasks/training_job.h"
 #include "tasks/training_tokenizer.h"
+#include "tasks/trl_flags.h"
 #include "tasks/upload_hint.h"
 
 namespace tessera::tasks {
 
-struct SftOptions : JobOptions, TokenizerFlags {
+struct SftOptions : JobOptions, TokenizerFlags, TrlFlags {
   SftOptions();
 
-  std::string attn_implementation;
-  std::string dtype = "float32";  // that weights are loaded in, under the reference's rules: see check_dtype()
-  // data
   data::SftDataOptions data;
-  bool dataset_streaming = false;                                      // read as far as max_steps needs
-  std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of data.splits, by themselves
   std::int64_t pad_to_multiple_of = 1;
   bool padding_free = false;
   std::int64_t eval_generate = 0;  // prompts answered at each evaluation

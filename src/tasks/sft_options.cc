@@ -1,14 +1,8 @@
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <ostream>
 
 #include "config/options.h"
-#include "tasks/fsdp_options.h"
 #include "tasks/sft.h"
 #include "tasks/sft_training.h"
-#include "tasks/trl_flags.h"
 
 namespace tessera::tasks {
 namespace {
@@ -32,14 +26,7 @@ void add_model(config::OptionTable& table, SftOptions& o) {
       .required();
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
-  table.add(
-      &o.attn_implementation, {"--attn_implementation"},
-      "eager: as transformers' eager code, where it differs (Falcon's linear biases); other values change nothing",
-      group);
-  table.add(&o.dtype, {"--dtype", "--torch_dtype"},
-            "float32; bfloat16 and auto with --bf16 only, where they change nothing: what trains has float32 masters",
-            group);
-  add_unused_trl_flags(table);
+  add_trl_model_flags(table, o);
   for (const auto& flag : kIdle) table.add_without_effect(flag);
   for (const auto& flag : kRefused) table.add_refused(flag);
 }
@@ -52,8 +39,7 @@ void add_data(config::OptionTable& table, SftOptions& o) {
            "a file, or a folder with a file (or several) for each split: JSONL, JSON, CSV, text, Parquet", group)
       .required();
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
-  table.add(&o.dataset_train_split, {"--dataset_train_split"}, "the first of --splits by itself", group);
-  table.add(&o.dataset_test_split, {"--dataset_test_split"}, "the second of --splits by itself", group);
+  add_trl_data_flags(table, o);
   table.add(&d.dataset_text_field, {"--dataset_text_field"}, "column of plain texts", group);
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)
       .choices({"chatml", "zephyr", "none"});
@@ -93,10 +79,6 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   table.add(&o.eos_token, {"--eos_token"}, "empty: the tokenizer's", group);
   table.add(&o.pad_token, {"--pad_token"}, "empty: the tokenizer's, or eos", group);
   table.add(&d.dataset_num_proc, {"--dataset_num_proc"}, "threads that tokenise; 0: one for each core", group);
-  table.add(&o.dataset_streaming, {"--dataset_streaming", "--streaming"},
-            "read only as many rows as --max_steps needs, in the order of the files. Without it all rows are tokenised "
-            "first; in neither case are they held in memory",
-            group);
   table.add(&d.cache_folder, {"--dataset_cache_dir"}, "of tokenised rows; empty: in the user's cache", group);
 }
 
@@ -112,43 +94,8 @@ void add_output(config::OptionTable& table, SftOptions& o) {
   add_upload_flags(table, o.upload);
 }
 
-void check_splits(const config::OptionTable& table, SftOptions& o, config::Problems& problems) {
-  if (!o.dataset_train_split && !o.dataset_test_split) return;
-  problems.require(!table.given("--splits"),
-                   "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");
-  o.data.splits = o.dataset_train_split.value_or("train") + "," + o.dataset_test_split.value_or("test");
-}
-
-void check_attention(const SftOptions& o, config::Problems& problems) {
-  const std::vector<std::string> known = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"};
-  const std::string& name = o.attn_implementation;
-  const bool is_path = name.find('/') != std::string::npos;  // a kernel of somebody's
-  problems.require(name.empty() || is_path || std::find(known.begin(), known.end(), name) != known.end(),
-                   fmt::format("--attn_implementation expects one of {}, found '{}'", fmt::join(known, ", "), name),
-                   "attn_implementation");
-}
-
-/// Accelerate makes float32 masters of what trains when FSDP has a mixed precision, whatever dtype it was loaded in,
-/// and TRL's SFTConfig has bf16 on unless it is told otherwise: so a command with --dtype bfloat16 trains as with
-/// --bf16 here. Training in 16 bits without masters loses small updates.
-void check_dtype(SftOptions& o, config::MixedPrecision precision, config::Problems& problems) {
-  const bool is_16_bit = o.dtype == "bfloat16" || o.dtype == "auto";
-  problems.require(is_16_bit || o.dtype == "float32" || o.dtype == "none",
-                   fmt::format("--dtype expects one of float32, bfloat16, auto, found '{}'", o.dtype), "dtype");
-  problems.require(!is_16_bit || precision == config::MixedPrecision::kBf16,
-                   fmt::format("--dtype {} without mixed precision would train in 16 bits alone, which is not built: "
-                               "add --bf16 (bfloat16 computes, what trains has float32 masters), or leave it out",
-                               o.dtype),
-                   "dtype");
-  if (is_16_bit) o.notes.push_back("--dtype " + o.dtype + " has no effect: --bf16 says it; masters stay float32");
-}
-
 void check(const config::OptionTable& table, SftOptions& o, config::Problems& problems) {
-  problems.require(!o.dataset_streaming || o.training.max_steps > 0,
-                   "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
-                   "dataset_streaming");
-  check_splits(table, o, problems);
-  check_attention(o, problems);
+  check_trl_flags(o, table, o, o.data.splits, problems);
   problems.require(o.chat_template_path.empty() || o.chat_template_format == "none",
                    "--chat_template_path and --chat_template_format exclude each other", "chat_template_path");
   problems.require(o.pad_to_multiple_of >= 1, "--pad_to_multiple_of must be at least 1", "pad_to_multiple_of");
@@ -157,8 +104,6 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
                    "eval_generate_max_new_tokens");
   problems.require(o.eval_generate == 0 || o.training.eval_strategy != train::Interval::kNo,
                    "--eval_generate answers prompts at evaluations, but --eval_strategy is no", "eval_generate");
-  problems.attempt(
-      [&] { check_dtype(o, launch_settings(o.training.bf16, o.training.fp16).mixed_precision, problems); });
 }
 
 }  // namespace

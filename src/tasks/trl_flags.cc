@@ -1,5 +1,12 @@
 #include "tasks/trl_flags.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tasks/fsdp_options.h"
+
 namespace tessera::tasks {
 namespace {
 
@@ -20,11 +27,73 @@ constexpr config::RefusedFlag kRefusedOfTrl[] = {
     {"--dataset_config", Unused::kText, "give the folder of that configuration with --dataset_name"},
 };
 
+void check_attention(const std::string& name, config::Problems& problems) {
+  const std::vector<std::string> known = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"};
+  const bool is_path = name.find('/') != std::string::npos;  // a kernel of somebody's
+  problems.require(name.empty() || is_path || std::find(known.begin(), known.end(), name) != known.end(),
+                   fmt::format("--attn_implementation expects one of {}, found '{}'", fmt::join(known, ", "), name),
+                   "attn_implementation");
+}
+
+/// Accelerate makes float32 masters of what trains when FSDP has a mixed precision, whatever dtype it was loaded in,
+/// and TRL's configurations have bf16 on unless they are told otherwise: so a command with --dtype bfloat16 trains as
+/// with --bf16 here. Training in 16 bits without masters loses small updates.
+void check_dtype(const std::string& dtype, JobOptions& job, config::Problems& problems) {
+  const auto precision = launch_settings(job.training.bf16, job.training.fp16).mixed_precision;
+  const bool is_16_bit = dtype == "bfloat16" || dtype == "auto";
+  problems.require(is_16_bit || dtype == "float32" || dtype == "none",
+                   fmt::format("--dtype expects one of float32, bfloat16, auto, found '{}'", dtype), "dtype");
+  problems.require(!is_16_bit || precision == config::MixedPrecision::kBf16,
+                   fmt::format("--dtype {} without mixed precision would train in 16 bits alone, which is not built: "
+                               "add --bf16 (bfloat16 computes, what trains has float32 masters), or leave it out",
+                               dtype),
+                   "dtype");
+  if (is_16_bit) job.notes.push_back("--dtype " + dtype + " has no effect: --bf16 says it; masters stay float32");
+}
+
 }  // namespace
 
-void add_unused_trl_flags(config::OptionTable& table) {
+void add_trl_model_flags(config::OptionTable& table, TrlFlags& flags) {
+  const char* group = "Model";
+  table.add(
+      &flags.attn_implementation, {"--attn_implementation"},
+      "eager: as transformers' eager code, where it differs (Falcon's linear biases); other values change nothing",
+      group);
+  table.add(&flags.dtype, {"--dtype", "--torch_dtype"},
+            "float32; bfloat16 and auto with --bf16 only, where they change nothing: what trains has float32 masters",
+            group);
   for (const auto& flag : kIdleOfTrl) table.add_without_effect(flag);
   for (const auto& flag : kRefusedOfTrl) table.add_refused(flag);
+}
+
+void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags) {
+  const char* group = "Data";
+  table.add(&flags.dataset_train_split, {"--dataset_train_split"}, "the first of --splits by itself", group);
+  table.add(&flags.dataset_test_split, {"--dataset_test_split"}, "the second of --splits by itself", group);
+  table.add(&flags.dataset_streaming, {"--dataset_streaming", "--streaming"},
+            "read only as many rows as --max_steps needs, in the order of the files. Without it all rows are tokenised "
+            "first; in neither case are they held in memory",
+            group);
+}
+
+void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, JobOptions& job, std::string& splits,
+                     config::Problems& problems) {
+  problems.require(!flags.dataset_streaming || job.training.max_steps > 0,
+                   "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
+                   "dataset_streaming");
+  if (flags.dataset_train_split || flags.dataset_test_split) {
+    problems.require(!table.given("--splits"),
+                     "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");
+    splits = flags.dataset_train_split.value_or("train") + "," + flags.dataset_test_split.value_or("test");
+  }
+  check_attention(flags.attn_implementation, problems);
+  problems.attempt([&] { check_dtype(flags.dtype, job, problems); });
+}
+
+std::int64_t rows_to_read(const TrlFlags& flags, const train::TrainingArguments& a, int ranks) {
+  if (!a.do_train) return 1;
+  return flags.dataset_streaming ? a.max_steps * a.gradient_accumulation_steps * a.per_device_train_batch_size * ranks
+                                 : 0;
 }
 
 }  // namespace tessera::tasks

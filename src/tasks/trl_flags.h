@@ -1,9 +1,31 @@
 #pragma once
-// What all of TRL's training scripts take (ModelConfig, ScriptArguments) without effect here, or what is refused.
+// What all of TRL's training scripts take (ModelConfig, ScriptArguments): what works, what has no effect here, and what
+// is refused.
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include "config/options.h"
+#include "tasks/training_job.h"
 
 namespace tessera::tasks {
 
-void add_unused_trl_flags(config::OptionTable& table);
+struct TrlFlags {
+  std::string attn_implementation;
+  std::string dtype = "float32";   // that weights are loaded in, under the reference's rules: see check_trl_flags()
+  bool dataset_streaming = false;  // read as far as max_steps needs
+  std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of --splits, by themselves
+};
+
+void add_trl_model_flags(config::OptionTable& table, TrlFlags& flags);
+/// Behind --splits.
+void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags);
+
+/// Adds to the job's notes, and makes `splits` what the split flags say.
+void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, JobOptions& job, std::string& splits,
+                     config::Problems& problems);
+
+/// Of the first split: one where none are trained on, with --dataset_streaming what the steps take; 0: all.
+std::int64_t rows_to_read(const TrlFlags& flags, const train::TrainingArguments& arguments, int ranks);
 
 }  // namespace tessera::tasks

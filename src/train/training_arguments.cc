@@ -112,11 +112,14 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
       .idle_with({"--warmup_steps", {config::kSet}});
 }
 
-void add_token_loss(config::OptionTable& table, TrainingArguments& a) {
-  const char* group = "Optimizer";
+void add_noise(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.neftune_noise_alpha, {"--neftune_noise_alpha"},
             "uniform noise on the token embeddings, up to this / sqrt(document length * embedding size); 0: none",
-            group);
+            "Optimizer");
+}
+
+void add_token_loss(config::OptionTable& table, TrainingArguments& a) {
+  const char* group = "Optimizer";
   using Loss = nn::TokenLoss::Kind;
   table.add_enum(
       &a.token_loss.kind, {{"nll", Loss::kNll}, {"chunked_nll", Loss::kNll}, {"dft", Loss::kDft}}, {"--loss_type"},
@@ -290,6 +293,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments, LossFlags loss) {
   add_batches(table, arguments);
   add_optimizer(table, arguments);
+  add_noise(table, arguments);
   if (loss == LossFlags::kOfTokens) add_token_loss(table, arguments);
   add_precision(table, arguments);
   add_intervals(table, arguments);

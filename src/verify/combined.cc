@@ -3,7 +3,6 @@
 #include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,7 @@
 #include "peft/methods/lora.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
+#include "verify/scratch_folder.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {
@@ -25,24 +25,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr double kCombinedTolerance = 1e-4;
-
-/// A folder of this process that goes when it goes.
-class ScratchFolder {
- public:
-  ScratchFolder() : path_((fs::temp_directory_path() / "tessera_combined_XXXXXX").string()) {
-    if (!::mkdtemp(path_.data())) throw CheckpointError("cannot make the folder '" + path_ + "'", path_);
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 peft::CombineOptions combine_options(const json& arguments, const fs::path& adapters) {
   peft::CombineOptions o;

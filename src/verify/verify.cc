@@ -27,14 +27,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Verifier = bool (*)(const VerifyOptions&, std::shared_ptr<comm::Communicator>, std::ostream&);
 
-/// What the reference stack also writes, by keys of its expect.json, and this program does not compare.
-void refuse_unverified(const std::string& folder, const json& expect) {
-  const auto has = [&](const char* key) { return expect.contains(key); };
-  std::string what;
-  if (has("status") && has("per_device_train_batch_size")) what = "prepared rows of preference training";
-  if (!what.empty()) throw ConfigError("'" + folder + "' holds " + what + ", which are not verified", "DIR");
-}
-
 /// What a folder holds decides, not its name.
 Verifier verifier_for(const std::string& folder) {
   if (folder.ends_with(".gguf") && fs::is_regular_file(folder)) return verify_outputs;
@@ -46,7 +38,7 @@ Verifier verifier_for(const std::string& folder) {
   if (is_there(fs::path(folder) / "expect_model.safetensors")) return verify_checkpoint;
   if (!is_there(expect)) return verify_outputs;
   const auto text = json::parse(read_file(expect.string()));
-  refuse_unverified(folder, text);
+  if (text.contains("status") && text.contains("per_device_train_batch_size")) return verify_prepared;
   if (text.contains("combined") && text.contains("adapters")) return verify_combined;
   if (text.contains("cases") && (text.contains("policy") || text.contains("model"))) return verify_preference;
   if (text.contains("start") && text.contains("micro_losses")) return verify_preference_run;
@@ -100,6 +92,8 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   table.add(&options.sharded, {"--sharded"}, "through fully sharded units (a replayed run always is)");
   table.add(&options.logits_tolerance, {"--logits_tolerance"}, "largest difference relative to the largest magnitude");
   table.add(&options.grad_tolerance, {"--grad_tolerance"}, "the same for gradients");
+  table.add(&options.tokenizer, {"--tokenizer"},
+            "of prepared rows: file or folder; empty: tokenizers/NAME or data/tokenizers/NAME beside DIR or above");
   table.add_enum(&gather, tasks::gather_forms(), {"--gather"}, "how units become readable");
   table.add(&device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)")
       .choices({"auto", "cpu", "cuda"});

@@ -3,7 +3,8 @@
 // goldens: io*.safetensors), with reference generations (expect.json with "runs"), or replays a training run (family B:
 // expect.json with "base" and "settings"; of transformers' Trainer: with "log_history"; of torch FSDP: with
 // "wrapping"), or combines adapters ("combined"), or losses and runs of preference training (of TRL: with "cases", or
-// with "micro_losses"), or reads checkpoints of Accelerate (expect_model.safetensors).
+// with "micro_losses", prepared rows: with "per_device_train_batch_size"), or reads checkpoints of Accelerate
+// (expect_model.safetensors).
 #include <iosfwd>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@ struct VerifyOptions {
   bool sharded = false;            // through fsdp, also on one rank; false: plain modules
   double logits_tolerance = 1e-5;  // relative to the largest magnitude of the tensor
   double grad_tolerance = 1e-4;
+  std::string tokenizer;  // of prepared rows; empty: of the set that the folder lies in
   fsdp::FsdpOptions fsdp;
 };
 
@@ -42,6 +44,7 @@ bool verify_checkpoint(const VerifyOptions& options, std::shared_ptr<comm::Commu
 bool verify_combined(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_preference(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_preference_run(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
+bool verify_prepared(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out);
 
 /// The model of the folder: in units with --sharded (gradients are summed over ranks, not averaged), else plain

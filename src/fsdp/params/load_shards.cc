@@ -4,8 +4,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <sstream>
 
+#include "tensor/shape_text.h"
 #include "tensor/staging.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
@@ -13,14 +13,6 @@
 
 namespace tessera::fsdp {
 namespace {
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::ostringstream out;
-  out << '[';
-  for (std::size_t i = 0; i < shape.size(); ++i) out << (i ? ", " : "") << shape[i];
-  out << ']';
-  return out.str();
-}
 
 /// The whole parameter as its segment has it: flat, of a packed one the bytes.
 at::Tensor own_value(const UnitParameter& p) {
@@ -65,8 +57,8 @@ void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec) {
                         std::to_string(spec.segment_numel()) + "; is it packed in another way?",
                     info.file);
   if (!spec.packed() && info.shape != spec.shape)
-    throw DataError(info.file + ": tensor '" + name + "' has shape " + shape_text(info.shape) +
-                        ", the model's parameter '" + spec.name + "' has " + shape_text(spec.shape) +
+    throw DataError(info.file + ": tensor '" + name + "' has shape " + tensor::shape_text(info.shape) +
+                        ", the model's parameter '" + spec.name + "' has " + tensor::shape_text(spec.shape) +
                         "; do config.json and the weights belong together?",
                     info.file);
 }

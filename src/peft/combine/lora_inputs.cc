@@ -8,16 +8,11 @@
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "peft/targets.h"
+#include "tensor/shape_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
 namespace {
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const auto size : shape) text += (text.empty() ? "[" : ", ") + std::to_string(size);
-  return text.empty() ? "[]" : text + "]";
-}
 
 [[noreturn]] void refuse(const LoraInput& input, const std::string& key, const std::string& why) {
   throw ConfigError(fmt::format("adapter '{}' ({}): {}", input.name, input.folder, why), key);
@@ -94,10 +89,11 @@ class Collector {
     if (!b) throw DataError(fmt::format("{} lacks the tensor '{}'", a.file, pair.b), a.file);
     const auto rank = input.config.rank_of(pair.module);
     if (a.shape.size() != 2 || b->shape.size() != 2 || a.shape[0] != rank || b->shape[1] != rank) {
-      throw DataError(fmt::format("{}: '{}' and '{}' must be [{}, in] and [out, {}], as r and rank_pattern of "
-                                  "adapter_config.json say; found {} and {}",
-                                  a.file, pair.a, pair.b, rank, rank, shape_text(a.shape), shape_text(b->shape)),
-                      a.file);
+      throw DataError(
+          fmt::format("{}: '{}' and '{}' must be [{}, in] and [out, {}], as r and rank_pattern of "
+                      "adapter_config.json say; found {} and {}",
+                      a.file, pair.a, pair.b, rank, rank, tensor::shape_text(a.shape), tensor::shape_text(b->shape)),
+          a.file);
     }
     auto& place =
         out_.layers.try_emplace(pair.module, LoraPlace{pair.a, pair.b, a.shape[1], b->shape[0]}).first->second;

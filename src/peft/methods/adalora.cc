@@ -80,7 +80,7 @@ void AdaLora::bind(ConfigKeys& keys) {
   keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
   keys.flag("fan_in_fan_out", fan_in_fan_out);
   keys.unsupported("use_dora", false);
-  keys.unsupported("ensure_weight_tying", false);
+  keys.flag("ensure_weight_tying", ensure_weight_tying);
   for (const char* key :
        {"trainable_token_indices", "target_parameters", "layer_replication", "alora_invocation_tokens", "use_bdlora"})
     keys.unsupported(key, nullptr);

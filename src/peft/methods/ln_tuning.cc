@@ -75,7 +75,9 @@ std::vector<std::string> LnTuning::attach(models::Model& model, const models::Mo
   if (norms_.empty()) {
     std::string names;
     for (const auto& name : known) names += (names.empty() ? "" : ", ") + name;
-    throw ConfigError("target_modules matches no norm of this model; it has " + names, "target_modules");
+    const std::string wanted = target_modules.empty() ? target_regex : target_modules[0];
+    throw ConfigError("target_modules: '" + wanted + "' matches no norm of this model; it has " + names,
+                      "target_modules");
   }
   return {norms_.begin(), norms_.end()};
 }

@@ -104,7 +104,7 @@ void Lora::bind(ConfigKeys& keys) {
   keys.any("alora_invocation_tokens", alora_invocation_tokens);
   keys.any("loftq_config", loftq_config);
   keys.unsupported("use_qalora", false);
-  keys.unsupported("ensure_weight_tying", false);
+  keys.flag("ensure_weight_tying", ensure_weight_tying);
   for (const char* key : {"layer_replication", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
                           "velora_config"})  // these compute something else
     keys.unsupported(key, nullptr);
@@ -119,14 +119,13 @@ void Lora::check() const {
   if (r <= 0) refuse("r", "must be positive, found " + std::to_string(r));
   if (lora_dropout < 0 || lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
   if (bias != "none" && bias != "all" && bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
-  static const std::vector<std::string> kInits = {"true",  "false", "gaussian", "orthogonal",
-                                                  "pissa", "olora", "loftq",    "mica"};
+  static const std::vector<std::string> kInits = {"true",  "false", "gaussian", "orthogonal", "pissa",
+                                                  "olora", "loftq", "mica",     "eva"};
   const bool known = std::find(kInits.begin(), kInits.end(), init_lora_weights) != kInits.end() || rounds() > 0;
-  if (!known) {
+  if (!known)
     refuse("init_lora_weights",
-           "is one of true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora, loftq, mica; found '" +
-               init_lora_weights + "' (what needs data is not supported)");
-  }
+           "is one of true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora, loftq, mica, eva; found '" +
+               init_lora_weights + "'");
   if (init_lora_weights == "loftq") check_loftq(loftq_config);
   check_invocation(alora_invocation_tokens);
   const bool activated = !alora_invocation_tokens.is_null();
@@ -140,6 +139,11 @@ void Lora::check() const {
     refuse("use_dora", "does not go with init_lora_weights " + init_lora_weights);
   if (!target_parameters.empty() && (lora_dropout > 0 || use_dora || lora_bias))
     refuse("target_parameters", "goes without lora_dropout, use_dora and lora_bias, as in PEFT");
+}
+
+void Lora::check_new() const {
+  if (init_lora_weights == "eva")
+    refuse("init_lora_weights", "eva begins with what layers see of data, which is built for loaded adapters only");
 }
 
 std::vector<std::string> Lora::default_targets(const models::ModelConfig& family) const {
@@ -207,10 +211,14 @@ void Lora::activate(models::Model& model, const models::ModelConfig& family,
   model.set_input_adapter(std::make_shared<InvocationInput>(invocation, words.weight().size(0)));
 }
 
-void Lora::check_can_merge() const {
+void Lora::check_can_merge(const nn::HookedModule& adapted) const {
   if (!alora_invocation_tokens.is_null())
     refuse("alora_invocation_tokens",
            "acts on some tokens only, so it cannot be merged into the weights; use the adapter as it is");
+  if (!lora_bias) return;
+  for (const auto& slot : adapted_slots(adapted))
+    if (!slot.bias().defined())
+      refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
 }
 
 std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::HookedModule& model,
@@ -444,7 +452,7 @@ Values Lora::in_file(const Values& adapters) const {
 
 std::unique_ptr<PeftMethod> Lora::as_saved() const {
   auto saved = std::make_unique<Lora>(*this);
-  if (init_lora_weights == "loftq") {  // an adapter of the packed base like any other
+  if (init_lora_weights == "loftq" || init_lora_weights == "eva") {  // an adapter like any other
     saved->init_lora_weights = "true";
     saved->loftq_config = nlohmann::json::object();
   }
@@ -474,9 +482,6 @@ at::Tensor Lora::merged(const Slot& slot, const std::string& leaf, const at::Ten
     return leaf == "weight" ? with_rows(value, ids->second, adapter.at(TokenRows::name(TokenRowsPlace::kInsideLora)))
                             : value;
   const auto bias_of_b = adapter.find(kBiasOfB);
-  if (bias_of_b != adapter.end() && !slot.bias().defined()) {
-    refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
-  }
   if (leaf == "bias" && bias_of_b != adapter.end()) {
     return (value.to(at::kFloat) + bias_of_b->second.detach().to(at::kFloat) * scaling_of(slot.name))
         .to(value.scalar_type());

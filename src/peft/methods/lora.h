@@ -21,7 +21,8 @@ class Lora final : public LayerMethod {
   /// true (Kaiming uniform A, zero B; embeddings: zero A, normal B) | gaussian (normal A, zero B) | false (both random)
   /// | orthogonal (B A = 0) | pissa (the weight's largest singular values) | pissa_niter_N (the same by N rounds of a
   /// randomised decomposition) | olora (its QR decomposition); these three take the first product off the base | loftq
-  /// (what packing took from the weight) | mica (a frozen B of the weight's smallest singular values, and A zero).
+  /// (what packing took from the weight) | eva (what layers see of data; of adapters that are loaded) | mica (a frozen
+  /// B of the weight's smallest singular values, and A zero).
   std::string init_lora_weights = "true";
   nlohmann::json loftq_config = nlohmann::json::object();  // {"loftq_bits": 4, "loftq_iter": 1}
   /// Ids of the sequence from which on the adapter acts (aLoRA, activated_tokens.h); null: it acts everywhere.
@@ -37,6 +38,7 @@ class Lora final : public LayerMethod {
   std::string type() const override { return "LORA"; }
   void bind(ConfigKeys& keys) override;
   void check() const override;
+  void check_new() const override;
   void resolve(const models::ModelConfig& family) override;
   std::vector<std::string> attach(models::Model& model, const models::ModelConfig& family) override;
   std::map<std::string, Fill> first_values(const nn::HookedModule& model, std::uint64_t seed) const override;
@@ -48,7 +50,7 @@ class Lora final : public LayerMethod {
   std::unique_ptr<PeftMethod> as_saved() const override;
   /// Activation sits on the word embedding, which stays the base's.
   bool keeps_base_weights() const override { return alora_invocation_tokens.is_null(); }
-  void check_can_merge() const override;
+  void check_can_merge(const nn::HookedModule& adapted) const override;
   std::int64_t other_parameters() const override { return frozen_; }
   /// W + scaling B A, with DoRA times magnitude / its norms.
   at::Tensor merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,

@@ -66,6 +66,8 @@ void Oft::bind(ConfigKeys& keys) {
 void Oft::check() const {
   TransformMethod::check();
   require_probability("module_dropout", module_dropout);
+  if (coft && !(eps > 0))
+    throw ConfigError("eps is how far a block may turn under coft: above 0, found " + std::to_string(eps), "eps");
   if (r < 0 || oft_block_size < 0 || (r == 0) == (oft_block_size == 0)) {
     throw ConfigError("one of r and oft_block_size is positive and the other 0 (found " + std::to_string(r) + " and " +
                           std::to_string(oft_block_size) + "): r * oft_block_size is the layer's input size",

@@ -141,7 +141,7 @@ Values VirtualTokenMethod::in_file(const Values& adapters) const {
   return {{"prompt_embeddings", encoded(parameters).contiguous()}};
 }
 
-void VirtualTokenMethod::check_can_merge() const {
+void VirtualTokenMethod::check_can_merge(const nn::HookedModule&) const {
   throw ConfigError(type() + " changes no weights, so it cannot be merged; use the adapter as it is", "peft_type");
 }
 

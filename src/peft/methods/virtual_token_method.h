@@ -28,7 +28,7 @@ class VirtualTokenMethod : public PeftMethod {
   std::string file_name(const std::string& parameter) const override;
   std::vector<std::string> file_names(const std::string& parameter) const override;
   Values in_file(const Values& adapters) const override;
-  void check_can_merge() const override;
+  void check_can_merge(const nn::HookedModule& adapted) const override;
 
  protected:
   void bind_common(ConfigKeys& keys);

@@ -1,5 +1,6 @@
-"""Writes the flags of the reference's programs, one a line: sft.txt (transformers' TrainingArguments, TRL's SFTConfig,
-ModelConfig and ScriptArguments) and launch.txt (accelerate launch). Reads sources, imports nothing.
+"""Writes the flags of the reference's programs, one a line: sft.txt, dpo.txt, orpo.txt, cpo.txt, kto.txt and reward.txt
+(transformers' TrainingArguments, TRL's configuration of that trainer, ModelConfig and ScriptArguments) and launch.txt
+(accelerate launch). Reads sources, imports nothing.
 
     make_flags.py SITE_PACKAGES
 """
@@ -23,12 +24,21 @@ def write(name, versions, flags):
     (here / name).write_text(text)
 
 
-sft = (
+CONFIGS = {
+    "sft": ("trl/trainer/sft_config.py", "SFTConfig"),
+    "dpo": ("trl/trainer/dpo_config.py", "DPOConfig"),
+    "kto": ("trl/trainer/kto_config.py", "KTOConfig"),
+    "reward": ("trl/trainer/reward_config.py", "RewardConfig"),
+    "orpo": ("trl/experimental/orpo/orpo_config.py", "ORPOConfig"),
+    "cpo": ("trl/experimental/cpo/cpo_config.py", "CPOConfig"),
+}
+of_all = (
     fields("transformers/training_args.py", "TrainingArguments")
-    + fields("trl/trainer/sft_config.py", "SFTConfig")
+    + fields("trl/trainer/base_config.py", "_BaseConfig")
     + fields("trl/trainer/model_config.py", "ModelConfig")
     + fields("trl/scripts/utils.py", "ScriptArguments")
 )
-write("sft.txt", "transformers 4.57.3, trl 1.16.0", sorted(set(sft)))
+for program, config in CONFIGS.items():
+    write(program + ".txt", "transformers 4.57.3, trl 1.16.0", sorted(set(of_all + fields(*config))))
 launch = re.findall(r'^ +"--([a-z0-9_]+)",', (site / "accelerate/commands/launch.py").read_text(), re.MULTILINE)
 write("launch.txt", "accelerate 1.15.0", sorted(set(launch) - {"positional"}))

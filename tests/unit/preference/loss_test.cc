@@ -157,6 +157,28 @@ TEST(KtoLoss, BatchesOfOneLabelHaveNoNumbersOfTheOther) {
   for (const auto& [name, value] : result.metrics) EXPECT_EQ(name.find("rejected"), std::string::npos) << name;
 }
 
+// Values of TRL 1.16's own lines (KTOTrainer._prepare_dataset), run over so many labels.
+TEST(KtoLoss, AdvisesWeightsAsTrlDoes) {
+  struct Case {
+    std::int64_t desirable, rows;
+    double desirable_weight, undesirable_weight;
+    std::string advice;
+  };
+  for (const Case& c :
+       {Case{9, 12, 1, 1, "desirable_weight in [0.33, 0.44] or undesirable_weight in [2.26, 3.0]"},
+        Case{9, 12, 1, 2.5, ""}, Case{9, 12, 0.4, 1, ""}, Case{6, 12, 1, 7, ""},
+        Case{12, 12, 1, 1, "desirable_weight in [0.08, 0.11] or undesirable_weight in [9.02, 12.0]"},
+        Case{0, 5, 1, 1, "desirable_weight in [4.0, 5.32] or undesirable_weight in [0.19, 0.25]"},
+        Case{1, 8, 1, 1, "desirable_weight in [7.0, 9.31] or undesirable_weight in [0.11, 0.14]"},
+        Case{100, 300, 1.5, 1, "desirable_weight in [2.0, 2.66] or undesirable_weight in [0.56, 0.75]"},
+        Case{7, 10, 1, 1.7, "desirable_weight in [0.73, 0.97] or undesirable_weight in [1.75, 2.33]"}}) {
+    const auto note = note_on_balance(
+        {.desirable_weight = c.desirable_weight, .undesirable_weight = c.undesirable_weight}, c.desirable, c.rows);
+    EXPECT_EQ(note.empty(), c.advice.empty()) << note;
+    EXPECT_NE(note.find(c.advice), std::string::npos) << note;
+  }
+}
+
 TEST(Objective, NamesWhatAnArgumentExpects) {
   Objective objective;
   EXPECT_FALSE(set_argument(objective, "desirable_weight", "1"));

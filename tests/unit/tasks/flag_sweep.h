@@ -37,9 +37,10 @@ struct Unseen {
 /// A task's function with its files: what a run says and writes, as a text without times.
 class SweptTask {
  public:
-  using Function = int (*)(const Words&, std::ostream&, std::ostream&);
+  using Function = std::function<int(const Words&, std::ostream&, std::ostream&)>;
   /// base: what every run is given. out: the folder that a run writes; it is removed before each.
-  SweptTask(Function task, Words base, std::string out) : task_(task), base_(std::move(base)), out_(std::move(out)) {}
+  SweptTask(Function task, Words base, std::string out)
+      : task_(std::move(task)), base_(std::move(base)), out_(std::move(out)) {}
 
   const std::string& run(const Words& flags) {
     const auto [it, is_new] = seen_.try_emplace(flags);
@@ -101,6 +102,13 @@ class SweptTask {
   std::string out_;
   std::map<Words, std::string> seen_;
 };
+
+/// Several lists of cases as one.
+template <class Case>
+std::vector<Case> together(std::vector<Case> all, const std::vector<std::vector<Case>>& others) {
+  for (const auto& more : others) all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 inline bool has_name(const config::Option& option, const std::string& flag) {
   return std::find(option.names().begin(), option.names().end(), flag) != option.names().end();

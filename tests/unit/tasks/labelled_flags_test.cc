@@ -153,12 +153,6 @@ const std::vector<Unseen> kUnseenOfPairs = {
     {"--pad_to_max_length", "the shape of batches"},
     {"--save_in_background", "time"}};
 
-template <class Case>
-std::vector<Case> together(std::vector<Case> all, const std::vector<std::vector<Case>>& others) {
-  for (const auto& more : others) all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
 using Seq2SeqFlags = PairFlags;
 using SummarizeFlags = PairFlags;
 using ClassifyFlags = PairFlags;

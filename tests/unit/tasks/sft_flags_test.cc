@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flag_sweep.h"
+#include "decoder_flags.h"
 #include "support/program.h"
 #include "tasks/sft.h"
 #include "tasks/sft_training.h"
@@ -11,26 +11,6 @@ namespace tessera::tasks {
 namespace {
 
 using test::kTinyChat;
-
-const Words kLora = {"--use_peft_lora"};
-const Words kPissa = {"--use_peft_lora", "true", "--lora_r", "4", "--init_lora_weights", "pissa"};
-const Words kFourBit = {"--use_peft_lora", "--use_4bit_quantization"};
-const Words kEightBitEvaluated = {
-    "--use_peft_lora", "--use_8bit_quantization", "--eval_strategy", "steps", "--eval_steps", "1"};
-const Words kIa3 = {"--use_peft_lora", "--peft_type", "IA3", "--target_modules", "k_proj,down_proj"};
-const Words kPrompt = {"--use_peft_lora", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"};
-const Words kText = {"--use_peft_lora",
-                     "--peft_type",
-                     "PROMPT_TUNING",
-                     "--num_virtual_tokens",
-                     "2",
-                     "--prompt_tuning_init",
-                     "TEXT",
-                     "--prompt_tuning_init_text",
-                     "other words"};
-const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
-const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
-const Words kPushed = {"--push_to_hub"};
 
 Words notes_of(const Words& args) {
   std::ostringstream quiet;
@@ -100,38 +80,6 @@ class SftFlags : public testing::Test {
     return {"--dataset_name", in("text"), "--splits", "train", "--tokenizer_name_or_path", in("bos")};
   }
 
-  std::vector<FlagCase> model_cases() const {
-    return {{"--model_name_or_path", {in("other")}},
-            {"--tokenizer_name_or_path", {in("nowhere")}},
-            {"--attn_implementation", {"eagre"}},
-            {"--dtype", {"bfloat16"}},
-            {"--use_peft_lora", {}},
-            {"--adapter_name_or_path", {in("nowhere")}},
-            {"--lora_r", {"4"}, kLora},
-            {"--lora_alpha", {"4"}, kLora},
-            {"--lora_dropout", {"0.5"}, kLora},
-            {"--lora_target_modules", {"q_proj"}, kLora},
-            {"--lora_modules_to_save", {"embed_tokens"}, kLora},
-            {"--use_rslora", {}, kLora},
-            {"--use_dora", {}, kLora},
-            {"--use_4bit_quantization", {}, kLora},
-            {"--bnb_4bit_quant_type", {"fp4"}, kFourBit},
-            {"--use_nested_quant", {}, kFourBit},
-            {"--use_8bit_quantization", {}, kLora},
-            {"--llm_int8_threshold", {"0.5"}, kEightBitEvaluated},
-            {"--llm_int8_skip_modules", {"q_proj"}, kFourBit},
-            {"--lora_bias", {"all"}, kLora},
-            {"--init_lora_weights", {"gaussian"}, kLora},
-            {"--convert_to_lora", {}, kPissa},
-            {"--peft_type", {"IA3"}, kLora},
-            {"--peft_config", {in("peft.json")}, kLora},
-            {"--target_modules", {"q_proj"}, kLora},
-            {"--feedforward_modules", {"k_proj"}, kIa3},
-            {"--peft_args", {"r=4"}, kLora},
-            {"--num_virtual_tokens", {"3"}, kPrompt},
-            {"--prompt_tuning_init", {"SAMPLE_VOCAB"}, kPrompt},
-            {"--prompt_tuning_init_text", {"hello"}, kText}};
-  }
   std::vector<FlagCase> data_cases() const {
     return {{"--dataset_name", text()},
             {"--splits", {"test"}},
@@ -154,124 +102,34 @@ class SftFlags : public testing::Test {
             {"--eos_token", {"<|im_start|>"}},
             {"--pad_token", {"<|im_end|>"}}};
   }
-  std::vector<FlagCase> training_cases() const {
-    return {{"--per_device_train_batch_size", {"2"}},
-            {"--gradient_accumulation_steps", {"2"}},
-            {"--num_train_epochs", {"0.5"}, {"--max_steps", "-1", "--num_train_epochs", "0.1"}},
-            {"--max_steps", {"1"}},
-            {"--dataloader_drop_last",
-             {},
-             {"--per_device_train_batch_size", "70", "--max_steps", "-1", "--num_train_epochs", "1"}},
-            {"--seed", {"1"}},
-            {"--data_seed", {"1"}},
-            {"--device", {"cuda"}},
-            {"--profile", {in("trace.json")}},
-            {"--learning_rate", {"1e-3"}},
-            {"--weight_decay", {"0.5"}},
-            {"--adam_beta1", {"0.5"}},
-            {"--adam_beta2", {"0.5"}},
-            {"--adam_epsilon", {"0.1"}},
-            {"--max_grad_norm", {"0.01"}},
-            {"--check_replicas", {"1"}},
-            {"--nan_policy", {"skip"}, {"--learning_rate", "1e30"}},
-            {"--optim", {"sgd"}},
-            {"--adafactor", {}},
-            {"--optim_args", {"momentum=0.9"}, {"--optim", "sgd"}},
-            {"--optim_target_modules",
-             {R"re(.*(\.q|q_proj|query))re"},
-             {"--optim", "galore_adamw", "--optim_args", "rank=2", "--optim_target_modules", "all-linear"}},
-            {"--lr_groups", {"norm=0"}},
-            {"--loraplus_lr_ratio", {"8"}, kLora},
-            {"--loraplus_lr_embedding",
-             {"0.1"},
-             {"--use_peft_lora", "--target_modules", "q_proj,embed_tokens", "--loraplus_lr_ratio", "8"}},
-            {"--lr_scheduler_type", {"constant"}},
-            {"--lr_scheduler_kwargs", {"{\"num_cycles\": 2}"}, {"--lr_scheduler_type", "cosine"}},
-            {"--warmup_steps", {"2"}},
-            {"--warmup_ratio", {"0.9"}},
-            {"--neftune_noise_alpha", {"5"}},
-            {"--save_dtype", {"bfloat16"}},
-            {"--do_train", {"false"}},
-            {"--loss_type", {"dft"}},
-            {"--label_smoothing_factor", {"0.1"}},
-            {"--bf16", {"true"}},
-            {"--fp16", {"true"}},
-            {"--gradient_checkpointing_kwargs", {"{\"use_reentrant\": false}"}}};
-  }
-  std::vector<FlagCase> interval_cases() const {
-    return {{"--output_dir", {in("elsewhere")}},
-            {"--overwrite_output_dir", {}, {"--output_dir", in("taken")}},
-            {"--logging_strategy", {"no"}},
-            {"--logging_steps", {"2"}},
-            {"--logging_first_step", {}, {"--logging_steps", "2"}},
-            {"--do_eval", {"true"}, {"--max_steps", "-1", "--num_train_epochs", "0.1"}},
-            {"--eval_strategy", {"steps"}},
-            {"--eval_steps", {"2"}, {"--eval_steps", "1"}},
-            {"--eval_delay", {"2"}, kEvaluated},
-            {"--eval_on_start", {}},
-            {"--save_strategy", {"no"}, {"--save_strategy", "steps", "--save_steps", "1"}},
-            {"--save_steps", {"1"}},
-            {"--save_total_limit", {"1"}, {"--save_steps", "1"}},
-            {"--save_only_model", {}, {"--save_steps", "1"}},
-            {"--save_accelerate_state", {}, {"--save_steps", "2"}},
-            {"--resume_from_checkpoint", {"true"}},
-            {"--load_best_model_at_end", {}, {"--eval_steps", "1", "--save_steps", "1"}},
-            {"--metric_for_best_model", {"mean_token_accuracy"}, kBest},
-            {"--greater_is_better", {"true"}, kBest},
-            {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "0.5", "--max_steps", "4"}},
-            {"--early_stopping_threshold",
-             {"100"},
-             {"--eval_steps", "1", "--early_stopping_patience", "1", "--max_steps", "3"}},
-            {"--metrics_file", {in("out/rows.jsonl")}},
-            {"--report_to", {"tensorboard"}},
-            {"--logging_dir", {in("board")}, {"--report_to", "tensorboard"}},
-            {"--disable_tqdm", {"false"}},
-            {"--eval_generate", {"1"}, kEvaluated},
-            {"--eval_generate_max_new_tokens", {"3"}, {"--eval_steps", "1", "--eval_generate", "1"}},
-            {"--print_model", {"true"}},
-            {"--save_model", {"false"}},
-            {"--max_memory", {"1MB"}},
-            {"--gather", {"copy"}, {"--print_model", "true"}},
-            {"--push_to_hub", {}},
-            {"--hub_model_id", {"someone/something"}, kPushed},
-            {"--hub_revision", {"branch"}, kPushed},
-            {"--hub_strategy", {"checkpoint"}, kPushed},
-            {"--hub_private_repo", {}, kPushed}};
-  }
 
   test::TempFolder folder_;
 };
 
 const std::vector<Unseen> kUnseen = {
-    {"--use_cpu", "nothing: auto means the CPU, and with --device cuda it is refused (process/sft_test.cc)"},
-    {"--dataset_cache_dir", "where tokenised rows lie"},
-    {"--dataset_num_proc", "time"},
     {"--dataset_streaming", "time: rows that no step needs are not tokenised"},
-    {"--pad_to_multiple_of", "the shape of batches"},
     {"--padding_free", "the shape of batches"},
     {"--per_device_eval_batch_size", "time and memory"},
-    {"--gradient_checkpointing", "time and memory"},
-    {"--save_in_background", "time"},
 };
 
 TEST_F(SftFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   SftOptions options;
   const config::OptionTable table = sft_table(options);
   SweptTask task(sft, base(), in("out"));
-  std::vector<FlagCase> cases;
-  for (const auto& some : {model_cases(), data_cases(), training_cases(), interval_cases()})
-    cases.insert(cases.end(), some.begin(), some.end());
-  sweep(table, task, notes_of, cases, kUnseen);
+  const auto path = [&](const std::string& name) { return in(name); };
+  const std::vector<FlagCase> own = {
+      {"--loss_type", {"dft"}},
+      {"--label_smoothing_factor", {"0.1"}},
+      {"--metric_for_best_model", {"mean_token_accuracy"}, kBest},
+      {"--eval_generate", {"1"}, kEvaluated},
+      {"--eval_generate_max_new_tokens", {"3"}, {"--eval_steps", "1", "--eval_generate", "1"}}};
+  const auto cases = together(own, {model_cases(path), data_cases(), training_cases(path), interval_cases(path)});
+  sweep(table, task, notes_of, cases, together(kUnseen, {kUnseenOfDecoders}));
 }
 
 TEST_F(SftFlags, OfTheReferencesScriptsAreAllKnown) {
   SftOptions options;
-  const Words known = sft_table(options).names();
-  std::istringstream flags(read_file(std::string(TESSERA_TEST_DATA) + "/flags/sft.txt"));
-  for (std::string flag; std::getline(flags, flag);) {
-    if (flag.empty() || flag.starts_with("#")) continue;
-    EXPECT_NE(std::find(known.begin(), known.end(), "--" + flag), known.end()) << flag;
-  }
+  expect_all_known(sft_table(options), "sft");
 }
 
 TEST_F(SftFlags, EverythingWrongIsSaidAtOnceAndBeforeAnythingIsLoaded) {

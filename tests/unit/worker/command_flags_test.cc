@@ -172,11 +172,13 @@ TEST_F(CommandFlags, OfInspectAndInitModel) {
 
 TEST_F(CommandFlags, OfVerify) {
   const Words verify = {kData + "/goldens/A_models/gpt2"};
-  expect_cases(verify::verify,
-               {{"--logits_tolerance", {"1e-30"}, verify},
-                {"--grad_tolerance", {"1e-30"}, verify},
-                {"--device", {"cuda"}, verify}},
-               in("out"), {"--sharded", "--gather"});
+  expect_cases(
+      verify::verify,
+      {{"--logits_tolerance", {"1e-30"}, verify},
+       {"--grad_tolerance", {"1e-30"}, verify},
+       {"--tokenizer", {kData + "/tokenizers/reference/chatml/tokenizer.json"}, {kData + "/goldens/K_preference/prep"}},
+       {"--device", {"cuda"}, verify}},
+      in("out"), {"--sharded", "--gather"});
 }
 
 TEST_F(CommandFlags, OfEstimate) {

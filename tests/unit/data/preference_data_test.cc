@@ -1,0 +1,62 @@
+// How far preference data is read, and what is counted of it. What rows become is compared with TRL's by
+// `tessera verify` (tests/golden/folders_test.cc).
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "data/preference_dataset.h"
+#include "support/program.h"
+#include "support/temp_folder.h"
+#include "text/tokenizer.h"
+
+namespace tessera::data {
+namespace {
+
+class PreferenceData : public testing::Test {
+ protected:
+  PreferenceData() : folder_("preference_data") {
+    options_.dataset_name = folder_.path() + "/train.jsonl";
+    options_.splits = "train";
+    options_.cache_folder = folder_.path() + "/cache";
+    options_.dataset_num_proc = 1;  // which reads two pieces ahead
+    std::ofstream file(options_.dataset_name);
+    for (int i = 0; i < 700; ++i)  // more than is read at a time
+      file << R"({"prompt": "of )" << i << R"(", "chosen": " a)" << i << R"(", "rejected": " b"})" << "\n";
+    file << "no row at all\n";
+  }
+  std::shared_ptr<const PreferenceDataset> read(std::int64_t most_rows) {
+    options_.most_rows = most_rows;
+    notes_.clear();
+    return load_preference_data(options_, text::open_tokenizer(test::kTinyChat), notes_).train;
+  }
+
+  test::TempFolder folder_;
+  PreferenceDataOptions options_;
+  std::vector<std::string> notes_;
+};
+
+TEST_F(PreferenceData, IsReadNoFurtherThanItIsNeeded) {
+  EXPECT_ANY_THROW(read(0));  // the last line
+  const auto few = read(5);
+  ASSERT_EQ(few->size(), 5);
+  const auto more = read(40);
+  ASSERT_EQ(more->size(), 40);
+  for (std::int64_t i = 0; i < few->size(); ++i) EXPECT_EQ(few->row(i).chosen, more->row(i).chosen) << i;
+  ASSERT_EQ(notes_.size(), 2U);
+  EXPECT_NE(notes_[1].find("read as far as --max_steps needs"), std::string::npos) << notes_[1];
+}
+
+// Pairs become two rows, a thousand chosen ones first, as TRL maps them in batches.
+TEST_F(PreferenceData, CountsWhatIsDesirable) {
+  options_.form = PreferenceForm::kUnpaired;
+  EXPECT_EQ(read(7)->desirable(), 7);
+  std::ofstream(options_.dataset_name) << R"({"prompt": "of", "chosen": " a", "rejected": " b"})" << "\n"
+                                       << R"({"prompt": "in", "chosen": " c", "rejected": " d"})" << "\n";
+  const auto all = read(0);
+  EXPECT_EQ(all->size(), 4);
+  EXPECT_EQ(all->desirable(), 2);
+  EXPECT_EQ(read(3)->desirable(), 2);
+}
+
+}  // namespace
+}  // namespace tessera::data
