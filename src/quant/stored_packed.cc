@@ -156,7 +156,7 @@ std::shared_ptr<PackedSource> stored_packed(std::shared_ptr<const io::TensorSour
   StoredMatrices found;
   find_four_bit(*stored, found);
   find_int8(*stored, settings.int8_threshold, found);
-  find_grouped(*stored, settings.gptq_v2, found);
+  find_grouped(*stored, settings, found);
   if (found.by_name.empty()) return nullptr;
   return std::make_shared<StoredPacked>(std::move(stored), std::move(found));
 }

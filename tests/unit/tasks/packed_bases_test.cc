@@ -90,24 +90,37 @@ AssembleOptions over(const std::string& folder, const Layout& layout = {}) {
       layout);
 }
 
-/// What the ranks hold of packed weights is what the base has, byte for byte. Returns how many tensors that were.
-int expect_payload(const RankRun& rank, const io::TensorSource& source, const fsdp::FsdpOptions& fsdp) {
-  std::set<std::string> packed;
-  for (const auto& shard : rank.a.sharded->shards())
-    if (shard.packed) packed.insert(shard.name);
-  int compared = 0;
-  rank.a.sharded->visit_full(
-      [&](const std::string& name, const at::Tensor& tensor) {
-        if (!packed.contains(name)) return;
-        const auto stored = at::empty({static_cast<std::int64_t>(tensor.nbytes())}, at::kByte);
-        source.read_bytes(fsdp.source_name(name), 0, stored);
-        EXPECT_EQ(std::memcmp(stored.const_data_ptr(), tensor.contiguous().const_data_ptr(), tensor.nbytes()), 0)
-            << name << " on rank " << rank.group->rank() << " of " << rank.group->size();
-        ++compared;
-      },
-      [&](const std::string& name) { return packed.contains(name); });
-  return compared;
-}
+/// Options whose runs can compare what the ranks hold of packed weights with what the base has.
+struct Watched {
+  explicit Watched(AssembleOptions o) : options(std::move(o)) {
+    options.before_sharding = [this](const Assembled&, const fsdp::FsdpOptions& of) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      seen[std::this_thread::get_id()] = of;
+    };
+  }
+  /// Byte for byte.
+  void expect_payload(const RankRun& rank) {
+    std::unique_lock<std::mutex> lock(mutex);
+    const auto of = seen.at(std::this_thread::get_id());
+    lock.unlock();
+    std::set<std::string> packed;
+    for (const auto& shard : rank.a.sharded->shards())
+      if (shard.packed) packed.insert(shard.name);
+    EXPECT_FALSE(packed.empty());
+    rank.a.sharded->visit_full(
+        [&](const std::string& name, const at::Tensor& tensor) {
+          if (!packed.contains(name)) return;
+          const auto stored = at::empty({static_cast<std::int64_t>(tensor.nbytes())}, at::kByte);
+          of.source->read_bytes(of.source_name(name), 0, stored);
+          EXPECT_EQ(std::memcmp(stored.const_data_ptr(), tensor.contiguous().const_data_ptr(), tensor.nbytes()), 0)
+              << name << " on rank " << rank.group->rank() << " of " << rank.group->size();
+        },
+        [&](const std::string& name) { return packed.contains(name); });
+  }
+  AssembleOptions options;
+  std::mutex mutex;
+  std::map<std::thread::id, fsdp::FsdpOptions> seen;
+};
 
 class PackedBases : public testing::TestWithParam<Base> {};
 
@@ -121,21 +134,10 @@ TEST_P(PackedBases, ShardedIsUnshardedAndAsOverTheValues) {
   const std::vector<Layout> layouts = {{1, kFullShard},   {2, kFullShard}, {3, kFullShard},      {2, kShardGradOp},
                                        {3, kShardGradOp}, {2, kNoShard},   {4, kHybridShard, 2}, {3, kNoShard}};
   for (std::size_t i = 0; i < layouts.size(); ++i) {
-    auto options = over(folders.packed, layouts[i]);
-    if (i % 2 == 1) options.fsdp.gather = fsdp::GatherForm::kCopy;
-    std::mutex mutex;
-    std::map<std::thread::id, fsdp::FsdpOptions> seen;
-    options.before_sharding = [&](const Assembled&, const fsdp::FsdpOptions& of) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      seen[std::this_thread::get_id()] = of;
-    };
-    const auto look_at = [&](const RankRun& rank) {
-      mutex.lock();
-      const auto of = seen.at(std::this_thread::get_id());
-      mutex.unlock();
-      EXPECT_GT(expect_payload(rank, *of.source, of), 0);
-    };
-    expect_same_run(train(options, layouts[i].world, {.look_at = look_at}), alone, text_of(layouts[i]));
+    Watched watched(over(folders.packed, layouts[i]));
+    if (i % 2 == 1) watched.options.fsdp.gather = fsdp::GatherForm::kCopy;
+    const auto look_at = [&](const RankRun& rank) { watched.expect_payload(rank); };
+    expect_same_run(train(watched.options, layouts[i].world, {.look_at = look_at}), alone, text_of(layouts[i]));
   }
 }
 
@@ -145,6 +147,43 @@ TEST_P(PackedBases, GoesOnBitForBitAndOnOtherRanks) {
   const auto straight = train(two, 2);
   expect_equal_run(train_in_halves(two, 2, two, 2, folders.files.path() + "/same"), straight, "resumed");
   expect_same_run(train_in_halves(two, 2, three, 3, folders.files.path() + "/other"), straight, "on three ranks");
+}
+
+TEST_P(PackedBases, SavesTheSameBytesAndMergesWhatWasTrained) {
+  const Folders folders(GetParam());
+  const auto place = [&](const std::string& name) { return folders.files.path() + "/" + name; };
+  const auto run = train(over(folders.packed, {2, kFullShard}), 2,
+                         {.adapter = place("adapter"), .look_at = [&](const RankRun& rank) {
+                            checkpoint::save_weights(*rank.a.sharded, place("saved.safetensors"));
+                          }});
+  const auto with_adapter = [&](const std::string& base, const Layout& layout) {
+    auto options = over(base, layout);
+    options.method = nullptr;
+    options.adapter_folder = place("adapter");
+    return options;
+  };
+  Watched three(with_adapter(folders.packed, {3, kShardGradOp}));
+  comm::run_threads(3, [&](const std::shared_ptr<comm::Communicator>& group) {
+    RankRun rank(three.options, group);
+    checkpoint::load_weights(*rank.a.sharded, place("saved.safetensors"));
+    three.expect_payload(rank);
+    if (group->rank() == 0)
+      test::expect_close(rank.outputs(), run.outputs, 1e-5, "loaded by three ranks");
+    else
+      rank.outputs();
+  });
+  comm::run_threads(2, [&](const std::shared_ptr<comm::Communicator>& group) {
+    write_model({.model_folder = folders.packed,
+                 .adapter_folder = place("adapter"),
+                 .output = place("merged"),
+                 .dtype = checkpoint::WeightDtype::kFloat32},
+                group);
+  });
+  // The inference of int8 rounds its inputs, so there the adapter over the values is what merging gives.
+  const auto expected =
+      GetParam().is_int8() ? RankRun(with_adapter(folders.dense, {}), comm::make_solo()).outputs() : run.outputs;
+  test::expect_close(outputs_of(assemble({.model_folder = place("merged")}, comm::make_solo())), expected, 1e-4,
+                     "merged");
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, PackedBases, testing::ValuesIn(kBases),
