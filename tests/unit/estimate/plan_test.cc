@@ -120,6 +120,20 @@ TEST_F(Plan, EightBitStatesTakeAByteAndTheirStatistics) {
   EXPECT_THROW(optimizer_state_bytes("adamw_9bit", "x.weight", {1}), ConfigError);
 }
 
+TEST_F(Plan, AdaLoraKeepsTwoAveragesBesideTheOptimizersStates) {
+  const auto tensors = read_model_tensors(kQuantGoldens + "base_llama");
+  auto request = lora("no");
+  const auto states_of = [&] {
+    const auto plan = plan_for(request, tensors);
+    return static_cast<double>(part(plan, "optimizer state")) / static_cast<double>(part(plan, "weights that train"));
+  };
+  EXPECT_EQ(states_of(), 2);
+  request.adapter->peft_type = "ADALORA";
+  EXPECT_EQ(states_of(), 4);
+  request.optim = "sgd";
+  EXPECT_EQ(states_of(), 2);
+}
+
 // What runs of train_bench on two ranks added for each token (`bench/e2e/memory.sh`, "shapes"): LoRA, bf16, a Llama of
 // hidden size 2048.
 TEST_F(Plan, ActivationsAreThoseThatRunsMeasured) {
