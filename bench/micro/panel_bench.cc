@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "nn/kernels/bf16_gemm.h"
+#include "nn/ops/gemm.h"
 #include "nn/ops/packed_panels.h"
 #include "quant/four_bit_codec.h"
 
@@ -113,6 +114,29 @@ void measure(const Shape& s, bool transposed) {
              best[3] / best[0]);
 }
 
+/// Products of a few rows as a layer makes them: with dense weights, and with packed ones.
+void measure_few(const Shape& s, bool transposed) {
+  constexpr std::size_t kRounds = 12;
+  const std::int64_t inner = transposed ? s.out : s.in;
+  const auto a = at::randn({s.rows, inner}).to(at::kBFloat16);
+  const auto packed = tensor::pack(quant::four_bit_codec({.nested = true}), at::randn({s.out, s.in}));
+  std::vector<at::Tensor> dense;
+  for (int i = 0; i < 4; ++i) dense.push_back(at::randn({s.out, s.in}).to(at::kBFloat16));
+  std::array<double, 2> best = {1e9, 1e9};
+  for (std::size_t turn = 0; turn < 2 * kRounds; ++turn) {
+    const auto& weight = dense[turn / 2 % dense.size()];
+    const double begin = thread_seconds();
+    if (turn % 2 == 0) {
+      nn::gemm(a, transposed ? weight : weight.t());
+    } else {
+      nn::gemm_packed(a, {packed, !transposed}, {}, {});
+    }
+    best[turn % 2] = std::min(best[turn % 2], thread_seconds() - begin);
+  }
+  fmt::print("| {} x {} x {} | {} | {:.2f} | {:.2f} |\n", s.rows, s.out, s.in, transposed ? "g W" : "x W^T",
+             best[0] * 1e3, best[1] * 1e3);
+}
+
 void run() {
   fmt::print(
       "| rows x out x in | product | dense ms | GFLOP/s | ready panels, of it | no packing, of it | NF4, of it |\n");
@@ -128,6 +152,10 @@ void run() {
                              {256, 2048, 5632},
                              {512, 5632, 2048}})
     for (const bool transposed : {false, true}) measure(shape, transposed);
+  fmt::print("\n| rows x out x in | product | dense ms | NF4 ms |\n|---|---|---|---|\n");
+  for (const Shape& shape :
+       {Shape{1, 2048, 2048}, {8, 2048, 2048}, {16, 2048, 2048}, {16, 5632, 2048}, {31, 8192, 8192}})
+    for (const bool transposed : {false, true}) measure_few(shape, transposed);
 }
 
 }  // namespace

@@ -11,9 +11,10 @@
 namespace tessera::estimate {
 namespace {
 
-constexpr std::int64_t kSmallest8Bit = 4096, kBlock8Bit = 256;
+constexpr std::int64_t kSmallestPacked = 4096, kBlock8Bit = 256, kBlock4Bit = 128;
 
-enum class StateForm { k32Bit, k8Bit, kFactored };
+/// kWhole8Bit, kWhole4Bit: torchao's, of parameters in whole blocks, embeddings too.
+enum class StateForm { k32Bit, k8Bit, kWhole8Bit, kWhole4Bit, kFactored };
 struct OptimizerForm {
   const char* name;
   int states;  // numbers for each element
@@ -39,6 +40,8 @@ constexpr OptimizerForm kForms[] = {
     {"adamw_8bit", 2, StateForm::k8Bit},
     {"adamw_bnb_8bit", 2, StateForm::k8Bit},
     {"paged_adamw_8bit", 2, StateForm::k8Bit},
+    {"adamw_torch_8bit", 2, StateForm::kWhole8Bit},
+    {"adamw_torch_4bit", 2, StateForm::kWhole4Bit},
     {"lion_8bit", 1, StateForm::k8Bit},
     {"paged_lion_8bit", 1, StateForm::k8Bit},
     {"ademamix_8bit", 3, StateForm::k8Bit},
@@ -96,9 +99,13 @@ std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& 
     if (shape.size() < 2) return 4 * numel;
     return 4 * (numel / shape.back() + numel / shape[shape.size() - 2]);
   }
-  const bool in_8_bits = form.form == StateForm::k8Bit && numel >= kSmallest8Bit && !is_embedding(parameter);
-  if (!in_8_bits) return 4 * form.states * numel;
-  return form.states * (numel + 4 * ((numel + kBlock8Bit - 1) / kBlock8Bit));
+  const bool in_4_bits = form.form == StateForm::kWhole4Bit,
+             exempt = form.form == StateForm::k8Bit && is_embedding(parameter);
+  const auto block = in_4_bits ? kBlock4Bit : kBlock8Bit;
+  const bool divides = form.form == StateForm::k8Bit || numel % block == 0;
+  const bool packed = form.form != StateForm::k32Bit && numel >= kSmallestPacked && divides && !exempt;
+  if (!packed) return 4 * form.states * numel;
+  return form.states * (numel / (in_4_bits ? 2 : 1) + 4 * ((numel + block - 1) / block));
 }
 
 }  // namespace tessera::estimate

@@ -14,4 +14,10 @@ bool is_known_optimizer(const std::string& optim);
 std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& parameter,
                                    const std::vector<std::int64_t>& shape);
 
+/// What AdaLoRA keeps beside the optimizer for a parameter of its adapters, all ranks together: the averages of its
+/// sensitivity and of that one's uncertainty.
+constexpr std::int64_t rank_allocation_bytes(std::int64_t numel) {
+  return 2 * 4 * numel;
+}
+
 }  // namespace tessera::estimate

@@ -52,7 +52,8 @@ void add_adapter(const PlanRequest& request, const ModelTensor& t, std::vector<S
   }
   const bool scales_inputs = has_suffix(module_of(t.name), a.feedforward_modules);
   const auto numel = layer_adapter_numel(a.peft_type, parse_peft_args(a.peft_args), t, scales_inputs);
-  out.push_back(trained(t.name + ".adapter", {numel}, true));
+  auto& added = out.emplace_back(trained(t.name + ".adapter", {numel}, true));
+  if (a.peft_type == "ADALORA") added.state_bytes += rank_allocation_bytes(numel);
 }
 
 /// The vectors of a norm.

@@ -59,11 +59,18 @@ void check_bits(const ConfigReader& in, const std::vector<std::int64_t>& known) 
                           " read; name the folder of the model they were made from");
 }
 
+void read_groups(const ConfigReader& in, Quantization& q) {
+  if (in.has("dynamic")) return;  // layers with settings of their own
+  if (in.has("bits")) q.bits = in.get<std::int64_t>("bits", 0);
+  q.group_size = std::max<std::int64_t>(0, in.get<std::int64_t>("group_size", 0));  // -1: one group
+}
+
 Quantization read_gptq(const ConfigReader& in) {
   check_bits(in, {4, 8});
   if (in.get("is_marlin_format", false)) refuse(in.file(), "weights in Marlin's order are not read; save them as gptq");
   Quantization q;
   q.form = PackedForm::kGptq;
+  read_groups(in, q);
   q.gptq_v2 = one_of(in, "checkpoint_format", "gptq", {"gptq", "gptq_v2"}) == "gptq_v2";
   return q;
 }
@@ -76,6 +83,7 @@ Quantization read_awq(const ConfigReader& in) {
   if (!in.get("zero_point", true)) refuse(in.file(), "AWQ without zero points is not read; save it with zero_point");
   Quantization q;
   q.form = PackedForm::kAwq;
+  read_groups(in, q);
   q.skip_modules = names(in, "modules_to_not_convert");
   return q;
 }

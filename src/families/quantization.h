@@ -1,5 +1,6 @@
 #pragma once
 // quantization_config of config.json: how the weights of a folder are packed, or shall be.
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@ struct Quantization {
   /// Modules that stay dense, parts of names; unset: the output head (transformers takes a list in place of that).
   std::optional<std::vector<std::string>> skip_modules = {};
   bool gptq_v2 = false;  // GPTQ: zero points are stored as they are, not less one
+  /// GPTQ, AWQ: of all layers; 0: layers differ, or nothing is said.
+  std::int64_t bits = 0, group_size = 0;
 };
 
 /// "4 bits", "8 bits (LLM.int8)", "GPTQ", "AWQ".

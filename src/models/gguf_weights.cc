@@ -184,6 +184,8 @@ std::shared_ptr<quant::PackedSource> packed_in_folder(std::shared_ptr<const io::
   if (said) {
     settings.int8_threshold = said->int8_threshold;
     settings.gptq_v2 = said->gptq_v2;
+    settings.bits = said->bits;
+    settings.group_size = said->group_size;
   }
   return quant::stored_packed(std::move(stored), settings);
 }

@@ -66,6 +66,20 @@ std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& fami
   return out;
 }
 
+void check_not_packed(const Model& model, const std::set<std::string>& layers, const quant::PackedSource& source,
+                      const std::string& folder) {
+  const NamesInFiles names(model);
+  for (const auto& layer : layers) {
+    const auto codec = source.codec(names.in(source, layer + ".weight"));
+    if (!codec) continue;
+    throw ConfigError(
+        "'" + folder + "': '" + layer + "' is packed already (" + codec->name() +
+            "), and values that are packed twice are rounded twice. Leave the packing out, since an adapter "
+            "trains over such a file as it is, or name the model that it was made from",
+        "quantization");
+  }
+}
+
 quant::PackedSettings packed_settings(const families::Quantization& settings) {
   if (settings.form == families::PackedForm::kInt8) return quant::Int8Settings{settings.int8_threshold};
   if (settings.form != families::PackedForm::kFourBit)

@@ -41,6 +41,11 @@ std::shared_ptr<const quant::PackedSource> pack_while_reading(Model& model, cons
                                                               at::ScalarType rounded = at::kFloat,
                                                               const LayerChoice& dense = no_layer);
 
+/// ConfigError, which names `folder`, where the source has one of these layers in blocks of few bits (GGUF): packed
+/// again, its values would be rounded twice.
+void check_not_packed(const Model& model, const std::set<std::string>& layers, const quant::PackedSource& source,
+                      const std::string& folder);
+
 /// As the codecs take them. ConfigError for forms that are only read.
 quant::PackedSettings packed_settings(const families::Quantization& settings);
 /// How a folder stores them whose values are of this dtype.

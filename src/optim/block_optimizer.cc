@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/offloaded_piece.h"
 #include "optim/flat_numbers.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr std::int64_t kBlocksOfThread = 64;  // at least
 constexpr std::int64_t kAlign = 64;           // bytes of a slice's states
 
-using Block = std::array<float, kStateBlock>;
+using Block = std::array<float, kLargestStateBlock>;
 
 std::int64_t round_up(std::int64_t n) {
   return (n + kAlign - 1) / kAlign * kAlign;
@@ -48,10 +49,9 @@ class Arena {
   at::Tensor whole_;
 };
 
-at::Tensor map_tensor(bool with_signs) {
-  const auto& map = quant::dynamic_map(with_signs);
-  auto t = at::empty({static_cast<std::int64_t>(map.size())}, at::kFloat);
-  std::copy(map.begin(), map.end(), t.mutable_data_ptr<float>());
+at::Tensor tensor_of(std::span<const float> values) {
+  auto t = at::empty({static_cast<std::int64_t>(values.size())}, at::kFloat);
+  std::copy(values.begin(), values.end(), t.mutable_data_ptr<float>());
   return t;
 }
 
@@ -62,12 +62,13 @@ BlockOptimizer::BlockOptimizer(std::vector<at::Tensor> parameters, std::vector<P
                                std::shared_ptr<comm::Communicator> group)
     : Optimizer(std::move(parameters), std::move(slices), options.lr),
       options_(options),
+      blocks_{options.codec ? options.codec->block() : kLargestStateBlock},
       states_(std::move(states)),
       group_(std::move(group)) {
   for (const auto& p : parameters_)
     if (p.scalar_type() == at::kDouble)
-      throw ConfigError("optim: the optimizers of bitsandbytes work on float32 and 16-bit parameters, found float64",
-                        "optim");
+      throw ConfigError(
+          "optim: optimizers with states of few bits work on float32 and 16-bit parameters, found float64", "optim");
 }
 
 BlockOptimizer::~BlockOptimizer() = default;
@@ -86,14 +87,17 @@ void BlockOptimizer::allocate() {
   const auto flat = [&](std::size_t i) {
     return slices_[i].numel > 0 ? static_cast<std::size_t>(slices_[i].parameter) : parameters_.size();
   };
-  const auto blocks = [&](std::size_t i) { return end_block(slices_[i]) - first_block(slices_[i]); };
+  const auto blocks = [&](std::size_t i) { return blocks_.end(slices_[i]) - blocks_.first(slices_[i]); };
+  const auto size = [&](std::size_t i) {  // of the values: bytes of codes, or floats
+    const auto& slice = slices_[i];
+    return slice.numel > 0 ? place_of(i, slice.offset + slice.numel - 1) + 1 : 0;
+  };
   const auto states = static_cast<std::int64_t>(states_.size());
   for (std::size_t i = 0; i < slices_.size(); ++i) {
-    const auto& slice = slices_[i];
     auto& packed = parts_[i].packed;
-    packed = options_.bits == 8 && !slice.full_state && c10::multiply_integers(slice.shape) >= options_.min_8bit_size;
+    packed = options_.codec && options_.codec->packs(slices_[i]);
     for (std::int64_t k = 0; k < states; ++k) {
-      (packed ? codes : floats)[flat(i)].expect(slice.numel);
+      (packed ? codes : floats)[flat(i)].expect(size(i));
       if (packed) statistics[0].expect(blocks(i));
     }
   }
@@ -103,21 +107,68 @@ void BlockOptimizer::allocate() {
   for (std::size_t i = 0; i < slices_.size(); ++i)
     for (std::size_t k = 0; k < states_.size(); ++k) {
       auto& part = parts_[i];
-      part.values[k] = (part.packed ? codes : floats)[flat(i)].take(slices_[i].numel);
-      if (part.packed) part.absmax[k] = statistics[0].take(blocks(i));
+      part.values[k] = (part.packed ? codes : floats)[flat(i)].take(size(i));
+      if (part.packed) part.scales[k] = statistics[0].take(blocks(i));
     }
-  maps_ = {map_tensor(true), map_tensor(states_.back().with_signs)};
+  if (options_.codec)
+    tables_ = {tensor_of(options_.codec->table(true)), tensor_of(options_.codec->table(states_.back().with_signs))};
+}
+
+/// Elements of the slice in one element of its values: 1, or 2 codes in a byte.
+std::int64_t BlockOptimizer::values_in_byte(std::size_t index) const {
+  return parts_[index].packed ? options_.codec->codes_in_byte() : 1;
+}
+
+/// Where in its slice's values an element of the parameter lies.
+std::int64_t BlockOptimizer::place_of(std::size_t index, std::int64_t element) const {
+  const auto together = values_in_byte(index);
+  return element / together - slices_[index].offset / together;
+}
+
+float& BlockOptimizer::scale_at(std::size_t index, std::size_t state, std::int64_t block) const {
+  return parts_[index].scales[state].mutable_data_ptr<float>()[block - blocks_.first(slices_[index])];
+}
+
+void BlockOptimizer::decode_codes(std::size_t index, std::size_t state, const BlockRange& range, float* out) const {
+  const auto* bytes = parts_[index].values[state].const_data_ptr<std::uint8_t>() + place_of(index, range.begin);
+  const bool with_signs = states_[state].with_signs;
+  const float scale = scale_at(index, state, range.block);
+  if (values_in_byte(index) == 1) return options_.codec->decode(with_signs, bytes, range.numel(), scale, out);
+  std::array<std::uint8_t, kLargestStateBlock> codes;
+  for (auto i = range.begin; i < range.end; ++i) {
+    const auto byte = bytes[i / 2 - range.begin / 2];
+    codes[static_cast<std::size_t>(i - range.begin)] = i % 2 == 0 ? byte >> 4 : byte & 15;
+  }
+  options_.codec->decode(with_signs, codes.data(), range.numel(), scale, out);
+}
+
+/// values: of the range; where its ends share a byte with another slice, also the element before or behind.
+void BlockOptimizer::encode_codes(std::size_t index, std::size_t state, BlockRange range, const float* values) {
+  const auto together = values_in_byte(index);
+  const auto before = range.begin % together;
+  range.begin -= before;
+  range.end += range.end % together;
+  std::array<std::uint8_t, kLargestStateBlock + 2> codes;
+  options_.codec->encode(states_[state].with_signs, values - before, range.numel(), scale_at(index, state, range.block),
+                         codes.data());
+  auto* bytes = parts_[index].values[state].mutable_data_ptr<std::uint8_t>() + place_of(index, range.begin);
+  const auto count = static_cast<std::size_t>(range.numel());
+  if (together == 1) {
+    std::copy_n(codes.data(), count, bytes);
+    return;
+  }
+  for (std::size_t i = 0; i < count; i += 2) *bytes++ = static_cast<std::uint8_t>(codes[i] << 4 | codes[i + 1]);
 }
 
 void BlockOptimizer::step() {
   at::NoGradGuard no_grad;
   ++steps_;
   allocate();
-  check_maps();
-  if (!shared_ && options_.bits == 8) {
+  check_tables();
+  if (!shared_ && options_.codec) {
     std::vector<bool> packed;
     for (const auto& part : parts_) packed.push_back(part.packed);
-    shared_.emplace(slices_, packed, group_.get());
+    shared_.emplace(slices_, packed, *options_.codec, group_.get());
   }
   for (std::size_t f = 0; f < parameters_.size(); ++f) {
     const auto& p = parameters_[f];
@@ -138,32 +189,32 @@ void BlockOptimizer::step() {
 }
 
 void BlockOptimizer::update_slice(std::size_t index, const FlatNumbers& p, const FlatNumbers& g) {
-  update_range_of(index, p, g, first_block(slices_[index]), end_block(slices_[index]));
+  update_range_of(index, p, g, blocks_.first(slices_[index]), blocks_.end(slices_[index]));
 }
 
 // Piece by piece, the next one on its way, so that not even a large slice is in memory whole.
 void BlockOptimizer::update_offloaded(std::size_t index, const FlatNumbers& p, const FlatNumbers& g) {
-  constexpr std::int64_t kPiece = kOffloadedPiece / kStateBlock, kLast = 4096 / kStateBlock;  // pages that pieces share
-  const auto first = first_block(slices_[index]), end = end_block(slices_[index]);
-  for_offloaded(index, first, first + kPiece, &tensor::OffloadStore::fetch);
-  for (auto at = first; at < end; at += kPiece) {
-    for_offloaded(index, at + kPiece, at + 2 * kPiece, &tensor::OffloadStore::fetch);
-    update_range_of(index, p, g, at, std::min(at + kPiece, end));
-    for_offloaded(index, std::max(first, at - kLast), at + kPiece, &tensor::OffloadStore::evict);
+  const auto piece = kOffloadedPiece / blocks_.numel;
+  const auto last = 4096 * values_in_byte(index) / blocks_.numel;  // in a page that pieces share
+  const auto first = blocks_.first(slices_[index]), end = blocks_.end(slices_[index]);
+  for_offloaded(index, first, first + piece, &tensor::OffloadStore::fetch);
+  for (auto at = first; at < end; at += piece) {
+    for_offloaded(index, at + piece, at + 2 * piece, &tensor::OffloadStore::fetch);
+    update_range_of(index, p, g, at, std::min(at + piece, end));
+    for_offloaded(index, std::max(first, at - last), at + piece, &tensor::OffloadStore::evict);
   }
 }
 
 void BlockOptimizer::for_offloaded(std::size_t index, std::int64_t begin, std::int64_t end,
                                    void (tensor::OffloadStore::*action)(const at::Tensor&) const) const {
   const auto& slice = slices_[index];
-  end = std::min(end, end_block(slice));
+  end = std::min(end, blocks_.end(slice));
   if (begin >= end) return;
-  const auto from = range_in_block(slice, begin).begin - slice.offset;
-  const auto numel = range_in_block(slice, end - 1).end - slice.offset - from;
+  const auto from = blocks_.range_in(slice, begin).begin, to = blocks_.range_in(slice, end - 1).end;
   const auto& flat = parameters_[static_cast<std::size_t>(slice.parameter)];
-  ((*offload_).*action)(flat.detach().view(-1).narrow(0, slice.parameter_offset + from, numel));
-  for (std::size_t k = 0; k < states_.size(); ++k)
-    ((*offload_).*action)(parts_[index].values[k].narrow(0, from, numel));
+  ((*offload_).*action)(flat.detach().view(-1).narrow(0, slice.parameter_offset + from - slice.offset, to - from));
+  const auto place = place_of(index, from), size = place_of(index, to - 1) + 1 - place;
+  for (std::size_t k = 0; k < states_.size(); ++k) ((*offload_).*action)(parts_[index].values[k].narrow(0, place, size));
 }
 
 void BlockOptimizer::update_range_of(std::size_t index, const FlatNumbers& p, const FlatNumbers& g, std::int64_t first,
@@ -172,7 +223,7 @@ void BlockOptimizer::update_range_of(std::size_t index, const FlatNumbers& p, co
   auto scalars = update(lr_ * slice.lr_scale, slice.weight_decay.value_or(options_.weight_decay));
   scalars.gradient_factor = gradient_factor_;
   at::parallel_for(first, last, kBlocksOfThread, [&](std::int64_t begin, std::int64_t end) {
-    for (auto block = begin; block < end; ++block) update_block(scalars, index, p, g, range_in_block(slice, block));
+    for (auto block = begin; block < end; ++block) update_block(scalars, index, p, g, blocks_.range_in(slice, block));
   });
 }
 
@@ -180,9 +231,8 @@ void BlockOptimizer::update_block(const Update& scalars, std::size_t index, cons
                                   const BlockRange& range) {
   const auto& slice = slices_[index];
   auto& part = parts_[index];
-  const auto count = range.end - range.begin, in_slice = range.begin - slice.offset;
-  const auto block = range.block() - first_block(slice);
-  auto* shared = part.packed ? shared_->find(index, range.block()) : nullptr;
+  const auto count = range.numel(), in_slice = range.begin - slice.offset;
+  auto* shared = part.packed ? shared_->find(index, range.block) : nullptr;
   alignas(64) std::array<Block, kMaxStates> decoded;
   States<float> states{};
   for (std::size_t k = 0; k < states_.size(); ++k) {
@@ -190,9 +240,8 @@ void BlockOptimizer::update_block(const Update& scalars, std::size_t index, cons
       states[k] = part.values[k].mutable_data_ptr<float>() + in_slice;
       continue;
     }
-    states[k] = shared ? shared->values[k].data() : decoded[k].data();
-    quant::decode_dynamic_block(states_[k].with_signs, part.values[k].const_data_ptr<std::uint8_t>() + in_slice, count,
-                                part.absmax[k].const_data_ptr<float>()[block], states[k]);
+    states[k] = shared ? shared->own_values(k) : decoded[k].data();
+    decode_codes(index, k, range, states[k]);
   }
   alignas(64) Block p_buffer, g_buffer;
   const auto at = slice.parameter_offset + in_slice;
@@ -202,10 +251,10 @@ void BlockOptimizer::update_block(const Update& scalars, std::size_t index, cons
   if (shared) shared->updated = true;
   if (!part.packed || shared) return;
   for (std::size_t k = 0; k < states_.size(); ++k) {
-    auto& absmax = part.absmax[k].mutable_data_ptr<float>()[block];
+    float absmax = 0;
     quant::block_absmax(states[k], count, count, &absmax);
-    quant::encode_dynamic_block(states_[k].with_signs, states[k], count, absmax,
-                                part.values[k].mutable_data_ptr<std::uint8_t>() + in_slice);
+    scale_at(index, k, range.block) = options_.codec->scale_of(absmax);
+    encode_codes(index, k, range, states[k]);
   }
 }
 
@@ -215,29 +264,25 @@ void BlockOptimizer::encode_shared() {
   for (auto& part : shared_->parts()) {
     if (!part.updated) continue;
     part.updated = false;
-    const auto& slice = slices_[part.slice];
     for (std::size_t k = 0; k < states_.size(); ++k) {
-      const auto absmax = shared_->absmax(part.slot, k);
-      auto& kept = parts_[part.slice];
-      kept.absmax[k].mutable_data_ptr<float>()[part.range.block() - first_block(slice)] = absmax;
-      quant::encode_dynamic_block(states_[k].with_signs, part.values[k].data(), part.range.end - part.range.begin,
-                                  absmax,
-                                  kept.values[k].mutable_data_ptr<std::uint8_t>() + part.range.begin - slice.offset);
+      scale_at(part.slice, k, part.range.block) = options_.codec->scale_of(shared_->absmax(part.slot, k));
+      encode_codes(part.slice, k, part.range, part.own_values(k));
     }
   }
 }
 
-/// A checkpoint's codes mean what its maps say; only bitsandbytes' dynamic maps are known here.
-void BlockOptimizer::check_maps() {
-  if (options_.bits != 8 || !maps_[0].defined()) return;
+/// A checkpoint's codes mean what its tables say.
+void BlockOptimizer::check_tables() {
+  if (!options_.codec || !tables_[0].defined()) return;
   const std::array<bool, 2> with_signs = {true, states_.back().with_signs};
-  for (std::size_t m = 0; m < 2; ++m)
-    if (std::memcmp(maps_[m].const_data_ptr<float>(), quant::dynamic_map(with_signs[m]).data(), 256 * sizeof(float)))
-      throw CheckpointError(
-          "the optimizer state that was loaded has codes of another map than bitsandbytes' dynamic "
-          "one (qmap" +
-              std::to_string(m + 1) + "); begin without it",
-          "");
+  for (std::size_t t = 0; t < 2; ++t) {
+    const auto known = options_.codec->table(with_signs[t]);
+    if (std::memcmp(tables_[t].const_data_ptr<float>(), known.data(), known.size_bytes()) == 0) continue;
+    throw CheckpointError(
+        "the optimizer state that was loaded has codes of another table than " + options_.codec->maker() + "'s (" +
+            options_.codec->name_of(StatePart::kTable, static_cast<int>(t) + 1) + "); begin without it",
+        "");
+  }
 }
 
 std::vector<StateSlice> BlockOptimizer::state() {
@@ -247,34 +292,45 @@ std::vector<StateSlice> BlockOptimizer::state() {
     auto last = first;  // the slices of one parameter stay together
     while (last < slices_.size() && slices_[last].name == slices_[first].name) ++last;
     const auto numel = c10::multiply_integers(slices_[first].shape);
-    const auto blocks = quant::blocks_of(numel, kStateBlock);
-    const auto add = [&](std::size_t k, const char* name, std::vector<std::int64_t> shape, std::int64_t size,
+    const auto blocks = (numel + blocks_.numel - 1) / blocks_.numel, together = values_in_byte(first);
+    const bool packed = parts_[first].packed;
+    const auto name = [&](StatePart part, int number) {
+      return options_.codec ? options_.codec->name_of(part, number) : bnb_state_name(part, number);
+    };
+    const auto add = [&](std::size_t k, StatePart of, std::vector<std::int64_t> shape, std::int64_t size,
                          const auto& describe) {
       if (states_[k].parts > 1) shape.insert(shape.begin(), states_[k].parts);
       for (auto i = first; i < last; ++i) {
         StateSlice part;
         describe(i, part);
         part.parameter = slices_[i].name;
-        part.state = name + std::to_string(states_[k].number);
+        part.state = name(of, states_[k].number);
         part.shape = shape;
         part.offset += states_[k].part * size;
         result.push_back(std::move(part));
       }
     };
+    const auto begins_inside = [&](std::size_t i, std::int64_t of) {
+      return slices_[i].numel > 0 && slices_[i].offset % of != 0 ? 1 : 0;
+    };
+    const auto shape = together == 1 ? slices_[first].shape : std::vector{numel / together};
     for (std::size_t k = 0; k < states_.size(); ++k)
-      add(k, "state", slices_[first].shape, numel, [&](std::size_t i, StateSlice& part) {
-        part.offset = slices_[i].offset;
-        part.local = parts_[i].values[k];
+      add(k, packed ? StatePart::kCodes : StatePart::kValues, shape, numel / together,
+          [&](std::size_t i, StateSlice& part) {
+            part.offset = slices_[i].offset / together;
+            part.local = parts_[i].values[k];
+            part.repeated = begins_inside(i, together);
+          });
+    for (std::size_t k = 0; packed && k < states_.size(); ++k)
+      add(k, StatePart::kScales, {blocks}, blocks, [&](std::size_t i, StateSlice& part) {
+        part.offset = blocks_.first(slices_[i]);
+        part.local = parts_[i].scales[k];
+        part.repeated = begins_inside(i, blocks_.numel);
       });
-    for (std::size_t k = 0; parts_[first].packed && k < states_.size(); ++k)
-      add(k, "absmax", {blocks}, blocks, [&](std::size_t i, StateSlice& part) {
-        part.offset = first_block(slices_[i]);
-        part.local = parts_[i].absmax[k];
-        part.repeated = slices_[i].numel > 0 && slices_[i].offset % kStateBlock != 0 ? 1 : 0;
-      });
-    for (int m = 1; parts_[first].packed && m <= states_.back().number; ++m)
-      result.push_back(
-          {slices_[first].name, "qmap" + std::to_string(m), {256}, 0, maps_[static_cast<std::size_t>(m) - 1], true});
+    for (int m = 1; packed && m <= states_.back().number; ++m) {
+      const auto& table = tables_[static_cast<std::size_t>(m) - 1];
+      result.push_back({slices_[first].name, name(StatePart::kTable, m), {table.numel()}, 0, table, true});
+    }
     first = last;
   }
   return result;

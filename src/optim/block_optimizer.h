@@ -1,9 +1,9 @@
 #pragma once
-// Optimizers of bitsandbytes (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022): states in codes
-// of eight bits, each block of 256 elements of a parameter scaled by its largest magnitude (absmax). Parameters of
-// fewer than min_8bit_size elements, and slices with full_state, keep states in float32; with 32 bits all do.
+// Optimizers whose states are kept in few bits, in blocks of a parameter's elements (state_codec.h): those of
+// bitsandbytes and of torchao. Parameters that the codec does not pack, and all without a codec, have states in
+// float32.
 //
-// Blocks belong to parameters and not to slices: where several slices hold parts of a block they agree on its absmax
+// Blocks belong to parameters and not to slices: where several slices hold parts of a block they agree on its scale
 // (shared_blocks.h), so any number of ranks has the values of one.
 #include <array>
 #include <memory>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "optim/shared_blocks.h"
+#include "optim/state_codec.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/update.h"
@@ -22,24 +23,23 @@ struct FlatNumbers;
 
 struct BlockOptions {
   double lr = 1e-3, weight_decay = 0;
-  int bits = 8;  // or 32
-  std::int64_t min_8bit_size = 4096;
+  std::shared_ptr<const StateCodec> codec = bnb_state_codec();  // null: all states are float32
 };
 
-/// A state of the rule, as bitsandbytes keeps it: one of `parts` that lie one after the other in state1, or in state2.
+/// A state of the rule, as files keep it: one of `parts` that lie one after the other in state 1, or in state 2.
 struct BlockState {
   int number = 1;
   std::int64_t part = 0, parts = 1;
-  bool with_signs = true;  // of the dynamic map
+  bool with_signs = true;  // of the codec's table
 };
 
 class BlockOptimizer : public Optimizer {
  public:
   ~BlockOptimizer() override;
   void step() override;
-  bool collective() const override { return group_ && group_->size() > 1 && options_.bits == 8; }
-  /// state1, state2: float32 like the parameter, or codes; with codes also absmax1, absmax2, a value for each block,
-  /// and qmap1, qmap2, the values that codes stand for.
+  bool collective() const override { return group_ && group_->size() > 1 && options_.codec; }
+  /// As the codec names them: float32 like the parameter, or codes (uint8; like the parameter, or where two share a
+  /// byte in a row), and with codes a scale for each block and the table of values.
   std::vector<StateSlice> state() override;
   void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) override;
 
@@ -54,8 +54,8 @@ class BlockOptimizer : public Optimizer {
   /// States of one slice, 1-D.
   struct Part {
     bool packed = false;
-    std::array<at::Tensor, kMaxStates> values;  // codes or float32
-    std::array<at::Tensor, kMaxStates> absmax;  // of the blocks that the slice has elements of
+    std::array<at::Tensor, kMaxStates> values;  // bytes of codes, or float32
+    std::array<at::Tensor, kMaxStates> scales;  // of the blocks that the slice has elements of
   };
   void allocate();
   void update_slice(std::size_t index, const FlatNumbers& p, const FlatNumbers& g);
@@ -65,15 +65,21 @@ class BlockOptimizer : public Optimizer {
   void update_block(const Update& scalars, std::size_t index, const FlatNumbers& p, const FlatNumbers& g,
                     const BlockRange& range);
   void encode_shared();
-  void check_maps();
+  void decode_codes(std::size_t index, std::size_t state, const BlockRange& range, float* out) const;
+  void encode_codes(std::size_t index, std::size_t state, BlockRange range, const float* values);
+  float& scale_at(std::size_t index, std::size_t state, std::int64_t block) const;
+  std::int64_t values_in_byte(std::size_t index) const;
+  std::int64_t place_of(std::size_t index, std::int64_t element) const;
+  void check_tables();
   void for_offloaded(std::size_t index, std::int64_t begin, std::int64_t end,
                      void (tensor::OffloadStore::*action)(const at::Tensor&) const) const;
 
   BlockOptions options_;
+  Blocks blocks_;
   std::vector<BlockState> states_;
   std::shared_ptr<comm::Communicator> group_;
   std::vector<Part> parts_;  // of the slices; empty until they are needed
-  std::array<at::Tensor, 2> maps_;
+  std::array<at::Tensor, 2> tables_;
   std::optional<SharedBlocks> shared_;
   std::shared_ptr<tensor::OffloadStore> offload_;
 };

@@ -122,6 +122,7 @@ void run(const Update& u, const Piece& x) {
     case Rule::kBnbAdam:  // of optimizers that do not run anywhere but on the CPU
     case Rule::kAdEmaMix:
     case Rule::kBnbRmsProp:
+    case Rule::kTorchaoAdam:
     case Rule::kGrokAdam:
     case Rule::kCustom:
       break;

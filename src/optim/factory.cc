@@ -1,7 +1,6 @@
 #include "tessera/optim/factory.h"
 
 #include <algorithm>
-#include <cctype>
 #include <functional>
 #include <type_traits>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "optim/optim_args.h"
 #include "optim/rules.h"
 #include "optim/schedule_free.h"
+#include "optim/torchao.h"
 #include "optim/whole_parameter.h"
 #include "tessera/base/error.h"
 
@@ -164,16 +164,19 @@ bool has_eight_bits(const Inputs& in) {
   return in.name.find("8bit") != std::string::npos;
 }
 
+std::shared_ptr<const StateCodec> eight_bits_of(Inputs& in) {
+  std::int64_t least = 4096;
+  in.args.take("min_8bit_size", &least);
+  return bnb_state_codec(least);
+}
+
 /// Of bitsandbytes, after the options took their own arguments.
 template <class T, class Options>
 Made build_bnb(Inputs& in, Options o) {
   o.lr = in.options.lr;
   o.weight_decay = in.options.weight_decay;
   in.args.take("weight_decay", &o.weight_decay);
-  o.bits = has_eight_bits(in) ? 8 : 32;
-  auto least = static_cast<double>(o.min_8bit_size);
-  if (o.bits == 8) in.args.take("min_8bit_size", &least);
-  o.min_8bit_size = static_cast<std::int64_t>(least);
+  o.codec = has_eight_bits(in) ? eight_bits_of(in) : nullptr;
   in.args.check_all_taken();
   return std::make_unique<T>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
 }
@@ -182,6 +185,18 @@ Made make_bnb_adam(Inputs& in) {
   BnbAdamOptions o;
   take_trainers_moments(in, o);
   return build_bnb<BnbAdam>(in, o);
+}
+
+/// Trainer gives it a rate, the moments' arguments and a decay.
+Made make_torchao_adamw(Inputs& in) {
+  TorchaoAdamWOptions o;
+  o.lr = in.options.lr;
+  o.weight_decay = in.options.weight_decay;
+  o.codec = torchao_state_codec(has_eight_bits(in) ? 8 : 4);
+  take_trainers_moments(in, o);
+  in.args.take("weight_decay", &o.weight_decay);
+  in.args.check_all_taken();
+  return std::make_unique<TorchaoAdamW>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
 }
 
 Made make_bnb_lion(Inputs& in) {
@@ -349,7 +364,7 @@ Made make_galore(Inputs& in) {
   rest.lr = o.lr;
   rest.weight_decay = o.weight_decay;
   take_moments(in, rest);
-  in.args.take("min_8bit_size", &rest.min_8bit_size);
+  rest.codec = eight_bits_of(in);
   auto low = rest;
   low.weight_decay = 0;
   return build_low_rank(in, o, maker<BnbAdam>(rest), maker<BnbAdam>(low));
@@ -392,6 +407,8 @@ const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers(
       {"adamw_bnb_8bit", make_bnb_adam},
       {"adamw_8bit", make_bnb_adam},
       {"paged_adamw_8bit", make_bnb_adam},
+      {"adamw_torch_4bit", make_torchao_adamw},
+      {"adamw_torch_8bit", make_torchao_adamw},
       {"lion_8bit", make_bnb_lion},
       {"paged_lion_8bit", make_bnb_lion},
       {"ademamix", make_ad_ema_mix},
@@ -425,12 +442,9 @@ const std::vector<std::pair<std::string, std::function<Made(Inputs&)>>>& makers(
 /// Names that Trainer knows and nothing here builds, and why.
 const std::vector<std::pair<std::string, std::string>>& missing() {
   const char* kDevice = "belongs to another device than the CPU";
-  const char* kTorchao = "keeps torchao's states of few bits, which are in other blocks than bitsandbytes'";
   static const std::vector<std::pair<std::string, std::string>> names = {
       {"adamw_torch_xla", kDevice},
       {"adamw_torch_npu_fused", kDevice},
-      {"adamw_torch_4bit", kTorchao},
-      {"adamw_torch_8bit", kTorchao},
   };
   return names;
 }
@@ -470,20 +484,6 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const Optimiz
     return made;
   }
   refuse(name);
-}
-
-// Trainer's patterns: bias, layernorm, rmsnorm, (?:^|\.)norm(?:$|\.), _norm(?:$|\.), searched in the lower-case name.
-bool decays_by_name(const std::string& parameter) {
-  std::string name = parameter;
-  for (auto& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const char* part : {"bias", "layernorm", "rmsnorm"})
-    if (name.find(part) != std::string::npos) return false;
-  for (auto at = name.find("norm"); at != std::string::npos; at = name.find("norm", at + 1)) {
-    const bool begins = at == 0 || name[at - 1] == '.' || name[at - 1] == '_';
-    const bool ends = at + 4 == name.size() || name[at + 4] == '.';
-    if (begins && ends) return false;
-  }
-  return true;
 }
 
 }  // namespace tessera::optim

@@ -126,6 +126,15 @@ struct Rules {
     return std::abs(weight) < 0.5 ? hn::MulAdd(way, set(weight), from) : hn::NegMulAdd(way, set(1 - weight), to);
   }
 
+  void torchao_adam(Lane<V>& x) const {
+    auto& [m, v, none] = x.s;
+    m = lerp(m, x.g, 1 - u.beta1);
+    v = lerp(v, hn::Mul(x.g, x.g), 1 - u.beta2);
+    const auto decayed = hn::Sub(x.p, hn::Mul(x.p, set(u.decay)));
+    const auto denominator = hn::Add(hn::Div(hn::Sqrt(v), set(u.correction2)), set(u.eps));
+    x.p = hn::Sub(decayed, hn::Div(hn::Mul(hn::Div(m, set(u.correction1)), set(u.lr)), denominator));
+  }
+
   void schedule_free(Lane<V>& x) const {
     auto& [z, v, none] = x.s;
     auto grad = x.g;
@@ -207,6 +216,8 @@ void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) 
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.ad_ema_mix(x); });
     case Rule::kBnbRmsProp:
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.bnb_rms_prop(x); });
+    case Rule::kTorchaoAdam:
+      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.torchao_adam(x); });
     case Rule::kGrokAdam:
       return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.grok_adam(x); });
     case Rule::kScheduleFree:

@@ -13,13 +13,14 @@ float place(int i, int count) {
   return static_cast<float>(i < count / 2 ? first + step * i : last - step * (count - 1 - i));
 }
 
-std::array<float, 256> make_dynamic_map(bool with_signs) {
-  constexpr int kExponents = 7;
-  std::array<float, 256> map{};
+/// 2^(exponents + 1) values.
+template <std::size_t N>
+std::array<float, N> make_dynamic_map(int exponents, bool with_signs) {
+  std::array<float, N> map{};
   std::size_t size = 0;
-  for (int i = 0; i < kExponents; ++i) {
+  for (int i = 0; i < exponents; ++i) {
     const int places = (1 << (with_signs ? i : i + 1)) + 1;
-    const auto scale = static_cast<float>(std::pow(10.0, i + 1 - kExponents));
+    const auto scale = static_cast<float>(std::pow(10.0, i + 1 - exponents));
     for (int k = 0; k + 1 < places; ++k) {
       const float middle = scale * ((place(k, places) + place(k + 1, places)) / 2.0f);
       map[size++] = middle;
@@ -69,8 +70,22 @@ const std::array<float, 16>& four_bit_values(FourBitType type) {
 }
 
 const std::array<float, 256>& dynamic_map(bool with_signs) {
-  static const std::array<float, 256> kSigned = make_dynamic_map(true), kUnsigned = make_dynamic_map(false);
+  static const auto kSigned = make_dynamic_map<256>(7, true), kUnsigned = make_dynamic_map<256>(7, false);
   return with_signs ? kSigned : kUnsigned;
+}
+
+const std::array<float, 16>& dynamic_map_of_four_bits() {
+  static const auto kMap = make_dynamic_map<16>(3, true);
+  return kMap;
+}
+
+const std::array<float, 16>& linear_map_of_four_bits() {
+  static const auto kMap = [] {
+    std::array<float, 16> map{};
+    for (std::size_t i = 0; i < map.size(); ++i) map[i] = static_cast<float>(i + 1) / 16.0f;
+    return map;
+  }();
+  return kMap;
 }
 
 }  // namespace tessera::quant

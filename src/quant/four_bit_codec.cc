@@ -195,16 +195,15 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
   FourBitSettings s_;
 };
 
-bool is_block(std::int64_t block) {
-  constexpr std::int64_t kBlocks[] = {32, 64, 128, 256, 512, 1024, 2048, 4096};
-  return std::find(std::begin(kBlocks), std::end(kBlocks), block) != std::end(kBlocks);
-}
-
 }  // namespace
+
+bool is_four_bit_block(std::int64_t numel) {
+  return numel >= 32 && numel <= 4096 && std::has_single_bit(static_cast<std::uint64_t>(numel));
+}
 
 std::shared_ptr<const tensor::Codec> four_bit_codec(const FourBitSettings& settings) {
   for (const auto block : {settings.block, settings.nested_block}) {
-    if (!is_block(block))
+    if (!is_four_bit_block(block))
       throw ConfigError("4-bit weights: blocks of " + std::to_string(block) +
                             "; there are blocks of 32, 64, 128, 256, 512, 1024, 2048 and 4096 elements",
                         "blocksize");

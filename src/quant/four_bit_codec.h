@@ -14,6 +14,9 @@ struct FourBitSettings {
   std::int64_t nested_block = 256;  // absmax that share a nested_absmax
 };
 
+/// Blocks that bitsandbytes has: 32, 64, ... 4096 elements.
+bool is_four_bit_block(std::int64_t numel);
+
 /// Fields: codes uint8 [ceil(n / 2), 1]; absmax float32 [blocks], or nested: absmax uint8 [blocks], nested_absmax
 /// float32 [ceil(blocks / nested_block)], nested_offset float32 [1]. ConfigError for blocks that bitsandbytes lacks.
 std::shared_ptr<const tensor::Codec> four_bit_codec(const FourBitSettings& settings);

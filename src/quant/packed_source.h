@@ -23,8 +23,9 @@ class PackedSource : public io::TensorSource {
 
 /// What config.json says of packed weights, and their tensors do not.
 struct StoredSettings {
-  double int8_threshold = 6.0;  // LLM.int8(): see int8_codec()
-  bool gptq_v2 = false;         // GPTQ: zero points are stored as they are, not less one
+  double int8_threshold = 6.0;            // LLM.int8(): see int8_codec()
+  bool gptq_v2 = false;                   // GPTQ: zero points are stored as they are, not less one
+  std::int64_t bits = 0, group_size = 0;  // GPTQ, AWQ: what all matrices have; 0: not said
 };
 
 /// A folder that bitsandbytes wrote, in 4 bits or in 8 (LLM.int8()), or one of GPTQ or AWQ: nothing is unpacked unless

@@ -5,9 +5,12 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
 
 #include "quant/stored_matrix.h"
 #include "tessera/base/error.h"
@@ -19,32 +22,79 @@ using nlohmann::json;
 
 const std::string kState = ".quant_state.bitsandbytes__";
 
+/// The first bytes, as far as they are text.
+std::string excerpt_of(const char* text, std::int64_t numel) {
+  std::string shown;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(numel, 40); ++i)
+    shown += text[i] >= ' ' && text[i] <= '~' ? text[i] : '.';
+  return "'" + shown + (numel > 40 ? "...'" : "'");
+}
+
 json read_state(const io::TensorSource& source, const io::TensorInfo& info) {
   constexpr std::int64_t kLongest = 1 << 16;
   if (info.nbytes() > kLongest)
-    refuse_tensor(info, fmt::format("{} bytes are too many for a 4-bit state", info.nbytes()));
+    refuse_tensor(
+        info, fmt::format("has {} bytes; expected the JSON of a 4-bit state, of at most {}", info.nbytes(), kLongest));
   auto bytes = at::empty({info.nbytes()}, at::kByte);
   source.read_bytes(info.name, 0, bytes);
   const auto* text = static_cast<const char*>(bytes.const_data_ptr());
   auto state = json::parse(text, text + bytes.numel(), nullptr, /*allow_exceptions=*/false);
-  if (!state.is_object()) refuse_tensor(info, "is not the JSON that bitsandbytes writes");
+  if (!state.is_object())
+    refuse_tensor(info, "expected the JSON that bitsandbytes writes, found " + excerpt_of(text, bytes.numel()));
   return state;
 }
 
-template <class T>
-T value_of(const json& state, const io::TensorInfo& info, const char* key) {
-  try {
-    return state.at(key).get<T>();
-  } catch (const json::exception&) {
-    refuse_tensor(info, fmt::format("its JSON lacks '{}', or has it with another type: {}", key, state.dump()));
-  }
+/// A key of the state that must be there, and of what kind.
+const json& require_key(const json& state, const io::TensorInfo& info, const char* key, const std::string& expected) {
+  const auto found = state.find(key);
+  if (found == state.end())
+    refuse_tensor(info, fmt::format("its JSON lacks '{}' ({}): {}", key, expected, state.dump()));
+  return *found;
+}
+[[noreturn]] void refuse_key(const json& value, const io::TensorInfo& info, const char* key,
+                             const std::string& expected) {
+  refuse_tensor(info, fmt::format("its JSON's '{}' is {}; expected {}", key, value.dump(), expected));
+}
+
+std::int64_t whole_number(const json& state, const io::TensorInfo& info, const char* key, const std::string& expected) {
+  const auto& value = require_key(state, info, key, expected);
+  if (!value.is_number_integer()) refuse_key(value, info, key, expected);
+  return value.get<std::int64_t>();
+}
+
+/// A block that the codec has.
+std::int64_t block_size(const json& state, const io::TensorInfo& info, const char* key) {
+  const auto expected = "one of 32, 64, 128, 256, 512, 1024, 2048 and 4096 elements";
+  const auto block = whole_number(state, info, key, expected);
+  if (!is_four_bit_block(block)) refuse_key(state.at(key), info, key, expected);
+  return block;
 }
 
 at::ScalarType dtype_of(const json& state, const io::TensorInfo& info) {
-  const auto name = value_of<std::string>(state, info, "dtype");
+  const auto expected = "float32, bfloat16 or float16";
+  const auto& name = require_key(state, info, "dtype", expected);
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
     if (name == c10::getDtypeNames(dtype).first) return dtype;
-  refuse_tensor(info, "values of dtype '" + name + "'; known are float32, bfloat16, float16");
+  refuse_key(name, info, "dtype", expected);
+}
+
+std::pair<std::int64_t, std::int64_t> shape_of(const json& state, const io::TensorInfo& info) {
+  const auto expected = "the rows and columns of a matrix";
+  const auto& shape = require_key(state, info, "shape", expected);
+  const auto is_size = [](const json& size) {
+    return size.is_number_integer() && size.get<std::int64_t>() > 0 && size.get<std::int64_t>() < (1LL << 31);
+  };
+  if (!shape.is_array() || shape.size() != 2 || !is_size(shape[0]) || !is_size(shape[1]))
+    refuse_key(shape, info, "shape", expected);
+  return {shape[0].get<std::int64_t>(), shape[1].get<std::int64_t>()};
+}
+
+float offset_of(const json& state, const io::TensorInfo& info) {
+  const auto expected = "the mean of the scales";
+  const auto& value = require_key(state, info, "nested_offset", expected);
+  const float offset = value.is_number() ? value.get<float>() : NAN;
+  if (!std::isfinite(offset)) refuse_key(value, info, "nested_offset", expected);
+  return offset;
 }
 
 /// A state, and the offset of double quantisation where there is one.
@@ -59,27 +109,18 @@ State describe(const io::TensorInfo& info, const std::string& type, const json& 
   auto& [settings, matrix, offset] = state;
   const auto known = four_bit_type(type);
   if (!known) refuse_tensor(info, "codes of type '" + type + "'; known are nf4 and fp4");
-  if (json.contains("quant_type") && value_of<std::string>(json, info, "quant_type") != type)
-    refuse_tensor(info, "its JSON is of another type: " + json.dump());
+  if (json.contains("quant_type") && json.at("quant_type") != type)
+    refuse_key(json.at("quant_type"), info, "quant_type", "that of its name, " + type);
   settings.type = *known;
-  settings.block = value_of<std::int64_t>(json, info, "blocksize");
+  settings.block = block_size(json, info, "blocksize");
   matrix.dtype = dtype_of(json, info);
-  const auto shape = value_of<std::vector<std::int64_t>>(json, info, "shape");
-  const bool is_matrix =
-      shape.size() == 2 && shape[0] > 0 && shape[1] > 0 && shape[0] < (1LL << 31) && shape[1] < (1LL << 31);
-  if (!is_matrix) refuse_tensor(info, "is the state of no matrix: shape " + json.at("shape").dump());
-  matrix.rows = shape[0], matrix.columns = shape[1];
+  std::tie(matrix.rows, matrix.columns) = shape_of(json, info);
   settings.nested = json.contains("nested_blocksize");
   if (settings.nested) {
-    settings.nested_block = value_of<std::int64_t>(json, info, "nested_blocksize");
-    offset = value_of<float>(json, info, "nested_offset");
-    if (!std::isfinite(offset)) refuse_tensor(info, "its nested_offset is no number: " + json.dump());
+    settings.nested_block = block_size(json, info, "nested_blocksize");
+    offset = offset_of(json, info);
   }
-  try {
-    matrix.codec = four_bit_codec(settings);
-  } catch (const ConfigError& e) {
-    refuse_tensor(info, e.what());
-  }
+  matrix.codec = four_bit_codec(settings);
   return state;
 }
 
@@ -88,7 +129,8 @@ void check_map(const io::TensorSource& source, const std::string& name, const st
   const auto* info = source.find(name);
   if (!info) return;
   if (info->numel() != static_cast<std::int64_t>(N) || info->dtype != at::kFloat)
-    refuse_tensor(*info, fmt::format("is no table of {} float32 values", N));
+    refuse_tensor(*info, fmt::format("has {} values of {}; expected a table of {} of Float", info->numel(),
+                                     c10::toString(info->dtype), N));
   const auto table = io::read_tensor(source, info->name).contiguous();
   if (std::memcmp(table.const_data_ptr(), ours.data(), sizeof ours) != 0)
     refuse_tensor(*info, "is another table than that of its type; custom codes are not read");

@@ -71,9 +71,21 @@ bool is_listed(const io::TensorSource& source, const io::TensorInfo& info, std::
   return listed;
 }
 
+/// What config.json says of all matrices.
+void check_said(const GroupedTensors& t, const Shape& shape, const StoredSettings& said) {
+  if (said.bits > 0 && said.bits != shape.bits)
+    refuse_tensor(t.qweight,
+                  fmt::format("has codes of {} bits; expected {}, as config.json says", shape.bits, said.bits));
+  const auto groups = t.scales.shape[0];
+  const auto expected = said.group_size > 0 ? (shape.columns + said.group_size - 1) / said.group_size : groups;
+  if (groups != expected)
+    refuse_tensor(t.scales, fmt::format("has {} groups for {} inputs; expected {}, as config.json says group_size {}",
+                                        groups, shape.columns, expected, said.group_size));
+}
+
 }  // namespace
 
-void find_grouped(const io::TensorSource& source, bool gptq_v2, StoredMatrices& found) {
+void find_grouped(const io::TensorSource& source, const StoredSettings& said, StoredMatrices& found) {
   const std::string end = ".qweight";
   for (const auto& info : source.tensors()) {
     if (!info.name.ends_with(end)) continue;
@@ -85,12 +97,13 @@ void find_grouped(const io::TensorSource& source, bool gptq_v2, StoredMatrices& 
       refuse_tensor(t.scales,
                     fmt::format("scales are float16, bfloat16 or float32, not {}", c10::toString(t.scales.dtype)));
     const auto shape = shape_of(t);
+    check_said(t, shape, said);
     GroupedSettings settings;
     settings.layout = shape.layout;
     settings.bits = static_cast<int>(shape.bits);
     settings.groups = t.scales.shape[0];
     settings.group_size = (shape.columns + settings.groups - 1) / settings.groups;
-    settings.zeros_less_one = !gptq_v2;
+    settings.zeros_less_one = !said.gptq_v2;
     settings.scales = t.scales.dtype;
     StoredMatrix matrix;
     matrix.fields = {info.name, t.qzeros.name, t.scales.name};

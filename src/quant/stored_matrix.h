@@ -28,7 +28,7 @@ struct StoredMatrices {
 /// Each adds what it knows. DataError for statistics that do not fit, and types and dtypes that there are not.
 void find_four_bit(const io::TensorSource& source, StoredMatrices& found);
 void find_int8(const io::TensorSource& source, double threshold, StoredMatrices& found);
-void find_grouped(const io::TensorSource& source, bool gptq_v2, StoredMatrices& found);
+void find_grouped(const io::TensorSource& source, const StoredSettings& settings, StoredMatrices& found);
 
 /// DataError about a tensor.
 [[noreturn]] void refuse_tensor(const io::TensorInfo& info, const std::string& what);

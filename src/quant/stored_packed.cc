@@ -78,7 +78,9 @@ class StoredPacked final : public PackedSource {
       if (const auto* from = std::get_if<std::string>(&m.fields[i])) {
         const auto* stored = stored_->find(*from);
         if (!stored)
-          throw DataError(fmt::format("{}: '{}' lacks '{}', which its packed form needs", file, name, *from), file);
+          refuse_tensor({name, m.dtype, {m.rows, m.columns}, file},
+                        fmt::format("lacks '{}' ({} bytes of {}), which its form, {}, needs", *from, bytes,
+                                    c10::toString(field.dtype), m.codec->name()));
         check(*stored, field, bytes, m);
         hidden.insert(*from);
         info.file = file = stored->file;
@@ -95,10 +97,10 @@ class StoredPacked final : public PackedSource {
     const bool is_dtype = stored.dtype == field.dtype || (field.is_codes() && field.dtype == at::kByte);
     if (stored.nbytes() == bytes && is_dtype) return;
     const auto cast = field.is_codes() && stored.nbytes() > bytes && stored.numel() == bytes;
-    refuse_tensor(stored, fmt::format("has {} bytes of {}; a {} matrix of {} x {} has {} bytes{}{}", stored.nbytes(),
-                                      c10::toString(stored.dtype), m.codec->name(), m.rows, m.columns, bytes,
-                                      is_dtype ? "" : fmt::format(" of {}", c10::toString(field.dtype)),
-                                      cast ? ": its codes were cast, which destroys them" : ""));
+    refuse_tensor(stored,
+                  fmt::format("has {} bytes of {}; expected, of a matrix of {} x {} in {}, {} bytes of {}{}",
+                              stored.nbytes(), c10::toString(stored.dtype), m.rows, m.columns, m.codec->name(), bytes,
+                              c10::toString(field.dtype), cast ? ": its codes were cast, which destroys them" : ""));
   }
 
   void read_field(const Place& place, std::int64_t begin, const at::Tensor& out) const {
@@ -141,7 +143,11 @@ class StoredPacked final : public PackedSource {
 }  // namespace
 
 void refuse_tensor(const io::TensorInfo& info, const std::string& what) {
-  throw DataError(fmt::format("{}: tensor '{}': {}", info.file, info.name, what), info.file);
+  throw DataError(
+      fmt::format("{}: tensor '{}': {}. Download the folder again, or make it anew from the model that it was "
+                  "packed from",
+                  info.file, info.name, what),
+      info.file);
 }
 
 std::shared_ptr<PackedSource> stored_packed(std::shared_ptr<const io::TensorSource> stored,
@@ -150,7 +156,7 @@ std::shared_ptr<PackedSource> stored_packed(std::shared_ptr<const io::TensorSour
   StoredMatrices found;
   find_four_bit(*stored, found);
   find_int8(*stored, settings.int8_threshold, found);
-  find_grouped(*stored, settings.gptq_v2, found);
+  find_grouped(*stored, settings, found);
   if (found.by_name.empty()) return nullptr;
   return std::make_shared<StoredPacked>(std::move(stored), std::move(found));
 }

@@ -76,6 +76,9 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
     fsdp.source = left;
   }
   if (!stays && options.pack_dense && wanted) {
+    if (packed)
+      models::check_not_packed(*a.model, models::layers_to_pack(*a.model, a.config, *wanted), *packed,
+                               options.model_folder);
     fsdp.source = models::pack_while_reading(*a.model, a.config, *wanted, fsdp.source,
                                              fsdp.precision.param_dtype.value_or(at::kFloat), trains);
     a.config.quantization = wanted;

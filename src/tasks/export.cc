@@ -61,10 +61,17 @@ std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState
   return fmt::format("adapter of {} tensors saved in {}\n", infos.size(), o.output);
 }
 
-/// The folder with config.json: the named one, the checkpoint itself, or the base that its adapter names.
+/// A GGUF file's weights have the names of the folder that it was made from.
+checkpoint::OpenedState open_checkpoint(const std::string& path) {
+  if (!models::gguf_file_of(path)) return checkpoint::open_state(path);
+  return {checkpoint::OpenedState::Kind::kModel, models::open_model_weights(path), path};
+}
+
+/// The folder with config.json: the named one, the checkpoint itself (also a GGUF file), or the base that its adapter
+/// names.
 std::string config_folder(const ExportOptions& o) {
   if (!o.base.empty()) return families::find_model_folder(o.base);
-  if (is_there(o.checkpoint + "/config.json")) return o.checkpoint;
+  if (is_there(o.checkpoint + "/config.json") || models::gguf_file_of(o.checkpoint)) return o.checkpoint;
   if (is_there(o.checkpoint + "/adapter_config.json"))
     return families::find_model_folder(families::base_name_of(o.checkpoint));
   throw ConfigError("'" + o.checkpoint + "' has no config.json; name the folder of the model that was trained with " +
@@ -113,7 +120,7 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
   ExportOptions o;
   config::OptionTable table(
       "tessera export",
-      "turns a checkpoint (also one of Accelerate or torch.distributed.checkpoint) into a Hugging "
+      "turns a checkpoint (also one of Accelerate or torch.distributed.checkpoint, or a GGUF file) into a Hugging "
       "Face folder; also under launch");
   table.positional(&o.checkpoint, "CHECKPOINT", "folder or weight file");
   table.positional(&o.output, "OUTPUT_DIR", "folder to write");
@@ -131,7 +138,7 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
     out << table.help();
     return 0;
   }
-  const auto state = checkpoint::open_state(o.checkpoint);
+  const auto state = open_checkpoint(o.checkpoint);
   const bool is_adapter = state.kind == checkpoint::OpenedState::Kind::kAdapter;
   if (o.merge && !is_adapter)
     throw ConfigError("--merge: '" + state.found + "' holds a whole model, not an adapter; leave the flag out",

@@ -231,12 +231,15 @@ std::vector<std::string> with_method_keys(const std::vector<std::string>& args) 
       out.push_back(args[i]);
       continue;
     }
+    const auto first = i;
     std::string value;
     if (const auto equals = args[i].find('='); equals != std::string::npos) value = args[i].substr(equals + 1);
     while (value.empty() && i + 1 < args.size() && !args[i + 1].starts_with("--")) {
       value = args[++i];
       while (i + 1 < args.size() && !args[i + 1].starts_with("--")) value += "," + args[++i];
     }
+    if (name == "tokenizer_name_or_path")  // the command's own flag as well
+      for (auto word = first; word <= i; ++word) out.push_back(args[word]);
     if (value.empty()) value = "true";
     const bool list = value.find(',') != std::string::npos && value.front() != '[' && value.front() != '{';
     gathered += (gathered.empty() ? "" : ",") + name + "=" + (list ? value_of(value).dump() : value);

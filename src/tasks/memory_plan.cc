@@ -13,6 +13,7 @@
 #include "estimate/table.h"
 #include "families/families.h"
 #include "models/check_sizes.h"
+#include "peft/methods/adalora.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/packed_weight.h"
@@ -60,6 +61,7 @@ bool is_mapped(const std::string& name, const at::Tensor& p, bool packed, const 
 std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, const fsdp::FsdpOptions& fsdp,
                                                     const std::string& optim) {
   const nn::DenseElements elements(*model.model);
+  const bool allocates = model.adapters && dynamic_cast<const peft::AdaLora*>(model.adapters->method.get());
   std::vector<estimate::SizedParameter> out;
   for (const auto& item : model.model->named_parameters()) {
     const auto& p = item.value();
@@ -67,6 +69,9 @@ std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, cons
     estimate::SizedParameter sized{.name = item.key(), .numel = p.numel(), .trainable = p.requires_grad()};
     if (sized.trainable && estimate::is_known_optimizer(optim))
       sized.state_bytes = estimate::optimizer_state_bytes(optim, item.key(), p.sizes().vec());
+    const bool of_factor = item.key().find(".lora_") != std::string::npos;
+    if (sized.trainable && allocates && of_factor && sized.state_bytes >= 0)
+      sized.state_bytes += estimate::rank_allocation_bytes(sized.numel);
     if (!sized.trainable) sized.stored_as_computed = is_mapped(item.key(), p, packed, fsdp);
     if (packed) sized.packed_bytes = std::max<std::int64_t>(1, p.numel() * static_cast<std::int64_t>(p.element_size()));
     out.push_back(std::move(sized));

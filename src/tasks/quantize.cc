@@ -133,6 +133,8 @@ int quantize(const std::vector<std::string>& args, std::ostream& out, std::ostre
                       "MODEL");
   const auto dtype = checkpoint::chosen_dtype(s.dtype).value_or(config.stored_dtype);
   const auto quantization = s.packed.quantization(config.output_embedding, dtype_name(dtype)).value();
+  if (packed_already)
+    models::check_not_packed(*model, models::layers_to_pack(*model, config, quantization), *packed_already, folder);
   const auto source = models::pack_while_reading(*model, config, quantization, dense, dtype);
   ensure_writable_folder(s.output);
   const auto packed = PackedWriter(*source, models::file_form(quantization, dtype)).write(file);

@@ -35,28 +35,6 @@ class Qlora : public test::SftJob {
                      std::to_string(12 / ranks), "--max_length", "64"} +
                    test::kLora + more);
   }
-
-  /// A tokenizer of so many words, w0 and so on, in `words`, and texts of them in `rows.jsonl`.
-  void write_words(int count) const {
-    json vocab = json::object();
-    for (int i = 0; i < count; ++i) vocab["w" + std::to_string(i)] = i;
-    const json tokenizer = {{"version", "1.0"},
-                            {"added_tokens", json::array()},
-                            {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
-                            {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "w0"}}}};
-    const json settings = {
-        {"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", "w1"}, {"pad_token", "w2"}, {"unk_token", "w0"}};
-    fs::create_directories(folder_ + "/words");
-    write_file_atomically(folder_ + "/words/tokenizer.json", tokenizer.dump());
-    write_file_atomically(folder_ + "/words/tokenizer_config.json", settings.dump());
-    std::string rows;
-    for (int r = 0; r < 8; ++r) {
-      std::string text;
-      for (int i = 0; i < 12; ++i) text += "w" + std::to_string((7 * r + 5 * i) % count) + " ";
-      rows += json{{"text", text}}.dump() + "\n";
-    }
-    write_file_atomically(folder_ + "/rows.jsonl", rows);
-  }
 };
 
 const Words kFourBit = {"--use_4bit_quantization", "True", "--use_nested_quant", "True"};
@@ -254,36 +232,6 @@ TEST_F(Qlora, AMergedModelIsPackedAgain) {
                          folder_ + "/" + type + "2"})
                   .exit_code,
               0);
-  }
-}
-
-TEST_F(Qlora, AdaptersTrainOverGptqAndAwqAsOverTheirValues) {
-  const auto losses_over = [&](const std::string& model, int ranks, const std::string& out, const std::string& shown) {
-    const auto r =
-        launch(ranks, test::sft_words(model, folder_ + "/rows.jsonl", folder_, out) +
-                          Words{"--tokenizer_name_or_path", folder_ + "/words", "--max_steps", "2",
-                                "--per_device_train_batch_size", std::to_string(4 / ranks), "--learning_rate", "1e-2",
-                                "--logging_steps", "1", "--use_peft_lora", "True", "--lora_target_modules",
-                                "q_proj,v_proj", "--max_length", "32", "--print_model", "true"});
-    EXPECT_EQ(r.exit_code, 0) << r.err;
-    EXPECT_TRUE(contains(r.out, shown)) << shown << "\n" << r.out;
-    return losses(out);
-  };
-  const auto compare = [&](const std::string& name, const std::string& model, const std::string& dense,
-                           const std::string& shown) {
-    const auto expected = losses_over(dense, 1, name + "_dense", "Linear");
-    ASSERT_EQ(expected.size(), 2u);
-    for (const int ranks : {1, 2}) {
-      const auto got = losses_over(model, ranks, name + std::to_string(ranks), shown);
-      ASSERT_EQ(got.size(), 2u);
-      for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(got[i], expected[i], 1e-4 * expected[i]) << name << ranks;
-    }
-  };
-  write_words(96);
-  for (const std::string name : {"gptq", "awq"}) {
-    const auto dense = folder_ + "/dense_" + name, packed = kTestData + "/grouped/" + name + "_llama";
-    ASSERT_EQ(test::run({TESSERA_BINARY, "export", packed, dense, "--dtype", "float32"}).exit_code, 0);
-    compare(name, packed, dense, name + ", 4 bits");
   }
 }
 

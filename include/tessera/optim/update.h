@@ -14,10 +14,11 @@ enum class Rule {
   kLion,
   kRmsProp,
   kAdagrad,
-  kBnbAdam,     // this and the next two round as bitsandbytes' operations do
-  kAdEmaMix,    // Pagliardini et al. 2024
-  kBnbRmsProp,  // neither centred nor with momentum
-  kGrokAdam,    // Adam of the gradient and its slow average
+  kBnbAdam,      // this and the next two round as bitsandbytes' operations do
+  kAdEmaMix,     // Pagliardini et al. 2024
+  kBnbRmsProp,   // neither centred nor with momentum
+  kTorchaoAdam,  // rounds as torchao's operations do
+  kGrokAdam,     // Adam of the gradient and its slow average
   kScheduleFree,
   kKeep,      // the state becomes the parameter
   kAverage,   // the third state becomes the parameter, the parameter a mixture with the first state
@@ -40,15 +41,16 @@ struct Update {
   Rule rule = Rule::kAdam;
   double gradient_factor = 1;   // on the gradient, before all else
   double lr = 0;                // all but kAdam
-  double decay = 1;             // factor on the parameter: decoupled weight decay (kAdam, kLion, kBnbAdam, kAdEmaMix)
+  double decay = 1;             // factor on the parameter: decoupled weight decay (kAdam, kLion, kBnbAdam, kAdEmaMix);
+                                // kTorchaoAdam: the part of it that is taken away
   double l2 = 0;                // weight decay that is added to the gradient (not kLion)
-  double beta1 = 0, beta2 = 0;  // kAdam, kLion, kBnbAdam, kAdEmaMix
+  double beta1 = 0, beta2 = 0;  // kAdam, kLion, kBnbAdam, kAdEmaMix, kTorchaoAdam
   double beta3 = 0;             // kAdEmaMix, kGrokAdam: of the slow average
   double eps = 0;               // not kSgd, kLion
   double step_size = 0;         // kAdam, kBnbAdam: lr / (1 - beta1^t); kGrokAdam: that of both corrections;
                                 // kScheduleFree: the parameter's rate (lr: the first state's)
-  double correction1 = 1;       // kAdEmaMix: 1 - beta1^t
-  double correction2 = 1;       // kBnbAdam, kAdEmaMix: sqrt(1 - beta2^t); kScheduleFree: 1 - beta2^t
+  double correction1 = 1;       // kAdEmaMix, kTorchaoAdam: 1 - beta1^t
+  double correction2 = 1;       // kBnbAdam, kAdEmaMix, kTorchaoAdam: sqrt(1 - beta2^t); kScheduleFree: 1 - beta2^t
   double inv_sqrt_correction2 = 0;  // kAdam: 1 / sqrt(1 - beta2^t)
   double momentum = 0;              // kSgd, kRmsProp
   double mix = 0;                   // kScheduleFree, kAverage: of the first state, in the parameter
@@ -59,9 +61,9 @@ struct Update {
   CustomRule custom = nullptr;      // kCustom
 };
 // States: kAdam exp_avg, exp_avg_sq [, max_exp_avg_sq]; kSgd [momentum_buffer]; kLion exp_avg;
-// kRmsProp square_avg, [grad_avg], [momentum_buffer]; kAdagrad sum; kBnbAdam first, second moment; kAdEmaMix fast, slow
-// average, second moment; kBnbRmsProp second moment; kGrokAdam first, second moment, slow average; kScheduleFree z,
-// [second moment], and the three after it z, [second moment], [what is trained].
+// kRmsProp square_avg, [grad_avg], [momentum_buffer]; kAdagrad sum; kBnbAdam, kTorchaoAdam first, second moment;
+// kAdEmaMix fast, slow average, second moment; kBnbRmsProp second moment; kGrokAdam first, second moment, slow average;
+// kScheduleFree z, [second moment], and the three after it z, [second moment], [what is trained].
 
 /// Vectorised for the processor it runs on; the result of an element doesn't depend on where the range begins.
 void update_range(const Update& update, std::int64_t n, float* p, const float* g, States<float> s);

@@ -63,10 +63,28 @@ void check_source_shape(const FsdpOptions& options, const ParameterSpec& spec) {
                     info.file);
 }
 
+/// Tensors of the parameter's module that are not the parameter's: of what is packed in an unknown form.
+std::vector<io::TensorInfo> found_beside(const io::TensorSource& source, const std::string& parameter) {
+  constexpr std::size_t kMost = 4;
+  const auto module = parameter.substr(0, parameter.rfind('.') + 1);
+  std::vector<io::TensorInfo> out;
+  for (const auto& info : source.tensors())
+    if (!module.empty() && info.name.starts_with(module) && out.size() < kMost) out.push_back(info);
+  return out;
+}
+
 void check_has_value(const at::Tensor& parameter, const std::string& name, const FsdpOptions& options) {
   if (!tensor::is_detached(parameter)) return;
+  const auto beside = options.source ? found_beside(*options.source, name) : std::vector<io::TensorInfo>();
+  std::string found;
+  for (const auto& info : beside) found += (found.empty() ? "" : ", ") + info.name;
   throw DataError("parameter '" + name + "' has no value: it is not in the weight files" +
-                  (options.source ? "" : " (none were given)") + " and was not initialised");
+                      (options.source ? "" : " (none were given)") + " and was not initialised" +
+                      (beside.empty() ? std::string()
+                                      : ". " + beside.front().file + " has " + found +
+                                            " in its place: a form that is not read here? Name the folder of the model "
+                                            "that it was made from"),
+                  beside.empty() ? std::string() : beside.front().file);
 }
 
 void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::Communicator& world) {

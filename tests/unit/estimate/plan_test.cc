@@ -112,9 +112,26 @@ TEST_F(Plan, EightBitStatesTakeAByteAndTheirStatistics) {
   EXPECT_EQ(optimizer_state_bytes("paged_adamw_8bit", "x.weight", {10, 100}), 8 * 1000) << "below 4096 elements";
   EXPECT_EQ(optimizer_state_bytes("adamw_bnb_8bit", "model.embed_tokens.weight", {100, 100}), 8 * 10000);
   EXPECT_EQ(optimizer_state_bytes("lion_8bit", "x.weight", {64, 64}), 4096 + 4 * 16);
+  EXPECT_EQ(optimizer_state_bytes("adamw_torch_8bit", "model.embed_tokens.weight", {64, 64}), 2 * (4096 + 4 * 16));
+  EXPECT_EQ(optimizer_state_bytes("adamw_torch_4bit", "x.weight", {37, 128}), 2 * (4736 / 2 + 4 * 37));
+  EXPECT_EQ(optimizer_state_bytes("adamw_torch_8bit", "x.weight", {37, 128}), 8 * 4736) << "no whole blocks";
   EXPECT_EQ(optimizer_state_bytes("sgd", "x.weight", {100, 100}), 0);
   EXPECT_EQ(optimizer_state_bytes("adafactor", "x.weight", {100, 50}), 4 * 150);
   EXPECT_THROW(optimizer_state_bytes("adamw_9bit", "x.weight", {1}), ConfigError);
+}
+
+TEST_F(Plan, AdaLoraKeepsTwoAveragesBesideTheOptimizersStates) {
+  const auto tensors = read_model_tensors(kQuantGoldens + "base_llama");
+  auto request = lora("no");
+  const auto states_of = [&] {
+    const auto plan = plan_for(request, tensors);
+    return static_cast<double>(part(plan, "optimizer state")) / static_cast<double>(part(plan, "weights that train"));
+  };
+  EXPECT_EQ(states_of(), 2);
+  request.adapter->peft_type = "ADALORA";
+  EXPECT_EQ(states_of(), 4);
+  request.optim = "sgd";
+  EXPECT_EQ(states_of(), 2);
 }
 
 // What runs of train_bench on two ranks added for each token (`bench/e2e/memory.sh`, "shapes"): LoRA, bf16, a Llama of

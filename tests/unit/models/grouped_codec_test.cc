@@ -22,9 +22,9 @@ GroupedTensors tensors_of_case(const std::string& name) {
   return out;
 }
 
-std::shared_ptr<PackedSource> open_grouped(GroupedTensors tensors, bool v2 = false) {
+std::shared_ptr<PackedSource> open_grouped(GroupedTensors tensors, const StoredSettings& said = {}) {
   tensors.erase("l.values");
-  return stored_packed(io::memory_source({tensors.begin(), tensors.end()}), {.gptq_v2 = v2});
+  return stored_packed(io::memory_source({tensors.begin(), tensors.end()}), said);
 }
 
 TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
@@ -32,7 +32,7 @@ TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
                                  "gptq_v2_g32", "gptq_8bit_g32", "awq_g32", "awq_g128"}) {
     SCOPED_TRACE(name);
     const auto tensors = tensors_of_case(name);
-    const auto source = open_grouped(tensors, name.find("_v2_") != std::string::npos);
+    const auto source = open_grouped(tensors, {.gptq_v2 = name.find("_v2_") != std::string::npos});
     ASSERT_NE(source, nullptr);
     ASSERT_NE(source->codec("l.weight"), nullptr);
     const auto expected = tensors.at("l.values");
@@ -68,13 +68,13 @@ TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
 
 TEST(GroupedCodec, DamageIsNamed) {
   const auto expect = [](const std::string& name, const std::string& tensor, const at::Tensor& value,
-                         const std::string& part) {
+                         const std::string& part, const StoredSettings& said = {}) {
     auto tensors = tensors_of_case(name);
     tensors.erase(tensor);
     if (value.defined()) tensors[tensor] = value;
     std::string message;
     try {
-      (void)open_grouped(tensors);
+      (void)open_grouped(tensors, said);
     } catch (const DataError& e) {
       message = e.what();
     }
@@ -88,6 +88,10 @@ TEST(GroupedCodec, DamageIsNamed) {
   expect("gptq_g32", "l.g_idx", at::zeros({3}, at::kInt), "the matrix has 128 inputs");
   expect("gptq_g32", "l.g_idx", at::full({128}, 9, at::kInt), "says group 9");
   expect("awq_g32", "l.qzeros", at::zeros({3, 4}, at::kInt), "nor AWQ's");
+  expect("gptq_g32", "none", {}, "'l.qweight': has codes of 4 bits; expected 8, as config.json says", {.bits = 8});
+  expect("awq_g32", "none", {}, "'l.scales': has 3 groups for 96 inputs; expected 2, as config.json says group_size 64",
+         {.group_size = 64});
+  expect("gptq_short_last", "none", {}, "has 3 groups for 80 inputs; expected 1", {.group_size = 128});
 }
 
 }  // namespace

@@ -136,8 +136,8 @@ TEST(Int8, DamagedFoldersAreNamed) {
     EXPECT_NE(message.find(part), std::string::npos) << part << "\n" << message;
   };
   expect("l.SCB", {}, "lacks their scales 'l.SCB'");
-  expect("l.SCB", at::ones({5}), "has 20 bytes");
-  expect("l.SCB", at::ones({8}, at::kHalf), "of Float");
+  expect("l.SCB", at::ones({5}), "'l.SCB': has 20 bytes of Float; expected, of a matrix of 4 x 6 in int8");
+  expect("l.SCB", at::ones({8}, at::kHalf), "has 16 bytes of Half; expected, of a matrix of 4 x 6");
   expect("l.weight", {}, "int8 codes that are not there");
   expect("l.weight", at::ones({4, 6}), "were they cast?");
   expect("l.weight_format", at::ones({}, at::kByte), "only rows (0)");

@@ -106,26 +106,54 @@ TEST(StoredPacked, DamageIsNamed) {
   const auto expect = [](const std::function<void(Tensors&)>& damage, const std::string& part) {
     const auto message = refusal_of(damage);
     EXPECT_NE(message.find(part), std::string::npos) << part << "\n" << message;
+    EXPECT_TRUE(message.ends_with("Download the folder again, or make it anew from the model that it was packed from"))
+        << message;
+  };
+  const auto expect_state = [&](const std::string& json, const std::string& part) {
+    expect([&](Tensors& t) { t[state] = text(json); }, "tensor '" + state + "': " + part);
   };
   EXPECT_EQ(refusal_of([](Tensors&) {}), "");
-  expect([&](Tensors& t) { t[state] = text("{\"quant_type\": "); }, "is not the JSON");
-  expect([&](Tensors& t) { t[state] = text("{}"); }, "lacks 'blocksize'");
-  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": "64"})"); }, "another type");
-  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 64, "dtype": "int4", "shape": [64, 64]})"); }, "'int4'");
-  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 64, "dtype": "bfloat16", "shape": [64]})"); }, "no matrix");
-  expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 48, "dtype": "bfloat16", "shape": [64, 64]})"); },
-         "blocks of 48");
+  expect_state("{\"quant_type\": ", "expected the JSON that bitsandbytes writes, found '{\"quant_type\": '");
+  expect_state("{}", "its JSON lacks 'blocksize' (one of 32, 64");
+  expect_state(R"({"blocksize": "64"})", "its JSON's 'blocksize' is \"64\"; expected one of 32, 64");
+  expect_state(R"({"blocksize": 64.5})", "its JSON's 'blocksize' is 64.5; expected one of 32");
+  expect_state(R"({"blocksize": 48})", "its JSON's 'blocksize' is 48; expected one of 32");
+  expect_state(R"({"blocksize": 64})", "its JSON lacks 'dtype' (float32, bfloat16 or float16)");
+  expect_state(R"({"blocksize": 64, "dtype": "int4"})", "its JSON's 'dtype' is \"int4\"; expected float32");
+  expect_state(R"({"blocksize": 64, "dtype": "bfloat16"})", "its JSON lacks 'shape'");
+  for (const char* shape : {"[64]", "64", "[64, \"64\"]", "[64, 0]", "[-64, 64]", "[64, 9223372036854775808]"})
+    expect_state(std::string(R"({"blocksize": 64, "dtype": "bfloat16", "shape": )") + shape + "}",
+                 "its JSON's 'shape' is ");
+  expect_state(R"({"quant_type": "fp4", "blocksize": 64})",
+               "its JSON's 'quant_type' is \"fp4\"; expected that of its name, nf4");
+  const std::string whole = R"({"blocksize": 64, "dtype": "bfloat16", "shape": [64, 64], )";
+  expect_state(whole + R"("nested_blocksize": 100})", "its JSON's 'nested_blocksize' is 100; expected one of 32");
+  expect_state(whole + R"("nested_blocksize": 256})", "its JSON lacks 'nested_offset' (the mean of the scales)");
+  for (const char* offset : {"null", "1e300", "\"0\""})
+    expect_state(whole + R"("nested_blocksize": 256, "nested_offset": )" + offset + "}",
+                 "its JSON's 'nested_offset' is ");
   expect([&](Tensors& t) { t[state] = text(R"({"blocksize": 64, "dtype": "bfloat16", "shape": [640, 64]})"); },
-         "has 20480 bytes");
-  expect([&](Tensors& t) { t[state] = at::zeros({1 << 17}, at::kByte); }, "too many");
+         "tensor '" + kProjection +
+             "': has 2048 bytes of Byte; expected, of a matrix of 640 x 64 in nf4, blocks of 64, "
+             "20480 bytes of Byte");
+  expect([&](Tensors& t) { t[state] = at::zeros({1 << 17}, at::kByte); }, "has 131072 bytes; expected the JSON");
+  expect([&](Tensors& t) { t[kProjection + ".quant_state.bitsandbytes__nf5"] = t[state], t.erase(state); },
+         "codes of type 'nf5'; known are nf4 and fp4");
+  expect([&](Tensors& t) { t[kProjection + ".quant_state.bitsandbytes__fp4"] = t[state]; }, "'quant_type' is \"nf4\"");
   expect([&](Tensors& t) { t.erase(kProjection); }, "without codes");
-  expect([&](Tensors& t) { t.erase(kProjection + ".absmax"); }, "lacks '" + kProjection + ".absmax'");
-  expect([&](Tensors& t) { t[kProjection + ".absmax"] = at::zeros({3}, at::kByte); }, kProjection + ".absmax");
+  expect([&](Tensors& t) { t.erase(kProjection + ".absmax"); },
+         "lacks '" + kProjection + ".absmax' (64 bytes of Byte)");
+  expect([&](Tensors& t) { t[kProjection + ".absmax"] = at::zeros({3}, at::kByte); },
+         kProjection + ".absmax': has 3 bytes of Byte; expected, of a matrix of 64 x 64");
+  expect([&](Tensors& t) { t[kProjection + ".absmax"] = at::zeros({64}, at::kFloat); },
+         "has 256 bytes of Float; expected, of a matrix of 64 x 64 in nf4, blocks of 64, double quantisation in blocks "
+         "of 256, 64 bytes of Byte");
   expect([&](Tensors& t) { t[kProjection + ".quant_map"] = at::zeros({16}); }, "another table");
-  expect([&](Tensors& t) { t[kProjection + ".nested_quant_map"] = at::zeros({3}); }, "no table of 256");
+  expect([&](Tensors& t) { t[kProjection + ".nested_quant_map"] = at::zeros({3}); },
+         "has 3 values of Float; expected a table of 256");
   expect([&](Tensors& t) { t["model.layers.0.self_attn.q_proj.SCB"] = at::zeros({64}); }, "were they cast?");
-  expect([&](Tensors& t) { t[state] = text(R"({"quant_type": "fp4", "blocksize": 64})"); }, "of another type");
-  expect([&](Tensors& t) { t[kProjection] = t[kProjection].to(at::kBFloat16); }, "which destroys them");
+  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat})
+    expect([&](Tensors& t) { t[kProjection] = t[kProjection].to(dtype); }, "which destroys them");
   expect([&](Tensors& t) { t[kProjection] = t[kProjection].narrow(0, 0, 100).contiguous(); }, "has 100 bytes");
 }
 

@@ -17,40 +17,7 @@ namespace {
 
 using namespace sharded_problem;
 
-/// Of parameters near 1: kinds of processors differ in the last bit, bitsandbytes on two of them as well.
-constexpr float kRounding = 2.5e-7f;
-
 const std::vector<std::string> kNames = {"b", "small", "w"};  // "w" alone has 4096 elements
-
-std::shared_ptr<io::TensorSource> open(const std::string& file) {
-  return io::open_safetensors(std::string(TESSERA_TEST_DATA) + "/optim/" + file + ".safetensors");
-}
-
-/// Expected tensors are called `<prefix>param.w`, `<prefix>state.w.absmax1`.
-void expect_upstream(const Result& found, const io::TensorSource& expected, const std::string& prefix, bool maps) {
-  std::size_t states = 0;
-  for (const auto& info : expected.tensors()) {
-    if (!info.name.starts_with(prefix)) continue;
-    const auto key = info.name.substr(prefix.size());
-    const auto want = io::read_tensor(expected, info.name);
-    if (key.starts_with("param.")) {
-      const auto p = found.parameters.at(key.substr(6));
-      EXPECT_LE((p - want).abs().max().item<float>(), kRounding) << info.name;
-    } else if (key.starts_with("state.")) {
-      ++states;
-      const auto s = found.states.at(key.substr(6));
-      ASSERT_EQ(s.sizes(), want.sizes()) << info.name;
-      EXPECT_EQ(s.scalar_type(), want.scalar_type()) << info.name;
-      // Codes are equal; a state in float that sees the parameter (weight decay in the gradient) has its last bit.
-      EXPECT_TRUE(s.is_floating_point() && key.find(".state") != std::string::npos ? at::allclose(s, want, 1e-6, 1e-12)
-                                                                                   : at::equal(s, want))
-          << info.name << " differs in " << s.ne(want).sum().item<std::int64_t>();
-    }
-  }
-  std::size_t listed = 0;
-  for (const auto& [name, t] : found.states) listed += maps || name.find("qmap") == std::string::npos;
-  EXPECT_EQ(states, listed) << prefix;
-}
 
 const std::vector<Recipe> kAdamAndLion = {{.optimizer = "adamw_bnb_8bit", .args = "", .weight_decay = 0.01},
                                           {.optimizer = "lion_8bit", .args = "", .weight_decay = 0.1, .beta2 = 0.99}};

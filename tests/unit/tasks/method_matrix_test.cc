@@ -2,24 +2,15 @@
 // a run goes on bit for bit, and what is saved and merged computes what was trained.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
-#include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/pretrained.h"
 #include "checkpoint/save_packed.h"
-#include "checkpoint/training_state.h"
-#include "checkpoint/visit_dense.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/adalora.h"
-#include "support/compare.h"
 #include "support/temp_folder.h"
-#include "tasks/assemble.h"
-#include "tensor/rng.h"
 #include "tessera/base/error.h"
-#include "tessera/optim/factory.h"
-#include "train/rank_allocation.h"
+#include "unit/tasks/adapter_runs.h"
 #include "unit/tasks/registry_settings.h"
 
 namespace tessera::tasks::method_matrix {
@@ -78,14 +69,7 @@ std::vector<Case> cases() {
   return out;
 }
 
-/// How the ranks hold the model.
-struct Layout {
-  int world = 1;
-  fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kNoShard;
-  int shard_group_size = 0;
-};
-
-using enum fsdp::ShardingStrategy;
+using namespace adapter_runs;
 const std::vector<Layout> kLayouts = {{2, kFullShard}, {3, kShardGradOp}, {2, kNoShard}, {4, kHybridShard, 2}};
 
 struct Form {
@@ -93,130 +77,21 @@ struct Form {
 };
 
 std::string text_of(const Layout& layout, const Form& form) {
-  return fmt::format("{} ranks, strategy {}, {}{}", layout.world, static_cast<int>(layout.strategy),
-                     form.packed ? "packed" : "dense", form.recompute ? ", again" : "");
+  return fmt::format("{}, {}{}", adapter_runs::text_of(layout), form.packed ? "packed" : "dense",
+                     form.recompute ? ", again" : "");
 }
 
 AssembleOptions options_of(const Case& c, const Layout& layout, const Form& form) {
-  AssembleOptions o{.model_folder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/" + c.base,
-                    .method = peft::read_peft_keys(c.keys, "the test")};
-  o.fsdp.strategy = layout.strategy;
-  o.fsdp.wrap = nullptr;  // the model's blocks
-  o.fsdp.shard_group_size = layout.shard_group_size;
+  auto o = laid_out({.model_folder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/" + c.base,
+                     .method = peft::read_peft_keys(c.keys, "the test")},
+                    layout);
   if (form.packed) o.quantization = families::Quantization{.quant_type = "nf4"};
   if (form.recompute) o.fsdp.activation_checkpointing = fsdp::same_as_wrap();
   return o;
 }
 
-constexpr std::int64_t kRows = 12, kLength = 8;
-
-/// This rank's rows of a step, with padding and, for aLoRA, its invocation.
-models::ModelInput rows(const Assembled& a, int step, int rank, int world) {
-  models::ModelInput in;
-  auto ids = (at::arange(kRows * kLength) * (7 + 2 * step) % 43 + 5).view({kRows, kLength});
-  ids.select(1, 2).fill_(9);
-  const auto lengths = (kLength - at::arange(kRows).remainder(4)).unsqueeze(1);
-  const auto mask = at::arange(kLength).unsqueeze(0).lt(lengths);
-  const auto labels = ids.masked_fill(mask.logical_not(), -100);
-  const auto mine = [&](const at::Tensor& t) { return t.slice(0, rank, std::nullopt, world).contiguous(); };
-  in.input_ids = mine(ids.masked_fill(mask.logical_not(), 0));
-  in.attention_mask = mine(mask.to(at::kLong));
-  const bool classifies = a.config.kind == models::ModelKind::kSequenceClassification;
-  in.labels = mine(classifies ? at::arange(kRows).remainder(3) : labels);
-  in.loss_normalizer = 60;
-  return in;
-}
-
-at::Tensor outputs_of(const Assembled& a) {
-  a.model->eval();
-  const at::NoGradGuard no_grad;
-  return (*a.model)(rows(a, 9, 0, 4)).logits.to(at::kFloat);
-}
-
-/// A rank of a run. Adapters begin away from where they have no effect.
-struct Rank {
-  Rank(const AssembleOptions& options, const std::shared_ptr<comm::Communicator>& group)
-      : a(assemble(options, group)), group(group) {
-    a.sharded->set_gradient_divisor(1.0);
-    if (options.adapter_folder.empty()) move();
-    optimizer = optim::make_optimizer("adamw_torch", {.lr = 5e-3}, a.sharded->parameters(),
-                                      fsdp::parameter_slices(*a.sharded), a.sharded->shard_group());
-    optimizer->keep_state_in(a.sharded->offload_store());
-    optimizer = train::allocating_ranks(std::move(optimizer), *a.sharded, a.adapters->method.get());
-    a.model->train();
-  }
-  void move() {
-    std::set<std::string> names;
-    for (const auto& item : a.model->named_parameters())
-      if (item.value().requires_grad()) names.insert(item.key());
-    auto values = checkpoint::gather_values(*a.sharded, names);
-    for (auto& [name, value] : values) {
-      const auto noise = at::empty_like(value, at::kFloat);
-      tensor::fill_normal(noise, tensor::named_key(5, name), 0.0, 0.05);
-      value = value + noise;
-    }
-    checkpoint::write_values(*a.sharded, values);
-  }
-  double step(int number) {
-    const auto loss = (*a.model)(rows(a, number, group->rank(), group->size())).loss;
-    loss.backward();
-    norm = a.sharded->clip_grad_norm(1e9, *optimizer);
-    optimizer->step();
-    optimizer->zero_grad();
-    return loss.item<double>();
-  }
-  at::Tensor outputs() const { return outputs_of(a); }
-  Assembled a;
-  std::shared_ptr<comm::Communicator> group;
-  std::unique_ptr<optim::Optimizer> optimizer;
-  double norm = 0;
-};
-
-constexpr int kSteps = 4;
-
-struct Run {
-  std::vector<double> losses, norms;
-  at::Tensor outputs;
-};
-
-struct RunFolders {
-  std::string adapter = {};     // is saved here at the end
-  std::string checkpoint = {};  // the run stops after half of its steps, and another goes on from here
-};
-
-Run train(const Case& c, const Layout& layout, const Form& form, const RunFolders& folders = {}) {
-  Run run{std::vector<double>(kSteps), std::vector<double>(kSteps), {}};
-  std::mutex mutex;
-  const auto options = options_of(c, layout, form);
-  comm::run_threads(layout.world, [&](const std::shared_ptr<comm::Communicator>& group) {
-    auto rank = std::make_unique<Rank>(options, group);
-    for (int i = 0; i < kSteps; ++i) {
-      if (i == kSteps / 2 && !folders.checkpoint.empty()) {
-        checkpoint::save_training_state(*rank->a.sharded, *rank->optimizer, folders.checkpoint);
-        rank.reset();
-        rank = std::make_unique<Rank>(options, group);
-        checkpoint::load_training_state(*rank->a.sharded, rank->optimizer.get(), folders.checkpoint);
-      }
-      const double loss = rank->step(i);
-      const std::lock_guard<std::mutex> lock(mutex);
-      run.losses[static_cast<std::size_t>(i)] += loss;
-      run.norms[static_cast<std::size_t>(i)] = rank->norm;
-    }
-    const auto out = rank->outputs();
-    if (!folders.adapter.empty())
-      checkpoint::save_adapter(*rank->a.sharded, rank->a.adapted(), {.dtype = at::kFloat}, folders.adapter);
-    if (group->rank() == 0) run.outputs = out;
-  });
-  return run;
-}
-
-/// Losses within 1e-5, gradients and the trained model's outputs within 1e-3 of their size.
-void expect_same_run(const Run& got, const Run& want, const std::string& what) {
-  for (std::size_t i = 0; i < kSteps; ++i) {
-    EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << what << ", loss of step " << i;
-    EXPECT_NEAR(got.norms[i], want.norms[i], 1e-3 * want.norms[i]) << what << ", step " << i;
-  }
-  test::expect_close(got.outputs, want.outputs, 1e-3, what + ", outputs");
+Run train_case(const Case& c, const Layout& layout, const Form& form, const Stretch& stretch = {}) {
+  return train(options_of(c, layout, form), layout.world, stretch);
 }
 
 bool merges(const Assembled& a) {
@@ -255,15 +130,15 @@ class MethodMatrix : public testing::TestWithParam<Case> {};
 TEST_P(MethodMatrix, ShardedIsUnsharded) {
   const auto& c = GetParam();
   if (is_refused(c)) {
-    EXPECT_THROW(train(c, {}, {}), ConfigError);
+    EXPECT_THROW(train_case(c, {}, {}), ConfigError);
     return;
   }
   for (const bool packed : {false, true}) {
-    const auto alone = train(c, {}, {.packed = packed});
+    const auto alone = train_case(c, {}, {.packed = packed});
     EXPECT_GT(alone.norms[0], 0);
     for (std::size_t i = packed ? 1 : 0; i < kLayouts.size(); i += packed ? 2 : 1) {
       const Form form{.packed = packed, .recompute = i % 2 == 1};
-      expect_same_run(train(c, kLayouts[i], form), alone, text_of(kLayouts[i], form));
+      expect_same_run(train_case(c, kLayouts[i], form), alone, text_of(kLayouts[i], form));
     }
   }
 }
@@ -278,18 +153,15 @@ TEST_P(MethodMatrix, GoesOnBitForBitAndLoadsWhatItSaved) {
     const auto& [layout, form] = runs[i];
     const auto what = text_of(layout, form);
     const auto place = folder.path() + "/" + std::to_string(i);
-    const auto straight = train(c, layout, form, {.adapter = place + "_adapter"});
-    const auto resumed = train(c, layout, form, {.checkpoint = place + "_checkpoint"});
-    for (std::size_t step = 0; step < kSteps; ++step) {
-      EXPECT_EQ(resumed.losses[step], straight.losses[step]) << what << ", loss of step " << step;
-      EXPECT_EQ(resumed.norms[step], straight.norms[step]) << what << ", gradient of step " << step;
-    }
-    EXPECT_TRUE(at::equal(resumed.outputs, straight.outputs)) << what;
-    auto options = options_of(c, {}, form);
+    const auto straight = train_case(c, layout, form, {.adapter = place + "_adapter"});
+    auto options = options_of(c, layout, form);
+    const auto resumed = train_in_halves(options, layout.world, options, layout.world, place + "_checkpoint");
+    expect_equal_run(resumed, straight, what);
+    options = options_of(c, {}, form);
     options.method = nullptr;
     options.adapter_folder = place + "_adapter";
     const auto alone = comm::make_solo();
-    Rank loaded(options, alone);
+    RankRun loaded(options, alone);
     test::expect_close(loaded.outputs(), straight.outputs, 1e-5, what + ", loaded");
     if (!merges(loaded.a)) {
       EXPECT_THROW(merged_outputs(c, place + "_adapter", form), Error);
