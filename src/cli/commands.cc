@@ -69,9 +69,13 @@ const std::vector<Command>& commands() {
       {"export", "turn a checkpoint into a Hugging Face folder", nullptr},
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
       {"estimate", "say what a model needs: its size, and the memory of a rank that fine-tunes it", estimate_command},
+      {"report", "show runs as one HTML file: curves, memory, time, answers, settings", report_command},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
       {"render", "show what a chat template makes of conversations", render_command},
-      {"config", "write a config file for launch", config_command},
+      {"config", "answer accelerate's questions and write a config file for launch", config_command},
+      {"to-fsdp2", "turn a config file of FSDP version 1 into one of version 2", to_fsdp2_command},
+      {"completion", "print the completion script of a shell: bash, zsh or fish", nullptr},
+      {"man", "write manual pages into a folder", nullptr},
       {"env", "show versions, cores and environment variables", env_command},
   };
   return table;

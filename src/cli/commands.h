@@ -31,9 +31,11 @@ int run(const Arguments& args, std::ostream& out, std::ostream& err);
 
 int launch_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int config_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int to_fsdp2_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int estimate_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int tokenize_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int render_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int report_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int env_command(const Arguments& args, std::ostream& out, std::ostream& err);
 
 }  // namespace tessera::cli

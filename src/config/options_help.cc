@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "config/options.h"
@@ -39,14 +40,55 @@ std::string entry(const std::string& left, const std::string& right) {
 
 }  // namespace
 
-std::string OptionTable::help() const {
-  std::string usage = "Usage: " + command_;
+OptionTable& OptionTable::example(std::string arguments) {
+  example_ = std::move(arguments);
+  return *this;
+}
+
+std::string OptionTable::usage() const {
+  std::string usage = command_;
   for (const Option& option : options_) {
     if (!option.positional_ && usage.find(" [flags]") == std::string::npos) usage += " [flags]";
   }
   for (const Option& option : options_) {
-    if (option.positional_) usage += option.required_ ? " " + option.names_[0] : " [" + option.names_[0] + "]";
+    if (!option.positional_) continue;
+    usage += option.required_ ? " " + option.names_[0] : " [" + option.names_[0] + "]";
+    if (option.binding_.is_list && !option.takes_rest_) usage += " [" + option.names_[0] + "...]";
   }
+  return usage;
+}
+
+std::string OptionTable::json_help() const {
+  using Json = nlohmann::ordered_json;
+  Json options = Json::array();
+  for (const Option& o : options_) {
+    const char* effect = o.effect_ == Option::Effect::kWorks  ? "works"
+                         : o.effect_ == Option::Effect::kNone ? "none"
+                                                              : "refused";
+    std::vector<std::string> choices = o.choices_;
+    if (choices.empty() && o.binding_.expects.starts_with("one of "))
+      choices = split_words(o.binding_.expects.substr(7));
+    options.push_back({{"names", o.names_},
+                       {"positional", o.positional_},
+                       {"group", o.group_},
+                       {"help", o.help_},
+                       {"value", o.positional_ ? "" : o.binding_.placeholder},
+                       {"choices", o.binding_.is_bool ? std::vector<std::string>{"true", "false"} : choices},
+                       {"required", o.required_},
+                       {"default", o.default_},
+                       {"effect", effect}});
+  }
+  return Json{{"command", command_},
+              {"summary", summary_},
+              {"usage", usage()},
+              {"example", example_},
+              {"options", options}}
+             .dump() +
+         "\n";
+}
+
+std::string OptionTable::help() const {
+  if (json_help_) return json_help();
   // In the order of their first options; groups of flags that do nothing stand last.
   std::vector<std::string> groups;
   for (const bool works : {true, false}) {
@@ -55,7 +97,8 @@ std::string OptionTable::help() const {
       if (!known && works == (option.effect_ == Option::Effect::kWorks)) groups.push_back(option.group_);
     }
   }
-  std::string out = fmt::format("{}: {}\n\n{}\n", command_, summary_, usage);
+  std::string out = fmt::format("{}: {}\n\nUsage: {}\n", command_, summary_, usage());
+  if (!example_.empty()) out += fmt::format("\nExample\n  {} {}\n", command_, example_);
   for (const std::string& group : groups) {
     out += fmt::format("\n{}\n", group);
     for (const Option& option : options_) {

@@ -13,6 +13,7 @@
 #include "tasks/sft.h"
 #include "tasks/summarize.h"
 #include "verify/verify.h"
+#include "worker/completion.h"
 
 namespace tessera::worker {
 
@@ -35,6 +36,8 @@ const std::vector<Task>& tasks() {
       {"combine", tasks::combine},
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},
+      {"completion", completion},
+      {"man", man},
   };
   return table;
 }

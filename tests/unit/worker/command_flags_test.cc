@@ -293,5 +293,19 @@ TEST_F(CommandFlags, OfConfig) {
                in("out"), {"--gpu_ids"});  // of launches that use GPUs
 }
 
+TEST_F(CommandFlags, OfReportAndToFsdp2) {
+  const std::string run = in("run");
+  tasks::write_lines(run + "/metrics.jsonl", {R"({"loss": 2.5, "step": 1})"});
+  expect_cases(cli::report_command, {{"--output", {in("out/page.html")}, {run}}}, in("out"));
+  const std::string old = tasks::write_lines(
+      in("old.yaml"), {"distributed_type: FSDP", "fsdp_config:", "  fsdp_sharding_strategy: FULL_SHARD"});
+  const Words convert = {"--config_file", old, "--output_file", in("out/new.yaml")};
+  expect_cases(cli::to_fsdp2_command,
+               {{"--config_file", {in("nowhere.yaml")}, convert},
+                {"--output_file", {in("out/other.yaml")}, convert},
+                {"--overwrite", {}, {"--config_file", old, "--output_file", old}}},
+               in("out"));
+}
+
 }  // namespace
 }  // namespace tessera
