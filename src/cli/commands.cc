@@ -61,6 +61,7 @@ const std::vector<Command>& commands() {
       {"kto", "train on answers labelled good or bad, fully sharded", nullptr},
       {"reward", "train a reward model on pairs of answers, fully sharded", nullptr},
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
+      {"chat", "talk to a model and its adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
       {"merge", "fold an adapter into the weights of its model", nullptr},
       {"combine", "make one LoRA adapter of several", nullptr},
@@ -76,6 +77,7 @@ const std::vector<Command>& commands() {
       {"to-fsdp2", "turn a config file of FSDP version 1 into one of version 2", to_fsdp2_command},
       {"completion", "print the completion script of a shell: bash, zsh or fish", nullptr},
       {"man", "write manual pages into a folder", nullptr},
+      {"test", "start ranks with a config file and check that they train", test_command},
       {"env", "show versions, cores and environment variables", env_command},
   };
   return table;

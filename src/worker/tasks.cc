@@ -1,5 +1,6 @@
 #include "worker/tasks.h"
 
+#include "tasks/chat.h"
 #include "tasks/classify.h"
 #include "tasks/combine.h"
 #include "tasks/export.h"
@@ -9,6 +10,7 @@
 #include "tasks/merge.h"
 #include "tasks/preference.h"
 #include "tasks/quantize.h"
+#include "tasks/self_test.h"
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
 #include "tasks/summarize.h"
@@ -24,6 +26,7 @@ const std::vector<Task>& tasks() {
       {"summarize", tasks::summarize},
       {"classify", tasks::classify},
       {"generate", tasks::generate},
+      {"chat", tasks::chat},
       {"verify", verify::verify},
       {"merge", tasks::merge},
       {"quantize", tasks::quantize},
@@ -36,6 +39,7 @@ const std::vector<Task>& tasks() {
       {"combine", tasks::combine},
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},
+      {cli::kSelfTest, tasks::self_test},
       {"completion", completion},
       {"man", man},
   };
