@@ -137,7 +137,8 @@ std::string to_yaml(const AccelerateConfig& config) {
     const bool said_by_reshard = config.fsdp.version == 2 && in.reshard_after_forward;
     const bool alias = key == "fsdp_backward_prefetch_policy" ||
                        key == (said_by_reshard ? "fsdp_sharding_strategy" : "fsdp_reshard_after_forward");
-    const bool is_text = key == "fsdp_ignored_modules" || key == "fsdp_offload_folder";
+    const bool is_text =
+        key == "fsdp_ignored_modules" || key == "fsdp_offload_folder" || key == "fsdp_transformer_layer_cls_to_wrap";
     if (key.starts_with("fsdp_") && !alias && !text.empty())
       fsdp[key] = is_text ? nlohmann::json(text) : typed_scalar(text);
   }

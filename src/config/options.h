@@ -182,6 +182,8 @@ class OptionTable {
   std::string why_idle(const Option& option) const;
   void check_required(Problems& problems) const;
   std::string usage() const;
+  static std::string shown_group(const Option& option);
+  std::vector<const Option*> options_of(const std::string& group) const;
   std::string json_help() const;
 
   std::string command_, summary_, example_;

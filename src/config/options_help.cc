@@ -38,11 +38,25 @@ std::string entry(const std::string& left, const std::string& right) {
   return left + gap + wrap(right) + "\n";
 }
 
+constexpr const char* kWithoutEffect = "Accepted without effect";
+
 }  // namespace
+
+std::string OptionTable::shown_group(const Option& option) {
+  return option.effect_ == Option::Effect::kNone ? kWithoutEffect : option.group_;
+}
 
 OptionTable& OptionTable::example(std::string arguments) {
   example_ = std::move(arguments);
   return *this;
+}
+
+std::vector<const Option*> OptionTable::options_of(const std::string& group) const {
+  std::vector<const Option*> all;
+  for (const bool required : {true, false})
+    for (const Option& option : options_)
+      if (option.required_ == required && shown_group(option) == group) all.push_back(&option);
+  return all;
 }
 
 std::string OptionTable::usage() const {
@@ -70,7 +84,7 @@ std::string OptionTable::json_help() const {
       choices = split_words(o.binding_.expects.substr(7));
     options.push_back({{"names", o.names_},
                        {"positional", o.positional_},
-                       {"group", o.group_},
+                       {"group", shown_group(o)},
                        {"help", o.help_},
                        {"value", o.positional_ ? "" : o.binding_.placeholder},
                        {"choices", o.binding_.is_bool ? std::vector<std::string>{"true", "false"} : choices},
@@ -89,20 +103,22 @@ std::string OptionTable::json_help() const {
 
 std::string OptionTable::help() const {
   if (json_help_) return json_help();
-  // In the order of their first options; groups of flags that do nothing stand last.
+  // In the order of their first options; groups of flags that do nothing stand last, in a group what must be given
+  // first.
   std::vector<std::string> groups;
   for (const bool works : {true, false}) {
     for (const Option& option : options_) {
-      const bool known = std::find(groups.begin(), groups.end(), option.group_) != groups.end();
-      if (!known && works == (option.effect_ == Option::Effect::kWorks)) groups.push_back(option.group_);
+      const std::string group = shown_group(option);
+      const bool known = std::find(groups.begin(), groups.end(), group) != groups.end();
+      if (!known && works == (option.effect_ == Option::Effect::kWorks)) groups.push_back(group);
     }
   }
   std::string out = fmt::format("{}: {}\n\nUsage: {}\n", command_, summary_, usage());
   if (!example_.empty()) out += fmt::format("\nExample\n  {} {}\n", command_, example_);
   for (const std::string& group : groups) {
     out += fmt::format("\n{}\n", group);
-    for (const Option& option : options_) {
-      if (option.group_ != group) continue;
+    for (const Option* shown : options_of(group)) {
+      const Option& option = *shown;
       std::string left = fmt::format("  {}", fmt::join(option.names_, ", "));
       std::string right = option.help_;
       if (!option.positional_) {

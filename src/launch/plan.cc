@@ -120,6 +120,7 @@ void find_command(const Tasks& tasks, LaunchPlan& plan) {
 OptionTable launch_table(LaunchOptions& options, config::AccelerateInput& accelerate) {
   OptionTable table("tessera launch", "starts one process for each rank and watches over them");
   add_options(table, options, accelerate);
+  table.example("--config_file fsdp_config.yaml --num_processes 2 sft sft_flags.yaml");
   return table;
 }
 

@@ -35,7 +35,8 @@ svg .hover { visibility: hidden; pointer-events: none; } svg .hover line { strok
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--Line); vertical-align: top;
   overflow-wrap: anywhere; min-width: 7ch; } th { color: var(--Soft); font-weight: 600; }
-tr:last-child td, tr:last-child th { border-bottom: 0; } td:first-child, th:first-child { width: 30ch; } tr.differs td { background: color-mix(in srgb, var(--4) 14%, transparent); }
+tr:last-child td, tr:last-child th { border-bottom: 0; } td:first-child, th:first-child { width: min(30ch, 34%); }
+.answers td:first-child, .answers th:first-child { width: 11ch; } tr.differs td { background: color-mix(in srgb, var(--4) 14%, transparent); }
 .answer { white-space: pre-wrap; } .answer div { max-height: 11em; overflow-y: auto; } details { margin: 8px 0; } summary { cursor: pointer; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 13px; }
 #tip { position: fixed; visibility: hidden; pointer-events: none; background: var(--Card); color: var(--Text);

@@ -115,6 +115,7 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
       "tessera export",
       "turns a checkpoint (also one of Accelerate or torch.distributed.checkpoint) into a Hugging "
       "Face folder; also under launch");
+  table.example("out/checkpoint-100 exported --dtype bfloat16");
   table.positional(&o.checkpoint, "CHECKPOINT", "folder or weight file");
   table.positional(&o.output, "OUTPUT_DIR", "folder to write");
   table.add(&o.base, {"--model_name_or_path", "--model"},

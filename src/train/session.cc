@@ -130,7 +130,10 @@ bool Session::run() {
     return others() || (task_.memory && task_.memory->over());
   };
   enter(Phase::kForwardAndBackward);
-  callbacks.on_epoch_end = [this](const EpochReport& epoch) { on_epoch_end(epoch); };
+  callbacks.on_epoch_end = [this](const EpochReport& epoch) {
+    on_epoch_end(epoch);
+    enter(Phase::kForwardAndBackward);
+  };
   callbacks.should_stop = [this] {
     if (profile_ && !stop_) profile_->before_step(trainer_.done());
     return stop_;

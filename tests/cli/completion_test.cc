@@ -103,6 +103,23 @@ TEST_F(Completion, ThereIsAManualPageForEveryCommandWithItsFlags) {
   EXPECT_SAYS(program, ".SH EXIT STATUS\n");
 }
 
+TEST_F(Completion, EveryCommandHasAnExampleOfFlagsThatItHas) {
+  for (const auto& command : worker::described_commands()) {
+    if (command.name == "env") continue;  // it takes nothing
+    EXPECT_FALSE(command.example.empty()) << command.name;
+    const std::string own =
+        command.example.substr(0, command.name == "launch" ? command.example.find(" sft") : std::string::npos);
+    std::istringstream words(own);
+    for (std::string word; words >> word;) {
+      if (!word.starts_with("--")) continue;
+      const bool known = std::any_of(command.flags.begin(), command.flags.end(), [&](const auto& flag) {
+        return flag.works && std::find(flag.names.begin(), flag.names.end(), word) != flag.names.end();
+      });
+      EXPECT_TRUE(known) << command.name << " has no " << word;
+    }
+  }
+}
+
 TEST_F(Completion, EveryCommandDescribesItselfAsJson) {
   const Finished r = test::run({TESSERA_BINARY, "sft", "--help=json"});
   EXPECT_EQ(r.exit_code, 0) << r.err;

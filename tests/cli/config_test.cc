@@ -114,7 +114,7 @@ TEST_F(ConfigCommand, OnATerminalArrowKeysChoose) {
   test::OnTerminal t({"config", "--config_file", in("typed.yaml")});
   t.answer("multi-GPU\r\n", "\x1b[A\x1b[A\x1b[A\n");  // up, also past the first
   t.answer("CPU only", "yes\n");
-  t.answer("bf16\r\n", "0\x1b[B\x1bOB\x1b[B\n");  // the first, then down in both spellings, also past the last
+  t.answer("fp16\r\n", "0\x1b[B\x1bOB\x1b[B\n");  // the first, then down in both spellings, also past the last
   t.wait_for("saved at");
   EXPECT_EQ(t.wait_status(), 0);
   const std::string written = read_file(in("typed.yaml"));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -21,7 +22,11 @@ using test::Words;
 class Chat : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", test::kTinyChat, in("model")}).exit_code, 0);
+    std::filesystem::copy(test::kTinyChat, in("config"));
+    auto config = json::parse(read_file(in("config/config.json")));
+    config["initializer_range"] = 0.5;  // so that what comes depends on what was before
+    write_file_atomically(in("config/config.json"), config.dump());
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", in("config"), in("model")}).exit_code, 0);
   }
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
   Finished chat(const std::string& input, const std::string& flags = "") const {
