@@ -116,6 +116,7 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--merge", {}, {in("adapter"), in("out")}},
                 {"--overwrite_output_dir", {}, {in("other"), in("again")}},
                 {"--dtype", {"bfloat16"}, {in("other"), in("out")}},
+                {"--gguf", {"q8_0"}, {in("other"), in("out/m.gguf")}},
                 {"--type", {"fp4"}, {in("other"), in("out")}},
                 {"--double_quant", {}, Words{in("other"), in("out")} + kPacked},
                 {"--bnb_4bit_quant_storage", {"bfloat16"}, Words{in("other"), in("out")} + kPacked},
