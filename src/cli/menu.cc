@@ -78,7 +78,10 @@ std::size_t choose_on_terminal(int terminal, std::ostream& out, const std::vecto
       if (digit >= 0 && static_cast<std::size_t>(digit) < choices.size()) at = static_cast<std::size_t>(digit);
     }
   }
-  if (is_interrupted) ::raise(SIGINT);
+  if (is_interrupted) {
+    ::signal(SIGINT, SIG_DFL);  // also where whoever started the program ignores it: it was typed here
+    ::raise(SIGINT);
+  }
   out << fmt::format("\x1b[{}A\x1b[J  {}\n", choices.size() + 1, choices[at])
       << std::flush;  // the menu makes room for the choice
   return at;

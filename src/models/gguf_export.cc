@@ -81,9 +81,12 @@ class Planner {
     add("attention.head_count_kv", u32(c_.num_kv_heads));
     add("rope.freq_base", static_cast<float>(c_.rotary.theta));
     add("attention.layer_norm_rms_epsilon", static_cast<float>(c_.norm_eps));
-    if (is_llama) {
+    const bool says_head_dim = c_.model_type == "llama" || c_.head_dim * c_.num_heads != c_.hidden_size;
+    if (is_llama && says_head_dim) {
       add("attention.key_length", u32(c_.head_dim));
       add("attention.value_length", u32(c_.head_dim));
+    }
+    if (is_llama) {
       add("vocab_size", u32(c_.vocab_size));
       add("rope.dimension_count", u32(c_.rotary.dims));
     }

@@ -43,7 +43,9 @@ class VocabularyBuilder {
     add_merges(model);
     v_.bos_id = tokenizer_.bos_id();
     v_.eos_id = tokenizer_.eos_id();
-    v_.unk_id = tokenizer_.unk_id();
+    const bool is_end =
+        is_byte_level_ && tokenizer_.unk_id() == tokenizer_.eos_id();  // GPT-2's class says so; no text needs it
+    if (!is_end) v_.unk_id = tokenizer_.unk_id();
     v_.sep_id = tokenizer_.sep_id();
     v_.pad_id = tokenizer_.pad_id();
     v_.cls_id = tokenizer_.cls_id();

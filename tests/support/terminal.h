@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@ class OnTerminal {
   explicit OnTerminal(const std::vector<std::string>& args) {
     pid_ = ::forkpty(&master_, nullptr, nullptr, nullptr);
     if (pid_ != 0) return;
+    ::signal(SIGINT, SIG_DFL);  // whoever runs the tests in the background ignores it
     std::vector<char*> words = {const_cast<char*>(TESSERA_BINARY)};
     for (const auto& arg : args) words.push_back(const_cast<char*>(arg.c_str()));
     words.push_back(nullptr);
@@ -42,8 +44,12 @@ class OnTerminal {
     }
     seen_ = screen_.find(text, seen_) + text.size();
   }
+  /// Of the program's end, which is awaited for 20 seconds.
   int wait_status() const {
     int status = 0;
+    for (int i = 0; i < 2000; ++i, ::usleep(10'000))
+      if (::waitpid(pid_, &status, WNOHANG) != 0) return status;
+    ::kill(pid_, SIGKILL);
     ::waitpid(pid_, &status, 0);
     return status;
   }

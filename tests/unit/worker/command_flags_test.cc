@@ -243,7 +243,7 @@ TEST_F(CommandFlags, OfChat) {
                 {"--adapter", {in("adapter")}, chat},
                 {"--tokenizer", {in("nowhere")}, chat},
                 {"--system", {"Be brief."}, chat},
-                {"--chat_template", {"chatml"}, chat},
+                {"--chat_template", {"zephyr"}, chat},
                 {"--skip_special_tokens", {"false"}, many},
                 {"--device", {"cuda"}, chat},
                 {"--max_new_tokens", {"3"}, chat},
