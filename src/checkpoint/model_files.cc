@@ -30,8 +30,9 @@ Kind kind_of(const fs::path& file) {
   for (const char* terms : {"LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"})
     if (name.starts_with(terms)) return Kind::kModel;
   if (type == ".py" || name == "generation_config.json") return Kind::kModel;
-  const bool of_a_run = name.ends_with(".index.json") || name.ends_with("_results.json") ||
-                        is_any_of(name, "adapter_config.json", "trainer_state.json", "manifest.json", "state.json");
+  const bool of_a_run =
+      name.ends_with(".index.json") || name.ends_with("_results.json") ||
+      is_any_of(name, "adapter_config.json", "trainer_state.json", "manifest.json", "state.json", "run.json");
   if (name.starts_with('.') || name == "config.json" || of_a_run) return Kind::kStaysBehind;
   return is_any_of(type, ".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".codes", ".vocab")
              ? Kind::kTokenizer

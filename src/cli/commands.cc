@@ -61,6 +61,7 @@ const std::vector<Command>& commands() {
       {"kto", "train on answers labelled good or bad, fully sharded", nullptr},
       {"reward", "train a reward model on pairs of answers, fully sharded", nullptr},
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
+      {"chat", "talk to a model and its adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
       {"merge", "fold an adapter into the weights of its model", nullptr},
       {"combine", "make one LoRA adapter of several", nullptr},
@@ -69,9 +70,14 @@ const std::vector<Command>& commands() {
       {"export", "turn a checkpoint into a Hugging Face folder", nullptr},
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
       {"estimate", "say what a model needs: its size, and the memory of a rank that fine-tunes it", estimate_command},
+      {"report", "show runs as one HTML file: curves, memory, time, answers, settings", report_command},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
       {"render", "show what a chat template makes of conversations", render_command},
-      {"config", "write a config file for launch", config_command},
+      {"config", "answer accelerate's questions and write a config file for launch", config_command},
+      {"to-fsdp2", "turn a config file of FSDP version 1 into one of version 2", to_fsdp2_command},
+      {"completion", "print the completion script of a shell: bash, zsh or fish", nullptr},
+      {"man", "write manual pages into a folder", nullptr},
+      {"test", "start ranks with a config file and check that they train", test_command},
       {"env", "show versions, cores and environment variables", env_command},
   };
   return table;

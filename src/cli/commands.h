@@ -16,6 +16,9 @@ struct Command {
   Function function;  // null: a task, run by tessera-worker (src/worker/tasks.cc has its function)
 };
 
+/// The task that `tessera test` launches; no command of its own.
+inline constexpr const char* kSelfTest = "self-test";
+
 /// In the order of `tessera --help`.
 const std::vector<Command>& commands();
 std::vector<std::string> task_names();
@@ -31,9 +34,12 @@ int run(const Arguments& args, std::ostream& out, std::ostream& err);
 
 int launch_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int config_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int test_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int to_fsdp2_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int estimate_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int tokenize_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int render_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int report_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int env_command(const Arguments& args, std::ostream& out, std::ostream& err);
 
 }  // namespace tessera::cli

@@ -4,16 +4,15 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/accelerate.h"
+#include "config/options.h"
 #include "launch/cores.h"
-#include "tessera/base/error.h"
 
 namespace tessera::cli {
 
 int env_command(const Arguments& args, std::ostream& out, std::ostream&) {
-  if (!args.empty()) {
-    if (args[0] != "--help" && args[0] != "-h")
-      throw ConfigError("'tessera env' takes no arguments, found '" + args[0] + "'");
-    out << "tessera env: shows versions, cores and the environment variables that tessera reads\n";
+  config::OptionTable table("tessera env", "shows versions, cores and the environment variables that tessera reads");
+  if (table.parse(args) == config::ParseResult::kHelp) {
+    out << table.help();
     return kSuccess;
   }
   out << fmt::format("tessera {}\ncompiler: {}\nlibtorch: {}\nusable cores: {}\nconfig file: {}\n", TESSERA_VERSION,

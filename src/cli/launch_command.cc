@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
@@ -9,7 +11,8 @@ int launch_command(const Arguments& args, std::ostream& out, std::ostream&) {
   const launch::Tasks tasks{task_names(), worker_path()};
   const auto plan = launch::plan_launch(args, tasks);
   if (!plan) {
-    out << launch::launch_help(tasks);
+    const bool json = std::find(args.begin(), args.end(), "--help=json") != args.end();
+    out << launch::launch_help(tasks, json ? "--help=json" : "--help");
     return kSuccess;
   }
   for (const std::string& warning : plan->warnings) log_warning(warning);

@@ -88,6 +88,7 @@ int tokenize_command(const Arguments& args, std::ostream& out, std::ostream&) {
       "reads rows from standard input, each a JSON string or an object with the key \"text\", and "
       "prints for each {\"ids\": [...], \"offsets\": [[begin, end], ...], \"decoded\": \"...\"}; "
       "offsets count code points");
+  table.example("--tokenizer t5-base < rows.jsonl");
   table.add(&path, {"--tokenizer"}, "folder, tokenizer.json, spiece.model, tokenizer.model, vocab.json or vocab.txt")
       .required()
       .placeholder("PATH");

@@ -74,6 +74,9 @@ std::string default_accelerate_path();
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
+/// What a rank is told, by the names of the file's keys; unset ones are left out.
+std::vector<std::pair<std::string, std::string>> settings_of(const AccelerateConfig& config);
+
 /// accelerate's variables (ACCELERATE_*, FSDP_*) for a rank's environment.
 Environment to_environment(const AccelerateConfig& config);
 

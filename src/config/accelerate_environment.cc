@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
-#include <cctype>
+#include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "config/accelerate_input.h"
+#include "config/yaml_writer.h"
 #include "tessera/base/error.h"
 
 namespace tessera::config {
@@ -45,17 +47,6 @@ void prefer_reshard(AccelerateInput& in) {
   if (in.reshard_after_forward && is_default) in.sharding_strategy.reset();
 }
 
-/// Single quotes where a plain scalar could mean something else.
-std::string yaml_text(const std::string& text) {
-  std::string quoted = "'";
-  bool plain = true;
-  for (const char c : text) {
-    plain = plain && (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == ',' || c == '.');
-    quoted += c == '\'' ? std::string("''") : std::string(1, c);
-  }
-  return plain ? text : quoted + "'";
-}
-
 }  // namespace
 
 AccelerateInput to_input(const AccelerateConfig& config) {
@@ -90,14 +81,23 @@ AccelerateInput to_input(const AccelerateConfig& config) {
   return in;
 }
 
-Environment to_environment(const AccelerateConfig& config) {
+std::vector<std::pair<std::string, std::string>> settings_of(const AccelerateConfig& config) {
   AccelerateInput in = to_input(config);
   OptionTable table("", "");
   add_accelerate_options(table, in);
-  Environment out;
+  std::vector<std::pair<std::string, std::string>> out;
   for (const Variable& variable : kVariables) {
     const std::string text = table.text(variable.key);
-    if (!text.empty()) out.emplace_back(variable.name, text);
+    if (!text.empty()) out.emplace_back(variable.key, text);
+  }
+  return out;
+}
+
+Environment to_environment(const AccelerateConfig& config) {
+  Environment out = settings_of(config);
+  for (auto& [name, text] : out) {
+    const auto of_key = [&, &key = name](const Variable& variable) { return key == variable.key; };
+    name = std::find_if(std::begin(kVariables), std::end(kVariables), of_key)->name;
   }
   return out;
 }
@@ -131,26 +131,32 @@ std::string to_yaml(const AccelerateConfig& config) {
   AccelerateInput in = to_input(config);
   OptionTable table("", "");
   add_accelerate_options(table, in);
-  std::string out = "compute_environment: LOCAL_MACHINE\n";
-  out += fmt::format("debug: {}\n", config.debug);
-  out += fmt::format("distributed_type: {}\n", config.use_fsdp ? "FSDP" : "MULTI_CPU");
-  out += fmt::format("enable_cpu_affinity: {}\nfsdp_config:\n", config.enable_cpu_affinity);
+  nlohmann::json fsdp = nlohmann::json::object();
   for (const std::string& flag : table.names()) {
     const std::string key = flag.substr(2), text = table.text(flag);
     const bool said_by_reshard = config.fsdp.version == 2 && in.reshard_after_forward;
     const bool alias = key == "fsdp_backward_prefetch_policy" ||
                        key == (said_by_reshard ? "fsdp_sharding_strategy" : "fsdp_reshard_after_forward");
-    if (key.starts_with("fsdp_") && !alias && !text.empty()) out += fmt::format("  {}: {}\n", key, yaml_text(text));
+    const bool is_text =
+        key == "fsdp_ignored_modules" || key == "fsdp_offload_folder" || key == "fsdp_transformer_layer_cls_to_wrap";
+    if (key.starts_with("fsdp_") && !alias && !text.empty())
+      fsdp[key] = is_text ? nlohmann::json(text) : typed_scalar(text);
   }
-  out += fmt::format("machine_rank: {}\n", config.machine_rank);
-  if (config.gpu_ids) out += fmt::format("gpu_ids: {}\n", yaml_text(*config.gpu_ids));
+  nlohmann::json out = {{"compute_environment", "LOCAL_MACHINE"},
+                        {"debug", config.debug},
+                        {"distributed_type", config.use_fsdp ? "FSDP" : "MULTI_CPU"},
+                        {"enable_cpu_affinity", config.enable_cpu_affinity},
+                        {"fsdp_config", std::move(fsdp)},
+                        {"machine_rank", config.machine_rank},
+                        {"main_process_port", config.main_process_port},
+                        {"mixed_precision", name_of(config.mixed_precision)},
+                        {"num_machines", config.num_machines},
+                        {"num_processes", config.num_processes},
+                        {"use_cpu", config.use_cpu}};
+  if (config.gpu_ids) out["gpu_ids"] = *config.gpu_ids;
   if (config.num_machines > 1 || config.main_process_ip != AccelerateConfig().main_process_ip)
-    out += fmt::format("main_process_ip: {}\n", yaml_text(config.main_process_ip));
-  out += fmt::format("main_process_port: {}\n", config.main_process_port);
-  out += fmt::format("mixed_precision: '{}'\n", name_of(config.mixed_precision));
-  out += fmt::format("num_machines: {}\nnum_processes: {}\n", config.num_machines, config.num_processes);
-  out += fmt::format("use_cpu: {}\n", config.use_cpu);
-  return out;
+    out["main_process_ip"] = config.main_process_ip;
+  return to_yaml_text(out);
 }
 
 }  // namespace tessera::config

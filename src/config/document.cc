@@ -28,6 +28,7 @@ class Builder {
     if (in.IsScalar()) {
       out.kind = Node::Kind::kScalar;
       out.text = in.Scalar();
+      out.is_quoted = in.Tag() == "!";
     } else if (in.IsSequence()) {
       out.kind = Node::Kind::kList;
       for (const auto& item : in) out.items.push_back(build(item, depth + 1));
@@ -54,6 +55,7 @@ class Builder {
     } else if (!in.is_null()) {
       out.kind = Node::Kind::kScalar;
       out.text = in.is_string() ? in.get<std::string>() : in.dump();
+      out.is_quoted = in.is_string();
     }
     return out;
   }

@@ -15,6 +15,7 @@ struct Node {
   Kind kind = Kind::kNull;
   int line = 0;                // 1-based; 0 in JSON
   std::string text;            // kScalar
+  bool is_quoted = false;      // of it: a text, whatever it looks like
   std::vector<Node> items;     // kList
   std::vector<Entry> entries;  // kMap, in file order, keys unique
 };

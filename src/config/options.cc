@@ -133,6 +133,10 @@ Option& OptionTable::positional(std::optional<std::string>* target, const std::s
   return add_positional(bind(target), name, std::move(help));
 }
 
+Option& OptionTable::positional(std::vector<std::string>* target, const std::string& name, std::string help) {
+  return add_positional(bind(target), name, std::move(help)).required();
+}
+
 Option& OptionTable::rest(std::vector<std::string>* target, const std::string& name, std::string help) {
   Option& option = add_positional(bind(target), name, std::move(help));
   option.takes_rest_ = true;
@@ -175,6 +179,15 @@ std::string OptionTable::text(const std::string& name) const {
   return option->binding_.show();
 }
 
+std::vector<std::pair<std::string, std::string>> OptionTable::given_values() const {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const Option& option : options_) {
+    const std::string text = option.given_ ? option.binding_.show() : std::string();
+    if (!text.empty() && option.effect_ == Option::Effect::kWorks) out.emplace_back(plain(option.names_[0]), text);
+  }
+  return out;
+}
+
 void OptionTable::set(Option& option, const std::vector<std::string>& words, const std::string& where,
                       const std::string& flag) {
   const auto fail = [&](const std::string& expects) {
@@ -206,7 +219,8 @@ ParseResult OptionTable::parse(const std::vector<std::string>& args, Problems& p
     if (!scan.only_positionals && word == "--") {
       scan.only_positionals = true;
       ++scan.at;
-    } else if (!scan.only_positionals && (word == "-h" || word == "--help")) {
+    } else if (!scan.only_positionals && (word == "-h" || word == "--help" || word == "--help=json")) {
+      json_help_ = word == "--help=json";
       return ParseResult::kHelp;
     } else if (!scan.only_positionals && is_flag(word)) {
       scan_flag(scan);
@@ -248,8 +262,9 @@ void OptionTable::scan_flag(Scan& scan) {
 }
 
 void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> words, const std::string& flag) {
+  const bool adds_up = option.repeats_ || option.positional_;
   const auto before = std::find_if(scan.assignments.begin(), scan.assignments.end(),
-                                   [&](const Assignment& a) { return a.option == &option && option.repeats_; });
+                                   [&](const Assignment& a) { return a.option == &option && adds_up; });
   if (before == scan.assignments.end()) {
     scan.assignments.push_back({&option, std::move(words), flag});
   } else {
@@ -317,8 +332,9 @@ void OptionTable::scan_positional(Scan& scan) {
       return;
     }
     if (seen++ < scan.positionals) continue;
-    ++scan.positionals;
     ++scan.at;
+    if (option.binding_.is_list) return remember(scan, option, {word}, option.names_[0]);
+    ++scan.positionals;
     scan.assignments.push_back({&option, {word}, option.names_[0]});
     return;
   }

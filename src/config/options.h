@@ -121,12 +121,14 @@ class OptionTable {
   /// Arguments without dashes, in the order of these calls, required unless the target is an optional.
   Option& positional(std::string* target, const std::string& name, std::string help);
   Option& positional(std::optional<std::string>* target, const std::string& name, std::string help);
+  /// One or more, up to the end; flags may stand between them.
+  Option& positional(std::vector<std::string>* target, const std::string& name, std::string help);
   /// Everything from the first argument that is no flag, unparsed (a command that starts other commands). Also after
   /// `--`.
   Option& rest(std::vector<std::string>* target, const std::string& name, std::string help);
 
   /// Assigns all targets that it can. A problem names the flag, the value and what was expected; for an unknown flag
-  /// also the nearest known one. kHelp at -h or --help: then nothing is assigned.
+  /// also the nearest known one. kHelp at -h, --help or --help=json: then nothing is assigned.
   [[nodiscard]] ParseResult parse(const std::vector<std::string>& args, Problems& problems);
   /// The same for tables without further checks: ConfigError with all problems.
   [[nodiscard]] ParseResult parse(const std::vector<std::string>& args);
@@ -143,7 +145,17 @@ class OptionTable {
   /// "--x has no effect ...", for what was given in vain. After the checks, which may still change targets.
   std::vector<std::string> notes() const;
 
-  /// Usage, then the options by group with their defaults.
+  const std::string& command() const { return command_; }
+  /// What was given, by flag or file: first names without dashes, and values as the help would show them. Not of flags
+  /// without effect.
+  std::vector<std::pair<std::string, std::string>> given_values() const;
+
+  /// A command line that shows the command at work, for the help text: without "tessera COMMAND".
+  OptionTable& example(std::string arguments);
+
+  /// Usage, then the options by group with their defaults. After parse() of --help=json the same for programs: an
+  /// object with "command", "summary", "usage", "example" and "options", each with "names", "group", "help", "value",
+  /// "choices", "default", "effect".
   std::string help() const;
 
  private:
@@ -169,8 +181,13 @@ class OptionTable {
   bool holds(const Need& need) const;
   std::string why_idle(const Option& option) const;
   void check_required(Problems& problems) const;
+  std::string usage() const;
+  static std::string shown_group(const Option& option);
+  std::vector<const Option*> options_of(const std::string& group) const;
+  std::string json_help() const;
 
-  std::string command_, summary_;
+  std::string command_, summary_, example_;
+  bool json_help_ = false;
   std::deque<Option> options_;  // a deque: references stay valid
 };
 

@@ -48,8 +48,8 @@ std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, cons
 /// The flags, bound to `options` and `accelerate`, whose values are the defaults.
 config::OptionTable launch_table(LaunchOptions& options, config::AccelerateInput& accelerate);
 
-/// The flags by group, with defaults, and the tasks.
-std::string launch_help(const Tasks& tasks);
+/// The flags by group, with defaults, and the tasks; form: --help, or --help=json (config/options.h).
+std::string launch_help(const Tasks& tasks, const std::string& form = "--help");
 
 /// Starts the ranks, restarts them up to max_restarts times when one fails, and says in the log which failed and how.
 /// Returns the exit code: 0, that of the first failing rank, 128 + signal.

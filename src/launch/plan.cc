@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/env.h"
@@ -7,6 +6,7 @@
 #include "base/nearest.h"
 #include "base/open_file.h"
 #include "config/accelerate_input.h"
+#include "launch/gpus.h"
 #include "launch/idle_flags.h"
 #include "launch/launch.h"
 #include "tessera/base/error.h"
@@ -39,15 +39,6 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
         supervision);
   t.add(&o.role, {"--role"}, "the ranks' ROLE_NAME", supervision);
   t.rest(&o.command, "TASK|PROGRAM ARGS...", "a task of tessera or a program, and its arguments");
-}
-
-bool exists(const std::string& path) {
-  struct stat info{};
-  return ::stat(path.c_str(), &info) == 0;
-}
-
-bool has_gpu() {
-  return exists("/dev/nvidiactl") || exists("/dev/dxg");
 }
 
 /// "" where only the command line speaks.
@@ -129,13 +120,17 @@ void find_command(const Tasks& tasks, LaunchPlan& plan) {
 OptionTable launch_table(LaunchOptions& options, config::AccelerateInput& accelerate) {
   OptionTable table("tessera launch", "starts one process for each rank and watches over them");
   add_options(table, options, accelerate);
+  table.example("--config_file fsdp_config.yaml --num_processes 2 sft sft_flags.yaml");
   return table;
 }
 
-std::string launch_help(const Tasks& tasks) {
+std::string launch_help(const Tasks& tasks, const std::string& form) {
   LaunchOptions options;
   config::AccelerateInput accelerate;
-  return launch_table(options, accelerate).help() + fmt::format("\nTasks: {}\n", fmt::join(tasks.names, ", "));
+  OptionTable table = launch_table(options, accelerate);
+  (void)table.parse({form});
+  const std::string list = fmt::format("\nTasks: {}\n", fmt::join(tasks.names, ", "));
+  return table.help() + (form == "--help" ? list : "");
 }
 
 std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, const Tasks& tasks) {

@@ -4,6 +4,7 @@
 
 #include "families/config_reader.h"
 #include "families/families.h"
+#include "families/layer_classes.h"
 #include "io/safetensors_dtype.h"
 #include "models/bert_model.h"
 #include "models/causal_lm.h"
@@ -17,7 +18,6 @@ namespace {
 
 std::shared_ptr<Model> build(const families::T5Config& t5, at::ScalarType dtype, ModelConfig& out) {
   out.kind = ModelKind::kSeq2Seq;
-  out.no_split_classes = {t5.class_prefix + "Block"};
   out.default_lora_targets = {"q", "v"};
   out.vocab_size = t5.vocab_size;
   out.pad_token_id = t5.pad_token_id;
@@ -29,7 +29,6 @@ std::shared_ptr<Model> build(const families::T5Config& t5, at::ScalarType dtype,
 
 std::shared_ptr<Model> build(const families::DecoderConfig& c, at::ScalarType dtype, ModelConfig& out) {
   out.kind = c.classifier ? ModelKind::kSequenceClassification : ModelKind::kCausal;
-  out.no_split_classes = {c.classes.layer};
   out.default_lora_targets = c.lora_targets;
   out.vocab_size = c.vocab_size;
   out.pad_token_id = c.pad_token_id;
@@ -45,7 +44,6 @@ std::shared_ptr<Model> build(const families::DecoderConfig& c, at::ScalarType dt
 std::shared_ptr<Model> build(const families::BertConfig& c, at::ScalarType dtype, ModelConfig& out) {
   const bool classifies = c.head == families::BertHead::kSequenceClassification;
   out.kind = classifies ? ModelKind::kSequenceClassification : ModelKind::kMaskedLm;
-  out.no_split_classes = {c.class_prefix + "Layer", c.class_prefix + "Embeddings", c.class_prefix + "SelfOutput"};
   out.default_lora_targets = {"query", "value"};
   out.vocab_size = c.vocab_size;
   out.pad_token_id = c.pad_token_id;
@@ -106,6 +104,7 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
   ModelConfig found;
   const auto described = families::parse_config(json, file, &found.note);
   found.model_type = families::ConfigReader(json, file).get<std::string>("model_type", "");
+  found.no_split_classes = families::no_split_classes(described);
   found.folder = folder;
   found.quantization = families::read_quantization(json, file);
   found.stored_dtype = *io::safetensors_dtype(families::stored_dtype_of(described));

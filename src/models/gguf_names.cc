@@ -264,6 +264,57 @@ std::string gguf_family(const io::GgufFile& file) {
   return *architecture;
 }
 
+namespace {
+
+GgufPlace::How place_how(How how) {
+  switch (how) {
+    case How::kPlain:
+      return GgufPlace::How::kPlain;
+    case How::kRotaryQuery:
+      return GgufPlace::How::kRotaryQuery;
+    case How::kRotaryKey:
+      return GgufPlace::How::kRotaryKey;
+    case How::kTransposed:
+      return GgufPlace::How::kTransposed;
+    default:
+      return GgufPlace::How::kOther;
+  }
+}
+
+/// "model.layers.3.mlp.up_proj.weight" behind "model.layers.{}.": 3, and what follows. Nothing for other names.
+std::optional<std::pair<std::int64_t, std::string>> in_layer(const std::string& layers, const std::string& name) {
+  const std::string prefix = layers.substr(0, layers.find('{'));
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const auto dot = name.find('.', prefix.size());
+  const auto digits = name.substr(prefix.size(), dot - prefix.size());
+  if (dot == std::string::npos || digits.empty() || digits.size() > 5 ||
+      digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::pair(std::stoll(digits), name.substr(dot + 1));
+}
+
+}  // namespace
+
+std::optional<GgufPlace> gguf_place(const std::string& family, const std::string& name) {
+  const auto& table = family_table();
+  const auto found = std::find_if(table.begin(), table.end(), [&](const Family& f) { return family == f.name; });
+  TESSERA_CHECK(found != table.end(), "a known family");
+  for (const char* made : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})
+    if (name.ends_with(made)) return GgufPlace{};
+  const auto layer = in_layer(found->layers, name);
+  const std::string inner = layer ? layer->second : name;
+  const auto dot = inner.rfind('.');
+  if (dot == std::string::npos) return std::nullopt;
+  for (const Name& n : layer ? found->inside : found->outside) {
+    if (n.how == How::kIgnored || inner.substr(0, dot) != n.name) continue;
+    const std::string block = layer ? fmt::format("blk.{}.", layer->first) : "";
+    return GgufPlace{block + n.stored + inner.substr(dot), place_how(n.how), layer ? layer->first : -1};
+  }
+  const bool has_prefix = name.starts_with("transformer.");  // of GPT-2's own files it is left out
+  return family == "gpt2" && !has_prefix && name != "lm_head.weight" ? gguf_place(family, "transformer." + name)
+                                                                     : std::nullopt;
+}
+
 std::vector<GgufView> gguf_views(const io::GgufFile& file) {
   Builder builder(file);
   for (const auto& info : file.tensors()) builder.add(info);

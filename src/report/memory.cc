@@ -1,8 +1,10 @@
 #include "report/memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace tessera::report {
@@ -20,7 +22,21 @@ std::map<std::string, std::int64_t> kib_fields(const std::string& file) {
   return out;
 }
 
+/// Of the control group that a container is; nothing: no limit.
+std::optional<std::int64_t> group_limit() {
+  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::int64_t limit = 0;
+    if (std::ifstream(file) >> limit && limit > 0) return limit;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::int64_t available_memory_bytes() {
+  const std::int64_t free = kib_fields("/proc/meminfo")["MemAvailable"];
+  return std::min(free, group_limit().value_or(free));
+}
 
 ProcessMemory process_memory(const std::string& process) {
   const std::string folder = "/proc/" + process;

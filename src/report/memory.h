@@ -17,4 +17,7 @@ struct ProcessMemory {
 /// every step.
 ProcessMemory process_memory(const std::string& process = "self");
 
+/// What this machine, or this container, has left for programs that start now.
+std::int64_t available_memory_bytes();
+
 }  // namespace tessera::report

@@ -85,6 +85,7 @@ ClassifyOptions::ClassifyOptions() {
 
 config::OptionTable classify_table(ClassifyOptions& o) {
   config::OptionTable table("tessera classify", "fine-tunes a classifier of texts, fully sharded");
+  table.example("--model_name_or_path bert-base-uncased --dataset_name data/ --num_train_epochs 3 --output_dir out");
   add_model(table, o);
   add_data(table, o);
   train::add_training_arguments(table, o.training);

@@ -37,6 +37,7 @@ std::vector<std::string> types_that(Holds holds) {
 config::OptionTable combine_table(CombineFlags& f) {
   config::OptionTable table("tessera combine",
                             "makes one LoRA adapter of several, as PEFT's add_weighted_adapter does");
+  table.example("--adapter out/math out/code --weights 0.7,0.3 --output_dir both");
   const std::string type = "--combination_type";
   table
       .add(&f.adapters, {"--adapter", "--adapters"},

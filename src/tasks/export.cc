@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 #include <ostream>
 
 #include "base/file.h"
@@ -14,6 +15,7 @@
 #include "models/gguf_model.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
+#include "tasks/export_gguf.h"
 #include "tasks/merge.h"
 #include "tessera/base/error.h"
 
@@ -26,6 +28,7 @@ struct ExportOptions {
   std::string checkpoint, output, base, adapter;
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool merge = false, overwrite = false;
+  std::optional<models::GgufForm> gguf;
   PackFlags packed;
 };
 
@@ -114,6 +117,53 @@ std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& 
                      group);
 }
 
+/// The folder that a merged adapter's model lies in while it becomes a GGUF file.
+class Staging {
+ public:
+  explicit Staging(std::string folder) : folder_(std::move(folder)) {}
+  ~Staging() { fs::remove_all(folder_); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  const std::string& folder() const { return folder_; }
+
+ private:
+  std::string folder_;
+};
+
+/// Collective; the first rank writes the file.
+std::string export_gguf(ExportOptions o, const checkpoint::OpenedState& state,
+                        const std::shared_ptr<comm::Communicator>& group) {
+  const std::string base = config_folder(o);
+  GgufRequest request{.model_folder = base,
+                      .tokenizer_folder = checkpoint::tokenizer_among({o.checkpoint, base}),
+                      .weights = state.source,
+                      .output = o.output,
+                      .form = *o.gguf};
+  if (!o.merge) {
+    if (const auto packed = models::packed_in_folder(state.source, base)) request.weights = packed;
+    return group->rank() == 0 ? write_gguf(request) : "";
+  }
+  std::optional<Staging> staging;
+  const std::string merged = o.output + ".merged";
+  if (group->rank() == 0) staging.emplace(merged);
+  o.output = merged;
+  (void)export_model(o, state, o.checkpoint, group);
+  request.model_folder = merged;
+  request.name_folder = base;
+  if (group->rank() != 0) return "";
+  request.weights = models::open_model_weights(merged);
+  return write_gguf(request);
+}
+
+void check_gguf(const ExportOptions& o, bool is_adapter) {
+  if (is_adapter && !o.merge)
+    throw ConfigError("--gguf writes a whole model, and the checkpoint holds an adapter: add --merge", "gguf");
+  if (!o.packed.type.empty())
+    throw ConfigError("--gguf and --type exclude each other: the file has forms of its own", "type");
+  if (!o.output.ends_with(".gguf"))
+    throw ConfigError("--gguf writes one file: its name must end in .gguf, found '" + o.output + "'", "gguf");
+}
+
 }  // namespace
 
 int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
@@ -122,6 +172,7 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
       "tessera export",
       "turns a checkpoint (also one of Accelerate or torch.distributed.checkpoint, or a GGUF file) into a Hugging "
       "Face folder; also under launch");
+  table.example("out/checkpoint-100 exported --dtype bfloat16");
   table.positional(&o.checkpoint, "CHECKPOINT", "folder or weight file");
   table.positional(&o.output, "OUTPUT_DIR", "folder to write");
   table.add(&o.base, {"--model_name_or_path", "--model"},
@@ -132,6 +183,10 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
   table.add(&o.merge, {"--merge"}, "fold the checkpoint's adapter into the weights of its model");
   table.add_enum(&o.dtype, checkpoint::dtype_choices(), {"--dtype"},
                  "of the weights; auto: as config.json says, an adapter's as they are");
+  table.add_enum(
+      &o.gguf,
+      {{"f16", models::GgufForm::kF16}, {"q8_0", models::GgufForm::kQ8_0}, {"q4_k_m", models::GgufForm::kQ4KM}},
+      {"--gguf"}, "write one GGUF file, OUTPUT_DIR being its name; llama, mistral, qwen2 and gpt2");
   add_pack_flags(table, o.packed);
   table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
@@ -152,12 +207,16 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
     throw ConfigError("--merge needs a folder with adapter_model.safetensors and adapter_config.json; export '" +
                           state.found + "' without --merge first, then merge what comes out",
                       "merge");
-  const std::string file = o.output + (is_adapter && !o.merge ? "/adapter_model.safetensors" : "/model.safetensors");
+  if (o.gguf) check_gguf(o, is_adapter);
+  const std::string file =
+      o.gguf ? o.output : o.output + (is_adapter && !o.merge ? "/adapter_model.safetensors" : "/model.safetensors");
   if (!o.overwrite && fs::exists(file))
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
   auto group = comm::connect();
   std::string line;
-  if (!is_adapter || o.merge) {
+  if (o.gguf) {
+    line = export_gguf(o, state, group);
+  } else if (!is_adapter || o.merge) {
     line = export_model(o, state, o.merge ? o.checkpoint : "", group);
   } else if (group->rank() == 0) {
     line = export_adapter(o, state);

@@ -7,47 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "checkpoint/model_files.h"
-#include "families/model_folder.h"
-#include "tasks/assemble.h"
-#include "tasks/fsdp_options.h"
 #include "tasks/left_padding.h"
+#include "tasks/opened_model.h"
 #include "tessera/base/error.h"
-#include "text/tokenizer.h"
 
 namespace tessera::tasks {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
 using Numbers = std::vector<std::size_t>;
-
-/// Prints a growing text, character by character that is complete.
-class Stream {
- public:
-  Stream(std::ostream& out, const text::Tokenizer& tokenizer, const GenerateOptions& options)
-      : out_(out), tokenizer_(tokenizer), skip_special_(options.skip_special_tokens) {}
-
-  void add(const at::Tensor& tokens) {
-    ids_.push_back(static_cast<std::int32_t>(tokens.contiguous().const_data_ptr<std::int64_t>()[0]));
-    const auto text = tokenizer_.decode(ids_, skip_special_);
-    if (!text.ends_with("\xEF\xBF\xBD")) print(text);  // else perhaps half a character
-  }
-
-  void finish() { print(tokenizer_.decode(ids_, skip_special_) + "\n"); }
-
- private:
-  void print(const std::string& text) {
-    if (text.size() <= printed_) return;
-    out_ << text.substr(printed_) << std::flush;
-    printed_ = text.size();
-  }
-
-  std::ostream& out_;
-  const text::Tokenizer& tokenizer_;
-  bool skip_special_;
-  Ids ids_;
-  std::size_t printed_ = 0;
-};
 
 std::string_view trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \n\t");
@@ -57,28 +25,11 @@ std::string_view trimmed(std::string_view text) {
 class Generator {
  public:
   Generator(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out)
-      : options_(options), group_(std::move(group)), out_(out) {
-    const auto place = families::find_model(options.model);
-    if (!place.adapter.empty() && !options.adapters.empty())
-      throw ConfigError("--model '" + options.model + "' is an adapter itself; with --adapter, name its base model",
-                        "adapter");
-    const auto& folder = place.folder;
-    const std::string adapter = options.adapters.empty() ? place.adapter : options.adapters[0].folder;
-    tokenizer_folder_ = options.tokenizer.empty() ? checkpoint::tokenizer_among({adapter, folder}) : options.tokenizer;
-    tokenizer_ = text::open_tokenizer(tokenizer_folder_);
-    const auto settings = config::from_environment();
-    auto fsdp = fsdp_options(settings);
-    fsdp.gather = options.gather;
-    fsdp.device = compute_device(options.device, settings);
-    loaded_ = assemble(with_adapters({.model_folder = folder, .fsdp = std::move(fsdp)}, adapter), group_);
-    settings_ = models::read_generation_config(folder, loaded_.config);
-    models::read_generation_json(options.settings, "command line", settings_);
-    settings_.seed = static_cast<std::uint64_t>(options.seed);
-  }
+      : options_(options), out_(out), opened_(open_model(options, std::move(group))) {}
 
   void run(std::ostream& err) {
     tell_idle_flags(err);
-    const auto prompts = read_prompts(options_, tokenizer_folder_);
+    const auto prompts = read_prompts(options_, opened_.tokenizer_folder);
     lines_.resize(prompts.size());
     for (const auto& batch : batches(prompts)) {
       try {
@@ -91,16 +42,6 @@ class Generator {
   }
 
  private:
-  /// One adapter is the model's own; of several each row takes one.
-  AssembleOptions with_adapters(AssembleOptions assembled, const std::string& only) const {
-    if (options_.adapters.size() < 2 && options_.adapter_name.empty()) {
-      assembled.adapter_folder = only;
-    } else {
-      for (const auto& [name, folder] : options_.adapters) assembled.several.push_back({name, folder});
-    }
-    return assembled;
-  }
-
   /// Of several adapters, the number of the one that answers.
   int adapter_of(const Prompt& prompt) const {
     if (!loaded_.several && !prompt.adapter.empty()) {
@@ -141,14 +82,14 @@ class Generator {
     std::vector<Ids> rows;
     for (const auto number : batch_of) {
       const auto& prompt = prompts[number];
-      auto ids = tokenizer_->encode(prompt.text, prompt.add_special_tokens).ids;
+      auto ids = opened_.tokenizer->encode(prompt.text, prompt.add_special_tokens).ids;
       if (ids.empty()) throw DataError("a prompt has no token: \"" + prompt.text + "\"");
       rows.push_back(std::move(ids));
     }
     if (loaded_.several) loaded_.several->use(adapter_of(prompts[batch_of[0]]));
     const auto batch = left_padded(rows, settings_.pad_token_id);
     const bool streams = single() && options_.stream && settings_.num_beams == 1 && settings_.num_return_sequences == 1;
-    Stream stream(out_, *tokenizer_, options_);
+    TokenStream stream(out_, *opened_.tokenizer, options_.skip_special_tokens);
     models::TokenCallback on_tokens;
     if (streams) on_tokens = [&](const at::Tensor& tokens) { stream.add(tokens); };
     const auto result = models::generate(*loaded_.model, batch.ids, batch.mask, settings_, false, on_tokens);
@@ -166,8 +107,8 @@ class Generator {
       const auto& prompt = prompts[batch[i]];
       nlohmann::json texts = nlohmann::json::array();
       for (std::int64_t k = 0; k < each; ++k) {
-        texts.push_back(generated_text(sequences, static_cast<std::int64_t>(i) * each + k, skip, settings_, *tokenizer_,
-                                       options_.skip_special_tokens));
+        texts.push_back(generated_text(sequences, static_cast<std::int64_t>(i) * each + k, skip, settings_,
+                                       *opened_.tokenizer, options_.skip_special_tokens));
       }
       std::string& line = lines_[batch[i]];
       if (single()) {
@@ -188,12 +129,10 @@ class Generator {
   }
 
   const GenerateOptions& options_;
-  std::shared_ptr<comm::Communicator> group_;
   std::ostream& out_;
-  std::string tokenizer_folder_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
-  Assembled loaded_;
-  models::GenerationConfig settings_;
+  OpenedModel opened_;
+  Assembled& loaded_ = opened_.loaded;
+  models::GenerationConfig& settings_ = opened_.settings;
   std::vector<std::string> lines_;  // by prompt; empty: not answered yet
   std::size_t printed_ = 0;         // so many, in the prompts' order
   std::int64_t expected_ = 0, matches_ = 0;

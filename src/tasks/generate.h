@@ -49,6 +49,9 @@ config::OptionTable generate_table(GenerateOptions& options, DecodingFlags& deco
 /// nullopt: help was asked for and printed. ConfigError says all that is wrong with the flags.
 std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& args, std::ostream& out);
 
+/// Of `tessera chat`: its flags are some of these, which say what answers and how.
+std::optional<GenerateOptions> parse_chat(const std::vector<std::string>& args, std::ostream& out);
+
 /// A text that the model continues.
 struct Prompt {
   std::string text;

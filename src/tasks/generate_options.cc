@@ -31,8 +31,10 @@ nlohmann::json as_json(const DecodingFlags& s) {
   return json;
 }
 
+constexpr const char* kDecoding = "Decoding (default: the model's generation_config.json)";
+
 void add_decoding(config::OptionTable& table, DecodingFlags& s, GenerateOptions& o) {
-  const char* group = "Decoding (default: the model's generation_config.json)";
+  const char* group = kDecoding;
   table.add(&s.max_new_tokens, {"--max_new_tokens"}, "at most so many new tokens", group);
   table.add(&s.min_new_tokens, {"--min_new_tokens"}, "no end before so many", group);
   table.add(&s.do_sample, {"--do_sample"}, "draw tokens; false: the likeliest", group);
@@ -43,10 +45,21 @@ void add_decoding(config::OptionTable& table, DecodingFlags& s, GenerateOptions&
   table.add(&s.typical_p, {"--typical_p"}, "mass of the locally typical tokens", group);
   table.add(&s.repetition_penalty, {"--repetition_penalty"}, "above 1: fewer repetitions", group);
   table.add(&s.no_repeat_ngram_size, {"--no_repeat_ngram_size"}, "no sequence of this length twice", group);
-  table.add(&s.num_beams, {"--num_beams"}, "beam search", group);
-  table.add(&s.length_penalty, {"--length_penalty"}, "of beam search; above 0 favours long texts", group);
-  table.add(&s.num_return_sequences, {"--num_return_sequences"}, "texts for each prompt", group);
   table.add(&o.seed, {"--seed"}, "of the draws", group);
+}
+
+void add_beams(config::OptionTable& table, DecodingFlags& s) {
+  table.add(&s.num_beams, {"--num_beams"}, "beam search", kDecoding);
+  table.add(&s.length_penalty, {"--length_penalty"}, "of beam search; above 0 favours long texts", kDecoding);
+  table.add(&s.num_return_sequences, {"--num_return_sequences"}, "texts for each prompt", kDecoding);
+}
+
+void add_device(config::OptionTable& table, GenerateOptions& o, const char* group) {
+  table.add(&o.skip_special_tokens, {"--skip_special_tokens"}, "leave special tokens out of the text", group);
+  table
+      .add(&o.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
+           group)
+      .choices({"auto", "cpu", "cuda"});
 }
 
 /// Sampling's flags count only where tokens are drawn, which the model's file may say.
@@ -113,13 +126,11 @@ config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) 
       .only_with({{"--input_file", {config::kSet}}});
   table.add(&o.stream, {"--stream"}, "print a single answer token by token", group)
       .idle_with({"--input_file", {config::kSet}});
-  table.add(&o.skip_special_tokens, {"--skip_special_tokens"}, "leave special tokens out of the text", group);
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
-  table
-      .add(&o.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
-           group)
-      .choices({"auto", "cpu", "cuda"});
+  add_device(table, o, group);
   add_decoding(table, decoding, o);
+  add_beams(table, decoding);
+  table.example("--model SmolLM2-135M-Instruct --adapter out --message 'What is a pear?'");
   return table;
 }
 
@@ -139,6 +150,39 @@ std::optional<GenerateOptions> parse_generate(const std::vector<std::string>& ar
   o.settings = as_json(settings);
   o.notes = table.notes();
   remember_search(table, o);
+  return o;
+}
+
+std::optional<GenerateOptions> parse_chat(const std::vector<std::string>& args, std::ostream& out) {
+  GenerateOptions o;
+  DecodingFlags decoding;
+  decoding.max_new_tokens = 512;
+  config::OptionTable table(
+      "tessera chat",
+      "talks to a model: a message a line from standard input, answers as they come. /reset forgets the conversation, "
+      "/exit leaves");
+  const char* group = "Model and text";
+  table.add(&o.model, {"--model", "--model_name_or_path"}, "folder of the model, or of an adapter", group).required();
+  table.add(&o.adapter_words, {"--adapter", "--adapter_name_or_path"}, "folder of an adapter", group);
+  table.add(&o.tokenizer, {"--tokenizer", "--tokenizer_name_or_path"}, "if not the adapter's or the model's folder",
+            group);
+  table.add(&o.system_prompt, {"--system"}, "system message before the conversation", group);
+  table.add(&o.chat_template, {"--chat_template"}, "file, or chatml or zephyr, instead of the tokenizer's", group);
+  add_device(table, o, group);
+  add_decoding(table, decoding, o);
+  table.example("--model SmolLM2-135M-Instruct --adapter out");
+  config::Problems problems;
+  if (table.parse(args, problems) == config::ParseResult::kHelp) {
+    out << table.help();
+    return std::nullopt;
+  }
+  problems.attempt([&] { o.adapters = named_folders(o.adapter_words, "--adapter"); });
+  problems.require(o.adapters.size() < 2, "--adapter takes one folder here; 'tessera generate' answers with several",
+                   "adapter");
+  check_decoding(decoding, problems);
+  problems.throw_all();
+  o.settings = as_json(decoding);
+  o.notes = table.notes();
   return o;
 }
 

@@ -5,9 +5,7 @@
 
 #include "base/line_reader.h"
 #include "base/open_file.h"
-#include "chat/chat_template.h"
-#include "chat/jinja/json.h"
-#include "chat/tokenizer_template.h"
+#include "tasks/conversation.h"
 #include "tasks/generate.h"
 #include "tessera/base/error.h"
 
@@ -16,50 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Conversations -> text; the template is looked for when the first conversation comes.
-class Renderer {
- public:
-  Renderer(const GenerateOptions& options, std::string folder) : options_(options), folder_(std::move(folder)) {}
-
-  std::string render(const json& row, const std::string& where) {
-    if (!template_) open();
-    auto variables = tokens_.special_tokens;
-    const auto value = chat::parse_json(row.dump());
-    for (const auto& [key, item] : (*value.get<chat::DictPtr>())->items()) variables[key.text()] = item;
-    if (!row.contains("add_generation_prompt")) variables["add_generation_prompt"] = chat::Value(true);
-    try {
-      return chat::render_chat(*template_, std::move(variables)).text;
-    } catch (const chat::TemplateError& e) {
-      throw DataError(where + place_ + ": " + e.what(), options_.input_file);
-    }
-  }
-
- private:
-  void open() {
-    tokens_ = chat::read_tokenizer_templates(folder_);
-    std::string source;
-    if (options_.chat_template.empty()) {
-      source = tokens_.choose("", false);
-      place_ = tokens_.file_of("", false);
-    } else {
-      source = chat::template_source(options_.chat_template);
-      place_ = options_.chat_template;
-    }
-    try {
-      template_.emplace(source);
-    } catch (const chat::TemplateError& e) {
-      throw DataError(place_ + ": " + e.what(), place_);
-    }
-  }
-
-  const GenerateOptions& options_;
-  std::string folder_;
-  chat::TokenizerTemplates tokens_;
-  std::optional<chat::Template> template_;
-  std::string place_;  // the template's file
-};
-
-Prompt prompt_of(const json& row, const std::string& where, Renderer& renderer) {
+Prompt prompt_of(const json& row, const std::string& where, ConversationRenderer& renderer) {
   if (row.is_string()) return {row.get<std::string>(), true};
   if (row.is_object() && row.contains("messages")) return {renderer.render(row, where), false};
   for (const char* key : {"prompt", "text"}) {
@@ -96,7 +51,7 @@ std::string take_adapter(json& row, const std::string& where) {
   return name.get<std::string>();
 }
 
-std::vector<Prompt> read_rows(int descriptor, const std::string& name, Renderer& renderer) {
+std::vector<Prompt> read_rows(int descriptor, const std::string& name, ConversationRenderer& renderer) {
   std::vector<Prompt> prompts;
   LineReader lines(descriptor, name);
   for (std::string_view line; lines.next(line);) {
@@ -117,7 +72,7 @@ std::vector<Prompt> read_rows(int descriptor, const std::string& name, Renderer&
 }  // namespace
 
 std::vector<Prompt> read_prompts(const GenerateOptions& options, const std::string& tokenizer_folder) {
-  Renderer renderer(options, tokenizer_folder);
+  ConversationRenderer renderer(tokenizer_folder, options.chat_template);
   if (options.prompt) return {{*options.prompt, true}};
   if (options.message) {
     json messages = json::array();

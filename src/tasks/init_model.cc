@@ -50,6 +50,7 @@ int init_model(const std::vector<std::string>& args, std::ostream& out, std::ost
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool overwrite = false;
   config::OptionTable table("tessera init-model", "makes a model folder with random weights");
+  table.example("Llama-config tiny --seed 1");
   table.positional(&from, "CONFIG_FOLDER", "folder with config.json (and tokenizer files, which are copied)");
   table.positional(&to, "OUTPUT_FOLDER", "folder to write");
   table.add(&seed, {"--seed"}, "the weights depend on it and on their names only");

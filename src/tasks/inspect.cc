@@ -54,6 +54,7 @@ int inspect(const std::vector<std::string>& args, std::ostream& out, std::ostrea
   config::OptionTable table("tessera inspect",
                             "says what a checkpoint, model or weight file holds; 1 when it is damaged");
   table.positional(&path, "PATH", "a folder or a weight file");
+  table.example("out/checkpoint-100 --tensors");
   table.add(&json, {"--json"}, "print one JSON object, with every tensor");
   table.add(&tensors, {"--tensors"}, "list every tensor");
   table.add(&checksums, {"--checksums"}, "read all files of a checkpoint and compare their checksums");

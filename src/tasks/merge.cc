@@ -79,6 +79,7 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
   bool overwrite = false;
   PackFlags packed;
   config::OptionTable table("tessera merge", "folds an adapter into the weights of its model; also under launch");
+  table.example("--adapter_name_or_path out --output_dir merged");
   table.add(&base, {"--model_name_or_path", "--model"},
             "folder of the base model; default: the one that the adapter names");
   table.add(&adapter, {"--adapter_name_or_path", "--adapter"}, "folder of the adapter").required();

@@ -307,6 +307,8 @@ PreferenceOptions::PreferenceOptions(Method method) {
 config::OptionTable preference_table(PreferenceOptions& o) {
   const auto& words = words_for(o.objective.method);
   config::OptionTable table(std::string("tessera ") + words.name, words.summary);
+  table.example(
+      "--model_name_or_path SmolLM2-135M-Instruct --dataset_name pairs/ --use_peft_lora true --output_dir out");
   add_preference_model(table, o);
   add_lora_flags(table, o.adapter, "Adapters");
   add_quant_flags(table, o.quant, "Packed weights");

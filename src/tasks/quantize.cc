@@ -99,6 +99,7 @@ class PackedWriter {
 config::OptionTable quantize_table(Settings& s) {
   config::OptionTable table("tessera quantize",
                             "packs the linear layers of a model in 4 or 8 bits, as bitsandbytes and transformers do");
+  table.example("Llama-2-7b Llama-2-7b-nf4 --type nf4 --double_quant true");
   table.positional(&s.model, "MODEL", "folder of a model");
   table.positional(&s.output, "OUTPUT_FOLDER", "folder to write");
   add_pack_flags(table, s.packed);

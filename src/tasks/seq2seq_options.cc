@@ -71,6 +71,7 @@ Seq2SeqOptions::Seq2SeqOptions() {
 
 config::OptionTable seq2seq_table(Seq2SeqOptions& options) {
   config::OptionTable table("tessera seq2seq", "fine-tunes an encoder-decoder model on pairs of texts, fully sharded");
+  table.example("--model_name_or_path t5-base --train_file train.jsonl --use_peft_lora true --output_dir out");
   add_model(table, options);
   add_data(table, options);
   train::add_training_arguments(table, options.training);

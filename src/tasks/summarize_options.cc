@@ -86,6 +86,7 @@ SummarizeOptions::SummarizeOptions() {
 
 config::OptionTable summarize_table(SummarizeOptions& options) {
   config::OptionTable table("tessera summarize", "fine-tunes T5 on WikiHow to write summaries, fully sharded");
+  table.example("--model_name_or_path t5-base --dataset_path wikihowAll.csv --output_dir out");
   add_summarize_inputs(table, options);
   train::add_training_arguments(table, options.training);
   add_summarize_output(table, options);

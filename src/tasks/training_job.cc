@@ -53,6 +53,8 @@ void add_job_flags(config::OptionTable& table, JobOptions& o, const char* group)
 
 void check_job(JobOptions& o, const config::OptionTable& table, const std::vector<std::string>& measured,
                config::Problems& problems) {
+  o.command = table.command();
+  o.given = table.given_values();
   train::check_training_arguments(o.training, table, problems);
   train::check_metric(o.training, measured, problems);
   check_lora_flags(o.adapter, problems);
@@ -191,12 +193,30 @@ bool TrainingJob::train() {
   report::MemoryWatch watch(budget_bytes(options_.max_memory));
   session_task.memory = &watch;
   session_task.planned_bytes = plan_.total() + estimate::kProgramBytes;
+  session_task.settings = settings();
   train::Session session(arguments_, session_task, {trainer, *model_.sharded, *optimizer}, out_, err_);
   const bool finished = session.run();
   if (!finished) require_kept(plan_, watch, options_.max_memory, *group_);
   if (finished && options_.save_model) save_result();  // while the session holds the folder
   if (finished && reports_memory()) report_plan(plan_, watch.peak(), *group_, out_);
   return finished;
+}
+
+nlohmann::ordered_json TrainingJob::settings() {
+  using Json = nlohmann::ordered_json;
+  Json flags = Json::object(), launched = {{"num_processes", group_->size()}}, planned = Json::object();
+  for (const auto& [name, value] : options_.given) flags[name] = value;
+  for (const auto& [name, value] : config::settings_of(launch())) launched[name] = value;
+  const auto add_part = [&](const char* what, std::int64_t bytes) {
+    planned[what] = rounded(static_cast<double>(bytes) / (1 << 20), 10);
+  };
+  for (const auto& part : plan_.parts) add_part(part.what, part.bytes);
+  add_part("the program", estimate::kProgramBytes);
+  return {{"command", options_.command},
+          {"flags", std::move(flags)},
+          {"launch", std::move(launched)},
+          {"planned_memory_mib", std::move(planned)},
+          {"preparation_seconds", rounded(train::seconds_since(started_), 1e4)}};
 }
 
 void TrainingJob::save(const std::string& folder, checkpoint::SaveQueue* queue) {

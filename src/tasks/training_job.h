@@ -15,6 +15,7 @@
 #include "tasks/memory_plan.h"
 #include "tasks/quant_flags.h"
 #include "text/tokenizer.h"
+#include "train/seconds.h"
 #include "train/session.h"
 #include "train/training_arguments.h"
 
@@ -31,7 +32,9 @@ struct JobOptions {
   bool save_model = true;
   std::string max_memory;  // of a rank, "20GiB"; empty: no budget
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
-  std::vector<std::string> notes;  // what was accepted without effect
+  std::vector<std::string> notes;                          // what was accepted without effect
+  std::string command;                                     // "tessera sft"
+  std::vector<std::pair<std::string, std::string>> given;  // flags and their values, for run.json
 };
 
 /// The flags that no group of others holds: --print_model, --save_model, --gather, --max_memory.
@@ -99,8 +102,11 @@ class TrainingJob {
   /// Plans what a rank will hold, and refuses what is over the budget.
   void plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp);
   bool train();
+  /// For run.json: flags, the launch, the plan.
+  nlohmann::ordered_json settings();
 
   const JobOptions& options_;
+  const train::Clock::time_point started_ = train::Clock::now();
   bool scale_loss_ = false;  // fp16
   estimate::RankPlan plan_;
   at::ScalarType compute_dtype_ = at::kFloat;

@@ -74,6 +74,20 @@ const std::vector<Entry>& entries() {
   return table;
 }
 
+/// With the defaults that tokenizer.json may leave out, without what changes no ids.
+json canonical(json stage) {
+  if (stage.is_array())
+    for (auto& part : stage) part = canonical(part);
+  if (!stage.is_object()) return stage;
+  if (stage.value("type", "") == "ByteLevel") {
+    stage.erase("trim_offsets");
+    stage["use_regex"] = stage.value("use_regex", true);
+    stage["add_prefix_space"] = stage.value("add_prefix_space", true);
+  }
+  if (stage.contains("pretokenizers")) stage["pretokenizers"] = canonical(stage["pretokenizers"]);
+  return stage;
+}
+
 }  // namespace
 
 GgufPre gguf_pre(const std::string& name, const std::string& where) {
@@ -87,6 +101,16 @@ GgufPre gguf_pre(const std::string& name, const std::string& where) {
       fmt::format("{}: unknown tokenizer.ggml.pre \"{}\"; known are {}. Put the model's tokenizer.json beside "
                   "the file",
                   where, name, fmt::join(known, ", ")));
+}
+
+std::string gguf_pre_name(const json& normalizer, const json& pre_tokenizer, bool ignore_merges) {
+  for (const auto& entry : entries()) {
+    const GgufPre pre = entry.make();
+    if (pre.normalizer == normalizer && canonical(pre.pre_tokenizer) == canonical(pre_tokenizer) &&
+        pre.ignore_merges == ignore_merges)
+      return std::string(entry.names[0]) == "default" ? "gpt-2" : entry.names[0];
+  }
+  throw DataError("--gguf: the way in which this tokenizer cuts words has no name in the format (tokenizer.ggml.pre)");
 }
 
 }  // namespace tessera::text

@@ -15,4 +15,7 @@ struct GgufPre {
 /// DataError, beginning with `where`, lists the known names.
 GgufPre gguf_pre(const std::string& name, const std::string& where);
 
+/// The name of what a tokenizer.json says, the first that the format has for it. DataError where it has none.
+std::string gguf_pre_name(const nlohmann::json& normalizer, const nlohmann::json& pre_tokenizer, bool ignore_merges);
+
 }  // namespace tessera::text

@@ -28,8 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kForwardAndBackward = "forward and backward";
-
 double rounded(double value, int digits) {
   const double scale = std::pow(10.0, digits);
   return std::round(value * scale) / scale;
@@ -47,9 +45,9 @@ std::string tensorboard_folder(const TrainingArguments& arguments) {
   return arguments.output_dir + "/runs/" + time + "_" + host;
 }
 
-bool wants_tensorboard(const TrainingArguments& arguments) {
+bool reports_to(const TrainingArguments& arguments, const char* place) {
   return std::any_of(arguments.report_to.begin(), arguments.report_to.end(),
-                     [](const std::string& name) { return name == "tensorboard" || name == "all"; });
+                     [&](const std::string& name) { return name == place || name == "all"; });
 }
 
 /// For log rows: eval_loss and what goes with it.
@@ -96,11 +94,21 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
   const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
   state_.logging_steps = every(arguments_.logging_steps);
   state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
-  if (model_.group().rank() == 0 && wants_tensorboard(arguments_)) {
+  if (model_.group().rank() != 0) return;
+  if (reports_to(arguments_, "tensorboard")) {
     tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
     checkpoints_.watch(tensorboard_->hand_over_name());
   }
-  if (model_.group().rank() == 0) checkpoints_.watch(metrics_.hand_over_name());
+  if (reports_to(arguments_, "html")) page_ = std::make_unique<report::LiveReport>(arguments_.output_dir);
+  checkpoints_.watch(metrics_.hand_over_name());
+  if (!task_.settings.is_null()) write_settings();
+}
+
+void Session::write_settings() const {
+  Json settings = task_.settings;
+  settings["max_steps"] = state_.max_steps;
+  if (!arguments_.metrics_file.empty()) settings["metrics_file"] = fs::absolute(arguments_.metrics_file).string();
+  write_file_atomically(arguments_.output_dir + "/run.json", settings.dump(2) + "\n");
 }
 
 bool Session::run() {
@@ -113,17 +121,20 @@ bool Session::run() {
   TrainerCallbacks callbacks = checkpoints_.callbacks();
   callbacks.on_step = [this](const StepReport& step) {
     on_step(step);
-    enter(kForwardAndBackward);
+    enter(Phase::kForwardAndBackward);
   };
   callbacks.before_update = [this, others = std::move(callbacks.before_update)] {
     others();
-    enter("the update");
+    enter(Phase::kUpdate);
   };
   callbacks.interruption = [this, others = std::move(callbacks.interruption)] {
     return others() || (task_.memory && task_.memory->over());
   };
-  enter(kForwardAndBackward);
-  callbacks.on_epoch_end = [this](const EpochReport& epoch) { on_epoch_end(epoch); };
+  enter(Phase::kForwardAndBackward);
+  callbacks.on_epoch_end = [this](const EpochReport& epoch) {
+    on_epoch_end(epoch);
+    enter(Phase::kForwardAndBackward);
+  };
   callbacks.should_stop = [this] {
     if (profile_ && !stop_) profile_->before_step(trainer_.done());
     return stop_;
@@ -134,8 +145,13 @@ bool Session::run() {
   trainer_.run(callbacks);
   bar_.close();
   if (profile_) out_ << profile_->finish() << "\n" << std::flush;
+  enter(Phase::kSaving);
   checkpoints_.finish();
-  if (interrupted_) return false;
+  phases_.stop();
+  if (interrupted_) {
+    if (page_) page_->finish();
+    return false;
+  }
   if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) load_best();
   if (optimizer_.averages()) {
     optimizer_.show_average();
@@ -145,8 +161,9 @@ bool Session::run() {
   return true;
 }
 
-void Session::enter(const char* phase) const {
-  if (task_.memory) task_.memory->enter(phase);
+void Session::enter(Phase phase) {
+  phases_.enter(phase);
+  if (task_.memory) task_.memory->enter(kPhaseNames[static_cast<std::size_t>(phase)].text);
 }
 
 void Session::print_banner() {
@@ -290,6 +307,7 @@ void Session::log_step() {
 }
 
 void Session::measure_machine() {
+  phases_.stop();
   const auto start = Clock::now();
   gemm_rate_ = measure_gemm_rate(model_.group(), task_.compute_dtype);
   measuring_seconds_ += seconds_since(start);
@@ -307,6 +325,7 @@ void Session::log(Json row, const Json& extra) {
       if (value.is_number()) tensorboard_->scalar(tag, value.get<double>(), state_.global_step);
     }
   }
+  if (page_) page_->refresh();
   if (row.contains("epoch")) row["epoch"] = rounded(row["epoch"].get<double>(), 2);
   if (task_.presentation) return;
   bar_.clear();
@@ -320,7 +339,7 @@ void Session::evaluate() {
   if (waited < arguments_.eval_delay) return;
   evaluated_at_ = state_.global_step;
   bar_.clear();
-  enter("evaluation");
+  enter(Phase::kEvaluation);
   const Metrics& metrics = evaluated_;
   {
     const ShownAverage result(optimizer_, model_);
@@ -375,7 +394,7 @@ void Session::save_checkpoint() {
 }
 
 void Session::save_now() {
-  enter("saving a checkpoint");
+  enter(Phase::kSaving);
   if (state_.best_metric && state_.best_global_step == state_.global_step) {
     const bool is_there = checkpoints_.resumed_at() > 0 && checkpoints_.resumed_at() == state_.global_step;
     state_.best_model_checkpoint = is_there
@@ -383,6 +402,7 @@ void Session::save_now() {
                                        : fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
   }
   checkpoints_.save(arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
+  if (page_) page_->renew();
 }
 
 void Session::load_best() {
@@ -414,13 +434,22 @@ void Session::summarise(double seconds) {
   if (task_.memory) {
     constexpr double kMiB = 1 << 20;
     extra["planned_memory_mib"] = rounded(static_cast<double>(task_.planned_bytes) / kMiB, 1);
-    extra["measured_memory_mib"] =
-        rounded(static_cast<double>(task_.memory->peak().memory.proportional_bytes) / kMiB, 1);
+    const auto measured = task_.memory->peak().memory;
+    const auto add = [&](const char* key, std::int64_t bytes) {
+      extra[key] = rounded(static_cast<double>(bytes) / kMiB, 1);
+    };
+    add("measured_memory_mib", measured.proportional_bytes);
+    add("measured_own_mib", measured.anonymous_bytes);
+    add("measured_files_mib", measured.file_bytes);
+    add("measured_shared_mib", measured.shared_bytes);
   }
+  for (std::size_t i = 0; i < kPhaseCount; ++i)
+    extra[kPhaseNames[i].key] = rounded(phases_.seconds(static_cast<Phase>(i)), 4);
   log(std::move(row), extra);
   if (model_.group().rank() == 0) {
     write_file_atomically(arguments_.output_dir + "/trainer_state.json", state_.to_json());
   }
+  if (page_) page_->finish();
 }
 
 }  // namespace tessera::train

@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "report/live_report.h"
 #include "report/memory_watch.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "report/tensorboard.h"
+#include "train/phase_clock.h"
 #include "train/presentation.h"
 #include "train/profile.h"
 #include "train/run_checkpoints.h"
@@ -36,6 +38,7 @@ struct SessionTask {
   std::function<std::vector<Metrics>()> batch_metrics;
   report::MemoryWatch* memory = nullptr;  // told of what the run does; a run over its limit ends as at a signal
   std::int64_t planned_bytes = 0;         // of a rank, for the last log row
+  nlohmann::ordered_json settings;        // what run.json says of the run; null: that file is not written
   Presentation* presentation = nullptr;   // null: the Trainer's rows are printed
   CheckpointContent checkpoints;
 };
@@ -57,8 +60,10 @@ class Session {
 
  private:
   void print_banner();
-  /// For the watch over memory: what this rank does from now on.
-  void enter(const char* phase) const;
+  /// What this rank does from now on, for the watch over memory and the report.
+  void enter(Phase phase);
+  /// run.json: settings, what was planned, where the metrics are.
+  void write_settings() const;
   void on_step(const StepReport& step);
   void on_epoch_end(const EpochReport& epoch);
   /// What the end of an epoch brings besides a checkpoint.
@@ -97,11 +102,13 @@ class Session {
   RunCheckpoints checkpoints_;  // before any file of the run is opened: it locks the folder
   report::MetricsFile metrics_;
   std::unique_ptr<report::TensorBoardWriter> tensorboard_;  // null: not asked for
+  std::unique_ptr<report::LiveReport> page_;                // null: not asked for
   TrainerState& state_;                                     // of checkpoints_
   struct {                                                  // of this process
     double seconds = 0;
     std::int64_t steps = 0, tokens = 0, rows = 0;
   } all_;
+  PhaseClock phases_;
   double last_grad_norm_ = 0, last_learning_rate_ = 0, gemm_rate_ = 0, measuring_seconds_ = 0;
   std::int64_t evaluated_at_ = -1;
   Metrics evaluated_;     // at that step

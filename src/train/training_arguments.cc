@@ -166,8 +166,13 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.early_stopping_threshold, {"--early_stopping_threshold"}, "what counts as improvement", group)
       .only_with({{"--early_stopping_patience", {config::kSet}}});
   table.add(&a.metrics_file, {"--metrics_file"}, "JSON lines; empty: metrics.jsonl in output_dir", group);
-  table.add(&a.report_to, {"--report_to"}, "tensorboard, all, none; the metrics file is always written", group)
-      .choices({"tensorboard", "all", "none"});
+  table
+      .add(
+          &a.report_to, {"--report_to"},
+          "tensorboard, html (report.html in output_dir, written anew as the run goes on), all, none; the metrics file "
+          "is always written",
+          group)
+      .choices({"tensorboard", "html", "all", "none"});
   table.add(&a.logging_dir, {"--logging_dir"}, "TensorBoard files; empty: output_dir/runs/...", group)
       .only_with({{"--report_to", {"tensorboard", "all"}}});
   table.add(&a.check_replicas, {"--check_replicas"},

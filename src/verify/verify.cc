@@ -87,6 +87,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   std::string device = "auto";
   config::OptionTable table(
       "tessera verify", "compares a model folder with the reference tensors, generations or training run beside it");
+  table.example("reference/llama --sharded true");
   table.positional(&options.folder, "DIR",
                    "a folder of a model or adapter with io*.safetensors, or a run with expect.json");
   table.add(&options.sharded, {"--sharded"}, "through fully sharded units (a replayed run always is)");

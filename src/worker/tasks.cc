@@ -1,5 +1,6 @@
 #include "worker/tasks.h"
 
+#include "tasks/chat.h"
 #include "tasks/classify.h"
 #include "tasks/combine.h"
 #include "tasks/export.h"
@@ -9,10 +10,12 @@
 #include "tasks/merge.h"
 #include "tasks/preference.h"
 #include "tasks/quantize.h"
+#include "tasks/self_test.h"
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
 #include "tasks/summarize.h"
 #include "verify/verify.h"
+#include "worker/completion.h"
 
 namespace tessera::worker {
 
@@ -23,6 +26,7 @@ const std::vector<Task>& tasks() {
       {"summarize", tasks::summarize},
       {"classify", tasks::classify},
       {"generate", tasks::generate},
+      {"chat", tasks::chat},
       {"verify", verify::verify},
       {"merge", tasks::merge},
       {"quantize", tasks::quantize},
@@ -35,6 +39,9 @@ const std::vector<Task>& tasks() {
       {"combine", tasks::combine},
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},
+      {cli::kSelfTest, tasks::self_test},
+      {"completion", completion},
+      {"man", man},
   };
   return table;
 }

@@ -132,7 +132,7 @@ const char* const kTemplate = "{% for m in messages %}[{{ m['content'] }}]{% end
 const Words kTravels = {"tokenizer.json",   "tokenizer_config.json",    "generation_config.json",
                         "special.tiktoken", "preprocessor_config.json", "LICENSE",
                         "modeling_own.py"};
-const Words kStaysBehind = {"README.md", "train.jsonl", "trainer_state.json", "training_args.bin"};
+const Words kStaysBehind = {"README.md", "train.jsonl", "trainer_state.json", "run.json", "training_args.bin"};
 
 TEST_F(ModelFolders, WhatLiesBesideTheWeightsTravelsOnEveryWay) {
   for (const auto& name : kTravels + kStaysBehind) {

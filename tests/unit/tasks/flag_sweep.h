@@ -83,6 +83,7 @@ class SweptTask {
     const bool is_dated = name.find("tfevents") != std::string::npos;
     if (is_dated) return "TensorBoard\n";
     if (name.ends_with("/manifest.json")) return name + "\n";  // sums over files that hold times
+    if (name.ends_with("/run.json")) return "";                // it repeats the flags
     const bool is_text = name.ends_with(".json") || name.ends_with(".jsonl");
     return without_times(name) + " " + std::to_string(std::hash<std::string>()(is_text ? without_times(text) : text)) +
            "\n";

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <mutex>
 #include <sstream>
+#include <thread>
 
 #include "base/file.h"
 #include "checkpoint/run_lock.h"
@@ -101,6 +102,7 @@ class Sessions : public ::testing::Test {
         if (rank == 0) saved_ = at::cat(tensors).detach().clone();
       });
     };
+    session.settings = settings_;
     std::ostringstream out, err;
     Session(a, session, {trainer, *sharded, *optimizer}, out, err).run();
     if (group->rank() == 0) weights_ = at::cat(sharded->parameters()).detach().clone();
@@ -120,6 +122,7 @@ class Sessions : public ::testing::Test {
   }
 
   test::TempFolder folder_{"sessions"};
+  nlohmann::ordered_json settings_;  // for run.json; null: none is written
   // Rank 0's slices: at the end of the last run, and at its last save and evaluation.
   at::Tensor weights_, saved_, evaluated_;
 };
@@ -128,6 +131,53 @@ std::function<void(std::int64_t)> stop_in(std::int64_t step) {
   return [=](std::int64_t now) {
     if (now == step) ::raise(SIGTERM);
   };
+}
+
+TEST_F(Sessions, TheHtmlPageIsRenewedWhileTheRunGoesOnAndStaysAtItsEnd) {
+  auto a = arguments("out");
+  a.report_to = {"html"};
+  settings_ = {{"command", "tessera sft"}, {"flags", {{"learning_rate", "0.25"}}}};
+  const std::string page = a.output_dir + "/report.html";
+  std::string seen;
+  run(a, [&](std::int64_t step) {
+    EXPECT_EQ(fs::exists(page), step > 1);
+    if (step == 2) seen = read_file(page);
+  });
+  EXPECT_NE(seen.find("step 1 of 8"), std::string::npos);
+  EXPECT_NE(seen.find("location.reload()"), std::string::npos);
+  const std::string last = read_file(page);
+  EXPECT_NE(last.find("finished, 8 steps"), std::string::npos);
+  EXPECT_EQ(last.find("location.reload()"), std::string::npos);
+  EXPECT_NE(last.find("<code>0.25</code>"), std::string::npos) << "the settings of run.json";
+  for (const auto& row : rows(a)) {
+    for (const char* name : {"train_loss_exact", "eval_loss", "grad_norm"})
+      EXPECT_TRUE(!row.contains(name) || last.find(row[name].dump()) != std::string::npos) << row;
+  }
+  EXPECT_EQ(json::parse(read_file(a.output_dir + "/run.json"))["max_steps"], kSteps);
+}
+
+TEST_F(Sessions, AnInterruptedRunLeavesAPageThatIsNotReadAgain) {
+  auto a = arguments("out");
+  a.report_to = {"all"};
+  run(a, stop_in(3));
+  const std::string page = read_file(a.output_dir + "/report.html");
+  EXPECT_NE(page.find("step 3 of 8"), std::string::npos);
+  EXPECT_EQ(page.find("location.reload()"), std::string::npos);
+}
+
+TEST_F(Sessions, TheLastRowSaysHowLongEachPhaseTook) {
+  auto a = arguments("out");
+  run(a, [](std::int64_t step) {
+    if (step == 5) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  });
+  std::ifstream in(a.output_dir + "/metrics.jsonl");
+  json last;
+  for (std::string line; std::getline(in, line);) last = json::parse(line);
+  const double forward = last.at("forward_and_backward_seconds"), update = last.at("update_seconds");
+  EXPECT_GE(forward, 0.06);
+  EXPECT_GT(last.at("evaluation_seconds").get<double>(), 0);
+  EXPECT_GT(last.at("saving_seconds").get<double>(), 0);
+  EXPECT_LE(forward + update, last.at("train_runtime").get<double>() + 0.01);
 }
 
 // What an evaluation draws is not in the state that is saved behind it.

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 
 #include "cli/commands.h"
 #include "support/program.h"
+#include "tasks/chat.h"
 #include "tasks/combine.h"
 #include "tasks/export.h"
 #include "tasks/init_model.h"
@@ -114,6 +116,7 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--merge", {}, {in("adapter"), in("out")}},
                 {"--overwrite_output_dir", {}, {in("other"), in("again")}},
                 {"--dtype", {"bfloat16"}, {in("other"), in("out")}},
+                {"--gguf", {"q8_0"}, {in("other"), in("out/m.gguf")}},
                 {"--type", {"fp4"}, {in("other"), in("out")}},
                 {"--double_quant", {}, Words{in("other"), in("out")} + kPacked},
                 {"--bnb_4bit_quant_storage", {"bfloat16"}, Words{in("other"), in("out")} + kPacked},
@@ -207,20 +210,56 @@ TEST_F(CommandFlags, OfEstimate) {
                in("out"));
 }
 
-/// `tessera tokenize` over a row that stands on standard input.
-int tokenize_a_row(const Words& args, std::ostream& out, std::ostream& err) {
-  char name[] = "/tmp/tokenize_row_XXXXXX";
+/// A command with `input` as its standard input.
+int run_over(Function function, std::string_view input, const Words& args, std::ostream& out, std::ostream& err) {
+  char name[] = "/tmp/command_input_XXXXXX";
   const int file = ::mkstemp(name), before = ::dup(STDIN_FILENO);
   ::unlink(name);
-  constexpr std::string_view kRow = "\"one and one\"\n";
-  EXPECT_EQ(::write(file, kRow.data(), kRow.size()), static_cast<ssize_t>(kRow.size()));
+  EXPECT_EQ(::write(file, input.data(), input.size()), static_cast<ssize_t>(input.size()));
   ::lseek(file, 0, SEEK_SET);
   ::dup2(file, STDIN_FILENO);
-  const int code = cli::tokenize_command(args, out, err);
+  const int code = function(args, out, err);
   ::dup2(before, STDIN_FILENO);
   ::close(before);
   ::close(file);
   return code;
+}
+int tokenize_a_row(const Words& args, std::ostream& out, std::ostream& err) {
+  return run_over(cli::tokenize_command, "\"one and one\"\n", args, out, err);
+}
+int chat_a_line(const Words& args, std::ostream& out, std::ostream& err) {
+  return run_over(tasks::chat, "What is a pear?\n", args, out, err);
+}
+
+TEST_F(CommandFlags, OfChat) {
+  make_adapter();
+  std::filesystem::copy(kData + "/tiny_chat", in("config"));
+  auto config = nlohmann::json::parse(read_file(in("config/config.json")));
+  config["initializer_range"] = 0.5;  // so that what comes depends on what was before
+  write_file_atomically(in("config/config.json"), config.dump());
+  tasks::make_model(in("config"), in("vivid"));
+  const Words chat = {"--model", in("vivid"), "--max_new_tokens", "8"}, drawn = chat + Words{"--do_sample"},
+              many = drawn + Words{"--max_new_tokens", "400"};
+  expect_cases(chat_a_line,
+               {{"--model", {in("other")}, {"--max_new_tokens", "8"}},
+                {"--adapter", {in("adapter")}, chat},
+                {"--tokenizer", {in("nowhere")}, chat},
+                {"--system", {"Be brief."}, chat},
+                {"--chat_template", {"zephyr"}, chat},
+                {"--skip_special_tokens", {"false"}, many},
+                {"--device", {"cuda"}, chat},
+                {"--max_new_tokens", {"3"}, chat},
+                {"--min_new_tokens", {"200"}, many},
+                {"--do_sample", {}, chat},
+                {"--temperature", {"9"}, drawn},
+                {"--top_k", {"1"}, drawn},
+                {"--top_p", {"0.01"}, drawn},
+                {"--min_p", {"0.99"}, drawn},
+                {"--typical_p", {"0.01"}, drawn + Words{"--temperature", "9"}},
+                {"--repetition_penalty", {"50"}, chat},
+                {"--no_repeat_ngram_size", {"1"}, chat},
+                {"--seed", {"5"}, drawn}},
+               in("out"));
 }
 
 TEST_F(CommandFlags, OfTokenize) {
@@ -293,6 +332,20 @@ TEST_F(CommandFlags, OfConfig) {
                 {"--fsdp_ignored_modules", {"lm_head"}, file},
                 {"--fsdp_shard_group_size", {"1"}, with({"--fsdp_sharding_strategy", "HYBRID_SHARD"})}},
                in("out"), {"--gpu_ids"});  // of launches that use GPUs
+}
+
+TEST_F(CommandFlags, OfReportAndToFsdp2) {
+  const std::string run = in("run");
+  tasks::write_lines(run + "/metrics.jsonl", {R"({"loss": 2.5, "step": 1})"});
+  expect_cases(cli::report_command, {{"--output", {in("out/page.html")}, {run}}}, in("out"));
+  const std::string old = tasks::write_lines(
+      in("old.yaml"), {"distributed_type: FSDP", "fsdp_config:", "  fsdp_sharding_strategy: FULL_SHARD"});
+  const Words convert = {"--config_file", old, "--output_file", in("out/new.yaml")};
+  expect_cases(cli::to_fsdp2_command,
+               {{"--config_file", {in("nowhere.yaml")}, convert},
+                {"--output_file", {in("out/other.yaml")}, convert},
+                {"--overwrite", {}, {"--config_file", old, "--output_file", old}}},
+               in("out"));
 }
 
 }  // namespace

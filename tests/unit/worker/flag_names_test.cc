@@ -45,7 +45,7 @@ std::map<std::string, Flags> flags_by_command() {
   const auto add = [&](const std::string& name, auto&& function, const std::vector<std::string>& args) {
     std::ostringstream out, err;
     EXPECT_EQ(function(args, out, err), 0);
-    all[name] = flags_of_help(out.str());
+    all[name].merge(flags_of_help(out.str()));
   };
   for (const auto& task : worker::tasks()) add(task.name, task.function, {"--help"});
   for (const auto& command : cli::commands()) {
@@ -53,6 +53,7 @@ std::map<std::string, Flags> flags_by_command() {
     if (command.function != nullptr && name != "env" && name != "launch") add(name, command.function, {"--help"});
   }
   add("config", cli::config_command, {"default", "--help"});
+  add("config", cli::config_command, {"update", "--help"});
   all["launch"] = flags_of_help(launch::launch_help({}));
   return all;
 }

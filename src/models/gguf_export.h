@@ -1,0 +1,38 @@
+#pragma once
+// What a model's folder becomes in a GGUF file: keys and tensors as the community's converter (convert_hf_to_gguf.py)
+// writes them.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "families/families.h"
+#include "io/gguf_writer.h"
+#include "tessera/io/tensor_source.h"
+
+namespace tessera::models {
+
+enum class GgufForm { kF16, kQ8_0, kQ4KM };
+
+/// A tensor of the file, and where its values come from.
+struct ExportedTensor {
+  io::GgufTensorPlan plan;
+  std::string source;  // empty: `values`
+  enum class Kind { kPlain, kRotary, kTransposed } kind = Kind::kPlain;
+  std::int64_t heads = 0;  // kRotary: whose halves are interleaved
+  std::vector<float> values = {};
+};
+
+struct GgufExport {
+  std::string architecture;
+  io::GgufMetadata metadata;  // the architecture's keys
+  std::vector<ExportedTensor> tensors;
+};
+
+/// Families llama, mistral, qwen2 and gpt2; ConfigError names any other, and what the format cannot say of these.
+/// DataError for a tensor that the architecture does not have.
+GgufExport plan_gguf(const families::FamilyConfig& config, const io::TensorSource& weights, GgufForm form);
+
+/// All values of a planned tensor, row-major, as the file has them: float32, contiguous.
+at::Tensor values_for_gguf(const ExportedTensor& tensor, const io::TensorSource& weights);
+
+}  // namespace tessera::models

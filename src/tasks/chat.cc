@@ -1,0 +1,185 @@
+#include "tasks/chat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ostream>
+
+#include "tasks/conversation.h"
+#include "tasks/left_padding.h"
+#include "tasks/opened_model.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera::tasks {
+namespace {
+
+using ChatMessages = nlohmann::json;
+volatile std::sig_atomic_t ctrl_c = 0;
+
+/// Ctrl-C is noticed and ends no call but reads, for as long as this lives.
+class CtrlC {
+ public:
+  CtrlC() {
+    struct sigaction action{};
+    action.sa_handler = [](int) { ctrl_c = 1; };
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, &before_);
+    ctrl_c = 0;
+  }
+  ~CtrlC() { ::sigaction(SIGINT, &before_, nullptr); }
+  CtrlC(const CtrlC&) = delete;
+  CtrlC& operator=(const CtrlC&) = delete;
+
+  /// Whether it was pressed since the last call.
+  static bool take() {
+    const bool pressed = ctrl_c != 0;
+    ctrl_c = 0;
+    return pressed;
+  }
+
+ private:
+  struct sigaction before_{};
+};
+
+std::shared_ptr<comm::Communicator> alone() {
+  auto group = comm::connect();
+  if (group->size() > 1)
+    throw ConfigError("'tessera chat' is one process; start it without launch, or answer rows with 'tessera generate'");
+  return group;
+}
+
+/// Ends generate() from its callback.
+struct AnswerStopped {};
+
+class InputLines {
+ public:
+  /// Nothing at the end, or when Ctrl-C came.
+  std::optional<std::string> next() {
+    while (true) {
+      if (const auto end = buffer_.find('\n'); end != std::string::npos) {
+        std::string line = buffer_.substr(0, end);
+        buffer_.erase(0, end + 1);
+        return line;
+      }
+      char bytes[4096];
+      const ssize_t n = ::read(STDIN_FILENO, bytes, sizeof bytes);
+      if (n > 0) {
+        buffer_.append(bytes, static_cast<std::size_t>(n));
+      } else if (n == 0 && !buffer_.empty()) {
+        buffer_ += '\n';  // the last line may lack its end
+      } else {
+        if (n < 0 && errno != EINTR && errno != EIO)  // EIO: the terminal is gone
+          throw DataError(std::string("reading messages failed: ") + std::strerror(errno), "standard input");
+        return std::nullopt;
+      }
+    }
+  }
+
+ private:
+  std::string buffer_;
+};
+
+class ChatLoop {
+ public:
+  ChatLoop(const GenerateOptions& options, std::ostream& out, std::ostream& err)
+      : options_(options),
+        out_(out),
+        err_(err),
+        opened_(open_model(options, alone())),
+        renderer_(opened_.tokenizer_folder, options.chat_template) {
+    if (opened_.loaded.config.kind != models::ModelKind::kCausal)
+      throw ConfigError("'" + options.model + "' is no causal language model; 'tessera generate --prompt' asks others",
+                        "model");
+    reset();
+    renderer_.open();  // a folder without a template is said before the first message
+  }
+
+  int run() {
+    if (is_terminal_) err_ << "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends an answer\n";
+    while (true) {
+      if (is_terminal_) err_ << "> " << std::flush;
+      const auto line = lines_.next();
+      if (CtrlC::take()) {
+        err_ << "\n";
+        return 128 + SIGINT;
+      }
+      if (!line || *line == "/exit") break;
+      obey(*line);
+    }
+    return 0;
+  }
+
+ private:
+  void obey(const std::string& line) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) return;
+    if (line == "/reset") {
+      reset();
+      err_ << "the conversation begins anew\n";
+    } else if (line[0] == '/' && line.find(' ') == std::string::npos) {
+      err_ << "unknown command '" << line << "'; there are /reset and /exit\n";
+    } else {
+      answer(line);
+    }
+  }
+
+  void reset() {
+    messages_ = ChatMessages::array();
+    if (!options_.system_prompt.empty()) messages_.push_back({{"role", "system"}, {"content", options_.system_prompt}});
+  }
+
+  std::string rendered() { return renderer_.render({{"messages", messages_}}, ""); }
+
+  /// What cannot be answered is said and forgotten; the conversation goes on as before it.
+  void answer(const std::string& message) {
+    const ChatMessages before = messages_;
+    messages_.push_back({{"role", "user"}, {"content", message}});
+    try {
+      messages_.push_back({{"role", "assistant"}, {"content", generated()}});
+    } catch (const Error& e) {
+      messages_ = before;
+      err_ << "tessera error: " << e.what() << "\n";
+    }
+  }
+
+  std::string generated() {
+    const auto ids = opened_.tokenizer->encode(rendered(), /*add_special_tokens=*/false).ids;
+    const auto batch = left_padded({ids}, opened_.settings.pad_token_id);
+    TokenStream stream(out_, *opened_.tokenizer, options_.skip_special_tokens);
+    try {
+      models::generate(*opened_.loaded.model, batch.ids, batch.mask, opened_.settings, false, [&](const at::Tensor& t) {
+        stream.add(t);
+        if (CtrlC::take()) throw AnswerStopped();
+      });
+    } catch (const AnswerStopped&) {
+    }
+    return stream.finish();
+  }
+
+  const GenerateOptions& options_;
+  std::ostream& out_;
+  std::ostream& err_;
+  OpenedModel opened_;
+  ConversationRenderer renderer_;
+  ChatMessages messages_;
+  InputLines lines_;
+  CtrlC ctrl_c_;
+  const bool is_terminal_ = ::isatty(STDIN_FILENO) == 1;
+};
+
+}  // namespace
+
+int chat(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+  const auto options = parse_chat(args, out);
+  if (!options) return 0;
+  for (const auto& note : options->notes) err << note << "\n";
+  return ChatLoop(*options, out, err).run();
+}
+
+}  // namespace tessera::tasks

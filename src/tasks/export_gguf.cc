@@ -1,0 +1,134 @@
+#include "tasks/export_gguf.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/open_file.h"
+#include "models/gguf_model.h"
+#include "tessera/base/error.h"
+#include "text/gguf_vocabulary_of.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "SmolLM2-135M-Instruct" -> "SmolLM2 135M Instruct", "tiny_chat" -> "Tiny_Chat": words of small letters become
+/// titles.
+std::string title_of(const std::string& folder) {
+  std::string name = fs::absolute(folder).lexically_normal().filename().string(), out;
+  if (name.empty()) name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
+  bool begins_word = true, is_lower = false;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool is_gap = name[i] == '-' || name[i] == ' ';
+    if (begins_word) {
+      const std::string word = name.substr(i, name.find_first_of("- ", i) - i);
+      is_lower =
+          std::none_of(word.begin(), word.end(), [](char c) { return std::isupper(static_cast<unsigned char>(c)); }) &&
+          !std::isdigit(static_cast<unsigned char>(word[0]));
+    }
+    const bool begins_title = i == 0 || !std::isalpha(static_cast<unsigned char>(name[i - 1]));
+    out += is_gap                     ? ' '
+           : is_lower && begins_title ? static_cast<char>(std::toupper(static_cast<unsigned char>(name[i])))
+                                      : name[i];
+    begins_word = is_gap;
+  }
+  return out;
+}
+
+/// "135M", "1.2B".
+std::string size_label(double parameters) {
+  const std::pair<double, const char*> units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}};
+  double scaled = parameters / 1e3;
+  const char* suffix = "K";
+  for (const auto& [unit, name] : units) {
+    if (parameters <= unit) continue;
+    scaled = parameters / unit;
+    suffix = name;
+    break;
+  }
+  const std::string whole = fmt::format("{:.0f}", scaled);
+  const int digits = whole == "0" ? 2 : std::max(0, 2 - static_cast<int>(whole.size()));
+  return fmt::format("{:.{}f}{}", scaled, digits, suffix);
+}
+
+std::uint32_t file_type(models::GgufForm form) {
+  return form == models::GgufForm::kF16 ? 1 : form == models::GgufForm::kQ8_0 ? 7 : 15;
+}
+
+/// tokenizer.json of the folder, or what it would be.
+nlohmann::json tokenizer_json(const text::Tokenizer& tokenizer, const std::string& folder, const std::string& output) {
+  if (is_there(folder + "/tokenizer.json")) return nlohmann::json::parse(read_text_file(folder + "/tokenizer.json"));
+  const std::string made = output + ".tokenizer";
+  fs::create_directories(made);
+  tokenizer.save(made);
+  auto json = nlohmann::json::parse(read_text_file(made + "/tokenizer.json"));
+  fs::remove_all(made);
+  return json;
+}
+
+void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
+  const auto add = [&](const std::string& key, io::GgufItem value) {
+    metadata.emplace_back("tokenizer.ggml." + key, std::move(value));
+  };
+  add("model", v.model);
+  add("pre", v.pre);
+  add("tokens", v.tokens);
+  if (!v.scores.empty()) add("scores", v.scores);
+  add("token_type", v.token_types);
+  if (!v.merges.empty()) add("merges", v.merges);
+  const std::pair<const char*, std::int32_t> ids[] = {
+      {"bos", v.bos_id},     {"eos", v.eos_id}, {"unknown", v.unk_id}, {"seperator", v.sep_id},
+      {"padding", v.pad_id}, {"cls", v.cls_id}, {"mask", v.mask_id}};
+  for (const auto& [name, id] : ids)
+    if (id >= 0) add(std::string(name) + "_token_id", static_cast<std::uint32_t>(id));
+  if (v.add_bos) add("add_bos_token", *v.add_bos);
+  if (v.add_eos) add("add_eos_token", *v.add_eos);
+  if (v.add_space_prefix) add("add_space_prefix", *v.add_space_prefix);
+  for (const auto& [name, text] : v.chat_templates)
+    metadata.emplace_back("tokenizer.chat_template" + (name == "default" ? "" : "." + name), text);
+}
+
+}  // namespace
+
+std::string write_gguf(const GgufRequest& r) {
+  const auto json = models::read_model_config(r.model_folder);
+  const auto config = families::parse_config(json, r.model_folder + "/config.json");
+  auto planned = models::plan_gguf(config, *r.weights, r.form);
+  const auto tokenizer = text::open_tokenizer(r.tokenizer_folder);
+  const auto vocab_size = std::get<families::DecoderConfig>(config).vocab_size;
+  auto vocabulary =
+      text::gguf_vocabulary_of(*tokenizer, tokenizer_json(*tokenizer, r.tokenizer_folder, r.output), vocab_size);
+  const auto said = text::read_tokenizer_config(r.tokenizer_folder);
+  if (said.add_bos_token) vocabulary.add_bos = said.add_bos_token;
+  if (said.add_eos_token) vocabulary.add_eos = said.add_eos_token;
+  if (planned.architecture == "llama") vocabulary.add_space_prefix = said.add_prefix_space;
+  double parameters = 0;
+  std::vector<io::GgufTensorPlan> plans;
+  for (const auto& tensor : planned.tensors) {
+    parameters += static_cast<double>(tensor.plan.numel());
+    plans.push_back(tensor.plan);
+  }
+  io::GgufMetadata metadata = {{"general.architecture", planned.architecture},
+                               {"general.type", std::string("model")},
+                               {"general.name", title_of(r.name_folder.empty() ? r.model_folder : r.name_folder)},
+                               {"general.size_label", size_label(parameters)}};
+  metadata.insert(metadata.end(), planned.metadata.begin(), planned.metadata.end());
+  metadata.emplace_back("general.file_type", file_type(r.form));
+  add_tokenizer(vocabulary, metadata);
+  metadata.emplace_back("general.quantization_version", std::uint32_t{2});
+  io::GgufWriter writer(r.output, metadata, plans);
+  for (const auto& tensor : planned.tensors)
+    writer.write(models::values_for_gguf(tensor, *r.weights).const_data_ptr<float>());
+  writer.commit();
+  return fmt::format("{} with {} tensors saved in {}\n", planned.architecture, plans.size(), r.output);
+}
+
+}  // namespace tessera::tasks

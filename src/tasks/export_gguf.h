@@ -1,0 +1,23 @@
+#pragma once
+// `tessera export --gguf`: a model's folder as one GGUF file for llama.cpp, Ollama and the like.
+#include <memory>
+#include <string>
+
+#include "models/gguf_export.h"
+
+namespace tessera::tasks {
+
+struct GgufRequest {
+  std::string model_folder;  // with config.json
+  std::string tokenizer_folder;
+  std::shared_ptr<const io::TensorSource> weights;
+  std::string output;            // the file
+  std::string name_folder = {};  // general.name is this folder's; empty: the model's
+  models::GgufForm form = models::GgufForm::kF16;
+};
+
+/// Writes the file tensor by tensor. Returns a line for the terminal. ConfigError for families and DataError for
+/// tokenizers that are not written.
+std::string write_gguf(const GgufRequest& request);
+
+}  // namespace tessera::tasks

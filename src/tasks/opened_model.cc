@@ -1,0 +1,65 @@
+#include "tasks/opened_model.h"
+
+#include <ostream>
+
+#include "checkpoint/model_files.h"
+#include "families/model_folder.h"
+#include "tasks/fsdp_options.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+/// One adapter is the model's own; of several each row takes one.
+AssembleOptions with_adapters(const GenerateOptions& options, AssembleOptions assembled, const std::string& only) {
+  if (options.adapters.size() < 2 && options.adapter_name.empty()) {
+    assembled.adapter_folder = only;
+  } else {
+    for (const auto& [name, folder] : options.adapters) assembled.several.push_back({name, folder});
+  }
+  return assembled;
+}
+
+}  // namespace
+
+OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group) {
+  const auto place = families::find_model(options.model);
+  if (!place.adapter.empty() && !options.adapters.empty())
+    throw ConfigError("--model '" + options.model + "' is an adapter itself; with --adapter, name its base model",
+                      "adapter");
+  const std::string adapter = options.adapters.empty() ? place.adapter : options.adapters[0].folder;
+  OpenedModel opened;
+  opened.tokenizer_folder =
+      options.tokenizer.empty() ? checkpoint::tokenizer_among({adapter, place.folder}) : options.tokenizer;
+  opened.tokenizer = text::open_tokenizer(opened.tokenizer_folder);
+  const auto settings = config::from_environment();
+  auto fsdp = fsdp_options(settings);
+  fsdp.gather = options.gather;
+  fsdp.device = compute_device(options.device, settings);
+  opened.loaded =
+      assemble(with_adapters(options, {.model_folder = place.folder, .fsdp = std::move(fsdp)}, adapter), group);
+  opened.settings = models::read_generation_config(place.folder, opened.loaded.config);
+  models::read_generation_json(options.settings, "command line", opened.settings);
+  opened.settings.seed = static_cast<std::uint64_t>(options.seed);
+  return opened;
+}
+
+void TokenStream::add(const at::Tensor& tokens) {
+  ids_.push_back(static_cast<std::int32_t>(tokens.contiguous().const_data_ptr<std::int64_t>()[0]));
+  const auto text = tokenizer_.decode(ids_, skip_special_);
+  if (!text.ends_with("\xEF\xBF\xBD")) print(text);  // else perhaps half a character
+}
+
+std::string TokenStream::finish() {
+  const std::string text = tokenizer_.decode(ids_, skip_special_);
+  print(text + "\n");
+  return text;
+}
+
+void TokenStream::print(std::string_view text) {
+  if (text.size() <= printed_) return;
+  out_ << text.substr(printed_) << std::flush;
+  printed_ = text.size();
+}
+
+}  // namespace tessera::tasks

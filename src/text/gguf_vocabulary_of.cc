@@ -1,0 +1,132 @@
+#include "text/gguf_vocabulary_of.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "text/gguf_patterns.h"
+#include "text/metaspace.h"
+
+namespace tessera::text {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int32_t kNormalToken = 1, kUnknownToken = 2, kControlToken = 3, kUserToken = 4, kUnusedToken = 5,
+                       kByteToken = 6;
+
+/// The names under which tokens that should be control tokens stand in some files without being so marked.
+bool looks_special(const std::string& token) {
+  const auto between = [&](const char* begin, const char* end) {
+    return token.starts_with(begin) && token.ends_with(end);
+  };
+  return token == "<pad>" || token == "<mask>" || token == "<2mass>" || token == "[@BOS@]" || between("<|", "|>") ||
+         between("<\xEF\xBD\x9C", "\xEF\xBD\x9C>") || between("<unused", ">");
+}
+
+class VocabularyBuilder {
+ public:
+  VocabularyBuilder(const Tokenizer& tokenizer, const json& root) : tokenizer_(tokenizer), root_(root) {}
+
+  GgufVocabulary build(std::int64_t vocab_size) {
+    const json& model = root_.at("model");
+    if (model.value("type", "BPE") != "BPE")
+      throw DataError("--gguf: a tokenizer of type " + model.value("type", "") +
+                      " is not written; byte-level BPE and SentencePiece's BPE are");
+    is_byte_level_ = !model.value("byte_fallback", false);
+    v_.model = is_byte_level_ ? "gpt2" : "llama";
+    v_.pre = is_byte_level_ ? gguf_pre_name(root_.value("normalizer", json()), root_.value("pre_tokenizer", json()),
+                                            model.value("ignore_merges", false))
+                            : "default";
+    add_tokens(model, vocab_size);
+    add_merges(model);
+    v_.bos_id = tokenizer_.bos_id();
+    v_.eos_id = tokenizer_.eos_id();
+    const bool is_end =
+        is_byte_level_ && tokenizer_.unk_id() == tokenizer_.eos_id();  // GPT-2's class says so; no text needs it
+    if (!is_end) v_.unk_id = tokenizer_.unk_id();
+    v_.sep_id = tokenizer_.sep_id();
+    v_.pad_id = tokenizer_.pad_id();
+    v_.cls_id = tokenizer_.cls_id();
+    v_.mask_id = tokenizer_.mask_id();
+    v_.chat_templates = tokenizer_.chat_templates();
+    const auto ids = tokenizer_.encode("a").ids;  // what it puts around a text
+    if (v_.bos_id >= 0 && !ids.empty() && ids.front() == v_.bos_id) v_.add_bos = true;
+    if (v_.eos_id >= 0 && !ids.empty() && ids.back() == v_.eos_id) v_.add_eos = true;
+    return std::move(v_);
+  }
+
+ private:
+  void put(std::size_t id, const std::string& token, std::int32_t type) {
+    if (id >= v_.tokens.size())
+      throw DataError(fmt::format("--gguf: token {} ('{}') lies outside the model's table of {} rows", id, token,
+                                  v_.tokens.size()));
+    v_.tokens[id] = token;
+    v_.token_types[id] = type;
+  }
+
+  void add_tokens(const json& model, std::int64_t vocab_size) {
+    for (std::int64_t i = 0; i < vocab_size; ++i) v_.tokens.push_back(fmt::format("[PAD{}]", i));
+    v_.token_types.assign(v_.tokens.size(), kUnusedToken);
+    for (const auto& [token, id] : model.at("vocab").items())
+      put(id.get<std::size_t>(), token, plain_type(token, model));
+    for (const json& added : root_.value("added_tokens", json::array())) {
+      std::string token = added.at("content");
+      const bool special = added.value("special", false) || looks_special(token);
+      const auto id = added.at("id").get<std::size_t>();
+      if (!is_byte_level_ && id < v_.tokens.size() && v_.token_types[id] == kUnknownToken) continue;
+      for (std::size_t at; !special && (at = token.find(kMetaspace)) != std::string::npos;)
+        token.replace(at, kMetaspace.size(), " ");
+      put(id, token, special ? kControlToken : kUserToken);
+    }
+  }
+
+  std::int32_t plain_type(const std::string& token, const json& model) const {
+    if (is_byte_level_) return kNormalToken;
+    if (token.size() == 6 && token.starts_with("<0x") && token.ends_with('>')) return kByteToken;
+    const bool is_unknown = model.contains("unk_token") && model["unk_token"] == token;
+    return is_unknown ? kUnknownToken : kNormalToken;
+  }
+
+  /// Of SentencePiece's BPE the file has scores: what is merged first has the highest.
+  void add_merges(const json& model) {
+    std::vector<std::pair<std::string, std::string>> merges;
+    for (const json& merge : model.at("merges")) {
+      if (merge.is_array()) {
+        merges.emplace_back(merge.at(0), merge.at(1));
+      } else {
+        const std::string text = merge;
+        const auto space = text.find(' ', 1);
+        merges.emplace_back(text.substr(0, space), text.substr(space + 1));
+      }
+    }
+    if (is_byte_level_) {
+      for (const auto& [left, right] : merges) v_.merges.push_back(left + " " + right);
+      return;
+    }
+    v_.scores.assign(v_.tokens.size(), 0.0f);
+    for (std::size_t rank = merges.size(); rank-- > 0;) {
+      const json& vocab = model.at("vocab");
+      const auto found = vocab.find(merges[rank].first + merges[rank].second);
+      if (found != vocab.end()) v_.scores.at(found->get<std::size_t>()) = -static_cast<float>(rank + 1);
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  const json& root_;
+  GgufVocabulary v_;
+  bool is_byte_level_ = true;
+};
+
+}  // namespace
+
+GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer, const json& root, std::int64_t vocab_size) {
+  try {
+    return VocabularyBuilder(tokenizer, root).build(vocab_size);
+  } catch (const json::exception& e) {
+    throw DataError(std::string("--gguf: tokenizer.json is not as expected: ") + e.what());
+  }
+}
+
+}  // namespace tessera::text
