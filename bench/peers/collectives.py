@@ -36,7 +36,8 @@ def main() -> None:
             part = (mib << 20) // dtype.itemsize // world
             full, slice_ = torch.ones(part * world, dtype=dtype), torch.ones(part, dtype=dtype)
             runs = {"all_gather": lambda: dist.all_gather_into_tensor(full, slice_),
-                    "reduce_scatter": lambda: dist.reduce_scatter_tensor(slice_, full)}
+                    "reduce_scatter": lambda: dist.reduce_scatter_tensor(slice_, full),
+                    "all_reduce": lambda: dist.all_reduce(full)}
             times = {op: [] for op in runs}
             for repetition in range(9 if mib < 100 else 5):
                 for op, run in runs.items():

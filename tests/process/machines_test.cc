@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/namespaces.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -15,40 +16,14 @@ using namespace std::chrono_literals;
 using test::Finished;
 using test::Subprocess;
 
-/// Two machines with a cable between them.
-class Namespaces {
- public:
-  Namespaces() {
-    made_ =
-        shell(fmt_names("ip netns add @a && ip netns add @b && "
-                        "ip -n @a link add tessera0 type veth peer name tessera0 netns @b && "
-                        "ip -n @a addr add 10.77.0.1/24 dev tessera0 && ip -n @b addr add 10.77.0.2/24 dev tessera0 && "
-                        "ip -n @a link set tessera0 up && ip -n @b link set tessera0 up && "
-                        "ip -n @a link set lo up && ip -n @b link set lo up && ip netns exec @a true"));
-  }
-  ~Namespaces() { shell(fmt_names("ip netns del @a; ip netns del @b")); }
-  Namespaces(const Namespaces&) = delete;
-  Namespaces& operator=(const Namespaces&) = delete;
+using test::Namespaces;
 
-  bool made() const { return made_; }
-  std::vector<std::string> on(int machine, std::vector<std::string> command) const {
-    const std::string space = fmt_names(machine == 0 ? "@a" : "@b");
-    command.insert(command.begin(), {"/bin/sh", "-c", "exec ip netns exec " + space + " \"$@\"", "sh"});
-    return command;
-  }
-  void pull_the_cable() const { shell(fmt_names("ip -n @a link set tessera0 down")); }
-
- private:
-  static bool shell(const std::string& script) {
-    return test::run({"/bin/sh", "-c", "PATH=$PATH:/usr/sbin:/sbin; " + script + " 2>/dev/null"}).exit_code == 0;
-  }
-  static std::string fmt_names(std::string text) {
-    const std::string name = "tessera_" + std::to_string(::getpid()) + "_";
-    for (std::size_t at = 0; (at = text.find('@', at)) != std::string::npos;) text.replace(at, 1, name);
-    return text;
-  }
-  bool made_ = false;
-};
+std::vector<std::string> in_namespace(int machine, std::vector<std::string> command) {
+  command.insert(command.begin(),
+                 {"/bin/sh", "-c",
+                  "PATH=$PATH:/usr/sbin:/sbin; exec ip netns exec " + Namespaces::name(machine) + " \"$@\"", "sh"});
+  return command;
+}
 
 class Machines : public testing::Test {
  protected:
@@ -160,9 +135,9 @@ TEST_F(Machines, TwoLaunchesTrainAsOne) {
 
 TEST_F(Machines, NamespacesTrainAsOneHost) {
   const Namespaces namespaces;
-  if (!namespaces.made()) GTEST_SKIP() << "network namespaces cannot be made here (needs root and iproute2)";
-  Subprocess zero(namespaces.on(0, launch(machine(0, "10.77.0.1", port(1)), "/two", "3")));
-  Subprocess one(namespaces.on(1, launch(machine(1, "10.77.0.1", port(1)), "/two", "3")));
+  if (!namespaces.made()) GTEST_SKIP() << Namespaces::kSkipped;
+  Subprocess zero(in_namespace(0, launch(machine(0, "10.77.0.1", port(1)), "/two", "3")));
+  Subprocess one(in_namespace(1, launch(machine(1, "10.77.0.1", port(1)), "/two", "3")));
   const Finished first = zero.finish(120s), second = one.finish(120s);
   ASSERT_EQ(first.exit_code, 0) << first.err;
   ASSERT_EQ(second.exit_code, 0) << second.err;
@@ -183,7 +158,7 @@ TEST_F(Machines, HybridStrategiesShareInsideEachHostAndTrainAsOneHost) {
     };
     const auto on_machine = [&](int k) {
       const auto flags = machine(k, apart ? "10.77.0.1" : "127.0.0.1", port(apart ? 4 : 5));
-      return apart ? namespaces.on(k, command(flags, "/two")) : command(flags, "/two");
+      return apart ? in_namespace(k, command(flags, "/two")) : command(flags, "/two");
     };
     Subprocess zero(on_machine(0)), one(on_machine(1));
     const Finished first = zero.finish(120s), second = one.finish(120s);
@@ -201,13 +176,13 @@ TEST_F(Machines, HybridStrategiesShareInsideEachHostAndTrainAsOneHost) {
 /// same groups of ranks, to the bit, and for one group of all of them, in another order of sums.
 TEST_F(Machines, FineTuningUnderAHybridStrategyTrainsAsOneHost) {
   const Namespaces namespaces;
-  if (!namespaces.made()) GTEST_SKIP() << "network namespaces cannot be made here (needs root and iproute2)";
+  if (!namespaces.made()) GTEST_SKIP() << Namespaces::kSkipped;
   const Finished made = test::run({TESSERA_BINARY, "init-model", kChat, folder_ + "/chat"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   const auto on_machine = [&](int k) {
     auto flags = machine(k, "10.77.0.1", port(7));
     flags.insert(flags.end(), {"--fsdp_sharding_strategy", "HYBRID_SHARD"});
-    return namespaces.on(k, launch_sft(flags, "shared", "/two"));
+    return in_namespace(k, launch_sft(flags, "shared", "/two"));
   };
   Subprocess zero(on_machine(0)), one(on_machine(1));
   const Finished first = zero.finish(120s), second = one.finish(120s);
@@ -246,7 +221,7 @@ TEST_F(Machines, FourBitBasesTrainOnTwoHostsAsOnOne) {
     const int shared_port = port(next_port--);
     const auto on_machine = [&](int k) {
       const auto all = command(machine(k, apart ? "10.77.0.1" : "127.0.0.1", shared_port), "/two");
-      return apart ? namespaces.on(k, all) : all;
+      return apart ? in_namespace(k, all) : all;
     };
     Subprocess zero(on_machine(0)), one(on_machine(1));
     const Finished first = zero.finish(180s), second = one.finish(180s);
@@ -277,9 +252,9 @@ TEST_F(Machines, AShardGroupOverSeveralHostsSharesNoMemory) {
 
 TEST_F(Machines, AHostThatIsGoneIsNoticedWithinSecondsAndNamed) {
   const Namespaces namespaces;
-  if (!namespaces.made()) GTEST_SKIP() << "network namespaces cannot be made here (needs root and iproute2)";
-  Subprocess zero(namespaces.on(0, launch(machine(0, "10.77.0.1", port(2)), "/two", "100000")));
-  Subprocess one(namespaces.on(1, launch(machine(1, "10.77.0.1", port(2)), "/two", "100000")));
+  if (!namespaces.made()) GTEST_SKIP() << Namespaces::kSkipped;
+  Subprocess zero(in_namespace(0, launch(machine(0, "10.77.0.1", port(2)), "/two", "100000")));
+  Subprocess one(in_namespace(1, launch(machine(1, "10.77.0.1", port(2)), "/two", "100000")));
   ASSERT_TRUE(zero.wait_for_output("Running training", 60s));
   std::this_thread::sleep_for(1s);
   namespaces.pull_the_cable();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "tessera/base/error.h"
 
@@ -70,6 +71,17 @@ void HostsCommunicator::gather_inside(const std::byte* own, std::byte* out, cons
   stream(group(), own, flows);
 }
 
+// Of lengths, by rank, one after the other.
+void HostsCommunicator::gather_all(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths) {
+  Blocks blocks{out, {}};
+  for (int h = 0; h < hosts_.count(); ++h) {
+    blocks.ends.push_back(std::accumulate(lengths.begin(), lengths.begin() + hosts_.first(h + 1), std::int64_t{0}));
+  }
+  gather_inside(own, out + blocks.begin(host_),
+                {lengths.begin() + hosts_.first(host_), lengths.begin() + hosts_.first(host_ + 1)});
+  exchange_blocks(blocks);
+}
+
 // Every lane has its piece of `data`; afterwards every rank of this host has all of it.
 void HostsCommunicator::share_lanes(std::byte* data, std::int64_t bytes) {
   if (group().size() == 1) return;
@@ -124,12 +136,7 @@ std::unique_ptr<Work> HostsCommunicator::all_gather(at::Tensor out, at::Tensor i
   arguments().check_all_gather(out, in);
   return submit(tensor_announcement(Op::kAllGather, in), [this, out, in] {
     const auto bytes = static_cast<std::int64_t>(in.nbytes());
-    if (bytes == 0) return;
-    Blocks blocks{bytes_of(out), {}};
-    for (int h = 0; h < hosts_.count(); ++h) blocks.ends.push_back(hosts_.first(h + 1) * bytes);
-    gather_inside(bytes_of(in), blocks.data + blocks.begin(host_),
-                  std::vector<std::int64_t>(static_cast<std::size_t>(group().size()), bytes));
-    exchange_blocks(blocks);
+    if (bytes > 0) gather_all(bytes_of(in), bytes_of(out), std::vector(static_cast<std::size_t>(size()), bytes));
   });
 }
 

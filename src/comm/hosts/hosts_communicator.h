@@ -2,10 +2,12 @@
 // Ranks on several hosts. Inside a host they share memory as ever; across, each byte goes once to each host:
 //  - gathers: first inside the host, then the hosts exchange their parts, lane k (the k-th rank of each host) the k-th
 //    piece of them, and share what has come inside the host;
-//  - sums: host 0 sums in rank order and passes the fp32 sum on, host 1 continues it with its ranks, and so on; the
-//  last
-//    host sends the results to where they belong. So the bits are those of a single host with all the ranks. The hosts
-//    work on different chunks at a time; lanes divide the vector.
+//  - sums are made in rank order, so that the bits are those of a single host with all the ranks. Small ones: every
+//  rank
+//    gets all inputs. Else *directly*, where the inputs of a host's ranks are not longer than their sum: each rank gets
+//    from every host the inputs for its slice (hosts_direct.cc). Else by a *chain*: host 0 sums and passes the fp32 sum
+//    on, host 1 continues it with its ranks, and so on, hosts working on different chunks at a time, lanes dividing the
+//    vector; the last host sends results to their owners, or, where all want all, around (hosts_chain.cc).
 // Operations go through the queue of the GroupCommunicator of this host's ranks, whose announcements are compared on
 // each host, and then between hosts (wire.h).
 #include <algorithm>
@@ -73,7 +75,8 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
     std::int64_t begin(int h) const { return h == 0 ? 0 : ends[static_cast<std::size_t>(h - 1)]; }
     std::int64_t length(int h) const { return ends[static_cast<std::size_t>(h)] - begin(h); }
   };
-  using LaneDone = std::function<void(std::int64_t begin, std::int64_t count)>;
+  /// Of a lane's slice: chunk number `index`, which has been passed on or, on the last host, summed.
+  using ChunkDone = std::function<void(std::int64_t index, std::int64_t begin, std::int64_t count)>;
 
   Group& group() const { return local_->group(); }
   Arguments arguments() const { return {group(), size(), local_->queue().started()}; }
@@ -85,11 +88,18 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   void submit_and_wait(const Announcement& announcement, std::function<void()> run);
   // Parts of running operations; all ranks of the host call them together.
   void gather_inside(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths);
+  void gather_all(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths);
   void exchange_blocks(const Blocks& blocks);
   void spread(std::byte* data, std::int64_t bytes, int src);
   void share_lanes(std::byte* data, std::int64_t bytes);
   std::vector<std::int64_t> all_sizes();
-  void chain(Elements in, std::int64_t numel, Elements sums, const Reduction& reduction, const LaneDone& done);
+  bool sums_directly(c10::ScalarType type) const;
+  void sum_directly(Elements in, const std::vector<Slice>& slices, Elements out, const Reduction& reduction);
+  void all_reduce_small(const at::Tensor& t, ReduceOp op);
+  void all_reduce_directly(const at::Tensor& t, ReduceOp op);
+  void all_reduce_by_chain(const at::Tensor& t, ReduceOp op);
+  void reduce_scatter_by_chain(const at::Tensor& out, const at::Tensor& in, const ReduceOptions& options);
+  void chain(Elements in, std::int64_t numel, Elements sums, const Reduction& reduction, const ChunkDone& done);
   void deliver_sums(const std::byte* sums, std::int64_t kept_begin, const at::Tensor& out, c10::ScalarType type,
                     const ReduceOptions& options);
   void wait(Wire::Message message) { wire_->wait(message); }
@@ -103,8 +113,8 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   int host_;
   std::string name_;
   int splits_ = 0;
-  Scratch before_, after_, sums_, own_sum_;  // of chain() and reduce_scatter()
-  std::unique_ptr<Wire> wire_;               // null: this rank talks to its own host only
+  Scratch received_, before_, after_, sums_, own_sum_;
+  std::unique_ptr<Wire> wire_;  // null: this rank talks to its own host only
 };
 
 }  // namespace tessera::comm

@@ -43,14 +43,8 @@ std::vector<Bytes> HostsCommunicator::all_gather_objects(const Bytes& object) {
   std::vector<Bytes> result;
   submit_and_wait(object_announcement(Op::kAllGatherObjects, 0, object.size()), [&] {
     const auto sizes = all_sizes();
-    const auto ends = ends_of(sizes);
-    Bytes joined(static_cast<std::size_t>(ends.back()), '\0');
-    Blocks blocks{bytes_of(joined), {}};
-    for (int h = 0; h < hosts_.count(); ++h)
-      blocks.ends.push_back(ends[static_cast<std::size_t>(hosts_.first(h + 1) - 1)]);
-    gather_inside(bytes_of(object), blocks.data + blocks.begin(host_),
-                  {sizes.begin() + hosts_.first(host_), sizes.begin() + hosts_.first(host_ + 1)});
-    exchange_blocks(blocks);
+    Bytes joined(static_cast<std::size_t>(ends_of(sizes).back()), '\0');
+    gather_all(bytes_of(object), bytes_of(joined), sizes);
     result = cut(joined, sizes);
   });
   return result;

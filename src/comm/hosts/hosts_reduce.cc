@@ -1,178 +1,41 @@
-// Sums over hosts: see hosts_communicator.h.
-#include <algorithm>
-#include <array>
-
+// Which way a sum takes over hosts: see hosts_communicator.h.
 #include "comm/hosts/hosts_communicator.h"
 
 namespace tessera::comm {
 namespace {
 
-constexpr std::int64_t kChunk = 256 * 1024;  // elements of a lane that a host works on while its neighbours have others
-constexpr std::int64_t kChunksAhead = 4;
-
-/// What each rank of a host sums up: lanes share the vector, other ranks have no part.
-std::vector<Slice> lane_slices(std::int64_t numel, int lanes, int local_size) {
-  std::vector<Slice> slices = equal_slices(numel, lanes);
-  slices.resize(static_cast<std::size_t>(local_size), {numel, 0});
-  return slices;
-}
-
-Slice chunk_of(const Slice& slice, std::int64_t chunk) {
-  const std::int64_t begin = std::min(slice.count, chunk * kChunk);
-  return {slice.begin + begin, std::min(kChunk, slice.count - begin)};
-}
-
-std::int64_t chunks_of(const Slice& slice) {
-  return (slice.count + kChunk - 1) / kChunk;
-}
-
-Slice intersection(const Slice& a, const Slice& b) {
-  const std::int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max<std::int64_t>(0, std::min(a.begin + a.count, b.begin + b.count) - begin)};
-}
-
-/// Memory of kChunksAhead chunks in turn.
-class ChunkRing {
- public:
-  ChunkRing(bool needed, Scratch& scratch, std::int64_t longest, std::int64_t item)
-      : bytes_(std::min(longest, kChunk) * item), memory_(needed ? scratch.at_least(kChunksAhead * bytes_) : nullptr) {}
-  std::byte* operator[](std::int64_t chunk) const { return memory_ + chunk % kChunksAhead * bytes_; }
-
- private:
-  std::int64_t bytes_;
-  std::byte* memory_;
-};
+constexpr std::int64_t kSmall = 32 * 1024;  // bytes of all inputs together: latency counts, and nothing else
 
 }  // namespace
-
-// The sum over all ranks of `in`, in the order of ranks. On the last host the lanes write their slice of it from
-// sums.data on, and done() is told each chunk (in elements of the slice).
-void HostsCommunicator::chain(Elements in, std::int64_t numel, Elements sums, const Reduction& reduction,
-                              const LaneDone& done) {
-  const auto slices = lane_slices(numel, hosts_.lanes(), group().size());
-  const Slice mine = slices[static_cast<std::size_t>(group().rank())];
-  const c10::ScalarType sum_type = accumulation_type(in.type);
-  const auto item = static_cast<std::int64_t>(c10::elementSize(sum_type));
-  const auto out_item = static_cast<std::int64_t>(c10::elementSize(sums.type));
-  const bool receives = is_lane() && host_ > 0, sends = is_lane() && !is_last_host();
-  const ChunkRing before(receives, before_, mine.count, item), after(sends, after_, mine.count, item);
-  std::array<Wire::Message, kChunksAhead> received, sent;
-  std::int64_t asked = 0;
-  const std::int64_t chunks = chunks_of(slices[0]), own_chunks = chunks_of(mine);  // lane 0 has the longest slice
-  for (std::int64_t j = 0; j < chunks; ++j) {
-    const auto slot = static_cast<std::size_t>(j % kChunksAhead);
-    const Slice chunk = chunk_of(mine, j);
-    Reduction step{reduction.op, 1.0, false, nullptr};
-    if (is_last_host()) step = reduction;
-    Elements target{is_lane() ? static_cast<std::byte*>(sums.data) + (chunk.begin - mine.begin) * out_item : nullptr,
-                    sums.type};
-    if (sends) {
-      target = {after[j], sum_type};
-      wire_->wait(sent[slot]);
-    }
-    for (; receives && asked < std::min(own_chunks, j + kChunksAhead); ++asked) {
-      received[static_cast<std::size_t>(asked % kChunksAhead)] =
-          wire_->receive(host_ - 1, before[asked], chunk_of(mine, asked).count * item);
-    }
-    if (receives && chunk.count > 0) {
-      wire_->wait(received[slot]);
-      step.before = before[j];
-    }
-    std::vector<Slice> parts;
-    for (const Slice& slice : slices) parts.push_back(chunk_of(slice, j));
-    reduce_slices(group(), target, in, parts, step);
-    if (chunk.count == 0) continue;
-    if (sends) sent[slot] = wire_->send(host_ + 1, target.data, chunk.count * item);
-    if (is_lane() && is_last_host()) done(chunk.begin - mine.begin, chunk.count);
-  }
-  for (Wire::Message& message : sent) {
-    if (sends) wire_->wait(message);
-  }
-}
 
 std::unique_ptr<Work> HostsCommunicator::all_reduce(at::Tensor t, ReduceOp op) {
   arguments().check_all_reduce(t);
   return submit(tensor_announcement(Op::kAllReduce, t, static_cast<int>(op)), [this, t, op] {
     if (t.numel() == 0) return;
-    const auto slices = lane_slices(t.numel(), hosts_.lanes(), group().size());
-    const Slice mine = slices[static_cast<std::size_t>(group().rank())];
-    const auto item = static_cast<std::int64_t>(t.element_size());
-    const int last = hosts_.count() - 1;
-    std::byte* own = bytes_of(t) + mine.begin * item;
-    // A chunk comes back after it was passed on, and so read.
-    std::vector<Wire::Message> results;
-    for (std::int64_t j = 0; is_lane() && !is_last_host() && j < chunks_of(mine); ++j) {
-      const Slice chunk = chunk_of(mine, j);
-      results.push_back(wire_->receive(last, bytes_of(t) + chunk.begin * item, chunk.count * item));
-    }
-    chain(elements_of(t), t.numel(), {own, t.scalar_type()}, {op, 1.0, false},
-          [&](std::int64_t begin, std::int64_t count) {
-            for (int h = 0; h < last; ++h) results.push_back(wire_->send(h, own + begin * item, count * item));
-          });
-    wait(results);
-    if (group().size() == 1) return;
-    std::vector<Flow> flows;
-    for (const Slice& slice : slices) flows.push_back(whole(slice.count * item, bytes_of(t) + slice.begin * item));
-    stream(group(), own, flows);
+    if (static_cast<std::int64_t>(t.nbytes()) * size() <= kSmall) return all_reduce_small(t, op);
+    if (sums_directly(t.scalar_type())) return all_reduce_directly(t, op);
+    all_reduce_by_chain(t, op);
   });
+}
+
+void HostsCommunicator::all_reduce_small(const at::Tensor& t, ReduceOp op) {
+  const auto bytes = static_cast<std::int64_t>(t.nbytes());
+  std::byte* all = received_.at_least(bytes * size());
+  gather_all(bytes_of(t), all, std::vector(static_cast<std::size_t>(size()), bytes));
+  std::vector<const void*> inputs;
+  for (int r = 0; r < size(); ++r) inputs.push_back(all + r * bytes);
+  reduce_into(t.data_ptr(), t.scalar_type(), inputs, t.scalar_type(), t.numel(), {op});
 }
 
 std::unique_ptr<Work> HostsCommunicator::reduce_scatter(at::Tensor out, at::Tensor in, ReduceOptions options) {
   arguments().check_reduce_scatter(out, in, options);
   return submit(tensor_announcement(Op::kReduceScatter, in), [this, out, in, options] {
     if (in.numel() == 0) return;
-    const auto slices = lane_slices(in.numel(), hosts_.lanes(), group().size());
-    const Slice mine = slices[static_cast<std::size_t>(group().rank())];
-    const c10::ScalarType type = accumulation_type(in.scalar_type());
-    const auto item = static_cast<std::int64_t>(c10::elementSize(type));
-    const auto part_of_host = [&](int h) { return Slice{hosts_.first(h) * out.numel(), hosts_.size(h) * out.numel()}; };
-    const int last = hosts_.count() - 1;
-    // On the last host the lane's slice of all sums; on others what of it belongs to this host.
-    const Slice kept = is_last_host() ? mine : intersection(mine, part_of_host(host_));
-    std::byte* sums = sums_.at_least(kept.count * item);
-    std::vector<Wire::Message> results;
-    for (std::int64_t j = 0; is_lane() && !is_last_host() && j < chunks_of(mine); ++j) {
-      const Slice part = intersection(chunk_of(mine, j), kept);
-      results.push_back(wire_->receive(last, sums + (part.begin - kept.begin) * item, part.count * item));
-    }
-    chain(elements_of(in), in.numel(), {sums, type}, {}, [&](std::int64_t begin, std::int64_t count) {
-      for (int h = 0; h < last; ++h) {
-        const Slice part = intersection({mine.begin + begin, count}, part_of_host(h));
-        results.push_back(wire_->send(h, sums + (part.begin - mine.begin) * item, part.count * item));
-      }
-    });
-    wait(results);
-    deliver_sums(sums, kept.begin, out, type, options);
+    if (!sums_directly(in.scalar_type())) return reduce_scatter_by_chain(out, in, options);
+    std::vector<Slice> slices;
+    for (int r = 0; r < size(); ++r) slices.push_back({r * out.numel(), out.numel()});
+    sum_directly(elements_of(in), slices, elements_of(out), {ReduceOp::kSum, options.scale, options.accumulate});
   });
-}
-
-// The lanes of this host have the sums for its ranks, each within its slice of the vector, in memory that starts with
-// element `kept_begin`. Every rank takes its own.
-void HostsCommunicator::deliver_sums(const std::byte* sums, std::int64_t kept_begin, const at::Tensor& out,
-                                     c10::ScalarType type, const ReduceOptions& options) {
-  const auto item = static_cast<std::int64_t>(c10::elementSize(type));
-  const std::int64_t n = out.numel();
-  const Slice host_part{hosts_.first(host_) * n, hosts_.size(host_) * n}, wanted{rank() * n, n};
-  const Reduction finish{ReduceOp::kSum, options.scale, options.accumulate};
-  if (group().size() == 1) {
-    const void* there = sums + (wanted.begin - kept_begin) * item;
-    return reduce_into(out.data_ptr(), out.scalar_type(), {&there, 1}, type, n, finish);
-  }
-  std::byte* own_sum = own_sum_.at_least(n * item);
-  std::vector<Flow> flows;
-  const std::byte* own = sums;
-  for (const Slice& slice : lane_slices(n * size(), hosts_.lanes(), group().size())) {
-    const Slice there = intersection(slice, host_part), taken = intersection(there, wanted);
-    const bool takes = taken.count > 0;
-    if (static_cast<int>(flows.size()) == group().rank() && there.count > 0)
-      own = sums + (there.begin - kept_begin) * item;
-    flows.push_back({there.count * item, takes ? own_sum + (taken.begin - wanted.begin) * item : nullptr,
-                     takes ? (taken.begin - there.begin) * item : 0,
-                     takes ? (taken.begin - there.begin + taken.count) * item : 0});
-  }
-  stream(group(), own, flows);
-  const void* input = own_sum;
-  reduce_into(out.data_ptr(), out.scalar_type(), {&input, 1}, type, n, finish);
 }
 
 }  // namespace tessera::comm

@@ -28,17 +28,16 @@ std::uint64_t hash_of(const std::string& name) {
 
 }  // namespace
 
-Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key,
-                 std::chrono::milliseconds timeout)
+Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, Times times)
     : reception_(std::move(listener), rank, key),
       peers_(std::move(peers)),
       rank_(rank),
       key_(std::move(key)),
-      timeout_(timeout) {}
+      times_(times) {}
 
 Lane Network::open_lane(const std::vector<int>& ranks, const std::string& name) {
   Lane lane;
-  GlooLane places{.host = 0, .controls = {}, .ranks = ranks, .name = name, .key = key_, .timeout = timeout_};
+  GlooLane places{.host = 0, .controls = {}, .ranks = ranks, .name = name, .key = key_, .timeout = times_.connecting};
   for (const int rank : ranks) {
     if (rank == rank_) places.host = static_cast<int>(lane.controls.size());
     lane.controls.push_back(rank == rank_ ? Descriptor() : open(rank, name));
@@ -68,12 +67,12 @@ std::string Network::data_address(const Lane& lane) const {
 // The rank with the higher number calls. It waits only for ranks with lower ones, and these take calls while they wait
 // for theirs; so they do not wait for each other in a circle.
 Descriptor Network::open(int peer, const std::string& name) {
-  const Deadline deadline = steady_clock::now() + timeout_;
+  const Deadline deadline = steady_clock::now() + times_.connecting;
   const bool calls = rank_ > peer;
   const Call what{hash_of(name), calls ? rank_ : peer, calls ? peer : rank_};
   try {
     Descriptor socket = calls ? call(what, deadline) : reception_.await(what, deadline);
-    keep_alive(socket);
+    keep_alive(socket, times_.keep_alive);
     return socket;
   } catch (const std::system_error& error) {
     const Endpoint& place = peers_[static_cast<std::size_t>(peer)];

@@ -17,8 +17,12 @@ struct Lane {
 
 class Network {
  public:
+  struct Times {
+    std::chrono::milliseconds connecting;
+    std::chrono::seconds keep_alive;
+  };
   /// `peers`: where each rank of the world listens; `key`: what the ranks of the job know and nobody else.
-  Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, std::chrono::milliseconds timeout);
+  Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, Times times);
 
   /// Collective among `ranks`, one of each host, with the same `name`, which is new for them. CommError names the peer.
   Lane open_lane(const std::vector<int>& ranks, const std::string& name);
@@ -33,7 +37,7 @@ class Network {
   std::vector<Endpoint> peers_;
   int rank_;
   std::string key_;
-  std::chrono::milliseconds timeout_;
+  Times times_;
   std::shared_ptr<::gloo::transport::Device> gloo_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -186,12 +188,33 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
-void keep_alive(const Descriptor& socket) {
+void keep_alive(const Descriptor& socket, std::chrono::seconds time) {
+  const int seconds = static_cast<int>(time.count()), probes = std::clamp(seconds - 1, 1, 4);
+  const int interval = std::max(1, seconds / (probes + 1));
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);  // where something is on its way
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, interval);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);  // where something is on its way
+}
+
+std::vector<Interface> interfaces_of_host() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) fail_with_errno("the interfaces of this host");
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, &::freeifaddrs);
+  std::vector<Interface> found;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family || (one->ifa_flags & IFF_UP) == 0) continue;
+      const auto* ipv6 = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr);
+      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6->sin6_addr)) continue;
+      if (std::any_of(found.begin(), found.end(), [&](const Interface& f) { return f.name == one->ifa_name; }))
+        continue;
+      found.push_back(
+          {one->ifa_name, numeric(one->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6))});
+    }
+  }
+  return found;
 }
 
 void send_all(const Descriptor& socket, const void* data, std::size_t size, Deadline deadline) {

@@ -2,6 +2,7 @@
 // TCP connections to ranks on other hosts. Numeric addresses are IPv4 or IPv6; sockets are non-blocking.
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "comm/shm/fd_socket.h"
 
@@ -44,8 +45,14 @@ bool is_loopback(const std::string& numeric_address);
 /// What poll() wants.
 int milliseconds_until(Deadline deadline);
 
-/// The connection breaks within some seconds after the other host has gone without a word.
-void keep_alive(const Descriptor& socket);
+/// The connection breaks about this long after the other host has gone without a word.
+void keep_alive(const Descriptor& socket, std::chrono::seconds time);
+
+/// Those that are up, with an address that is not local to a link: of one with several the first, IPv4 before IPv6.
+struct Interface {
+  std::string name, address;
+};
+std::vector<Interface> interfaces_of_host();
 
 /// All of it, or std::system_error when the deadline passes or the connection breaks.
 void send_all(const Descriptor& socket, const void* data, std::size_t size, Deadline deadline);

@@ -1,7 +1,7 @@
 #pragma once
 // The engine that moves bytes between a lane's ranks, one on each host. It knows no operations: the Wire has all ranks
-// agree on one before anything is sent for it, so sizes always match. Messages from one host to another arrive in the
-// order in which they were sent, and are on their way while nobody waits.
+// agree on one before anything is sent for it, so sizes always match. Messages from one host to another with one tag
+// arrive in the order in which they were sent; all are on their way while nobody waits.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,8 +18,9 @@ class Transport {
   };
 
   virtual ~Transport() = default;
-  virtual std::unique_ptr<Message> send(int host, const std::byte* data, std::int64_t bytes) = 0;
-  virtual std::unique_ptr<Message> receive(int host, std::byte* data, std::int64_t bytes) = 0;
+  /// tag: 0 to 99.
+  virtual std::unique_ptr<Message> send(int host, const std::byte* data, std::int64_t bytes, int tag) = 0;
+  virtual std::unique_ptr<Message> receive(int host, std::byte* data, std::int64_t bytes, int tag) = 0;
   /// True when it is done. False when interrupted: it is still on its way then. A std::exception where the connection
   /// with its host has broken, and from send() and receive() too.
   virtual bool wait(Message& message) = 0;

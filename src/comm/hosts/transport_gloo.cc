@@ -19,7 +19,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr int kDataTag = 0, kSilentTag = 1;
+constexpr int kSilentTag = 100;
 constexpr std::chrono::hours kForEver{24 * 365};
 
 /// While it lives, writing to a connection that the peer has closed is an error and no signal of this thread.
@@ -80,14 +80,14 @@ class GlooTransport : public Transport {
     prove(lane);
   }
 
-  std::unique_ptr<Message> send(int host, const std::byte* data, std::int64_t bytes) override {
+  std::unique_ptr<Message> send(int host, const std::byte* data, std::int64_t bytes, int tag) override {
     const WithoutBrokenPipes quiet;
     auto tensors = wrap(const_cast<std::byte*>(data), bytes);
-    return std::make_unique<GlooMessage>(host, group_->send(tensors, host, kDataTag));
+    return std::make_unique<GlooMessage>(host, group_->send(tensors, host, tag));
   }
 
-  std::unique_ptr<Message> receive(int host, std::byte* data, std::int64_t bytes) override {
-    return std::make_unique<GlooMessage>(host, post(host, data, bytes, kDataTag));
+  std::unique_ptr<Message> receive(int host, std::byte* data, std::int64_t bytes, int tag) override {
+    return std::make_unique<GlooMessage>(host, post(host, data, bytes, tag));
   }
 
   bool wait(Message& message) override {
@@ -148,8 +148,8 @@ class GlooTransport : public Transport {
       if (h == lane.host) continue;
       const auto place = static_cast<std::size_t>(h);
       mine[place] = proof(lane, lane.host, h);
-      messages.push_back(receive(h, reinterpret_cast<std::byte*>(theirs[place].data()), sizeof(Mac)));
-      messages.push_back(send(h, reinterpret_cast<const std::byte*>(mine[place].data()), sizeof(Mac)));
+      messages.push_back(receive(h, reinterpret_cast<std::byte*>(theirs[place].data()), sizeof(Mac), 0));
+      messages.push_back(send(h, reinterpret_cast<const std::byte*>(mine[place].data()), sizeof(Mac), 0));
     }
     for (const auto& message : messages) wait(*message);
     for (int h = 0; h < static_cast<int>(hosts); ++h) {

@@ -186,16 +186,18 @@ Wire::Message Wire::start(int host, std::int64_t bytes, const Start& start) {
   return message;
 }
 
-Wire::Message Wire::send(int host, const void* data, std::int64_t bytes) {
+Wire::Message Wire::send(int host, const void* data, std::int64_t bytes, Kind kind) {
   const auto* from = static_cast<const std::byte*>(data);
-  return start(host, bytes,
-               [&](std::int64_t begin, std::int64_t n) { return transport_->send(host, from + begin, n); });
+  return start(host, bytes, [&](std::int64_t begin, std::int64_t n) {
+    return transport_->send(host, from + begin, n, static_cast<int>(kind));
+  });
 }
 
-Wire::Message Wire::receive(int host, void* data, std::int64_t bytes) {
+Wire::Message Wire::receive(int host, void* data, std::int64_t bytes, Kind kind) {
   auto* to = static_cast<std::byte*>(data);
-  return start(host, bytes,
-               [&](std::int64_t begin, std::int64_t n) { return transport_->receive(host, to + begin, n); });
+  return start(host, bytes, [&](std::int64_t begin, std::int64_t n) {
+    return transport_->receive(host, to + begin, n, static_cast<int>(kind));
+  });
 }
 
 void Wire::wait(Message& message) {

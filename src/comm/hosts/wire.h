@@ -38,8 +38,10 @@ class Wire {
     int host = -1;
     std::vector<std::unique_ptr<Transport::Message>> pieces = {};
   };
-  Message send(int host, const void* data, std::int64_t bytes);
-  Message receive(int host, void* data, std::int64_t bytes);
+  /// Each kind keeps its own order.
+  enum class Kind { kMain, kResults };
+  Message send(int host, const void* data, std::int64_t bytes, Kind kind = Kind::kMain);
+  Message receive(int host, void* data, std::int64_t bytes, Kind kind = Kind::kMain);
   void wait(Message& message);
   void wait(std::vector<Message>& messages);
 

@@ -10,6 +10,7 @@
 #include "comm/hosts/hosts_communicator.h"
 #include "comm/rendezvous/card.h"
 #include "comm/rendezvous/exchange.h"
+#include "comm/rendezvous/own_address.h"
 #include "comm/rendezvous/own_host.h"
 #include "comm/shm/shm_host.h"
 #include "tessera/base/error.h"
@@ -99,23 +100,31 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
   exchange.size = environment.world_size;
   exchange.prefix = fmt::format("tessera/{}/{}/", variable("TORCHELASTIC_RESTART_COUNT"), rendezvous.connection);
   exchange.timeout = rendezvous.init_timeout;
-  const auto seat = [&](int rank) { return fmt::format("{}{}/{}", exchange.prefix, rank, exchange.size); };
+  const auto seat = [&](int rank) { return fmt::format("{}{}", exchange.prefix, rank); };
   exchange.is_genuine = [&](int rank, const std::string& text) {
     return read_card(text, secret, seat(rank)).has_value();
   };
   try {
-    Listener listener = listen_at({listening_address(place), 0});
-    const Card own{own_host(), {address_towards(place), listener.port}, new_nonce()};
+    const OwnAddress address = own_address_for(place);
+    const Network::Times times{rendezvous.init_timeout, keep_alive_time()};
+    Listener listener = listen_at({address.listens, 0});
+    const Card own{.world_size = environment.world_size,
+                   .host = own_host(),
+                   .listens = {address.tells, listener.port},
+                   .nonce = new_nonce()};
+    std::vector<Card> cards;
     std::vector<Endpoint> peers;
     std::vector<std::string> host_of_rank;
     std::string all_cards = "session\n";
     for (const std::string& text : exchange_texts(exchange, own.to_text(secret, seat(environment.rank)))) {
       const auto card = read_card(text, secret, seat(static_cast<int>(peers.size())));
       TESSERA_CHECK(card.has_value(), "the exchange gives genuine cards");
+      cards.push_back(*card);
       peers.push_back(card->listens);
       host_of_rank.push_back(card->host);
       all_cards += text + "\n";
     }
+    check_cards(cards, environment.rank);
     // Only who knows the secret can have it, and only ranks that have seen the same cards.
     const Mac session = hmac_sha256(secret, all_cards);
     const std::string key(as_text(session));
@@ -126,8 +135,7 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
     auto local = connect_one_host(environment.rank - first, hosts.size(host), first, local_key, rendezvous);
     if (hosts.count() == 1) return local;
     mend_loopback(peers, place);
-    auto network = std::make_shared<Network>(std::move(listener), std::move(peers), environment.rank, key,
-                                             rendezvous.init_timeout);
+    auto network = std::make_shared<Network>(std::move(listener), std::move(peers), environment.rank, key, times);
     return std::make_shared<HostsCommunicator>(std::move(network), std::static_pointer_cast<GroupCommunicator>(local),
                                                hosts, host, "world");
   } catch (const std::system_error& error) {

@@ -144,8 +144,8 @@ class TextExchange {
   [[noreturn]] void fail_not_genuine(int rank) {
     throw CommError(
         fmt::format("rank {0}: connect: what lies at {1} for rank {2} is not signed with this job's secret. "
-                    "Is TESSERA_SECRET the same for all ranks? Does another job, or a stranger, use that "
-                    "port?",
+                    "Is TESSERA_SECRET the same for all ranks, and tessera's version? Does another job, or a "
+                    "stranger, use that port?",
                     exchange_.rank, place(), rank),
         rank, "connect", 0);
   }

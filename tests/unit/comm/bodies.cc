@@ -104,6 +104,19 @@ void sums_are_in_rank_order_and_in_fp32(Comm c) {
   }
 }
 
+/// Longer than all that is on its way at a time.
+void long_sums_are_in_rank_order(Comm c) {
+  for (auto type : {at::kFloat, at::kBFloat16}) {
+    const std::int64_t per_rank = 6'000'001 / c->size(), n = per_rank * c->size();
+    const at::Tensor expected = ordered_sum(c->size(), n, type);
+    at::Tensor out = at::empty({per_rank}, type), all = noise(c->rank(), n, type);
+    c->reduce_scatter(out, all)->wait();
+    REQUIRE(same_bits(out, expected.narrow(0, c->rank() * per_rank, per_rank).contiguous()));
+    c->all_reduce(all, ReduceOp::kSum)->wait();
+    REQUIRE(same_bits(all, expected));
+  }
+}
+
 void all_reduce(Comm c) {
   for (auto type : kReducible) {
     for (std::int64_t n : kSizes) {
@@ -368,6 +381,7 @@ const std::map<std::string, Body>& bodies() {
       {"ReduceScatter", reduce_scatter},
       {"ReduceScatterScalesAccumulatesAndCasts", reduce_scatter_scales_accumulates_and_casts},
       {"SumsAreInRankOrderAndInFp32", sums_are_in_rank_order_and_in_fp32},
+      {"LongSumsAreInRankOrder", long_sums_are_in_rank_order},
       {"AllReduce", all_reduce},
       {"AllReduceKeepsNanAndInfinity", all_reduce_keeps_nan_and_infinity},
       {"Broadcast", broadcast},

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -125,6 +127,82 @@ void connection_for_data_is_cut(Comm c) {
   REQUIRE(contains(error, "the connection for data with rank") && contains(error, "firewall"));
 }
 
+/// Of this host's interface.
+std::int64_t bytes_counted(const std::string& direction) {
+  std::int64_t bytes = -1;
+  std::ifstream("/sys/class/net/wire/statistics/" + direction + "_bytes") >> bytes;
+  return bytes;
+}
+
+/// What must at least leave and reach host `h` of H, each with R ranks, for vectors of n elements of b bytes:
+/// docs/architecture.md, "Several hosts", derives it.
+struct LinkBytes {
+  double out = 0, in = 0;
+};
+LinkBytes least_bytes(const std::string& operation, int h, int H, int R, double n, double b) {
+  const double sum = 4, others = (H - 1.0) / H;
+  const LinkBytes gather{others * n * b, others * n * b};
+  if (operation == "all_gather") return gather;
+  if (R * b <= sum) {
+    const double bytes = others * n * R * b;
+    return operation == "all_reduce" ? LinkBytes{bytes + gather.out, bytes + gather.in} : LinkBytes{bytes, bytes};
+  }
+  LinkBytes chain{h + 1 < H ? n * sum : 0, h > 0 ? n * sum : 0};
+  if (operation == "all_reduce") {
+    if (h + 1 < H) chain.in += n * b;
+    if (h + 2 < H || h + 1 == H) chain.out += n * b;
+  } else if (h + 1 < H) {
+    chain.in += n * sum / H;
+  } else {
+    chain.out += others * n * sum;
+  }
+  return chain;
+}
+
+void no_link_carries_more_than_it_must(Comm c) {
+  const int hosts = std::stoi(std::getenv("HOSTS")), ranks = c->size() / hosts, host = c->rank() / ranks;
+  const std::int64_t n = 6 << 20;
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor full = at::ones({n}, type), part = at::ones({n / c->size()}, type);
+    const std::map<std::string, std::function<void()>> operations = {
+        {"all_gather", [&] { c->all_gather(full, part)->wait(); }},
+        {"reduce_scatter", [&] { c->reduce_scatter(part, full)->wait(); }},
+        {"all_reduce", [&] { c->all_reduce(full, ReduceOp::kMax)->wait(); }},
+    };
+    for (const auto& [name, run] : operations) {
+      c->barrier();
+      const std::int64_t out = bytes_counted("tx"), in = bytes_counted("rx");
+      REQUIRE(out >= 0);
+      c->barrier();
+      run();
+      c->barrier();
+      const auto least =
+          least_bytes(name, host, hosts, ranks, static_cast<double>(n), static_cast<double>(c10::elementSize(type)));
+      using Found = std::pair<std::int64_t, double>;
+      for (const auto& [found, bound] :
+           {Found{bytes_counted("tx") - out, least.out}, Found{bytes_counted("rx") - in, least.in}}) {
+        const auto bytes = static_cast<double>(found);
+        if (bytes <= 1.05 * bound + 100'000 && bytes >= bound) continue;
+        unexpected(__FILE__, __LINE__,
+                   name + " on host " + std::to_string(host) + ": " + std::to_string(found) + " bytes, at least " +
+                       std::to_string(bound));
+      }
+      c->barrier();
+    }
+  }
+}
+
+void operations_for_nine_seconds(Comm c) {
+  const auto start = std::chrono::steady_clock::now();
+  for (bool goes_on = true; goes_on;) {
+    at::Tensor t =
+        at::full({100'000}, std::chrono::steady_clock::now() - start < std::chrono::seconds(9) ? 1 : 0, at::kInt);
+    c->all_reduce(t, ReduceOp::kMin)->wait();
+    goes_on = t[7].item<int>() == 1;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
 void missing_rank(Comm c) {  // with an operation timeout of 0.5 s
   c->barrier();
   if (c->rank() == 1) std::this_thread::sleep_for(milliseconds(1500));
@@ -186,6 +264,8 @@ const std::map<std::string, Body>& faults() {
       {"KilledRank", killed_rank},
       {"KilledInTheMiddleOfAMessage", killed_in_the_middle_of_a_message},
       {"ConnectionForDataIsCut", connection_for_data_is_cut},
+      {"NoLinkCarriesMoreThanItMust", no_link_carries_more_than_it_must},
+      {"OperationsForNineSeconds", operations_for_nine_seconds},
       {"MissingRank", missing_rank},
       {"RankLeavesEarly", rank_leaves_early},
       {"SlowRankOutlivesTheOthers", slow_rank_outlives_the_others},

@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "comm/hosts/hosts.h"
 #include "comm/rendezvous/connect_hosts.h"
+#include "support/namespaces.h"
 #include "tessera/base/error.h"
 #include "unit/comm/bodies.h"
 #include "unit/comm/processes.h"
@@ -24,8 +26,24 @@ TEST_P(SeveralHosts, DoTheWholeSuite) {
   EXPECT_EQ(run_processes({.body = "Suite", .size = size, .hosts = hosts}), std::vector<int>(size, 0));
 }
 INSTANTIATE_TEST_SUITE_P(Comm, SeveralHosts,
-                         ::testing::Values(std::vector{1, 1}, std::vector{2, 2}, std::vector{3, 2},
-                                           std::vector{1, 2, 1}));
+                         ::testing::Values(std::vector{1, 1}, std::vector{1, 1, 1}, std::vector{2, 2},
+                                           std::vector{3, 2}, std::vector{1, 2, 1}));
+
+/// Counted where they leave and reach each host: one rank a host (direct sums), two (bfloat16 directly, fp32 by chain).
+TEST(SeveralHostsTraffic, NoLinkCarriesMoreThanItMust) {
+  for (const int ranks : {1, 2}) {
+    for (const int hosts : {2, 3}) {
+      const test::Namespaces namespaces(hosts);
+      if (!namespaces.made()) GTEST_SKIP() << test::Namespaces::kSkipped;
+      EXPECT_EQ(run_processes({.body = "NoLinkCarriesMoreThanItMust",
+                               .size = ranks * hosts,
+                               .environment = {"HOSTS=" + std::to_string(hosts)},
+                               .hosts = std::vector<int>(hosts, ranks),
+                               .in_namespaces = true}),
+                std::vector<int>(ranks * hosts, 0));
+    }
+  }
+}
 
 class MismatchBetweenHosts : public ::testing::TestWithParam<std::string> {};
 
@@ -56,6 +74,28 @@ TEST(HostsFault, ARankThatIsKilledInTheMiddleOfAMessageIsNoticed) {
 
 TEST(HostsFault, AConnectionThatIsCutIsNotTakenForACrash) {
   EXPECT_EQ(run_processes({.body = "ConnectionForDataIsCut", .size = 2, .hosts = {1, 1}}), std::vector<int>(2, 0));
+}
+
+/// With the five seconds of the default the rank is taken for lost.
+TEST(HostsFault, ACableThatIsOutForSevenSecondsIsSurvivedWhereTheKeepAliveIsLonger) {
+  const test::Namespaces namespaces;
+  if (!namespaces.made()) GTEST_SKIP() << test::Namespaces::kSkipped;
+  std::thread out_and_in;
+  const auto pull = [&](int) {
+    out_and_in = std::thread([&] {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      namespaces.pull_the_cable();
+      std::this_thread::sleep_for(std::chrono::seconds(7));
+      namespaces.plug_the_cable();
+    });
+  };
+  EXPECT_EQ(run_processes({.body = "OperationsForNineSeconds",
+                           .environment = {"TESSERA_KEEPALIVE_S=30"},
+                           .hosts = {1, 1},
+                           .in_namespaces = true,
+                           .before_last = pull}),
+            std::vector<int>(2, 0));
+  out_and_in.join();
 }
 
 TEST(HostsFault, ATimeoutNamesWhoIsMissingAndWhereItIs) {

@@ -8,7 +8,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
+#include "support/namespaces.h"
 #include "unit/comm/bodies.h"
 
 namespace tessera::comm::testing {
@@ -51,23 +53,30 @@ std::vector<int> run_processes(const Job& job) {
   for (int rank = 0; rank < started; ++rank) {
     if (rank + 1 == started && job.before_last) job.before_last(port);
     const Place place = place_of(job, rank);
-    std::vector<std::string> environment = {"TESSERA_TEST_BODY=" + job.body,
-                                            "RANK=" + std::to_string(rank),
-                                            "WORLD_SIZE=" + std::to_string(job.size),
-                                            "LOCAL_WORLD_SIZE=" + std::to_string(place.local_size),
-                                            "GROUP_RANK=" + std::to_string(place.host),
-                                            "MASTER_ADDR=127.0.0.1",
-                                            "MASTER_PORT=" + std::to_string(port),
-                                            "TESSERA_JOB_ID=test" + std::to_string(getpid()),
-                                            "OMP_NUM_THREADS=1"};
+    std::vector<std::string> environment = {
+        "TESSERA_TEST_BODY=" + job.body,
+        "RANK=" + std::to_string(rank),
+        "WORLD_SIZE=" + std::to_string(job.size),
+        "LOCAL_WORLD_SIZE=" + std::to_string(place.local_size),
+        "GROUP_RANK=" + std::to_string(place.host),
+        "MASTER_ADDR=" + (job.in_namespaces ? test::Namespaces::address(0) : "127.0.0.1"),
+        "MASTER_PORT=" + std::to_string(port),
+        "TESSERA_JOB_ID=test" + std::to_string(getpid()),
+        "OMP_NUM_THREADS=1"};
     environment.insert(environment.end(), job.environment.begin(), job.environment.end());
     std::vector<char*> pointers;
     for (std::string& variable : environment) pointers.push_back(variable.data());
     pointers.push_back(nullptr);
-    char self[] = "/proc/self/exe";
-    char* arguments[] = {self, nullptr};
+    std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe")};
+    if (job.in_namespaces) {
+      command.insert(command.begin(), {"/usr/bin/env", "PATH=/usr/sbin:/sbin:/usr/bin:/bin", "ip", "netns", "exec",
+                                       test::Namespaces::name(place.host)});
+    }
+    std::vector<char*> arguments;
+    for (std::string& word : command) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
     pid_t child = -1;
-    if (posix_spawn(&child, self, nullptr, nullptr, arguments, pointers.data()) != 0)
+    if (posix_spawn(&child, arguments[0], nullptr, nullptr, arguments.data(), pointers.data()) != 0)
       unexpected(__FILE__, __LINE__, "spawn");
     children.push_back(child);
   }

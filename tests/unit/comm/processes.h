@@ -12,6 +12,7 @@ struct Job {
   std::vector<std::string> environment = {};  // "NAME=value"
   int started = -1;                           // ranks that are started; -1: all
   std::vector<int> hosts = {};                // ranks on each of several hosts, which this machine plays; empty: one
+  bool in_namespaces = false;                 // each host is one of test::Namespaces, which must exist
   std::function<void(int port)> before_last = {};  // called before the last rank starts, with MASTER_PORT
 };
 /// Starts the ranks and returns their wait statuses.

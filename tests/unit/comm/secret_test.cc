@@ -33,7 +33,7 @@ TEST(Secret, IsRefusedWhereItCouldBeGuessed) {
 const std::string kSecret = "a secret of sixteen or more";
 
 std::string card_text() {
-  Card card{"0//boot/net:[1]", {"10.77.0.2", 4711}, {}};
+  Card card{.host = "0//boot/net:[1]", .listens = {"10.77.0.2", 4711}, .nonce = {}};
   card.nonce[31] = 0xfe;
   return card.to_text(kSecret, "tessera//0/1/2");
 }
@@ -65,12 +65,15 @@ TEST(Card, IsRefusedWithAnyByteChanged) {
 }
 
 TEST(Card, IsRefusedWhereItIsSignedButNoCard) {
-  const auto refused = [](const Card& card) { return !read_card(card.to_text("", "p"), "", "p"); };
-  EXPECT_FALSE(refused({"host", {"::1", 1}, {}}));
-  EXPECT_TRUE(refused({"host", {"::1", 0}, {}}));
-  EXPECT_TRUE(refused({"host", {"::1", 65536}, {}}));
-  EXPECT_TRUE(refused({"host", {"somewhere.example", 1}, {}}));
-  EXPECT_TRUE(refused({"two\nlines", {"::1", 1}, {}}));
+  const auto refused = [](const std::string& host, const Endpoint& listens) {
+    const Card card{.host = host, .listens = listens, .nonce = {}};
+    return !read_card(card.to_text("", "p"), "", "p");
+  };
+  EXPECT_FALSE(refused("host", {"::1", 1}));
+  EXPECT_TRUE(refused("host", {"::1", 0}));
+  EXPECT_TRUE(refused("host", {"::1", 65536}));
+  EXPECT_TRUE(refused("host", {"somewhere.example", 1}));
+  EXPECT_TRUE(refused("two\nlines", {"::1", 1}));
   for (const char* text : {"", "\n", "nonsense", "\n\n\n\n\n\n\n"}) EXPECT_FALSE(read_card(text, "", "p"));
 }
 

@@ -36,10 +36,9 @@ class Stranger {
   /// Where a rank listens.
   Endpoint place(int rank) {
     std::istringstream in(card(rank));
-    std::string title, host, port;
+    std::string title, build, size, host, port;
     Endpoint place;
-    std::getline(in, title);
-    std::getline(in, host);
+    for (std::string* line : {&title, &build, &size, &host}) std::getline(in, *line);
     std::getline(in, place.address);
     std::getline(in, port);
     place.port = std::stoi(port);

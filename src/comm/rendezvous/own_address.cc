@@ -1,0 +1,74 @@
+#include "comm/rendezvous/own_address.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "comm/rendezvous/rank_environment.h"
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr long kLongestKeepAlive = 3600;
+
+std::string list_of(const std::vector<Interface>& interfaces) {
+  std::string text;
+  for (const Interface& one : interfaces)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", one.name, one.address);
+  return text;
+}
+
+/// Empty where the variable is not set.
+std::string address_by_interface(const char* name, const std::vector<Interface>& interfaces) {
+  const std::string wanted = variable(name);
+  if (wanted.empty()) return "";
+  std::istringstream names(wanted);
+  for (std::string one; std::getline(names, one, ',');) {
+    const auto found = std::find_if(interfaces.begin(), interfaces.end(), [&](const auto& i) { return i.name == one; });
+    if (found != interfaces.end()) return found->address;
+  }
+  throw ConfigError(fmt::format("{} is '{}': this host has no such interface with an address that others can reach; it "
+                                "has {}",
+                                name, wanted, list_of(interfaces)),
+                    name);
+}
+
+}  // namespace
+
+OwnAddress own_address_for(const Endpoint& meeting_place) {
+  const auto interfaces = interfaces_of_host();
+  if (const std::string given = variable("TESSERA_ADDRESS"); !given.empty()) {
+    const std::string address = is_numeric_address(given) ? given : resolve(given);
+    const bool own =
+        std::any_of(interfaces.begin(), interfaces.end(), [&](const auto& i) { return i.address == address; });
+    if (own || is_loopback(address)) return {address, address};
+    throw ConfigError(
+        fmt::format("TESSERA_ADDRESS is '{}': that is no address of this host, which has {}. Ranks do not "
+                    "reach each other through translated addresses (NAT).",
+                    given, list_of(interfaces)),
+        "TESSERA_ADDRESS");
+  }
+  for (const char* name : {"TESSERA_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
+    const std::string address = address_by_interface(name, interfaces);
+    if (!address.empty()) return {address, address};
+  }
+  return {listening_address(meeting_place), address_towards(meeting_place)};
+}
+
+std::chrono::seconds keep_alive_time() {
+  const std::string text = variable("TESSERA_KEEPALIVE_S");
+  if (text.empty()) return std::chrono::seconds(5);
+  char* end = nullptr;
+  const long seconds = std::strtol(text.c_str(), &end, 10);
+  if (*end != 0 || seconds < 1 || seconds > kLongestKeepAlive) {
+    throw ConfigError(
+        fmt::format("TESSERA_KEEPALIVE_S must be whole seconds, 1 to {}, it is '{}'", kLongestKeepAlive, text),
+        "TESSERA_KEEPALIVE_S");
+  }
+  return std::chrono::seconds(seconds);
+}
+
+}  // namespace tessera::comm
