@@ -83,12 +83,11 @@ outside() {
 }
 nothing_left() {
     local tries=0
-    while [ -n "$(processes)" ]; do
+    while [ -n "$(processes)" ] || [ "$(outside)" != "$before" ]; do
         tries=$((tries + 1))
-        [ $tries -lt 50 ] || blame "processes are left: $(processes | tr '\n' ' ')"
+        [ $tries -lt 50 ] || blame "left: processes $(processes | tr '\n' ' '), outside $(diff <(echo "$before") <(outside) || true)"
         sleep 0.1
     done
-    [ "$(outside)" = "$before" ] || blame "left outside: $(diff <(echo "$before") <(outside) || true)"
 }
 all_whole() {
     local folder
