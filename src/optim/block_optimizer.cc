@@ -214,7 +214,8 @@ void BlockOptimizer::for_offloaded(std::size_t index, std::int64_t begin, std::i
   const auto& flat = parameters_[static_cast<std::size_t>(slice.parameter)];
   ((*offload_).*action)(flat.detach().view(-1).narrow(0, slice.parameter_offset + from - slice.offset, to - from));
   const auto place = place_of(index, from), size = place_of(index, to - 1) + 1 - place;
-  for (std::size_t k = 0; k < states_.size(); ++k) ((*offload_).*action)(parts_[index].values[k].narrow(0, place, size));
+  for (std::size_t k = 0; k < states_.size(); ++k)
+    ((*offload_).*action)(parts_[index].values[k].narrow(0, place, size));
 }
 
 void BlockOptimizer::update_range_of(std::size_t index, const FlatNumbers& p, const FlatNumbers& g, std::int64_t first,

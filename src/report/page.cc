@@ -216,8 +216,9 @@ std::string answers_of(const RunRecord& run) {
   std::string out;
   for (const std::string& prompt : order) {
     out += "<div class=\"card\"><details open=\"open\"><summary class=\"answer\">" + escaped(prompt) +
-           "</summary>\n<table class=\"answers\">\n" + rows[prompt] + "<tr><th>expected</th><td class=\"answer\"><div>" +
-           escaped(expected[prompt]) + "</div></td></tr>\n</table></details></div>\n";
+           "</summary>\n<table class=\"answers\">\n" + rows[prompt] +
+           "<tr><th>expected</th><td class=\"answer\"><div>" + escaped(expected[prompt]) +
+           "</div></td></tr>\n</table></details></div>\n";
   }
   return out;
 }

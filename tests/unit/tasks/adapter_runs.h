@@ -117,8 +117,8 @@ struct Run {
 /// Which steps of it, and what is read before and written after them.
 struct Stretch {
   int begin = 0, end = kSteps;
-  std::string from = {}, to = {};                      // folders of checkpoints
-  std::string adapter = {};                            // the folder that it is saved in
+  std::string from = {}, to = {};                         // folders of checkpoints
+  std::string adapter = {};                               // the folder that it is saved in
   std::function<void(const RankRun&)> look_at = nullptr;  // every rank, at the end
 };
 
