@@ -24,7 +24,7 @@ struct VerifyOptions {
   bool sharded = false;            // through fsdp, also on one rank; false: plain modules
   double logits_tolerance = 1e-5;  // relative to the largest magnitude of the tensor
   double grad_tolerance = 1e-4;
-  std::string tokenizer;  // of prepared rows; empty: of the set that the folder lies in
+  std::string tokenizer = {};  // of prepared rows; empty: of the set that the folder lies in
   fsdp::FsdpOptions fsdp;
 };
 
