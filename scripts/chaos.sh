@@ -71,7 +71,7 @@ choose_rank() {
 }
 hit() { [ -z "$2" ] || kill -"$1" "$2" 2>/dev/null || true; } # SIGNAL PROCESS
 
-newest() { find "$out" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | sort -V | tail -n 1; }
+newest() { find "$out" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | sort -V | tail -n 1 || true; }
 says() { grep -q -- "$1" "$work/run.log"; }
 blame() { fail "$kind, injury $((done_injuries + 1)) (seed $seed): $1" "$(tail -n 8 "$work/run.log")"; }
 pause() { sleep "$(awk -v r=$RANDOM -v s="$1" 'BEGIN { printf "%.3f", r / 32768 * s / 1000 }')"; }
@@ -83,12 +83,11 @@ outside() {
 }
 nothing_left() {
     local tries=0
-    while [ -n "$(processes)" ]; do
+    while [ -n "$(processes)" ] || [ "$(outside)" != "$before" ]; do
         tries=$((tries + 1))
-        [ $tries -lt 50 ] || blame "processes are left: $(processes | tr '\n' ' ')"
+        [ $tries -lt 50 ] || blame "left: processes $(processes | tr '\n' ' '), outside $(diff <(echo "$before") <(outside) || true)"
         sleep 0.1
     done
-    [ "$(outside)" = "$before" ] || blame "left outside: $(diff <(echo "$before") <(outside) || true)"
 }
 all_whole() {
     local folder
@@ -227,7 +226,7 @@ injure() {
             if [ -f "$work/exported/model.safetensors" ]; then
                 "$tessera" inspect "$work/exported" >"$work/inspect.log" 2>&1 || blame "a half-written export: $(cat "$work/inspect.log")"
             fi
-            "$tessera" export "$folder" "$work/exported" >"$work/run.log" 2>&1 || blame "the export cannot be repeated"
+            "$tessera" export "$folder" "$work/exported" --overwrite_output_dir >"$work/run.log" 2>&1 || blame "the export cannot be repeated"
             code=1
             ;;
     esac

@@ -1,5 +1,6 @@
 // tessera-worker: runs one task. `tessera TASK` becomes this program; `tessera launch TASK` starts it once for each
 // rank.
+#include <csignal>
 #include <iostream>
 #include <string>
 
@@ -25,6 +26,7 @@ int run(const tessera::cli::Arguments& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), which names it
   tessera::tensor::use_step_allocator();
   tessera::tensor::quieten_libtorch();
   const int code = tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
