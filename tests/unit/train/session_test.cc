@@ -161,6 +161,21 @@ TEST_F(Sessions, NoCheckpointIsWrittenOfWeightsThatAreNotFinite) {
     EXPECT_EQ(entry.path().string().find("checkpoint"), std::string::npos) << entry.path();
 }
 
+TEST_F(Sessions, ARunWithNothingToSaveTakesAwayWhatAKillLeft) {
+  auto a = arguments("killed");
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = kSteps;
+  run(a);
+  const std::string remains = a.output_dir + "/.partial-checkpoint-7";
+  fs::create_directories(remains);
+  write_file_atomically(remains + "/model.safetensors", "half");
+  a.resume_from_checkpoint = "true";
+  const std::string out = run(a);
+  EXPECT_SAYS(out, "'" + remains + "' was not written to its end; it is left out");
+  EXPECT_FALSE(fs::exists(remains));
+  EXPECT_TRUE(fs::exists(a.output_dir + "/checkpoint-8"));
+}
+
 TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
   auto a = arguments("patient");  // the best evaluation is that of step 4
   a.early_stopping_patience = 1;
