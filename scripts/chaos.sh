@@ -10,7 +10,7 @@
 #   flip, cut, gone   one bit, the end or the whole of one file of the newest checkpoint, while no run goes on
 #   torn              the remains of a save that a kill interrupted lie in the folder
 #   export            SIGKILL of an export of the newest checkpoint
-# After each: no process, no shared memory, no socket is left; the error says what happened; every checkpoint that nobody hurt is
+# After each: no process and no shared memory is left; the error says what happened; every checkpoint that nobody hurt is
 # whole, one that was hurt is found out and left; the next run goes on, and a run that comes to its end has the weights of a run that
 # was never hurt, bit for bit, and leaves no temporary files. An injury counts when the run shows that it felt it.
 # Needs build/release (scripts/test.sh builds it) or TESSERA=path of the program.
@@ -76,11 +76,8 @@ says() { grep -q -- "$1" "$work/run.log"; }
 blame() { fail "$kind, injury $((done_injuries + 1)) (seed $seed): $1" "$(tail -n 8 "$work/run.log")"; }
 pause() { sleep "$(awk -v r=$RANDOM -v s="$1" 'BEGIN { printf "%.3f", r / 32768 * s / 1000 }')"; }
 
-# What is outside of the work folder: shared memory and listening sockets.
-outside() {
-    find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null | sort
-    ss -Hlxtnp 2>/dev/null | grep tessera | awk '{print $1, $4, $5}' | sort || true
-}
+# What a process could leave outside of the work folder. (Its sockets have no files, and go with it.)
+outside() { find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null | sort; }
 nothing_left() {
     local tries=0
     while [ -n "$(processes)" ] || [ "$(outside)" != "$before" ]; do
@@ -97,25 +94,22 @@ all_whole() {
     done
 }
 
-# A run, new or gone on with; it is hurt by the function $1 at a random moment. Sets code, and pid to nothing.
+# A run, new or gone on with, and the command $@ at a random moment of it. Sets code; pid is empty again.
 run_and() {
     local flags=()
     if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
     (train "$out" "${flags[@]}") >"$work/run.log" 2>&1 &
     pid=$!
     pause "$span"
-    "$1"
+    "$@"
     code=0
     wait "$pid" 2>/dev/null || code=$?
     pid=
 }
-kill_rank() { choose_rank && hit KILL "$victim"; }
-fault_rank() { choose_rank && hit SEGV "$victim"; }
-kill_launcher() { hit KILL "$pid"; }
-end_launcher() { hit "$signal" "$pid"; }
+hurt_rank() { choose_rank && hit "$1" "$victim"; } # SIGNAL
+hurt_launcher() { hit "$1" "$pid"; }               # SIGNAL
 stop_rank() {
-    choose_rank
-    hit STOP "$victim"
+    hurt_rank STOP
     sleep 1
     hit CONT "$victim"
 }
@@ -127,30 +121,38 @@ compare_end() {
     rm -rf "$out"
 }
 
+# Sets folder to the newest checkpoint; where there is none, to that of a run which is killed. Empty: it had saved none.
+need_checkpoint() {
+    folder=$(newest)
+    [ -z "$folder" ] || return 0
+    run_and hurt_rank KILL
+    folder=$(newest)
+}
+
 # One injury. Sets felt when the run shows that it was hurt.
 injure() {
     local folder files file
     felt=
     case $kind in
         rank | fault)
-            run_and "$([ "$kind" = rank ] && echo kill_rank || echo fault_rank)"
-            [ "$code" -ne 0 ] || return 0
             local number=9
             if [ "$kind" = fault ]; then number=11; fi
+            run_and hurt_rank "$number"
+            [ "$code" -ne 0 ] || return 0
             [ "$code" -eq $((128 + number)) ] || blame "exit code $code"
             says "rank $rank failed with signal $number" || blame "rank $rank is not named"
             felt=1
             ;;
         launcher)
-            run_and kill_launcher
+            run_and hurt_launcher KILL
             [ "$code" -ne 0 ] || return 0
             [ "$code" -eq 137 ] || blame "exit code $code"
             ! says "failed with signal" || blame "a rank was killed, not the launcher"
             felt=1
             ;;
         term | int | hup)
-            signal=${kind^^}
-            run_and end_launcher
+            local signal=${kind^^}
+            run_and hurt_launcher "$signal"
             [ "$code" -ne 0 ] || return 0
             [ "$code" -eq $((128 + $(kill -l "$signal"))) ] || blame "exit code $code"
             # It had begun: the step in which the signal came is saved. (It may have come while the ranks started.)
@@ -162,8 +164,9 @@ injure() {
             [ "$code" -eq 0 ] || blame "exit code $code"
             if [ -n "$victim" ]; then felt=1; fi
             ;;
-        large) # every file but the last of a save fits, or none: in 1 KiB
+        large) # from 1 KiB to more than the largest file of a run
             local limit=$((RANDOM % (size + size / 4) + 1))
+            code=0
             (ulimit -f "$limit" && run_and nothing && exit "$code") || code=$?
             [ "$code" -ne 0 ] || return 0
             [ "$code" -lt 128 ] || blame "exit code $code with at most $limit KiB a file"
@@ -171,8 +174,7 @@ injure() {
             felt=1
             ;;
         flip | cut | gone)
-            folder=$(newest)
-            if [ -z "$folder" ]; then run_and kill_rank && folder=$(newest); fi
+            need_checkpoint
             [ -n "$folder" ] || return 0
             mapfile -t files < <(find "$folder" -type f -size +0 | sort)
             file=${files[RANDOM % ${#files[@]}]}
@@ -200,8 +202,7 @@ injure() {
             felt=1
             ;;
         torn)
-            folder=$(newest)
-            [ -n "$folder" ] || { run_and kill_rank && folder=$(newest); }
+            need_checkpoint
             [ -n "$folder" ] || return 0
             cp -r "$folder" "$out/.partial-checkpoint-29"
             rm -f "$out/.partial-checkpoint-29/manifest.json"
@@ -210,8 +211,7 @@ injure() {
             felt=1
             ;;
         export)
-            folder=$(newest)
-            [ -n "$folder" ] || { run_and kill_rank && folder=$(newest); }
+            need_checkpoint
             [ -n "$folder" ] || return 0
             rm -rf "$work/exported"
             ("$tessera" export "$folder" "$work/exported" >"$work/run.log" 2>&1) &
@@ -246,10 +246,11 @@ export_span=$((($(date +%s%N) - start) / 1000000))
 declare -A felt_of
 for kind in "${kinds[@]}"; do felt_of[$kind]=0; done
 ends=0 torn=0 done_injuries=0 turn=0
-while [ "$done_injuries" -lt "$wanted" ]; do
+unfelt() { local kind; for kind in "${kinds[@]}"; do if [ "${felt_of[$kind]}" -eq 0 ]; then echo "$kind"; fi; done; }
+while [ "$done_injuries" -lt "$wanted" ] || { [ "$wanted" -ge ${#kinds[@]} ] && [ -n "$(unfelt)" ]; }; do
     kind=${kinds[turn % ${#kinds[@]}]}
     turn=$((turn + 1))
-    [ "$turn" -le $((wanted * 20)) ] || fail "the runs come to their ends before they are hurt: $done_injuries of $wanted injuries in $turn runs"
+    [ "$turn" -le $((wanted * 20)) ] || fail "the runs come to their ends before they are hurt: $done_injuries of $wanted injuries in $turn runs; not felt: $(unfelt | tr '\n' ' ')"
     injure
     nothing_left
     if compgen -G "$out/.partial-checkpoint-*" >/dev/null; then torn=$((torn + 1)); fi
@@ -259,8 +260,5 @@ while [ "$done_injuries" -lt "$wanted" ]; do
     felt_of[$kind]=$((felt_of[$kind] + 1)) done_injuries=$((done_injuries + 1))
     if [ $((done_injuries % 25)) -eq 0 ]; then say "$done_injuries injuries, nothing lost so far"; fi
 done
-for kind in "${kinds[@]}"; do
-    [ "${felt_of[$kind]}" -gt 0 ] || [ "$wanted" -lt ${#kinds[@]} ] || fail "no run felt '$kind'"
-    printf '   %-10s %s\n' "$kind" "${felt_of[$kind]}"
-done
+for kind in "${kinds[@]}"; do printf '   %-10s %s\n' "$kind" "${felt_of[$kind]}"; done
 say "$done_injuries injuries, $torn of them during a save, $ends runs came to their end with the right weights: nothing was lost, nothing was left"

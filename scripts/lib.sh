@@ -37,10 +37,10 @@ compile_jobs() {
 
 # Configures the preset $1 and builds the targets that follow (none: all).
 build_preset() {
-    local preset=$1 targets=() options=(-DTESSERA_PRECOMPILE=ON)
+    local preset=$1 targets=() options=()
     shift
     if [ $# -gt 0 ]; then targets=(--target "$@"); fi
-    if [ -n "${TESSERA_TORCH:-}" ]; then options+=("-DTESSERA_TORCH=$TESSERA_TORCH"); fi
+    if [ -n "${TESSERA_TORCH:-}" ]; then options=("-DTESSERA_TORCH=$TESSERA_TORCH"); fi
     choose_compiler
     mkdir -p "build/$preset"
     cmake --preset "$preset" "${options[@]}" >"build/$preset/configure.log" 2>&1 || {

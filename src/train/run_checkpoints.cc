@@ -169,6 +169,8 @@ void RunCheckpoints::poll(const StepReport& step) {
 void RunCheckpoints::finish() {
   saver_.finish();
   saver_.check_files();
+  // Of a run that was killed: a save takes them away, and this run may have had nothing to save.
+  if (model_.group().rank() == 0) checkpoint::remove_partial_folders(options_.output_dir);
 }
 
 TrainerCallbacks RunCheckpoints::callbacks() {

@@ -123,7 +123,6 @@ double Trainer::update(StepReport& report) {
   } else if (std::isfinite(norm)) {
     optimizer_.step();
   } else {
-    optimizer_.scale_next_gradients(1);
     const std::string found = first_non_finite_gradient(model_);
     not_finite(found.empty() ? "the norm of the gradients is too large for a number" : "the gradient has " + found,
                report);

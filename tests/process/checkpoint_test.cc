@@ -131,12 +131,22 @@ TEST_F(Checkpoints, ARunWhoseRankIsKilledGoesOnAndEndsTheSame) {
   EXPECT_TRUE(same_weights("whole", "killed"));
 }
 
-TEST_F(Checkpoints, ChaosHurtsInEveryWayThatItKnows) {
-  const std::string script = std::string(TESSERA_TEST_DATA) + "/../../scripts/chaos.sh";
-  const Finished r = test::Subprocess({"/bin/bash", script, "13", "3"}, {{"TESSERA", TESSERA_BINARY}})
-                         .finish(std::chrono::seconds(600));
+Finished chaos(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"/bin/bash", std::string(TESSERA_TEST_DATA) + "/../../scripts/chaos.sh"});
+  return test::Subprocess(arguments, {{"TESSERA", TESSERA_BINARY}}).finish(std::chrono::seconds(600));
+}
+
+TEST_F(Checkpoints, ChaosKillsLaunchersAndRanks) {
+  const Finished r = chaos({"4", "3", "rank,launcher"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_SAYS(r.out, "13 injuries");
+  EXPECT_SAYS(r.out, "4 injuries");
+}
+
+TEST_F(Checkpoints, ChaosOfEveryKindLosesNothing) {
+  const Finished r = chaos({"13", "3"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_SAYS(r.out, "nothing was lost, nothing was left");
+  EXPECT_EQ(r.out.find(" 0\n"), std::string::npos) << r.out;  // each kind was felt
 }
 
 // Masters in halves are read while the next step computes.

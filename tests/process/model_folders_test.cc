@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "support/program.h"
+#include "support/sft_job.h"
 #include "support/subprocess.h"
 #include "support/temp_folder.h"
 #include "tessera/io/tensor_source.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Finished;
 using test::kDemo;
+using test::kLora;
 using test::kTestData;
 using test::kTinyChat;
 using test::Words;
@@ -62,13 +64,12 @@ class ModelFolders : public testing::Test {
   }
 
   void sft(const std::string& model, const std::string& out, const Words& flags) {
-    succeeds(Words{"sft", "--model_name_or_path", model, "--dataset_name", kTinyChat, "--dataset_cache_dir",
-                   at("cache"), "--output_dir", at(out), "--max_seq_length", "64", "--per_device_train_batch_size", "2",
-                   "--print_model", "false", "--disable_tqdm", "--logging_strategy", "no"} +
+    succeeds(test::sft_words(model, kTinyChat, temporary_.path(), out) +
+             Words{"--max_seq_length", "64", "--per_device_train_batch_size", "2", "--print_model", "false",
+                   "--logging_strategy", "no"} +
              flags);
   }
   const Words one_step_ = {"--max_steps", "1", "--save_strategy", "steps", "--save_steps", "1"};
-  const Words lora_ = {"--use_peft_lora", "True", "--lora_r", "4", "--lora_target_modules", "all-linear"};
 
   void seq2seq(const std::string& model, const std::string& out, const Words& flags) {
     succeeds(Words{"seq2seq", "--model_name_or_path", model, "--output_dir", at(out), "--dataset_path",
@@ -147,7 +148,7 @@ TEST_F(ModelFolders, WhatLiesBesideTheWeightsTravelsOnEveryWay) {
   const Words templates = {"chat_template.jinja", "additional_chat_templates/short.jinja"};
   expect_files(base, kTravels + templates, kStaysBehind);
 
-  sft(base, "adapter", lora_ + one_step_);
+  sft(base, "adapter", kLora + one_step_);
   expect_files(at("adapter"), {"tokenizer.json", "special.tiktoken", "preprocessor_config.json"},
                {"config.json", "generation_config.json", "README.md"});
   succeeds({"merge", "--adapter", at("adapter"), "--output_dir", at("merged")});
@@ -231,7 +232,7 @@ TEST_F(ModelFolders, AMergedModelSpeaksAsTheAdapterWasTaught) {
   EXPECT_NE(fails({"generate", "--model", base, "--message", "Hi"}).find("no chat template"), std::string::npos);
   // zephyr: a template, and tokens for which the tables grow.
   sft(base, "adapter",
-      lora_ + Words{"--chat_template_format", "zephyr", "--max_steps", "30", "--learning_rate", "2e-2",
+      kLora + Words{"--chat_template_format", "zephyr", "--max_steps", "30", "--learning_rate", "2e-2",
                     "--save_strategy", "no"});
   succeeds({"merge", "--adapter", at("adapter"), "--output_dir", at("merged")});
   const auto rows = json::parse(read_file(at("merged/config.json")))["vocab_size"].get<std::int64_t>();
@@ -267,7 +268,7 @@ TEST_F(ModelFolders, WhatIsWrittenAndWhatIsSaidHaveOneDtype) {
       Words{"--resume_from_checkpoint", "true"} + Words{"--output_dir", at("narrow"), "--max_steps", "2"});
   expect("narrow", "float32");
 
-  sft(base, "adapter", lora_ + one_step_);
+  sft(base, "adapter", kLora + one_step_);
   for (const Words& flags : {Words{"auto", "bfloat16"}, Words{"float32", "float32"}, Words{"float16", "float16"}}) {
     succeeds({"merge", "--adapter", at("adapter"), "--output_dir", at("merged_" + flags[0]), "--dtype", flags[0]});
     succeeds({"export", at("adapter"), at("exported_" + flags[0]), "--merge", "--dtype", flags[0]});
@@ -285,7 +286,7 @@ TEST_F(ModelFolders, WhatIsWrittenAndWhatIsSaidHaveOneDtype) {
 
 TEST_F(ModelFolders, AnAdapterStandsForItsModel) {
   const std::string base = make_model("base", kTinyChat);
-  sft(base, "adapter", lora_ + Words{"--max_steps", "20", "--learning_rate", "2e-2", "--save_strategy", "no"});
+  sft(base, "adapter", kLora + Words{"--max_steps", "20", "--learning_rate", "2e-2", "--save_strategy", "no"});
   const Words question = {"--message", "What is a cat?", "--max_new_tokens", "8"};
   const auto answer = succeeds(Words{"generate", "--model", at("adapter")} + question);
   EXPECT_EQ(answer, succeeds(Words{"generate", "--model", base, "--adapter", at("adapter")} + question));
@@ -370,7 +371,7 @@ TEST_F(ModelFolders, TiedTensorsAreKnownUnderAnyOfTheirNames) {
   }
   // An adapter that keeps the grown table under its head's name alone.
   const std::string base = make_model("base", kTinyChat);
-  sft(base, "adapter", lora_ + Words{"--chat_template_format", "zephyr"} + one_step_);
+  sft(base, "adapter", kLora + Words{"--chat_template_format", "zephyr"} + one_step_);
   const Words question = {"--prompt", "A pear", "--max_new_tokens", "6"};
   const auto answer = succeeds(Words{"generate", "--model", at("adapter")} + question);
   int removed = 0;

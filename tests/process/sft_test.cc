@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::contains;
 using test::Finished;
+using test::kLora;
 using test::kTinyChat;
 using test::Words;
 using test::operator+;
@@ -36,8 +37,6 @@ class Sft : public test::SftJob {
     return io::read_tensor(*io::open_safetensors(folder_ + "/" + file), name);
   }
 };
-
-const Words kLora = {"--use_peft_lora", "True", "--lora_r", "4", "--lora_target_modules", "all-linear"};
 
 /// The flags of PEFT's guide, but for those that name files and sizes.
 const Words kDocument = {"--add_special_tokens",

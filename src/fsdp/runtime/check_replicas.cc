@@ -3,8 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
-#include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/crc32c.h"

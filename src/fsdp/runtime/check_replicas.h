@@ -7,7 +7,7 @@ namespace tessera::fsdp {
 
 /// Collective, one unit whole at a time. Compares the checksum of every parameter, whole as this rank sees it, with
 /// rank 0's; returns how many there are. Error on every rank where one differs: it names the first of them and the
-/// ranks. (Ranks differ by nothing but a fault: of memory, of a processor, of a network, of code that wrote to shards.)
+/// ranks.
 std::int64_t check_replicas(FullyShardedDataParallel& model);
 
 }  // namespace tessera::fsdp

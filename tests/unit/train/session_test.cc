@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "checkpoint/run_lock.h"
+#include "support/program.h"
 #include "support/small_net.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
@@ -192,6 +193,37 @@ TEST_F(Sessions, TheBestModelsCheckpointGoesOnAsItsRunDid) {
   ASSERT_GE(on.size(), 9u);
   ASSERT_GE(whole.size(), on.size());
   for (std::size_t i = 0; i < on.size(); ++i) EXPECT_EQ(on[i], whole[whole.size() - on.size() + i]) << i;
+}
+
+TEST_F(Sessions, NoCheckpointIsWrittenOfWeightsThatAreNotFinite) {
+  auto a = arguments("spoilt");
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 1;
+  a.eval_strategy = Interval::kNo;
+  a.learning_rate = 1e39;  // the gradients are finite, what they make of the weights is not
+  try {
+    run(a);
+    FAIL() << "it went on";
+  } catch (const Error& e) {
+    EXPECT_SAYS(std::string(e.what()), "so no checkpoint of this step is written");
+  }
+  for (const auto& entry : fs::directory_iterator(a.output_dir))
+    EXPECT_EQ(entry.path().string().find("checkpoint"), std::string::npos) << entry.path();
+}
+
+TEST_F(Sessions, ARunWithNothingToSaveTakesAwayWhatAKillLeft) {
+  auto a = arguments("killed");
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = kSteps;
+  run(a);
+  const std::string remains = a.output_dir + "/.partial-checkpoint-7";
+  fs::create_directories(remains);
+  write_file_atomically(remains + "/model.safetensors", "half");
+  a.resume_from_checkpoint = "true";
+  const std::string out = run(a);
+  EXPECT_SAYS(out, "'" + remains + "' was not written to its end; it is left out");
+  EXPECT_FALSE(fs::exists(remains));
+  EXPECT_TRUE(fs::exists(a.output_dir + "/checkpoint-8"));
 }
 
 TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
