@@ -10,7 +10,7 @@
 #   flip, cut, gone   one bit, the end or the whole of one file of the newest checkpoint, while no run goes on
 #   torn              the remains of a save that a kill interrupted lie in the folder
 #   export            SIGKILL of an export of the newest checkpoint
-# After each: no process, no shared memory, no socket is left; the error says what happened; every checkpoint that nobody hurt is
+# After each: no process and no shared memory is left; the error says what happened; every checkpoint that nobody hurt is
 # whole, one that was hurt is found out and left; the next run goes on, and a run that comes to its end has the weights of a run that
 # was never hurt, bit for bit, and leaves no temporary files. An injury counts when the run shows that it felt it.
 # Needs build/release (scripts/test.sh builds it) or TESSERA=path of the program.
@@ -76,11 +76,8 @@ says() { grep -q -- "$1" "$work/run.log"; }
 blame() { fail "$kind, injury $((done_injuries + 1)) (seed $seed): $1" "$(tail -n 8 "$work/run.log")"; }
 pause() { sleep "$(awk -v r=$RANDOM -v s="$1" 'BEGIN { printf "%.3f", r / 32768 * s / 1000 }')"; }
 
-# What is outside of the work folder: shared memory and listening sockets.
-outside() {
-    find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null | sort
-    ss -Hlxtnp 2>/dev/null | grep tessera | awk '{print $1, $4, $5}' | sort || true
-}
+# What a process could leave outside of the work folder. (Its sockets have no files, and go with it.)
+outside() { find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null | sort; }
 nothing_left() {
     local tries=0
     while [ -n "$(processes)" ] || [ "$(outside)" != "$before" ]; do
