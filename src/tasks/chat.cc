@@ -1,6 +1,8 @@
 #include "tasks/chat.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,30 +23,45 @@ namespace tessera::tasks {
 namespace {
 
 using ChatMessages = nlohmann::json;
-volatile std::sig_atomic_t ctrl_c = 0;
-
-/// Ctrl-C is noticed and ends no call but reads, for as long as this lives.
+/// Ctrl-C is noticed and ends nothing by itself, for as long as this lives. It is kept as a byte in a pipe, which a
+/// wait for input watches, too: whichever thread gets the signal, and whenever.
 class CtrlC {
  public:
   CtrlC() {
+    if (::pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0)
+      throw Error(std::string("cannot make a pipe: ") + std::strerror(errno));
     struct sigaction action{};
-    action.sa_handler = [](int) { ctrl_c = 1; };
+    action.sa_handler = [](int) {
+      const int before = errno;
+      [[maybe_unused]] const auto written = ::write(pipe_[1], "c", 1);  // full: it is noticed already
+      errno = before;
+    };
     ::sigemptyset(&action.sa_mask);
     ::sigaction(SIGINT, &action, &before_);
-    ctrl_c = 0;
   }
-  ~CtrlC() { ::sigaction(SIGINT, &before_, nullptr); }
+  ~CtrlC() {
+    ::sigaction(SIGINT, &before_, nullptr);
+    for (const int end : pipe_) ::close(end);
+  }
   CtrlC(const CtrlC&) = delete;
   CtrlC& operator=(const CtrlC&) = delete;
 
   /// Whether it was pressed since the last call.
   static bool take() {
-    const bool pressed = ctrl_c != 0;
-    ctrl_c = 0;
+    char bytes[64];
+    bool pressed = false;
+    while (::read(pipe_[0], bytes, sizeof bytes) > 0) pressed = true;
     return pressed;
+  }
+  /// Until standard input can be read (true), or it was pressed.
+  static bool wait_for_input() {
+    pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {pipe_[0], POLLIN, 0}};
+    while (::poll(fds, 2, -1) < 0 && errno == EINTR) continue;
+    return fds[1].revents == 0;
   }
 
  private:
+  static inline int pipe_[2] = {-1, -1};
   struct sigaction before_{};
 };
 
@@ -68,6 +85,7 @@ class InputLines {
         buffer_.erase(0, end + 1);
         return line;
       }
+      if (!CtrlC::wait_for_input()) return std::nullopt;
       char bytes[4096];
       const ssize_t n = ::read(STDIN_FILENO, bytes, sizeof bytes);
       if (n > 0) {
@@ -75,7 +93,7 @@ class InputLines {
       } else if (n == 0 && !buffer_.empty()) {
         buffer_ += '\n';  // the last line may lack its end
       } else {
-        if (n < 0 && errno != EINTR && errno != EIO)  // EIO: the terminal is gone
+        if (n < 0 && errno != EIO)  // EIO: the terminal is gone
           throw DataError(std::string("reading messages failed: ") + std::strerror(errno), "standard input");
         return std::nullopt;
       }
@@ -159,6 +177,7 @@ class ChatLoop {
       });
     } catch (const AnswerStopped&) {
     }
+    (void)CtrlC::take();  // pressed behind the last token, it was meant for this answer
     return stream.finish();
   }
 

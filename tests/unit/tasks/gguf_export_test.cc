@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "base/file.h"
@@ -55,7 +56,7 @@ class GgufExports : public ::testing::Test {
     const std::string from = in(family + "_config"), to = in(family + (tied ? "_tied" : ""));
     std::filesystem::create_directories(from);
     std::filesystem::copy(kTokenizers + (family == "gpt2" ? "gpt2" : "chatml"), from,
-                          std::filesystem::copy_options::overwrite_existing);
+                          std::filesystem::copy_options::overwrite_existing | std::filesystem::copy_options::recursive);
     write_file_atomically(from + "/config.json", config.dump());
     make_model(from, to);
     return to;
@@ -75,7 +76,9 @@ class GgufExports : public ::testing::Test {
     std::ostringstream out, err;
     EXPECT_EQ(
         generate({"--model", model, "--prompt", "The quick brown fox, 12 34!", "--max_new_tokens", "16"}, out, err), 0);
-    return out.str();
+    // Ids that the tokenizer lacks are no text in the folder; the format gives every id a name.
+    static const std::regex unused("\\[PAD[0-9]+\\]");
+    return std::regex_replace(out.str(), unused, "");
   }
 
   static void expect_weights(const std::string& file, const std::string& model, double tolerance) {
