@@ -94,8 +94,10 @@ bool is_of_head(const std::string& parameter) {
 /// values.
 void begin_missing_head(Assembled& a, const AssembleOptions& options, fsdp::FsdpOptions& fsdp) {
   std::set<std::string> missing;
+  const nn::DenseElements elements(*a.model);
   for (const auto& item : a.model->named_parameters()) {
-    if (!is_of_head(item.key())) continue;
+    const bool packed = elements.of(item.key(), item.value()) != item.value().numel();  // a pooler that is there
+    if (!is_of_head(item.key()) || packed) continue;
     const auto stored = fsdp.source_name(item.key());
     const auto* info = stored.empty() ? nullptr : fsdp.source->find(stored);
     if (!info || info->shape != item.value().sizes().vec()) missing.insert(item.key());

@@ -163,11 +163,11 @@ TEST_F(PackedBases, SequenceToSequenceAndClassifiersTrainOverFourAndEightBits) {
        "--data_dir", kTestData + "/wikihow", "--use_peft_lora", "true", "--bf16", "false"},
       "--model_name",
       8};
-  const Command classify = {
-      {"classify", "--tokenizer_name_or_path", in("words"), "--dataset_path", kTestData + "/classify", "--label_column",
-       "sentiment", "--use_peft_lora", "true", "--lora_dropout", "0", "--ignore_mismatched_sizes", "true"},
-      "--model",
-      24};
+  const Command classify = {{"classify", "--tokenizer_name_or_path", in("words"), "--dataset_path",
+                             kTestData + "/classify", "--label_column", "sentiment", "--use_peft_lora", "true",
+                             "--lora_dropout", "0", "--ignore_mismatched_sizes", "true", "--max_length", "32"},
+                            "--model",
+                            24};
   for (const std::string type : {"nf4", "int8"}) {
     const auto packed = [&](const std::string& model, const std::string& name) {
       run({"quantize", model, in(name + type), "--type", type, "--dtype", "float32"});
@@ -187,20 +187,23 @@ TEST_F(PackedBases, SequenceToSequenceAndClassifiersTrainOverFourAndEightBits) {
 TEST_F(PackedBases, WhatCannotBeIsRefusedByName) {
   const std::string gguf = kTestData + "/gguf/k_quants.gguf", int8 = in("int8");
   run({"quantize", kTestData + "/goldens/B_train/base_llama", int8, "--type", "int8"});
-  const Words words = {"--tokenizer_name_or_path",
-                       in("words"),
-                       "--dataset_name",
-                       in("rows.jsonl"),
-                       "--max_steps",
-                       "1",
-                       "--output_dir",
-                       in("out"),
-                       "--disable_tqdm"};
-  const auto sft = [&](const std::string& model, const Words& more) {
-    return Words{"sft", "--model_name_or_path", model} + words + more;
+  const auto sft = [&](const std::string& model, const Words& more, const std::string& out = "refused") {
+    return Words{"sft",
+                 "--model_name_or_path",
+                 model,
+                 "--tokenizer_name_or_path",
+                 in("words"),
+                 "--dataset_name",
+                 in("rows.jsonl"),
+                 "--max_steps",
+                 "1",
+                 "--output_dir",
+                 in(out),
+                 "--disable_tqdm"} +
+           more;
   };
   const Words lora = {"--use_peft_lora", "true"};
-  run(sft(int8, {"--peft_type", "PROMPT_TUNING", "--use_peft_lora", "true", "--num_virtual_tokens", "2"}));
+  run(sft(int8, {"--peft_type", "PROMPT_TUNING", "--use_peft_lora", "true", "--num_virtual_tokens", "2"}, "prompt"));
   fs::create_directories(in("foreign"));
   fs::copy_file(kTestData + "/goldens/B_train/base_llama/config.json", in("foreign/config.json"));
   const auto dense = io::open_safetensors(kTestData + "/goldens/B_train/base_llama/model.safetensors");
@@ -218,7 +221,7 @@ TEST_F(PackedBases, WhatCannotBeIsRefusedByName) {
       {sft(int8, lora + Words{"--use_4bit_quantization", "true"}),
        {int8, "packed already, in 8 bits (LLM.int8)", "in 4 bits", "leave the flag out"}},
       {sft(int8, {}), {"do not train"}},
-      {{"merge", "--model", int8, "--adapter", in("out"), "--output_dir", in("merged")},
+      {{"merge", "--model", int8, "--adapter", in("prompt"), "--output_dir", in("merged")},
        {"PROMPT_TUNING changes no weights", "use the adapter as it is"}},
       {sft(int8, lora + Words{"--max_memory", "1MiB"}),
        {"--max_memory 1MiB: a rank would hold", "packed weights", "No flags make it fit; more ranks"}},
