@@ -51,10 +51,10 @@ std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const at:
   return with_addend({*left, *right, {}, {}, a.size(0), b.size(1), a.size(1), 0}, u, v);
 }
 
-/// The same with a packed second factor, which has to be unpacked for few rows, too.
+/// The same with a packed second factor.
 std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const PackedPanels& b, const at::Tensor& u = {},
                                                   const at::Tensor& v = {}) {
-  if (!kernels::has_bf16_gemm() || !b.on_cpu()) return std::nullopt;
+  if (!kernels::has_bf16_gemm() || a.size(0) < kFewestRows || !b.on_cpu()) return std::nullopt;
   const auto left = bfloat16_matrix(a);
   if (!left || a.size(1) % 2 != 0) return std::nullopt;
   return with_addend({*left, {}, {}, {}, a.size(0), b.columns(), a.size(1), 0, &b, 0}, u, v);
