@@ -205,7 +205,7 @@ bool verify_combined(const VerifyOptions& options, std::shared_ptr<comm::Communi
   auto table = CombinedFolder(options, group).compare();
   table.merge(*group);
   out << fmt::format("{} (combined adapters, {} rank{})\n",
-                     fs::path(options.folder).lexically_normal().filename().string(), group->size(),
+                     fs::path(options.folder).filename().string(), group->size(),
                      group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();

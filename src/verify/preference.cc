@@ -272,7 +272,7 @@ bool verify_preference(const VerifyOptions& options, std::shared_ptr<comm::Commu
   }
   table.merge(*group);
   out << fmt::format("{} ({} cases of preference training, {} rank{})\n",
-                     fs::path(options.folder).lexically_normal().filename().string(), cases.size(), group->size(),
+                     fs::path(options.folder).filename().string(), cases.size(), group->size(),
                      group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();

@@ -165,7 +165,7 @@ bool verify_preference_run(const VerifyOptions& options, std::shared_ptr<comm::C
   compare_end(table, run, a);
   table.merge(*group);
   out << fmt::format("{} (preference training, {} steps, {} rank{})\n",
-                     fs::path(options.folder).lexically_normal().filename().string(), run.max_steps, group->size(),
+                     fs::path(options.folder).filename().string(), run.max_steps, group->size(),
                      group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();

@@ -168,7 +168,7 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
   compare_final(table, run, options.folder, a);
   table.merge(*group);
   out << fmt::format("{} (Trainer, {} steps, {} rank{})\n",
-                     fs::path(options.folder).lexically_normal().filename().string(), run.max_steps, group->size(),
+                     fs::path(options.folder).filename().string(), run.max_steps, group->size(),
                      group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();

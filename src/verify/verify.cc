@@ -102,6 +102,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
     out << table.help();
     return 0;
   }
+  while (options.folder.size() > 1 && options.folder.back() == '/') options.folder.pop_back();  // its name is printed
   auto group = comm::connect();
   const auto launch = config::from_environment();
   if (launch.mixed_precision == config::MixedPrecision::kFp16) {

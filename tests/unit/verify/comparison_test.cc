@@ -50,6 +50,14 @@ TEST(Comparison, WeightsMayDifferInOneElementOfAThousandUpToTheLimit) {
   EXPECT_FALSE(over_the_limit.passed());
 }
 
+TEST(Comparison, WeightsWithoutElementsAreEqual) {
+  Comparison table;
+  table.add_weights("lora_E", at::empty({0, 1}), at::empty({0, 1}), 2e-5, 1e-2);  // every rank was pruned
+  EXPECT_TRUE(table.passed());
+  table.add_weights("lora_E", at::empty({1, 1}), at::empty({0, 1}), 2e-5, 1e-2);
+  EXPECT_FALSE(table.passed());
+}
+
 TEST(Comparison, MergeKeepsTheWorstOfAllRanks) {
   comm::run_threads(2, [](std::shared_ptr<comm::Communicator> group) {
     Comparison table;
