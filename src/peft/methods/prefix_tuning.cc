@@ -62,12 +62,17 @@ std::vector<std::string> PrefixTuning::attach(models::Model& model, const models
                           family.model_type + "'; PROMPT_TUNING and P_TUNING are for all",
                       "peft_type");
   }
-  if (num_layers != sizes.layers || num_attention_heads != sizes.heads || token_dim != sizes.heads * sizes.head_dim) {
-    throw ConfigError("num_layers, num_attention_heads and token_dim are " + std::to_string(num_layers) + ", " +
-                          std::to_string(num_attention_heads) + " and " + std::to_string(token_dim) +
-                          ", but the model's keys have " + std::to_string(sizes.layers) + " layers of " +
-                          std::to_string(sizes.heads) + " heads of " + std::to_string(sizes.head_dim) +
-                          " numbers; set token_dim to " + std::to_string(sizes.heads * sizes.head_dim),
+  // PEFT counts an encoder-decoder model's encoder; a decoder of fewer layers leaves the rest alone.
+  if (num_layers < sizes.layers) {
+    throw ConfigError("num_layers is " + std::to_string(num_layers) + ", but the model's decoder has " +
+                          std::to_string(sizes.layers) + " layers; set num_layers to " + std::to_string(sizes.layers),
+                      "num_layers");
+  }
+  if (num_attention_heads != sizes.heads || token_dim != sizes.heads * sizes.head_dim) {
+    throw ConfigError("num_attention_heads and token_dim are " + std::to_string(num_attention_heads) + " and " +
+                          std::to_string(token_dim) + ", but the model's keys have " + std::to_string(sizes.heads) +
+                          " heads of " + std::to_string(sizes.head_dim) + " numbers; set token_dim to " +
+                          std::to_string(sizes.heads * sizes.head_dim),
                       "token_dim");
   }
   if (family.kind == models::ModelKind::kSeq2Seq && num_transformer_submodules != 2) {

@@ -125,6 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TRAINABLE_TOKENS", {{"token_indices", {100000}}}, "100000"},
         Case{"TRAINABLE_TOKENS", json::object(), "token_indices"},
         Case{"PREFIX_TUNING", {{"num_virtual_tokens", 2}, {"token_dim", 6}}, "token_dim"},
+        Case{"PREFIX_TUNING", {{"num_virtual_tokens", 2}, {"num_layers", 1}}, "num_layers"},
         Case{"LORA", {{"alora_invocation_tokens", json::array()}}, "alora_invocation_tokens"},
         Case{"LORA", {{"alora_invocation_tokens", {5}}, {"use_dora", true}}, "alora_invocation_tokens"},
         Case{"LORA", {{"alora_invocation_tokens", {5}}, {"target_modules", {"wte"}}}, "alora_invocation_tokens"},
