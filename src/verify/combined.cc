@@ -204,8 +204,7 @@ class CombinedFolder {
 bool verify_combined(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
   auto table = CombinedFolder(options, group).compare();
   table.merge(*group);
-  out << fmt::format("{} (combined adapters, {} rank{})\n",
-                     fs::path(options.folder).filename().string(), group->size(),
+  out << fmt::format("{} (combined adapters, {} rank{})\n", fs::path(options.folder).filename().string(), group->size(),
                      group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();

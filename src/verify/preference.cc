@@ -271,9 +271,8 @@ bool verify_preference(const VerifyOptions& options, std::shared_ptr<comm::Commu
     policy.sharded->zero_grad();
   }
   table.merge(*group);
-  out << fmt::format("{} ({} cases of preference training, {} rank{})\n",
-                     fs::path(options.folder).filename().string(), cases.size(), group->size(),
-                     group->size() == 1 ? "" : "s");
+  out << fmt::format("{} ({} cases of preference training, {} rank{})\n", fs::path(options.folder).filename().string(),
+                     cases.size(), group->size(), group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();
 }

@@ -164,9 +164,8 @@ bool verify_preference_run(const VerifyOptions& options, std::shared_ptr<comm::C
   }
   compare_end(table, run, a);
   table.merge(*group);
-  out << fmt::format("{} (preference training, {} steps, {} rank{})\n",
-                     fs::path(options.folder).filename().string(), run.max_steps, group->size(),
-                     group->size() == 1 ? "" : "s");
+  out << fmt::format("{} (preference training, {} steps, {} rank{})\n", fs::path(options.folder).filename().string(),
+                     run.max_steps, group->size(), group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();
 }

@@ -167,9 +167,8 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
   }
   compare_final(table, run, options.folder, a);
   table.merge(*group);
-  out << fmt::format("{} (Trainer, {} steps, {} rank{})\n",
-                     fs::path(options.folder).filename().string(), run.max_steps, group->size(),
-                     group->size() == 1 ? "" : "s");
+  out << fmt::format("{} (Trainer, {} steps, {} rank{})\n", fs::path(options.folder).filename().string(), run.max_steps,
+                     group->size(), group->size() == 1 ? "" : "s");
   table.print(out);
   return table.passed();
 }
