@@ -12,14 +12,17 @@
 namespace tessera::fsdp {
 namespace {
 
-constexpr std::size_t kLag = 1;  // a bucket's reduction is waited for when the next one has started its own
+// A bucket's reduction is waited for when the next one has started its own, and the sum across replicas, which starts
+// then, when the one after that has.
+constexpr std::size_t kLag = 1;
 
 }  // namespace
 
 /// A started reduction.
 struct GradientReducer::Flight {
   struct Part {
-    std::unique_ptr<comm::Work> work;  // inside the shard group
+    std::unique_ptr<comm::Work> work;      // inside the shard group
+    std::unique_ptr<comm::Work> replicas;  // then across its copies
     at::Tensor out, leaf;
     at::Tensor buffer;  // that the reduction reads and nobody else keeps
     at::Tensor target;  // where the gradient ends when `out` is temporary: still to be summed over replicas
@@ -148,7 +151,9 @@ void GradientReducer::start_ready() {
 void GradientReducer::start_next() {
   start(in_order(next_), flights_[next_]);
   ++next_;
-  if (next_ > kLag) complete_until(next_ - kLag);
+  if (next_ > kLag) shard_until(next_ - kLag);
+  const std::size_t lag = mesh_.replicate ? 2 * kLag : kLag;
+  if (next_ > lag) complete_until(next_ - lag);
 }
 
 void GradientReducer::start(GradientBucket& b, Flight& flight) {
@@ -190,18 +195,30 @@ at::Tensor GradientReducer::empty_sum(const GradientBucket& b, std::size_t segme
   return at::empty({s.layout.slice_numel}, s.leaf.options());
 }
 
+void GradientReducer::shard_until(std::size_t count) {
+  for (; sharded_ < count; ++sharded_) {
+    const tensor::Span span("fsdp::reduce", in_order(sharded_).unit_name());
+    shard(flights_[sharded_]);
+  }
+}
+
 void GradientReducer::complete_until(std::size_t count) {
-  for (; completed_ < count; ++completed_) {
-    const tensor::Span span("fsdp::reduce", in_order(completed_).unit_name());
-    complete(flights_[completed_]);
+  shard_until(count);
+  for (; completed_ < count; ++completed_) complete(flights_[completed_]);
+}
+
+/// Sums of the shard group are there; those across replicas start.
+void GradientReducer::shard(Flight& flight) {
+  for (auto& part : flight.parts) {
+    part.buffer.defined() ? part.work->wait_input_free() : part.work->wait();
+    part.buffer = at::Tensor();
+    if (mesh_.replicate) part.replicas = mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum);
   }
 }
 
 void GradientReducer::complete(Flight& flight) {
   for (auto& part : flight.parts) {
-    part.buffer.defined() ? part.work->wait_input_free() : part.work->wait();
-    part.buffer = at::Tensor();
-    if (mesh_.replicate) mesh_.replicate->all_reduce(part.out, comm::ReduceOp::kSum)->wait();
+    if (part.replicas) part.replicas->wait();
     if (part.target.defined()) part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
     part.leaf.mutable_grad() = part.out;
     part.out = part.target = at::Tensor();
@@ -210,9 +227,8 @@ void GradientReducer::complete(Flight& flight) {
 
 void GradientReducer::wait_input_free(std::size_t position) {
   at::NoGradGuard no_grad;
-  complete_until(position + 1);
+  shard_until(position + 1);
   for (auto& part : flights_[position].parts) part.work->wait_input_free();
-  flights_[position].parts.clear();
 }
 
 void GradientReducer::backward_finished() {
@@ -224,10 +240,14 @@ void GradientReducer::backward_finished() {
     return;
   }
   while (next_ < order_.size()) start_next();
-  for (std::size_t i = 0; i < order_.size(); ++i) wait_input_free(i);
+  complete_until(order_.size());
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    wait_input_free(i);
+    flights_[i].parts.clear();
+  }
   reduce_late();
   holds_unsynced_ = false;
-  next_ = completed_ = 0;
+  next_ = sharded_ = completed_ = 0;
   for (auto& b : buckets_) b.state = BucketState::kIdle;
   if (order_.agreed()) return;
   order_.agree(*mesh_.world);
@@ -254,13 +274,14 @@ void GradientReducer::reduce_late(GradientBucket& b) {
     b.take_late();
   }
   start(b, flight);
+  shard(flight);
   complete(flight);
   for (auto& part : flight.parts) part.work->wait_input_free();
 }
 
 void GradientReducer::abandon() noexcept {
   for (auto& flight : flights_) flight.parts.clear();
-  next_ = completed_ = 0;
+  next_ = sharded_ = completed_ = 0;
   holds_unsynced_ = false;
   order_.forget_observed();
   for (auto& b : buckets_) b.forget();

@@ -8,7 +8,7 @@
 // order starts as reverse registration and becomes, after the first backward, the order in which rank 0 finished. A
 // gradient that arrives after its bucket was reduced (a parameter of the root that nested backward passes reach several
 // times) is reduced in a second round at the end of the backward, if any rank has one. A reduction is waited for when
-// the next one has started.
+// the next one has started; under hybrid strategies the sum across replicas then starts, and is waited for one later.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -79,7 +79,9 @@ class GradientReducer {
   void start(GradientBucket& b, Flight& flight);
   void start_segment(GradientBucket& b, std::size_t segment, Flight& flight);
   at::Tensor empty_sum(const GradientBucket& b, std::size_t segment) const;
+  void shard_until(std::size_t count);
   void complete_until(std::size_t count);
+  void shard(Flight& flight);
   void complete(Flight& flight);
   void wait_input_free(std::size_t position);
   void reduce_late();
@@ -98,7 +100,8 @@ class GradientReducer {
   ReductionOrder order_;
   std::vector<Flight> flights_;  // by position in the order
   std::size_t next_ = 0;         // the position that starts next
-  std::size_t completed_ = 0;    // the oldest position that is not waited for
+  std::size_t sharded_ = 0;      // the oldest position that is not waited for inside the shard group
+  std::size_t completed_ = 0;    // and across replicas
 };
 
 }  // namespace tessera::fsdp
