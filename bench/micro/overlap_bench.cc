@@ -5,8 +5,8 @@
 //   for r in 0 1; do RANK=$r WORLD_SIZE=2 MASTER_PORT=29500 OMP_NUM_THREADS=1 ./overlap_bench [--width 1024] [--units
 //   16]
 //     [--rows 256] [--device_ms 0] [--steps 5] & done; wait
-// --device_ms T: a unit's forward waits for T ms and its backward for 2 T, as if another device computed; --rows 1
-// then.
+// --hybrid 1: HYBRID_SHARD with one rank on each host. --device_ms T: a unit's forward waits for T ms and its backward
+// for 2 T, as if another device computed; --rows 1 then.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -69,6 +69,7 @@ struct Job {
   std::int64_t width = 1024, rows = 256;
   int units = 16, steps = 5;
   double device_ms = 0;
+  bool hybrid = false;
 };
 
 Job parse(int argc, char** argv) {
@@ -81,6 +82,7 @@ Job parse(int argc, char** argv) {
   job.units = static_cast<int>(of("--units", 16));
   job.steps = static_cast<int>(of("--steps", 5));
   job.device_ms = of("--device_ms", 0);
+  job.hybrid = of("--hybrid", 0) > 0;
   return job;
 }
 
@@ -112,11 +114,14 @@ double train_ms(const std::shared_ptr<comm::Communicator>& world, const Job& job
   });
 }
 
-/// What a step moves: each unit is gathered for its forward and for its backward, and its gradient is reduced.
+/// What a step moves: each unit is gathered for its forward and for its backward, and its gradient is reduced; hybrid,
+/// with one rank on each host, the gradient is summed alone.
 double communication_ms(comm::Communicator& world, const Job& job) {
   const auto numel = job.width * job.width;
   const auto whole = at::ones({numel}), slice = at::ones({numel / world.size()});
   return median_ms(world, job.steps, [&] {
+    for (int i = 0; job.hybrid && i < job.units; ++i) world.all_reduce(whole, comm::ReduceOp::kSum)->wait();
+    if (job.hybrid) return;
     for (int i = 0; i < 2 * job.units; ++i) world.all_gather(whole, slice)->wait();
     for (int i = 0; i < job.units; ++i) world.reduce_scatter(slice, whole)->wait();
   });
@@ -128,9 +133,11 @@ int main(int argc, char** argv) {
   const Job job = parse(argc, argv);
   const auto world = comm::connect();
   using fsdp::BackwardPrefetch, fsdp::GatherForm, fsdp::ShardingStrategy;
-  const auto step = train_ms(world, job, {.gather = GatherForm::kCopy, .forward_prefetch = true}, true);
+  const auto strategy = job.hybrid ? ShardingStrategy::kHybridShard : ShardingStrategy::kFullShard;
+  const auto form = job.hybrid ? GatherForm::kAuto : GatherForm::kCopy;
+  const auto step = train_ms(world, job, {.strategy = strategy, .gather = form, .forward_prefetch = true}, true);
   const auto waits =
-      train_ms(world, job, {.gather = GatherForm::kCopy, .backward_prefetch = BackwardPrefetch::kNone}, true);
+      train_ms(world, job, {.strategy = strategy, .gather = form, .backward_prefetch = BackwardPrefetch::kNone}, true);
   const auto computation = train_ms(world, job, {.strategy = ShardingStrategy::kNoShard}, false);
   const auto communication = communication_ms(*world, job);
   if (world->rank() == 0)

@@ -10,6 +10,8 @@
 namespace tessera::comm {
 namespace {
 
+constexpr std::int64_t kSegmentBytes = 2 << 20;  // of each lane
+
 /// Added to the timeout between hosts, twice to that for a neighbour's data: whoever waits for a rank of its own host
 /// knows best which one is missing, and speaks first.
 std::chrono::milliseconds grace_of(std::chrono::milliseconds timeout) {
@@ -91,23 +93,41 @@ void HostsCommunicator::share_lanes(std::byte* data, std::int64_t bytes) {
   stream(group(), flows[static_cast<std::size_t>(group().rank())].out, flows);
 }
 
-// Every rank of host h has block h; afterwards every rank has all blocks.
+// Every rank of host h has block h; afterwards every rank has all blocks. They go in segments, so that what has come is
+// shared inside the host while the rest is on its way.
 void HostsCommunicator::exchange_blocks(const Blocks& blocks) {
-  const auto piece = [&](int h) {
-    const Slice slice = equal_slices(blocks.length(h), hosts_.lanes())[static_cast<std::size_t>(group().rank())];
-    return Slice{blocks.begin(h) + slice.begin, slice.count};
+  struct Segment {
+    int host;
+    std::byte* data;
+    std::int64_t bytes;
+    Wire::Message received;
   };
-  std::vector<Wire::Message> sent, received;
-  const Slice own = is_lane() ? piece(host_) : Slice{};
-  for (int h = 0; is_lane() && h < hosts_.count(); ++h) {
-    if (h == host_) continue;
-    const Slice theirs = piece(h);
-    received.push_back(wire_->receive(h, blocks.data + theirs.begin, theirs.count));
-    sent.push_back(wire_->send(h, blocks.data + own.begin, own.count));
+  std::vector<Segment> segments;
+  const std::int64_t step = kSegmentBytes * hosts_.lanes();
+  bool more = true;
+  for (std::int64_t begin = 0; more; begin += step) {
+    more = false;
+    for (int i = 0; i < hosts_.count(); ++i) {
+      const int h = (host_ + i) % hosts_.count();
+      const std::int64_t bytes = std::min(step, blocks.length(h) - begin);
+      if (bytes > 0) segments.push_back({h, blocks.data + blocks.begin(h) + begin, bytes, {}});
+      more = more || bytes > 0;
+    }
   }
-  wait(received);
-  for (int h = 0; h < hosts_.count(); ++h) {
-    if (h != host_) share_lanes(blocks.data + blocks.begin(h), blocks.length(h));
+  std::vector<Wire::Message> sent;
+  for (Segment& segment : segments) {
+    if (!is_lane()) break;
+    const Slice piece = equal_slices(segment.bytes, hosts_.lanes())[static_cast<std::size_t>(group().rank())];
+    std::byte* data = segment.data + piece.begin;
+    if (segment.host != host_) segment.received = wire_->receive(segment.host, data, piece.count);
+    for (int i = 1; segment.host == host_ && i < hosts_.count(); ++i) {
+      sent.push_back(wire_->send((host_ + i) % hosts_.count(), data, piece.count));
+    }
+  }
+  for (Segment& segment : segments) {
+    if (segment.host == host_) continue;
+    if (is_lane()) wire_->wait(segment.received);
+    share_lanes(segment.data, segment.bytes);
   }
   wait(sent);
 }
