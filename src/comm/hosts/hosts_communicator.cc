@@ -132,23 +132,39 @@ void HostsCommunicator::exchange_blocks(const Blocks& blocks) {
   wait(sent);
 }
 
-// Rank src has `data`; afterwards every rank has it.
+// Rank src has `data`; afterwards every rank has it. A little goes from its host to all others, more from host to host
+// in segments, so that none sends it twice.
 void HostsCommunicator::spread(std::byte* data, std::int64_t bytes, int src) {
-  const int from = hosts_.host_of(src);
-  if (from == host_) {
+  const int from = hosts_.host_of(src), hosts = hosts_.count();
+  const bool along = bytes > kSegmentBytes, has_it = from == host_;
+  if (has_it) {
     std::vector<std::int64_t> lengths(static_cast<std::size_t>(group().size()));
     lengths[static_cast<std::size_t>(src - hosts_.first(host_))] = bytes;
     gather_inside(data, data, lengths);
   }
-  std::vector<Wire::Message> sent;
-  if (is_lane()) {
-    const Slice piece = equal_slices(bytes, hosts_.lanes())[static_cast<std::size_t>(group().rank())];
-    for (int h = 0; from == host_ && h < hosts_.count(); ++h) {
-      if (h != host_) sent.push_back(wire_->send(h, data + piece.begin, piece.count));
-    }
-    if (from != host_) wait(wire_->receive(from, data + piece.begin, piece.count));
+  std::vector<int> next;
+  for (int i = 1; i < hosts && (along || has_it); ++i) {
+    const int h = (host_ + i) % hosts;
+    if (h != from && (i == 1 || !along)) next.push_back(h);
   }
-  if (from != host_) share_lanes(data, bytes);
+  const std::int64_t step = kSegmentBytes * hosts_.lanes();
+  const auto piece = [&](std::int64_t begin) {
+    const auto lane = static_cast<std::size_t>(group().rank());
+    const Slice slice = equal_slices(std::min(step, bytes - begin), hosts_.lanes())[lane];
+    return Slice{begin + slice.begin, slice.count};
+  };
+  std::vector<Wire::Message> received, sent;
+  for (std::int64_t begin = 0; is_lane() && !has_it && begin < bytes; begin += step) {
+    const int previous = along ? (host_ + hosts - 1) % hosts : from;
+    received.push_back(wire_->receive(previous, data + piece(begin).begin, piece(begin).count));
+  }
+  for (std::int64_t begin = 0; begin < bytes; begin += step) {
+    if (is_lane() && !has_it) wire_->wait(received[static_cast<std::size_t>(begin / step)]);
+    for (const int h : next) {
+      if (is_lane()) sent.push_back(wire_->send(h, data + piece(begin).begin, piece(begin).count));
+    }
+    if (!has_it) share_lanes(data + begin, std::min(step, bytes - begin));
+  }
   wait(sent);
 }
 

@@ -159,6 +159,9 @@ void broadcast(Comm c) {
       REQUIRE(same_bits(t, contribution(src, n, at::kHalf)));
     }
   }
+  at::Tensor large = contribution(c->rank(), 5'000'003, at::kHalf);  // more than goes at a time
+  c->broadcast(large, c->size() - 1)->wait();
+  REQUIRE(same_bits(large, contribution(c->size() - 1, 5'000'003, at::kHalf)));
 }
 
 Bytes object_of(int rank) {

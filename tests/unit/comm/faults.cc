@@ -134,25 +134,26 @@ std::int64_t bytes_counted(const std::string& direction) {
   return bytes;
 }
 
-/// What must at least leave and reach host `h` of H, each with R ranks, for vectors of n elements of b bytes:
+/// What must at least leave and reach this host, for vectors of n elements of b bytes:
 /// docs/architecture.md, "Several hosts", derives it.
 struct LinkBytes {
   double out = 0, in = 0;
 };
-LinkBytes least_bytes(const std::string& operation, int h, int H, int R, double n, double b) {
-  const double sum = 4, others = (H - 1.0) / H;
+LinkBytes least_bytes(const std::string& operation, int host, int hosts, int ranks, double n, double b) {
+  const double sum = 4, others = (hosts - 1.0) / hosts;
   const LinkBytes gather{others * n * b, others * n * b};
   if (operation == "all_gather") return gather;
-  if (R * b <= sum) {
-    const double bytes = others * n * R * b;
+  if (operation == "broadcast") return {host + 1 < hosts ? n * b : 0, host > 0 ? n * b : 0};
+  if (ranks * b <= sum) {
+    const double bytes = others * n * ranks * b;
     return operation == "all_reduce" ? LinkBytes{bytes + gather.out, bytes + gather.in} : LinkBytes{bytes, bytes};
   }
-  LinkBytes chain{h + 1 < H ? n * sum : 0, h > 0 ? n * sum : 0};
+  LinkBytes chain{host + 1 < hosts ? n * sum : 0, host > 0 ? n * sum : 0};
   if (operation == "all_reduce") {
-    if (h + 1 < H) chain.in += n * b;
-    if (h + 2 < H || h + 1 == H) chain.out += n * b;
-  } else if (h + 1 < H) {
-    chain.in += n * sum / H;
+    if (host + 1 < hosts) chain.in += n * b;
+    if (host + 2 < hosts || host + 1 == hosts) chain.out += n * b;
+  } else if (host + 1 < hosts) {
+    chain.in += n * sum / hosts;
   } else {
     chain.out += others * n * sum;
   }
@@ -188,6 +189,7 @@ void no_link_carries_more_than_it_must(Comm c) {
         {"all_gather", [&] { c->all_gather(full, part)->wait(); }},
         {"reduce_scatter", [&] { c->reduce_scatter(part, full)->wait(); }},
         {"all_reduce", [&] { c->all_reduce(full, ReduceOp::kMax)->wait(); }},
+        {"broadcast", [&] { c->broadcast(full, 0)->wait(); }},
     };
     for (const auto& [name, run] : operations) {
       const auto least =
