@@ -39,6 +39,14 @@ std::string address_by_interface(const char* name, const std::vector<Interface>&
 }  // namespace
 
 OwnAddress own_address_for(const Endpoint& meeting_place) {
+  if (const std::string ports = variable("TESSERA_PORTS"); !ports.empty()) {
+    throw ConfigError(
+        fmt::format("TESSERA_PORTS is '{}': ranks cannot be told their ports, the system chooses those of "
+                    "gloo inside libtorch. Unset it, and limit what the system chooses from on each "
+                    "host: sysctl net.ipv4.ip_local_port_range=\"30000 30999\"",
+                    ports),
+        "TESSERA_PORTS");
+  }
   const auto interfaces = interfaces_of_host();
   if (const std::string given = variable("TESSERA_ADDRESS"); !given.empty()) {
     const std::string address = is_numeric_address(given) ? given : resolve(given);

@@ -67,6 +67,13 @@ TEST(OwnAddress, ThatIsNotThisHostsIsRefusedWithThoseThatAre) {
   for (const Interface& one : interfaces_of_host()) EXPECT_NE(text.find(one.address), std::string::npos) << text;
 }
 
+TEST(OwnAddress, PortsCannotBeChosenWhichIsSaidWithWhatToDo) {
+  const SetVariable ports("TESSERA_PORTS", "30000-30999");
+  const std::string text = config_error_of([] { own_address_for(kHere); });
+  EXPECT_NE(text.find("TESSERA_PORTS is '30000-30999'"), std::string::npos) << text;
+  EXPECT_NE(text.find("ip_local_port_range"), std::string::npos) << text;
+}
+
 TEST(KeepAlive, IsFiveSecondsOrWhatIsGiven) {
   EXPECT_EQ(keep_alive_time().count(), 5);
   const SetVariable time("TESSERA_KEEPALIVE_S", "30");
