@@ -1,12 +1,19 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "base/env.h"
 #include "base/log.h"
 #include "launch/launch.h"
+#include "launch/machines.h"
 #include "tessera/base/error.h"
 
 namespace tessera::launch {
@@ -66,6 +73,31 @@ void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
       others == 0 ? "" : fmt::format("; the other {} ended with it", others == 1 ? "rank was" : "ranks were")));
 }
 
+/// How long machine 0 waits for the others after its own ranks have ended: they notice a lost host this much later, and
+/// then end their ranks.
+std::chrono::seconds patience() {
+  constexpr int kKeepAlive = 5, kToEndRanks = 10;  // as in comm/rendezvous/own_address.h
+  const int given = std::atoi(environment("TESSERA_KEEPALIVE_S").value_or("").c_str());
+  return std::chrono::seconds(kToEndRanks + (given > 0 ? given : kKeepAlive));
+}
+
+/// Machines that have gone take their ranks with them; the others close up.
+void go_on_with_those_left(const LaunchPlan& plan, int restart, std::vector<int>& machines, LaunchPlan& now) {
+  const config::AccelerateConfig& a = plan.accelerate;
+  if (machines.size() == 1) return;
+  machines = meet({a.main_process_ip, rendezvous_port(a), machines, a.machine_rank, restart, patience()});
+  const auto own = std::find(machines.begin(), machines.end(), a.machine_rank);
+  now.accelerate.machine_rank = static_cast<int>(own - machines.begin());
+  now.accelerate.num_machines = static_cast<int>(machines.size());
+  now.accelerate.num_processes = ranks_here(a) * now.accelerate.num_machines;
+}
+
+std::string where(const LaunchPlan& plan, const std::vector<int>& machines) {
+  if (plan.accelerate.num_machines == 1) return "";
+  return fmt::format(": {} on machine{} {}", ranks_here(plan.accelerate) * static_cast<int>(machines.size()),
+                     machines.size() == 1 ? "" : "s", fmt::join(machines, ", "));
+}
+
 /// Where the reader of this process's output goes (a pipe's other end, a closed connection), the ranks must not go with
 /// it. Blocked, not ignored: ranks begin with nothing blocked.
 void outlive_readers() {
@@ -111,17 +143,27 @@ int run_launch(const LaunchPlan& plan) {
   options.output.tee_stdout = (plan.options.tee & 1) != 0;
   options.output.tee_stderr = (plan.options.tee & 2) != 0;
   options.output.log_dir = plan.options.log_dir;
-  options.first_rank = plan.accelerate.machine_rank * ranks_here(plan.accelerate);
   if (const auto& seconds = plan.options.grace_period) {
     options.signal_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
   }
   outlive_readers();
+  LaunchPlan now = plan;
+  std::vector<int> machines(static_cast<std::size_t>(plan.accelerate.num_machines));
+  std::iota(machines.begin(), machines.end(), 0);
   for (int restart = 0;; ++restart) {
-    const Outcome outcome = supervise(commands_of(plan, restart), options, log_warning);
-    if (outcome.failure) report_failure(plan, outcome);
+    options.first_rank = now.accelerate.machine_rank * ranks_here(now.accelerate);
+    const Outcome outcome = supervise(commands_of(now, restart), options, log_warning);
+    if (outcome.failure) report_failure(now, outcome);
     const bool again = outcome.failure && outcome.forwarded_signal == 0 && restart < plan.options.max_restarts;
     if (!again) return outcome.exit_code;
-    log_warning(fmt::format("starting all ranks again ({} of {})", restart + 1, plan.options.max_restarts));
+    try {
+      go_on_with_those_left(plan, restart + 1, machines, now);
+    } catch (const Error& error) {
+      log_error(error.what());
+      return outcome.exit_code;
+    }
+    log_warning(fmt::format("starting all ranks again ({} of {}){}", restart + 1, plan.options.max_restarts,
+                            where(plan, machines)));
   }
 }
 

@@ -42,7 +42,8 @@ void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, co
   table.add_enum(&o.save_dtype, checkpoint::dtype_choices(), {"--save_dtype"},
                  "of the weights in results and checkpoints; auto: as they are trained, float32", group);
   table.add(&o.resume_from_checkpoint, {"--resume_from_checkpoint"},
-            "a checkpoint folder, or true: the newest of output_dir", group);
+            "a checkpoint folder, or true: the newest of output_dir, or auto: that where there is one, else begin anew",
+            group);
 }
 
 void check_checkpoint_options(const CheckpointOptions& o, config::Problems& problems) {

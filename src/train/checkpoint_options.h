@@ -25,7 +25,7 @@ struct CheckpointOptions {
   bool save_in_background = true;
   bool save_accelerate_state = false;
   checkpoint::WeightDtype save_dtype = checkpoint::WeightDtype::kAuto;
-  std::string resume_from_checkpoint;  // a folder, or "true": the newest of output_dir
+  std::string resume_from_checkpoint;  // a folder, "true": the newest of output_dir, "auto": that, if there is one
 
   /// Every `value` steps, a value below 1 meaning a part of `total_steps`; at least 1.
   static std::int64_t every(double value, std::int64_t total_steps);

@@ -37,13 +37,15 @@ std::string RunCheckpoints::load() {
     return checkpoint::restore_checkpoint(model_, &optimizer_, from);
   };
   std::string folder = options_.resume_from_checkpoint;
-  if (folder == "true" || folder == "True") {
+  if (folder == "auto" && checkpoint::list_checkpoints(options_.output_dir).empty()) return "";
+  if (folder == "true" || folder == "True" || folder == "auto") {
     std::vector<std::string> skipped;
     const auto last = checkpoint::last_checkpoint(options_.output_dir, restore, skipped);
     for (const auto& line : skipped) out_ << "  " << line << "\n" << std::flush;
     if (!last) {
-      throw CheckpointError("--resume_from_checkpoint true: no complete checkpoint in '" + options_.output_dir + "'",
-                            options_.output_dir);
+      throw CheckpointError(
+          "--resume_from_checkpoint " + folder + ": no complete checkpoint in '" + options_.output_dir + "'",
+          options_.output_dir);
     }
     return last->path;
   }
@@ -79,6 +81,10 @@ std::int64_t RunCheckpoints::steps_done(const TrainerState& read) const {
 void RunCheckpoints::resume() {
   if (options_.resume_from_checkpoint.empty()) return;
   const std::string folder = load();
+  if (folder.empty()) {
+    out_ << fmt::format("  No checkpoint in '{}' yet: beginning anew\n", options_.output_dir) << std::flush;
+    return;
+  }
   const TrainerState read = TrainerState::read(folder + "/trainer_state.json");
   state_.global_step = steps_done(read);
   state_.epoch = read.epoch;

@@ -63,7 +63,8 @@ class RunCheckpoints {
   TrainerCallbacks callbacks();
 
  private:
-  /// Parameters, optimizer and random numbers; returns the folder that they came from.
+  /// Parameters, optimizer and random numbers; returns the folder that they came from; "": there is none, and none
+  /// is needed.
   std::string load();
   std::int64_t steps_done(const TrainerState& read) const;
   void save_model(const std::string& folder);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "support/namespaces.h"
@@ -36,8 +37,8 @@ class Machines : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   std::vector<std::string> launch(const std::vector<std::string>& flags, const std::string& output,
-                                  const std::string& steps) const {
-    std::vector<std::string> command = {TESSERA_BINARY, "launch", "--cpu", "--num_processes", "4"};
+                                  const std::string& steps, int ranks = 4) const {
+    std::vector<std::string> command = {TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)};
     command.insert(command.end(), flags.begin(), flags.end());
     command.insert(command.end(), {"seq2seq", "--model_name_or_path", folder_ + "/model", "--dataset_path",
                                    kDemo + "data/Sentences_demo.txt", "--output_dir", folder_ + output, "--max_steps",
@@ -86,9 +87,9 @@ class Machines : public testing::Test {
                                    "--disable_tqdm"});
     return command;
   }
-  static std::vector<std::string> machine(int rank, const std::string& address, int port) {
-    return {"--num_machines",    "2",     "--machine_rank",      std::to_string(rank),
-            "--main_process_ip", address, "--main_process_port", std::to_string(port)};
+  static std::vector<std::string> machine(int rank, const std::string& address, int port, int machines = 2) {
+    return {"--num_machines", std::to_string(machines), "--machine_rank",    std::to_string(rank), "--main_process_ip",
+            address,          "--main_process_port",    std::to_string(port)};
   }
   static int port(int test) { return 20000 + ::getpid() % 5000 + test * 5000; }
 
@@ -100,6 +101,27 @@ class Machines : public testing::Test {
       if (row.contains("step") && row.contains(key)) found.push_back(row[key]);
     }
     return found;
+  }
+
+  /// Step and loss of what has been logged so far, of runs that still write, too.
+  std::vector<std::pair<int, double>> logged(const std::string& output) const {
+    std::vector<std::pair<int, double>> found;
+    std::ifstream in(folder_ + output + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line) && !in.eof();) {
+      const auto row = nlohmann::json::parse(line);
+      if (row.contains("step") && row.contains("train_loss_exact"))
+        found.emplace_back(row["step"], row["train_loss_exact"]);
+    }
+    return found;
+  }
+  /// Until `holds` does; false after a minute.
+  template <class Condition>
+  static bool wait_until(const Condition& holds) {
+    for (int looks = 0; looks < 1200; ++looks) {
+      if (holds()) return true;
+      std::this_thread::sleep_for(50ms);
+    }
+    return false;
   }
 
   /// A hash: a megabyte that differs would be printed.
@@ -265,6 +287,58 @@ TEST_F(Machines, AHostThatIsGoneIsNoticedWithinSecondsAndNamed) {
   EXPECT_NE(second.exit_code, 0);
   EXPECT_NE(first.err.find("the connection with the host of rank"), std::string::npos) << first.err;
   EXPECT_NE(second.err.find("the connection with the host of rank"), std::string::npos) << second.err;
+}
+
+/// Of three machines the second is lost: the others go on as a run of two ranks that somebody starts by hand from the
+/// newest checkpoint.
+TEST_F(Machines, ALostHostIsLeftOutAndTheRestGoesOnFromTheNewestCheckpoint) {
+  const Namespaces namespaces(3);
+  if (!namespaces.made()) GTEST_SKIP() << Namespaces::kSkipped;
+  const std::vector<std::string> task = {"--save_steps", "20", "--resume_from_checkpoint"};
+  const auto command = [&](std::vector<std::string> flags, const std::string& output, int ranks,
+                           const std::string& from) {
+    auto all = launch(flags, output, "100000", ranks);
+    all.insert(all.end(), task.begin(), task.end());
+    all.push_back(from);
+    return all;
+  };
+  const auto on_machine = [&](int k) {
+    auto flags = machine(k, Namespaces::address(0), port(9), 3);
+    flags.insert(flags.end(), {"--max_restarts", "1"});
+    return in_namespace(k, command(flags, "/three", 3, "auto"));
+  };
+  const test::Variables lost_soon = {{"TESSERA_KEEPALIVE_S", "2"}};
+  Subprocess zero(on_machine(0), lost_soon), one(on_machine(1), lost_soon), two(on_machine(2), lost_soon);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(folder_ + "/three/checkpoint-20"); }));
+  namespaces.pull_the_cable(1);
+  one.signal(SIGKILL);
+  const std::string found = "Continuing training from checkpoint '", step_is = "Continuing from global step ";
+  ASSERT_TRUE(zero.wait_for_output(step_is, 60s)) << zero.finish(1s).err;
+  const std::size_t rows = logged("/three").size();
+  ASSERT_TRUE(wait_until([&] { return logged("/three").size() >= rows + 2; }));
+  zero.signal(SIGINT);
+  two.signal(SIGINT);
+  const Finished first = zero.finish(60s);
+  EXPECT_EQ(two.finish(60s).exit_code, 130);
+  EXPECT_EQ(first.exit_code, 130) << first.err;
+  EXPECT_NE(first.err.find("starting all ranks again (1 of 1): 2 on machines 0, 2"), std::string::npos) << first.err;
+  EXPECT_NE(first.out.find("beginning anew"), std::string::npos) << first.out;
+  EXPECT_NE(first.out.find("Ranks = 2 (hosts)"), std::string::npos) << first.out;
+
+  const std::size_t name = first.out.find(found) + found.size();
+  const int step = std::atoi(first.out.c_str() + first.out.find(step_is) + step_is.size());
+  const std::string checkpoint = first.out.substr(name, first.out.find('\'', name) - name);
+  Subprocess by_hand(command({}, "/hand", 2, checkpoint));
+  ASSERT_TRUE(wait_until([&] { return logged("/hand").size() >= 2; }));
+  by_hand.signal(SIGINT);
+  const Finished hand = by_hand.finish(60s);
+  const auto expected = logged("/hand");
+  std::map<int, double> went_on;  // of a step that both runs took the later
+  for (const auto& [s, loss] : logged("/three")) went_on[s] = loss;
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(expected[i].first, step + 1 + static_cast<int>(i)) << hand.err;
+    EXPECT_EQ(went_on.at(expected[i].first), expected[i].second) << expected[i].first;
+  }
 }
 
 TEST_F(Machines, TheEndOfOneLaunchEndsTheOther) {

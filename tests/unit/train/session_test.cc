@@ -226,6 +226,28 @@ TEST_F(Sessions, ARunWithNothingToSaveTakesAwayWhatAKillLeft) {
   EXPECT_TRUE(fs::exists(a.output_dir + "/checkpoint-8"));
 }
 
+TEST_F(Sessions, AutoGoesOnFromACheckpointAndBeginsAnewWhereNoneWasWritten) {
+  auto a = arguments("whole");
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 2;
+  run(a);
+  const auto whole = rows(a);
+  a.output_dir = folder_.path() + "/parts_of_auto";
+  a.resume_from_checkpoint = "auto";
+  EXPECT_SAYS(run(a, stop_in(4)), "No checkpoint in '" + a.output_dir + "' yet: beginning anew");
+  EXPECT_SAYS(run(a), "Continuing from global step 4");
+  EXPECT_EQ(rows(a), whole);
+
+  a.output_dir = folder_.path() + "/damaged";
+  fs::create_directories(a.output_dir + "/checkpoint-2");
+  try {
+    run(a);
+    FAIL() << "it began anew, though something was saved";
+  } catch (const Error& e) {
+    EXPECT_SAYS(std::string(e.what()), "--resume_from_checkpoint auto: no complete checkpoint");
+  }
+}
+
 TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
   auto a = arguments("patient");  // the best evaluation is that of step 4
   a.early_stopping_patience = 1;
