@@ -32,7 +32,9 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
   const char* supervision = "Supervision and output";
   t.add(&o.tee, {"--tee", "-t"}, "show the output of all ranks with a prefix: 1 stdout, 2 stderr, 3 both", supervision);
   t.add(&o.log_dir, {"--log_dir"}, "also write DIR/rank_N/stdout.log and stderr.log", supervision).placeholder("DIR");
-  t.add(&o.max_restarts, {"--max_restarts"}, "start all ranks again after a failure, up to so many times", supervision);
+  t.add(&o.max_restarts, {"--max_restarts"},
+        "start all ranks again after a failure, up to so many times; of several machines on those that are left",
+        supervision);
   t.add(&o.grace_period, {"--grace_period"},
         "seconds that ranks may take to end (tasks finish the step and write a checkpoint) after Ctrl-C, SIGTERM or "
         "SIGHUP, before they are killed (default: no limit; a second Ctrl-C ends them at once)",

@@ -1,6 +1,7 @@
 // One job on two machines: network namespaces where they may be made (root), else two launches on this machine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -91,7 +92,7 @@ class Machines : public testing::Test {
     return {"--num_machines", std::to_string(machines), "--machine_rank",    std::to_string(rank), "--main_process_ip",
             address,          "--main_process_port",    std::to_string(port)};
   }
-  static int port(int test) { return 20000 + ::getpid() % 5000 + test * 5000; }
+  static int port(int test) { return 20000 + ::getpid() % 3000 + test * 3000; }
 
   std::vector<double> losses(const std::string& output, const std::string& key = "loss") const {
     std::vector<double> found;
@@ -164,6 +165,34 @@ TEST_F(Machines, NamespacesTrainAsOneHost) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   ASSERT_EQ(second.exit_code, 0) << second.err;
   expect_the_losses_of_one_host("/two");
+}
+
+/// Kubernetes' PyTorchJob starts one rank a pod and says no more than this.
+TEST_F(Machines, PodsThatKnowTheirRankAndTheMasterTrainAsOneHost) {
+  const Namespaces namespaces;
+  if (!namespaces.made()) GTEST_SKIP() << Namespaces::kSkipped;
+  const auto flags = launch({}, "/pods", "3", 2);
+  const auto pod = [&](int rank) {
+    std::vector<std::string> command = {TESSERA_BINARY};
+    command.insert(command.end(), std::find(flags.begin(), flags.end(), "seq2seq"), flags.end());
+    return in_namespace(rank, command);
+  };
+  const auto variables = [](int rank) {
+    return test::Variables{{"RANK", std::to_string(rank)},
+                           {"WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", Namespaces::address(0)},
+                           {"MASTER_PORT", std::to_string(port(10))},
+                           {"OMP_NUM_THREADS", "1"}};
+  };
+  Subprocess zero(pod(0), variables(0)), one(pod(1), variables(1));
+  const Finished first = zero.finish(120s), second = one.finish(120s);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(first.out.find("Ranks = 2 (hosts)"), std::string::npos) << first.out;
+  const Finished r = test::run(launch({"--num_cpu_threads_per_process", "1"}, "/one", "3", 2));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  ASSERT_EQ(losses("/one").size(), 3u);
+  EXPECT_EQ(losses("/pods"), losses("/one"));
 }
 
 /// Copies inside hosts, gradients across them: what one host gives for the same groups of ranks, to the bit.
