@@ -2,7 +2,7 @@
 # (main.cc excluded), with public headers include/tessera/NAME and private headers src/NAME, both included by full path:
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
 # fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
-# Every room but base, formats, config, families, text, chat, launch, estimate, report and cli links libtorch (and, through it, needs no more than ATen's slim headers).
+# Every room but base, formats, config, families, hub, text, chat, launch, estimate, report and cli links libtorch (and, through it, needs no more than ATen's slim headers).
 # tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include sixteen of the sources each, by their paths below ROOT
 # (an include folder). Most of a source's compile time is its headers'; so sixteen share one reading of them. CMake's own
 # unity builds write absolute paths, which keeps ccache from knowing the same sources in another checkout. Highway's sources
@@ -38,7 +38,7 @@ function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
   list(FILTER sources EXCLUDE REGEX "/(main|parquet_rows)\\.cc$")  # programs, and what cmake/Parquet.cmake adds
-  set(rooms_without_torch "^(base|formats|config|families|text|chat|launch|estimate|report|cli)$")
+  set(rooms_without_torch "^(base|formats|config|families|hub|text|chat|launch|estimate|report|cli)$")
   if(sources)
     tessera_batches(sources ${name} "${PROJECT_SOURCE_DIR}/src" ${sources})
     add_library(tessera_${name} STATIC ${sources})

@@ -22,10 +22,11 @@ function(tessera_tests name folder)
     target_compile_options(test_${name} PRIVATE -O0)
   endif()
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900
+    ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE;HF_HUB_OFFLINE=1")  # no test asks the real Hub
 endfunction()
 
-foreach(room base formats tensor config families comm io text chat data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)
+foreach(room base formats tensor config families hub comm io text chat data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)
   tessera_tests(unit_${room} unit/${room} tessera_${room})
 endforeach()
 tessera_tests(unit_preference unit/preference tessera_tasks)

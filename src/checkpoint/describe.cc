@@ -14,7 +14,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/training_state.h"
-#include "families/model_folder.h"
+#include "families/base_name.h"
 #include "io/dcp_folder.h"
 #include "io/gguf.h"
 #include "io/safetensors_reader.h"

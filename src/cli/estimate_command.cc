@@ -7,9 +7,9 @@ namespace tessera::cli {
 int estimate_command(const Arguments& args, std::ostream& out, std::ostream&) {
   const auto options = estimate::parse_estimate(args, out);
   if (!options) return kSuccess;
-  const auto folder = estimate::weights_of(options->model);
-  if (folder != options->model) out << "'" << options->model << "' is an adapter of '" << folder << "':\n";
-  estimate::print_estimate(*options, estimate::read_model_tensors(folder), out);
+  const auto place = estimate::weights_of(options->model);
+  if (!place.adapter.empty()) out << "'" << options->model << "' is an adapter of '" << place.folder << "':\n";
+  estimate::print_estimate(*options, estimate::read_model_tensors(place.folder), out);
   return kSuccess;
 }
 

@@ -14,7 +14,7 @@
 #include "estimate/plan_request.h"
 #include "estimate/table.h"
 #include "families/layer_classes.h"
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "launch/cores.h"
 #include "launch/gpus.h"
 #include "report/memory.h"
@@ -101,7 +101,7 @@ Proposals propose(const std::string& model) {
                                 bfloat16.empty() ? "no bfloat16 products (bf16 would save memory, not time)"
                                                  : "bfloat16 products (" + bfloat16.front() + ")"));
   if (model.empty()) return p;
-  const std::string folder = families::find_model(model).folder;
+  const std::string folder = hub::find_model(model, hub::ModelParts::kSettings).folder;
   p.layer_classes = layer_classes(folder);
   plan_model(folder, p);
   return p;

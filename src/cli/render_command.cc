@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
+#include "hub/model_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cli {
@@ -27,7 +28,7 @@ struct RenderOptions {
 class Renderer {
  public:
   explicit Renderer(const RenderOptions& options) : options_(options) {
-    if (!options.tokenizer.empty()) tokens_ = chat::read_tokenizer_templates(options.tokenizer);
+    if (!options.tokenizer.empty()) tokens_ = chat::read_tokenizer_templates(hub::find_settings(options.tokenizer));
     if (!options.template_file.empty()) {
       file_source_ = chat::template_source(options.template_file);
     } else {

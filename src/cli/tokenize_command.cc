@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
+#include "hub/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
@@ -97,7 +98,7 @@ int tokenize_command(const Arguments& args, std::ostream& out, std::ostream&) {
     out << table.help();
     return kSuccess;
   }
-  const auto tokenizer = text::open_tokenizer(path);
+  const auto tokenizer = text::open_tokenizer(hub::find_settings(path));
   std::string rows;
   const auto flush = [&] {
     out.write(rows.data(), static_cast<std::streamsize>(rows.size())).flush();

@@ -174,7 +174,7 @@ PreferenceSplits load_preference_data(const PreferenceDataOptions& options,
         "the tokenizer has no end-of-sequence token, which ends every completion; name one with "
         "--eos_token",
         "eos_token");
-  const auto splits = find_split_files(options.dataset_name, options.splits);
+  const auto splits = find_split_files({options.dataset_name, options.dataset_config}, options.splits);
   if (splits.size() > 2)
     throw ConfigError(
         fmt::format("--splits names {} splits; expected one to train on and one to evaluate on", splits.size()),
@@ -188,6 +188,7 @@ PreferenceSplits load_preference_data(const PreferenceDataOptions& options,
     }
     const auto rows = build_split(options, splits[i], i == 0 ? options.most_rows : 0, tokenizer);
     notes.insert(notes.end(), rows->notes().begin(), rows->notes().end());
+    out.files.insert(out.files.end(), splits[i].files.begin(), splits[i].files.end());
     (i == 0 ? out.train : out.eval) = std::make_shared<const PreferenceDataset>(rows);
   }
   return out;

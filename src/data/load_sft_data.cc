@@ -207,7 +207,7 @@ SftSplits load_sft_data(const SftDataOptions& options, std::shared_ptr<const tex
   const bool eval_packing = options.eval_packing.value_or(options.packing);
   if (options.max_length == 0 && (options.packing || eval_packing))
     throw ConfigError("packing needs --max_length, the length of a packed row", "max_length");
-  const auto splits = find_split_files(options.dataset_name, options.splits);
+  const auto splits = find_split_files({options.dataset_name, options.dataset_config}, options.splits);
   if (splits.size() > 2)
     throw ConfigError(
         fmt::format("--splits names {} splits; expected one to train on and one to evaluate on", splits.size()),
@@ -222,6 +222,7 @@ SftSplits load_sft_data(const SftDataOptions& options, std::shared_ptr<const tex
     const bool packing = i == 0 ? options.packing : eval_packing;
     const auto rows = SplitBuilder(options, tokenizer, packing, i == 0 ? options.most_rows : 0).build(splits[i]);
     notes.insert(notes.end(), rows->notes().begin(), rows->notes().end());
+    out.files.insert(out.files.end(), splits[i].files.begin(), splits[i].files.end());
     (i == 0 ? out.train : out.eval) =
         std::make_shared<const SftDataset>(rows, packing && options.packing_strategy != PackingStrategy::kWrapped);
   }

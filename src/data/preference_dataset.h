@@ -25,7 +25,8 @@ enum class TruncationMode { kKeepStart, kKeepEnd };
 
 struct PreferenceDataOptions {
   PreferenceForm form = PreferenceForm::kPairs;
-  std::string dataset_name;           // a file, or a folder with files for each split
+  std::string dataset_name;           // a file, a folder with files for each split, or org/name on the Hub
+  std::string dataset_config;         // the folder of one of several configurations in it; empty: the whole
   std::string splits = "train,test";  // the first is trained on, the second evaluated on
   std::string chat_template;          // Jinja source; empty: the tokenizer's
   std::string template_place;         // of the template, for messages: its file, or a name
@@ -60,6 +61,7 @@ class PreferenceDataset {
 
 struct PreferenceSplits {
   std::shared_ptr<const PreferenceDataset> train, eval;  // eval is null where there is no such split
+  std::vector<std::string> files;                        // that were read
 };
 
 /// As load_sft_data: reads, tokenises, drops what is too long, and keeps the result in a file that the next run maps.

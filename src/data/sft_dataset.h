@@ -41,6 +41,7 @@ class SftDataset {
 
 struct SftSplits {
   std::shared_ptr<const SftDataset> train, eval;  // eval is null where there is no such split
+  std::vector<std::string> files;                 // that were read
 };
 
 /// Reads, tokenises (dataset_num_proc threads, the same rows whatever their number), packs, and keeps the result in a

@@ -14,7 +14,8 @@ enum class PackingStrategy {
 };
 
 struct SftDataOptions {
-  std::string dataset_name;           // a file, or a folder with files for each split
+  std::string dataset_name;           // a file, a folder with files for each split, or org/name on the Hub
+  std::string dataset_config;         // the folder of one of several configurations in it; empty: the whole
   std::string splits = "train,test";  // the first is trained on, the second evaluated on
   std::string dataset_text_field = "text";
   std::string chat_template;                 // Jinja source; empty: the tokenizer's

@@ -9,7 +9,7 @@ namespace tessera::data {
 
 std::vector<SftSample> first_samples(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer,
                                      std::int64_t count) {
-  const auto splits = find_split_files(options.dataset_name, options.splits);
+  const auto splits = find_split_files({options.dataset_name, options.dataset_config}, options.splits);
   if (splits.size() < 2 || splits[1].files.empty())
     throw ConfigError("--eval_generate needs a second split to take prompts from (--splits)", "eval_generate");
   SftDataOptions plain = options;

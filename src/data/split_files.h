@@ -10,10 +10,19 @@ struct SplitFiles {
   std::vector<std::string> files;  // in the order of their names; empty: there is no such split
 };
 
+struct DatasetName {
+  std::string name;    // a file, a folder, or org/name[@revision] on the Hub
+  std::string config;  // the folder of one of several configurations in it; empty: the whole
+};
+
 /// "train,test" of a file (it is the first split, the others are empty) or a folder: files named after the split
-/// (train.jsonl, train-00000-of-00002.json, my_train.csv; in the folder, in its data/ or in a folder train/). A folder
-/// with one data file is the first split. DataError when the first split has no file (lists what is there), when a
-/// split mixes kinds of files; ConfigError for an empty or doubled name.
-std::vector<SplitFiles> find_split_files(const std::string& file_or_folder, const std::string& splits);
+/// (train.jsonl, train-00000-of-00002.json, my_train.csv; in the folder, in its data/ or in a folder train/), or after
+/// another word that `datasets` takes for it (dev.jsonl for validation). A folder with one data file is the first
+/// split. Of a name on the Hub those files are downloaded, and no others. DataError when the first split has no file
+/// (lists what is there), when a split mixes kinds of files; ConfigError for an empty or doubled name.
+std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::string& splits);
+
+/// For data sets of pairs: the file or folder itself; of a name on the Hub its folder with the files that hold rows.
+std::string find_pair_files(const std::string& name);
 
 }  // namespace tessera::data

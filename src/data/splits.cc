@@ -8,6 +8,7 @@
 
 #include "base/open_file.h"
 #include "data/shuffle.h"
+#include "data/split_files.h"
 #include "data/text_pair.h"
 #include "tessera/base/error.h"
 
@@ -105,9 +106,7 @@ PairSplits split(std::vector<TextPair> rows, const SplitOptions& options) {
 }
 
 PairSplits read_splits(const std::string& file_or_folder, const ReadOptions& read, const SplitOptions& options) {
-  const fs::path path(file_or_folder);
-  if (!is_there(path))
-    throw DataError(fmt::format("{}: no such file or folder (expected training data)", file_or_folder), file_or_folder);
+  const fs::path path(find_pair_files(file_or_folder));
   const auto found = fs::is_directory(path) ? find_in_folder(path) : Found{path, partner(path)};
   auto rows = read_pairs(found.train.string(), read);
   const auto total = rows.size();

@@ -151,7 +151,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
                             "says what a model needs: its size, and the memory of a rank that fine-tunes it");
   table.example("Llama-2-7b --num_processes 2 --mixed_precision bf16 --max_memory 24GB");
   table.positional(&o.model, "MODEL",
-                   "folder of a model (config.json alone is enough) or of an adapter, .safetensors or .gguf file");
+                   "folder, or name on the Hub, of a model (config.json alone is enough) or of an adapter; "
+                   ".safetensors or .gguf file");
   table.add(&o.dtypes, {"--dtypes"}, "dtypes of the first table")
       .choices({"float32", "float16", "bfloat16", "int8", "int4"});
   const char* group = "Fine-tuning";

@@ -14,12 +14,12 @@
 #include "estimate/rank_memory.h"
 #include "families/config_reader.h"
 #include "families/families.h"
-#include "families/model_folder.h"
 #include "families/quantization.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "formats/weight_index.h"
 #include "formats/weight_names.h"
+#include "hub/model_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
@@ -174,18 +174,18 @@ std::int64_t ModelTensor::numel() const {
   return n;
 }
 
-std::string weights_of(const std::string& model) {
-  return is_there(fs::path(model) / "adapter_config.json") ? families::find_model(model).folder : model;
+hub::ModelPlace weights_of(const std::string& model) {
+  const std::string place = hub::find_settings(model);
+  if (is_there(fs::path(place) / "adapter_config.json")) return hub::find_model(model, hub::ModelParts::kSettings);
+  return {.folder = place, .adapter = {}};
 }
 
 std::vector<ModelTensor> read_model_tensors(const std::string& path) {
   const fs::path at(path);
   if (!is_there(at))
     throw ConfigError(
-        fmt::format(
-            "'{}' does not exist; expected a model's folder (with config.json), a .safetensors or a .gguf file. "
-            "Nothing is downloaded: fetch the model first",
-            path),
+        fmt::format("'{}' does not exist; expected a model's folder (with config.json), a .safetensors or a .gguf file",
+                    path),
         "model_name");
   if (fs::is_directory(at)) {
     if (auto packed = read_packed_folder(at)) return *std::move(packed);

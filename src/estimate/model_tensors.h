@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "hub/model_folder.h"
+
 namespace tessera::estimate {
 
 struct ModelTensor {
@@ -27,7 +29,8 @@ bool is_linear(const ModelTensor& tensor);
 /// "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj".
 std::string module_of(const std::string& parameter);
 
-/// `model` itself; the base model's folder where it is that of an adapter.
-std::string weights_of(const std::string& model);
+/// Where what is counted lies: a folder or file; of a repository on the Hub the settings alone; of an adapter the model
+/// that it is for.
+hub::ModelPlace weights_of(const std::string& model);
 
 }  // namespace tessera::estimate

@@ -11,12 +11,12 @@ using nlohmann::json;
 void bind_all(ConfigKeys& keys, PeftMethod& method) {
   keys.text("task_type", method.task_type);
   keys.text("base_model_name_or_path", method.base_model_name_or_path);
+  keys.text("revision", method.revision);
   keys.flag("inference_mode", method.inference_mode);
   if (method.has_modules_to_save()) keys.names("modules_to_save", method.modules_to_save);
   keys.ignored("peft_type", method.type());
   keys.ignored("peft_version", "0.21.2");
   keys.ignored("auto_mapping", nullptr);
-  keys.ignored("revision", nullptr);
   method.bind(keys);
 }
 

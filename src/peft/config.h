@@ -23,6 +23,7 @@ struct PeftConfig {
   /// written with the embedding's values.
   std::vector<std::string> kept_embeddings;
   std::string task_type, base_model_name_or_path;
+  std::string revision;  // of the base model on the Hub; empty: main
   bool inference_mode = false;
 };
 

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "checkpoint/model_files.h"
 #include "config/options.h"
+#include "hub/model_folder.h"
 #include "peft/combine/combine_lora.h"
 #include "tasks/named_folder.h"
 #include "tessera/base/error.h"
@@ -114,10 +115,10 @@ int combine(const std::vector<std::string>& args, std::ostream& out, std::ostrea
   f.options.seed = static_cast<std::uint64_t>(f.seed);
   const auto folders = named_folders(f.adapters, "--adapter");
   for (std::size_t i = 0; i < folders.size(); ++i)
-    f.options.adapters.push_back({folders[i].name, folders[i].folder, number_of(f.weights[i])});
+    f.options.adapters.push_back({folders[i].name, hub::find_adapter(folders[i].folder), number_of(f.weights[i])});
   ensure_writable_folder(f.output);
   const auto report = peft::combine_lora(f.options, f.output);
-  copy_tokenizer(folders[0].folder, f.output);
+  copy_tokenizer(f.options.adapters[0].folder, f.output);
   for (const auto& note : table.notes()) err << note << "\n";
   for (const auto& note : report.notes) err << "note: " << note << "\n";
   out << fmt::format("{} adapter{} combined ({}): {} modules of rank {} saved in {}\n", folders.size(),

@@ -10,8 +10,9 @@
 #include "base/open_file.h"
 #include "checkpoint/open_state.h"
 #include "config/options.h"
+#include "families/base_name.h"
 #include "families/config_reader.h"
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
@@ -73,10 +74,10 @@ checkpoint::OpenedState open_checkpoint(const std::string& path) {
 /// The folder with config.json: the named one, the checkpoint itself (also a GGUF file), or the base that its adapter
 /// names.
 std::string config_folder(const ExportOptions& o) {
-  if (!o.base.empty()) return families::find_model_folder(o.base);
+  if (!o.base.empty()) return hub::find_model_folder(o.base);
   if (is_there(o.checkpoint + "/config.json") || models::gguf_file_of(o.checkpoint)) return o.checkpoint;
   if (is_there(o.checkpoint + "/adapter_config.json"))
-    return families::find_model_folder(families::base_name_of(o.checkpoint));
+    return hub::find_model_folder(families::base_name_of(o.checkpoint));
   throw ConfigError("'" + o.checkpoint + "' has no config.json; name the folder of the model that was trained with " +
                         "--model_name_or_path",
                     "model_name_or_path");

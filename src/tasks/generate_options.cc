@@ -104,12 +104,17 @@ void check(const GenerateOptions& o, config::Problems& problems) {
 config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) {
   config::OptionTable table("tessera generate", "continues prompts, or answers conversations through a chat template");
   const char* group = "Model and text";
-  table.add(&o.model, {"--model", "--model_name_or_path"}, "folder of the model, or of an adapter", group).required();
+  table
+      .add(&o.model, {"--model", "--model_name_or_path"}, "folder, or name on the Hub, of the model or of an adapter",
+           group)
+      .required();
   table.add(&o.tokenizer, {"--tokenizer", "--tokenizer_name_or_path"}, "if not the adapter's or the model's folder",
             group);
   table
       .add(&o.adapter_words, {"--adapter", "--adapter_name_or_path"},
-           "folder of an adapter; several (NAME=FOLDER, the flag may be repeated): each row takes one", group)
+           "folder, or name on the Hub, of an adapter; several (NAME=FOLDER, the flag may be repeated): each row takes "
+           "one",
+           group)
       .repeats();
   table.add(&o.adapter_name, {"--adapter_name"},
             "which of several adapters answers, where a row's key \"adapter\" does not say; __base__: none of them; "
@@ -162,8 +167,12 @@ std::optional<GenerateOptions> parse_chat(const std::vector<std::string>& args, 
       "talks to a model: a message a line from standard input, answers as they come. /reset forgets the conversation, "
       "/exit leaves");
   const char* group = "Model and text";
-  table.add(&o.model, {"--model", "--model_name_or_path"}, "folder of the model, or of an adapter", group).required();
-  table.add(&o.adapter_words, {"--adapter", "--adapter_name_or_path"}, "folder of an adapter", group);
+  table
+      .add(&o.model, {"--model", "--model_name_or_path"}, "folder, or name on the Hub, of the model or of an adapter",
+           group)
+      .required();
+  table.add(&o.adapter_words, {"--adapter", "--adapter_name_or_path"}, "folder, or name on the Hub, of an adapter",
+            group);
   table.add(&o.tokenizer, {"--tokenizer", "--tokenizer_name_or_path"}, "if not the adapter's or the model's folder",
             group);
   table.add(&o.system_prompt, {"--system"}, "system message before the conversation", group);

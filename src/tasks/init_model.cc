@@ -13,6 +13,7 @@
 #include "checkpoint/model_files.h"
 #include "config/options.h"
 #include "families/families.h"
+#include "hub/model_folder.h"
 #include "models/check_sizes.h"
 #include "models/model.h"
 #include "tessera/base/error.h"
@@ -64,6 +65,7 @@ int init_model(const std::vector<std::string>& args, std::ostream& out, std::ost
   if (!overwrite && std::filesystem::exists(file)) {
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite to replace it.", file);
   }
+  from = hub::find_settings(from);
   check_memory(from);
   models::ModelConfig config;
   const auto model = models::build_model(from, &config);

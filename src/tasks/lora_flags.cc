@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "families/model_folder.h"
+#include "base/open_file.h"
+#include "hub/model_folder.h"
+#include "hub/name.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/lora.h"
 #include "peft/methods/prompt_tuning.h"
@@ -135,8 +137,7 @@ void read_prompt_text(peft::PromptTuning& method) {
   if (method.prompt_tuning_init != "TEXT") return;
   auto& tokenizer = method.tokenizer_name_or_path;
   if (tokenizer.empty()) tokenizer = method.base_model_name_or_path;
-  const auto ids =
-      text::open_tokenizer(families::find_model_folder(tokenizer))->encode(method.prompt_tuning_init_text).ids;
+  const auto ids = text::open_tokenizer(hub::find_settings(tokenizer))->encode(method.prompt_tuning_init_text).ids;
   method.init_token_ids.assign(ids.begin(), ids.end());
 }
 
@@ -269,6 +270,10 @@ std::shared_ptr<const peft::PeftMethod> new_adapter(const LoraFlags& f, const st
                             : peft::read_peft_file(f.peft_config);
   if (method->task_type.empty()) method->task_type = task_type;
   method->base_model_name_or_path = base_model;
+  if (const auto name = hub::parse_name(hub::Kind::kModel, base_model); name && !is_there(base_model)) {
+    method->base_model_name_or_path = name->id;
+    if (name->revision != "main") method->revision = name->revision;
+  }
   method->inference_mode = false;
   if (auto* lora = dynamic_cast<peft::Lora*>(method.get())) lora->convert_to_lora = f.convert_to_lora;
   if (auto* prompt = dynamic_cast<peft::PromptTuning*>(method.get())) read_prompt_text(*prompt);

@@ -8,9 +8,10 @@
 #include "checkpoint/pretrained.h"
 #include "checkpoint/save_packed.h"
 #include "config/options.h"
+#include "families/base_name.h"
 #include "families/config_reader.h"
-#include "families/model_folder.h"
 #include "formats/gguf.h"
+#include "hub/model_folder.h"
 #include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
 #include "models/pack_layers.h"
@@ -81,8 +82,8 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
   config::OptionTable table("tessera merge", "folds an adapter into the weights of its model; also under launch");
   table.example("--adapter_name_or_path out --output_dir merged");
   table.add(&base, {"--model_name_or_path", "--model"},
-            "folder of the base model; default: the one that the adapter names");
-  table.add(&adapter, {"--adapter_name_or_path", "--adapter"}, "folder of the adapter").required();
+            "folder, or name on the Hub, of the base model; default: the one that the adapter names");
+  table.add(&adapter, {"--adapter_name_or_path", "--adapter"}, "folder, or name on the Hub, of the adapter").required();
   table.add(&output, {"--output_dir"}, "folder to write: model.safetensors, config.json, tokenizer files").required();
   table.add_enum(&dtype, checkpoint::dtype_choices(), {"--dtype"}, "of the weights; auto: as config.json says");
   add_pack_flags(table, packed);
@@ -91,12 +92,13 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
     out << table.help();
     return 0;
   }
+  adapter = hub::find_adapter(adapter);
   if (base.empty()) base = families::base_name_of(adapter);
   if (base.empty()) {
     throw ConfigError("'" + adapter + "' does not say which model it is for; name its folder with --model_name_or_path",
                       "model_name_or_path");
   }
-  const std::string folder = families::find_model_folder(base), file = output + "/model.safetensors";
+  const std::string folder = hub::find_model_folder(base), file = output + "/model.safetensors";
   if (!overwrite && std::filesystem::exists(file)) {
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
   }

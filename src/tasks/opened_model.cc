@@ -3,8 +3,9 @@
 #include <ostream>
 
 #include "checkpoint/model_files.h"
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "tasks/fsdp_options.h"
+#include "tasks/same_snapshot.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -15,7 +16,7 @@ AssembleOptions with_adapters(const GenerateOptions& options, AssembleOptions as
   if (options.adapters.size() < 2 && options.adapter_name.empty()) {
     assembled.adapter_folder = only;
   } else {
-    for (const auto& [name, folder] : options.adapters) assembled.several.push_back({name, folder});
+    for (const auto& [name, folder] : options.adapters) assembled.several.push_back({name, hub::find_adapter(folder)});
   }
   return assembled;
 }
@@ -23,14 +24,15 @@ AssembleOptions with_adapters(const GenerateOptions& options, AssembleOptions as
 }  // namespace
 
 OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group) {
-  const auto place = families::find_model(options.model);
+  const auto place = hub::find_model(options.model);
   if (!place.adapter.empty() && !options.adapters.empty())
     throw ConfigError("--model '" + options.model + "' is an adapter itself; with --adapter, name its base model",
                       "adapter");
-  const std::string adapter = options.adapters.empty() ? place.adapter : options.adapters[0].folder;
+  const std::string adapter = options.adapters.empty() ? place.adapter : hub::find_adapter(options.adapters[0].folder);
   OpenedModel opened;
-  opened.tokenizer_folder =
-      options.tokenizer.empty() ? checkpoint::tokenizer_among({adapter, place.folder}) : options.tokenizer;
+  require_same_snapshot({place.folder, adapter}, *group);
+  opened.tokenizer_folder = options.tokenizer.empty() ? checkpoint::tokenizer_among({adapter, place.folder})
+                                                      : hub::find_settings(options.tokenizer);
   opened.tokenizer = text::open_tokenizer(opened.tokenizer_folder);
   const auto settings = config::from_environment();
   auto fsdp = fsdp_options(settings);

@@ -7,11 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "models/causal_lm.h"
 #include "tasks/classify_data.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/preference_training.h"
+#include "tasks/same_snapshot.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/adapter.h"
 
@@ -48,6 +49,7 @@ class PreferenceJob final : public TrainingJob {
     options.template_place = opened_.template_place;
     options.most_rows = rows_to_read(o_, arguments_, group_->size());
     splits_ = data::load_preference_data(options, tokenizer_, notes_);
+    require_same_snapshot(splits_.files, *group_);
     if (!splits_.eval &&
         (arguments_.eval_strategy != train::Interval::kNo || arguments_.eval_on_start || !arguments_.do_train))
       throw ConfigError("--eval_strategy, --eval_on_start or --do_train false asks for evaluations, but '" +
@@ -190,7 +192,7 @@ class PreferenceJob final : public TrainingJob {
   /// It is sharded like the model, and gone before the first step.
   void ask_other_model(const std::vector<std::int64_t>& rows) {
     AssembleOptions options;
-    options.model_folder = families::find_model_folder(o_.ref_model);
+    options.model_folder = hub::find_model_folder(o_.ref_model);
     options.quantization = o_.quant.quantization();
     options.attn_implementation = o_.attn_implementation;
     const auto settings = launch();
@@ -221,7 +223,7 @@ class PreferenceJob final : public TrainingJob {
 
   void save_result() override {
     TrainingJob::save_result();
-    out_ << upload_hint(o_.upload, arguments_.output_dir) << std::flush;
+    if (group_->rank() == 0) out_ << push_to_hub(o_.upload, arguments_.output_dir) << std::flush;
   }
 
   const PreferenceOptions& o_;

@@ -10,10 +10,10 @@
 
 #include "data/preference_dataset.h"
 #include "preference/objective.h"
+#include "tasks/push_to_hub.h"
 #include "tasks/training_job.h"
 #include "tasks/training_tokenizer.h"
 #include "tasks/trl_flags.h"
-#include "tasks/upload_hint.h"
 
 namespace tessera::tasks {
 

@@ -36,16 +36,16 @@ const Words& words_for(Method method) {
   static const std::map<Method, Words> words = {
       {Method::kDpo,
        {"dpo", "trains a causal language model on pairs of answers, against a reference, fully sharded",
-        "folder of a causal language model"}},
+        "folder, or name on the Hub (org/name[@revision]), of a causal language model"}},
       {Method::kOrpo,
        {"orpo", "trains a causal language model on pairs of answers by their odds, fully sharded",
-        "folder of a causal language model"}},
+        "folder, or name on the Hub (org/name[@revision]), of a causal language model"}},
       {Method::kCpo,
        {"cpo", "trains a causal language model on pairs of answers without a reference, fully sharded",
-        "folder of a causal language model"}},
+        "folder, or name on the Hub (org/name[@revision]), of a causal language model"}},
       {Method::kKto,
        {"kto", "trains a causal language model on answers labelled good or bad, fully sharded",
-        "folder of a causal language model"}},
+        "folder, or name on the Hub (org/name[@revision]), of a causal language model"}},
       {Method::kReward,
        {"reward", "trains a reward model on pairs of answers, fully sharded",
         "folder of a model: a classifier with one label, or a language model, which gets a new head"}},
@@ -154,9 +154,13 @@ void add_preference_data(config::OptionTable& table, PreferenceOptions& o) {
   const char* group = "Data";
   auto& d = o.data;
   table
-      .add(&d.dataset_name, {"--dataset_name", "--dataset_path"},
-           "a file, or a folder with a file (or several) for each split: JSONL, JSON, CSV, Parquet", group)
+      .add(
+          &d.dataset_name, {"--dataset_name", "--dataset_path"},
+          "a file, a folder with a file (or several) for each split, or org/name on the Hub: JSONL, JSON, CSV, Parquet",
+          group)
       .required();
+  table.add(&d.dataset_config, {"--dataset_config", "--dataset_config_name"},
+            "the folder of one of several configurations in it", group);
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
   add_trl_data_flags(table, o);
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)

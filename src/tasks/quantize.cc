@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "checkpoint/model_files.h"
 #include "config/options.h"
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "models/pack_layers.h"
@@ -100,7 +100,7 @@ config::OptionTable quantize_table(Settings& s) {
   config::OptionTable table("tessera quantize",
                             "packs the linear layers of a model in 4 or 8 bits, as bitsandbytes and transformers do");
   table.example("Llama-2-7b Llama-2-7b-nf4 --type nf4 --double_quant true");
-  table.positional(&s.model, "MODEL", "folder of a model");
+  table.positional(&s.model, "MODEL", "folder, or name on the Hub, of a model");
   table.positional(&s.output, "OUTPUT_FOLDER", "folder to write");
   add_pack_flags(table, s.packed);
   table.add_enum(&s.dtype, checkpoint::dtype_choices(), {"--dtype"},
@@ -119,7 +119,7 @@ int quantize(const std::vector<std::string>& args, std::ostream& out, std::ostre
     out << table.help();
     return 0;
   }
-  const auto folder = families::find_model_folder(s.model), file = s.output + "/model.safetensors";
+  const auto folder = hub::find_model_folder(s.model), file = s.output + "/model.safetensors";
   if (!s.overwrite && std::filesystem::exists(file))
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
   const auto dense = models::open_model_weights(folder);

@@ -9,8 +9,8 @@ namespace {
 
 void add_model(config::OptionTable& table, Seq2SeqOptions& o) {
   const char* group = "Model";
-  table.add(&o.model_name_or_path, {"--model_name_or_path", "--model"}, "folder of an encoder-decoder model (T5, mT5)",
-            group);
+  table.add(&o.model_name_or_path, {"--model_name_or_path", "--model"},
+            "folder, or name on the Hub, of an encoder-decoder model (T5, mT5)", group);
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
   add_lora_flags(table, o.adapter, group);

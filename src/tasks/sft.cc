@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "tasks/answer_samples.h"
+#include "tasks/same_snapshot.h"
 #include "tasks/sft_training.h"
 #include "tasks/training_tokenizer.h"
 #include "tessera/base/error.h"
@@ -47,6 +48,7 @@ class SftJob final : public TrainingJob {
     data::SftDataOptions options = data_options();
     options.most_rows = rows_to_read(o_, arguments_, group_->size());
     splits_ = data::load_sft_data(options, tokenizer_, notes_);
+    require_same_snapshot(splits_.files, *group_);
     collate_.pad_id = tokenizer_->pad_id();
     collate_.pad_to_multiple_of = o_.pad_to_multiple_of;
     collate_.padding_free = o_.padding_free;
@@ -114,7 +116,7 @@ class SftJob final : public TrainingJob {
 
   void save_result() override {
     TrainingJob::save_result();
-    out_ << upload_hint(o_.upload, arguments_.output_dir) << std::flush;
+    if (group_->rank() == 0) out_ << push_to_hub(o_.upload, arguments_.output_dir) << std::flush;
   }
 
   const SftOptions& o_;

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "data/sft_dataset.h"
+#include "tasks/push_to_hub.h"
 #include "tasks/training_job.h"
 #include "tasks/training_tokenizer.h"
 #include "tasks/trl_flags.h"
-#include "tasks/upload_hint.h"
 
 namespace tessera::tasks {
 

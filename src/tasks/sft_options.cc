@@ -22,7 +22,9 @@ constexpr config::RefusedFlag kRefused[] = {
 
 void add_model(config::OptionTable& table, SftOptions& o) {
   const char* group = "Model";
-  table.add(&o.model_name_or_path, {"--model_name_or_path", "--model"}, "folder of a causal language model", group)
+  table
+      .add(&o.model_name_or_path, {"--model_name_or_path", "--model"},
+           "folder, or name on the Hub (org/name[@revision]), of a causal language model", group)
       .required();
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
@@ -36,8 +38,12 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   data::SftDataOptions& d = o.data;
   table
       .add(&d.dataset_name, {"--dataset_name", "--dataset_path"},
-           "a file, or a folder with a file (or several) for each split: JSONL, JSON, CSV, text, Parquet", group)
+           "a file, a folder with a file (or several) for each split, or org/name on the Hub: JSONL, JSON, CSV, text, "
+           "Parquet",
+           group)
       .required();
+  table.add(&d.dataset_config, {"--dataset_config", "--dataset_config_name"},
+            "the folder of one of several configurations in it", group);
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
   add_trl_data_flags(table, o);
   table.add(&d.dataset_text_field, {"--dataset_text_field"}, "column of plain texts", group);

@@ -14,8 +14,8 @@ namespace tessera::tasks {
 namespace {
 
 void add_summarize_inputs(config::OptionTable& table, SummarizeOptions& o) {
-  table.add(&o.model_name_or_path, {"--model_name_or_path", "--model_name", "--model"}, "folder of a T5 model",
-            "Model");
+  table.add(&o.model_name_or_path, {"--model_name_or_path", "--model_name", "--model"},
+            "folder, or name on the Hub, of a T5 model", "Model");
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", "Model");
   add_lora_flags(table, o.adapter, "Model");

@@ -5,8 +5,9 @@
 #include <cmath>
 #include <ostream>
 
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "tasks/fsdp_options.h"
+#include "tasks/same_snapshot.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/random.h"
 #include "train/lora_fa_projections.h"
@@ -85,14 +86,15 @@ TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std:
       err_(err),
       arguments_(options.training),
       notes_(options.notes),
-      folder_(families::find_model_folder(options.model_name_or_path)),
-      tokenizer_path_(options.tokenizer_name_or_path.empty()
-                          ? checkpoint::tokenizer_among({options.adapter.adapter_name_or_path, folder_})
-                          : options.tokenizer_name_or_path),
+      folder_(hub::find_model_folder(options.model_name_or_path)),
+      adapter_folder_(hub::find_adapter(options.adapter.adapter_name_or_path)),
+      tokenizer_path_(options.tokenizer_name_or_path.empty() ? checkpoint::tokenizer_among({adapter_folder_, folder_})
+                                                             : hub::find_settings(options.tokenizer_name_or_path)),
       options_(options) {}
 
 bool TrainingJob::run() {
   manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
+  require_same_snapshot({folder_, adapter_folder_}, *group_);
   load_data();
   assemble_model();
   check_model();
@@ -117,7 +119,7 @@ void TrainingJob::assemble_model() {
   settings.fsdp.activation_checkpointing = settings.fsdp.activation_checkpointing || arguments_.gradient_checkpointing;
   AssembleOptions a;
   a.model_folder = folder_;
-  a.adapter_folder = options_.adapter.adapter_name_or_path;
+  a.adapter_folder = adapter_folder_;
   a.method = new_adapter(options_.adapter, words_of(kind_).task_type, options_.model_name_or_path);
   a.freeze_lora_a = arguments_.optim == train::kLoraFa;
   a.quantization = options_.quant.quantization();

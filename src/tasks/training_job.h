@@ -89,7 +89,7 @@ class TrainingJob {
   std::ostream& err_;
   train::TrainingArguments arguments_;
   std::vector<std::string> notes_;
-  std::string folder_, tokenizer_path_;
+  std::string folder_, adapter_folder_, tokenizer_path_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::optional<checkpoint::ClassifierNames> classes_;  // of a classifier, for config.json
   Assembled model_;

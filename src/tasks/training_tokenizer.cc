@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "chat/chat_template.h"
 #include "chat/tokenizer_template.h"
+#include "hub/model_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -31,10 +32,11 @@ std::string template_at(const std::string& path) {
   return chat::read_tokenizer_templates(path).choose("", false);
 }
 
-std::string place_of_template(const TokenizerFlags& options, const std::string& tokenizer) {
-  if (chat::builtin_template(options.chat_template_format) != nullptr) return options.chat_template_format;
-  const std::string& path = options.chat_template_path.empty() ? tokenizer : options.chat_template_path;
-  const bool is_file = !options.chat_template_path.empty() && !std::filesystem::is_directory(path);
+/// chosen: --chat_template_path, found; empty: the tokenizer's own template.
+std::string place_of_template(const std::string& format, const std::string& chosen, const std::string& tokenizer) {
+  if (chat::builtin_template(format) != nullptr) return format;
+  const std::string& path = chosen.empty() ? tokenizer : chosen;
+  const bool is_file = !chosen.empty() && !std::filesystem::is_directory(path);
   if (is_file) return path;
   const auto templates = chat::read_tokenizer_templates(path);
   return templates.templates.contains("default") ? templates.file_of("", false) : "";
@@ -46,7 +48,8 @@ TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const s
   TrainingTokenizer result{text::open_tokenizer(path)};
   const std::int64_t before = result.tokenizer->vocab_size();
   text::TokenizerChanges changes = changes_for(options.chat_template_format);
-  if (!options.chat_template_path.empty()) changes.chat_template = template_at(options.chat_template_path);
+  const std::string chosen = hub::find_settings(options.chat_template_path);
+  if (!chosen.empty()) changes.chat_template = template_at(chosen);
   if (!options.eos_token.empty()) changes.special.eos = options.eos_token;
   if (!options.pad_token.empty()) changes.special.pad = options.pad_token;
   const auto& own = result.tokenizer->special_tokens();
@@ -59,7 +62,7 @@ TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const s
     }
   }
   result.tokenizer = result.tokenizer->with(changes);
-  result.template_place = place_of_template(options, path);
+  result.template_place = place_of_template(options.chat_template_format, chosen, path);
   const std::int64_t after = result.tokenizer->vocab_size();
   if (after > before) result.min_vocab_size = (after + 7) / 8 * 8;
   return result;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/open_file.h"
 #include "tasks/fsdp_options.h"
 
 namespace tessera::tasks {
@@ -16,7 +17,6 @@ constexpr config::UnusedFlag kIdleOfTrl[] = {
     {"--use_reentrant", Unused::kBool, "both kinds of checkpointing are the same here"},
     {"--activation_offloading", Unused::kBool, "activations are in host memory; --gradient_checkpointing keeps fewer"},
     {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
-    {"--model_revision", Unused::kText, "a folder has no revisions"},
     {"--ignore_bias_buffers", Unused::kBool, "models here have no such buffers"},
 };
 
@@ -24,7 +24,6 @@ constexpr config::RefusedFlag kRefusedOfTrl[] = {
     {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
     {"--router_aux_loss_coef", Unused::kNumber,
      "mixtures of experts train without a loss of their router; leave it out"},
-    {"--dataset_config", Unused::kText, "give the folder of that configuration with --dataset_name"},
 };
 
 void check_attention(const std::string& name, config::Problems& problems) {
@@ -62,6 +61,7 @@ void add_trl_model_flags(config::OptionTable& table, TrlFlags& flags) {
   table.add(&flags.dtype, {"--dtype", "--torch_dtype"},
             "float32; bfloat16 and auto with --bf16 only, where they change nothing: what trains has float32 masters",
             group);
+  table.add(&flags.model_revision, {"--model_revision"}, "of a model on the Hub: a branch, a tag or a commit", group);
   for (const auto& flag : kIdleOfTrl) table.add_without_effect(flag);
   for (const auto& flag : kRefusedOfTrl) table.add_refused(flag);
 }
@@ -85,6 +85,12 @@ void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, Jo
     problems.require(!table.given("--splits"),
                      "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");
     splits = flags.dataset_train_split.value_or("train") + "," + flags.dataset_test_split.value_or("test");
+  }
+  if (flags.model_revision != "main") {
+    if (is_there(job.model_name_or_path))
+      job.notes.push_back("--model_revision has no effect: a folder has no revisions");
+    else
+      job.model_name_or_path += "@" + flags.model_revision;
   }
   check_attention(flags.attn_implementation, problems);
   problems.attempt([&] { check_dtype(flags.dtype, job, problems); });

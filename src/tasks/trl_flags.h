@@ -12,8 +12,9 @@ namespace tessera::tasks {
 
 struct TrlFlags {
   std::string attn_implementation;
-  std::string dtype = "float32";   // that weights are loaded in, under the reference's rules: see check_trl_flags()
-  bool dataset_streaming = false;  // read as far as max_steps needs
+  std::string dtype = "float32";  // that weights are loaded in, under the reference's rules: see check_trl_flags()
+  std::string model_revision = "main";                                 // a branch, a tag or a commit on the Hub
+  bool dataset_streaming = false;                                      // read as far as max_steps needs
   std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of --splits, by themselves
 };
 

@@ -13,7 +13,7 @@
 #include <ostream>
 
 #include "base/file.h"
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "models/classification_loss.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
@@ -202,7 +202,7 @@ RowShare row_share(std::int64_t rows, const comm::Communicator& group) {
 }
 
 bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const auto weights = models::open_model_weights(families::find_model(options.folder).folder);
+  const auto weights = models::open_model_weights(hub::find_model(options.folder).folder);
   const tasks::Assembled loaded = load_model(options, group);
   const double unit = storage_unit(*weights);
   const double logits_tolerance = std::max(options.logits_tolerance, 16 * unit);

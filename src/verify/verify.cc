@@ -13,7 +13,7 @@
 #include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "config/options.h"
-#include "families/model_folder.h"
+#include "hub/model_folder.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "tasks/assemble.h"
@@ -63,7 +63,7 @@ bool verify_folder(const VerifyOptions& options, std::shared_ptr<comm::Communica
 
 tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group) {
   tasks::Assembled a;
-  const auto place = families::find_model(options.folder);
+  const auto place = hub::find_model(options.folder);
   const auto weights = models::open_model_weights(place.folder);
   const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(weights);
   if (options.sharded || (packed && !packed->is_also_dense()) || !place.adapter.empty()) {

@@ -102,7 +102,7 @@ TEST_F(Sft, TheDocumentsFlagsTrainAndLeaveAnAdapterThatPeftReads) {
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(contains(r.out, "***** Running training *****")) << r.out;
   EXPECT_TRUE(contains(r.out, "'eval_loss': ")) << r.out;
-  EXPECT_TRUE(contains(r.out, "nothing is uploaded by this program. What to upload is in '" + folder_ + "/out'"))
+  EXPECT_TRUE(contains(r.out, "nothing is uploaded, HF_HUB_OFFLINE is set. What to upload is in '" + folder_ + "/out'"))
       << r.out;
   EXPECT_TRUE(contains(r.out, "  hf upload out '" + folder_ + "/out' --exclude 'checkpoint-*/*' --private\n")) << r.out;
   EXPECT_TRUE(contains(r.out, "'train_runtime': "));

@@ -37,7 +37,8 @@ class SftJob : public testing::Test {
   void SetUp() override { ASSERT_EQ(run({TESSERA_BINARY, "init-model", kTinyChat, folder_ + "/model"}).exit_code, 0); }
 
   static Finished launch(int ranks, const Words& words) {
-    return run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)} + words);
+    return run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)} + words,
+               {{"HF_HUB_OFFLINE", "1"}});
   }
   /// model, out: below the folder.
   Finished sft(int ranks, const std::string& model, const std::string& out, const Words& flags) const {

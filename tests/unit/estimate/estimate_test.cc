@@ -239,7 +239,7 @@ TEST_F(Estimate, ErrorsNameWhatIsWrong) {
     return "";
   };
   const auto read = [&](const std::string& path) { return message([&] { read_model_tensors(path); }); };
-  EXPECT_NE(read("t5-base").find("Nothing is downloaded"), std::string::npos);
+  EXPECT_NE(read("t5-base").find("'t5-base' does not exist"), std::string::npos);
   EXPECT_NE(read(folder_).find("holds no model; looked for model.safetensors"), std::string::npos);
   write("config.json", R"({"model_type": "llamma"})");
   EXPECT_NE(read(folder_).find("did you mean 'llama'"), std::string::npos);

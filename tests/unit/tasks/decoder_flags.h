@@ -106,7 +106,9 @@ inline std::vector<FlagCase> training_cases(const PathIn& in) {
 }
 
 inline std::vector<FlagCase> interval_cases(const PathIn& in) {
-  return {{"--output_dir", {in("elsewhere")}},
+  return {{"--model_revision", {"v1"}},
+          {"--dataset_config", {"none"}},
+          {"--output_dir", {in("elsewhere")}},
           {"--overwrite_output_dir", {}, {"--output_dir", in("taken")}},
           {"--logging_strategy", {"no"}},
           {"--logging_steps", {"2"}},

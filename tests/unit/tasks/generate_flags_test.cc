@@ -136,7 +136,7 @@ TEST(GenerateFlags, EverythingWrongIsSaidAtOnce) {
     EXPECT_EQ(std::string(e.what()),
               "4 problems with the command line:\n"
               "  unknown flag --temprature (did you mean '--temperature'?)\n"
-              "  --model is required (folder of the model, or of an adapter)\n"
+              "  --model is required (folder, or name on the Hub, of the model or of an adapter)\n"
               "  give exactly one of --prompt, --message and --input_file\n"
               "  --top_p must lie between 0 and 1\n"
               "'tessera generate --help' lists all flags");

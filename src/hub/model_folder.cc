@@ -1,0 +1,76 @@
+#include "hub/model_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "base/open_file.h"
+#include "families/base_name.h"
+#include "formats/gguf.h"
+#include "hub/fetch.h"
+#include "hub/model_files.h"
+#include "tessera/base/error.h"
+
+namespace tessera::hub {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The path itself where there is something, else a snapshot in the cache.
+std::string place_of(const std::string& name_or_path, ModelParts parts) {
+  if (name_or_path.empty() || is_there(name_or_path)) return name_or_path;
+  const auto name = parse_name(Kind::kModel, name_or_path);
+  if (!name)
+    throw DataError("'" + name_or_path +
+                        "' is neither a file or folder here nor a name on the Hub, such as "
+                        "org/name or org/name@revision",
+                    name_or_path);
+  return fetch(*name, model_files(*name, parts), settings_from_environment());
+}
+
+/// Published adapters may have a config.json beside their own; weights of a model they have not.
+bool is_adapter(const fs::path& folder) {
+  constexpr std::array kWeights{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                "pytorch_model.bin.index.json"};
+  return is_there(folder / "adapter_config.json") &&
+         std::none_of(kWeights.begin(), kWeights.end(), [&](const char* name) { return is_there(folder / name); });
+}
+
+std::string checked_model(const std::string& place, const std::string& name_or_path) {
+  if (is_adapter(place))
+    throw DataError("'" + name_or_path + "' holds an adapter of '" + families::base_name_of(place) +
+                        "', where a whole model is asked for: name that one, or merge the adapter into it " +
+                        "(tessera merge); what trains goes on from an adapter with --adapter_name_or_path",
+                    name_or_path);
+  if (is_there(fs::path(place) / "config.json") || find_gguf(place)) return place;
+  throw DataError("the model folder '" + name_or_path + "' has neither a config.json nor a GGUF file", name_or_path);
+}
+
+}  // namespace
+
+std::string find_model_folder(const std::string& name_or_path) {
+  require_option(!name_or_path.empty(), "a model is to be named: a folder, or org/name on the Hub",
+                 "model_name_or_path");
+  return checked_model(place_of(name_or_path, ModelParts::kAll), name_or_path);
+}
+
+ModelPlace find_model(const std::string& name_or_path, ModelParts parts) {
+  const std::string place = place_of(name_or_path, parts);
+  if (!is_adapter(place)) return {.folder = checked_model(place, name_or_path), .adapter = {}};
+  const std::string base = families::base_name_of(place);
+  if (base.empty())
+    throw ConfigError("'" + name_or_path + "' holds an adapter that does not say which model it is for; name the " +
+                          "model, and the adapter with --adapter_name_or_path",
+                      "base_model_name_or_path");
+  return {.folder = checked_model(place_of(base, parts), base), .adapter = place};
+}
+
+std::string find_adapter(const std::string& name_or_path) {
+  return place_of(name_or_path, ModelParts::kAll);
+}
+
+std::string find_settings(const std::string& name_or_path) {
+  return place_of(name_or_path, ModelParts::kSettings);
+}
+
+}  // namespace tessera::hub

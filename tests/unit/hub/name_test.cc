@@ -1,0 +1,94 @@
+#include "hub/name.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <fstream>
+
+#include "hub/model_folder.h"
+#include "hub/settings.h"
+#include "support/program.h"
+#include "support/temp_folder.h"
+#include "tessera/base/error.h"
+
+namespace tessera::hub {
+namespace {
+
+TEST(RepositoryNames, AreThoseOfHuggingfaceHub) {
+  for (const char* text : {"gpt2", "org/name", "Org-1/na.me_2", "a/b@v1.0", "a/b@refs/pr/3"})
+    EXPECT_TRUE(parse_name(Kind::kModel, text)) << text;
+  for (const char* text : {"", "a/b/c", "./a", "/a", "a/", "/a/b", "../a", "a..b/c", "a--b/c", "-a/b", "a/b.", "a b/c",
+                           "a/b.git", "a/b@", "a/b@../x", "a/b@/x", "~/a", "a/b@x//y"})
+    EXPECT_FALSE(parse_name(Kind::kModel, text)) << text;
+  EXPECT_EQ(parse_name(Kind::kModel, "a/b@refs/pr/3")->revision, "refs/pr/3");
+  EXPECT_EQ(text_of(*parse_name(Kind::kModel, "a/b")), "a/b");
+}
+
+/// The variables that settings come from, put back at the end.
+class HubSettings : public ::testing::Test {
+ protected:
+  HubSettings() {
+    for (const char* name : kNames) {
+      const char* value = ::getenv(name);
+      before_.emplace_back(name, value == nullptr ? std::optional<std::string>() : value);
+      ::unsetenv(name);
+    }
+    ::setenv("HF_HOME", folder_.path().c_str(), 1);
+  }
+  ~HubSettings() override {
+    for (const auto& [name, value] : before_)
+      value ? ::setenv(name.c_str(), value->c_str(), 1) : ::unsetenv(name.c_str());
+  }
+
+  static constexpr const char* kNames[] = {"HF_HOME",       "HF_HUB_CACHE",   "HF_ENDPOINT",         "HF_TOKEN",
+                                           "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"};
+  test::TempFolder folder_{"hub_settings"};
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;
+};
+
+TEST_F(HubSettings, ComeFromTheVariablesOfHuggingfaceHub) {
+  auto s = settings_from_environment();
+  EXPECT_EQ(s.cache, folder_.path() + "/hub");
+  EXPECT_EQ(s.endpoint, "https://huggingface.co");
+  EXPECT_EQ(s.token, "");
+  EXPECT_FALSE(s.offline);
+  std::ofstream(folder_.path() + "/token") << "hf_of_the_file\n";
+  EXPECT_EQ(settings_from_environment().token, "hf_of_the_file");
+  ::setenv("HF_TOKEN", " hf_of_the_variable ", 1);
+  ::setenv("HF_HUB_CACHE", "/c", 1);
+  ::setenv("HF_ENDPOINT", "http://mirror/", 1);
+  ::setenv("TRANSFORMERS_OFFLINE", "true", 1);
+  s = settings_from_environment();
+  EXPECT_EQ(s.token, "hf_of_the_variable");
+  EXPECT_EQ(s.cache, "/c");
+  EXPECT_EQ(s.endpoint, "http://mirror");
+  EXPECT_TRUE(s.offline);
+}
+
+TEST_F(HubSettings, ATokenThatWouldEndItsHeaderIsRefusedAndNotShown) {
+  ::setenv("HF_TOKEN", "hf_a\r\nX: y", 1);
+  try {
+    settings_from_environment();
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_FALSE(test::contains(e.what(), "hf_a"));
+  }
+}
+
+TEST_F(HubSettings, AnEndpointIsAnAddress) {
+  ::setenv("HF_ENDPOINT", "huggingface.co", 1);
+  EXPECT_THROW(settings_from_environment(), ConfigError);
+}
+
+TEST_F(HubSettings, AFolderOfThatNameWins) {
+  ::setenv("HF_HUB_OFFLINE", "1", 1);
+  const std::string folder = folder_.path() + "/model";
+  EXPECT_THROW(find_model_folder(folder), DataError);  // no name on the Hub: nobody is asked
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/config.json") << "{}";
+  EXPECT_EQ(find_model_folder(folder), folder);
+  EXPECT_THROW(find_model_folder("org/none"), DataError);
+}
+
+}  // namespace
+}  // namespace tessera::hub
