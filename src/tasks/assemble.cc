@@ -204,6 +204,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (a.adapters) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.adapters->method, options.seed);
   if (options.classifier) begin_missing_head(a, options, fsdp);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
+  if (options.recompute_blocks) fsdp.activation_checkpointing = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.before_sharding) options.before_sharding(a, fsdp);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
   if (a.adapters) {

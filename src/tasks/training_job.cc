@@ -116,8 +116,10 @@ config::AccelerateConfig TrainingJob::launch() {
 void TrainingJob::assemble_model() {
   config::AccelerateConfig settings = launch();
   scale_loss_ = settings.mixed_precision == config::MixedPrecision::kFp16;
-  settings.fsdp.activation_checkpointing = settings.fsdp.activation_checkpointing || arguments_.gradient_checkpointing;
+  const bool wraps = settings.fsdp.auto_wrap_policy != config::WrapPolicy::kNoWrap;
+  if (arguments_.gradient_checkpointing && wraps) settings.fsdp.activation_checkpointing = true;
   AssembleOptions a;
+  a.recompute_blocks = arguments_.gradient_checkpointing && !wraps;
   a.model_folder = folder_;
   a.adapter_folder = adapter_folder_;
   a.method = new_adapter(options_.adapter, words_of(kind_).task_type, options_.model_name_or_path);

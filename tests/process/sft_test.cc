@@ -134,6 +134,19 @@ TEST_F(Sft, OneTwoAndThreeRanksHaveTheSameLosses) {
   }
 }
 
+TEST_F(Sft, BlocksAreComputedAgainWithoutALauncher) {
+  const auto run = [&](const std::string& output, const Words& more) {
+    const Finished r =
+        test::run(Words{TESSERA_BINARY} + test::sft_words(folder_ + "/model", kTinyChat, folder_, output) +
+                  Words{"--logging_steps", "1", "--max_steps", "2", "--save_strategy", "no"} + more);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return losses(output);
+  };
+  const auto kept = run("kept", {});
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(run("again", {"--gradient_checkpointing", "true"}), kept);
+}
+
 TEST_F(Sft, DropoutAndNoiseDependOnTheRowsAndNotOnTheRanks) {
   auto config = json::parse(read_file(folder_ + "/model/config.json"));
   config["attention_dropout"] = 0.2;
