@@ -9,6 +9,11 @@
 #include "tessera/base/error.h"
 
 namespace tessera {
+namespace {
+
+constexpr std::uint32_t kMaxHeapKiB = 64 << 10;
+
+}  // namespace
 
 struct Pattern::Code {
   std::string expression, key;
@@ -38,8 +43,11 @@ Pattern::Pattern(const std::string& expression, const std::string& key)
 std::optional<std::string> Pattern::match(std::string_view name, const char* group) const {
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create_from_pattern(code_->code, nullptr), pcre2_match_data_free);
+  const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> limits(pcre2_match_context_create(nullptr),
+                                                                                    pcre2_match_context_free);
+  pcre2_set_heap_limit(limits.get(), kMaxHeapKiB);  // of steps, PCRE2's own holds: ten million
   const int found =
-      pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(), 0, 0, data.get(), nullptr);
+      pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(), 0, 0, data.get(), limits.get());
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0)
     throw ConfigError(fmt::format("{}: the regular expression '{}' gives up on the name '{}'; repetitions of "

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 
+#include "base/bounded_json.h"
 #include "base/file.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
@@ -162,7 +163,7 @@ void add_manifest(const std::string& folder, Checksums checksums, PartJson& out)
 }
 
 void add_run_state(const std::string& file, PartJson& out) {
-  const auto json = nlohmann::json::parse(read_file(file), nullptr, false);
+  const auto json = nlohmann::json::parse(bounded_json(read_file(file), file), nullptr, false);
   if (json.is_discarded() || !json.is_object()) return;
   for (const char* key : {"global_step", "max_steps", "epoch", "best_metric", "best_model_checkpoint"})
     if (json.contains(key) && !json[key].is_null()) out[key] = json[key];

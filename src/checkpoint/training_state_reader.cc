@@ -8,6 +8,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/bounded_json.h"
 #include "base/file.h"
 #include "checkpoint/named_state.h"
 #include "checkpoint/training_state.h"
@@ -95,7 +96,7 @@ class StoredSlices {
 
 nlohmann::json read_state_file(const std::string& folder) {
   const std::string file = folder + "/state.json";
-  const nlohmann::json json = nlohmann::json::parse(read_file(file), nullptr, false);
+  const nlohmann::json json = nlohmann::json::parse(bounded_json(read_file(file), file), nullptr, false);
   const auto format = json.is_object() && json.contains("format") ? json["format"] : nlohmann::json();
   if (format.is_number() && format != kTrainingStateVersion) {
     throw CheckpointError(fmt::format("'{}' has format version {}, this program reads version {}; resume with the "

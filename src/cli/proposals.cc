@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/bounded_json.h"
 #include "base/cpu_level.h"
 #include "base/file.h"
 #include "base/grouped.h"
@@ -83,7 +84,7 @@ void plan_model(const std::string& folder, Proposals& p) {
 std::string layer_classes(const std::string& folder) {
   const std::string file = folder + "/config.json";
   if (!std::filesystem::is_directory(folder) || !is_there(file)) return {};
-  const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  const auto json = nlohmann::json::parse(bounded_json(read_text_file(file), file), nullptr, false);
   if (json.is_discarded()) throw DataError("'" + file + "' is not JSON", file);
   return fmt::format("{}", fmt::join(families::no_split_classes(families::parse_config(json, file)), ","));
 }

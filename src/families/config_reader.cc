@@ -1,5 +1,6 @@
 #include "families/config_reader.h"
 
+#include "base/bounded_json.h"
 #include "base/file.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
@@ -9,7 +10,7 @@ namespace tessera::families {
 nlohmann::json read_json(const std::string& file) {
   constexpr std::int64_t kMaxBytes = 64 << 20;
   try {
-    auto json = nlohmann::json::parse(read_file(file, kMaxBytes));
+    auto json = nlohmann::json::parse(bounded_json(read_file(file, kMaxBytes), file));
     if (!json.is_object()) throw ConfigError(file + ": expected a JSON object at the top");
     return json;
   } catch (const DataError& e) {

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "quant/stored_matrix.h"
 #include "tessera/base/error.h"
 
@@ -38,7 +39,8 @@ json read_state(const io::TensorSource& source, const io::TensorInfo& info) {
   auto bytes = at::empty({info.nbytes()}, at::kByte);
   source.read_bytes(info.name, 0, bytes);
   const auto* text = static_cast<const char*>(bytes.const_data_ptr());
-  auto state = json::parse(text, text + bytes.numel(), nullptr, /*allow_exceptions=*/false);
+  const std::string_view all(text, static_cast<std::size_t>(bytes.numel()));
+  auto state = json::parse(bounded_json(all, info.name), nullptr, /*allow_exceptions=*/false);
   if (!state.is_object())
     refuse_tensor(info, "expected the JSON that bitsandbytes writes, found " + excerpt_of(text, bytes.numel()));
   return state;

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "base/line_reader.h"
 #include "base/open_file.h"
 #include "tasks/conversation.h"
@@ -57,7 +58,7 @@ std::vector<Prompt> read_rows(int descriptor, const std::string& name, Conversat
   for (std::string_view line; lines.next(line);) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
     const auto where = fmt::format("{}:{}: ", name, lines.number());
-    auto row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    auto row = json::parse(bounded_json(line, name), nullptr, /*allow_exceptions=*/false);
     if (row.is_discarded()) throw DataError(where + "not JSON", name, lines.number());
     auto expected = take_completion(row);
     auto adapter = take_adapter(row, where);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/bounded_json.h"
 #include "base/file.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
@@ -29,7 +30,7 @@ void each_line(const std::string& text, F f) {
 json read_vocabulary(const std::string& file) {
   json out;
   try {
-    out = json::parse(read_file(file));
+    out = json::parse(bounded_json(read_file(file), file));
   } catch (const json::exception& e) {
     throw DataError(fmt::format("{}: expected an object of token: id: {}", file, plain_reason(e)), file);
   }

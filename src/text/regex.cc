@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <pcre2.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -12,6 +13,42 @@
 #include "text/unicode.h"
 
 namespace tessera::text {
+namespace {
+
+constexpr std::size_t kMaxExpressionBytes = 65'536;
+constexpr std::uint32_t kMaxSteps = 10'000'000;  // from one place of the text
+constexpr std::uint32_t kMaxHeapKiB = 64 << 10;
+
+/// A search may take a second and 2 us a byte, on the clock and then of the thread's own time (the process may have
+/// stood still); what tokenizers search with takes a tenth of that. PCRE2's limits are for one place of the text, and
+/// every place may come close to them.
+class SearchTime {
+ public:
+  explicit SearchTime(std::size_t bytes)
+      : limit_(1 + 2e-6 * static_cast<double>(bytes)), end_(seconds(CLOCK_MONOTONIC_COARSE) + limit_) {}
+  bool over() {
+    if (++looks_ % 8 != 0 || seconds(CLOCK_MONOTONIC_COARSE) < end_) return false;
+    const double own = seconds(CLOCK_THREAD_CPUTIME_ID);
+    if (own_end_ == 0) own_end_ = own + limit_;
+    return own > own_end_;
+  }
+
+ private:
+  static double seconds(clockid_t clock) {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+  double limit_, end_, own_end_ = 0;
+  unsigned looks_ = 0;
+};
+
+/// How many places one call of PCRE2 may begin at, which cannot be interrupted: each may look at the whole text.
+std::size_t places_of_a_call(std::size_t bytes) {
+  return std::clamp<std::size_t>((64 << 20) / (bytes + 1), 16, 4096);
+}
+
+}  // namespace
 
 struct Regex::Impl {
   struct Code {
@@ -25,7 +62,7 @@ struct Regex::Impl {
       PCRE2_SIZE at = 0;
       // In Ruby's syntax ^ and $ always match at lines.
       code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &at, nullptr);
+                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT, &error, &at, nullptr);
       if (!code) {
         PCRE2_UCHAR message[160] = {};
         pcre2_get_error_message(error, message, sizeof message);
@@ -60,7 +97,15 @@ struct Regex::Impl {
 
 Regex::Regex(const std::string& pattern, const std::string& where) : impl_(std::make_unique<Impl>()) {
   impl_->where = where;
-  auto rewritten = to_pcre(pattern);
+  if (pattern.size() > kMaxExpressionBytes)
+    throw DataError(fmt::format("{}: a regular expression of {} bytes; at most {} are taken", where, pattern.size(),
+                                kMaxExpressionBytes));
+  PcrePattern rewritten;
+  try {
+    rewritten = to_pcre(pattern);
+  } catch (const DataError& e) {
+    throw DataError(fmt::format("{}: {}", where, e.what()));
+  }
   impl_->code.compile(rewritten.text, pattern, where);
   impl_->named = std::move(rewritten.named);
 }
@@ -75,30 +120,50 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(const AlignedCh
   const auto* code = impl_->code.code;
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
+  const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> limits(pcre2_match_context_create(nullptr),
+                                                                                    pcre2_match_context_free);
+  pcre2_set_match_limit(limits.get(), kMaxSteps);
+  pcre2_set_heap_limit(limits.get(), kMaxHeapKiB);
+  const std::size_t places = places_of_a_call(utf8.size());
+  SearchTime time(utf8.size());
   std::uint32_t may_be_empty = 0;
   pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
+  const auto next_code_point = [&](std::size_t at) {
+    ++at;
+    while (at < utf8.size() && (static_cast<unsigned char>(utf8[at]) & 0xC0) == 0x80) ++at;
+    return at;
+  };
   for (std::size_t at = 0; at < utf8.size() || (may_be_empty && at == utf8.size() && at > 0);) {
     const auto match = [&](std::uint32_t options) {
       return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(utf8.data()), utf8.size(), at, PCRE2_NO_UTF_CHECK | options,
-                         data.get(), nullptr);
+                         data.get(), limits.get());
     };
+    const std::size_t last_place = at + places;
+    pcre2_set_offset_limit(limits.get(), last_place);
     int found = match(0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);  // slower, but its stack is on the heap
-    if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0)
+    if (found == PCRE2_ERROR_NOMATCH && last_place >= utf8.size()) break;
+    const bool is_over = time.over();
+    if (is_over || (found < 0 && found != PCRE2_ERROR_NOMATCH)) {
+      const bool memory = found == PCRE2_ERROR_NOMEMORY || found == PCRE2_ERROR_HEAPLIMIT;
       throw DataError(
           fmt::format("{}: its regular expression gives up on a text of {} bytes: it needs too {}; repetitions of "
-                      "repetitions such as "
-                      "(a+)+ do that: rewrite the expression, or split the text",
+                      "repetitions such as (a+)+ do that: rewrite the expression, or split the text",
                       impl_->where, utf8.size(),
-                      found == PCRE2_ERROR_NOMEMORY || found == PCRE2_ERROR_HEAPLIMIT ? "much memory" : "many steps"));
+                      is_over  ? "much time"
+                      : memory ? "much memory"
+                               : "many steps"));
+    }
+    if (found == PCRE2_ERROR_NOMATCH) {
+      at = next_code_point(last_place);
+      continue;
+    }
     const auto* range = pcre2_get_ovector_pointer(data.get());
     at = range[1];
     if (range[1] > range[0] || out.empty() || out.back().second != range[1]) {
       out.emplace_back(range[0], range[1]);
     } else {  // an empty match right behind a match does not count: on to the next code point
-      ++at;
-      while (at < utf8.size() && (static_cast<unsigned char>(utf8[at]) & 0xC0) == 0x80) ++at;
+      at = next_code_point(at);
     }
   }
   return out;

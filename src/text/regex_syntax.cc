@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "text/unicode.h"
 
 namespace tessera::text {
@@ -287,7 +288,10 @@ class Rewriter {
   }
 
   // A class, at its opening bracket, with nested ones and intersections.
-  std::string bracket() {
+  std::string bracket(int depth = 0) {
+    constexpr int kMaxDepth = 100;
+    if (depth == kMaxDepth)
+      throw DataError(fmt::format("a regular expression whose classes nest deeper than {} levels", kMaxDepth));
     const auto begin = at_++;
     const bool negated = at_ < in_.size() && in_[at_] == '^';
     if (negated) ++at_;
@@ -304,7 +308,7 @@ class Rewriter {
       } else if (in_[at_] == '[') {
         std::string listed = posix();
         const bool nested = listed.empty();
-        parts.back().push_back({nested ? bracket() : std::move(listed), nested});
+        parts.back().push_back({nested ? bracket(depth + 1) : std::move(listed), nested});
       } else {
         parts.back().push_back(literal());
       }

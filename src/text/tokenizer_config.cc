@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "base/file.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
@@ -22,7 +23,7 @@ using nlohmann::json;
 json read_object(const std::string& file) {
   json root;
   try {
-    root = json::parse(read_file(file));
+    root = json::parse(bounded_json(read_file(file), file));
   } catch (const json::exception& e) {
     throw DataError(fmt::format("{}: expected a JSON object: {}", file, plain_reason(e)), file);
   }

@@ -1,8 +1,11 @@
-// accelerate's file and files of flags: any bytes give a configuration or a ConfigError.
+// accelerate's file, files of flags, and the conversions of old files: any bytes give a configuration or a ConfigError.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
+#include "config/accelerate_convert.h"
 #include "config/accelerate_input.h"
 #include "tessera/base/error.h"
 
@@ -16,6 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       read_accelerate_document(parse(text, "fuzz"), "fuzz", input, warnings);
       const AccelerateConfig config = resolve(input, "fuzz", true, warnings);
       (void)to_yaml(config);
+      std::vector<std::string> notes;
+      (void)to_fsdp2(parse(text, "fuzz"), "fuzz", notes);
+      (void)updated_document(parse(text, "fuzz"), "fuzz");
     } catch (const tessera::ConfigError&) {
     }
   }

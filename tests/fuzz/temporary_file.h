@@ -1,11 +1,15 @@
 #pragma once
 // The readers take paths; a fuzz target has bytes. One file in memory for each process.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace tessera::fuzz {
 
@@ -14,6 +18,41 @@ inline std::string as_file(const std::uint8_t* data, std::size_t size) {
   static const int descriptor = ::memfd_create("fuzz", 0);
   if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, data, size, 0) != static_cast<ssize_t>(size)) return {};
   return "/proc/self/fd/" + std::to_string(descriptor);
+}
+
+/// A folder of this process, for readers that go by a file's name or look beside it.
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/dev/shm/fuzz-XXXXXX";
+    path_ = ::mkdtemp(name) == nullptr ? "" : name;
+    if (path_.empty()) std::abort();
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// The path of a file of this name that now holds the text.
+  std::string write(const std::string& name, std::string_view text) const {
+    const std::string file = path_ + "/" + name;
+    const int descriptor = ::open(file.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    if (::write(descriptor, text.data(), text.size()) != static_cast<ssize_t>(text.size())) std::abort();
+    ::close(descriptor);
+    return file;
+  }
+  void remove(const std::string& name) const { ::unlink((path_ + "/" + name).c_str()); }
+
+ private:
+  std::string path_;
+};
+
+/// The text up to the next such byte, which goes with it.
+inline std::string_view next_part(std::string_view& text, char end) {
+  const auto at = std::min(text.find(end), text.size());
+  const auto part = text.substr(0, at);
+  text.remove_prefix(std::min(at + 1, text.size()));
+  return part;
 }
 
 }  // namespace tessera::fuzz

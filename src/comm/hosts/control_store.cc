@@ -15,6 +15,7 @@ struct Lengths {
   std::uint32_t key = 0, value = 0;
 };
 constexpr std::uint32_t kLongest = 1 << 20;
+constexpr std::size_t kMostBytes = 64 << 20;  // of all entries: an address has some hundred
 
 }  // namespace
 
@@ -53,7 +54,8 @@ void ControlStore::take_some() {
     if (ready < 0 || waiting[i].revents == 0) continue;
     Lengths lengths;
     receive_all(*connections_[i], &lengths, sizeof(lengths), deadline_);
-    if (lengths.key > kLongest || lengths.value > kLongest) {
+    taken_bytes_ += std::size_t{lengths.key} + lengths.value + sizeof(lengths);
+    if (lengths.key > kLongest || lengths.value > kLongest || taken_bytes_ > kMostBytes) {
       throw std::system_error(EPROTO, std::generic_category(), "the addresses of the other hosts");
     }
     std::string key(lengths.key, '\0');

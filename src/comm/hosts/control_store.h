@@ -13,7 +13,7 @@ namespace tessera::comm {
 class ControlStore : public c10d::Store {
  public:
   /// Connections to the others (null: none). Until finish() they carry nothing else. std::system_error where one
-  /// breaks, or at the deadline.
+  /// breaks, at the deadline, or where the others say more than addresses take.
   ControlStore(std::vector<const Descriptor*> connections, Deadline deadline)
       : connections_(std::move(connections)), deadline_(deadline) {}
 
@@ -37,6 +37,7 @@ class ControlStore : public c10d::Store {
   std::vector<const Descriptor*> connections_;
   std::vector<bool> finished_ = std::vector<bool>(connections_.size(), false);
   Deadline deadline_;
+  std::size_t taken_bytes_ = 0;  // from the others
   std::map<std::string, std::vector<std::uint8_t>> values_;
 };
 

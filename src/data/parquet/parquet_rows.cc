@@ -27,8 +27,23 @@ namespace {
 using chat::Value;
 
 constexpr std::int64_t kRowsTogether = 1024;  // of one record batch: what is in memory at a time
+// A few bytes may stand for very many values, or for gigabytes before they were compressed.
+constexpr std::int64_t kMaxReaderBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxRowValues = 4 << 20;
 
-Value value_at(const arrow::Array& array, std::int64_t i);
+/// Makes values of one row, and counts them.
+class RowReader {
+ public:
+  Value value_at(const arrow::Array& array, std::int64_t i);
+
+ private:
+  template <typename Lists>
+  Value list_value(const arrow::Array& array, std::int64_t i);
+  Value struct_value(const arrow::StructArray& structs, std::int64_t i);
+  Value map_value(const arrow::MapArray& maps, std::int64_t i);
+
+  std::int64_t values_ = 0;
+};
 
 Value text_value(std::string_view bytes, const arrow::Array& array) {
   if (bytes.size() > kMaxRowBytes)
@@ -40,7 +55,7 @@ Value text_value(std::string_view bytes, const arrow::Array& array) {
 }
 
 template <typename Lists>
-Value list_value(const arrow::Array& array, std::int64_t i) {
+Value RowReader::list_value(const arrow::Array& array, std::int64_t i) {
   const auto& lists = static_cast<const Lists&>(array);
   std::vector<Value> items;
   for (std::int64_t k = lists.value_offset(i); k < lists.value_offset(i) + lists.value_length(i); ++k)
@@ -49,7 +64,7 @@ Value list_value(const arrow::Array& array, std::int64_t i) {
 }
 
 /// Fields that are null are left out: a column gives every row all fields that any row has.
-Value struct_value(const arrow::StructArray& structs, std::int64_t i) {
+Value RowReader::struct_value(const arrow::StructArray& structs, std::int64_t i) {
   chat::Dict out;
   for (int f = 0; f < structs.num_fields(); ++f) {
     const auto& field = *structs.field(f);
@@ -58,7 +73,7 @@ Value struct_value(const arrow::StructArray& structs, std::int64_t i) {
   return chat::make_dict(std::move(out));
 }
 
-Value map_value(const arrow::MapArray& maps, std::int64_t i) {
+Value RowReader::map_value(const arrow::MapArray& maps, std::int64_t i) {
   chat::Dict out;
   for (std::int64_t k = maps.value_offset(i); k < maps.value_offset(i) + maps.value_length(i); ++k) {
     const Value key = value_at(*maps.keys(), k);
@@ -77,7 +92,9 @@ Value text_at(const arrow::Array& array, std::int64_t i) {
   return text_value(static_cast<const Texts&>(array).GetView(i), array);
 }
 
-Value value_at(const arrow::Array& array, std::int64_t i) {
+Value RowReader::value_at(const arrow::Array& array, std::int64_t i) {
+  if (++values_ > kMaxRowValues)
+    throw DataError(fmt::format("a row with more than {} values; cut it into rows", kMaxRowValues));
   if (array.IsNull(i)) return {};
   switch (array.type_id()) {
     case arrow::Type::NA:
@@ -146,7 +163,8 @@ class ParquetSource : public RowSource {
     auto buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const std::uint8_t*>(bytes_.get()),
                                                   static_cast<std::int64_t>(input.size_bytes()));
     parquet::arrow::FileReaderBuilder builder;
-    require(builder.Open(std::make_shared<arrow::io::BufferReader>(std::move(buffer))));
+    require(builder.memory_pool(&memory_)->Open(std::make_shared<arrow::io::BufferReader>(std::move(buffer)),
+                                                parquet::ReaderProperties(&memory_)));
     parquet::ArrowReaderProperties properties;
     try {
       properties.set_batch_size(rows_together(*builder.raw_reader()));
@@ -163,9 +181,10 @@ class ParquetSource : public RowSource {
     }
     auto object = std::make_shared<chat::Dict>();
     row = {&file_, ++number_, "", {}, nullptr, nullptr};
+    RowReader reader;
     for (int c = 0; c < batch_->num_columns(); ++c) {
       try {
-        object->set(batch_->column_name(c), value_at(*batch_->column(c), at_));
+        object->set(batch_->column_name(c), reader.value_at(*batch_->column(c), at_));
       } catch (const DataError& e) {
         throw DataError(fmt::format("{}: column \"{}\": {}", where(row), batch_->column_name(c), e.what()), file_,
                         number_);
@@ -240,7 +259,8 @@ class ParquetSource : public RowSource {
   }
 
   std::string file_;
-  std::shared_ptr<std::byte> bytes_;  // the mapped file
+  arrow::CappedMemoryPool memory_{arrow::default_memory_pool(), kMaxReaderBytes};  // outlives what is read
+  std::shared_ptr<std::byte> bytes_;                                               // the mapped file
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;

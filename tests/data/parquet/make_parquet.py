@@ -33,6 +33,8 @@ def main() -> None:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")
     word = pa.DictionaryArray.from_arrays(pa.array([0] * 1500, pa.int32()), pa.array(["a" * (5 << 20)]))
     pq.write_table(pa.table({"text": word}), FOLDER / "one_word.parquet", compression="zstd", store_schema=False)
+    many = pa.ListArray.from_arrays(pa.array([0, 2, 5_000_002], pa.int32()), pa.nulls(5_000_002))
+    pq.write_table(pa.table({"x": many}), FOLDER / "many_values.parquet", compression="zstd", store_schema=False)
 
 
 if __name__ == "__main__":

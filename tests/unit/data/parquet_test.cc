@@ -52,5 +52,20 @@ TEST(Parquet, AWordThatManyRowsNameIsNotMultipliedInMemory) {
   EXPECT_LT(peak_mib() - before, 1024);
 }
 
+TEST(Parquet, ARowOfVeryManyValuesIsRefusedByNumber) {
+  const auto rows = open_if_built(std::string(TESSERA_TEST_DATA) + "/parquet/many_values.parquet");
+  if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
+  SourceRow row;
+  ASSERT_TRUE(rows->next(row));
+  try {
+    rows->next(row);
+    FAIL() << "it was read";
+  } catch (const DataError& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("many_values.parquet:2: column \"x\": a row with more than 4194304 values"), std::string::npos)
+        << text;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::data

@@ -62,5 +62,32 @@ TEST(RegexSyntax, ABracketMayBeAMemberOrEscaped) {
   EXPECT_EQ(marked(R"(\[a\])", "[a]"), "<[a]>");
 }
 
+/// What the error says, of an expression or a search that must be refused.
+std::string refusal(const std::string& pattern, const std::string& text = "") {
+  try {
+    Regex(pattern, "tokenizer.json").find_all(text);
+  } catch (const DataError& e) {
+    return e.what();
+  }
+  return "not refused";
+}
+
+TEST(RegexSyntax, LongAndDeepExpressionsAreRefused) {
+  EXPECT_EQ(refusal(std::string(65'537, 'a')),
+            "tokenizer.json: a regular expression of 65537 bytes; at most 65536 are taken");
+  EXPECT_EQ(refusal(std::string(60'000, '[')),
+            "tokenizer.json: a regular expression whose classes nest deeper than 100 levels");
+}
+
+TEST(RegexSyntax, ASearchThatLooksAtTheWholeTextFromEveryPlaceGivesUp) {
+  const std::string said = refusal("a*[bc]", std::string(300'000, 'a'));
+  EXPECT_NE(said.find("it needs too much time"), std::string::npos) << said;
+}
+
+TEST(RegexSyntax, APlaceFarBehindIsFound) {
+  const std::string far(1'000'000, ' ');
+  EXPECT_EQ(Regex("é+", "test").find_all(far + "éé").front().first, far.size());
+}
+
 }  // namespace
 }  // namespace tessera::text
