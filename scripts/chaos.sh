@@ -6,18 +6,25 @@
 #   fault             SIGSEGV of a rank
 #   term, int, hup    a service manager, Ctrl-C, a terminal that closes: the launcher is asked to end
 #   stop              a rank stands still for a second (SIGSTOP), then goes on
-#   large             no file may grow over so many kilobytes (as on a full disk): saves fail
+#   slow              a rank stands still most of the time, for two seconds
+#   large             no file may grow over so many kilobytes: saves fail
+#   full              the folder lies on a disk that has so many kilobytes left (a small tmpfs; root only)
+#   readonly          nobody may write into the folder any more (as root the run is another user's)
+#   clock             the time of day jumps, forwards and back by up to a day, all the time (a shim that cc builds)
 #   flip, cut, gone   one bit, the end or the whole of one file of the newest checkpoint, while no run goes on
+#   zero, swap        512 bytes of it were not written, or in another place (a disk that lost power)
+#   stale             it is the same file of an older checkpoint
 #   torn              the remains of a save that a kill interrupted lie in the folder
 #   export            SIGKILL of an export of the newest checkpoint
 # After each: no process and no shared memory is left; the error says what happened; every checkpoint that nobody hurt is
 # whole, one that was hurt is found out and left; the next run goes on, and a run that comes to its end has the weights of a run that
 # was never hurt, bit for bit, and leaves no temporary files. An injury counts when the run shows that it felt it.
+# A kind for which this machine lacks something is left out, which is said.
 # Needs build/release (scripts/test.sh builds it) or TESSERA=path of the program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-all=rank,launcher,fault,term,int,hup,stop,large,flip,cut,gone,torn,export
+all=rank,launcher,fault,term,int,hup,stop,slow,large,full,readonly,clock,flip,cut,gone,zero,swap,stale,torn,export
 wanted=${1:-60} seed=${2:-1} kinds=${3:-all}
 shift $(($# < 3 ? $# : 3))
 extra=("$@")
@@ -36,15 +43,19 @@ processes() { # that are tessera's
         if grep -q '^tessera' "/proc/$found/comm" 2>/dev/null; then echo "$found"; fi
     done
 }
-trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
+mounted=
+trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; [ -z "$mounted" ] || umount -l "$mounted"; rm -rf "$work"' EXIT
 RANDOM=$seed
 data=tests/data/tiny_chat
 
 "$tessera" init-model "$data" "$work/model" >/dev/null
+as_user=()   # another user, where that is needed
+preloaded='' # a library that stands before others
 train() { # OUTPUT FLAGS...
     local to=$1
     shift
-    exec "$tessera" launch --cpu --num_processes 2 sft --model_name_or_path "$work/model" --dataset_name "$data" \
+    if [ -n "$preloaded" ]; then export LD_PRELOAD=$preloaded; fi
+    exec "${as_user[@]}" "$tessera" launch --cpu --num_processes 2 sft --model_name_or_path "$work/model" --dataset_name "$data" \
         --dataset_cache_dir "$work/cache" --output_dir "$to" --max_seq_length 64 --print_model false --disable_tqdm \
         --learning_rate 1e-2 --max_steps 30 --save_steps 1 --save_total_limit 3 "${extra[@]}" "$@"
 }
@@ -113,6 +124,74 @@ stop_rank() {
     sleep 1
     hit CONT "$victim"
 }
+slow_rank() {
+    local i
+    choose_rank
+    for ((i = 0; i < 20; i++)); do
+        hit STOP "$victim"
+        sleep 0.09
+        hit CONT "$victim"
+        sleep 0.01
+    done
+}
+forbid_writing() { chmod 555 "$out" 2>/dev/null || true; } # it may not be there yet
+
+# What a kind needs of this machine. Sets why where that is missing.
+can_hurt() { # KIND
+    why=
+    case $1 in
+        full)
+            if ! { mkdir -p "$work/disk" && mount -t tmpfs -o size=1m tessera-chaos "$work/disk" && umount "$work/disk"; } 2>/dev/null; then
+                why="it needs to mount a tmpfs"
+            fi
+            ;;
+        readonly)
+            [ "$(id -u)" -ne 0 ] || setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$tessera" -a -r "$data/config.json" 2>/dev/null ||
+                why="no other user may start $tessera and read $data (setpriv)"
+            ;;
+        clock)
+            cat >"$work/clock.c" <<'CODE'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+static int (*real)(clockid_t, struct timespec*);
+/* Another offset, up to a day both ways, in every tenth of a second. */
+static long jump(void) {
+    struct timespec t;
+    real(CLOCK_MONOTONIC, &t);
+    unsigned long x = (unsigned long)t.tv_sec * 10 + (unsigned long)t.tv_nsec / 100000000;
+    x = (x ^ (x >> 3)) * 0x9E3779B97F4A7C15ul;
+    return (long)((x >> 20) % 172800) - 86400;
+}
+int clock_gettime(clockid_t clock, struct timespec* t) {
+    if (!real) real = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = real(clock, t);
+    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) t->tv_sec += jump();
+    return failed;
+}
+int gettimeofday(struct timeval* restrict v, void* restrict zone) {
+    (void)zone;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    v->tv_sec = t.tv_sec, v->tv_usec = t.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t* out) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out) *out = t.tv_sec;
+    return t.tv_sec;
+}
+CODE
+            cc -shared -fPIC -O1 -o "$work/clock.so" "$work/clock.c" -ldl 2>/dev/null || why="no C compiler builds the shim"
+            ;;
+    esac
+    [ -z "$why" ]
+}
+
+# Bytes of the file $1 from $2 on become those from $3 on of the file $4, 512 of them or up to the end.
+patch() { dd if="$4" of="$1" bs=1 seek="$2" skip="$3" count=512 conv=notrunc status=none; }
 nothing() { :; }
 compare_end() {
     cmp "$work/whole/model.safetensors" "$out/model.safetensors" >>"$work/run.log" 2>&1 || blame "the weights differ"
@@ -159,8 +238,8 @@ injure() {
             if says "Running training"; then says "continue with --resume_from_checkpoint true" || says "adapter saved\|model saved\|saved in" || blame "no checkpoint was written"; fi
             felt=1
             ;;
-        stop)
-            run_and stop_rank
+        stop | slow)
+            run_and "${kind}_rank"
             [ "$code" -eq 0 ] || blame "exit code $code"
             if [ -n "$victim" ]; then felt=1; fi
             ;;
@@ -173,19 +252,77 @@ injure() {
             says "File too large\|file size\|EFBIG" || blame "the reason is not named (limit $limit KiB)"
             felt=1
             ;;
-        flip | cut | gone)
+        full) # up to about two checkpoints more
+            local room kept=$out
+            room=$(($(du -sk "$out" 2>/dev/null | cut -f 1 || true) + RANDOM % (3 * size) + 64))
+            mount -t tmpfs -o "size=${room}k" tessera-chaos "$work/disk"
+            mounted=$work/disk
+            out=$mounted/out
+            if [ -d "$kept" ]; then cp -a "$kept" "$out"; fi
+            run_and nothing
+            # What lies there goes on from now on where there is room.
+            rm -rf "$kept"
+            if [ -d "$out" ]; then cp -a "$out" "$kept"; fi
+            out=$kept
+            umount "$mounted"
+            mounted=
+            [ "$code" -ne 0 ] || return 0
+            [ "$code" -lt 128 ] || blame "exit code $code with a disk of $room KiB"
+            says "No space left" || blame "the reason is not named (a disk of $room KiB)"
+            felt=1
+            ;;
+        readonly)
+            if [ "$(id -u)" -eq 0 ]; then
+                chmod 755 "$work"
+                mkdir -p "$work/cache"
+                chown -R 65534:65534 "$work/cache"
+                mkdir -p "$out"
+                chown -R 65534:65534 "$out"
+                as_user=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+            fi
+            run_and forbid_writing
+            as_user=()
+            chmod 755 "$out" 2>/dev/null || true
+            [ "$(id -u)" -ne 0 ] || chown -R 0:0 "$work/cache" "$out"
+            rmdir "$out" 2>/dev/null || true # nothing was written
+            [ "$code" -ne 0 ] || return 0
+            [ "$code" -lt 128 ] || blame "exit code $code with a folder that is read-only"
+            says "Permission denied" || blame "the reason is not named"
+            felt=1
+            ;;
+        clock)
+            preloaded=$work/clock.so
+            run_and nothing
+            preloaded=
+            [ "$code" -eq 0 ] || blame "exit code $code"
+            felt=1
+            ;;
+        flip | cut | gone | zero | swap | stale)
             need_checkpoint
             [ -n "$folder" ] || return 0
             mapfile -t files < <(find "$folder" -type f -size +0 | sort)
             file=${files[RANDOM % ${#files[@]}]}
-            local bytes at
+            local bytes at other
             bytes=$(stat -c %s "$file")
             at=$(((RANDOM * 32768 + RANDOM) % bytes))
+            cp "$file" "$work/as_written"
             case $kind in
+                zero) patch "$file" $((at / 512 * 512)) 0 /dev/zero && truncate -s "$bytes" "$file" ;;
+                swap)
+                    other=$(((RANDOM * 32768 + RANDOM) % bytes))
+                    patch "$file" $((at / 512 * 512)) $((other / 512 * 512)) "$work/as_written"
+                    patch "$file" $((other / 512 * 512)) $((at / 512 * 512)) "$work/as_written"
+                    truncate -s "$bytes" "$file"
+                    ;;
+                stale)
+                    other=$(find "$out" -maxdepth 1 -name 'checkpoint-*' ! -path "$folder" | sort -V | head -n 1)
+                    if [ -f "$other/${file#"$folder"/}" ]; then cp "$other/${file#"$folder"/}" "$file"; fi
+                    ;;
                 flip) printf "\\x$(printf %02x $(($(od -An -tu1 -j "$at" -N 1 "$file") ^ (1 << RANDOM % 8))))" | dd of="$file" bs=1 seek="$at" conv=notrunc status=none ;;
                 cut) truncate -s "$at" "$file" ;;
                 gone) rm "$file" ;;
             esac
+            if cmp -s "$file" "$work/as_written"; then return 0; fi # the same bytes stood there
             if "$tessera" inspect "$folder" >"$work/run.log" 2>&1; then blame "inspect finds nothing wrong with $file ($kind at byte $at of $bytes)"; fi
             local others
             others=$(find "$out" -maxdepth 1 -name 'checkpoint-*' | wc -l)
@@ -243,6 +380,12 @@ start=$(date +%s%N)
 "$tessera" export "$(find "$work/whole" -name 'checkpoint-*' | head -n 1)" "$work/exported" >/dev/null
 export_span=$((($(date +%s%N) - start) / 1000000))
 
+able=()
+for kind in "${kinds[@]}"; do
+    if can_hurt "$kind"; then able+=("$kind"); else say "$kind is left out: $why"; fi
+done
+kinds=("${able[@]}")
+[ ${#kinds[@]} -gt 0 ] || fail "none of these kinds is possible here"
 declare -A felt_of
 for kind in "${kinds[@]}"; do felt_of[$kind]=0; done
 ends=0 torn=0 done_injuries=0 turn=0

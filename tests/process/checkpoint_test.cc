@@ -143,7 +143,7 @@ TEST_F(Checkpoints, ChaosKillsLaunchersAndRanks) {
 }
 
 TEST_F(Checkpoints, ChaosOfEveryKindLosesNothing) {
-  const Finished r = chaos({"13", "3"});
+  const Finished r = chaos({"20", "3"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_SAYS(r.out, "nothing was lost, nothing was left");
   EXPECT_EQ(r.out.find(" 0\n"), std::string::npos) << r.out;  // each kind was felt
