@@ -175,6 +175,7 @@ std::vector<ShardView> Model::shards() const {
       if (p.spec.packed()) view.local = view.local.view(p.spec.stored);
     }
     view.name = p.spec.name;
+    view.unit = unit.name();
     view.shape = p.spec.shape;
     view.trainable = p.spec.trainable;
     view.dtype = p.spec.trainable ? p.spec.stored : p.spec.compute;

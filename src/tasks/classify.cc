@@ -76,7 +76,9 @@ class ClassTrainable final : public train::Trainable {
   }
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override {
     mine_.seek({epoch, batch});
-    const auto rows = collate_classes(rows_, mine_.next(), pad_id_, length_);
+    const auto numbers = mine_.next();
+    note_rows(numbers);
+    const auto rows = collate_classes(rows_, numbers, pad_id_, length_);
     auto in = class_input(rows, normalizer);
     in.first_draw = train::first_draw_of_epoch(epoch);
     in.loss_scale = loss_scale();

@@ -67,7 +67,9 @@ double PairTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
 
 at::Tensor PairTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
   mine_.seek({epoch, batch});
-  auto in = pair_input(data::collate(rows_, mine_.next(), collate_), normalizer);
+  const auto rows = mine_.next();
+  note_rows(rows);
+  auto in = pair_input(data::collate(rows_, rows, collate_), normalizer);
   in.first_draw = train::first_draw_of_epoch(epoch);
   in.loss_scale = loss_scale();
   return model_(std::move(in)).loss;

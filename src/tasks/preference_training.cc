@@ -144,6 +144,7 @@ PreferenceTrainable::PreferenceTrainable(models::Model& model, const PreferenceR
 at::Tensor PreferenceTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
   mine_.seek({epoch, batch});
   const auto mine = mine_.next();
+  note_rows(mine);
   auto part = make_part(data_, mine, group_.rank() * per_device_, mine_.rows_of_all(batch), objective_);
   part.first_draw = train::first_draw_of_epoch(epoch);
   part.embedding_noise = embedding_noise_;

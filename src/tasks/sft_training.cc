@@ -88,7 +88,9 @@ std::int64_t SftTrainable::input_tokens(std::int64_t epoch, std::int64_t batch) 
 }
 
 at::Tensor SftTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
-  auto in = model_input(data::collate_sft(rows_, rows_of(mine_, epoch, batch), collate_), normalizer);
+  const auto rows = rows_of(mine_, epoch, batch);
+  note_rows(rows);
+  auto in = model_input(data::collate_sft(rows_, rows, collate_), normalizer);
   in.first_draw = train::first_draw_of_epoch(epoch);
   in.embedding_noise = embedding_noise_;
   in.loss_scale = loss_scale();

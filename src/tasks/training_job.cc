@@ -5,6 +5,7 @@
 #include <cmath>
 #include <ostream>
 
+#include "base/rank_record.h"
 #include "hub/model_folder.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/same_snapshot.h"
@@ -76,6 +77,13 @@ train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64
 std::string result_file(const JobOptions& o) {
   if (!o.save_model || !o.training.do_train) return {};
   return o.training.output_dir + (o.adapter.use_peft_lora ? "/adapter_model.safetensors" : "/model.safetensors");
+}
+
+void note_folder(comm::Communicator& group, const std::string& output_dir) {
+  RankRecord* record = group.record();
+  if (record == nullptr) return;
+  record->folder.store(folder_mark(output_dir));
+  record->phase.set("preparing data and model");
 }
 
 TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std::shared_ptr<comm::Communicator> group,

@@ -115,11 +115,15 @@ class TrainingJob {
 /// The file that tells whether a result is there; empty: the run writes none.
 std::string result_file(const JobOptions& options);
 
+/// By which `tessera status` finds this rank.
+void note_folder(comm::Communicator& group, const std::string& output_dir);
+
 /// Connects the ranks and runs the job on this one. Returns the exit code. result: as result_file() gives it.
 template <class Job, class Options>
 int run_job(const Options& options, const std::string& result, std::ostream& out, std::ostream& err) {
   train::prepare_output(options.training, result);
   auto group = comm::connect();
+  note_folder(*group, options.training.output_dir);
   std::ostringstream nowhere;
   const bool finished = Job(options, group, group->rank() == 0 ? out : nowhere, err).run();
   group->barrier();

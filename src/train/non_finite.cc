@@ -1,12 +1,14 @@
 #include "train/non_finite.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/isfinite.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/isnan.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 
 #include "tessera/fsdp/fully_shard.h"
@@ -16,18 +18,23 @@ namespace {
 
 constexpr std::int64_t kPiece = 1 << 20;  // elements: what is made on the way is small
 
+/// One pass, without copies: NaN and infinities are among the extremes.
 bool is_finite(const at::Tensor& flat) {
-  for (std::int64_t begin = 0; begin < flat.numel(); begin += kPiece)
-    if (!at::isfinite(flat.narrow(0, begin, std::min(kPiece, flat.numel() - begin))).all().item<bool>()) return false;
+  for (std::int64_t begin = 0; begin < flat.numel(); begin += kPiece) {
+    const auto [least, most] = at::aminmax(flat.narrow(0, begin, std::min(kPiece, flat.numel() - begin)));
+    if (!std::isfinite(least.item<double>()) || !std::isfinite(most.item<double>())) return false;
+  }
   return true;
 }
 
-std::string first_of(const fsdp::FullyShardedDataParallel& model, at::Tensor fsdp::ShardView::* values) {
+/// The first whose values on some rank are not finite.
+std::string first_of(const fsdp::FullyShardedDataParallel& model,
+                     const std::function<at::Tensor(const fsdp::ShardView&)>& values) {
   const auto shards = model.shards();
   auto mine = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < shards.size() && mine > static_cast<std::int64_t>(i); ++i) {
-    const auto& t = shards[i].*values;
-    if (shards[i].trainable && t.defined() && !is_finite(t.detach())) mine = static_cast<std::int64_t>(i);
+    const auto t = values(shards[i]);
+    if (t.defined() && !is_finite(t.detach())) mine = static_cast<std::int64_t>(i);
   }
   auto first = std::numeric_limits<std::int64_t>::max();
   int rank = -1;
@@ -36,19 +43,24 @@ std::string first_of(const fsdp::FullyShardedDataParallel& model, at::Tensor fsd
     if (const auto theirs = std::stoll(all[r]); theirs < first) first = theirs, rank = static_cast<int>(r);
   if (rank < 0) return {};
   const auto& found = shards[static_cast<std::size_t>(first)];
-  const bool is_nan = rank == model.group().rank() && at::isnan((found.*values).detach()).any().item<bool>();
+  const bool is_nan = rank == model.group().rank() && at::isnan(values(found).detach()).any().item<bool>();
   const auto kind = model.group().broadcast_object(is_nan ? "NaN" : "infinity", rank);
-  return fmt::format("{} in '{}' (rank {})", kind, found.name, rank);
+  return fmt::format("{} in '{}'{} (rank {})", kind, found.name,
+                     found.unit.empty() ? "" : " of unit '" + found.unit + "'", rank);
 }
 
 }  // namespace
 
 std::string first_non_finite_weight(const fsdp::FullyShardedDataParallel& model) {
-  return first_of(model, &fsdp::ShardView::local);
+  const bool on_disk = model.offload_store() != nullptr;  // then what does not train is not read for this alone
+  return first_of(model, [&](const fsdp::ShardView& shard) {
+    const bool looks = shard.trainable || (!on_disk && !shard.packed && shard.local.is_floating_point());
+    return looks ? shard.local : at::Tensor();
+  });
 }
 
 std::string first_non_finite_gradient(const fsdp::FullyShardedDataParallel& model) {
-  return first_of(model, &fsdp::ShardView::grad);
+  return first_of(model, [](const fsdp::ShardView& shard) { return shard.trainable ? shard.grad : at::Tensor(); });
 }
 
 }  // namespace tessera::train

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/grouped.h"
+#include "base/rank_record.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/restore.h"
@@ -114,6 +115,7 @@ void Session::write_settings() const {
 bool Session::run() {
   print_banner();
   checkpoints_.resume();
+  check_weights();
   bar_.start_at(state_.global_step);
   if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) evaluate();
   if (state_.evaluation_due) evaluate_what_was_left();
@@ -163,7 +165,19 @@ bool Session::run() {
 
 void Session::enter(Phase phase) {
   phases_.enter(phase);
+  if (RankRecord* record = model_.group().record())
+    record->phase.set(kPhaseNames[static_cast<std::size_t>(phase)].text);
   if (task_.memory) task_.memory->enter(kPhaseNames[static_cast<std::size_t>(phase)].text);
+}
+
+// A NaN spreads: what a step makes of it says little of where it came from.
+void Session::check_weights() {
+  const std::string found = first_non_finite_weight(model_);
+  if (found.empty()) return;
+  const std::string from = checkpoints_.resumed_at() > 0 ? "the checkpoint '" + checkpoints_.resumed_from() + "'"
+                                                         : std::string("the model as it was loaded");
+  throw DataError(fmt::format("{} has {}: its file is damaged, or was written by a run that had diverged; use another",
+                              from, found));
 }
 
 void Session::print_banner() {
@@ -205,9 +219,14 @@ void Session::on_step(const StepReport& step) {
     window.seconds += step.seconds;
     window.tokens += step.input_tokens;
     for (const auto& metrics : batches) window.metrics.add(metrics);
+    if (const auto spike = state_.recent_losses.add(step.loss)) log_spike(*spike);
   } else {
     bar_.clear();
     out_ << fmt::format("step {} changes nothing (--nan_policy skip): {}\n", step.step, step.skipped) << std::flush;
+  }
+  if (!step.overflow.empty()) {
+    bar_.clear();
+    out_ << fmt::format("step {} changes nothing: {}\n", step.step, step.overflow) << std::flush;
   }
   all_.seconds += step.seconds;
   all_.tokens += step.input_tokens;
@@ -304,6 +323,19 @@ void Session::log_step() {
   }
   log(std::move(row), extra);
   state_.window = {};
+}
+
+void Session::log_spike(const LossSpike& spike) {
+  bar_.clear();
+  out_ << fmt::format(
+              "step {}: the loss {:.4g} is a spike: the median of the steps before is {:.4g}, their median deviation "
+              "{:.2g}\n",
+              state_.global_step, spike.loss, spike.median, spike.deviation)
+       << std::flush;
+  const Json row = {
+      {"loss_spike", spike.loss}, {"loss_median", spike.median}, {"epoch", state_.epoch}, {"step", state_.global_step}};
+  state_.log_history.push_back(nlohmann::json::parse(row.dump()));
+  metrics_.write(row);
 }
 
 void Session::measure_machine() {

@@ -60,6 +60,8 @@ class Session {
 
  private:
   void print_banner();
+  /// Collective: DataError where the weights that the run begins with are not finite.
+  void check_weights();
   /// What this rank does from now on, for the watch over memory and the report.
   void enter(Phase phase);
   /// run.json: settings, what was planned, where the metrics are.
@@ -71,6 +73,8 @@ class Session {
   bool due(Interval strategy, double steps, bool at_epoch_end) const;
   double eval_steps() const { return arguments_.eval_steps.value_or(arguments_.logging_steps); }
   void log_step();
+  /// A loss far above those before it: a line, and a row of the history and of the metrics file.
+  void log_spike(const LossSpike& spike);
   void log_epoch();
   /// Collective: Error where weights differ.
   void check_replicas();

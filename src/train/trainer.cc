@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/rank_record.h"
 #include "tensor/device_memory.h"
 #include "tensor/span.h"
 #include "tessera/base/error.h"
@@ -35,6 +36,14 @@ auto naming_memory(const Body& body, const Place& place) {
 }
 
 }  // namespace
+
+void Trainable::note_rows(const std::vector<std::int64_t>& rows) const {
+  constexpr std::size_t kShown = 8;
+  if (record_ == nullptr) return;
+  std::string text = rows.empty() ? "no rows" : rows.size() == 1 ? "row" : "rows";
+  for (std::size_t i = 0; i < std::min(rows.size(), kShown); ++i) text += " " + std::to_string(rows[i]);
+  record_->rows.set(rows.size() > kShown ? text + " ..." : text);
+}
 
 double sum_over_ranks(comm::Communicator& group, double value) {
   return sum_over_ranks(group, std::vector<double>{value})[0];
@@ -66,6 +75,7 @@ Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedData
                                                                 .total_steps = total_steps_,
                                                                 .kwargs_json = options_.lr_scheduler_kwargs});
   if (options_.scale_loss) scaler_ = std::make_unique<optim::GradScaler>();
+  task_.set_record(model_.group().record());
   model_.set_gradient_divisor(1.0);  // the loss is already divided by the tokens of all ranks
 }
 
@@ -89,7 +99,7 @@ std::string Trainer::name_loss(const std::vector<double>& losses, std::int64_t e
   if (const auto weight = first_non_finite_weight(model_); !weight.empty()) return what + ": there is " + weight;
   const std::string module = task_.find_non_finite(epoch, first_batch + std::stoll(*first));
   const std::string found = group.broadcast_object(module, rank);
-  return found.empty() ? what : what + ", first in the output of '" + found + "'";
+  return found.empty() ? what : what + ", first in the output of " + found;
 }
 
 void Trainer::not_finite(const std::string& what, StepReport& report) {
@@ -118,8 +128,14 @@ double Trainer::update(StepReport& report) {
     norm = model_.clip_grad_norm(clips ? options_.max_grad_norm : std::numeric_limits<double>::infinity(), optimizer_);
   }
   if (scaler_) {
-    if (!scaler_->step(optimizer_, model_.group())) ++skipped_;
+    const double scale = scaler_->scale();
+    const bool taken = scaler_->step(optimizer_, model_.group());
     scaler_->update();
+    if (!taken) {
+      ++skipped_;
+      report.overflow = fmt::format("the gradient, scaled by {:g} for float16, has {}; the scale is {:g} now", scale,
+                                    first_non_finite_gradient(model_), scaler_->scale());
+    }
   } else if (std::isfinite(norm)) {
     optimizer_.step();
   } else {
@@ -135,6 +151,8 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
                          const TrainerCallbacks& callbacks) {
   const tensor::Span span("step", std::to_string(done_ + 1));
   const auto start = Clock::now();
+  RankRecord* const record = model_.group().record();
+  if (record != nullptr) record->begin_step(done_ + 1, total_steps_);
   double tokens = 0;
   for (std::int64_t b = 0; b < batches; ++b) tokens += task_.loss_tokens(epoch, first_batch + b);
   tokens = std::max(tokens, 1.0);
@@ -178,6 +196,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   report.epoch = static_cast<double>(epoch) +
                  static_cast<double>(first_batch + batches) / static_cast<double>(task_.batches_per_epoch());
   report.seconds = seconds_since(start);
+  if (record != nullptr) record->end_step();
   return report;
 }
 

@@ -47,15 +47,22 @@ class Trainable {
   /// Rows of the global batch: an epoch's last one may have fewer than the others, and some ranks then none of them.
   virtual std::int64_t rows(std::int64_t batch) const = 0;
   /// Collective, after a loss that is not finite: runs the batch again and says which module of this rank gave the
-  /// first value that is not finite; empty where that is not known.
+  /// first value that is not finite, "'layers.0.mlp' of unit 'layers.0' (BFloat16)"; empty where that is not known.
   virtual std::string find_non_finite(std::int64_t, std::int64_t) { return {}; }
 
   /// What the Trainer will multiply the next losses by before backward (for ModelInput::loss_scale).
   double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale) { loss_scale_ = scale; }
+  /// Where note_rows() goes.
+  void set_record(RankRecord* record) { record_ = record; }
+
+ protected:
+  /// Of loss(): the rows of the data set that this rank works at, for messages about hangs and `tessera status`.
+  void note_rows(const std::vector<std::int64_t>& rows) const;
 
  private:
   double loss_scale_ = 1;
+  RankRecord* record_ = nullptr;
 };
 
 /// ModelInput::first_draw for a pass: with the row's number in the data set, which comes once in an epoch, it says what
@@ -84,6 +91,7 @@ struct StepReport {
   bool ends_epoch = false;                  // on_epoch_end follows
   bool interrupted = false;                 // some rank was asked to stop during this step
   std::string skipped;                      // NanPolicy::kSkip: what was not finite; empty: the step was taken
+  std::string overflow;  // of scaled gradients in float16: what, and the new scale; it changed nothing
 };
 struct EpochReport {
   std::int64_t epoch = 0;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/bounded_json.h"
 #include "base/file.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
@@ -65,6 +66,7 @@ std::string TrainerState::to_json() const {
             {"log_seconds", window.seconds},
             {"log_tokens", window.tokens},
             {"log_metrics", window.metrics.to_json()},
+            {"recent_losses", recent_losses.oldest_first()},
             {"loss_scale", loss_scale},
             {"steps_at_loss_scale", steps_at_loss_scale},
             {"skipped_steps", skipped_steps},
@@ -80,7 +82,7 @@ std::string TrainerState::to_json() const {
 }
 
 TrainerState TrainerState::read(const std::string& file) {
-  const SortedJson json = SortedJson::parse(read_file(file), nullptr, false);
+  const SortedJson json = SortedJson::parse(bounded_json(read_file(file), file), nullptr, false);
   if (json.is_discarded()) throw CheckpointError("'" + file + "' is not JSON; resume from another checkpoint", file);
   TrainerState s;
   try {
@@ -109,6 +111,7 @@ TrainerState TrainerState::read(const std::string& file) {
     s.epoch_loss = meter("epoch_loss");
     s.window = {meter("log_loss"), attribute(kRun, "log_seconds", 0.0), attribute(kRun, "log_tokens", std::int64_t{0}),
                 MetricMeans::from_json(attribute(kRun, "log_metrics", SortedJson::array()))};
+    s.recent_losses = RecentLosses(attribute(kRun, "recent_losses", std::vector<double>()));
     s.has_meters = s.loss.steps > 0;
     if (!s.has_meters && s.loss.sum != 0) s.loss.steps = s.global_step;
     s.loss_scale = attribute(kRun, "loss_scale", 0.0);

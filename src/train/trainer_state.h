@@ -6,6 +6,7 @@
 #include <string>
 
 #include "train/metric_means.h"
+#include "train/recent_losses.h"
 #include "train/trainer.h"
 
 namespace tessera::train {
@@ -32,6 +33,7 @@ struct TrainerState {
   bool evaluation_due = false;                       // a signal ended the run before it
   LossMeter loss, epoch_loss;                        // of all steps, for train_loss; of those of the epoch
   LogWindow window;
+  RecentLosses recent_losses;
   bool has_meters = true;  // false: read from a file without running averages
   double loss_scale = 0;   // of the gradient scaler; 0: none
   std::int64_t steps_at_loss_scale = 0;

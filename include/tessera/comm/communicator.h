@@ -13,6 +13,10 @@
 #include <string>
 #include <vector>
 
+namespace tessera {
+struct RankRecord;
+}
+
 namespace tessera::comm {
 
 enum class ReduceOp { kSum, kMax, kMin };
@@ -85,8 +89,10 @@ class Communicator {
   virtual std::shared_ptr<Communicator> split(int color) = 0;
 
   /// Not collective. What this rank is doing, "forward of unit 'encoder'": peers' messages about a hang or a mismatch
-  /// say it. Kept where peers can read it, cut after some hundred characters.
+  /// say it, and `tessera status`. The same for all groups of the rank; cut after some hundred characters.
   virtual void note_activity(const std::string& /*what*/) {}
+  /// Where that and more is noted (base/rank_record.h); null: nowhere.
+  virtual RankRecord* record() { return nullptr; }
 
   /// Memory addressed by all ranks, or null where the ranks share none (then gathers copy).
   virtual std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) = 0;

@@ -125,6 +125,7 @@ struct FsdpOptions {
 /// One parameter's part on this rank.
 struct ShardView {
   std::string name;                   // fully qualified
+  std::string unit;                   // that gathers it; "": the root
   std::vector<std::int64_t> shape;    // of the whole parameter
   at::ScalarType dtype = at::kFloat;  // that visit_full() brings: stored if trainable, else compute
   std::int64_t offset = 0;            // first element of `local` in the flattened parameter

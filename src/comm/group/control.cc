@@ -1,8 +1,5 @@
 #include "comm/group/control.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace tessera::comm {
 
 const char* op_name(Op op) {
@@ -35,26 +32,6 @@ const char* op_name(Op op) {
       return "map_shared";
   }
   return "unknown";
-}
-
-void Note::set(std::string_view text) {
-  for (std::size_t i = 0; i < kWords; ++i) {
-    std::uint64_t word = 0;
-    const std::size_t begin = std::min(text.size(), i * sizeof(word));
-    const std::size_t limit = i + 1 == kWords ? sizeof(word) - 1 : sizeof(word);  // the last byte stays zero
-    std::memcpy(&word, text.data() + begin, std::min(text.size() - begin, limit));
-    words_[i].store(word, std::memory_order_relaxed);
-    if (begin + sizeof(word) > text.size()) return;
-  }
-}
-
-std::string Note::get() const {
-  std::string text(kWords * sizeof(std::uint64_t), '\0');
-  for (std::size_t i = 0; i < kWords; ++i) {
-    const std::uint64_t word = words_[i].load(std::memory_order_relaxed);
-    std::memcpy(text.data() + i * sizeof(word), &word, sizeof(word));
-  }
-  return text.substr(0, text.find('\0'));
 }
 
 std::int64_t Control::header_bytes(int size) {

@@ -5,8 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
 
 namespace tessera::comm {
 
@@ -44,17 +42,6 @@ constexpr int kStages = 8;
 constexpr std::int64_t kStageBytes = 512 * 1024;
 constexpr std::int64_t kCacheLine = 64;
 
-/// A short text that one rank writes and others may read at any moment; half of an old one may then be seen.
-class Note {
- public:
-  void set(std::string_view text);
-  std::string get() const;
-
- private:
-  static constexpr std::size_t kWords = 24;
-  std::atomic<std::uint64_t> words_[kWords];
-};
-
 /// Counters of one rank. Only this rank writes them, but for the bell, which anybody rings.
 struct RankState {
   alignas(kCacheLine)
@@ -65,7 +52,6 @@ struct RankState {
   alignas(kCacheLine) std::atomic<std::uint64_t> pushed;    // rounds whose stage this rank has filled
   alignas(kCacheLine) std::atomic<std::uint64_t> consumed;  // rounds whose stages this rank has read
   alignas(kCacheLine) std::atomic<std::uint32_t> left;      // 1: destroyed its communicator
-  alignas(kCacheLine) Note activity;                        // what the rank is doing
 };
 
 /// A view of the shared memory of a group of `size` ranks.

@@ -109,10 +109,14 @@ void Group::await(Counter counter, std::uint64_t value, int peer) {
   }
   RankState& own = control_.rank(rank_);
   struct Sleeping {
-    explicit Sleeping(RankState& s) : state(s) { state.sleepers.store(1); }
-    ~Sleeping() { state.sleepers.store(0); }
+    Sleeping(Group& g, RankState& s) : group(g), state(s) { state.sleepers.store(1); }
+    ~Sleeping() {
+      state.sleepers.store(0);
+      group.note_wait(-1);
+    }
+    Group& group;
     RankState& state;
-  } sleeping(own);
+  } sleeping(*this, own);
   const bool moves_data = counter == &RankState::pushed || counter == &RankState::consumed;
   const auto deadline = std::chrono::steady_clock::now() + timeout_ + (moves_data ? network_.data_grace : kNoTime);
   next_liveness_check_ = {};
@@ -150,8 +154,13 @@ void Group::check_health(Counter counter, std::uint64_t value, int peer) {
   }
   const auto now = std::chrono::steady_clock::now();
   if (now < next_liveness_check_) return;
+  const bool waited = next_liveness_check_ != std::chrono::steady_clock::time_point();
   next_liveness_check_ = now + kLivenessInterval;
   check_alive(counter, value);
+  for (int r = 0; waited && r < size(); ++r) {
+    if (r == rank_ || (peer >= 0 && r != peer) || (control_.rank(r).*counter).load() >= value) continue;
+    return note_wait(name(r));
+  }
 }
 
 void Group::fail_with_the_world() {
@@ -195,8 +204,24 @@ int Group::name(int r) const {
 }
 
 std::string Group::activity_of(int r) const {
-  const std::string what = control_.rank(r).activity.get();
-  return what.empty() ? what : " (in " + what + ")";
+  const RankRecord& record = host_->rank_record(members_[static_cast<std::size_t>(r)]);
+  std::string what = record.activity.get();
+  if (what.empty()) return what;
+  if (const auto step = record.step.load(); step > 0) what += fmt::format(", step {}", step);
+  if (const std::string rows = record.rows.get(); !rows.empty()) what += ", " + rows;
+  return " (in " + what + ")";
+}
+
+void Group::note_wait(int world_rank) {
+  RankRecord& own = record();
+  if (world_rank < 0) {
+    own.waiting_since.store(0, std::memory_order_relaxed);
+    return;
+  }
+  own.waiting_for.store(world_rank, std::memory_order_relaxed);
+  if (own.waiting_since.load(std::memory_order_relaxed) != 0) return;
+  own.operation.set(fmt::format("operation {}, {}", current_, describe(mine_)));
+  own.waiting_since.store(steady_nanoseconds(), std::memory_order_relaxed);
 }
 
 std::string Group::progress_of(int r) const {

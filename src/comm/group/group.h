@@ -65,8 +65,10 @@ class Group {
   /// Waits until the counter of `peer` (all peers if -1) has reached `value`.
   void await(Counter counter, std::uint64_t value, int peer = -1);
 
-  /// What messages here and at the peers say that this rank is doing.
-  void note_activity(std::string_view what) { control_.rank(rank_).activity.set(what); }
+  /// What this rank is doing, for messages here and at the peers.
+  RankRecord& record() const { return host_->rank_record(host_->host_rank()); }
+  /// That this rank waits for one of the world, in the current operation; -1: it does not wait any more.
+  void note_wait(int world_rank);
 
   /// Gives up: from now on every operation here throws this error, and peers that wait learn of it.
   [[noreturn]] void fail(int world_rank, const std::string& message);

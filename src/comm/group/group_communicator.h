@@ -32,7 +32,8 @@ class GroupCommunicator : public Communicator, public std::enable_shared_from_th
   Bytes scatter(const std::vector<Bytes>& objects, int src) override;
   Bytes broadcast_object(const Bytes& object, int src) override;
 
-  void note_activity(const std::string& what) override { group_->note_activity(what); }
+  void note_activity(const std::string& what) override { group_->record().set_activity(what); }
+  RankRecord* record() override { return &group_->record(); }
   std::shared_ptr<Communicator> split(int color) override;
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;
 

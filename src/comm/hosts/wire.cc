@@ -18,6 +18,7 @@ constexpr std::uint32_t kFrameMagic = 0x54657353;
 constexpr std::chrono::milliseconds kLook{100};           // at everybody, while waiting for one
 constexpr std::chrono::milliseconds kLastWordsTime{300};  // between a broken connection and the peer's reason for it
 constexpr std::int64_t kPieceBytes = 4 << 20;             // of a message: what the timeout is for
+constexpr std::size_t kMaxUnread = 1 << 20;               // frames ahead and last words take some kilobytes
 
 using std::chrono::steady_clock;
 
@@ -134,6 +135,7 @@ void Wire::meet(const Announcement& announcement) {
     });
     if (steady_clock::now() < next_look) continue;
     look_around();
+    if (!missing.empty()) group_.note_wait(missing.front()->rank);
     next_look = steady_clock::now() + kLook;
     if (missing.empty() || steady_clock::now() - start < timeout_) continue;
     std::string who;
@@ -146,6 +148,7 @@ void Wire::meet(const Announcement& announcement) {
     }
     fail_timeout(who, missing.front()->rank);
   }
+  group_.note_wait(-1);
 }
 
 /// False when the peer's frame for this operation has not come yet.
@@ -241,6 +244,8 @@ void Wire::listen(Link& link) {
   while (!link.over) {
     const ssize_t n = ::recv(link.control.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n > 0) link.inbox.append(buffer, static_cast<std::size_t>(n));
+    if (link.inbox.size() > kMaxUnread && !said_last_words_)
+      fail(link, fmt::format("rank {} says {} bytes that no operation asked for.", link.rank, link.inbox.size()));
     if (n < 0 && errno == EAGAIN) return;
     link.over = n == 0 || (n < 0 && errno == ECONNRESET);
     if (n < 0 && errno != EINTR && !link.over && !said_last_words_) fail_lost(link, errno);

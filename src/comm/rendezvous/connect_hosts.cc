@@ -81,7 +81,8 @@ std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_ran
     throw ConfigError(fmt::format("{} ranks on one host, at most {} are supported.", size, kMaxRanksOfHost),
                       "WORLD_SIZE");
   }
-  ShmWorld world = meet_on_this_host({rank, size, first_rank, job_key, rendezvous.init_timeout});
+  ShmWorld world =
+      meet_on_this_host({rank, size, first_rank, job_key, rendezvous.init_timeout, rendezvous.environment.world_size});
   share_cores(world.cores, size);
   std::vector<int> members;
   for (int r = 0; r < size; ++r) members.push_back(r);

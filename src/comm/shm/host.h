@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/rank_record.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::comm {
@@ -31,6 +32,8 @@ class Host {
   /// What rank 0 of this host is called in the world, and so in messages and errors.
   virtual int first_rank() const { return 0; }
   virtual AbortRecord& abort_record() const = 0;
+  /// What a rank of this host is doing.
+  virtual RankRecord& rank_record(int host_rank) const = 0;
   /// True when the world's ranks have a core each, so that a short busy wait takes time from nobody.
   virtual bool may_spin() const = 0;
   /// True when the process of this rank of the host has ended, in good order or not.

@@ -62,6 +62,7 @@ class ShmHost : public Host {
   int host_rank() const override { return rendezvous_.rank; }
   int first_rank() const override { return rendezvous_.first_rank; }
   AbortRecord& abort_record() const override { return record().abort; }
+  RankRecord& rank_record(int host_rank) const override { return (*ranks_)[host_rank]; }
   bool may_spin() const override { return rendezvous_.size <= record().cores; }
   bool has_ended(int host_rank) const override {
     pollfd ended{processes_[static_cast<std::size_t>(host_rank)].get(), POLLIN, 0};
@@ -104,9 +105,11 @@ class ShmHost : public Host {
     memory_ = map_memory(world_bytes(rendezvous_.size), memory.get());
     const int quota = cpu_quota();
     record().cores = quota > 0 ? std::min(quota, CPU_COUNT(&cores)) : CPU_COUNT(&cores);
-    std::vector<int> descriptors{memory.get()};
+    ranks_ = std::make_unique<RankRecords>(rendezvous_.first_rank, rendezvous_.size, rendezvous_.world_size);
+    std::vector<int> descriptors{memory.get(), ranks_->descriptor()};
     for (const Descriptor& process : processes_) descriptors.push_back(process.get());
     for (int r = 1; r < rendezvous_.size; ++r) send(r, "world", descriptors);
+    rank_record(rendezvous_.rank).process.store(getpid());
   }
 
   /// Other ranks: repeats the hello, which may meet no socket or one of a job that is ending, until rank 0 answers.
@@ -124,11 +127,14 @@ class ShmHost : public Host {
       auto message = socket_.receive(kRetry);
       if (!message) continue;
       if (message->text == "size") fail_rendezvous(rendezvous_, 0, "the first rank here has another world size");
-      if (message->text != "world" || message->descriptors.size() != static_cast<std::size_t>(rendezvous_.size) + 1)
+      if (message->text != "world" || message->descriptors.size() != static_cast<std::size_t>(rendezvous_.size) + 2)
         continue;
       memory_ = map_memory(world_bytes(rendezvous_.size), message->descriptors[0].get());
-      processes_.assign(std::make_move_iterator(message->descriptors.begin() + 1),
+      ranks_ = RankRecords::adopt(message->descriptors[1].release(), /*read_only=*/false);
+      TESSERA_CHECK(ranks_ != nullptr, "the ranks of a host are of one build");
+      processes_.assign(std::make_move_iterator(message->descriptors.begin() + 2),
                         std::make_move_iterator(message->descriptors.end()));
+      rank_record(rendezvous_.rank).process.store(getpid());
       return;
     }
     fail_rendezvous(
@@ -216,6 +222,7 @@ class ShmHost : public Host {
   FdSocket socket_;
   std::vector<Descriptor> processes_;  // by rank
   std::shared_ptr<SharedRegion> memory_;
+  std::unique_ptr<RankRecords> ranks_;
   std::deque<FdMessage> inbox_;
   std::int64_t tickets_ = 0;
 };

@@ -14,6 +14,7 @@ struct ShmRendezvous {
   int first_rank = 0;      // what rank 0 of this host is called in messages
   std::string job_key;
   std::chrono::milliseconds timeout{300'000};
+  int world_size = 0;  // of all hosts
 };
 
 /// What the rendezvous gives to a rank.

@@ -1,5 +1,6 @@
 // Ranks that share an address space: threads of one process, or a single one.
 #include <sched.h>
+#include <unistd.h>
 
 #include <ATen/Parallel.h>
 
@@ -16,8 +17,9 @@ namespace {
 
 // What the threads of one world share.
 struct World {
-  explicit World(int size) : size(size) {}
+  explicit World(int size) : size(size), records(0, size, size) {}
   int size;
+  RankRecords records;
   AbortRecord abort{};
   std::mutex mutex;
   struct Offer {
@@ -37,10 +39,13 @@ bool has_core_each(int size) {
 class ThreadHost : public Host {
  public:
   ThreadHost(std::shared_ptr<World> world, int rank)
-      : world_(std::move(world)), rank_(rank), may_spin_(has_core_each(world_->size)) {}
+      : world_(std::move(world)), rank_(rank), may_spin_(has_core_each(world_->size)) {
+    world_->records[rank].process.store(::getpid());
+  }
   std::string backend() const override { return world_->size == 1 ? "solo" : "threads"; }
   int host_rank() const override { return rank_; }
   AbortRecord& abort_record() const override { return world_->abort; }
+  RankRecord& rank_record(int host_rank) const override { return world_->records[host_rank]; }
   bool may_spin() const override { return may_spin_; }
   bool has_ended(int) const override { return false; }
 

@@ -61,8 +61,6 @@ void Runtime::prefetch(int unit) {
 void Runtime::note_activity(const std::string& what) {
   activity_ = what;
   mesh_.world->note_activity(what);
-  if (mesh_.shard != mesh_.world) mesh_.shard->note_activity(what);
-  if (mesh_.replicate && mesh_.replicate != mesh_.world) mesh_.replicate->note_activity(what);
 }
 
 void Runtime::announce(const char* what, const Unit& unit) {

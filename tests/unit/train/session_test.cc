@@ -10,6 +10,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -34,14 +35,18 @@ constexpr std::int64_t kStepsPerEpoch = 4, kSteps = 8;
 /// Draws from libtorch in every step.
 class Dropping final : public Trainable {
  public:
-  Dropping(::tessera::testing::SmallNet& model, std::function<void(std::int64_t step)> before)
-      : model_(model), before_(std::move(before)) {}
+  Dropping(::tessera::testing::SmallNet& model, std::function<void(std::int64_t step)> before,
+           std::map<std::int64_t, double> factors)
+      : model_(model), before_(std::move(before)), factors_(std::move(factors)) {}
   std::int64_t batches_per_epoch() const override { return kStepsPerEpoch; }
   double loss_tokens(std::int64_t, std::int64_t) override { return 1; }
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double) override {
     const std::int64_t step = epoch * kStepsPerEpoch + batch + 1;
     if (before_) before_(step);
-    return at::dropout(model_(::tessera::testing::batch(0, static_cast<int>(step))), 0.3, true).pow(2).mean();
+    const auto loss =
+        at::dropout(model_(::tessera::testing::batch(0, static_cast<int>(step))), 0.3, true).pow(2).mean();
+    const auto factor = factors_.find(step);
+    return factor == factors_.end() ? loss : loss * factor->second;
   }
   void set_training(bool) override {}
   std::int64_t input_tokens(std::int64_t, std::int64_t) override { return 1; }
@@ -50,6 +55,7 @@ class Dropping final : public Trainable {
  private:
   ::tessera::testing::SmallNet& model_;
   std::function<void(std::int64_t)> before_;
+  std::map<std::int64_t, double> factors_;  // of the losses of some steps
 };
 
 /// Without what depends on the clock.
@@ -83,9 +89,10 @@ class Sessions : public ::testing::Test {
                      std::function<void(std::int64_t)> before) {
     manual_seed(7);
     ::tessera::testing::SmallNet model;
-    auto sharded = fsdp::fully_shard(model, group, {});
+    if (prepare_) prepare_(model);
+    auto sharded = fsdp::fully_shard(model, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
     const auto optimizer = make_optimizer(a, model, *sharded);
-    Dropping task(model, std::move(before));
+    Dropping task(model, std::move(before), factors_);
     Trainer trainer(a.trainer_options(), task, *sharded, *optimizer);
     SessionTask session;
     session.evaluate = [&](const report::BarStyle&) {
@@ -123,7 +130,9 @@ class Sessions : public ::testing::Test {
   }
 
   test::TempFolder folder_{"sessions"};
-  nlohmann::ordered_json settings_;  // for run.json; null: none is written
+  nlohmann::ordered_json settings_;                             // for run.json; null: none is written
+  std::function<void(::tessera::testing::SmallNet&)> prepare_;  // before sharding
+  std::map<std::int64_t, double> factors_;                      // of the losses of some steps
   // Rank 0's slices: at the end of the last run, and at its last save and evaluation.
   at::Tensor weights_, saved_, evaluated_;
 };
@@ -209,6 +218,49 @@ TEST_F(Sessions, NoCheckpointIsWrittenOfWeightsThatAreNotFinite) {
   }
   for (const auto& entry : fs::directory_iterator(a.output_dir))
     EXPECT_EQ(entry.path().string().find("checkpoint"), std::string::npos) << entry.path();
+}
+
+TEST_F(Sessions, WeightsThatAreNotFiniteEndTheRunBeforeItsFirstStep) {
+  for (const bool trains : {true, false}) {
+    bool stepped = false;
+    prepare_ = [trains](auto& model) {
+      auto weight = model.named_parameters().find("block1.up.weight");
+      ASSERT_NE(weight, nullptr);
+      weight->requires_grad_(trains);
+      weight->detach().view({-1})[5].fill_(std::nan(""));
+    };
+    try {
+      run(arguments("loaded"), [&](std::int64_t) { stepped = true; });
+      FAIL() << "it began";
+    } catch (const DataError& e) {
+      EXPECT_SAYS(std::string(e.what()),
+                  "the model as it was loaded has NaN in 'block1.up.weight' of unit 'block1' (rank 0)");
+    }
+    EXPECT_FALSE(stepped);
+  }
+}
+
+TEST_F(Sessions, ALossThatIsASpikeIsALineAndARowAlsoWhenTheStepsBeforeItWereAnotherRuns) {
+  auto a = arguments("spikes");
+  a.max_steps = 12;
+  a.eval_strategy = Interval::kNo;
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 11;
+  factors_ = {{12, 1000.0}};
+  EXPECT_SAYS(run(a), "step 12: the loss ");
+  json state = json::parse(read_file(a.output_dir + "/trainer_state.json"));
+  const auto spiked = [](const json& row) { return row.contains("loss_spike"); };
+  const auto& history = state["log_history"];
+  ASSERT_EQ(std::count_if(history.begin(), history.end(), spiked), 1) << history;
+  const json row = *std::find_if(history.begin(), history.end(), spiked);
+  EXPECT_EQ(row["step"], 12);
+  EXPECT_GT(row["loss_spike"].get<double>(), 100 * row["loss_median"].get<double>());
+  const auto metrics = rows(a);
+  EXPECT_EQ(std::count_if(metrics.begin(), metrics.end(), spiked), 1);
+  a.resume_from_checkpoint = a.output_dir + "/checkpoint-11";
+  const std::string resumed = run(a);
+  EXPECT_SAYS(resumed, "step 12: the loss ");
+  EXPECT_SAYS(resumed, " is a spike: the median of the steps before is ");
 }
 
 TEST_F(Sessions, ARunWithNothingToSaveTakesAwayWhatAKillLeft) {

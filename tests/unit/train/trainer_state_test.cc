@@ -24,6 +24,7 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   s.loss = {3.5, 8};
   s.epoch_loss = {1.25, 3};
   s.window = {{0.75, 2}, 0.5, 96};
+  s.recent_losses = RecentLosses({2.5, 2.25});
   s.loss_scale = 1024;
   s.steps_at_loss_scale = 7;
   s.skipped_steps = 2;

@@ -206,6 +206,9 @@ TEST(Trainer, AnOverflowChangesNothingAndTheScheduleWaits) {
   ASSERT_EQ(spoilt.steps.size(), 4u);
   EXPECT_EQ(spoilt.skipped, 1);
   EXPECT_DOUBLE_EQ(spoilt.loss_scale, calm.loss_scale / 2);
+  EXPECT_EQ(spoilt.steps[0].overflow, "");
+  EXPECT_SAYS(spoilt.steps[1].overflow, "the gradient, scaled by 65536 for float16, has ");
+  EXPECT_SAYS(spoilt.steps[1].overflow, " in 'stem.weight' (rank 0); the scale is 32768 now");
   EXPECT_DOUBLE_EQ(spoilt.steps[2].learning_rate, spoilt.steps[1].learning_rate);
   EXPECT_DOUBLE_EQ(spoilt.steps[3].learning_rate, calm.steps[2].learning_rate);
   for (const auto& [name, t] : spoilt.weights) EXPECT_TRUE(at::isfinite(t).all().item<bool>()) << name;
@@ -347,7 +350,8 @@ TEST(Trainer, AWeightThatIsNotFiniteIsNamed) {
   job.spoilt_weight = "block1";
   const auto what = error_of(job);
   EXPECT_SAYS(what, "step 1: the loss is not finite");
-  EXPECT_SAYS(what, "there is infinity in 'block1");
+  EXPECT_SAYS(what, "there is infinity in 'block1.");
+  EXPECT_SAYS(what, "' of unit 'block1' (rank ");
 }
 
 }  // namespace
