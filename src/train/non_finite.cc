@@ -51,11 +51,12 @@ std::string first_of(const fsdp::FullyShardedDataParallel& model,
 
 }  // namespace
 
-std::string first_non_finite_weight(const fsdp::FullyShardedDataParallel& model) {
-  const bool on_disk = model.offload_store() != nullptr;  // then what does not train is not read for this alone
+std::string first_non_finite_weight(const fsdp::FullyShardedDataParallel& model, Weights which) {
+  const bool trained = which == Weights::kTrained;
+  const bool on_disk = model.offload_store() != nullptr;
   return first_of(model, [&](const fsdp::ShardView& shard) {
-    const bool looks = shard.trainable || (!on_disk && !shard.packed && shard.local.is_floating_point());
-    return looks ? shard.local : at::Tensor();
+    const bool looks = trained ? shard.trainable : !shard.trainable && !on_disk && !shard.packed;
+    return looks && shard.local.is_floating_point() ? shard.local : at::Tensor();
   });
 }
 

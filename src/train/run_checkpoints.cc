@@ -122,7 +122,7 @@ bool RunCheckpoints::due(bool at_epoch_end) const {
 void RunCheckpoints::save(const std::string& keep) {
   if (saved_at_ == state_.global_step) return;
   saved_at_ = state_.global_step;
-  if (const std::string bad = first_non_finite_weight(model_); !bad.empty()) {
+  if (const std::string bad = first_non_finite_weight(model_, Weights::kTrained); !bad.empty()) {
     throw Error(
         fmt::format("step {}: there is {}, so no checkpoint of this step is written; older ones are untouched. Go on "
                     "from one with --resume_from_checkpoint and a lower --learning_rate",

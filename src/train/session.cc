@@ -172,7 +172,9 @@ void Session::enter(Phase phase) {
 
 // A NaN spreads: what a step makes of it says little of where it came from.
 void Session::check_weights() {
-  const std::string found = first_non_finite_weight(model_);
+  if (const std::string frozen = first_non_finite_weight(model_, Weights::kFrozen); !frozen.empty())
+    out_ << fmt::format("warning: the model has {}, which does not train\n", frozen) << std::flush;
+  const std::string found = first_non_finite_weight(model_, Weights::kTrained);
   if (found.empty()) return;
   const std::string from = checkpoints_.resumed_at() > 0 ? "the checkpoint '" + checkpoints_.resumed_from() + "'"
                                                          : std::string("the model as it was loaded");

@@ -96,7 +96,9 @@ std::string Trainer::name_loss(const std::vector<double>& losses, std::int64_t e
   const auto rank = static_cast<int>(first - bads.begin());
   std::string what = fmt::format("the loss is not finite on rank {}", rank);
   if (options_.nan_policy == NanPolicy::kSkip) return what;  // nobody waits for the batch to run once more
-  if (const auto weight = first_non_finite_weight(model_); !weight.empty()) return what + ": there is " + weight;
+  for (const Weights which : {Weights::kTrained, Weights::kFrozen})
+    if (const auto weight = first_non_finite_weight(model_, which); !weight.empty())
+      return what + ": there is " + weight;
   const std::string module = task_.find_non_finite(epoch, first_batch + std::stoll(*first));
   const std::string found = group.broadcast_object(module, rank);
   return found.empty() ? what : what + ", first in the output of " + found;

@@ -80,7 +80,7 @@ TEST(RegexSyntax, LongAndDeepExpressionsAreRefused) {
 }
 
 TEST(RegexSyntax, ASearchThatLooksAtTheWholeTextFromEveryPlaceGivesUp) {
-  const std::string said = refusal("a*[bc]", std::string(300'000, 'a'));
+  const std::string said = refusal("(?:a|x)+b(?=c)", std::string(100'000, 'a') + "b!");
   EXPECT_NE(said.find("it needs too much time"), std::string::npos) << said;
 }
 

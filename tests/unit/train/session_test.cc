@@ -221,23 +221,24 @@ TEST_F(Sessions, NoCheckpointIsWrittenOfWeightsThatAreNotFinite) {
 }
 
 TEST_F(Sessions, WeightsThatAreNotFiniteEndTheRunBeforeItsFirstStep) {
-  for (const bool trains : {true, false}) {
-    bool stepped = false;
-    prepare_ = [trains](auto& model) {
-      auto weight = model.named_parameters().find("block1.up.weight");
-      ASSERT_NE(weight, nullptr);
-      weight->requires_grad_(trains);
-      weight->detach().view({-1})[5].fill_(std::nan(""));
-    };
-    try {
-      run(arguments("loaded"), [&](std::int64_t) { stepped = true; });
-      FAIL() << "it began";
-    } catch (const DataError& e) {
-      EXPECT_SAYS(std::string(e.what()),
-                  "the model as it was loaded has NaN in 'block1.up.weight' of unit 'block1' (rank 0)");
-    }
-    EXPECT_FALSE(stepped);
+  bool trains = true, stepped = false;
+  prepare_ = [&](::tessera::testing::SmallNet& model) {
+    at::Tensor weight = model.named_parameters()["block1.up.weight"];
+    weight.requires_grad_(trains);
+    weight.detach().view({-1})[5].fill_(std::nan(""));
+  };
+  const auto begin = [&] { return run(arguments("loaded"), [&](std::int64_t) { stepped = true; }); };
+  try {
+    begin();
+    FAIL() << "it began";
+  } catch (const DataError& e) {
+    EXPECT_SAYS(std::string(e.what()),
+                "the model as it was loaded has NaN in 'block1.up.weight' of unit 'block1' (rank 0)");
   }
+  EXPECT_FALSE(stepped);
+  trains = false;
+  EXPECT_THROW(begin(), Error) << "the loss of its first step is not finite";
+  EXPECT_TRUE(stepped);
 }
 
 TEST_F(Sessions, ALossThatIsASpikeIsALineAndARowAlsoWhenTheStepsBeforeItWereAnotherRuns) {
