@@ -98,6 +98,7 @@ void RunCheckpoints::resume() {
   state_.evaluation_due = read.evaluation_due;
   state_.loss = read.loss;
   state_.window = read.window;
+  state_.recent_losses = read.recent_losses;
   trainer_.schedule().load_state(read.schedule);
   if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
   resumed_at_ = saved_at_ = state_.global_step;

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -48,6 +49,8 @@ void ControlStore::take_some() {
     const bool silent = connections_[i] == nullptr || finished_[i];
     waiting.push_back({silent ? -1 : connections_[i]->get(), POLLIN, 0});
   }
+  const bool is_over = std::all_of(waiting.begin(), waiting.end(), [](const pollfd& p) { return p.fd < 0; });
+  if (is_over) throw std::system_error(EPROTO, std::generic_category(), "the addresses of the other hosts");
   const int ready = ::poll(waiting.data(), waiting.size(), milliseconds_until(deadline_));
   if (ready == 0) throw std::system_error(ETIMEDOUT, std::generic_category(), "the addresses of the other hosts");
   for (std::size_t i = 0; i < waiting.size(); ++i) {
