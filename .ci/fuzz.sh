@@ -1,30 +1,24 @@
 #!/usr/bin/env bash
 # Runs the libFuzzer targets of tests/fuzz for $1 seconds in all (default 170), shared equally, one for each core at a time,
 # from their committed seeds (tests/fuzz/seeds/<target without fuzz_>); new inputs stay in build/. Names behind it
-# choose targets: .ci/fuzz.sh 600 fuzz_regex fuzz_wire. The first word "all" adds those whose build takes long.
+# choose targets: .ci/fuzz.sh 600 fuzz_regex fuzz_wire.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 total=${1:-170}
 shift $(($# > 0))
-short=(fuzz_chat_rows fuzz_command_line fuzz_csv fuzz_dcp_metadata fuzz_gguf fuzz_gguf_vocabulary fuzz_greeting fuzz_manifest fuzz_packed
-    fuzz_pickle fuzz_regex fuzz_rows fuzz_safetensors fuzz_spiece fuzz_template fuzz_tokenizer_json fuzz_torch_file fuzz_wikihow fuzz_wire
-    fuzz_yaml)
-long=(fuzz_peft_config) # needs the rooms of the models
 targets=("$@")
-if [ $# -eq 0 ] || [ "$1" = all ]; then targets=("${short[@]}"); fi
-if [ "${1:-}" = all ]; then targets+=("${long[@]}"); fi
-
-build_targets() { CC=clang-19 CXX=clang++-19 build_preset fuzz "$@"; }
-build_targets "${targets[@]}"
-# Parquet is read where Arrow was found.
-if [ $# -eq 0 ] || [ "$1" = all ]; then
-    if grep -q '^build fuzz_parquet: ' build/fuzz/build.ninja; then
-        build_targets fuzz_parquet
-        targets+=(fuzz_parquet)
-    else
-        say "fuzz_parquet is left out: no pyarrow found (TESSERA_PYARROW)"
-    fi
+if [ $# -eq 0 ]; then
+    targets=(fuzz_chat_rows fuzz_command_line fuzz_csv fuzz_dcp_metadata fuzz_gguf fuzz_gguf_vocabulary fuzz_greeting fuzz_manifest fuzz_packed
+        fuzz_peft_config fuzz_pickle fuzz_regex fuzz_rows fuzz_safetensors fuzz_spiece fuzz_template fuzz_tokenizer_json fuzz_torch_file
+        fuzz_wikihow fuzz_wire fuzz_yaml)
+fi
+CC=clang-19 CXX=clang++-19 build_preset fuzz "${targets[@]}"
+if [ $# -eq 0 ] && grep -q '^build fuzz_parquet: ' build/fuzz/build.ninja; then
+    cmake --build --preset fuzz --target fuzz_parquet
+    targets+=(fuzz_parquet)
+elif [ $# -eq 0 ]; then
+    say "fuzz_parquet is left out: no pyarrow found (TESSERA_PYARROW)"
 fi
 at_once=$(nproc)
 seconds=$((total * at_once / ${#targets[@]}))
