@@ -200,11 +200,14 @@ compare_end() {
     rm -rf "$out"
 }
 
-# Sets folder to the newest checkpoint; where there is none, to that of a run which is killed. Empty: it had saved none.
+# Sets folder to the newest checkpoint; where there is none, to that of a run which is killed. Empty: four of them had saved none.
 need_checkpoint() {
-    folder=$(newest)
-    [ -z "$folder" ] || return 0
-    run_and hurt_rank KILL
+    local tries
+    for tries in 1 2 3 4; do
+        folder=$(newest)
+        [ -z "$folder" ] || return 0
+        run_and hurt_rank KILL
+    done
     folder=$(newest)
 }
 
@@ -401,7 +404,7 @@ while [ "$done_injuries" -lt "$wanted" ] || { [ "$wanted" -ge ${#kinds[@]} ] && 
     all_whole
     [ -n "$felt" ] || continue
     felt_of[$kind]=$((felt_of[$kind] + 1)) done_injuries=$((done_injuries + 1))
-    if [ $((done_injuries % 25)) -eq 0 ]; then say "$done_injuries injuries, nothing lost so far"; fi
+    if [ $((done_injuries % 25)) -eq 0 ]; then say "$done_injuries injuries, nothing lost so far; not felt: $(unfelt | tr '\n' ' ')"; fi
 done
 for kind in "${kinds[@]}"; do printf '   %-10s %s\n' "$kind" "${felt_of[$kind]}"; done
 say "$done_injuries injuries, $torn of them during a save, $ends runs came to their end with the right weights: nothing was lost, nothing was left"
