@@ -1,7 +1,8 @@
 # tessera_room(NAME [DEPENDS rooms...] [LINK targets...]): the static library tessera_NAME from src/NAME/**.cc
 # (main.cc excluded), with public headers include/tessera/NAME and private headers src/NAME, both included by full path:
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
-# fmt is used header-only: torch's include folder carries another version of it, which must not meet the system's library.
+# fmt is the system's: torch's include folder carries another version of its headers, so the system's come first, through a folder
+# that holds nothing else. Header-only, fmt takes three seconds of every source's compile time.
 # Every room but base, formats, config, families, hub, text, chat, launch, estimate, report and cli links libtorch (and, through it, needs no more than ATen's slim headers).
 # tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include sixteen of the sources each, by their paths below ROOT
 # (an include folder). Most of a source's compile time is its headers'; so sixteen share one reading of them. CMake's own
@@ -34,6 +35,9 @@ function(tessera_batches out name root)
   set(${out} ${result} PARENT_SCOPE)
 endfunction()
 
+get_target_property(fmt_headers fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/fmt")
+file(CREATE_LINK "${fmt_headers}/fmt" "${PROJECT_BINARY_DIR}/fmt/fmt" SYMBOLIC)
 function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
@@ -49,12 +53,18 @@ function(tessera_room name)
   endif()
   target_include_directories(tessera_${name} ${scope} "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
                              "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>" $<INSTALL_INTERFACE:include>)
+  target_include_directories(tessera_${name} SYSTEM BEFORE ${scope} "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/fmt>")
   list(TRANSFORM ROOM_DEPENDS PREPEND "tessera_")
-  target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt-header-only spdlog::spdlog
+  target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt spdlog::spdlog
                         nlohmann_json::nlohmann_json Threads::Threads)
   if(NOT name MATCHES "${rooms_without_torch}")
     # Installed, the package's config file looks for libtorch again, where the user has it.
     target_link_libraries(tessera_${name} ${scope} $<BUILD_INTERFACE:tessera::libtorch>
                           $<INSTALL_INTERFACE:tessera::installed_libtorch>)
+    # torch/nn/module.h in half the time, but for comm, where c10d's headers call operations. Users read the real files.
+    if(sources AND NOT name STREQUAL "comm")
+      target_include_directories(tessera_${name} SYSTEM BEFORE PRIVATE "${PROJECT_SOURCE_DIR}/cmake/slim_torch")
+      target_compile_definitions(tessera_${name} PRIVATE AT_PER_OPERATOR_HEADERS)
+    endif()
   endif()
 endfunction()

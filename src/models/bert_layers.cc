@@ -1,5 +1,6 @@
 #include "models/bert_layers.h"
 
+#include <ATen/TensorOperators.h>
 #include <cmath>
 
 #include "models/bert_relative.h"

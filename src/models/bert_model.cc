@@ -1,5 +1,6 @@
 #include "models/bert_model.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros_like.h>
 

@@ -1,6 +1,7 @@
 #include "tasks/classify_metrics.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "tasks/self_test.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>

@@ -1,5 +1,6 @@
 // Adapters that PEFT combined (expect.json with "combined" and "adapters"): the new adapters' values, and logits with
 // each of them, with each of the first ones, and without any.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "verify/comparison.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

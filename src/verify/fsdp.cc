@@ -1,4 +1,5 @@
 // Family H of the goldens: torch FSDP's losses and gradient norms, by strategy, precision and way of accumulating.
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 
 #include <filesystem>

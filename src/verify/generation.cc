@@ -1,5 +1,6 @@
 // Generations of the goldens: expect.json with "runs" (arguments of generate() and the sequences it gave).
-#include <ATen/ATen.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/stack.h>
 #include <fmt/format.h>
 
 #include <algorithm>

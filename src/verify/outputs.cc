@@ -1,4 +1,5 @@
 // Family A of the goldens: logits, loss, hidden states and every gradient of one forward and backward.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>

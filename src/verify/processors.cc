@@ -1,6 +1,6 @@
 // Logits processors of the goldens: fixed scores, and what each of transformers' processors made of them. A tensor's
 // name says the settings: "top_k_5", "temperature_0.9_top_k_12_top_p_0.85".
-#include <ATen/ATen.h>
+#include <ATen/ops/equal.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,6 @@
 #include "peft/methods/dora_layers.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/mm.h>
 
 #include "nn/layers/container.h"
