@@ -71,6 +71,7 @@ const std::vector<Command>& commands() {
       {"init-model", "make a model folder with random weights from a config.json", nullptr},
       {"estimate", "say what a model needs: its size, and the memory of a rank that fine-tunes it", estimate_command},
       {"status", "say what the ranks of a running training are doing, and for whom they wait", status_command},
+      {"watch", "show a run in the terminal while it goes on", watch_command},
       {"report", "show runs as one HTML file: curves, memory, time, answers, settings", report_command},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
       {"render", "show what a chat template makes of conversations", render_command},

@@ -40,6 +40,7 @@ int estimate_command(const Arguments& args, std::ostream& out, std::ostream& err
 int tokenize_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int render_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int status_command(const Arguments& args, std::ostream& out, std::ostream& err);
+int watch_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int report_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int env_command(const Arguments& args, std::ostream& out, std::ostream& err);
 

@@ -12,6 +12,7 @@
 #include "report/bar_chart.h"
 #include "report/line_chart.h"
 #include "report/markup.h"
+#include "report/number_text.h"
 #include "report/page_assets.h"
 
 namespace tessera::report {
@@ -25,17 +26,6 @@ int color_of(std::size_t run) {
 
 std::string cell(const std::string& tag, const std::string& text) {
   return fmt::format("<{0}>{1}</{0}>", tag, escaped(text));
-}
-
-std::string duration_text(double seconds) {
-  if (seconds < 60) return fmt::format("{:.3g} s", seconds);
-  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
-  return whole < 3600 ? fmt::format("{} min {} s", whole / 60, whole % 60)
-                      : fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
-}
-
-std::string mib_text(double mib) {
-  return mib < 1024 ? fmt::format("{:.0f} MiB", mib) : fmt::format("{:.2f} GiB", mib / 1024);
 }
 
 // Titles of what most runs have, in the order in which they are shown.

@@ -6,6 +6,7 @@
 #include "support/program.h"
 #include "support/subprocess.h"
 #include "support/temp_folder.h"
+#include "support/terminal.h"
 
 namespace tessera {
 namespace {
@@ -96,6 +97,36 @@ TEST_F(StatusOfRuns, TellsOfARunOfOneProcessAndOfItsEnd) {
   run.signal(SIGCONT);
   ASSERT_EQ(run.finish().exit_code, 0);
   EXPECT_NE(status().find("the last one finished at step 40"), std::string::npos) << status();
+}
+
+TEST_F(StatusOfRuns, AWatchOnATerminalEndsWithTheRun) {
+  Subprocess run({TESSERA_BINARY, "sft", "--model_name_or_path", in("model"), "--dataset_name", test::kTinyChat,
+                  "--output_dir", in("out"), "--max_steps", "400", "--dataset_cache_dir", in("cache"),
+                  "--logging_steps", "1", "--max_seq_length", "64", "--print_model", "false"});
+  ASSERT_TRUE(run.wait_for_output("Running training"));
+  test::OnTerminal watch({"watch", in("out"), "--interval", "0.1"});
+  watch.wait_for(" of 400, ");
+  watch.wait_for("loss ");
+  watch.wait_for("rank 0 (process " + std::to_string(run.pid()));
+  ASSERT_EQ(run.finish().exit_code, 0);
+  watch.wait_for("100%  step 400 of 400");
+  watch.wait_for("the run has ended");
+  EXPECT_EQ(watch.wait_status(), 0);
+}
+
+TEST_F(StatusOfRuns, AWatchWithoutATerminalLooksOnce) {
+  ASSERT_EQ(test::run({TESSERA_BINARY, "sft", "--model_name_or_path", in("model"), "--dataset_name", test::kTinyChat,
+                       "--output_dir", in("out"), "--max_steps", "2", "--dataset_cache_dir", in("cache"),
+                       "--logging_steps", "1", "--max_seq_length", "64", "--print_model", "false"})
+                .exit_code,
+            0);
+  const Finished once = test::run({TESSERA_BINARY, "watch", in("out") + "/"});
+  EXPECT_EQ(once.exit_code, 0) << once.err;
+  EXPECT_NE(once.out.find("100%  step 2 of 2"), std::string::npos) << once.out;
+  EXPECT_EQ(once.out.find('\x1b'), std::string::npos) << "no control characters in files";
+  const Finished nothing = test::run({TESSERA_BINARY, "watch", in("nothing")});
+  EXPECT_NE(nothing.exit_code, 0);
+  EXPECT_NE(nothing.err.find("'" + in("nothing") + "' is not a folder"), std::string::npos) << nothing.err;
 }
 
 }  // namespace
