@@ -19,6 +19,7 @@
 #include "fsdp/runtime/check_replicas.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
+#include "train/report_to.h"
 #include "train/seconds.h"
 #include "train/shown_average.h"
 #include "train/throughput.h"
@@ -44,11 +45,6 @@ std::string tensorboard_folder(const TrainingArguments& arguments) {
   std::strftime(time, sizeof(time), "%b%d_%H-%M-%S", &local);
   ::gethostname(host, sizeof(host) - 1);
   return arguments.output_dir + "/runs/" + time + "_" + host;
-}
-
-bool reports_to(const TrainingArguments& arguments, const char* place) {
-  return std::any_of(arguments.report_to.begin(), arguments.report_to.end(),
-                     [&](const std::string& name) { return name == place || name == "all"; });
 }
 
 /// For log rows: eval_loss and what goes with it.
@@ -96,11 +92,12 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
   state_.logging_steps = every(arguments_.logging_steps);
   state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
   if (model_.group().rank() != 0) return;
-  if (reports_to(arguments_, "tensorboard")) {
+  const ReportTo reports = read_report_to(arguments_.report_to);
+  if (reports.tensorboard) {
     tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
     checkpoints_.watch(tensorboard_->hand_over_name());
   }
-  if (reports_to(arguments_, "html")) page_ = std::make_unique<report::LiveReport>(arguments_.output_dir);
+  if (reports.html) page_ = std::make_unique<report::LiveReport>(arguments_.output_dir);
   checkpoints_.watch(metrics_.hand_over_name());
   if (!task_.settings.is_null()) write_settings();
 }
@@ -482,6 +479,9 @@ void Session::summarise(double seconds) {
   log(std::move(row), extra);
   if (model_.group().rank() == 0) {
     write_file_atomically(arguments_.output_dir + "/trainer_state.json", state_.to_json());
+    for (const std::string& tracker : read_report_to(arguments_.report_to).trackers)
+      out_ << fmt::format("{} gets this run by\n  {}\n", tracker, import_command(tracker, arguments_.metrics_path()))
+           << std::flush;
   }
   if (page_) page_->finish();
 }

@@ -15,6 +15,7 @@
 #include "train/idle_arguments.h"
 #include "train/lora_fa_projections.h"
 #include "train/low_rank_targets.h"
+#include "train/report_to.h"
 
 namespace tessera::train {
 namespace {
@@ -167,12 +168,12 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
       .only_with({{"--early_stopping_patience", {config::kSet}}});
   table.add(&a.metrics_file, {"--metrics_file"}, "JSON lines; empty: metrics.jsonl in output_dir", group);
   table
-      .add(
-          &a.report_to, {"--report_to"},
-          "tensorboard, html (report.html in output_dir, written anew as the run goes on), all, none; the metrics file "
-          "is always written",
-          group)
-      .choices({"tensorboard", "html", "all", "none"});
+      .add(&a.report_to, {"--report_to"},
+           "tensorboard; html: report.html in output_dir, written anew as the run goes on; jsonl:FILE: the same as "
+           "--metrics_file; wandb, mlflow: the run ends with the command that imports it there; all: tensorboard and "
+           "html; none. The metrics file is always written",
+           group)
+      .placeholder("LIST");
   table.add(&a.logging_dir, {"--logging_dir"}, "TensorBoard files; empty: output_dir/runs/...", group)
       .only_with({{"--report_to", {"tensorboard", "all"}}});
   table.add(&a.check_replicas, {"--check_replicas"},
@@ -325,6 +326,16 @@ void check_checkpointing_kwargs(const std::string& text) {
   }
 }
 
+void check_report_to(TrainingArguments& a) {
+  const ReportTo to = read_report_to(a.report_to);
+  if (to.metrics_file.empty()) return;
+  if (!a.metrics_file.empty() && a.metrics_file != to.metrics_file)
+    throw ConfigError("--report_to jsonl:" + to.metrics_file + " and --metrics_file " + a.metrics_file +
+                          " name the same thing; give one of them",
+                      "metrics_file");
+  a.metrics_file = to.metrics_file;
+}
+
 }  // namespace
 
 void check_metric(const TrainingArguments& a, const std::vector<std::string>& measured, config::Problems& problems) {
@@ -355,6 +366,7 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
                    "label_smoothing_factor");
   problems.require(!a.use_cpu || a.device != "cuda", "--use_cpu and --device cuda exclude each other", "device");
   problems.attempt([&] { check_checkpointing_kwargs(a.gradient_checkpointing_kwargs); });
+  problems.attempt([&] { check_report_to(a); });
   check_intervals(a, table, problems);
   check_optimizer(a, table, problems);
 }

@@ -1,0 +1,46 @@
+#include "train/report_to.h"
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr const char* kFile = "jsonl:";
+
+}  // namespace
+
+ReportTo read_report_to(const std::vector<std::string>& words) {
+  ReportTo to;
+  for (const std::string& word : words) {
+    const bool all = word == "all";
+    if (word == "none") continue;
+    if (all || word == "tensorboard") to.tensorboard = true;
+    if (all || word == "html") to.html = true;
+    if (all || word == "tensorboard" || word == "html") continue;
+    if (word == "wandb" || word == "mlflow") {
+      to.trackers.push_back(word);
+    } else if (word.starts_with(kFile) && word.size() > 6) {
+      to.metrics_file = word.substr(6);
+    } else {
+      throw ConfigError(
+          fmt::format("--report_to '{}' is not known; there are tensorboard, html, jsonl:FILE, wandb, "
+                      "mlflow, all and none. Other trackers can read metrics.jsonl: one JSON object a row",
+                      word),
+          "report_to");
+    }
+  }
+  return to;
+}
+
+std::string import_command(const std::string& tracker, const std::string& metrics_file) {
+  const std::string begin = tracker == "wandb" ? "wandb.init()" : "mlflow.start_run()";
+  const std::string log = tracker == "wandb" ? "wandb.log" : "mlflow.log_metrics";
+  return fmt::format(
+      "python -c 'import json, sys, {0}; {1}; [{2}({{k: v for k, v in r.items() if isinstance(v, (int, float))}}, "
+      "step=r.get(\"step\")) for r in map(json.loads, open(sys.argv[1]))]' '{3}'",
+      tracker, begin, log, metrics_file);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,20 @@
+#pragma once
+// --report_to: where a run's rows go beside metrics.jsonl.
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+struct ReportTo {
+  bool tensorboard = false, html = false;
+  std::string metrics_file;           // of jsonl:FILE; empty: not given
+  std::vector<std::string> trackers;  // that are Python's: "wandb", "mlflow"
+};
+
+/// ConfigError names a word that is none of those that --report_to takes.
+ReportTo read_report_to(const std::vector<std::string>& words);
+
+/// The command that hands a file of metrics to such a tracker.
+std::string import_command(const std::string& tracker, const std::string& metrics_file);
+
+}  // namespace tessera::train
