@@ -12,7 +12,7 @@
 namespace tessera::report {
 namespace {
 
-constexpr int kNameWidth = 26, kValueWidth = 12, kNarrowest = 50;
+constexpr int kNameWidth = 26, kValueWidth = 12, kNarrowest = 76;
 
 // First what is looked at first; other series follow by name.
 const std::vector<std::string> kFirst = {"loss", "eval_loss", "learning_rate", "grad_norm", "tokens_per_second"};

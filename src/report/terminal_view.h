@@ -13,7 +13,7 @@ namespace tessera::report {
 std::string sparkline(const Series& values, int cells);
 
 /// How far the run is, the curves with their last values, memory, and where the time went. No line is wider than
-/// `columns`. seconds_left: what a watcher saw, where it saw enough.
+/// `columns` (of 76 at least). seconds_left: what a watcher saw, where it saw enough.
 std::string terminal_view(const RunRecord& run, int columns, std::optional<double> seconds_left = {});
 
 }  // namespace tessera::report
