@@ -266,7 +266,7 @@ TEST_F(Fetch, WithoutAHubTheCacheIsUsed) {
   server_.set_fault([](const HubServer::Request&) { return HubServer::answer(503, ""); });
   server_.forget_requests();
   EXPECT_EQ(get(), folder);
-  EXPECT_EQ(server_.requests().size(), 1u);  // no waiting where there is something to go on with
+  EXPECT_EQ(server_.requests().size(), 1u);   // no waiting where there is something to go on with
   settings_.endpoint = "http://127.0.0.1:1";  // nobody listens
   EXPECT_EQ(get(), folder);
 }
