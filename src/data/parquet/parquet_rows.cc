@@ -31,6 +31,31 @@ constexpr std::int64_t kRowsTogether = 1024;  // of one record batch: what is in
 constexpr std::int64_t kMaxReaderBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMaxRowValues = 4 << 20;
 
+/// What a file makes the reader allocate, together.
+class CappedMemory : public arrow::ProxyMemoryPool {
+ public:
+  explicit CappedMemory(std::int64_t most) : ProxyMemoryPool(arrow::default_memory_pool()), most_(most) {}
+  using ProxyMemoryPool::Allocate;
+  using ProxyMemoryPool::Reallocate;
+
+  arrow::Status Allocate(std::int64_t size, std::int64_t alignment, std::uint8_t** out) override {
+    return fits(size) ? ProxyMemoryPool::Allocate(size, alignment, out) : too_much();
+  }
+  arrow::Status Reallocate(std::int64_t old_size, std::int64_t size, std::int64_t alignment,
+                           std::uint8_t** out) override {
+    return fits(size - old_size) ? ProxyMemoryPool::Reallocate(old_size, size, alignment, out) : too_much();
+  }
+
+ private:
+  bool fits(std::int64_t more) const { return more <= most_ - bytes_allocated(); }
+  arrow::Status too_much() const {
+    return arrow::Status::OutOfMemory("reading takes more than ", most_ >> 20,
+                                      " MiB; write it with smaller row groups");
+  }
+
+  const std::int64_t most_;
+};
+
 /// Makes values of one row, and counts them.
 class RowReader {
  public:
@@ -259,8 +284,8 @@ class ParquetSource : public RowSource {
   }
 
   std::string file_;
-  arrow::CappedMemoryPool memory_{arrow::default_memory_pool(), kMaxReaderBytes};  // outlives what is read
-  std::shared_ptr<std::byte> bytes_;                                               // the mapped file
+  CappedMemory memory_{kMaxReaderBytes};  // outlives what is read
+  std::shared_ptr<std::byte> bytes_;      // the mapped file
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;

@@ -29,9 +29,9 @@ TEST(FindNonFinite, NamesTheFirstModuleInTheOrderOfExecution) {
   const auto run = [&] { (void)net(at::ones({2, 3})); };
   EXPECT_EQ(find_non_finite(net, run), "");
   inner->second->number = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(find_non_finite(net, run), "second.second");
+  EXPECT_EQ(find_non_finite(net, run), "'second.second' (Float)");
   inner->first->number = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(find_non_finite(net, run), "second.first");
+  EXPECT_EQ(find_non_finite(net, run), "'second.first' (Float)");
 }
 
 }  // namespace
