@@ -143,7 +143,7 @@ TEST(Cli, EstimateReadsHeadersOrTheConfigAlone) {
     EXPECT_TRUE(contains(f.out, "SHARD_GRAD_OP")) << f.out;
   }
   const Finished gone = tessera({"estimate", "t5-base"});
-  EXPECT_EQ(gone.exit_code, 2);
+  EXPECT_EQ(gone.exit_code, 3);
   EXPECT_EQ(std::count(gone.err.begin(), gone.err.end(), '\n'), 1) << gone.err;
 }
 
