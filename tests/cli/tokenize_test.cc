@@ -72,7 +72,8 @@ TEST(Tokenize, LineSeparatorsInTextBreakNoLine) {
 TEST(Tokenize, HelpAndMistakesSpeakOfTheFlags) {
   EXPECT_NE(tokenize("", "--help").out.find("--add_special_tokens"), std::string::npos);
   EXPECT_NE(tokenize("", "").err.find("--tokenizer"), std::string::npos);
-  EXPECT_NE(tokenize("", "--tokenizer /nowhere").err.find("'/nowhere' is neither a file or folder here"), std::string::npos);
+  EXPECT_NE(tokenize("", "--tokenizer /nowhere").err.find("'/nowhere' is neither a file or folder here"),
+            std::string::npos);
 }
 
 }  // namespace
