@@ -39,6 +39,9 @@ foreach(t process golden)  # start first, for they take longest
     set_tests_properties(${t} PROPERTIES COST 1000)
   endif()
 endforeach()
+if(TARGET test_process)
+  set_tests_properties(process PROPERTIES TIMEOUT 2400)  # kills, restarts and lost machines take their time
+endif()
 if(TARGET test_golden)
   set_tests_properties(golden PROPERTIES TIMEOUT 1800)  # TESSERA_GOLDENS may name a larger set
 endif()
