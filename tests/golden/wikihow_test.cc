@@ -44,8 +44,8 @@ void expect_tokens(std::vector<TextPair> rows, const Json& reference, const Json
   const auto tokens = tokenize(rows, *tokenizer, {.max_source_length = lengths[0], .max_target_length = lengths[1]});
   ASSERT_EQ(rows.size(), reference.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_EQ(rows[i].source, reference[i]["clean_text"]) << i;
-    EXPECT_EQ(rows[i].target, reference[i]["clean_headline"]) << i;
+    EXPECT_EQ(rows[i].source, reference[i]["clean_text"].get<std::string>()) << i;
+    EXPECT_EQ(rows[i].target, reference[i]["clean_headline"].get<std::string>()) << i;
     const auto [source, source_mask] = padded(tokens.rows[i].source, lengths[0]);
     const auto [target, target_mask] = padded(tokens.rows[i].target, lengths[1]);
     EXPECT_EQ(source, reference[i]["source_ids"]) << i;
