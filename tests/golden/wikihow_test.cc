@@ -64,8 +64,8 @@ TEST(WikiHowGolden, SplitsAndTokensAreThoseOfTheReference) {
   for (const auto& [rows, name] : {std::pair{&got.train, "train"}, std::pair{&got.validation, "val"}}) {
     ASSERT_EQ(rows->size(), want[name].size());
     for (std::size_t i = 0; i < rows->size(); ++i) {
-      EXPECT_EQ((*rows)[i].source, want[name][i]["text"]) << i;
-      EXPECT_EQ((*rows)[i].target, want[name][i]["headline"]) << i;
+      EXPECT_EQ((*rows)[i].source, want[name][i]["text"].get<std::string>()) << i;
+      EXPECT_EQ((*rows)[i].target, want[name][i]["headline"].get<std::string>()) << i;
     }
     expect_tokens(*rows, want[name], want["lengths"]);
   }
