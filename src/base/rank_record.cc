@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/folder_names.h"
 #include "base/open_file.h"
 #include "tessera/base/error.h"
 
@@ -69,8 +70,7 @@ std::uint64_t folder_mark(const std::string& folder) {
   std::error_code code;
   fs::path path = fs::weakly_canonical(fs::absolute(folder, code), code);
   if (code) path = fs::absolute(folder, code).lexically_normal();
-  std::string text = path.string();
-  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  const std::string text = without_end_slashes(path.string());
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash | 1;  // 0: none

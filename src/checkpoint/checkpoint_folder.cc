@@ -5,36 +5,26 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
+#include "base/folder_names.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kPartialPrefix = ".partial-checkpoint-";
 constexpr std::string_view kRemovedPrefix = ".removed-checkpoint-";
-
-std::optional<std::int64_t> step_of(const std::string& name, std::string_view prefix) {
-  if (!name.starts_with(prefix)) return std::nullopt;
-  std::int64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, code] = std::from_chars(name.data() + prefix.size(), end, step);
-  if (code != std::errc() || stop != end) return std::nullopt;
-  return step;
-}
 
 std::vector<Checkpoint> folders(const std::string& output_dir, std::string_view prefix) {
   std::vector<Checkpoint> found;
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(output_dir, code)) {
-    const auto step = step_of(entry.path().filename().string(), prefix);
-    if (step && entry.is_directory()) found.push_back({*step, entry.path().string()});
+    const auto step = checkpoint_step(entry.path().filename().string(), prefix);
+    if (step >= 0 && entry.is_directory()) found.push_back({step, entry.path().string()});
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return found;
@@ -51,7 +41,7 @@ void flush(const std::string& path) {
 }  // namespace
 
 std::vector<Checkpoint> list_checkpoints(const std::string& output_dir) {
-  return folders(output_dir, kPrefix);
+  return folders(output_dir, kCheckpointPrefix);
 }
 
 std::optional<Checkpoint> last_checkpoint(const std::string& output_dir,
@@ -81,7 +71,7 @@ std::string commit_checkpoint(const std::string& output_dir, std::int64_t step, 
                               const std::vector<FileRecord>& known) {
   const std::string partial = partial_folder(output_dir, step);
   write_manifest(partial, step, world_size, known);
-  const std::string path = output_dir + "/" + std::string(kPrefix) + std::to_string(step);
+  const std::string path = output_dir + "/" + std::string(kCheckpointPrefix) + std::to_string(step);
   for (const auto& entry : fs::recursive_directory_iterator(partial)) flush(entry.path().string());
   flush(partial);
   const bool replaces = fs::exists(path);  // then the old one takes the hidden name, in one step

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/folder_names.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
@@ -31,7 +32,7 @@ int report_command(const Arguments& args, std::ostream& out, std::ostream&) {
   }
   std::vector<report::RunRecord> runs;
   for (std::string& folder : folders) {
-    while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+    folder = without_end_slashes(std::move(folder));
     runs.push_back(report::read_run(folder, folder));
   }
   if (output.empty()) output = report::report_path(runs.size() == 1 ? folders[0] : ".");

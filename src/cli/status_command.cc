@@ -1,3 +1,4 @@
+#include "base/folder_names.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
@@ -17,7 +18,7 @@ int status_command(const Arguments& args, std::ostream& out, std::ostream&) {
     out << table.help();
     return kSuccess;
   }
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  folder = without_end_slashes(std::move(folder));
   out << report::describe(report::run_status(folder));
   return kSuccess;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/folder_names.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
@@ -93,7 +94,7 @@ int watch_command(const Arguments& args, std::ostream& out, std::ostream&) {
   }
   if (!(interval >= 0.1 && interval <= 86400))
     throw ConfigError(fmt::format("--interval is {}, expected 0.1 to 86400 seconds", interval), "interval");
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  folder = without_end_slashes(std::move(folder));
   TimeLeft time_left;
   bool ended = false;
   std::size_t lines = 0;

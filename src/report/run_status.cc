@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 
+#include "base/folder_names.h"
 #include "base/open_file.h"
 #include "base/rank_record.h"
 #include "report/memory.h"
@@ -94,9 +95,9 @@ void read_files(RunStatus& status) {
   std::error_code code;
   for (fs::directory_iterator entry(status.folder, code), end; !code && entry != end; entry.increment(code)) {
     const std::string name = entry->path().filename();
-    if (!name.starts_with("checkpoint-") || name.find_first_not_of("0123456789", 11) != std::string::npos) continue;
-    if (name.size() == 11 || name.size() > 29 || std::stoll(name.substr(11)) <= newest) continue;
-    newest = std::stoll(name.substr(11));
+    const std::int64_t step = checkpoint_step(name);
+    if (step <= newest) continue;
+    newest = step;
     status.newest_checkpoint = name;
   }
   try {

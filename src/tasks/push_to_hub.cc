@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/folder_names.h"
 #include "hub/upload.h"
 #include "tasks/model_card.h"
 #include "tessera/base/error.h"
@@ -40,16 +40,6 @@ std::string command_for(const UploadFlags& f, const std::string& folder) {
   return command;
 }
 
-/// N of "checkpoint-N"; -1 of other names.
-std::int64_t step_of(const std::string& name) {
-  constexpr std::string_view kBegin = "checkpoint-";
-  std::int64_t step = -1;
-  if (!name.starts_with(kBegin)) return -1;
-  const char* end = name.data() + name.size();
-  const auto parsed = std::from_chars(name.data() + kBegin.size(), end, step);
-  return parsed.ec == std::errc() && parsed.ptr == end ? step : -1;
-}
-
 void add_folder(const fs::path& folder, const std::string& as, std::vector<hub::UploadFile>& out) {
   for (const auto& entry : fs::recursive_directory_iterator(folder))
     if (entry.is_regular_file())
@@ -64,7 +54,7 @@ std::vector<hub::UploadFile> files_to_upload(const UploadFlags& f, const std::st
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with('_') || name.starts_with('.')) continue;
-    const std::int64_t step = step_of(name);
+    const std::int64_t step = checkpoint_step(name);
     last = std::max(last, step);
     if (step >= 0 && f.hub_strategy != "all_checkpoints") continue;
     if (entry.is_directory())

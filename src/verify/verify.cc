@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/folder_names.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "config/options.h"
@@ -102,7 +103,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
     out << table.help();
     return 0;
   }
-  while (options.folder.size() > 1 && options.folder.back() == '/') options.folder.pop_back();  // its name is printed
+  options.folder = without_end_slashes(std::move(options.folder));  // its name is printed
   auto group = comm::connect();
   const auto launch = config::from_environment();
   if (launch.mixed_precision == config::MixedPrecision::kFp16) {

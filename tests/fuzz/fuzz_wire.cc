@@ -6,36 +6,12 @@
 #include "comm/hosts/wire.h"
 #include "comm/shm/mapping.h"
 #include "fuzz/socket_pair.h"
+#include "support/lonely_host.h"
 #include "tessera/base/error.h"
 
 namespace {
 
 using namespace tessera;
-
-class LonelyHost : public comm::Host {
- public:
-  std::string backend() const override { return "fuzz"; }
-  int host_rank() const override { return 0; }
-  comm::AbortRecord& abort_record() const override { return abort_; }
-  RankRecord& rank_record(int) const override { return ranks_[0]; }
-  bool may_spin() const override { return false; }
-  bool has_ended(int) const override { return false; }
-  std::shared_ptr<comm::SharedRegion> create(std::int64_t, std::span<const int>, comm::Bytes&) override { return {}; }
-  std::shared_ptr<comm::SharedRegion> open(std::int64_t, const comm::Bytes&) override { return {}; }
-
- private:
-  mutable comm::AbortRecord abort_{};
-  RankRecords ranks_{0, 1, 2};
-};
-
-class NoTransport : public comm::Transport {
- public:
-  std::unique_ptr<Message> send(int, const std::byte*, std::int64_t, int) override { return {}; }
-  std::unique_ptr<Message> receive(int, std::byte*, std::int64_t, int) override { return {}; }
-  bool wait(Message&) override { return true; }
-  void interrupt() override {}
-  std::string name() const override { return "none"; }
-};
 
 void fill_store(std::string_view words) {
   const auto connection = fuzz::connection_that_said(words);
@@ -50,10 +26,10 @@ void fill_store(std::string_view words) {
 void meet(std::string_view words) {
   auto connection = fuzz::connection_that_said(words);
   const std::chrono::milliseconds timeout(200);
-  comm::Group group(std::make_shared<LonelyHost>(), comm::map_memory(comm::Control::bytes(1)), {0}, 0, timeout);
+  comm::Group group(std::make_shared<test::LonelyHost>(), comm::map_memory(comm::Control::bytes(1)), {0}, 0, timeout);
   std::vector<comm::Wire::Peer> peers(2);
   peers[1] = {1, std::move(connection.ours)};
-  comm::Wire wire(group, std::move(peers), std::make_unique<NoTransport>(), timeout);
+  comm::Wire wire(group, std::move(peers), std::make_unique<test::NoTransport>(), timeout);
   const comm::Announcement announcement{comm::Op::kAllReduce, 6, 0, 0, 4, 16};
   try {
     group.post(announcement);

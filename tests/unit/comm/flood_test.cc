@@ -8,6 +8,7 @@
 #include "comm/hosts/control_store.h"
 #include "comm/hosts/wire.h"
 #include "comm/shm/mapping.h"
+#include "support/lonely_host.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -53,37 +54,12 @@ TEST(Flood, OfEntriesOfTheStoreEndsTheStart) {
   }
 }
 
-class OneHost : public Host {
- public:
-  std::string backend() const override { return "test"; }
-  int host_rank() const override { return 0; }
-  AbortRecord& abort_record() const override { return abort_; }
-  RankRecord& rank_record(int) const override { return ranks_[0]; }
-  bool may_spin() const override { return false; }
-  bool has_ended(int) const override { return false; }
-  std::shared_ptr<SharedRegion> create(std::int64_t, std::span<const int>, Bytes&) override { return {}; }
-  std::shared_ptr<SharedRegion> open(std::int64_t, const Bytes&) override { return {}; }
-
- private:
-  mutable AbortRecord abort_{};
-  RankRecords ranks_{0, 1, 2};
-};
-
-class NoTransport : public Transport {
- public:
-  std::unique_ptr<Message> send(int, const std::byte*, std::int64_t, int) override { return {}; }
-  std::unique_ptr<Message> receive(int, std::byte*, std::int64_t, int) override { return {}; }
-  bool wait(Message&) override { return true; }
-  void interrupt() override {}
-  std::string name() const override { return "none"; }
-};
-
 TEST(Flood, OfWordsBesideOperationsNamesTheRank) {
   Flood flood(std::string(4096, 'x'));
-  Group group(std::make_shared<OneHost>(), map_memory(Control::bytes(1)), {0}, 0, 60s);
+  Group group(std::make_shared<test::LonelyHost>(), map_memory(Control::bytes(1)), {0}, 0, 60s);
   std::vector<Wire::Peer> peers(2);
   peers[1] = {1, std::move(flood.ours)};
-  Wire wire(group, std::move(peers), std::make_unique<NoTransport>(), 60s);
+  Wire wire(group, std::move(peers), std::make_unique<test::NoTransport>(), 60s);
   const Announcement barrier{.op = Op::kBarrier};
   group.post(barrier);
   try {
