@@ -44,11 +44,11 @@ Keeper::Keeper() {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     throw Error(fmt::format("cannot create a socket: {}", std::strerror(errno)));
   }
-  Fd ours(ends[0]), theirs(ends[1]);
+  Descriptor ours(ends[0]), theirs(ends[1]);
   pid_ = ::fork();
   if (pid_ < 0) throw Error(fmt::format("cannot start a process: {}", std::strerror(errno)));
   if (pid_ == 0) {
-    ours.reset(-1);
+    ours.reset();
     // Whoever reads the launcher's output must see its end when the ranks are gone, not when the keeper is.
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
@@ -60,7 +60,7 @@ Keeper::Keeper() {
 Keeper::~Keeper() {
   // The keeper may have been killed: then there is nobody to tell, and no SIGPIPE wanted.
   while (::send(socket_.get(), &kAllIsWell, sizeof(kAllIsWell), MSG_NOSIGNAL) < 0 && errno == EINTR) continue;
-  socket_.reset(-1);
+  socket_.reset();
   ::waitpid(pid_, nullptr, 0);
 }
 

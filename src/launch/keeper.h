@@ -20,7 +20,7 @@ class Keeper {
   int announce_fd() const { return socket_.get(); }
 
  private:
-  Fd socket_;
+  Descriptor socket_;
   pid_t pid_ = -1;
 };
 

@@ -26,11 +26,11 @@ void write_all(int fd, std::string_view bytes) {
   }
 }
 
-Fd open_log(const std::string& log_dir, int rank, bool is_stdout) {
+Descriptor open_log(const std::string& log_dir, int rank, bool is_stdout) {
   const std::string folder = fmt::format("{}/rank_{}", log_dir, rank);
   ensure_writable_folder(folder);
   const std::string path = folder + (is_stdout ? "/stdout.log" : "/stderr.log");
-  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  Descriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (fd.get() < 0) throw CheckpointError(fmt::format("cannot write '{}': {}", path, std::strerror(errno)), path);
   return fd;
 }
@@ -49,7 +49,7 @@ RankStream::RankStream(int rank, int console_fd, const OutputOptions& options)
   }
   if (console_ == Console::kRaw && log_.get() < 0) return;  // inherited: a terminal stays a terminal
   if (console_ == Console::kNothing && is_stdout && log_.get() < 0) {
-    null_ = Fd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    null_ = Descriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC));
     child_fd_ = null_.get();
     return;
   }
@@ -59,8 +59,8 @@ RankStream::RankStream(int rank, int console_fd, const OutputOptions& options)
 }
 
 void RankStream::close_child_end() {
-  pipe_.write.reset(-1);
-  null_.reset(-1);
+  pipe_.write.reset();
+  null_.reset();
 }
 
 bool RankStream::drain() {
@@ -75,7 +75,7 @@ bool RankStream::drain() {
       return true;
     } else {
       if (!line_.empty()) end_line();
-      pipe_.read.reset(-1);
+      pipe_.read.reset();
       return false;
     }
   }

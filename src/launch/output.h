@@ -40,7 +40,7 @@ class RankStream {
   int rank_, console_fd_, child_fd_;
   Console console_ = Console::kNothing;
   Pipe pipe_;
-  Fd null_, log_;
+  Descriptor null_, log_;
   std::string line_;
   std::deque<std::string> lines_;
 };

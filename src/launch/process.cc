@@ -75,19 +75,10 @@ bool is_executable_file(const std::string& path) {
 
 }  // namespace
 
-int Fd::release() noexcept {
-  return std::exchange(fd_, -1);
-}
-
-void Fd::reset(int fd) noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
-
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(fmt::format("cannot create a pipe: {}", std::strerror(errno)));
-  return {Fd(ends[0]), Fd(ends[1])};
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 std::string find_program(const std::string& name) {
@@ -118,7 +109,7 @@ pid_t start(const Command& command) {
            command.cpus.empty() ? nullptr : &mask, parent, report.write.get());
   }
   ::setpgid(pid, pid);  // both sides set it, so that neither runs ahead
-  report.write.reset(-1);
+  report.write.reset();
   int error = 0;
   ssize_t n = 0;
   while ((n = ::read(report.read.get(), &error, sizeof(error))) < 0 && errno == EINTR) continue;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "config/accelerate.h"
 
 namespace tessera::launch {
@@ -27,27 +28,9 @@ pid_t start(const Command& command);
 /// The path of a program as the shell would find it; "" where there is none that may be executed.
 std::string find_program(const std::string& name);
 
-/// Owns a descriptor.
-class Fd {
- public:
-  explicit Fd(int fd = -1) noexcept : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept {
-    reset(other.release());
-    return *this;
-  }
-  ~Fd() { reset(-1); }
-  int get() const noexcept { return fd_; }
-  int release() noexcept;
-  void reset(int fd) noexcept;
-
- private:
-  int fd_;
-};
-
 /// Both ends close on exec.
 struct Pipe {
-  Fd read, write;
+  Descriptor read, write;
 };
 Pipe make_pipe();
 

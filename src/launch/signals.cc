@@ -19,7 +19,7 @@ Signals::Signals() {
   ::sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler == SIG_IGN) sigdelset(&taken, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &taken, &before_);
-  fd_ = Fd(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  fd_ = Descriptor(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (fd_.get() < 0) throw Error(fmt::format("signalfd: {}", std::strerror(errno)));
 }
 

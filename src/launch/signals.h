@@ -22,7 +22,7 @@ class Signals {
 
  private:
   sigset_t before_;
-  Fd fd_;
+  Descriptor fd_;
 };
 
 /// "SIGTERM".

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 
 namespace tessera::fuzz {
 

@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 
 namespace tessera::comm {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 #include "comm/hosts/transport.h"
 
 namespace gloo::transport {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 #include "comm/rendezvous/secret.h"
 
 namespace tessera::comm {

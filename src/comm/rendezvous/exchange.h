@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 
 namespace tessera::comm {
 

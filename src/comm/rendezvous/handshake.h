@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 #include "comm/rendezvous/secret.h"
 
 namespace tessera::comm {

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <string>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 
 namespace tessera::comm {
 

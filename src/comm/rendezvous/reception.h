@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 #include "comm/rendezvous/handshake.h"
 
 namespace tessera::comm {

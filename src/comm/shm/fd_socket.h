@@ -7,21 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/descriptor.h"
+
 namespace tessera::comm {
-
-/// Closes on destruction.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-  int get() const { return fd_; }
-  int release();
-
- private:
-  int fd_;
-};
 
 struct FdMessage {
   std::string text;

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 #include "unit/comm/bodies.h"
 #include "unit/comm/processes.h"
 

@@ -23,7 +23,7 @@ using Machines = std::vector<int>;
 class Meetings : public testing::Test {
  protected:
   Meetings() {
-    const Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
+    const Descriptor fd(::socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address = loopback(0);
     socklen_t size = sizeof(address);
     auto* generic = reinterpret_cast<sockaddr*>(&address);
@@ -48,10 +48,10 @@ class Meetings : public testing::Test {
     });
   }
   /// Connected as soon as somebody listens.
-  Fd stranger() const {
+  Descriptor stranger() const {
     const sockaddr_in address = loopback(port_);
     while (true) {
-      Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
+      Descriptor fd(::socket(AF_INET, SOCK_STREAM, 0));
       if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
       ::usleep(1000);
     }
@@ -86,7 +86,7 @@ TEST_F(Meetings, CannotBeWithoutMachineZeroWhichIsSaid) {
 
 TEST_F(Meetings, CountNobodyWhoIsAtAnotherRestartNorStrangers) {
   auto zero = starts(0, 700ms);
-  const Fd silent = stranger(), garbage = stranger(), impostor = stranger();
+  const Descriptor silent = stranger(), garbage = stranger(), impostor = stranger();
   const std::string text(5000, 'x'), self = "tessera launch 1 0\n";
   ASSERT_GT(::send(garbage.get(), text.data(), text.size(), MSG_NOSIGNAL), 0);
   ASSERT_GT(::send(impostor.get(), self.data(), self.size(), MSG_NOSIGNAL), 0);
@@ -99,7 +99,7 @@ TEST_F(Meetings, CountNobodyWhoIsAtAnotherRestartNorStrangers) {
 TEST_F(Meetings, ForgetAMachineThatHasCalledAndGone) {
   auto zero = starts(0, 700ms);
   {
-    const Fd one = stranger();
+    const Descriptor one = stranger();
     const std::string call = "tessera launch 1 1\n";
     ASSERT_GT(::send(one.get(), call.data(), call.size(), MSG_NOSIGNAL), 0);
     std::this_thread::sleep_for(100ms);

@@ -1,12 +1,12 @@
 #pragma once
-// TCP connections to ranks on other hosts. Numeric addresses are IPv4 or IPv6; sockets are non-blocking.
+// TCP connections to other hosts. Numeric addresses are IPv4 or IPv6; sockets are non-blocking.
 #include <chrono>
 #include <string>
 #include <vector>
 
-#include "comm/shm/fd_socket.h"
+#include "base/descriptor.h"
 
-namespace tessera::comm {
+namespace tessera {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
@@ -58,4 +58,4 @@ std::vector<Interface> interfaces_of_host();
 void send_all(const Descriptor& socket, const void* data, std::size_t size, Deadline deadline);
 void receive_all(const Descriptor& socket, void* data, std::size_t size, Deadline deadline);
 
-}  // namespace tessera::comm
+}  // namespace tessera

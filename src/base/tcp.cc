@@ -1,4 +1,4 @@
-#include "comm/hosts/tcp.h"
+#include "base/tcp.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include <memory>
 #include <system_error>
 
-namespace tessera::comm {
+namespace tessera {
 namespace {
 
 constexpr int kSocketFlags = SOCK_CLOEXEC | SOCK_NONBLOCK;
@@ -249,4 +249,4 @@ void receive_all(const Descriptor& socket, void* data, std::size_t size, Deadlin
   }
 }
 
-}  // namespace tessera::comm
+}  // namespace tessera
