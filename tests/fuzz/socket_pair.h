@@ -10,20 +10,20 @@
 namespace tessera::fuzz {
 
 struct SocketPair {
-  comm::Descriptor ours, theirs;
+  Descriptor ours, theirs;
 };
 
 /// At most some tens of kilobytes: what a socket keeps unread.
 inline SocketPair connection_that_said(std::string_view words) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-  SocketPair pair{comm::Descriptor(ends[0]), comm::Descriptor(ends[1])};
+  SocketPair pair{Descriptor(ends[0]), Descriptor(ends[1])};
   if (::send(ends[1], words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) std::abort();
   ::shutdown(ends[1], SHUT_WR);
   return pair;
 }
 
-inline comm::Deadline soon() {
+inline Deadline soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(1);
 }
 
