@@ -66,4 +66,10 @@ std::optional<std::string> environment(const std::string& name) {
   return value;
 }
 
+std::string huggingface_home() {
+  if (const auto home = environment("HF_HOME")) return *home;
+  const auto cache = environment("XDG_CACHE_HOME");
+  return (cache ? *cache : environment("HOME").value_or(".") + "/.cache") + "/huggingface";
+}
+
 }  // namespace tessera

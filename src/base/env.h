@@ -17,4 +17,7 @@ const std::vector<EnvironmentVariable>& environment_variables();
 /// The value, or nothing where it is unset or empty. InternalError for a name that the list above lacks.
 std::optional<std::string> environment(const std::string& name);
 
+/// Hugging Face's folder: HF_HOME, else huggingface in XDG_CACHE_HOME or in ~/.cache.
+std::string huggingface_home();
+
 }  // namespace tessera

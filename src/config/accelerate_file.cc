@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 
+#include "base/env.h"
 #include "base/nearest.h"
 #include "config/accelerate_input.h"
 #include "tessera/base/error.h"
@@ -213,11 +213,6 @@ class Reader {
   int unindented_line_ = 0;
 };
 
-std::string environment_or(const char* name, const std::string& otherwise) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : otherwise;
-}
-
 /// Also a link that leads nowhere: who opens it says so.
 bool is_named(const std::string& path) {
   std::error_code none;
@@ -244,8 +239,7 @@ LoadedAccelerate load_accelerate(const std::string& path) {
 }
 
 std::string default_accelerate_path() {
-  const std::string cache = environment_or("XDG_CACHE_HOME", environment_or("HOME", ".") + "/.cache");
-  const std::string folder = environment_or("HF_HOME", cache + "/huggingface") + "/accelerate/default_config";
+  const std::string folder = huggingface_home() + "/accelerate/default_config";
   const bool only_json = !is_named(folder + ".yaml") && is_named(folder + ".json");
   return folder + (only_json ? ".json" : ".yaml");
 }

@@ -13,12 +13,6 @@
 namespace tessera::hub {
 namespace {
 
-std::string home_of_huggingface() {
-  if (const auto home = environment("HF_HOME")) return *home;
-  if (const auto cache = environment("XDG_CACHE_HOME")) return *cache + "/huggingface";
-  return environment("HOME").value_or("") + "/.cache/huggingface";
-}
-
 bool is_on(const std::string& variable) {
   std::string value = environment(variable).value_or("");
   std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::toupper(c); });
@@ -56,7 +50,7 @@ std::string read_endpoint() {
 }  // namespace
 
 Settings settings_from_environment() {
-  const std::string home = home_of_huggingface();
+  const std::string home = huggingface_home();
   Settings out;
   out.cache = environment("HF_HUB_CACHE").value_or(home + "/hub");
   out.endpoint = read_endpoint();

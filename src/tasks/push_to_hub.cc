@@ -90,7 +90,8 @@ void add_upload_flags(config::OptionTable& table, UploadFlags& f) {
           group)
       .choices({"end", "every_save", "checkpoint", "all_checkpoints"})
       .only_with(pushed);
-  table.add(&f.hub_private_repo, {"--hub_private_repo"}, "for few eyes", group).only_with(pushed);
+  table.add(&f.hub_private_repo, {"--hub_private_repo"}, "a repository that is made for it is private", group)
+      .only_with(pushed);
   const char* token = "command lines can be read by others: the token is taken from HF_TOKEN or its file";
   table.add_without_effect({"--hub_token", config::Unused::kText, token});
   table.add_without_effect({"--push_to_hub_token", config::Unused::kText, token});
