@@ -8,6 +8,7 @@
  - public headers include public headers only, and tessera/tessera.h all of them;
  - no source or header is longer than 500 lines;
  - files are opened for reading through base/open_file.h, which takes no pipe, folder or device for a file;
+ - JSON is written by base/json_text.h, which takes texts that are not UTF-8 (names of files);
  - no file of the project names a path outside it (a neighbouring folder, somebody's machine).
 
     tools/check_layers.py [ROOT]
@@ -28,6 +29,7 @@ OPENS_TO_READ = re.compile(
 OF_THE_SYSTEM = re.compile(r'"/(?:proc|sys|dev)/')
 # What else may open files: the function itself, files of the system whose paths are put together, and files of our own making.
 OPENERS = {f"src/{name}.cc" for name in ("base/open_file", "base/cpu_quota", "report/memory", "checkpoint/checkpoint_folder", "tensor/offload_store")}
+DUMPS = re.compile(r"\.dump\s*\(")
 # Spelled in two parts so that this file does not accuse itself.
 OUTSIDE = re.compile(r"\.\./" r"shared\b|(?<![\w.$}/-])/(?:" r"work|root|home)/\w")
 
@@ -103,6 +105,8 @@ def check_source(path: Path, text: str, table: dict[str, set[str]]) -> list[str]
     for number, line in enumerate(lines, 1):
         if OPENS_TO_READ.search(line) and not OF_THE_SYSTEM.search(line) and path.as_posix() not in OPENERS:
             problems.append(f"{path}:{number}: opens a file by itself; use OpenFile, read_file() or InputFile: {line.strip()[:100]}")
+        if DUMPS.search(line) and path.as_posix() != "src/base/json_text.cc":
+            problems.append(f"{path}:{number}: writes JSON by itself; use json_text(): {line.strip()[:100]}")
         match = INCLUDE.match(line)
         if match and match.group(1) in table and match.group(1) not in table[room] | {room}:
             problems.append(f"{path}:{number}: '{room}' must not include '{match.group(1)}' (allowed: {' '.join(sorted(table[room])) or 'nothing'})")

@@ -72,6 +72,10 @@ class CheckLayers(unittest.TestCase):
                   "::open(path, O_WRONLY | O_CREAT);", "std::ofstream out(path);", "file.open(flags);"]
         self.assertEqual(self.problems({"src/comm/a.cc": "\n".join(others)}), [])
 
+    def test_reports_json_written_past_the_one_function(self):
+        found = self.problems({"src/comm/a.cc": "a.dump();\nb.dump (2);\njson_text(a); dump(a);\n", "src/base/json_text.cc": "a.dump();\n"})
+        self.assertEqual([problem.split(" ")[0] for problem in found], ["src/comm/a.cc:1:", "src/comm/a.cc:2:"])
+
     def test_reports_paths_outside_the_project(self):
         outside = ["/ho" "me/me/x", "../sha" "red/data", "(/wo" "rk/x)"]
         self.assertEqual(len(self.problems({"README.md": "\n".join(outside)})), 3)

@@ -20,11 +20,12 @@ using RecordJson = nlohmann::json;
 std::string to_bytes(const std::vector<FileRecord>& records) {
   RecordJson out = RecordJson::array();
   for (const auto& r : records) out.push_back({r.name, r.bytes, r.crc32c, r.offset});
-  return out.dump();
+  const auto bytes = RecordJson::to_msgpack(out);  // unlike JSON's text it keeps names that are not UTF-8
+  return {bytes.begin(), bytes.end()};
 }
 
 void append_records(const std::string& bytes, std::vector<FileRecord>& out) {
-  for (const auto& r : RecordJson::parse(bytes))
+  for (const auto& r : RecordJson::from_msgpack(bytes))
     out.push_back(
         {r[0].get<std::string>(), r[1].get<std::int64_t>(), r[2].get<std::uint32_t>(), r[3].get<std::int64_t>()});
 }

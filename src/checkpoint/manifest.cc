@@ -12,6 +12,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
@@ -29,7 +30,7 @@ constexpr std::int64_t kMaxManifestBytes = 64 << 20;
 /// The checksum of the document without the member that holds it.
 std::string own_checksum(ManifestJson document) {
   document.erase(kOwnChecksum);
-  const std::string text = document.dump();
+  const std::string text = json_text(document);
   return crc32c_text(crc32c(text.data(), text.size()));
 }
 
@@ -47,7 +48,7 @@ T whole_number(const ManifestJson& json, const char* key) {
   const auto& value = json.at(key);
   if (!value.is_number_unsigned() ||
       value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max()))
-    throw std::runtime_error(fmt::format("'{}' is no whole number in range, but {}", key, value.dump()));
+    throw std::runtime_error(fmt::format("'{}' is no whole number in range, but {}", key, json_text(value)));
   return value.get<T>();
 }
 
@@ -138,7 +139,7 @@ void write_manifest(const std::string& folder, std::int64_t step, int world_size
   for (const auto& r : records_of(folder, known))
     document["files"].push_back({{"name", r.name}, {"bytes", r.bytes}, {"crc32c", crc32c_text(r.crc32c)}});
   document[kOwnChecksum] = own_checksum(document);
-  write_file_atomically(folder + "/" + kManifestName, document.dump(2) + "\n");
+  write_file_atomically(folder + "/" + kManifestName, json_text(document, 2) + "\n");
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& file) {

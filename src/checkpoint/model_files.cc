@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "models/gguf_model.h"
@@ -127,10 +128,11 @@ void write_config(const std::string& from, const fs::path& to, const ConfigChang
   const auto stored = fs::path(from) / "config.json", written = to / "config.json";
   const bool has_file = is_there(stored);
   if (!has_file && !models::gguf_file_of(from)) return;  // users' own modules have no config
-  const std::string bytes = has_file ? read_file(stored.string()) : models::read_model_config(from).dump(2) + "\n";
+  const std::string bytes =
+      has_file ? read_file(stored.string()) : json_text(models::read_model_config(from), 2) + "\n";
   auto config = read_config(bytes, stored);
   if (apply(changes, config)) {
-    write_file_atomically(written.string(), config.dump(2) + "\n");
+    write_file_atomically(written.string(), json_text(config, 2) + "\n");
   } else if (elsewhere) {
     write_file_atomically(written.string(), bytes);
   }
@@ -141,7 +143,7 @@ void write_generation_config(const fs::path& file, const std::vector<TokenId>& t
   auto config = read_config(read_file(file.string()), file);
   const ConfigJson before = config;
   for (const TokenId& token : token_ids) align_generation(token, config);
-  if (config != before) write_file_atomically(file.string(), config.dump(2) + "\n");
+  if (config != before) write_file_atomically(file.string(), json_text(config, 2) + "\n");
 }
 
 bool is_elsewhere(const fs::path& from, const fs::path& to) {

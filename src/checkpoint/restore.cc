@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/plain_reason.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/read_shares.h"
@@ -64,7 +65,7 @@ class ComparedReads {
     }
     std::vector<FileRecord> parts;
     std::string failure;
-    const auto text = mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const auto text = json_text(mine);
     for (const auto& of_rank : group_.all_gather_objects(text)) {
       const auto one = nlohmann::json::parse(of_rank);
       if (failure.empty()) failure = one["failure"].get<std::string>();
@@ -85,7 +86,7 @@ class ComparedReads {
     nlohmann::json text = nlohmann::json::array();
     for (const auto& range : mine) text.push_back({range.file, range.begin, range.end});
     std::vector<std::vector<ByteRange>> all;
-    for (const auto& of_rank : group_.all_gather_objects(text.dump())) {
+    for (const auto& of_rank : group_.all_gather_objects(json_text(text))) {
       auto& ranges = all.emplace_back();
       for (const auto& range : nlohmann::json::parse(of_rank))
         ranges.push_back({range[0].get<std::size_t>(), range[1].get<std::uint64_t>(), range[2].get<std::uint64_t>()});

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "checkpoint/named_state.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
@@ -52,7 +53,7 @@ nlohmann::json common_state(comm::Communicator& group, const optim::Optimizer& o
   const auto stream = tensor::random_state();
   const nlohmann::json mine = {stream.seed, stream.position};
   nlohmann::json files = nlohmann::json::array(), random = nlohmann::json::array();
-  for (const auto& bytes : group.all_gather_objects(mine.dump())) {
+  for (const auto& bytes : group.all_gather_objects(json_text(mine))) {
     files.push_back(file_of_rank(static_cast<int>(random.size()), group.size()));
     random.push_back(nlohmann::json::parse(bytes));
   }
@@ -89,7 +90,7 @@ void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
     queue.record({written.path, written.bytes, written.crc32c});
   });
   if (group.rank() == 0) {
-    queue.push([folder, text = common.dump(2) + "\n"] {
+    queue.push([folder, text = json_text(common, 2) + "\n"] {
       ensure_writable_folder(folder);
       write_file_atomically(folder + "/state.json", text);
     });

@@ -10,6 +10,7 @@
 
 #include "base/bounded_json.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "checkpoint/named_state.h"
 #include "checkpoint/training_state.h"
 #include "io/safetensors_reader.h"
@@ -101,7 +102,7 @@ nlohmann::json read_state_file(const std::string& folder) {
   if (format.is_number() && format != kTrainingStateVersion) {
     throw CheckpointError(fmt::format("'{}' has format version {}, this program reads version {}; resume with the "
                                       "program that wrote it",
-                                      file, format.dump(), kTrainingStateVersion),
+                                      file, json_text(format), kTrainingStateVersion),
                           file);
   }
   if (!format.is_number() || !json.contains("files") || !json.contains("optimizer_steps") || !json.contains("random")) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/nearest.h"
 #include "base/open_file.h"
 #include "cli/commands.h"
@@ -29,7 +30,7 @@ void write_config(const std::string& path, const std::string& text) {
 
 /// In the form that the file's name asks for, as accelerate does it.
 std::string text_of(const nlohmann::json& document, const std::string& path) {
-  return path.ends_with(".json") ? document.dump(2) + "\n" : config::to_yaml_text(document);
+  return path.ends_with(".json") ? json_text(document, 2) + "\n" : config::to_yaml_text(document);
 }
 
 config::Node read_existing(const std::string& path) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "config/accelerate_input.h"
 #include "config/yaml_writer.h"
 #include "tessera/base/error.h"
@@ -129,7 +130,7 @@ FileJson to_fsdp2(const Node& document, const std::string& name, std::vector<std
     if (is_of_version_1(key)) {
       notes.push_back(key + " is not part of version 2 and is left out");
     } else if (key == "fsdp_reshard_after_forward" || key == "fsdp_sharding_strategy") {
-      const std::string strategy = value.is_string() ? value.get<std::string>() : value.dump();
+      const std::string strategy = value.is_string() ? value.get<std::string>() : json_text(value);
       converted["fsdp_reshard_after_forward"] = reshards(strategy);
       note_strategy(strategy, notes);
     } else if (key != "fsdp_version") {

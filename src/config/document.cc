@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/plain_reason.h"
+#include "base/utf8.h"
 #include "tessera/base/error.h"
 
 namespace tessera::config {
@@ -54,7 +57,7 @@ class Builder {
       for (const auto& [key, value] : in.items()) add_entry(out, key, 0, build(value, depth + 1));
     } else if (!in.is_null()) {
       out.kind = Node::Kind::kScalar;
-      out.text = in.is_string() ? in.get<std::string>() : in.dump();
+      out.text = in.is_string() ? in.get<std::string>() : json_text(in);
       out.is_quoted = in.is_string();
     }
     return out;
@@ -97,6 +100,10 @@ std::string at_line(const std::string& name, int line) {
 
 Node parse_yaml(std::string_view text, const std::string& name) {
   Builder builder(name);
+  if (const auto bad = find_malformed_utf8(text)) {
+    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*bad), '\n') + 1;
+    builder.fail(static_cast<int>(line), "expected UTF-8, found a byte that is none; save the file as UTF-8");
+  }
   try {
     return require_map(builder.build(YAML::Load(std::string(text))), name);
   } catch (const YAML::Exception& e) {

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/nearest.h"
 #include "tessera/base/error.h"
 
@@ -13,7 +14,7 @@ namespace tessera::config {
 namespace {
 
 /// A part of a document as one line of JSON: for options whose text is JSON.
-std::string json_text(const Node& node) {
+std::string to_json(const Node& node) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array(), map = nlohmann::ordered_json::object();
   const auto parsed = [](const std::string& text) {
     const auto value = nlohmann::ordered_json::parse(text, nullptr, false);
@@ -23,13 +24,13 @@ std::string json_text(const Node& node) {
     case Node::Kind::kNull:
       return "null";
     case Node::Kind::kScalar:
-      return parsed(node.text).dump();
+      return json_text(parsed(node.text));
     case Node::Kind::kList:
-      for (const Node& item : node.items) list.push_back(parsed(json_text(item)));
-      return list.dump();
+      for (const Node& item : node.items) list.push_back(parsed(to_json(item)));
+      return json_text(list);
     case Node::Kind::kMap:
-      for (const auto& entry : node.entries) map[entry.key] = parsed(json_text(entry.value));
-      return map.dump();
+      for (const auto& entry : node.entries) map[entry.key] = parsed(to_json(entry.value));
+      return json_text(map);
   }
   return {};
 }
@@ -375,7 +376,7 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
       [[fallthrough]];
     case Node::Kind::kMap:
       if (option->binding_.placeholder == "JSON") {
-        words = {json_text(value)};
+        words = {to_json(value)};
         break;
       }
       throw ConfigError(fmt::format("{}{} expects {}, found a {}", where, name, option->binding_.expects,

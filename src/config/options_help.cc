@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/json_text.h"
 #include "config/options.h"
 
 namespace tessera::config {
@@ -92,12 +93,11 @@ std::string OptionTable::json_help() const {
                        {"default", o.default_},
                        {"effect", effect}});
   }
-  return Json{{"command", command_},
-              {"summary", summary_},
-              {"usage", usage()},
-              {"example", example_},
-              {"options", options}}
-             .dump() +
+  return json_text(Json{{"command", command_},
+                        {"summary", summary_},
+                        {"usage", usage()},
+                        {"example", example_},
+                        {"options", options}}) +
          "\n";
 }
 

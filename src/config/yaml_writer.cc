@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "base/json_text.h"
 #include "config/option_value.h"
 
 namespace tessera::config {
@@ -38,7 +39,7 @@ bool stays_plain(const std::string& text) {
 }
 
 std::string text_scalar(const std::string& text) {
-  if (!is_printable_ascii(text)) return DocumentJson(text).dump(-1, ' ', true);  // JSON's escapes are YAML's
+  if (!is_printable_ascii(text)) return json_text(DocumentJson(text), -1, true);  // JSON's escapes are YAML's
   if (stays_plain(text)) return text;
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
@@ -46,7 +47,7 @@ std::string text_scalar(const std::string& text) {
 }
 
 std::string scalar(const DocumentJson& value) {
-  return value.is_string() ? text_scalar(value.get<std::string>()) : value.dump();
+  return value.is_string() ? text_scalar(value.get<std::string>()) : json_text(value);
 }
 
 void append(const DocumentJson& value, const std::string& indent, std::string& out) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::families {
@@ -67,7 +68,7 @@ class ConfigReader {
         return value.template get<T>();
     } catch (const nlohmann::json::exception&) {
     }
-    throw ConfigError(file_ + ": key '" + key + "' has the unexpected value " + value.dump(), key);
+    throw ConfigError(file_ + ": key '" + key + "' has the unexpected value " + json_text(value), key);
   }
   static bool is_whole(double x) { return std::abs(x) < 0x1p31 && x == std::floor(x); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json_text.h"
 #include "families/quantization.h"
 
 namespace tessera::families {
@@ -125,7 +126,7 @@ void refuse_other_models(const ConfigReader& in) {
   (void)read_quantization(in.json(), in.file());
   for (const auto& [key, why] : kRefused) {
     if (in.contains(key) && !is_off(in.at(key)))
-      throw ConfigError(in.file() + ": '" + key + "' " + in.at(key).dump() + ": " + why, key);
+      throw ConfigError(in.file() + ": '" + key + "' " + json_text(in.at(key)) + ": " + why, key);
   }
 }
 

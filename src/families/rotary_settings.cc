@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/json_text.h"
 #include "base/nearest.h"
 
 namespace tessera::families {
@@ -95,7 +96,7 @@ Parameters parameters_of(const ConfigReader& in) {
     if (!in.has(key)) continue;
     const auto& value = in.at(key);
     if (!value.is_object())
-      throw ConfigError(in.file() + ": " + key + " must be an object, found " + value.dump(), key);
+      throw ConfigError(in.file() + ": " + key + " must be an object, found " + json_text(value), key);
     if (!value.empty()) found = {&value, key};
   }
   if (!found.object || !is_by_layer(*found.object)) return found;
@@ -105,7 +106,7 @@ Parameters parameters_of(const ConfigReader& in) {
     if (value.is_null()) continue;
     if (found.object && *found.object != value)
       throw ConfigError(in.file() + ": " + found.where + " gives each type of layer other positions, which this " +
-                            "family's code does not have: " + by_layer.dump(),
+                            "family's code does not have: " + json_text(by_layer),
                         found.where);
     found.object = &value;
   }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/open_file.h"
 #include "hub/client.h"
@@ -55,7 +56,7 @@ class Uploader {
 
  private:
   Response post(const std::string& url, const json& body, const char* type = "application/json") {
-    return client_.send_again({.method = "POST", .url = url, .headers = headers(type), .body = body.dump()});
+    return client_.send_again({.method = "POST", .url = url, .headers = headers(type), .body = json_text(body)});
   }
   static std::vector<std::string> headers(const std::string& type) {
     return {"Content-Type: " + type, "Accept: " + (type.find("json") == std::string::npos ? "*/*" : type), "Expect:"};
@@ -162,7 +163,7 @@ class Uploader {
     for (const json& object : said["objects"]) {
       const auto local = by_sum.find(object.value("oid", ""));
       if (local == by_sum.end()) malformed(doing);
-      if (object.contains("error")) malformed("'" + local->second->what.path + "': " + object["error"].dump());
+      if (object.contains("error")) malformed("'" + local->second->what.path + "': " + json_text(object["error"]));
       if (object.contains("actions")) send(*local->second, object["actions"]);
       by_sum.erase(local);
     }
@@ -219,9 +220,9 @@ class Uploader {
   /// Once: a commit whose answer was lost may have been made.
   std::string commit() {
     std::string lines =
-        json{{"key", "header"}, {"value", {{"summary", what_.message}, {"description", ""}}}}.dump() + "\n";
+        json_text(json{{"key", "header"}, {"value", {{"summary", what_.message}, {"description", ""}}}}) + "\n";
     for (const Local& local : files_)
-      if (!local.is_ignored) lines += line_of(local).dump() + "\n";
+      if (!local.is_ignored) lines += json_text(line_of(local)) + "\n";
     const json said =
         good("the commit", client_.send({.method = "POST",
                                          .url = fmt::format("{}/commit/{}", api(), url_word(what_.revision)),

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "io/output_file.h"
 #include "io/safetensors_dtype.h"
 #include "io/safetensors_layout.h"
@@ -24,7 +25,7 @@ std::string make_header(const std::vector<TensorInfo>& infos,
     for (const auto& [key, value] : metadata) strings[key] = value;
     header["__metadata__"] = strings;
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   text.pop_back();  // entries are appended as text: ordered_json searches linearly on every insertion
   std::uint64_t at = 0;
   for (const auto& info : infos) {
@@ -35,7 +36,7 @@ std::string make_header(const std::vector<TensorInfo>& infos,
     entry["data_offsets"] = {at, at + bytes};
     at += bytes;
     if (text.size() > 1) text += ',';
-    text += OrderedJson(info.name).dump() + ':' + entry.dump();
+    text += json_text(OrderedJson(info.name)) + ':' + json_text(entry);
   }
   text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data, as the reference writer does

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "base/json_text.h"
 #include "families/families.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
@@ -81,7 +82,7 @@ std::string keys_behind(const nlohmann::json& json, const std::string& file, con
     if (!value.is_number_integer() || value.get<std::int64_t>() < 1) continue;
     const auto others = others_of(value.get<std::int64_t>(), parameter);
     if (std::any_of(others.begin(), others.end(), [&, &name = key](std::int64_t v) { return is_behind(name, v); }))
-      found.push_back(fmt::format("{} {}", key, value.dump()));
+      found.push_back(fmt::format("{} {}", key, json_text(value)));
   }
   return found.empty() ? "the family's defaults" : fmt::format("{}", fmt::join(found, ", "));
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "families/config_reader.h"
 #include "models/generation.h"
@@ -14,7 +15,7 @@ EarlyStopping early_stopping_of(const families::ConfigReader& in, const nlohmann
   const auto& value = json["early_stopping"];
   if (value.is_boolean()) return value.get<bool>() ? EarlyStopping::kTrue : EarlyStopping::kFalse;
   if (value == "never") return EarlyStopping::kNever;
-  throw ConfigError(in.file() + ": early_stopping is true, false or \"never\"; found " + value.dump(),
+  throw ConfigError(in.file() + ": early_stopping is true, false or \"never\"; found " + json_text(value),
                     "early_stopping");
 }
 
@@ -54,7 +55,7 @@ void read_filters(const families::ConfigReader& in, const nlohmann::json& json, 
   if (!in.has("exponential_decay_length_penalty")) return;
   const auto& decay = json["exponential_decay_length_penalty"];
   if (!decay.is_array() || decay.size() != 2 || !decay[0].is_number() || !decay[1].is_number()) {
-    throw ConfigError(in.file() + ": exponential_decay_length_penalty is [start, factor], found " + decay.dump(),
+    throw ConfigError(in.file() + ": exponential_decay_length_penalty is [start, factor], found " + json_text(decay),
                       "exponential_decay_length_penalty");
   }
   c.exponential_decay_length_penalty = {decay[0].get<std::int64_t>(), decay[1].get<double>()};

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/json_text.h"
+
 namespace tessera::optim {
 namespace {
 
@@ -46,7 +48,7 @@ class Plateau final : public Schedule {
   std::string state() const override {
     nlohmann::json state = {{"lr", lr_}, {"num_bad_epochs", bad_}, {"cooldown_counter", cooling_}};
     if (seen()) state["best"] = best_;
-    return state.dump();
+    return json_text(state);
   }
 
   void load_state(const std::string& json) override {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json_text.h"
 #include "base/nearest.h"
 #include "tessera/base/error.h"
 
@@ -21,7 +22,7 @@ const nlohmann::json* ScheduleKeys::find(const char* key) {
 }
 
 void ScheduleKeys::reject(const char* key, const std::string& expected, const nlohmann::json& found) const {
-  fail("expected " + expected + " for '" + key + "', found " + found.dump());
+  fail("expected " + expected + " for '" + key + "', found " + json_text(found));
 }
 
 void ScheduleKeys::fail(const std::string& message) const {

@@ -1,5 +1,6 @@
 #include "peft/adapter_config.h"
 
+#include "base/json_text.h"
 #include "families/config_reader.h"
 #include "tessera/base/error.h"
 
@@ -31,7 +32,7 @@ void check_unknown(const families::ConfigReader& in, const json& document, const
   for (const auto& [key, value] : document.items()) {
     if (in.asked_for(key)) continue;
     if (!is_neutral(value)) {
-      throw ConfigError(origin + ": unknown key '" + key + "' with the value " + value.dump() +
+      throw ConfigError(origin + ": unknown key '" + key + "' with the value " + json_text(value) +
                             " may change what the adapter computes; remove it if it does not",
                         key);
     }
@@ -69,7 +70,7 @@ std::string adapter_config_json(const PeftMethod& method) {
   written->inference_mode = true;
   ConfigKeys keys;
   bind_all(keys, *written);
-  return keys.document().dump(2);
+  return json_text(keys.document(), 2);
 }
 
 }  // namespace tessera::peft

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -19,7 +20,7 @@ T item_of(const families::ConfigReader& in, const std::string& key, const std::s
                         (is_text    ? "string"
                          : is_whole ? "whole number"
                                     : "number") +
-                        ", found " + value.dump(),
+                        ", found " + json_text(value),
                     key);
 }
 
@@ -174,7 +175,7 @@ void ConfigKeys::unsupported(const std::string& key, const json& neutral) {
   if (!in_) {
     out_[key] = neutral;
   } else if (has(key) && in_->at(key) != neutral && in_->at(key) != json(false)) {
-    throw ConfigError(in_->file() + ": '" + key + "' is not supported with the value " + in_->at(key).dump(), key);
+    throw ConfigError(in_->file() + ": '" + key + "' is not supported with the value " + json_text(in_->at(key)), key);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "quant/int8_codec.h"
 #include "tessera/base/error.h"
 
@@ -26,7 +27,7 @@ std::string state_json(const FourBitSettings& s, at::ScalarType dtype, std::int6
                           type_name(s.type), s.block, dtype_name(dtype), rows, columns);
   std::string value;
   if (s.nested) {
-    if (offset) value = nlohmann::json(static_cast<double>(*offset)).dump();
+    if (offset) value = json_text(nlohmann::json(static_cast<double>(*offset)));
     text += fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})", s.nested_block,
                         value);
   }

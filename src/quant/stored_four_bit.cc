@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/bounded_json.h"
+#include "base/json_text.h"
 #include "quant/stored_matrix.h"
 #include "tessera/base/error.h"
 
@@ -50,12 +51,12 @@ json read_state(const io::TensorSource& source, const io::TensorInfo& info) {
 const json& require_key(const json& state, const io::TensorInfo& info, const char* key, const std::string& expected) {
   const auto found = state.find(key);
   if (found == state.end())
-    refuse_tensor(info, fmt::format("its JSON lacks '{}' ({}): {}", key, expected, state.dump()));
+    refuse_tensor(info, fmt::format("its JSON lacks '{}' ({}): {}", key, expected, json_text(state)));
   return *found;
 }
 [[noreturn]] void refuse_key(const json& value, const io::TensorInfo& info, const char* key,
                              const std::string& expected) {
-  refuse_tensor(info, fmt::format("its JSON's '{}' is {}; expected {}", key, value.dump(), expected));
+  refuse_tensor(info, fmt::format("its JSON's '{}' is {}; expected {}", key, json_text(value), expected));
 }
 
 std::int64_t whole_number(const json& state, const io::TensorInfo& info, const char* key, const std::string& expected) {

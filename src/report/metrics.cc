@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::report {
@@ -24,7 +25,7 @@ void MetricsFile::write(nlohmann::ordered_json row) {
   if (path_.empty()) return;
   row["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   if (name_) name_->check();
-  out_ << row.dump() << '\n' << std::flush;
+  out_ << json_text(row) << '\n' << std::flush;
   if (!out_) throw DataError("writing '" + path_ + "' failed: is the disk full?", path_);
 }
 

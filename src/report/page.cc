@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/json_text.h"
 #include "report/bar_chart.h"
 #include "report/line_chart.h"
 #include "report/markup.h"
@@ -254,7 +255,7 @@ std::string configuration_section(const Runs& runs) {
 /// In a script element: no tag can begin in it.
 std::string embedded(const nlohmann::ordered_json& json) {
   std::string out;
-  for (const char c : json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)) {
+  for (const char c : json_text(json)) {
     if (c == '<' || c == '>' || c == '&')
       out += fmt::format("\\u{:04x}", static_cast<int>(c));
     else

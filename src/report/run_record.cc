@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
@@ -59,7 +60,7 @@ RowJson parsed_json(const std::string& text, const std::string& file) {
 
 /// Text of a setting, as one would type it.
 std::string setting_text(const RowJson& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 class RunReader {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "chat/jinja/json.h"
 #include "tessera/base/error.h"
 
@@ -10,7 +11,7 @@ namespace tessera::tasks {
 std::string ConversationRenderer::render(const nlohmann::json& row, const std::string& where) {
   if (!template_) open();
   auto variables = tokens_.special_tokens;
-  const auto value = chat::parse_json(row.dump());
+  const auto value = chat::parse_json(json_text(row));
   for (const auto& [key, item] : (*value.get<chat::DictPtr>())->items()) variables[key.text()] = item;
   if (!row.contains("add_generation_prompt")) variables["add_generation_prompt"] = chat::Value(true);
   try {

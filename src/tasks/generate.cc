@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/json_text.h"
 #include "tasks/left_padding.h"
 #include "tasks/opened_model.h"
 #include "tessera/base/error.h"
@@ -122,7 +123,7 @@ class Generator {
         ++expected_;
         if (trimmed(texts[0].get<std::string>()) == trimmed(*prompt.expected)) ++matches_;
       }
-      line = row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+      line = json_text(row) + "\n";
     }
     for (; printed_ < lines_.size() && !lines_[printed_].empty(); ++printed_) out_ << lines_[printed_];
     out_ << std::flush;

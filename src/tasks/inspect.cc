@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "base/grouped.h"
+#include "base/json_text.h"
 #include "checkpoint/describe.h"
 #include "config/options.h"
 
@@ -17,7 +18,7 @@ using InspectJson = nlohmann::ordered_json;
 constexpr int kDamaged = 1;
 
 std::string text_of(const InspectJson& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 void print_part(const InspectJson& part, bool tensors, std::ostream& out) {
@@ -33,7 +34,7 @@ void print_part(const InspectJson& part, bool tensors, std::ostream& out) {
                      fmt::join(dtypes, ", "));
   if (!tensors) return;
   for (const auto& t : part["tensors"])
-    out << fmt::format("  {} {} {}\n", text_of(t["name"]), text_of(t["dtype"]), t["shape"].dump());
+    out << fmt::format("  {} {} {}\n", text_of(t["name"]), text_of(t["dtype"]), json_text(t["shape"]));
 }
 
 void print(const InspectJson& found, bool tensors, std::ostream& out) {
@@ -65,7 +66,7 @@ int inspect(const std::vector<std::string>& args, std::ostream& out, std::ostrea
   const auto found =
       checkpoint::describe(path, checksums ? checkpoint::Checksums::kVerify : checkpoint::Checksums::kSizesOnly);
   if (json) {
-    out << found.dump(2) << "\n";
+    out << json_text(found, 2) << "\n";
   } else {
     print(found, tensors, out);
   }

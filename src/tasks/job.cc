@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/json_text.h"
 #include "checkpoint/pretrained.h"
 #include "config/accelerate.h"
 #include "peft/adapter_files.h"
@@ -100,7 +101,7 @@ nlohmann::ordered_json report_memory(comm::Communicator& group, std::ostream& ou
   const Json mine = {{"peak_resident_mib", m.peak_resident_bytes >> 20},
                      {"proportional_mib", m.proportional_bytes >> 20}};
   Json ranks = Json::array();
-  for (const auto& bytes : group.all_gather_objects(mine.dump())) ranks.push_back(Json::parse(bytes));
+  for (const auto& bytes : group.all_gather_objects(json_text(mine))) ranks.push_back(Json::parse(bytes));
   out << memory_line(ranks) << "\n" << std::flush;
   return ranks;
 }

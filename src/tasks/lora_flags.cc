@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "hub/model_folder.h"
 #include "hub/name.h"
@@ -243,7 +244,7 @@ std::vector<std::string> with_method_keys(const std::vector<std::string>& args) 
       for (auto word = first; word <= i; ++word) out.push_back(args[word]);
     if (value.empty()) value = "true";
     const bool list = value.find(',') != std::string::npos && value.front() != '[' && value.front() != '{';
-    gathered += (gathered.empty() ? "" : ",") + name + "=" + (list ? value_of(value).dump() : value);
+    gathered += (gathered.empty() ? "" : ",") + name + "=" + (list ? json_text(value_of(value)) : value);
   }
   if (!gathered.empty()) out.insert(out.end(), {"--peft_args", gathered});
   return out;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/json_text.h"
 #include "config/byte_size.h"
 #include "estimate/optimizer_state.h"
 #include "estimate/table.h"
@@ -136,7 +137,7 @@ void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak
                      {"files", m.file_bytes},        {"shared", m.shared_bytes},
                      {"phase", peak.phase},          {"tensors", tensor::allocator_stats().peak_used_bytes}};
   Json most = mine;
-  for (const auto& text : group.all_gather_objects(mine.dump()))
+  for (const auto& text : group.all_gather_objects(json_text(mine)))
     if (auto other = Json::parse(text); other["held"] > most["held"]) most = std::move(other);
   const auto size = [&](const char* key) { return size_text(most[key].get<std::int64_t>()); };
   const auto planned = plan.total() + estimate::kProgramBytes;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "hub/name.h"
 
@@ -23,7 +24,7 @@ Json read_object(const std::string& file) {
 }
 
 std::string words_of_value(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 /// The flag's value where it is a name on the Hub, not a path here.
@@ -71,7 +72,7 @@ void write_model_card(const std::string& folder, const std::string& name) {
                       base.empty() ? "" : " from " + base, data.empty() ? "" : " on " + data);
   if (const Json numbers = last_numbers(read_object(folder + "/trainer_state.json")); !numbers.empty()) {
     card += "| at the end of the run | |\n|---|---|\n";
-    for (const auto& [key, value] : numbers.items()) card += fmt::format("| {} | {} |\n", key, value.dump());
+    for (const auto& [key, value] : numbers.items()) card += fmt::format("| {} | {} |\n", key, json_text(value));
     card += "\n";
   }
   if (!flags.empty()) {

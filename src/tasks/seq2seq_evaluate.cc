@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "tasks/seq2seq_data.h"
 
 namespace tessera::tasks {
@@ -40,8 +41,7 @@ Evaluation evaluate(models::Model& model, const Seq2SeqData& data, const Evaluat
   Evaluation e;
   e.loss = evaluate_pairs(model, data.validation, data.collate, options, group, read_texts);
   std::vector<std::tuple<std::int64_t, std::string, std::string>> all;
-  for (const auto& bytes :
-       group.all_gather_objects(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+  for (const auto& bytes : group.all_gather_objects(json_text(mine))) {
     for (const auto& row : nlohmann::json::parse(bytes)) all.emplace_back(row[0], row[1], row[2]);
   }
   std::sort(all.begin(), all.end());

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/json_text.h"
 #include "checkpoint/torch_state.h"
 #include "report/progress.h"
 #include "tasks/pair_training.h"
@@ -85,7 +86,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
     if (o_.falls_by_gamma) {
       const auto batches = task->batches_per_epoch(), together = arguments_.gradient_accumulation_steps;
       arguments_.lr_scheduler_kwargs =
-          nlohmann::json{{"step_size", (batches + together - 1) / together}, {"gamma", o_.gamma}}.dump();
+          json_text(nlohmann::json{{"step_size", (batches + together - 1) / together}, {"gamma", o_.gamma}});
     }
     out_ << "--> current date and time of run = " << date_ << "\n" << std::flush;
     return task;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 #include "text/base64.h"
 #include "text/convert.h"
@@ -206,12 +207,12 @@ std::string sentencepiece_to_json(const std::string& file, const TokenizerConfig
     throw_not_converted(config, file);
   if (!family.empty()) {
     special = config.special;
-    return root.dump();
+    return json_text(root);
   }
   special = {
       .bos = bos.second, .eos = eos.second, .unk = token_of(model, model.unk_id), .pad = token_of(model, model.pad_id)};
   override_special(config.special, special);
-  return root.dump();
+  return json_text(root);
 }
 
 }  // namespace tessera::text

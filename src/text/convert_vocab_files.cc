@@ -4,6 +4,7 @@
 
 #include "base/bounded_json.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
 #include "text/convert.h"
@@ -125,7 +126,7 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
   root["model"] = json_plain_bpe();
   root["model"]["merges"] = read_merges(merges_file);
   root["model"]["vocab"] = std::move(vocabulary);
-  return root.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(root);
 }
 
 std::string bert_to_json(const std::string& vocab_file, const TokenizerConfig& config, SpecialTokens& special) {
@@ -155,7 +156,7 @@ std::string bert_to_json(const std::string& vocab_file, const TokenizerConfig& c
                    {"continuing_subword_prefix", "##"},
                    {"max_input_chars_per_word", 100},
                    {"vocab", std::move(vocabulary)}};
-  return root.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(root);
 }
 
 }  // namespace tessera::text

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include "base/json_text.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
 #include "text/base64.h"
@@ -182,7 +183,7 @@ std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufVocabulary& vocab
   const Converter converter(vocabulary);
   auto source = std::make_shared<TokenizerSource>();
   try {
-    source->json = converter.convert().dump();
+    source->json = json_text(converter.convert());
   } catch (const json::exception& e) {  // merges that are not UTF-8
     throw DataError(fmt::format("{}: tokenizer.ggml: {}", vocabulary.file, plain_reason(e)), vocabulary.file);
   }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"
@@ -49,10 +50,10 @@ std::string tokenizer_json(const Pipeline& pipeline) {
   if (!parser.iterate(padded).get(document) && !document["added_tokens"].get_array().get(old) &&
       !old.raw_json().get(span)) {
     const auto begin = static_cast<std::size_t>(span.data() - padded.data());
-    return text.substr(0, begin) + added.dump() + text.substr(begin + span.size());
+    return text.substr(0, begin) + json_text(added) + text.substr(begin + span.size());
   }
   const auto brace = text.find('{');
-  return text.substr(0, brace + 1) + "\"added_tokens\": " + added.dump() + "," + text.substr(brace + 1);
+  return text.substr(0, brace + 1) + "\"added_tokens\": " + json_text(added) + "," + text.substr(brace + 1);
 }
 
 Json read_object(const fs::path& file) {
@@ -88,7 +89,7 @@ std::string tokenizer_config_json(const Pipeline& pipeline) {
     for (const auto& [name, text] : pipeline.chat_templates)
       root["chat_template"].push_back({{"name", name}, {"template", text}});
   }
-  return root.dump(2) + "\n";
+  return json_text(root, 2) + "\n";
 }
 
 }  // namespace
@@ -116,7 +117,7 @@ void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
   write_file_atomically((out / "tokenizer_config.json").string(), config);
   Json map = Json::object();
   set_special(pipeline.special, map);
-  write_file_atomically((out / "special_tokens_map.json").string(), map.dump(2) + "\n");
+  write_file_atomically((out / "special_tokens_map.json").string(), json_text(map, 2) + "\n");
   fs::remove(out / "chat_template.jinja");  // an older one would win over the configuration's
   if (from.empty() || fs::equivalent(from, out)) return;
   for (const char* name : kOthers)

@@ -57,14 +57,14 @@ void check_evaluates_only(const CheckpointOptions& o, bool evaluates, const std:
                    "--do_train false evaluates only, but " + evaluation_flag + " is false: nothing is left to do",
                    "do_train");
   problems.require(
-      o.resume_from_checkpoint.empty(),
+      !o.is_resumed(),
       "--do_train false goes on with no run: give the checkpoint's folder as the model (or as the adapter, "
       "--adapter_name_or_path) instead of --resume_from_checkpoint",
       "resume_from_checkpoint");
 }
 
 void prepare_output(const CheckpointOptions& o, const std::string& result) {
-  const bool may_exist = o.overwrite_output_dir || !o.resume_from_checkpoint.empty();
+  const bool may_exist = o.overwrite_output_dir || o.is_resumed();
   if (!result.empty() && !may_exist && std::filesystem::exists(result)) {
     throw CheckpointError("'" + result + "' exists already. Give another --output_dir, --overwrite_output_dir to " +
                               "replace it, or --resume_from_checkpoint true to go on.",

@@ -26,6 +26,9 @@ struct CheckpointOptions {
   bool save_accelerate_state = false;
   checkpoint::WeightDtype save_dtype = checkpoint::WeightDtype::kAuto;
   std::string resume_from_checkpoint;  // a folder, "true": the newest of output_dir, "auto": that, if there is one
+  bool is_resumed() const {
+    return !resume_from_checkpoint.empty() && resume_from_checkpoint != "false" && resume_from_checkpoint != "False";
+  }
 
   /// Every `value` steps, a value below 1 meaning a part of `total_steps`; at least 1.
   static std::int64_t every(double value, std::int64_t total_steps);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "tensor/span.h"
 #include "tessera/base/error.h"
 
@@ -57,9 +58,7 @@ class Profile::Recorder {
   std::string events(int rank) {
     const std::lock_guard lock(mutex_);
     std::string text;
-    const auto add = [&](const nlohmann::json& event) {
-      text += (text.empty() ? "" : ",\n") + event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    };
+    const auto add = [&](const nlohmann::json& event) { text += (text.empty() ? "" : ",\n") + json_text(event); };
     add({{"ph", "M"}, {"name", "process_name"}, {"pid", rank}, {"args", {{"name", fmt::format("rank {}", rank)}}}});
     add(name_of_line(rank, thread_, "training"));
     add(name_of_line(rank, kLineOfUnits, "backward of units"));

@@ -79,7 +79,7 @@ std::int64_t RunCheckpoints::steps_done(const TrainerState& read) const {
 }
 
 void RunCheckpoints::resume() {
-  if (options_.resume_from_checkpoint.empty()) return;
+  if (!options_.is_resumed()) return;
   const std::string folder = load();
   if (folder.empty()) {
     out_ << fmt::format("  No checkpoint in '{}' yet: beginning anew\n", options_.output_dir) << std::flush;

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/grouped.h"
+#include "base/json_text.h"
 #include "base/rank_record.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_saver.h"
@@ -106,7 +107,7 @@ void Session::write_settings() const {
   Json settings = task_.settings;
   settings["max_steps"] = state_.max_steps;
   if (!arguments_.metrics_file.empty()) settings["metrics_file"] = fs::absolute(arguments_.metrics_file).string();
-  write_file_atomically(arguments_.output_dir + "/run.json", settings.dump(2) + "\n");
+  write_file_atomically(arguments_.output_dir + "/run.json", json_text(settings, 2) + "\n");
 }
 
 bool Session::run() {
@@ -333,7 +334,7 @@ void Session::log_spike(const LossSpike& spike) {
        << std::flush;
   const Json row = {
       {"loss_spike", spike.loss}, {"loss_median", spike.median}, {"epoch", state_.epoch}, {"step", state_.global_step}};
-  state_.log_history.push_back(nlohmann::json::parse(row.dump()));
+  state_.log_history.push_back(nlohmann::json::parse(json_text(row)));
   metrics_.write(row);
 }
 
@@ -347,7 +348,7 @@ void Session::measure_machine() {
 void Session::log(Json row, const Json& extra) {
   Json with_step = row;
   with_step["step"] = state_.global_step;
-  state_.log_history.push_back(nlohmann::json::parse(with_step.dump()));
+  state_.log_history.push_back(nlohmann::json::parse(json_text(with_step)));
   with_step.update(extra);
   metrics_.write(with_step);
   if (tensorboard_) {

@@ -6,6 +6,7 @@
 
 #include "base/bounded_json.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
@@ -78,7 +79,7 @@ std::string TrainerState::to_json() const {
       {"train_batch_size", train_batch_size},
       {"trial_name", nullptr},
       {"trial_params", nullptr}};
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 TrainerState TrainerState::read(const std::string& file) {
@@ -138,7 +139,7 @@ std::string python_text(const nlohmann::ordered_json& row) {
     } else if (value.is_string()) {
       text += "'" + value.get<std::string>() + "'";
     } else {
-      text += value.dump();
+      text += json_text(value);
     }
   }
   return text + "}";

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::verify {
@@ -67,7 +68,7 @@ void Comparison::fail(const std::string& name, const std::string& why) {
 void Comparison::merge(comm::Communicator& group) {
   nlohmann::json mine = nlohmann::json::array();
   for (const Row& r : rows_) mine.push_back({r.name, std::isnan(r.difference) ? 1e300 : r.difference, r.note});
-  for (const auto& bytes : group.all_gather_objects(mine.dump())) {
+  for (const auto& bytes : group.all_gather_objects(json_text(mine))) {
     const auto theirs = nlohmann::json::parse(bytes);
     TESSERA_CHECK(theirs.size() == rows_.size(), "every rank compares the same tensors");
     for (std::size_t i = 0; i < rows_.size(); ++i) {

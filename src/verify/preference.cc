@@ -13,6 +13,7 @@
 #include <ostream>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -45,7 +46,7 @@ preference::Objective objective_of(Method method, const json& kwargs) {
     if (method == Method::kReward && name == "margins") continue;  // in the batch
     if (!set_argument(objective, name, value))
       throw ConfigError(
-          "expect.json: kwargs." + name + " = " + value.dump() + " is not known; this case is not compared",
+          "expect.json: kwargs." + name + " = " + json_text(value) + " is not known; this case is not compared",
           "kwargs." + name);
   }
   return objective;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/adapter.h"
 
@@ -52,7 +53,7 @@ tasks::Assembled preference_model(const ModelPlace& place, const VerifyOptions& 
 
 bool set_argument(preference::Objective& objective, const std::string& name, const nlohmann::json& value) {
   const auto text = [](const nlohmann::json& v) {
-    return v.is_string() ? v.get<std::string>() : v.is_null() ? "none" : v.dump();
+    return v.is_string() ? v.get<std::string>() : v.is_null() ? "none" : json_text(v);
   };
   if (!value.is_array()) return preference::set_argument(objective, name, text(value));
   std::string list;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -52,8 +53,9 @@ PreferenceRun read_preference_run(const std::string& folder) {
       run.collate.truncation_mode =
           value == "keep_end" ? data::TruncationMode::kKeepEnd : data::TruncationMode::kKeepStart;
     } else if (!kIgnored.contains(key) && !set_argument(run.objective, key, value)) {
-      throw ConfigError("expect.json: kwargs." + key + " = " + value.dump() + " is not known; this run is not replayed",
-                        "kwargs." + key);
+      throw ConfigError(
+          "expect.json: kwargs." + key + " = " + json_text(value) + " is not known; this run is not replayed",
+          "kwargs." + key);
     }
   }
   for (const auto& row : run.expect.at("rows")) {

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "data/preference_dataset.h"
 #include "tessera/base/error.h"
@@ -53,7 +54,7 @@ Prepared settings_of(const json& file, const json& expect) {
     } else if (key == "pad_to_multiple_of") {
       out.collate.pad_to_multiple_of = value;
     } else {
-      throw ConfigError("kwargs." + key + " = " + value.dump() + " is not known; this case is not compared", key);
+      throw ConfigError("kwargs." + key + " = " + json_text(value) + " is not known; this case is not compared", key);
     }
   }
   if (o.form == PreferenceForm::kPairs || o.form == PreferenceForm::kUnpaired) out.collate.max_length = o.max_length;
@@ -171,7 +172,7 @@ bool verify_prepared(const VerifyOptions& options, std::shared_ptr<comm::Communi
     const auto file = json::parse(read_file((folder / (name + ".json")).string()));
     auto [settings, collate] = settings_of(file, expect);
     std::string lines;
-    for (const auto& row : file.at("input")) lines += row.dump() + "\n";
+    for (const auto& row : file.at("input")) lines += json_text(row) + "\n";
     settings.dataset_name = scratch / (name + ".jsonl");
     settings.cache_folder = scratch / "cache";
     write_file_atomically(settings.dataset_name, lines);

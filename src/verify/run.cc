@@ -15,6 +15,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "checkpoint/pretrained.h"
 #include "models/names_in_files.h"
 #include "peft/adapter_config.h"
@@ -89,14 +90,14 @@ void read_settings(Run& run, const json& settings) {
     } else if (key == "schedule" || key == "scheduler" || key == "lr_scheduler_type") {
       run.schedule = value;
     } else if (key == "schedule_kwargs" || key == "lr_scheduler_kwargs") {
-      run.schedule_kwargs = value.dump();
+      run.schedule_kwargs = json_text(value);
     } else if (key == "optim" || key == "optimizer") {
       run.optimizer = value;
     } else if (key == "optim_args") {
       run.options.optim_args = value;
     } else if (!kIgnored.contains(key)) {
       throw ConfigError(
-          "expect.json: settings." + key + " = " + value.dump() + " is not known; this run is not replayed",
+          "expect.json: settings." + key + " = " + json_text(value) + " is not known; this run is not replayed",
           "settings." + key);
     }
   }
@@ -112,7 +113,7 @@ void read_peft_optimizer(Run& run, const json& optimizer) {
   }
   if (optimizer.at(0) != "loraplus")
     throw ConfigError(
-        "expect.json: options.optimizer = " + optimizer.dump() + " is not known; this run is not replayed",
+        "expect.json: options.optimizer = " + json_text(optimizer) + " is not known; this run is not replayed",
         "options.optimizer");
   for (const auto& [key, value] : optimizer.at(1).items()) {
     if (key == "loraplus_lr_ratio") {
@@ -163,7 +164,7 @@ Run read_run(const std::string& folder) {
   if (how == "trainer_groups") {
     run.decay = DecayGroups::kTrainer;
   } else if (!how.is_null() && !how.is_object()) {
-    throw ConfigError("expect.json: how = " + how.dump() + " is not known; this run is not replayed", "how");
+    throw ConfigError("expect.json: how = " + json_text(how) + " is not known; this run is not replayed", "how");
   }
   return run;
 }
@@ -378,7 +379,7 @@ void compare_allocation(Comparison& table, const Run& run, std::int64_t step, co
   if (step + 1 < run.steps) return;
   const auto written = json::parse(peft::adapter_config_json(ours->method())).at("rank_pattern");
   const auto expected = json::parse(read_file((run.folder / "adapter_final/adapter_config.json").string()));
-  if (written != expected.at("rank_pattern")) table.fail("allocation rank_pattern", "differs: " + written.dump());
+  if (written != expected.at("rank_pattern")) table.fail("allocation rank_pattern", "differs: " + json_text(written));
 }
 
 bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, LossMean mean,

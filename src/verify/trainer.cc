@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -52,7 +53,7 @@ TrainerRun read(const json& expect) {
       run.schedule = value;
     } else if (!kIgnored.contains(key)) {
       throw ConfigError(
-          "expect.json: settings." + key + " = " + value.dump() + " is not known; this run is not replayed",
+          "expect.json: settings." + key + " = " + json_text(value) + " is not known; this run is not replayed",
           "settings." + key);
     }
   }

@@ -297,6 +297,30 @@ TEST_F(Sft, AnAdapterOfAGgufModelMergesIntoAFolder) {
   EXPECT_TRUE(at::allclose(weights("merged/model.safetensors", name).to(at::kFloat), before + 4.0, 1e-3, 1e-3));
 }
 
+TEST_F(Sft, FoldersMayHaveNamesThatAreNotUtf8) {
+  const std::string latin1 = "caf\xe9";  // a name of before UTF-8
+  fs::create_directory(folder_ + "/" + latin1);
+  fs::rename(folder_ + "/model", folder_ + "/" + latin1 + "/model");
+  const auto train_there = [&](int steps) {
+    return sft(2, latin1 + "/model", latin1 + "/out",
+               kLora + Words{"--max_steps", std::to_string(steps), "--save_steps", "2", "--resume_from_checkpoint",
+                             steps == 2 ? "false" : "true", "--profile", folder_ + "/" + latin1 + "/profile.json"});
+  };
+  for (const int steps : {2, 4}) {
+    const auto done = train_there(steps);
+    ASSERT_EQ(done.exit_code, 0) << done.err;
+  }
+  EXPECT_EQ(losses(latin1 + "/out").size(), 4u);
+  const std::string out = folder_ + "/" + latin1 + "/out";
+  for (const Words& words :
+       {Words{"status", out}, Words{"inspect", out, "--json"}, Words{"report", out, "--output", out + "/page.html"},
+        Words{"merge", "--model_name_or_path", folder_ + "/" + latin1 + "/model", "--adapter_name_or_path", out,
+              "--output_dir", out + "/merged"}}) {
+    const auto done = test::run(Words{TESSERA_BINARY} + words);
+    EXPECT_EQ(done.exit_code, 0) << words[0] << ": " << done.err;
+  }
+}
+
 TEST_F(Sft, BadInputIsNamed) {
   const auto expect = [&](const std::vector<std::string>& flags, const std::string& part) {
     const Finished r = train(1, "bad", flags);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/json_text.h"
 #include "models/padding.h"
 #include "nn/ops/dropout_ops.h"
 #include "tensor/device.h"
@@ -20,7 +21,7 @@ void check_invocation(const nlohmann::json& tokens) {
   const auto is_id = [](const auto& id) { return id.is_number_integer() && id.template get<std::int64_t>() >= 0; };
   if (tokens.is_array() && !tokens.empty() && std::all_of(tokens.begin(), tokens.end(), is_id)) return;
   throw ConfigError(
-      "LoRA option 'alora_invocation_tokens' is a list of token ids, at least one; found " + tokens.dump(),
+      "LoRA option 'alora_invocation_tokens' is a list of token ids, at least one; found " + json_text(tokens),
       "alora_invocation_tokens");
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -51,7 +52,7 @@ void check_pattern(const nlohmann::json& pattern) {
     throw ConfigError(
         "rank_pattern of ADALORA is an object of lists of true and false, which ranks of a layer are "
         "kept; found " +
-            pattern.dump(),
+            json_text(pattern),
         "rank_pattern");
   }
 }

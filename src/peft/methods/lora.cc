@@ -11,6 +11,7 @@
 
 #include <cmath>
 
+#include "base/json_text.h"
 #include "peft/methods/dora_layers.h"
 #include "peft/methods/lora_starts.h"
 #include "peft/methods/token_rows.h"
@@ -229,7 +230,7 @@ std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::H
     const auto is_id = [](const auto& id) { return id.is_number_integer(); };
     if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_id)) {
       refuse("trainable_token_indices",
-             "is a list of token ids, or an object with one for each table; found " + list.dump());
+             "is a list of token ids, or an object with one for each table; found " + json_text(list));
     }
     return list.template get<std::vector<std::int64_t>>();
   };

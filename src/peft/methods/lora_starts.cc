@@ -8,6 +8,7 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros.h>
 
+#include "base/json_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -58,7 +59,7 @@ void check_loftq(const nlohmann::json& config) {
     const std::int64_t wanted = key == "loftq_bits" ? 4 : 1;
     if (value == wanted) continue;
     throw ConfigError("LoRA option 'loftq_config' knows " + key + " " + std::to_string(wanted) + ", found " +
-                          value.dump() + ": the base stays packed as its weights say",
+                          json_text(value) + ": the base stays packed as its weights say",
                       "loftq_config");
   }
 }

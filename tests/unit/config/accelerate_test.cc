@@ -40,6 +40,11 @@ bool mentions(const std::vector<std::string>& warnings, const std::string& text)
   return false;
 }
 
+TEST(AccelerateFile, AFileThatIsNotUtf8IsRefusedWithTheLine) {
+  EXPECT_EQ(error_of("num_processes: 2\nmain_process_ip: caf\xe9\n"),
+            "c.yaml:2: expected UTF-8, found a byte that is none; save the file as UTF-8");
+}
+
 TEST(AccelerateFile, PrefetchesUnlessItIsToldNotToOrADiskHoldsTheParameters) {
   const std::string fsdp = "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD";
   const auto by_default = load_text(fsdp + "}\n").config.fsdp;
