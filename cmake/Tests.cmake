@@ -22,8 +22,12 @@ function(tessera_tests name folder)
     target_compile_options(test_${name} PRIVATE -O0)
   endif()
   add_test(NAME ${name} COMMAND test_${name})
+  set(threads 2)
+  if(name MATCHES "^(unit_(fsdp|train|tasks|worker|verify|checkpoint)|process|cli)$")  # many ranks on few cores
+    set(threads 1)
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT 900
-    ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE;HF_HUB_OFFLINE=1")  # no test asks the real Hub
+    ENVIRONMENT "OMP_NUM_THREADS=${threads};OMP_WAIT_POLICY=PASSIVE;HF_HUB_OFFLINE=1")  # no test asks the real Hub
 endfunction()
 
 foreach(room base formats tensor config families hub comm io text chat data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)

@@ -97,8 +97,19 @@ class SweptTask {
         R"re((['"](train_runtime|eval_runtime|[a-z_]*per_second|[a-z_]*seconds|time|model_flops_utilization|[a-z_]*_mib)['"]: ?)[-+.e0-9]+)re");
     static const std::regex date(R"(\d{4}-\d\d-\d\d-[\d:]+_[AP]M)");
     static const std::regex memory(R"(memory: [^\n]*)");
-    return std::regex_replace(std::regex_replace(std::regex_replace(text, times, "$1T"), date, "DATE"), memory,
-                              "memory");
+    // Regular expressions are slow: only lines that can hold what they look for meet them.
+    static const Words hints = {"time", "second", "utilization", "_mib", "memory: ", "_AM", "_PM"};
+    std::string out;
+    for (std::size_t begin = 0, end; begin < text.size(); begin = end) {
+      end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+      std::string line = text.substr(begin, end - begin);
+      if (std::any_of(hints.begin(), hints.end(), [&](const auto& hint) { return line.find(hint) != line.npos; })) {
+        line = std::regex_replace(line, times, "$1T");
+        line = std::regex_replace(std::regex_replace(line, date, "DATE"), memory, "memory");
+      }
+      out += line;
+    }
+    return out;
   }
 
   Function task_;
