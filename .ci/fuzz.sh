@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs the libFuzzer targets of tests/fuzz for $1 seconds in all (default 170), shared equally, one for each core at a time,
-# from their committed seeds (tests/fuzz/seeds/<target without fuzz_>); new inputs stay in build/. Names behind it
-# choose targets: .ci/fuzz.sh 600 fuzz_regex fuzz_wire.
+# Runs the libFuzzer targets of tests/fuzz from their committed seeds (tests/fuzz/seeds/<target without fuzz_>), one for each
+# core at a time. Without arguments, as in .ci/run: the same inputs each time, so that a change is refused for what it changed:
+# 20,000 a target, or what it reaches in 15 s. With SECONDS: other inputs each time, the time shared equally; new ones stay in
+# build/fuzz/corpus. Names behind it choose targets: .ci/fuzz.sh 600 fuzz_regex fuzz_wire.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-total=${1:-170}
+total=${1:-}
 shift $(($# > 0))
 targets=("$@")
 if [ $# -eq 0 ]; then
@@ -21,17 +22,24 @@ elif [ $# -eq 0 ]; then
     say "fuzz_parquet is left out: no pyarrow found (TESSERA_PYARROW)"
 fi
 at_once=$(nproc)
-seconds=$((total * at_once / ${#targets[@]}))
-[ "$seconds" -gt 0 ] || seconds=1
+if [ -n "$total" ]; then
+    seconds=$((total * at_once / ${#targets[@]}))
+    limits=(-max_total_time=$((seconds > 0 ? seconds : 1)))
+    corpora=build/fuzz/corpus
+else
+    limits=(-max_total_time=15 -runs=20000 -seed=1)
+    corpora=$(mktemp -d build/fuzz/same.XXXXXX)  # of no earlier run
+    trap 'rm -rf "$corpora"' EXIT
+fi
 
 run_target() { # NAME
-    local name=$1 corpus=build/fuzz/corpus/$1 seeds=()
+    local name=$1 corpus=$corpora/$1 seeds=()
     mkdir -p "$corpus"
     if [ -d "tests/fuzz/seeds/${name#fuzz_}" ]; then seeds=("tests/fuzz/seeds/${name#fuzz_}"); fi
-    "build/fuzz/fuzz/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ -print_final_stats=1 \
+    "build/fuzz/fuzz/$name" "${limits[@]}" -timeout=10 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ -print_final_stats=1 \
         "$corpus" "${seeds[@]}" >"build/fuzz/$name.log" 2>&1
 }
-say "${#targets[@]} targets, $seconds s each, $at_once at a time"
+say "${#targets[@]} targets, $at_once at a time, each with ${limits[*]}"
 failed=()
 for ((first = 0; first < ${#targets[@]}; first += at_once)); do
     running=()

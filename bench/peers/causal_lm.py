@@ -6,7 +6,7 @@
     torchrun --nproc_per_node 2 bench/peers/causal_lm.py train --model FOLDER --tokens tokens.safetensors \\
         [--adapter adapter] --api fsdp2 --precision bf16 --out metrics.jsonl
 
-`prepare` writes rows of random tokens (Zipf distributed) and a LoRA adapter (r 8, all linear layers) to start from. `train`
+`prepare` writes rows of random tokens (Zipf distributed) and an adapter to start from: LoRA (r 8, all linear layers), or what --peft says. `train`
 runs the same job as bench/e2e/train_bench: one decoder layer is one unit, the root keeps its parameters from forward to
 backward (torch's default), fused AdamW. Rank 0 appends one JSON line a step.
 """
@@ -27,6 +27,8 @@ def parse():
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokens", required=True)
     parser.add_argument("--adapter", help="folder of the LoRA adapter; without it all weights are trained")
+    parser.add_argument("--peft", default='{"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "target_modules": "all-linear"}',
+                        help="prepare: the adapter's configuration, as JSON")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--seq", type=int, default=256)
     parser.add_argument("--api", choices=["fsdp1", "fsdp2", "fsdp2_compile", "none"], default="fsdp2", help="fsdp2_compile: each block by torch.compile")
@@ -57,7 +59,7 @@ def load(args):
 
 
 def prepare(args) -> None:
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_config, get_peft_model
 
     torch.manual_seed(0)
     model = load(args)
@@ -66,8 +68,7 @@ def prepare(args) -> None:
     ids = torch.multinomial(weights, args.rows * args.seq, replacement=True) + 3
     save_file({"input_ids": ids.view(args.rows, args.seq)}, args.tokens)
     if args.adapter:
-        config = LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear")
-        get_peft_model(model, config).save_pretrained(args.adapter)
+        get_peft_model(model, get_peft_config(json.loads(args.peft))).save_pretrained(args.adapter)
 
 
 def shard(model, args):

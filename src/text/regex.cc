@@ -26,8 +26,9 @@ class SearchTime {
  public:
   explicit SearchTime(std::size_t bytes)
       : limit_(1 + 2e-6 * static_cast<double>(bytes)), end_(seconds(CLOCK_MONOTONIC_COARSE) + limit_) {}
-  bool over() {
-    if (++looks_ % 8 != 0 || seconds(CLOCK_MONOTONIC_COARSE) < end_) return false;
+  /// was_long: what was done since the last look may have taken long; else the clock is read now and then.
+  bool over(bool was_long) {
+    if ((++looks_ % 8 != 0 && !was_long) || seconds(CLOCK_MONOTONIC_COARSE) < end_) return false;
     const double own = seconds(CLOCK_THREAD_CPUTIME_ID);
     if (own_end_ == 0) own_end_ = own + limit_;
     return own > own_end_;
@@ -141,9 +142,10 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(const AlignedCh
     const std::size_t last_place = at + places;
     pcre2_set_offset_limit(limits.get(), last_place);
     int found = match(0);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);  // slower, but its stack is on the heap
+    const bool is_slow = found == PCRE2_ERROR_JIT_STACKLIMIT;
+    if (is_slow) found = match(PCRE2_NO_JIT);  // its stack is on the heap
     if (found == PCRE2_ERROR_NOMATCH && last_place >= utf8.size()) break;
-    const bool is_over = time.over();
+    const bool is_over = time.over(is_slow || found == PCRE2_ERROR_NOMATCH);
     if (is_over || (found < 0 && found != PCRE2_ERROR_NOMATCH)) {
       const bool memory = found == PCRE2_ERROR_NOMEMORY || found == PCRE2_ERROR_HEAPLIMIT;
       throw DataError(
