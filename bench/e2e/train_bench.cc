@@ -75,7 +75,7 @@ bool parse(Options& o, const std::vector<std::string>& args) {
   table.add(&o.clip, {"--clip"}, "largest norm of the gradients; 0: not clipped");
   table.add(&o.checkpointing, {"--activation_checkpointing"}, "recompute every block");
   table.add(&o.strategy, {"--strategy"}, "how the model is sharded")
-      .choices({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"});
+      .choices({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"});
   table.add(&o.device, {"--device"}, "what computes; cuda: adds a line with the peak of its allocator, in GB")
       .choices({"cpu", "cuda"});
   table.add(&o.offload_params, {"--offload_params"}, "cuda: all but what computes stays in host memory");
@@ -161,6 +161,7 @@ class Run {
 
   fsdp::ShardingStrategy strategy() const {
     if (o_.strategy == "NO_SHARD") return fsdp::ShardingStrategy::kNoShard;
+    if (o_.strategy == "HYBRID_SHARD") return fsdp::ShardingStrategy::kHybridShard;
     return o_.strategy == "FULL_SHARD" ? fsdp::ShardingStrategy::kFullShard : fsdp::ShardingStrategy::kShardGradOp;
   }
 

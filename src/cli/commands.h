@@ -18,6 +18,8 @@ struct Command {
 
 /// The task that `tessera test` launches; no command of its own.
 inline constexpr const char* kSelfTest = "self-test";
+/// And the one that `tessera estimate --link` asks for this machine's rates.
+inline constexpr const char* kMeasureRates = "measure-rates";
 
 /// In the order of `tessera --help`.
 const std::vector<Command>& commands();

@@ -42,15 +42,15 @@ bool is_transposed(const std::string& path) {
 }
 
 struct BlockShape {
-  std::int64_t kept = 0, widest = 0, hidden = 0;
+  std::int64_t kept = 0, widest = 0, hidden = 0, attended = 0;
   void add(const ModelTensor& t) {
     const auto path = module_path(t.name);
     auto inputs = t.shape[1], outputs = t.shape[0];
     if (is_transposed(path)) std::swap(inputs, outputs);
     if (closes_branch(path)) {
       hidden = outputs;
-      kept += outputs;                            // the residual stream after the branch before
-      if (is_in_attention(path)) kept += inputs;  // what attention gave; what a gate or an activation made is remade
+      kept += outputs;  // the residual stream after the branch before
+      if (is_in_attention(path)) attended += inputs;
     } else {
       kept += outputs;
       if (!is_in_attention(path)) widest = std::max(widest, outputs);
@@ -58,13 +58,12 @@ struct BlockShape {
   }
 };
 
-/// Of the experts of a mixture two see a token, as Mixtral has it.
-bool sees_no_token(const std::string& name) {
-  const auto at = name.find("experts.");
-  return at != std::string::npos && name.compare(at + 8, 2, "0.") != 0 && name.compare(at + 8, 2, "1.") != 0;
-}
-
 }  // namespace
+
+bool sees_tokens(const std::string& parameter) {
+  const auto at = parameter.find("experts.");
+  return at == std::string::npos || parameter.compare(at + 8, 2, "0.") == 0 || parameter.compare(at + 8, 2, "1.") == 0;
+}
 
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
@@ -78,14 +77,16 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
       auto& rows = t.name.find("head") != std::string::npos ? head : table;
       rows = std::max(rows, t.shape[0]);
     } else if (t.name.ends_with(".weight") && t.name.find("relative_attention_bias") == std::string::npos) {
-      if (!sees_no_token(t.name)) blocks[unit].add(t);
+      if (sees_tokens(t.name)) blocks[unit].add(t);
     }
   }
   out.classes = head > 0 ? head : table;
   for (const auto& [name, block] : blocks) {
     out.hidden = std::max(out.hidden, block.hidden);
-    out.kept += block.kept;
-    out.largest = std::max(out.largest, block.kept);
+    const auto kept = block.kept + block.attended;  // what a gate or an activation made is remade
+    out.kept += kept;
+    out.attended += block.attended;
+    out.largest = std::max(out.largest, kept);
     out.working = std::max(out.working, kWorkingInner * block.widest + kWorkingHidden * block.hidden);
   }
   out.blocks = static_cast<std::int64_t>(blocks.size());

@@ -2,6 +2,7 @@
 // What a step keeps between forward and backward, from the shapes of a model's matrices: docs/guides/large_models.md,
 // "Activations".
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "estimate/model_tensors.h"
@@ -12,14 +13,18 @@ namespace tessera::estimate {
 struct ActivationShape {
   std::int64_t hidden = 0;  // of the residual stream
   std::int64_t blocks = 0;
-  std::int64_t kept = 0;     // by all blocks, their inputs among it
-  std::int64_t largest = 0;  // by one block
-  std::int64_t working = 0;  // while one block's backward runs
-  std::int64_t classes = 0;  // of the output head
+  std::int64_t kept = 0;      // by all blocks, their inputs among it
+  std::int64_t largest = 0;   // by one block
+  std::int64_t working = 0;   // while one block's backward runs
+  std::int64_t attended = 0;  // by all blocks: what attention gives
+  std::int64_t classes = 0;   // of the output head
 };
 
 /// All zero for a model without blocks.
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors);
+
+/// Of the experts of a mixture two see a token, as Mixtral has it.
+bool sees_tokens(const std::string& parameter);
 
 struct BatchShape {
   std::int64_t rows = 1, length = 0;  // of a rank in one forward; 0: activations are not counted

@@ -11,7 +11,9 @@
 #include "config/byte_size.h"
 #include "config/options.h"
 #include "estimate/adapter_formulas.h"
+#include "estimate/hosts_table.h"
 #include "estimate/optimizer_state.h"
+#include "estimate/rate_text.h"
 #include "estimate/table.h"
 #include "tessera/base/error.h"
 
@@ -143,6 +145,64 @@ std::string budget_text(const EstimateOptions& options, const std::vector<ModelT
   return out;
 }
 
+Rates rates_of(const EstimateOptions& o, const MeasureRates& measure, std::ostream& out) {
+  Rates rates;
+  rates.link = parse_byte_rate(o.link, "link");
+  rates.latency = parse_seconds(o.latency, "latency");
+  const bool measures = o.flops_per_rank.empty() || o.memory_rate_per_rank.empty();
+  const auto found = measures ? measure(o.ranks_per_host(), o.mixed_precision) : RankRates();
+  rates.flops = o.flops_per_rank.empty() ? found.flops : parse_flop_rate(o.flops_per_rank, "flops_per_rank");
+  rates.memory =
+      o.memory_rate_per_rank.empty() ? found.memory : parse_byte_rate(o.memory_rate_per_rank, "memory_rate_per_rank");
+  out << fmt::format("\nStep times for ranks of {} and {} of memory{}, links of {} a host, messages of {}\n",
+                     rate_text(rates.flops, "FLOP/s"), rate_text(rates.memory, "B/s"),
+                     measures ? " (what was not given was measured here)" : "", rate_text(rates.link, "B/s"),
+                     seconds_text(rates.latency));
+  return rates;
+}
+
+/// The flags of step times over numbers of hosts.
+void add_cluster_flags(config::OptionTable& table, EstimateOptions& o) {
+  const char* group = "Step times";
+  table
+      .add(&o.link, {"--link"},
+           "bytes that leave a host in a second, and as many that reach it: 25GB/s, 100Gbit/s. With it the time of a "
+           "step is predicted, for 1 to --hosts hosts",
+           group)
+      .placeholder("RATE");
+  const config::Need link{"--link", {config::kSet}};
+  table.add(&o.latency, {"--latency"}, "until a message between hosts arrives: 5us", group).only_with({link});
+  table
+      .add(&o.flops_per_rank, {"--flops_per_rank"},
+           "floating point operations a second of a rank's matrix products, while all ranks of its host compute: "
+           "1.5TFLOP/s. Not given: measured on this machine",
+           group)
+      .placeholder("RATE")
+      .only_with({link});
+  table
+      .add(&o.memory_rate_per_rank, {"--memory_rate_per_rank"},
+           "bytes that a rank reads and writes in a second, while all do: 10GB/s. Not given: measured on this machine",
+           group)
+      .placeholder("RATE")
+      .only_with({link});
+  table.add(&o.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "micro-batches of a step", group)
+      .only_with({link});
+}
+
+void check_cluster_flags(const EstimateOptions& o, config::Problems& problems) {
+  problems.require(o.gradient_accumulation_steps >= 1, "--gradient_accumulation_steps must be at least 1",
+                   "gradient_accumulation_steps");
+  if (!o.link.empty()) {
+    problems.attempt([&] { (void)parse_byte_rate(o.link, "link"); });
+    problems.require(o.max_seq_length > 0, "--link: step times need the tokens of a row; give --max_seq_length",
+                     "max_seq_length");
+  }
+  problems.attempt([&] { (void)parse_seconds(o.latency, "latency"); });
+  if (!o.flops_per_rank.empty()) problems.attempt([&] { (void)parse_flop_rate(o.flops_per_rank, "flops_per_rank"); });
+  if (!o.memory_rate_per_rank.empty())
+    problems.attempt([&] { (void)parse_byte_rate(o.memory_rate_per_rank, "memory_rate_per_rank"); });
+}
+
 }  // namespace
 
 std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& args, std::ostream& out) {
@@ -157,7 +217,9 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
       .choices({"float32", "float16", "bfloat16", "int8", "int4"});
   const char* group = "Fine-tuning";
   table.add(&o.num_processes, {"--num_processes"}, "ranks of all hosts", group);
-  table.add(&o.num_machines, {"--num_machines"}, "hosts, each with as many of them", group);
+  table.add(&o.num_machines, {"--num_machines", "--hosts"}, "hosts, each with as many of them", group);
+  std::optional<int> ranks_per_host;
+  table.add(&ranks_per_host, {"--ranks_per_host"}, "in place of --num_processes: ranks of each host", group);
   table.add(&o.mixed_precision, {"--mixed_precision"}, "of the computation; masters stay in fp32", group)
       .choices({"no", "fp16", "bf16"});
   table.add(&o.adapter.peft_type, {"--peft_type"}, "method of the adapters", group).choices(counted_methods());
@@ -189,6 +251,7 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.load_in_8bit, {"--use_8bit_quantization", "--load_in_8bit"}, "in 8 bits (LLM.int8())", group);
   table.add(&o.max_memory, {"--max_memory"},
             "of a rank, \"20GiB\" or \"24GB\": says whether it is enough, and which flags would make it so", group);
+  add_cluster_flags(table, o);
   table.add_without_effect({"--library_name", config::Unused::kText, "the library of a model is known"});
   table.add_without_effect({"--trust_remote_code", config::Unused::kBool, "no code is ever loaded"});
   config::Problems problems;
@@ -196,6 +259,15 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
     out << table.help();
     return std::nullopt;
   }
+  if (ranks_per_host) {
+    problems.require(!table.given("num_processes"), "--num_processes and --ranks_per_host exclude each other",
+                     "ranks_per_host");
+    problems.require(*ranks_per_host >= 1 && *ranks_per_host <= 1'000'000 / std::max(1, o.num_machines),
+                     "--ranks_per_host must be at least 1, and with --hosts no more than a million ranks",
+                     "ranks_per_host");
+    o.num_processes = *ranks_per_host * o.num_machines;
+  }
+  check_cluster_flags(o, problems);
   problems.require(o.num_processes >= 1, "--num_processes must be at least 1", "num_processes");
   problems.require(o.adapter.lora_r >= 1, "--lora_r must be at least 1", "lora_r");
   problems.require(o.num_machines >= 1 && o.num_processes % std::max(1, o.num_machines) == 0,
@@ -213,7 +285,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   return o;
 }
 
-void print_estimate(const EstimateOptions& options, const std::vector<ModelTensor>& tensors, std::ostream& out) {
+void print_estimate(const EstimateOptions& options, const std::vector<ModelTensor>& tensors, std::ostream& out,
+                    const MeasureRates& measure) {
   const auto jobs = jobs_of(options, tensors);
   std::int64_t total = 0, trained = 0;
   for (const auto& t : tensors) total += t.numel();
@@ -241,6 +314,12 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
       {"what trains", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}, rows);
   out << parts_table(jobs, tensors);
   if (!options.max_memory.empty()) out << budget_text(options, tensors);
+  if (!options.link.empty()) {
+    const auto rates = rates_of(options, measure, out);
+    for (const auto& job : jobs)
+      if (!job.request.on_disk)
+        out << hosts_table({job.name, job.request, rates, options.gradient_accumulation_steps}, tensors);
+  }
   out << "docs/guides/large_models.md says what the parts are.\n";
 }
 

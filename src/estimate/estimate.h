@@ -1,6 +1,7 @@
 #pragma once
 // What a model needs: as `accelerate estimate-memory` says it, and what a rank holds when it is fine-tuned here.
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <optional>
 #include <string>
@@ -21,13 +22,26 @@ struct EstimateOptions {
   std::int64_t per_device_train_batch_size = 1, max_seq_length = 512;
   bool gradient_checkpointing = false;
   bool load_in_4bit = false, use_nested_quant = false, load_in_8bit = false;
-  std::string max_memory;  // of a rank, "24GB"; empty: none is given
+  std::string max_memory;                                              // of a rank, "24GB"; empty: none is given
+  std::string link;                                                    // of a host, "25GB/s"; empty: no step times
+  std::string latency = "50us", flops_per_rank, memory_rate_per_rank;  // empty: measured
+  int gradient_accumulation_steps = 1;
+  int ranks_per_host() const { return num_processes / num_machines; }
 };
 
 /// Nothing: help was printed. ConfigError names the flag.
 std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& args, std::ostream& out);
 
-/// Both tables. ConfigError when no weight of a block matches lora_target_modules.
-void print_estimate(const EstimateOptions& options, const std::vector<ModelTensor>& tensors, std::ostream& out);
+/// What a rank's cores do: rates of products and of memory.
+struct RankRates {
+  double flops = 0, memory = 0;
+};
+/// By measuring, with so many ranks at once.
+using MeasureRates = std::function<RankRates(int ranks, const std::string& mixed_precision)>;
+
+/// All tables. `measure` is asked where step times are wanted and a rate of the ranks is not given. ConfigError when no
+/// weight of a block matches lora_target_modules.
+void print_estimate(const EstimateOptions& options, const std::vector<ModelTensor>& tensors, std::ostream& out,
+                    const MeasureRates& measure = nullptr);
 
 }  // namespace tessera::estimate

@@ -7,6 +7,7 @@
 #include "tasks/generate.h"
 #include "tasks/init_model.h"
 #include "tasks/inspect.h"
+#include "tasks/measure_rates.h"
 #include "tasks/merge.h"
 #include "tasks/preference.h"
 #include "tasks/quantize.h"
@@ -40,6 +41,7 @@ const std::vector<Task>& tasks() {
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},
       {cli::kSelfTest, tasks::self_test},
+      {cli::kMeasureRates, tasks::measure_rates},
       {"completion", completion},
       {"man", man},
   };

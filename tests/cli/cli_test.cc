@@ -147,11 +147,21 @@ TEST(Cli, EstimateReadsHeadersOrTheConfigAlone) {
   EXPECT_EQ(std::count(gone.err.begin(), gone.err.end(), '\n'), 1) << gone.err;
 }
 
+TEST(Cli, EstimateMeasuresTheRatesThatAreNotGiven) {
+  const Finished r = tessera({"estimate", std::string(TESSERA_TEST_DATA) + "/tiny_chat", "--hosts", "2",
+                              "--ranks_per_host", "2", "--link", "1GB/s", "--mixed_precision", "bf16"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "(what was not given was measured here)")) << r.out;
+  EXPECT_TRUE(contains(r.out, "LoRA, r 8")) << r.out;
+  EXPECT_TRUE(contains(r.out, "FULL_SHARD: ")) << r.out;
+}
+
 TEST(Cli, TheWorkerHasAFunctionForEveryTaskOfTheTableAndNoOther) {
   std::vector<std::string> functions;
   for (const worker::Task& task : worker::tasks()) functions.emplace_back(task.name);
   std::vector<std::string> names = cli::task_names();
   names.emplace_back(cli::kSelfTest);
+  names.emplace_back(cli::kMeasureRates);
   std::sort(functions.begin(), functions.end());
   std::sort(names.begin(), names.end());
   EXPECT_EQ(functions, names);

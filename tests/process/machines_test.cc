@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "support/namespaces.h"
@@ -368,6 +369,45 @@ TEST_F(Machines, ALostHostIsLeftOutAndTheRestGoesOnFromTheNewestCheckpoint) {
     EXPECT_EQ(expected[i].first, step + 1 + static_cast<int>(i)) << hand.err;
     EXPECT_EQ(went_on.at(expected[i].first), expected[i].second) << expected[i].first;
   }
+}
+
+/// Eight machines with four ranks each, many more than there are cores; the third is lost.
+TEST_F(Machines, ThirtyTwoRanksOnEightHostsLoseAHostAndTheRestGoesOn) {
+  constexpr int kHosts = 8, kLost = 3;
+  const Namespaces namespaces(kHosts);
+  if (!namespaces.made()) GTEST_SKIP() << Namespaces::kSkipped;
+  std::vector<std::unique_ptr<Subprocess>> machines;
+  for (int k = 0; k < kHosts; ++k) {
+    auto flags = machine(k, Namespaces::address(0), port(11), kHosts);
+    flags.insert(flags.end(), {"--max_restarts", "1"});
+    auto command = launch(flags, "/many", "100000", 4 * kHosts);
+    command.insert(command.end(), {"--save_steps", "2", "--resume_from_checkpoint", "auto"});
+    machines.push_back(
+        std::make_unique<Subprocess>(in_namespace(k, command), test::Variables{{"OMP_NUM_THREADS", "1"}}));
+  }
+  auto& zero = *machines[0];
+  ASSERT_TRUE(zero.wait_for_output("Ranks = 32 (hosts)", 60s));
+  ASSERT_TRUE(wait_until([&] { return fs::exists(folder_ + "/many/checkpoint-2"); }));
+  namespaces.pull_the_cable(kLost);
+  machines[kLost]->signal(SIGKILL);
+  ASSERT_TRUE(zero.wait_for_output("Continuing from global step ", 60s));
+  ASSERT_TRUE(zero.wait_for_output("Ranks = 28 (hosts)", 1s));
+  const std::size_t rows = logged("/many").size();
+  ASSERT_TRUE(wait_until([&] { return logged("/many").size() >= rows + 2; }));
+  for (int k = 0; k < kHosts; ++k)
+    if (k != kLost) machines[static_cast<std::size_t>(k)]->signal(SIGINT);
+  for (int k = 0; k < kHosts; ++k) {
+    if (k == kLost) continue;
+    const Finished ended = machines[static_cast<std::size_t>(k)]->finish(60s);
+    EXPECT_EQ(ended.exit_code, 130) << k << ended.err;
+    if (k == 0)
+      EXPECT_NE(ended.err.find("starting all ranks again (1 of 1): 28 on machines 0, 1, 2, 4, 5, 6, 7"),
+                std::string::npos)
+          << ended.err;
+  }
+  const auto all = logged("/many");
+  for (std::size_t i = 1; i < all.size(); ++i) EXPECT_LE(all[i].first, all[i - 1].first + 1) << "no step is left out";
+  EXPECT_LT(all.back().second, all.front().second);
 }
 
 TEST_F(Machines, TheEndOfOneLaunchEndsTheOther) {

@@ -4,20 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "base/unit_order.h"
 #include "tensor/mapped_zeros.h"
 #include "tensor/span.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/allocator.h"
 
 namespace tessera::fsdp {
-namespace {
-
-// A bucket's reduction is waited for when the next one has started its own, and the sum across replicas, which starts
-// then, when the one after that has.
-constexpr std::size_t kLag = 1;
-
-}  // namespace
-
 /// A started reduction.
 struct GradientReducer::Flight {
   struct Part {
@@ -151,9 +144,9 @@ void GradientReducer::start_ready() {
 void GradientReducer::start_next() {
   start(in_order(next_), flights_[next_]);
   ++next_;
-  if (next_ > kLag) shard_until(next_ - kLag);
-  const std::size_t lag = mesh_.replicate ? 2 * kLag : kLag;
-  if (next_ > lag) complete_until(next_ - lag);
+  const auto due = reductions_due(next_, mesh_.replicate != nullptr);
+  shard_until(due.sharded);
+  complete_until(due.completed);
 }
 
 void GradientReducer::start(GradientBucket& b, Flight& flight) {

@@ -23,9 +23,8 @@ void Runtime::enter_forward() {
     if (in_backward_) recover_from_failed_backward();
     publish();
     read_since_fence_ = true;
-    std::swap(visits_, last_visits_);
-    visits_.clear();
-    if (forward_order_.empty()) events_ = 0;
+    order_.begin_forward();
+    if (order_.between_steps()) events_ = 0;
     for (auto& unit : units_) {
       unit->refresh();
       if (unit->ignored()) reducer_.expect(unit->index());
@@ -43,19 +42,17 @@ void Runtime::leave_forward() {
 
 void Runtime::begin_unit_forward(const Unit& unit) {
   announce(in_backward_ ? "recomputation of" : "forward of", unit);
-  if (!in_backward_) visits_.push_back(unit.index());
+  if (!in_backward_) order_.visit(unit.index());
 }
 
 void Runtime::prefetch_after(const Unit& unit) {
-  const auto at = visits_.size();
-  if (!options_.forward_prefetch || in_backward_ || at == 0 || at >= last_visits_.size()) return;
-  if (last_visits_[at - 1] == unit.index()) prefetch(last_visits_[at]);
+  if (options_.forward_prefetch && !in_backward_) prefetch(order_.after(unit.index()));
 }
 
-void Runtime::prefetch(int unit) {
-  if (!gathers_progress()) return;
+void Runtime::prefetch(std::optional<int> unit) {
+  if (!unit || !gathers_progress()) return;
   const auto in_flight = std::count_if(units_.begin(), units_.end(), [](const auto& u) { return u->gathering(); });
-  if (in_flight < options_.max_gathers_in_flight) units_[static_cast<std::size_t>(unit)]->prefetch();
+  if (in_flight < options_.max_gathers_in_flight) units_[static_cast<std::size_t>(*unit)]->prefetch();
 }
 
 void Runtime::note_activity(const std::string& what) {
@@ -78,15 +75,13 @@ void Runtime::announce(const char* what, const Unit& unit) {
 }
 
 std::int64_t Runtime::record_forward(int unit) {
-  if (in_backward_) return -1;
-  forward_order_.push_back(unit);
-  return static_cast<std::int64_t>(forward_order_.size()) - 1;
+  return in_backward_ ? -1 : order_.end_visit(unit);
 }
 
 // A kernel that threw in the middle of a backward leaves no one to call end_backward().
 void Runtime::recover_from_failed_backward() {
   in_backward_ = false;
-  forward_order_.clear();
+  order_.end_backward();
   reducer_.abandon();
   for (auto& unit : units_) unit->end_backward();
 }
@@ -101,15 +96,14 @@ void Runtime::begin_backward() {
 }
 
 void Runtime::prefetch_before(std::int64_t position) {
-  if (position > 0 && position <= static_cast<std::int64_t>(forward_order_.size()))
-    prefetch(forward_order_[static_cast<std::size_t>(position - 1)]);
+  prefetch(order_.before(position));
 }
 
 void Runtime::end_backward() {
   note_activity("the end of a backward");
   reducer_.backward_finished();
   for (auto& unit : units_) unit->end_backward();
-  forward_order_.clear();
+  order_.end_backward();
   in_backward_ = false;
   if (!shared_memory_ && reducer_.sync()) check_same_gathers();
   if (shared_memory_ && reducer_.sync()) {  // nobody reads any more: optimizers may write

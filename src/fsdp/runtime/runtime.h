@@ -3,9 +3,11 @@
 // counts. Nothing here depends on which thread calls: several models may live in one process, one for each thread-rank.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/unit_order.h"
 #include "fsdp/grads/gradient_reducer.h"
 #include "fsdp/plan/mesh.h"
 #include "fsdp/runtime/unit.h"
@@ -71,7 +73,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   void recover_from_failed_backward();
   void check_same_gathers();
   void note_activity(const std::string& what);
-  void prefetch(int unit);
+  void prefetch(std::optional<int> unit);
   /// Something moves while this rank computes: copies from peers, or pages from a disk.
   bool gathers_progress() const { return offload_ || (!shared_memory_ && mesh_.shard->size() > 1); }
 
@@ -83,10 +85,9 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   std::vector<std::shared_ptr<Unit>> units_;
   std::shared_ptr<tensor::DiskStore> offload_;
   tensor::PageReader page_reader_;
-  std::vector<int> forward_order_;         // units by the end of their forwards, since the last backward
-  std::vector<int> visits_, last_visits_;  // units by the begin of their forwards: in this one of the root, the last
-  std::int64_t events_ = 0;                // announced in this step
-  std::uint64_t gather_hash_ = 0;          // of the units gathered so far, in order
+  GatherOrder order_;
+  std::int64_t events_ = 0;        // announced in this step
+  std::uint64_t gather_hash_ = 0;  // of the units gathered so far, in order
   int forward_depth_ = 0;
   std::string activity_ = "before the first forward";
   bool shared_memory_ = false;

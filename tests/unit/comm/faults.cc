@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/link_bytes.h"
 #include "tessera/base/error.h"
 #include "unit/comm/bodies.h"
 
@@ -134,32 +135,6 @@ std::int64_t bytes_counted(const std::string& direction) {
   return bytes;
 }
 
-/// What must at least leave and reach this host, for vectors of n elements of b bytes:
-/// docs/architecture.md, "Several hosts", derives it.
-struct LinkBytes {
-  double out = 0, in = 0;
-};
-LinkBytes least_bytes(const std::string& operation, int host, int hosts, int ranks, double n, double b) {
-  const double sum = 4, others = (hosts - 1.0) / hosts;
-  const LinkBytes gather{others * n * b, others * n * b};
-  if (operation == "all_gather") return gather;
-  if (operation == "broadcast") return {host + 1 < hosts ? n * b : 0, host > 0 ? n * b : 0};
-  if (ranks * b <= sum) {
-    const double bytes = others * n * ranks * b;
-    return operation == "all_reduce" ? LinkBytes{bytes + gather.out, bytes + gather.in} : LinkBytes{bytes, bytes};
-  }
-  LinkBytes chain{host + 1 < hosts ? n * sum : 0, host > 0 ? n * sum : 0};
-  if (operation == "all_reduce") {
-    if (host + 1 < hosts) chain.in += n * b;
-    if (host + 2 < hosts || host + 1 == hosts) chain.out += n * b;
-  } else if (host + 1 < hosts) {
-    chain.in += n * sum / hosts;
-  } else {
-    chain.out += others * n * sum;
-  }
-  return chain;
-}
-
 /// Runs an operation. What this host's link carried, if that is not about the least.
 std::string bytes_beyond(const LinkBytes& least, Communicator& c, const std::function<void()>& run) {
   c.barrier();
@@ -185,15 +160,15 @@ void no_link_carries_more_than_it_must(Comm c) {
   const std::int64_t n = 6 << 20;
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     at::Tensor full = at::ones({n}, type), part = at::ones({n / c->size()}, type);
-    const std::map<std::string, std::function<void()>> operations = {
-        {"all_gather", [&] { c->all_gather(full, part)->wait(); }},
-        {"reduce_scatter", [&] { c->reduce_scatter(part, full)->wait(); }},
-        {"all_reduce", [&] { c->all_reduce(full, ReduceOp::kMax)->wait(); }},
-        {"broadcast", [&] { c->broadcast(full, 0)->wait(); }},
+    const std::map<HostOperation, std::function<void()>> operations = {
+        {HostOperation::kAllGather, [&] { c->all_gather(full, part)->wait(); }},
+        {HostOperation::kReduceScatter, [&] { c->reduce_scatter(part, full)->wait(); }},
+        {HostOperation::kAllReduce, [&] { c->all_reduce(full, ReduceOp::kMax)->wait(); }},
+        {HostOperation::kBroadcast, [&] { c->broadcast(full, 0)->wait(); }},
     };
-    for (const auto& [name, run] : operations) {
-      const auto least =
-          least_bytes(name, host, hosts, ranks, static_cast<double>(n), static_cast<double>(c10::elementSize(type)));
+    for (const auto& [operation, run] : operations) {
+      const auto least = least_link_bytes(operation, {host, hosts, ranks}, static_cast<double>(n),
+                                          static_cast<double>(c10::elementSize(type)));
       // A busy machine acknowledges and sends again more than a quiet one: the best of a few.
       std::string found;
       for (int attempt = 0; attempt < 4; ++attempt) {
@@ -202,7 +177,10 @@ void no_link_carries_more_than_it_must(Comm c) {
         c->all_reduce(again, ReduceOp::kMax)->wait();
         if (again.item<int>() == 0) break;
       }
-      if (!found.empty()) unexpected(__FILE__, __LINE__, name + " on host " + std::to_string(host) + ": " + found);
+      if (!found.empty())
+        unexpected(__FILE__, __LINE__,
+                   "operation " + std::to_string(static_cast<int>(operation)) + " on host " + std::to_string(host) +
+                       ": " + found);
     }
   }
 }

@@ -186,6 +186,8 @@ TEST_F(CommandFlags, OfVerify) {
 
 TEST_F(CommandFlags, OfEstimate) {
   const Words estimate = {in("model")};
+  const Words rates = {"--flops_per_rank", "100GFLOP/s", "--memory_rate_per_rank", "10GB/s"};
+  const Words hosts = {in("model"), "--hosts", "2", "--link", "1GB/s"};
   expect_cases(cli::estimate_command,
                {{"--dtypes", {"int8"}, estimate},
                 {"--num_processes", {"4"}, estimate},
@@ -196,6 +198,12 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--feedforward_modules", {"down_proj"}, {in("model"), "--peft_type", "IA3"}},
                 {"--num_virtual_tokens", {"3"}, {in("model"), "--peft_type", "PROMPT_TUNING"}},
                 {"--num_machines", {"2"}, estimate},
+                {"--ranks_per_host", {"4"}, estimate},
+                {"--link", {"2GB/s"}, hosts + rates},
+                {"--latency", {"5ms"}, hosts + rates},
+                {"--flops_per_rank", {"1TFLOP/s"}, hosts + rates},
+                {"--memory_rate_per_rank", {"1GB/s"}, hosts + rates},
+                {"--gradient_accumulation_steps", {"4"}, hosts + rates},
                 {"--optim", {"adamw_8bit"}, estimate},
                 {"--per_device_train_batch_size", {"2"}, estimate},
                 {"--max_seq_length", {"64"}, estimate},

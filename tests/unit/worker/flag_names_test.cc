@@ -108,9 +108,8 @@ const Flags kOfOtherPrograms = {"--exclude", "--private", "--revision",  // what
 const Flags kKeysOfMethods = {"--alpha", "--target_parameters"};
 // "give --max_grad_norm to the task", and what an estimate advises a run to take
 // "--fsdp_offload_folder of the launcher".
-const Flags kWithTheirCommand = {
-    "--max_grad_norm", "--fsdp_sharding_strategy", "--device", "--bf16", "--gradient_accumulation_steps",
-    "--use_peft_lora", "--fsdp_offload_folder"};
+const Flags kWithTheirCommand = {"--max_grad_norm", "--fsdp_sharding_strategy", "--device",
+                                 "--bf16",          "--use_peft_lora",          "--fsdp_offload_folder"};
 
 TEST_F(FlagNames, OfEveryTextAreThoseOfSomeCommand) {
   for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/src")) {

@@ -1,0 +1,54 @@
+#include "tasks/measure_rates.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <ostream>
+
+#include "nn/ops/gemm.h"
+
+namespace tessera::tasks {
+namespace {
+
+/// Of one call, the median of those in a fifth of a second, after one that warms up.
+double median_seconds(const std::function<void()>& call) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  call();
+  std::vector<double> all;
+  const auto first = Clock::now();
+  do {
+    const auto begin = Clock::now();
+    call();
+    all.push_back(since(begin));
+  } while (since(first) < 0.2);
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  std::nth_element(all.begin(), middle, all.end());
+  return *middle;
+}
+
+}  // namespace
+
+int measure_rates(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+  const bool narrow = args == std::vector<std::string>{"bfloat16"};
+  if (!narrow && args != std::vector<std::string>{"float32"}) {
+    err << "measure-rates expects float32 or bfloat16\n";
+    return 2;
+  }
+  constexpr std::int64_t kSize = 1024, kNumel = 16 << 20;
+  const auto dtype = narrow ? at::kBFloat16 : at::kFloat;
+  const auto a = at::randn({kSize, kSize}).to(dtype), b = at::randn({kSize, kSize}).to(dtype);
+  const auto from = at::ones({kNumel}), to = at::ones({kNumel});
+  const double product = median_seconds([&] { (void)nn::gemm(a, b.t()); }),
+               copy = median_seconds([&] { to.copy_(from); });
+  out << fmt::format("{:.6g} {:.6g}\n", 2.0 * kSize * kSize * kSize / product, 2.0 * 4 * kNumel / copy);
+  return 0;
+}
+
+}  // namespace tessera::tasks
