@@ -25,12 +25,12 @@ std::vector<TextUnit> with_prefixes(const std::string& unit, double value) {
           {"P" + unit, 1e15 * value}};
 }
 
-struct Form {
+struct RateForm {
   std::vector<TextUnit> units;
   const char* expected;
 };
 
-double parse(const std::string& text, const std::string& flag, const Form& form) {
+double parse_with(const std::string& text, const std::string& flag, const RateForm& form) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   std::string unit;
@@ -50,15 +50,16 @@ double parse_byte_rate(const std::string& text, const std::string& flag) {
   for (auto& unit : with_prefixes("bit/s", 0.125)) units.push_back(unit);
   for (const auto& [prefix, value] : {std::pair{"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}})
     units.push_back({std::string(prefix) + "B/s", value});
-  return parse(text, flag, {units, "a rate like 25GB/s, 3GiB/s or 100Gbit/s"});
+  return parse_with(text, flag, {units, "a rate like 25GB/s, 3GiB/s or 100Gbit/s"});
 }
 
 double parse_flop_rate(const std::string& text, const std::string& flag) {
-  return parse(text, flag, {with_prefixes("FLOP/s", 1), "a rate like 1.5TFLOP/s or 224GFLOP/s"});
+  return parse_with(text, flag, {with_prefixes("FLOP/s", 1), "a rate like 1.5TFLOP/s or 224GFLOP/s"});
 }
 
 double parse_seconds(const std::string& text, const std::string& flag) {
-  return parse(text, flag, {{{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, "a time like 5us, 1.5ms or 0.1s"});
+  return parse_with(text, flag,
+                    {{{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, "a time like 5us, 1.5ms or 0.1s"});
 }
 
 std::string seconds_text(double seconds) {

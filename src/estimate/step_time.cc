@@ -14,12 +14,12 @@ using config::BackwardPrefetch;
 using config::ShardingStrategy;
 
 /// Who shares with whom, and how bytes then move: what fsdp/plan/mesh.h and memory_form.h choose.
-struct Form {
+struct SharingForm {
   bool whole, hybrid, copies, kept;
   int slices;       // ranks that share a copy
   bool replicated;  // several copies, whose gradients are summed
 
-  Form(ShardingStrategy strategy, const Cluster& c) {
+  SharingForm(ShardingStrategy strategy, const Cluster& c) {
     whole = strategy == ShardingStrategy::kNoShard;
     hybrid = strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
     copies = c.hosts > 1 && !hybrid && !whole;
@@ -219,7 +219,7 @@ class Player {
   const StepShape& shape_;
   Schedule schedule_;
   Cluster cluster_;
-  Form form_;
+  SharingForm form_;
   std::vector<Unit> units_;  // the root first
   GatherOrder order_;
   std::vector<Reduction> flights_;

@@ -7,7 +7,6 @@
 #include "tasks/generate.h"
 #include "tasks/init_model.h"
 #include "tasks/inspect.h"
-#include "tasks/measure_rates.h"
 #include "tasks/merge.h"
 #include "tasks/preference.h"
 #include "tasks/quantize.h"
@@ -17,6 +16,7 @@
 #include "tasks/summarize.h"
 #include "verify/verify.h"
 #include "worker/completion.h"
+#include "worker/measure_rates.h"
 
 namespace tessera::worker {
 
@@ -41,7 +41,7 @@ const std::vector<Task>& tasks() {
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},
       {cli::kSelfTest, tasks::self_test},
-      {cli::kMeasureRates, tasks::measure_rates},
+      {cli::kMeasureRates, measure_rates},
       {"completion", completion},
       {"man", man},
   };

@@ -1,4 +1,4 @@
-#include "tasks/measure_rates.h"
+#include "worker/measure_rates.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -11,7 +11,7 @@
 
 #include "nn/ops/gemm.h"
 
-namespace tessera::tasks {
+namespace tessera::worker {
 namespace {
 
 /// Of one call, the median of those in a fifth of a second, after one that warms up.
@@ -51,4 +51,4 @@ int measure_rates(const std::vector<std::string>& args, std::ostream& out, std::
   return 0;
 }
 
-}  // namespace tessera::tasks
+}  // namespace tessera::worker
