@@ -36,11 +36,12 @@ estimate::RankRates measured_rates(int ranks, const std::string& mixed_precision
   for (int rank = 0; rank < measuring; ++rank) {
     auto& pipe = pipes.emplace_back(launch::make_pipe());
     const auto at = static_cast<std::size_t>(rank);
-    pids.push_back(launch::start({.program = worker_path(),
-                                  .args = {"tessera", kMeasureRates, mixed_precision == "no" ? "float32" : "bfloat16"},
-                                  .environment = environment,
-                                  .cpus = at < cores.cpus_of_rank.size() ? cores.cpus_of_rank[at] : std::vector<int>(),
-                                  .stdout_fd = pipe.write.get()}));
+    pids.push_back(
+        launch::start({.program = worker_path(),
+                       .args = {"tessera", kMeasureRates, "--dtype", mixed_precision == "no" ? "float32" : "bfloat16"},
+                       .environment = environment,
+                       .cpus = at < cores.cpus_of_rank.size() ? cores.cpus_of_rank[at] : std::vector<int>(),
+                       .stdout_fd = pipe.write.get()}));
     pipe.write.reset();
   }
   estimate::RankRates slowest;

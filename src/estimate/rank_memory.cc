@@ -124,11 +124,13 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   state = s.state_bytes / slices;
   activations = activation_bytes(job.activations, job.batch, compute);
   if (copies) {
-    // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units.
+    // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units. All of
+    // it where units stay gathered until backward.
     const bool all_mapped = s.frozen_cast == 0 && s.trainable < s.frozen_mapped + s.packed;
     const std::int64_t unit = all_mapped ? s.largest_unit_trainable : s.largest_unit_whole;
     gathered = compute * ((all_mapped ? s.root_rest : s.root_whole) + 3 * unit) +
                (s.packed_read_bytes > 0 ? 3 * s.largest_unit_packed_bytes : 0);
+    if (kept) gathered = compute * (s.trainable + s.frozen_cast) + s.packed_read_bytes;
     slots = 4 * (2 * s.largest_unit_trainable + s.root_rest + s.tables_apart);
     sums = all_gradients;
     return;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <ostream>
 
+#include "config/options.h"
 #include "nn/ops/gemm.h"
 
 namespace tessera::worker {
@@ -35,14 +36,16 @@ double median_seconds(const std::function<void()>& call) {
 
 }  // namespace
 
-int measure_rates(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
-  const bool narrow = args == std::vector<std::string>{"bfloat16"};
-  if (!narrow && args != std::vector<std::string>{"float32"}) {
-    err << "measure-rates expects float32 or bfloat16\n";
-    return 2;
+int measure_rates(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
+  std::string dtype_name = "float32";
+  config::OptionTable table("tessera measure-rates", "measures what a rank's cores do");
+  table.add(&dtype_name, {"--dtype"}, "of matrix products").choices({"float32", "bfloat16"});
+  if (table.parse(args) == config::ParseResult::kHelp) {
+    out << table.help();
+    return 0;
   }
   constexpr std::int64_t kSize = 1024, kNumel = 16 << 20;
-  const auto dtype = narrow ? at::kBFloat16 : at::kFloat;
+  const auto dtype = dtype_name == "bfloat16" ? at::kBFloat16 : at::kFloat;
   const auto a = at::randn({kSize, kSize}).to(dtype), b = at::randn({kSize, kSize}).to(dtype);
   const auto from = at::ones({kNumel}), to = at::ones({kNumel});
   const double product = median_seconds([&] { (void)nn::gemm(a, b.t()); }),

@@ -6,7 +6,7 @@
 
 namespace tessera::worker {
 
-/// args: float32 or bfloat16. Prints floating point operations a second of matrix products in that dtype, and bytes
+/// Prints floating point operations a second of matrix products in --dtype, and bytes
 /// that are read and written a second. About half a second; the threads are those of the environment.
 int measure_rates(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
 

@@ -225,6 +225,8 @@ TEST_F(Plan, SeveralHostsHoldSlicesOfAllAndGatherUnits) {
   EXPECT_EQ(part(plan, "optimizer state"), 8 * numel / 16);
   EXPECT_GT(static_cast<double>(part(plan, "gathered units")), 3 * 2 * 0.2e9)
       << "three blocks in 16 bits, and the root";
+  request.strategy = config::ShardingStrategy::kShardGradOp;
+  EXPECT_EQ(part(plan_for(request, tensors), "gathered units"), 2 * numel) << "until backward";
   request.strategy = config::ShardingStrategy::kHybridShard;
   EXPECT_EQ(part(plan_for(request, tensors), "optimizer state"), 8 * numel / 8) << "sharded inside a host";
 }

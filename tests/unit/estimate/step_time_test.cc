@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 
@@ -236,7 +236,7 @@ TEST_F(StepShapes, CountWhatABlockComputesGathersAndReduces) {
 
 TEST_F(StepShapes, AModelOf405BillionOn1024RanksIsAnsweredWithinASecond) {
   llama_405b();
-  const auto begin = std::chrono::steady_clock::now();
+  const auto start = std::clock();  // the processor's time: other programs run beside tests
   std::ostringstream out;
   const auto options =
       parse_estimate({folder_, "--hosts", "128", "--ranks_per_host", "8", "--mixed_precision", "bf16",
@@ -244,7 +244,7 @@ TEST_F(StepShapes, AModelOf405BillionOn1024RanksIsAnsweredWithinASecond) {
                       "--flops_per_rank", "1TFLOP/s", "--memory_rate_per_rank", "10GB/s"},
                      out);
   print_estimate(*options, read_model_tensors(folder_), out);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 1.0);
   const std::string text = out.str();
   for (const char* row : {"│  1  │  8  │", "│ 64  │ 512 │", "│ 128 │1024 │", "FULL_SHARD: ", "HYBRID_SHARD: "})
     EXPECT_NE(text.find(row), std::string::npos) << row << text;

@@ -115,13 +115,13 @@ struct GrowingNet final : nn::Layer {
   std::vector<std::shared_ptr<testing::MlpBlock>> blocks;
 };
 
-struct Case {
+struct PlayedCase {
   estimate::Schedule schedule;
   estimate::Cluster cluster;
   bool checkpointing = false;
 };
 
-std::vector<PlayedEvent> run_third_step(const Case& c, fsdp::FsdpOptions options) {
+std::vector<PlayedEvent> run_third_step(const PlayedCase& c, fsdp::FsdpOptions options) {
   const Log log = std::make_shared<std::vector<Recorded>>();
   options.wrap = fsdp::wrap_classes({"MlpBlock"});
   options.forward_prefetch = c.schedule.forward_prefetch;
@@ -149,7 +149,7 @@ std::vector<PlayedEvent> run_third_step(const Case& c, fsdp::FsdpOptions options
   return events;
 }
 
-std::vector<PlayedEvent> played(const Case& c) {
+std::vector<PlayedEvent> played(const PlayedCase& c) {
   estimate::StepShape shape;
   shape.root = {.gathered = {100}, .reduced = 25};
   for (int i = 0; i < GrowingNet::kBlocks; ++i)
@@ -159,7 +159,7 @@ std::vector<PlayedEvent> played(const Case& c) {
   return estimate::play_step(shape, c.schedule, c.cluster).events;
 }
 
-std::string text_of(const std::vector<PlayedEvent>& events) {
+std::string text_of_events(const std::vector<PlayedEvent>& events) {
   const char* names[] = {"gather", "wait-gather", "reduce", "wait-reduce", "replicas", "wait-replicas"};
   std::string text;
   for (const auto& e : events) text += std::string(names[static_cast<int>(e.kind)]) + std::to_string(e.unit) + " ";
@@ -174,7 +174,8 @@ TEST(PlayedOrder, OfShardsOnSeveralHostsIsTheRuntimes) {
     for (const auto backward : {BackwardPrefetch::kNone, BackwardPrefetch::kPre, BackwardPrefetch::kPost})
       for (const int limit : {0, 1, 2})
         for (const int variant : {0, 1, 2}) {  // as it is; accumulates, checkpoints
-          const Case c{{strategy, variant == 1 ? 2 : 1, backward, limit != 1, limit}, {2, 1, kRates}, variant == 2};
+          const PlayedCase c{
+              {strategy, variant == 1 ? 2 : 1, backward, limit != 1, limit}, {2, 1, kRates}, variant == 2};
           fsdp::FsdpOptions options;
           options.gather = fsdp::GatherForm::kCopy;
           options.strategy = strategy == ShardingStrategy::kFullShard ? fsdp::ShardingStrategy::kFullShard
@@ -184,30 +185,30 @@ TEST(PlayedOrder, OfShardsOnSeveralHostsIsTheRuntimes) {
                                                                            : fsdp::BackwardPrefetch::kPost;
           const auto found = run_third_step(c, options);
           EXPECT_GE(found.size(), 4u * GrowingNet::kBlocks);
-          EXPECT_EQ(text_of(played(c)), text_of(found))
+          EXPECT_EQ(text_of_events(played(c)), text_of_events(found))
               << static_cast<int>(strategy) << static_cast<int>(backward) << limit << variant;
         }
 }
 
 TEST(PlayedOrder, OfCopiesOnSeveralHostsIsTheRuntimes) {
   for (const int accumulation : {1, 2}) {
-    const Case c{{config::ShardingStrategy::kHybridShard, accumulation}, {2, 2, kRates}};
+    const PlayedCase c{{config::ShardingStrategy::kHybridShard, accumulation}, {2, 2, kRates}};
     fsdp::FsdpOptions options;
     options.strategy = fsdp::ShardingStrategy::kHybridShard;
     options.shard_group_size = 2;
     options.gather = fsdp::GatherForm::kShared;
     const auto found = run_third_step(c, options);
     EXPECT_EQ(found.size(), 4u * (GrowingNet::kBlocks + 1));
-    EXPECT_EQ(text_of(played(c)), text_of(found));
+    EXPECT_EQ(text_of_events(played(c)), text_of_events(found));
   }
-  const Case whole{{.strategy = config::ShardingStrategy::kNoShard}, {2, 1, kRates}};
+  const PlayedCase whole{{.strategy = config::ShardingStrategy::kNoShard}, {2, 1, kRates}};
   fsdp::FsdpOptions options;
   options.strategy = fsdp::ShardingStrategy::kNoShard;
   auto events = played(whole);
   std::erase_if(events, [](const auto& e) { return e.kind != Kind::kStartReplicas && e.kind != Kind::kWaitReplicas; });
   const auto found = run_third_step(whole, options);
   EXPECT_EQ(found.size(), 2u * (GrowingNet::kBlocks + 1));
-  EXPECT_EQ(text_of(events), text_of(found));
+  EXPECT_EQ(text_of_events(events), text_of_events(found));
 }
 
 }  // namespace
