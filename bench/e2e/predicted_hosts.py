@@ -15,8 +15,10 @@ import json
 import os
 import random
 import re
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -119,6 +121,7 @@ def main():
     parser.add_argument("--out")
     o = parser.parse_args()
     os.environ["PATH"] += ":/usr/sbin:/sbin"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # namespaces go
     tessera, bench = f"{o.build}/tessera", f"{o.build}/bench/train_bench"
     with tempfile.TemporaryDirectory() as work:
         os.makedirs(f"{work}/shape")
