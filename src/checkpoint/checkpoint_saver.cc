@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/folder_names.h"
 #include "base/plain_reason.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "tessera/base/error.h"
@@ -124,6 +125,7 @@ void CheckpointSaver::start_commit() {
 void CheckpointSaver::finish_commit() {
   throw_failure_of_any(group_, queue_.take_failure(), output_dir_);
   stage_ = Stage::kNothing;
+  if (group_.rank() == 0 && saved_) saved_(fmt::format("{}/{}{}", output_dir_, kCheckpointPrefix, step_));
 }
 
 template <class Step>

@@ -3,6 +3,7 @@
 // is to be written into queue(), end(); then poll() after each step. A checkpoint gets its name when every rank has
 // written.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,8 @@ class CheckpointSaver {
   /// written is removed then, older checkpoints are as they were.
   void finish();
 
+  /// Called on rank 0 with the folder of each checkpoint that has got its name, before another save begins.
+  void on_saved(std::function<void(const std::string& folder)> call) { saved_ = std::move(call); }
   /// Another file of the run that has to keep its name, on the rank that writes it.
   void watch(HeldName file) { watched_.push_back(std::move(file)); }
   /// Whether this rank sees that the output folder (rank 0, run_lock.h) or a watched file was taken away.
@@ -57,6 +60,7 @@ class CheckpointSaver {
   std::int64_t limit_ = 0, step_ = 0;
   std::unique_ptr<RunLock> lock_;  // on rank 0
   std::vector<HeldName> watched_;
+  std::function<void(const std::string&)> saved_;
   enum class Stage { kNothing, kWriting, kCommitting } stage_ = Stage::kNothing;
   SaveQueue queue_;
 };

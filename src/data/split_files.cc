@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <set>
 
+#include "base/folder_names.h"
 #include "base/open_file.h"
+#include "data/dataset_card.h"
 #include "data/row_source.h"
 #include "hub/fetch.h"
 #include "tessera/base/error.h"
@@ -145,9 +147,75 @@ std::string found_in(const Paths& all) {
                      : fmt::format("the data files here are: {}", fmt::join(all, ", "));
 }
 
-void choose_here(const fs::path& folder, std::vector<SplitFiles>& splits) {
-  const Paths all = list_folder(folder, splits);
-  if (!choose(all, splits)) fail_empty(folder.string(), splits.front().name, found_in(all));
+constexpr const char* kCard = "README.md";
+
+/// The one that the card describes under this name, or as its default. Null: the card says nothing of files, or the
+/// name is that of a folder. ConfigError where one has to be named.
+const CardConfig* described(const std::vector<CardConfig>& card, const DatasetName& dataset, const Paths& all) {
+  std::vector<std::string> names;
+  std::vector<const CardConfig*> found;
+  for (const CardConfig& config : card) {
+    names.push_back(config.name);
+    if (dataset.config.empty() ? config.is_default : config.name == dataset.config) found.push_back(&config);
+  }
+  if (found.size() == 1 || card.empty()) return card.empty() ? nullptr : found.front();
+  const bool is_folder = std::any_of(all.begin(), all.end(), [&](const std::string& file) {
+    return file.starts_with(dataset.config + "/") || file.starts_with("data/" + dataset.config + "/");
+  });
+  if (!dataset.config.empty() && is_folder) return nullptr;
+  throw ConfigError(
+      fmt::format("'{}' has several configurations{}; choose one with --dataset_config_name: {}", dataset.name,
+                  dataset.config.empty() ? "" : fmt::format(", and none is named '{}'", dataset.config),
+                  fmt::join(names, ", ")),
+      "dataset_config_name");
+}
+
+/// By the card's patterns; `all` are paths below the data set's folder.
+void choose_by_card(const CardConfig& config, const DatasetName& dataset, const Paths& all,
+                    std::vector<SplitFiles>& splits) {
+  for (SplitFiles& split : splits) {
+    const CardSplit* found = nullptr;
+    for (const auto& word : words_for(split.name))
+      for (const CardSplit& own : config.splits)
+        if (!found && own.name == word) found = &own;
+    for (const auto& pattern : found ? found->patterns : Paths())
+      for (const auto& file : all)
+        if (matches_pattern(pattern, file) && is_data_file(file) &&
+            std::find(split.files.begin(), split.files.end(), file) == split.files.end())
+          split.files.push_back(file);
+    check_one_kind(split);
+  }
+  if (!splits.front().files.empty()) return;
+  std::vector<std::string> said;
+  for (const CardSplit& own : config.splits)
+    said.push_back(fmt::format("{} ({})", own.name, fmt::join(own.patterns, ", ")));
+  throw DataError(fmt::format("{}: no file for the split '{}'; the card ({}) has for configuration '{}': {}; --splits "
+                              "chooses among them",
+                              dataset.name, splits.front().name, kCard, config.name, fmt::join(said, "; ")),
+                  dataset.name);
+}
+
+/// Every file below the folder.
+Paths list_all(const fs::path& folder) {
+  Paths out;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink))
+    if (!entry.is_directory()) out.push_back(entry.path().lexically_relative(folder).string());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void choose_here(const DatasetName& dataset, std::vector<SplitFiles>& splits) {
+  fs::path folder = dataset.name;
+  const auto card = read_dataset_card((folder / kCard).string());
+  const Paths below = card.empty() ? Paths() : list_all(folder);
+  const CardConfig* config = described(card, dataset, below);
+  if (config && !config->splits.empty()) {
+    choose_by_card(*config, dataset, below, splits);
+  } else {
+    folder /= config ? config->folder : dataset.config;
+    const Paths all = list_folder(folder, splits);
+    if (!choose(all, splits)) fail_empty(folder.string(), splits.front().name, found_in(all));
+  }
   for (auto& split : splits)
     for (auto& file : split.files) file = (folder / file).string();
 }
@@ -201,13 +269,22 @@ hub::RepositoryName name_on_hub(const std::string& name) {
 
 void choose_on_hub(const DatasetName& dataset, std::vector<SplitFiles>& splits) {
   std::string below;
-  const auto select = [&](const Paths& all, const std::string&) {
-    const auto [folder, files] = files_of_config(all, dataset.config);
-    if (!choose(files, splits)) fail_empty(dataset.name, splits.front().name, found_on_hub(dataset.name, all));
-    below = folder;
+  const auto select = [&](const Paths& all, const std::string& root) {
+    const std::string card_file = root + "/" + kCard;
+    if (!is_there(card_file) && std::binary_search(all.begin(), all.end(), kCard)) return Paths{kCard};
+    const auto card = read_dataset_card(card_file);
+    const CardConfig* config = described(card, dataset, all);
+    for (auto& split : splits) split.files.clear();
+    if (config && !config->splits.empty()) {
+      choose_by_card(*config, dataset, all, splits);
+    } else {
+      const auto [folder, files] = files_of_config(all, config ? without_end_slashes(config->folder) : dataset.config);
+      if (!choose(files, splits)) fail_empty(dataset.name, splits.front().name, found_on_hub(dataset.name, all));
+      below = folder;
+    }
     Paths out;
     for (const auto& split : splits)
-      for (const auto& file : split.files) out.push_back(folder + file);
+      for (const auto& file : split.files) out.push_back(below + file);
     return out;
   };
   const fs::path root = hub::fetch(name_on_hub(dataset.name), {.select = select}, hub::settings_from_environment());
@@ -224,7 +301,7 @@ std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::
   if (!is_there(path)) {
     choose_on_hub(dataset, out);
   } else if (fs::is_directory(path)) {
-    choose_here(dataset.config.empty() ? path : path / dataset.config, out);
+    choose_here(dataset, out);
   } else {
     require_option(
         dataset.config.empty(),

@@ -22,17 +22,12 @@ std::uint32_t u32(std::int64_t value) {
   return static_cast<std::uint32_t>(value);
 }
 
-const families::DecoderConfig& exportable(const families::FamilyConfig& config) {
-  const auto* c = std::get_if<families::DecoderConfig>(&config);
-  const std::vector<std::string> known = {"llama", "mistral", "qwen2", "gpt2"};
-  if (!c || std::find(known.begin(), known.end(), c->model_type) == known.end() || c->classifier) {
-    const std::string what = c ? c->model_type + (c->classifier ? " with a classifier" : "")
-                             : std::holds_alternative<families::T5Config>(config) ? "t5"
-                                                                                  : "bert";
-    throw ConfigError("--gguf writes language models of the families llama, mistral, qwen2 and gpt2, found " + what,
-                      "gguf");
-  }
-  return *c;
+/// The next type whose blocks divide the rows.
+std::uint32_t fitting(std::uint32_t type, std::int64_t columns) {
+  const io::GgufBlock* block = io::gguf_block(type);
+  if (!block || columns % block->elements == 0) return type;
+  const std::uint32_t next = type == kQ4_K ? kQ5_0 : type == kQ5_K ? kQ5_1 : type == kQ6_K ? kQ8_0 : io::kGgufF16;
+  return fitting(next, columns);
 }
 
 /// Like llama-quantize's: the first and last eighth of the layers, and every third between.
@@ -151,10 +146,8 @@ class Planner {
     const bool is_small = plan.shape.size() < 2 || !plan.name.ends_with(".weight") ||
                           plan.name.ends_with("_norm.weight") || plan.name == "position_embd.weight";
     if (is_small) return io::kGgufF32;
-    const std::uint32_t wanted = form_ == GgufForm::kF16    ? io::kGgufF16
-                                 : form_ == GgufForm::kQ8_0 ? kQ8_0
-                                                            : mixed_type(plan, layer);
-    return fitting(wanted, plan.shape.back());
+    const auto columns = plan.shape.back();
+    return form_ == GgufForm::kQ4KM ? fitting(mixed_type(plan, layer), columns) : gguf_matrix_type(form_, columns);
   }
 
   /// Q4_K_M.
@@ -167,14 +160,6 @@ class Planner {
     return may_get_more && gets_more_bits(layer, c_.num_layers) ? kQ6_K : kQ4_K;
   }
 
-  /// The next type whose blocks divide the rows.
-  static std::uint32_t fitting(std::uint32_t type, std::int64_t columns) {
-    const io::GgufBlock* block = io::gguf_block(type);
-    if (!block || columns % block->elements == 0) return type;
-    const std::uint32_t next = type == kQ4_K ? kQ5_0 : type == kQ5_K ? kQ5_1 : type == kQ6_K ? kQ8_0 : io::kGgufF16;
-    return fitting(next, columns);
-  }
-
   const families::DecoderConfig& c_;
   const io::TensorSource& weights_;
   GgufForm form_;
@@ -184,8 +169,26 @@ class Planner {
 
 }  // namespace
 
+const families::DecoderConfig& gguf_decoder(const families::FamilyConfig& config) {
+  const auto* c = std::get_if<families::DecoderConfig>(&config);
+  const std::vector<std::string> known = {"llama", "mistral", "qwen2", "gpt2"};
+  if (!c || std::find(known.begin(), known.end(), c->model_type) == known.end() || c->classifier) {
+    const std::string what = c ? c->model_type + (c->classifier ? " with a classifier" : "")
+                             : std::holds_alternative<families::T5Config>(config) ? "t5"
+                                                                                  : "bert";
+    throw ConfigError("--gguf writes language models of the families llama, mistral, qwen2 and gpt2, found " + what,
+                      "gguf");
+  }
+  return *c;
+}
+
+std::uint32_t gguf_matrix_type(GgufForm form, std::int64_t columns) {
+  TESSERA_CHECK(form != GgufForm::kQ4KM, "one type for all matrices");
+  return form == GgufForm::kF32 ? io::kGgufF32 : form == GgufForm::kF16 ? io::kGgufF16 : fitting(kQ8_0, columns);
+}
+
 GgufExport plan_gguf(const families::FamilyConfig& config, const io::TensorSource& weights, GgufForm form) {
-  return Planner(exportable(config), weights, form).plan();
+  return Planner(gguf_decoder(config), weights, form).plan();
 }
 
 at::Tensor values_for_gguf(const ExportedTensor& tensor, const io::TensorSource& weights) {

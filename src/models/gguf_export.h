@@ -11,7 +11,7 @@
 
 namespace tessera::models {
 
-enum class GgufForm { kF16, kQ8_0, kQ4KM };
+enum class GgufForm { kF32, kF16, kQ8_0, kQ4KM };
 
 /// A tensor of the file, and where its values come from.
 struct ExportedTensor {
@@ -28,8 +28,15 @@ struct GgufExport {
   std::vector<ExportedTensor> tensors;
 };
 
-/// Families llama, mistral, qwen2 and gpt2; ConfigError names any other, and what the format cannot say of these.
-/// DataError for a tensor that the architecture does not have.
+/// The language model of a family that is written: llama, mistral, qwen2 or gpt2; ConfigError names any other.
+const families::DecoderConfig& gguf_decoder(const families::FamilyConfig& config);
+
+/// Of a matrix with rows of this length, in the forms that give all matrices one type: kQ8_0 is float16 where its
+/// blocks do not divide the rows.
+std::uint32_t gguf_matrix_type(GgufForm form, std::int64_t columns);
+
+/// ConfigError for other families than gguf_decoder()'s, and for what the format cannot say of these. DataError for a
+/// tensor that the architecture does not have.
 GgufExport plan_gguf(const families::FamilyConfig& config, const io::TensorSource& weights, GgufForm form);
 
 /// All values of a planned tensor, row-major, as the file has them: float32, contiguous.

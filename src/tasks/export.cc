@@ -17,6 +17,7 @@
 #include "models/model.h"
 #include "models/names_in_files.h"
 #include "tasks/export_gguf.h"
+#include "tasks/export_gguf_adapter.h"
 #include "tasks/merge.h"
 #include "tessera/base/error.h"
 
@@ -33,14 +34,19 @@ struct ExportOptions {
   PackFlags packed;
 };
 
+/// The folder with adapter_config.json.
+std::string adapter_config_folder(const ExportOptions& o, const std::string& found) {
+  const std::string folder = is_there(o.checkpoint + "/adapter_config.json") ? o.checkpoint : o.adapter;
+  if (folder.empty())
+    throw ConfigError(
+        "'" + found + "' holds an adapter without its adapter_config.json; name a folder that has it with --adapter",
+        "adapter");
+  return folder;
+}
+
 /// An adapter as it is: its tensors, streamed one by one, and the files beside it.
 std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState& state) {
-  const std::string config_folder = is_there(o.checkpoint + "/adapter_config.json") ? o.checkpoint : o.adapter;
-  if (config_folder.empty())
-    throw ConfigError("'" + state.found +
-                          "' holds an adapter without its adapter_config.json; name a folder that has it " +
-                          "with --adapter",
-                      "adapter");
+  const std::string config_folder = adapter_config_folder(o, state.found);
   const std::string config_file = config_folder + "/adapter_config.json", config = read_file(config_file);
   families::read_json(config_file);  // whatever the method, it is a JSON object
   ensure_writable_folder(o.output);
@@ -135,6 +141,13 @@ class Staging {
 std::string export_gguf(ExportOptions o, const checkpoint::OpenedState& state,
                         const std::shared_ptr<comm::Communicator>& group) {
   const std::string base = config_folder(o);
+  if (state.kind == checkpoint::OpenedState::Kind::kAdapter && !o.merge)
+    return group->rank() > 0 ? ""
+                             : write_gguf_adapter({.model_folder = base,
+                                                   .adapter_folder = adapter_config_folder(o, state.found),
+                                                   .weights = state.source,
+                                                   .output = o.output,
+                                                   .form = *o.gguf});
   GgufRequest request{.model_folder = base,
                       .tokenizer_folder = checkpoint::tokenizer_among({o.checkpoint, base}),
                       .weights = state.source,
@@ -157,8 +170,9 @@ std::string export_gguf(ExportOptions o, const checkpoint::OpenedState& state,
 }
 
 void check_gguf(const ExportOptions& o, bool is_adapter) {
-  if (is_adapter && !o.merge)
-    throw ConfigError("--gguf writes a whole model, and the checkpoint holds an adapter: add --merge", "gguf");
+  if (is_adapter && !o.merge && *o.gguf == models::GgufForm::kQ4KM)
+    throw ConfigError("--gguf q4_k_m is for whole models: an adapter is written as f32, f16 or q8_0; or add --merge",
+                      "gguf");
   if (!o.packed.type.empty())
     throw ConfigError("--gguf and --type exclude each other: the file has forms of its own", "type");
   if (!o.output.ends_with(".gguf"))
@@ -186,8 +200,13 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
                  "of the weights; auto: as config.json says, an adapter's as they are");
   table.add_enum(
       &o.gguf,
-      {{"f16", models::GgufForm::kF16}, {"q8_0", models::GgufForm::kQ8_0}, {"q4_k_m", models::GgufForm::kQ4KM}},
-      {"--gguf"}, "write one GGUF file, OUTPUT_DIR being its name; llama, mistral, qwen2 and gpt2");
+      {{"f32", models::GgufForm::kF32},
+       {"f16", models::GgufForm::kF16},
+       {"q8_0", models::GgufForm::kQ8_0},
+       {"q4_k_m", models::GgufForm::kQ4KM}},
+      {"--gguf"},
+      "write one GGUF file, OUTPUT_DIR being its name; llama, mistral, qwen2 and gpt2; of an adapter without --merge a "
+      "file that llama.cpp puts over its base");
   add_pack_flags(table, o.packed);
   table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {

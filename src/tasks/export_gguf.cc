@@ -20,29 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "SmolLM2-135M-Instruct" -> "SmolLM2 135M Instruct", "tiny_chat" -> "Tiny_Chat": words of small letters become
-/// titles.
-std::string title_of(const std::string& folder) {
-  std::string name = fs::absolute(folder).lexically_normal().filename().string(), out;
-  if (name.empty()) name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
-  bool begins_word = true, is_lower = false;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool is_gap = name[i] == '-' || name[i] == ' ';
-    if (begins_word) {
-      const std::string word = name.substr(i, name.find_first_of("- ", i) - i);
-      is_lower =
-          std::none_of(word.begin(), word.end(), [](char c) { return std::isupper(static_cast<unsigned char>(c)); }) &&
-          !std::isdigit(static_cast<unsigned char>(word[0]));
-    }
-    const bool begins_title = i == 0 || !std::isalpha(static_cast<unsigned char>(name[i - 1]));
-    out += is_gap                     ? ' '
-           : is_lower && begins_title ? static_cast<char>(std::toupper(static_cast<unsigned char>(name[i])))
-                                      : name[i];
-    begins_word = is_gap;
-  }
-  return out;
-}
-
 /// "135M", "1.2B".
 std::string size_label(double parameters) {
   const std::pair<double, const char*> units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}};
@@ -57,10 +34,6 @@ std::string size_label(double parameters) {
   const std::string whole = fmt::format("{:.0f}", scaled);
   const int digits = whole == "0" ? 2 : std::max(0, 2 - static_cast<int>(whole.size()));
   return fmt::format("{:.{}f}{}", scaled, digits, suffix);
-}
-
-std::uint32_t file_type(models::GgufForm form) {
-  return form == models::GgufForm::kF16 ? 1 : form == models::GgufForm::kQ8_0 ? 7 : 15;
 }
 
 /// tokenizer.json of the folder, or what it would be.
@@ -98,6 +71,43 @@ void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
 
 }  // namespace
 
+/// "SmolLM2-135M-Instruct" -> "SmolLM2 135M Instruct", "tiny_chat" -> "Tiny_Chat": words of small letters become
+/// titles.
+std::string gguf_title(const std::string& folder) {
+  std::string name = fs::absolute(folder).lexically_normal().filename().string(), out;
+  if (name.empty()) name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
+  bool begins_word = true, is_lower = false;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool is_gap = name[i] == '-' || name[i] == ' ';
+    if (begins_word) {
+      const std::string word = name.substr(i, name.find_first_of("- ", i) - i);
+      is_lower =
+          std::none_of(word.begin(), word.end(), [](char c) { return std::isupper(static_cast<unsigned char>(c)); }) &&
+          !std::isdigit(static_cast<unsigned char>(word[0]));
+    }
+    const bool begins_title = i == 0 || !std::isalpha(static_cast<unsigned char>(name[i - 1]));
+    out += is_gap                     ? ' '
+           : is_lower && begins_title ? static_cast<char>(std::toupper(static_cast<unsigned char>(name[i])))
+                                      : name[i];
+    begins_word = is_gap;
+  }
+  return out;
+}
+
+std::uint32_t gguf_file_type(models::GgufForm form) {
+  switch (form) {
+    case models::GgufForm::kF32:
+      return 0;
+    case models::GgufForm::kF16:
+      return 1;
+    case models::GgufForm::kQ8_0:
+      return 7;
+    case models::GgufForm::kQ4KM:
+      return 15;
+  }
+  return 0;
+}
+
 std::string write_gguf(const GgufRequest& r) {
   const auto json = models::read_model_config(r.model_folder);
   const auto config = families::parse_config(json, r.model_folder + "/config.json");
@@ -118,10 +128,10 @@ std::string write_gguf(const GgufRequest& r) {
   }
   io::GgufMetadata metadata = {{"general.architecture", planned.architecture},
                                {"general.type", std::string("model")},
-                               {"general.name", title_of(r.name_folder.empty() ? r.model_folder : r.name_folder)},
+                               {"general.name", gguf_title(r.name_folder.empty() ? r.model_folder : r.name_folder)},
                                {"general.size_label", size_label(parameters)}};
   metadata.insert(metadata.end(), planned.metadata.begin(), planned.metadata.end());
-  metadata.emplace_back("general.file_type", file_type(r.form));
+  metadata.emplace_back("general.file_type", gguf_file_type(r.form));
   add_tokenizer(vocabulary, metadata);
   metadata.emplace_back("general.quantization_version", std::uint32_t{2});
   io::GgufWriter writer(r.output, metadata, plans);

@@ -1,5 +1,6 @@
 #pragma once
 // `tessera export --gguf`: a model's folder as one GGUF file for llama.cpp, Ollama and the like.
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -19,5 +20,9 @@ struct GgufRequest {
 /// Writes the file tensor by tensor. Returns a line for the terminal. ConfigError for families and DataError for
 /// tokenizers that are not written.
 std::string write_gguf(const GgufRequest& request);
+
+/// general.name of what lies in this folder, and general.file_type, as the community's converter has them.
+std::string gguf_title(const std::string& folder);
+std::uint32_t gguf_file_type(models::GgufForm form);
 
 }  // namespace tessera::tasks

@@ -39,6 +39,7 @@ class PreferenceJob final : public TrainingJob {
                 std::ostream& err)
       : TrainingJob(options, kind_for(options.objective.method), std::move(group), out, err),
         o_(options),
+        uploads_(o_.upload, arguments_, out_),
         objective_(options.objective) {}
 
  private:
@@ -214,6 +215,7 @@ class PreferenceJob final : public TrainingJob {
     if (!trainable_) choose_reference({});  // an evaluation alone
     train::SessionTask task;
     task.num_examples = splits_.train->size();
+    task.checkpoints.saved = [this](const std::string& folder) { uploads_.push_checkpoint(folder); };
     task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate_preferences(*model_.model, eval_, objective_, eval_reference_, arguments_, *group_, bars, err_);
     };
@@ -223,10 +225,11 @@ class PreferenceJob final : public TrainingJob {
 
   void save_result() override {
     TrainingJob::save_result();
-    if (group_->rank() == 0) out_ << push_to_hub(o_.upload, arguments_.output_dir) << std::flush;
+    if (group_->rank() == 0) uploads_.push_result();
   }
 
   const PreferenceOptions& o_;
+  RunUploads uploads_;
   preference::Objective objective_;
   TrainingTokenizer opened_;
   data::PreferenceSplits splits_;

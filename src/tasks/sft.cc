@@ -39,7 +39,9 @@ double flops_per_token(models::Model& model) {
 class SftJob final : public TrainingJob {
  public:
   SftJob(const SftOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out, std::ostream& err)
-      : TrainingJob(options, models::ModelKind::kCausal, std::move(group), out, err), o_(options) {}
+      : TrainingJob(options, models::ModelKind::kCausal, std::move(group), out, err),
+        o_(options),
+        uploads_(o_.upload, arguments_, out_) {}
 
  private:
   void load_data() override {
@@ -94,6 +96,7 @@ class SftJob final : public TrainingJob {
     train::SessionTask task;
     task.num_examples = splits_.train->size();
     task.flops_per_token = flops_per_token(*model_.model);
+    task.checkpoints.saved = [this](const std::string& folder) { uploads_.push_checkpoint(folder); };
     task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate(*model_.model, *splits_.eval, collate_, arguments_, *group_, bars, err_);
     };
@@ -116,10 +119,11 @@ class SftJob final : public TrainingJob {
 
   void save_result() override {
     TrainingJob::save_result();
-    if (group_->rank() == 0) out_ << push_to_hub(o_.upload, arguments_.output_dir) << std::flush;
+    if (group_->rank() == 0) uploads_.push_result();
   }
 
   const SftOptions& o_;
+  RunUploads uploads_;
   TrainingTokenizer opened_;
   data::SftSplits splits_;
   data::SftCollateOptions collate_;

@@ -24,6 +24,7 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, CheckpointConte
       saver_(
           model_.group(), options.output_dir, options.save_total_limit,
           options.save_in_background ? checkpoint::SaveQueue::Mode::kBackground : checkpoint::SaveQueue::Mode::kNow) {
+  saver_.on_saved(content_.saved);
   state_.max_steps = trainer_.total_steps();
   state_.num_train_epochs = trainer_.epochs();
   state_.save_steps = CheckpointOptions::every(options_.save_steps, state_.max_steps);

@@ -18,6 +18,8 @@ struct CheckpointContent {
   /// Collective: the model or adapter and what belongs to it, into a folder that exists. All writing goes through the
   /// queue.
   std::function<void(const std::string& folder, checkpoint::SaveQueue& queue)> save_model;
+  /// Of rank 0, with the folder of each checkpoint that has got its name. May be empty; throws nothing.
+  std::function<void(const std::string& folder)> saved = nullptr;
   /// Of --save_accelerate_state, and for going on from checkpoints of Accelerate. (The rate is the optimizer's.)
   checkpoint::TorchStateType torch_state = checkpoint::TorchStateType::kFull;
   checkpoint::TorchName model_name_in_torch = nullptr, optimizer_name_in_torch = nullptr;

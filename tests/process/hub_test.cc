@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <set>
+#include <sstream>
 
 #include "base/file.h"
 #include "support/hub_server.h"
@@ -61,6 +63,26 @@ class Hub : public test::SftJob {
                                "2", "--seed", "7"} +
                          test::kLora + more,
                      variables);
+  }
+  /// The messages of the commits that were asked for, in their order.
+  Words commits() {
+    Words out;
+    for (const auto& lines : commit_bodies())
+      out.push_back(nlohmann::json::parse(lines.substr(0, lines.find('\n')))["value"]["summary"]);
+    return out;
+  }
+  std::set<std::string> files_of_commit(std::size_t index) {
+    std::set<std::string> out;
+    std::istringstream lines(commit_bodies().at(index));
+    for (std::string line; std::getline(lines, line);)
+      if (const auto value = nlohmann::json::parse(line)["value"]; value.contains("path")) out.insert(value["path"]);
+    return out;
+  }
+  Words commit_bodies() {
+    Words out;
+    for (const auto& request : server_.requests())
+      if (contains(request.path, "/commit/")) out.push_back(request.body);
+    return out;
   }
   std::string cached(const std::string& repository) const { return folder_ + "/hf/hub/" + repository; }
 
@@ -127,6 +149,60 @@ TEST_F(Hub, ARefusedUploadEndsTheCommandAndSaysWhatToUpload) {
   EXPECT_TRUE(contains(r.err, "the token in HF_TOKEN may not write there")) << r.err;
   EXPECT_TRUE(contains(r.err, "hf upload org/result '" + folder_ + "/out'")) << r.err;
   EXPECT_TRUE(fs::exists(folder_ + "/out/adapter_model.safetensors"));
+}
+
+TEST_F(Hub, CheckpointsGoUpWhileTheRunGoesOn) {
+  const Words every = {"--push_to_hub", "--hub_model_id", "org/result", "--hub_always_push", "--save_steps", "1"};
+  ASSERT_EQ(train(2, "out", environment(), "org/tiny", every).exit_code, 0);
+  EXPECT_EQ(commits(), (Words{"Training in progress, step 1", "Training in progress, step 2", "Model save"}));
+  const auto first = files_of_commit(0);
+  EXPECT_TRUE(first.contains("adapter_model.safetensors") && first.contains("tokenizer.json"));
+  EXPECT_FALSE(first.contains("manifest.json") || first.contains("trainer_state.json"));
+
+  server_.forget_requests();
+  const Finished r = train(1, "epochs", environment(), "org/tiny",
+                           every + Words{"--hub_strategy", "all_checkpoints", "--hub_private_repo", "--save_strategy",
+                                         "epoch", "--save_total_limit", "1", "--max_steps", "-1", "--num_train_epochs",
+                                         "2", "--hub_model_id", "org/all"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(commits(),
+            (Words{"Training in progress, epoch 1", "Training in progress, epoch 1, checkpoint",
+                   "Training in progress, epoch 2", "Training in progress, epoch 2, checkpoint", "Model save"}));
+  std::set<std::string> checkpoints;  // the first one, too, which the limit removed here
+  for (const auto& [name, file] : server_.files("models/org/all"))
+    if (name.ends_with("/training_state/state.json")) checkpoints.insert(name);
+  EXPECT_EQ(checkpoints.size(), 2u);
+  for (const auto& name : files_of_commit(4)) EXPECT_FALSE(name.starts_with("checkpoint-")) << name << " again";
+  for (const auto& request : server_.requests())
+    if (request.path == "/api/repos/create") {
+      EXPECT_TRUE(contains(request.body, "\"private\":true"));
+    }
+  for (const auto& entry : fs::directory_iterator(folder_ + "/epochs"))
+    EXPECT_FALSE(contains(entry.path().string(), ".uploading")) << entry.path();
+}
+
+TEST_F(Hub, AnUploadThatFailsDuringTheRunIsSaidAndMadeUpForAtItsEnd) {
+  server_.set_fault([](const HubServer::Request& r) -> std::optional<std::string> {
+    const bool is_it = contains(r.path, "/commit/") && contains(r.body, "Training in progress");
+    return is_it ? std::optional(HubServer::answer(400, "{}", {"X-Error-Message: not now"})) : std::nullopt;
+  });
+  const Finished r = train(2, "out", environment(), "org/tiny",
+                           {"--push_to_hub", "--hub_model_id", "org/result", "--hub_always_push", "--hub_strategy",
+                            "all_checkpoints", "--save_steps", "1"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  for (const char* name : {"checkpoint-1", "checkpoint-2"}) {
+    EXPECT_TRUE(contains(r.err, std::string("--push_to_hub: ") + name + " was not uploaded: ")) << r.err;
+    EXPECT_TRUE(server_.files("models/org/result").contains(std::string(name) + "/training_state/state.json"));
+  }
+  EXPECT_TRUE(contains(r.err, "not now")) << r.err;
+}
+
+TEST_F(Hub, OnlyTheEndIsUploadedWhereTheStrategySaysSo) {
+  const Finished r =
+      train(1, "out", environment(), "org/tiny",
+            {"--push_to_hub", "--hub_model_id", "org/result", "--hub_strategy", "end", "--save_steps", "1"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(commits(), Words{"Model save"});
 }
 
 TEST_F(Hub, SettingsAloneComeWhereWeightsAreNotRead) {

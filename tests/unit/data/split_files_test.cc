@@ -55,6 +55,69 @@ TEST_F(SplitFilesHere, OtherWordsOfDatasetsStandForASplitWhereItsOwnIsMissing) {
   EXPECT_EQ(find("train,validation"), (Names{"train: train.jsonl", "validation: validation.jsonl"}));
 }
 
+/// As the library `datasets` finds them: these are its files for this card
+/// (load_dataset_builder(...).config.data_files).
+const char* const kCardText = R"(---
+license: mit
+configs:
+- config_name: small
+  default: true
+  data_files:
+  - split: train
+    path:
+    - part0/*.jsonl
+    - part1/**
+  - split: validation
+    path: held_out/rows-?.jsonl
+- config_name: large
+  data_files: "**/big_[ab].jsonl"
+- config_name: plain
+  data_dir: plain
+tags:
+- a: [of another form, "
+---
+# Rows
+)";
+
+class CardsHere : public SplitFilesHere {
+ protected:
+  void SetUp() override {
+    for (const char* path : {"part0/a.jsonl", "part0/b.jsonl", "part0/notes.md", "part0/deep/c.jsonl", "part1/d.jsonl",
+                             "part1/deep/e.jsonl", "part1/.hidden/f.jsonl", "part1/__made/g.jsonl",
+                             "held_out/rows-1.jsonl", "held_out/rows-10.jsonl", "x/y/big_a.jsonl", "big_b.jsonl",
+                             "big_c.jsonl", "plain/train.jsonl", "plain/test.jsonl", "train.jsonl"})
+      put(path);
+    write_file_atomically(folder_.path() + "/README.md", kCardText);
+  }
+  std::string error(const std::string& card) {
+    write_file_atomically(folder_.path() + "/README.md", card);
+    try {
+      find("train");
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(CardsHere, ItsPatternsSayWhichFilesASplitHas) {
+  EXPECT_EQ(find("train,validation"), (Names{"train: part0/a.jsonl", "train: part0/b.jsonl", "train: part1/d.jsonl",
+                                             "train: part1/deep/e.jsonl", "validation: held_out/rows-1.jsonl"}));
+  EXPECT_EQ(find("train", "large"), (Names{"train: big_b.jsonl", "train: x/y/big_a.jsonl"}));
+  EXPECT_EQ(find("train,test", "plain"), (Names{"train: plain/train.jsonl", "test: plain/test.jsonl"}));
+}
+
+TEST_F(CardsHere, WhatItDoesNotSayIsNamed) {
+  const std::string two =
+      "---\nconfigs:\n- config_name: a\n  data_files: x*.jsonl\n- config_name: b\n  data_files: y\n---\n";
+  EXPECT_SAYS(error(two), "several configurations; choose one with --dataset_config_name: a, b");
+  const std::string one = "---\nconfigs:\n- config_name: a\n  data_files:\n  - split: rest\n    path: b*\n---\n";
+  EXPECT_SAYS(error(one), "the card (README.md) has for configuration 'a': rest (b*)");
+  EXPECT_SAYS(error("---\nx: 1\nconfigs:\n- data_files: a\n---\n"), "README.md:4: the card's configuration has no");
+  EXPECT_SAYS(error("---\nconfigs:\n- config_name: a\n  data_files: https://a/b.csv\n---\n"), "is not in the data set");
+  EXPECT_EQ(error("no card"), "");
+}
+
 class SplitFilesOnTheHub : public ::testing::Test {
  protected:
   SplitFilesOnTheHub() {
@@ -103,7 +166,7 @@ TEST_F(SplitFilesOnTheHub, ThoseOfTheSplitsAreDownloadedAndNoOthers) {
   EXPECT_EQ(find("train,test"),
             (Names{"train: data/train-00000-of-00002.jsonl", "train: data/train-00001-of-00002.jsonl",
                    "test: data/test-00000-of-00001.jsonl"}));
-  EXPECT_EQ(downloaded().size(), 3u);
+  EXPECT_EQ(downloaded().size(), 4u);  // the card, too
   EXPECT_EQ(read_file(snapshot() + "/data/test-00000-of-00001.jsonl"), "about data/test-00000-of-00001.jsonl");
 }
 
@@ -113,6 +176,20 @@ TEST_F(SplitFilesOnTheHub, AConfigurationIsAFolder) {
   EXPECT_EQ(downloaded().size(), 2u);
   EXPECT_SAYS(error("train"), "its data files lie in: de, en, en/test; --dataset_config_name chooses a folder");
   EXPECT_SAYS(error("train", "fr"), "--dataset_config_name chooses a folder");
+}
+
+TEST_F(SplitFilesOnTheHub, TheCardIsReadFirst) {
+  HubServer::Files files{{"README.md", {kCardText}}};
+  for (const char* path :
+       {"part0/a.jsonl", "part1/b.jsonl", "held_out/rows-1.jsonl", "train.jsonl", "plain/train.jsonl"})
+    files[path] = {"{}"};
+  commit_ = server_.put("datasets", "org/rows", files);
+  EXPECT_EQ(find("train,validation"),
+            (Names{"train: part0/a.jsonl", "train: part1/b.jsonl", "validation: held_out/rows-1.jsonl"}));
+  EXPECT_EQ(downloaded().size(), 4u);
+  EXPECT_EQ(find("train", "plain"), (Names{"train: plain/train.jsonl"}));
+  EXPECT_SAYS(error("train", "huge"),
+              "none is named 'huge'; choose one with --dataset_config_name: small, large, plain");
 }
 
 TEST_F(SplitFilesOnTheHub, OneFileIsTheFirstSplit) {

@@ -152,6 +152,7 @@ inline const std::vector<Unseen> kUnseenOfDecoders = {
     {"--pad_to_multiple_of", "the shape of batches"},
     {"--gradient_checkpointing", "time and memory"},
     {"--save_in_background", "time"},
+    {"--hub_always_push", "which checkpoints are uploaded while others are (process/hub_test.cc)"},
 };
 
 /// What the flag file of the reference's program names, each with dashes.

@@ -1,7 +1,10 @@
 // tessera export --gguf: what is written reads back as the model it was made of.
 #include <gtest/gtest.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/normal.h>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -120,6 +123,11 @@ TEST_F(GgufExports, PackedFormsKeepWhatTheirBitsCanKeep) {
   }
 }
 
+TEST_F(GgufExports, InFloat32NothingIsRounded) {
+  const std::string model = make("llama");
+  EXPECT_EQ(io::open_gguf(exported(model, "f32"))->type_of("blk.0.attn_q.weight"), "F32");
+}
+
 // llama-quantize's mixture for two layers: the second gets more bits (7 * 2 / 8 = 1), and the output.
 TEST_F(GgufExports, Q4KMGivesMoreBitsWhereLlamaQuantizeDoes) {
   const auto file = io::open_gguf(exported(make("llama"), "q4_k_m"));
@@ -176,6 +184,93 @@ TEST_F(GgufExports, AMergedAdapterIsInTheFile) {
   EXPECT_FALSE(std::filesystem::exists(file + ".merged"));
 }
 
+/// LoRA of ranks 2 and (by rank_pattern) 4 over every kind of matrix that the file holds in another way than the
+/// folder.
+class GgufAdapters : public GgufExports {
+ protected:
+  std::string adapter(const std::string& model, json config, const std::vector<std::string>& modules) {
+    config.update({{"peft_type", "LORA"},
+                   {"r", 2},
+                   {"lora_alpha", 6},
+                   {"base_model_name_or_path", model},
+                   {"target_modules", modules}});
+    const std::string folder = in("the adapter");
+    std::filesystem::create_directories(folder);
+    write_file_atomically(folder + "/adapter_config.json", config.dump());
+    const auto weights = models::open_model_weights(model);
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    auto random = at::detail::createCPUGenerator(3);
+    for (const auto& info : weights->tensors())
+      for (const std::string& module : modules) {
+        if (!info.name.ends_with(module + ".weight")) continue;
+        const std::string name = "base_model.model." + info.name.substr(0, info.name.size() - 7);
+        const bool is_table = module == "embed_tokens", is_conv1d = module.starts_with("c_");
+        const auto rows = info.shape[is_conv1d ? 1 : 0], columns = info.shape[is_conv1d ? 0 : 1];
+        const std::int64_t rank = config.contains("rank_pattern") && module == "v_proj" ? 4 : 2;
+        const auto inputs = is_table ? rows : columns, outputs = is_table ? columns : rows;
+        tensors.emplace_back(name + (is_table ? ".lora_embedding_A" : ".lora_A.weight"),
+                             at::normal(0.0, 0.05, {rank, inputs}, random));
+        tensors.emplace_back(name + (is_table ? ".lora_embedding_B" : ".lora_B.weight"),
+                             at::normal(0.0, 0.05, {outputs, rank}, random));
+      }
+    io::write_safetensors(folder + "/adapter_model.safetensors", tensors);
+    return folder;
+  }
+
+  /// What llama.cpp adds to each matrix of the base, against the file of the merged model: (merged - base) as the two
+  /// files have it.
+  void expect_difference(const std::string& file, const std::string& model, const std::string& adapter) {
+    const auto lora = io::open_gguf(file);
+    EXPECT_EQ(lora->header().text("general.type"), "adapter");
+    EXPECT_EQ(lora->header().text("adapter.type"), "lora");
+    const auto alpha = lora->header().number("adapter.lora.alpha");
+    ASSERT_TRUE(alpha);
+    std::filesystem::rename(exported(model, "f32"), in("base.gguf"));
+    std::filesystem::rename(exported(adapter, "f32", {"--merge", "--dtype", "float32"}), in("merged.gguf"));
+    const auto base = io::open_gguf(in("base.gguf")), merged = io::open_gguf(in("merged.gguf"));
+    std::size_t changed = 0;
+    for (const auto& info : base->tensors()) {
+      const auto difference = io::read_tensor(*merged, info.name) - io::read_tensor(*base, info.name);
+      if (!lora->find(info.name + ".lora_a")) {
+        EXPECT_EQ(difference.abs().max().item<float>(), 0) << info.name;
+        continue;
+      }
+      auto a = io::read_tensor(*lora, info.name + ".lora_a");
+      const auto b = io::read_tensor(*lora, info.name + ".lora_b");
+      if (info.name == "token_embd.weight") {  // rows of a are looked up
+        EXPECT_EQ(a.size(0), info.shape[0]);
+        EXPECT_TRUE(at::allclose(at::mm(a, b.t()) * (*alpha / static_cast<double>(b.size(1))), difference, 0, 1e-6));
+      } else {
+        EXPECT_TRUE(at::allclose(at::mm(b, a) * (*alpha / static_cast<double>(b.size(1))), difference, 0, 1e-6))
+            << info.name;
+      }
+      ++changed;
+    }
+    EXPECT_EQ(2 * changed, lora->tensors().size());
+    EXPECT_GT(changed, 0u);
+  }
+};
+
+TEST_F(GgufAdapters, WhatTheServerAddsIsWhatMergingAdds) {
+  const std::string llama = make("llama"), gpt2 = make("gpt2");
+  const std::string plain = adapter(llama, json::object(), {"q_proj", "k_proj", "v_proj", "down_proj", "embed_tokens"});
+  expect_difference(exported(plain, "f32"), llama, plain);
+  const std::string patterns =
+      adapter(llama, {{"use_rslora", true}, {"rank_pattern", {{"v_proj", 4}}}, {"alpha_pattern", {{"q_proj", 10}}}},
+              {"q_proj", "v_proj"});
+  expect_difference(exported(patterns, "f32"), llama, patterns);
+  const std::string conv1d = adapter(gpt2, {{"fan_in_fan_out", true}}, {"c_attn", "c_fc"});
+  expect_difference(exported(conv1d, "f32"), gpt2, conv1d);
+}
+
+TEST_F(GgufAdapters, PackedFormsAreThoseThatRowsAllow) {
+  const std::string model = make("llama");
+  const auto file = io::open_gguf(exported(adapter(model, json::object(), {"q_proj"}), "q8_0"));
+  EXPECT_EQ(file->type_of("blk.0.attn_q.weight.lora_a"), "Q8_0");
+  EXPECT_EQ(file->type_of("blk.0.attn_q.weight.lora_b"), "F16");  // rows of two
+  EXPECT_EQ(file->header().text("general.name"), "The Adapter");
+}
+
 TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
   const auto message = [&](const Words& args) -> std::string {
     std::ostringstream out, err;
@@ -191,6 +286,31 @@ TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
             std::string::npos);
   EXPECT_NE(message({in("t5"), in("folder"), "--gguf", "f16"}).find("must end in .gguf"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(in("t5.gguf")));
+}
+
+TEST_F(GgufAdapters, WhatAnAdapterOfTheFormatCannotSayIsRefused) {
+  const std::string model = make("llama");
+  const auto message = [&](const json& config, const std::string& form = "f32") -> std::string {
+    std::ostringstream out, err;
+    try {
+      export_checkpoint({adapter(model, config, {"q_proj"}), in("x.gguf"), "--gguf", form}, out, err);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message({{"init_lora_weights", "pissa"}}).find("takes a part off the base"), std::string::npos);
+  EXPECT_NE(message({{"alora_invocation_tokens", {1, 2}}}).find("alora_invocation_tokens"), std::string::npos);
+  EXPECT_NE(message(json::object(), "q4_k_m").find("an adapter is written as f32, f16 or q8_0"), std::string::npos);
+  const std::string folder = adapter(model, json::object(), {"q_proj"});
+  auto tensors = std::vector<std::pair<std::string, at::Tensor>>{};
+  const auto read = io::open_weights(folder);
+  for (const auto& info : read->tensors()) tensors.emplace_back(info.name, io::read_tensor(*read, info.name));
+  tensors.emplace_back("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", at::ones({256}));
+  io::write_safetensors(folder + "/adapter_model.safetensors", tensors);
+  std::ostringstream out, err;
+  EXPECT_THROW(export_checkpoint({folder, in("x.gguf"), "--gguf", "f32"}, out, err), ConfigError);
+  EXPECT_FALSE(std::filesystem::exists(in("x.gguf")));
 }
 
 }  // namespace
