@@ -38,15 +38,15 @@ PLACEHOLDERS = {"N": "2", "$WORLD_SIZE": "2", "$RANK": "0", "$MASTER_ADDR": "127
 # Models of random weights, by what they are made of, and the names that documents have for such.
 MODELS = {
     "tests/data/tiny_chat": "SmolLM2-135M-Instruct HuggingFaceTB/SmolLM2-135M-Instruct BASE MODEL big-model meta-llama/Llama-2-70b-hf Llama-2-70b-hf "
-    "llama-70b-nf4 org/name org/name@v1.0",
+    "org/name org/name@v1.0",
     "examples/demo/model": "t5-base",
     "tests/data/goldens/A_models/bert_mlm": "bert-base-uncased",
 }
 # Other names: the files and folders of the project that are copied there. make_fixtures() makes what there is not.
 FIXTURES = {
-    "data": "tests/data/tiny_chat tests/data/wikihow",
+    "data": "tests/data/tiny_chat",
+    "wikihow": "tests/data/wikihow",
     "org/chats": "tests/data/tiny_chat",
-    "reviews": "tests/data/classify",
     "examples/demo/chats": "examples/demo/chats",
     "fsdp_config.yaml": "examples/demo/fsdp_config.yaml",
     "fsdp_config_qlora.yaml": "examples/demo/fsdp_config.yaml",
@@ -58,6 +58,8 @@ FIXTURES = {
 TEXTS = {
     "rows.jsonl": '{"prompt": "a", "adapter": "math"}\n{"prompt": "b"}\n',
     "questions.jsonl": '{"messages": [{"role": "user", "content": "a"}]}\n',
+    "reviews/train.jsonl": '{"text": "good", "label": "yes"}\n{"text": "bad", "label": "no"}\n' * 4,
+    "reviews/val.jsonl": '{"text": "so", "label": "yes"}\n',
     "pairs.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 8,
     "sft.yaml": "model_name_or_path: BASE\ndataset_name: data\noutput_dir: out\n",
 }
@@ -71,7 +73,7 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 # Flags of other programs.
 FOREIGN = {
     "vLLM, llama.cpp, docker": "--enable-lora --lora-modules --max-lora-rank --jinja --lora --shm-size --ipc",
-    "sbatch, torchrun": "--signal --requeue --no_python",
+    "sbatch, torchrun, scripts of the project": "--signal --requeue --no_python --test",
     "those of bench/": "--only --rounds --width --rows --device_ms",
 }
 
@@ -111,7 +113,7 @@ class Document:
         for span in re.finditer(r"`([^`]+)`", text):
             number = next(n for n, end in zip((s[0] for s in sentences), starts[1:]) if span.start() < end)
             code = " ".join(span.group(1).split())
-            if re.match(r"(?:\S*/)?tessera\s", code):
+            if re.match(r"(?:\S*/)?tessera [a-z]", code) and not code.endswith(":"):
                 self.commands.append((number, code, True))
             elif code.startswith("--"):
                 self.flags += [(number, flag) for flag in FLAG.findall(code)]
@@ -205,8 +207,8 @@ class Runner:
         """The fixtures that a command names and nothing above it wrote."""
         made = "--config_file|" if text.startswith("tessera config ") else ""
         written = re.findall(rf"(?:{made}--output_dir|--output|--output_file|>)\s*(\S+)", text)
-        words = {part.rstrip("/") for word in shlex.split(text) for part in (word, word.split("=")[-1])}
-        for fixture in sorted(self.fixtures.rglob("*.fixture")):
+        words = {part.rstrip("/") or "." for word in shlex.split(text) for part in (word, word.split("=")[-1])}
+        for fixture in sorted(self.fixtures.rglob("*.fixture"), key=str):
             name = str(fixture.relative_to(self.fixtures)).removesuffix(".fixture")
             target = self.folder / name
             named = any(word == name or word.startswith(name + "/") for word in words)
@@ -242,18 +244,24 @@ def make_fixtures(program: Program, folder: Path):
             sys.exit(f"check_commands: a fixture was not made: {done.stderr}")
 
     for source, names in MODELS.items():
-        model = made / Path(source).name
-        call("init-model", str(ROOT / source), str(model))
-        if not (model / "tokenizer.json").exists() and not (model / "spiece.model").exists():
+        model, config = made / Path(source).name, ROOT / source
+        if not any((config / name).exists() for name in ("tokenizer.json", "spiece.model")):
+            config = made / (model.name + " with a tokenizer")
+            config.mkdir()
+            (config / "config.json").write_text(json.dumps({**json.loads((ROOT / source / "config.json").read_text()), "vocab_size": 512}))
             for file in ROOT.glob("tests/data/tiny_chat/tokenizer*.json"):
-                shutil.copy(file, model)
+                shutil.copy(file, config)
+        call("init-model", str(config), str(model))
         for name in names.split():
             add(name, [model])
     for name, sources in FIXTURES.items():
         add(name, [ROOT / source for source in sources.split()])
     for name, text in TEXTS.items():
-        (made / name).write_text(text)
-        add(name, [made / name])
+        file = made / "texts" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    for top in (made / "texts").iterdir():
+        add(top.name, [top])
     data, out = ROOT / "tests/data/tiny_chat", made / "out"
     call(
         *f"sft --model_name_or_path {made / 'tiny_chat'} --dataset_name {data} --use_peft_lora true --lora_r 4 --dataset_cache_dir {made / 'cache'}".split(),
@@ -261,6 +269,8 @@ def make_fixtures(program: Program, folder: Path):
     )
     for name in ("out", "out/lora", "out/dora", "out/math", "out/code"):
         add(name, [out])
+    for name in ("out/checkpoint-100", "out/run/checkpoint-40"):
+        add(name, [out / "checkpoint-2"])
 
 
 def check(program: Program, documents):
@@ -276,6 +286,7 @@ def check(program: Program, documents):
             runner = Runner(program, fixtures, Path(scratch) / document.name.replace("/", "_"))
             for name, text in document.files.items():
                 (runner.folder / name).write_text(text)
+                runner.bring(" ".join(line.partition(": ")[2] for line in text.splitlines()))
             for number, text, in_sentence in document.commands:
                 where = f"{document.name}:{number}: '{text}'"
                 if FORMS.search(text):

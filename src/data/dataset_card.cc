@@ -151,10 +151,9 @@ bool matches_pattern(std::string_view pattern, std::string_view path) {
   if (pattern.empty() || path.empty()) return pattern.empty() && path.empty();
   const std::string own(first_part(pattern)), whole(path), name(first_part(path));
   if (own == "**") {
-    if (is_hidden(name)) return false;
-    const bool ends = pattern.empty();
-    return ends || matches_pattern(pattern, whole) ||
-           (!path.empty() && matches_pattern("**/" + std::string(pattern), path));
+    const std::string rest = pattern.empty() ? "**" : "**/" + std::string(pattern);
+    if (!pattern.empty() && matches_pattern(pattern, whole)) return true;
+    return !is_hidden(name) && (path.empty() ? pattern.empty() : matches_pattern(rest, path));
   }
   if (is_hidden(name) && !is_hidden(own)) return false;
   return ::fnmatch(own.c_str(), name.c_str(), 0) == 0 && matches_pattern(pattern, path);

@@ -198,7 +198,7 @@ void choose_by_card(const CardConfig& config, const DatasetName& dataset, const 
 /// Every file below the folder.
 Paths list_all(const fs::path& folder) {
   Paths out;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink))
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
     if (!entry.is_directory()) out.push_back(entry.path().lexically_relative(folder).string());
   std::sort(out.begin(), out.end());
   return out;

@@ -304,7 +304,7 @@ TEST_F(GgufAdapters, WhatAnAdapterOfTheFormatCannotSayIsRefused) {
   EXPECT_NE(message(json::object(), "q4_k_m").find("an adapter is written as f32, f16 or q8_0"), std::string::npos);
   const std::string folder = adapter(model, json::object(), {"q_proj"});
   auto tensors = std::vector<std::pair<std::string, at::Tensor>>{};
-  const auto read = io::open_weights(folder);
+  const auto read = io::open_weights(folder + "/adapter_model.safetensors");
   for (const auto& info : read->tensors()) tensors.emplace_back(info.name, io::read_tensor(*read, info.name));
   tensors.emplace_back("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", at::ones({256}));
   io::write_safetensors(folder + "/adapter_model.safetensors", tensors);
