@@ -248,7 +248,7 @@ def make_fixtures(program: Program, folder: Path):
         if not any((config / name).exists() for name in ("tokenizer.json", "spiece.model")):
             config = made / (model.name + " with a tokenizer")
             config.mkdir()
-            (config / "config.json").write_text(json.dumps({**json.loads((ROOT / source / "config.json").read_text()), "vocab_size": 512}))
+            (config / "config.json").write_text(json.dumps({**json.loads((ROOT / source / "config.json").read_text()), "vocab_size": 512, "max_position_embeddings": 512}))
             for file in ROOT.glob("tests/data/tiny_chat/tokenizer*.json"):
                 shutil.copy(file, config)
         call("init-model", str(config), str(model))
