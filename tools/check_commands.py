@@ -29,6 +29,7 @@ PARSED = {
     r"--num_machines(?!.*127\.0\.0\.1)": "several machines",
     r"--device cuda": "needs a GPU",
     r"bench/e2e/": "measures for minutes",
+    r"generate --model chat\.gguf": "the tiny model's tokenizer has no merges, which the format wants",
 }
 # Forms, not commands.
 FORMS = re.compile(r"\[flags\]|^tessera (?:TASK|COMMAND)\b")
@@ -38,7 +39,7 @@ PLACEHOLDERS = {"N": "2", "$WORLD_SIZE": "2", "$RANK": "0", "$MASTER_ADDR": "127
 # Models of random weights, by what they are made of, and the names that documents have for such.
 MODELS = {
     "tests/data/tiny_chat": "SmolLM2-135M-Instruct HuggingFaceTB/SmolLM2-135M-Instruct BASE MODEL big-model meta-llama/Llama-2-70b-hf Llama-2-70b-hf "
-    "org/name org/name@v1.0",
+    "Llama-3.1-405B org/name org/name@v1.0",
     "examples/demo/model": "t5-base",
     "tests/data/goldens/A_models/bert_mlm": "bert-base-uncased",
 }

@@ -56,7 +56,7 @@ void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
   add("tokens", v.tokens);
   if (!v.scores.empty()) add("scores", v.scores);
   add("token_type", v.token_types);
-  if (v.model == "gpt2" || !v.merges.empty()) add("merges", v.merges);
+  if (!v.merges.empty()) add("merges", v.merges);
   const std::pair<const char*, std::int32_t> ids[] = {
       {"bos", v.bos_id},     {"eos", v.eos_id}, {"unknown", v.unk_id}, {"seperator", v.sep_id},
       {"padding", v.pad_id}, {"cls", v.cls_id}, {"mask", v.mask_id}};
