@@ -39,6 +39,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"GLOO_SOCKET_IFNAME", "the same, where TESSERA_SOCKET_IFNAME is not set"},
       {"TESSERA_ADDRESS", "the address of this host that the others use (default: the one on the way to MASTER_ADDR)"},
       {"TESSERA_PORTS", "refused: the system chooses ports (net.ipv4.ip_local_port_range limits them)"},
+      {"TESSERA_TRANSPORT",
+       "gloo or mpi: what moves bytes between hosts (default: mpi under mpirun and srun with PMI)"},
       {"TESSERA_KEEPALIVE_S", "seconds after which a host that does not answer is taken for lost (5)"},
       {"OMPI_COMM_WORLD_RANK", "rank under mpirun (Open MPI); likewise _SIZE, _LOCAL_RANK, _LOCAL_SIZE"},
       {"PMI_RANK", "rank under mpirun (MPICH and others); likewise PMI_SIZE"},

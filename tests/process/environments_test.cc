@@ -2,6 +2,7 @@
 // processes are all it needs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -154,13 +155,49 @@ TEST_F(Environments, TorchrunMpirunAndSlurmStartATaskAsOurLaunchDoes) {
   }
 }
 
+/// Without an address to meet at: MPI has joined the ranks, and moves the bytes.
+TEST_F(Environments, MpirunOnTwoHostsNeedsNoAddressAndTrainsAsOneHost) {
+  const std::vector<std::string> mpiruns = {"/usr/bin/mpirun.mpich", "/usr/bin/mpirun.openmpi"};
+  if (std::none_of(mpiruns.begin(), mpiruns.end(), [](const auto& path) { return fs::exists(path); }))
+    GTEST_SKIP() << "neither Debian's mpich nor its openmpi-bin is installed";
+  std::vector<std::string> launched = {
+      TESSERA_BINARY, "launch", "--cpu", "--num_processes", "4", "--num_cpu_threads_per_process", "1"};
+  for (const std::string& word : task("/four")) launched.push_back(word);
+  const Finished r = test::run(launched);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  ASSERT_EQ(losses("/four").size(), 2u);
+  for (const std::string& mpirun : mpiruns) {
+    if (!fs::exists(mpirun)) continue;
+    const std::string output = "/" + fs::path(mpirun).filename().string();
+    // All are on this host: the first two processes play one host, the others another.
+    std::vector<std::string> command = {mpirun,
+                                        "-n",
+                                        "4",
+                                        "/bin/sh",
+                                        "-c",
+                                        "GROUP_RANK=$((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} / 2)) "
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE=2 MPI_LOCALNRANKS=2 exec \"$@\"",
+                                        "sh",
+                                        TESSERA_BINARY};
+    for (const std::string& word : task(output)) command.push_back(word);
+    const Finished run = test::run(command, {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                             {"OMP_NUM_THREADS", "1"}});
+    EXPECT_EQ(run.exit_code, 0) << mpirun << run.err;
+    EXPECT_NE(run.out.find("Ranks = 4 (hosts)"), std::string::npos) << mpirun << run.out;
+    EXPECT_EQ(losses(output), losses("/four")) << mpirun;
+  }
+}
+
 TEST_F(Environments, RanksOnOtherHostsNeedAnAddressToMeetAt) {
   std::vector<std::string> command = {TESSERA_BINARY};
   for (const std::string& word : task("/address")) command.push_back(word);
   const Finished r = test::run(command, {{"OMPI_COMM_WORLD_RANK", "0"},
                                          {"OMPI_COMM_WORLD_SIZE", "4"},
                                          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
-                                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+                                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                         {"TESSERA_TRANSPORT", "gloo"}});
   EXPECT_EQ(r.exit_code, 2) << r.err;
   EXPECT_NE(r.err.find("2 of 4 ranks are on this host"), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("MASTER_ADDR"), std::string::npos) << r.err;

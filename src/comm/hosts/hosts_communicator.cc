@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "tessera/base/error.h"
@@ -73,14 +74,18 @@ void HostsCommunicator::gather_inside(const std::byte* own, std::byte* out, cons
   stream(group(), own, flows);
 }
 
-// Of lengths, by rank, one after the other.
+// Of lengths, by rank, one after the other. A rank that is alone on its host sends its bytes from where they are.
 void HostsCommunicator::gather_all(const std::byte* own, std::byte* out, const std::vector<std::int64_t>& lengths) {
-  Blocks blocks{out, {}};
+  Blocks blocks{out, {}, nullptr};
   for (int h = 0; h < hosts_.count(); ++h) {
     blocks.ends.push_back(std::accumulate(lengths.begin(), lengths.begin() + hosts_.first(h + 1), std::int64_t{0}));
   }
-  gather_inside(own, out + blocks.begin(host_),
-                {lengths.begin() + hosts_.first(host_), lengths.begin() + hosts_.first(host_ + 1)});
+  if (group().size() == 1) {
+    blocks.own = own;
+  } else {
+    gather_inside(own, out + blocks.begin(host_),
+                  {lengths.begin() + hosts_.first(host_), lengths.begin() + hosts_.first(host_ + 1)});
+  }
   exchange_blocks(blocks);
 }
 
@@ -94,12 +99,13 @@ void HostsCommunicator::share_lanes(std::byte* data, std::int64_t bytes) {
 }
 
 // Every rank of host h has block h; afterwards every rank has all blocks. They go in segments, so that what has come is
-// shared inside the host while the rest is on its way.
+// shared inside the host while the rest is on its way. Receives are first, as everywhere: gloo tells the other side of
+// each, on the connection that takes the data, and until it hears of one it sends nothing.
 void HostsCommunicator::exchange_blocks(const Blocks& blocks) {
   struct Segment {
     int host;
-    std::byte* data;
-    std::int64_t bytes;
+    std::byte* block;
+    std::int64_t begin, bytes;
     Wire::Message received;
   };
   std::vector<Segment> segments;
@@ -110,24 +116,30 @@ void HostsCommunicator::exchange_blocks(const Blocks& blocks) {
     for (int i = 0; i < hosts_.count(); ++i) {
       const int h = (host_ + i) % hosts_.count();
       const std::int64_t bytes = std::min(step, blocks.length(h) - begin);
-      if (bytes > 0) segments.push_back({h, blocks.data + blocks.begin(h) + begin, bytes, {}});
+      if (bytes > 0) segments.push_back({h, blocks.data + blocks.begin(h), begin, bytes, {}});
       more = more || bytes > 0;
     }
   }
-  std::vector<Wire::Message> sent;
+  const std::byte* source = blocks.own == nullptr ? blocks.data + blocks.begin(host_) : blocks.own;
+  const auto piece = [&](const Segment& segment) {
+    const Slice slice = equal_slices(segment.bytes, hosts_.lanes())[static_cast<std::size_t>(group().rank())];
+    return Slice{segment.begin + slice.begin, slice.count};
+  };
   for (Segment& segment : segments) {
-    if (!is_lane()) break;
-    const Slice piece = equal_slices(segment.bytes, hosts_.lanes())[static_cast<std::size_t>(group().rank())];
-    std::byte* data = segment.data + piece.begin;
-    if (segment.host != host_) segment.received = wire_->receive(segment.host, data, piece.count);
-    for (int i = 1; segment.host == host_ && i < hosts_.count(); ++i) {
-      sent.push_back(wire_->send((host_ + i) % hosts_.count(), data, piece.count));
-    }
+    if (!is_lane() || segment.host == host_) continue;
+    segment.received = wire_->receive(segment.host, segment.block + piece(segment).begin, piece(segment).count);
   }
+  std::vector<Wire::Message> sent;
+  for (const Segment& segment : segments) {
+    for (int i = 1; is_lane() && segment.host == host_ && i < hosts_.count(); ++i)
+      sent.push_back(wire_->send((host_ + i) % hosts_.count(), source + piece(segment).begin, piece(segment).count));
+  }
+  std::byte* own_block = blocks.data + blocks.begin(host_);
+  if (source != own_block) std::memcpy(own_block, source, static_cast<std::size_t>(blocks.length(host_)));
   for (Segment& segment : segments) {
     if (segment.host == host_) continue;
     if (is_lane()) wire_->wait(segment.received);
-    share_lanes(segment.data, segment.bytes);
+    share_lanes(segment.block + segment.begin, segment.bytes);
   }
   wait(sent);
 }

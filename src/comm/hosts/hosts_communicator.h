@@ -73,11 +73,13 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   struct Blocks {
     std::byte* data;
     std::vector<std::int64_t> ends;  // by host
+    const std::byte* own;            // this host's, if it lies elsewhere
     std::int64_t begin(int h) const { return h == 0 ? 0 : ends[static_cast<std::size_t>(h - 1)]; }
     std::int64_t length(int h) const { return ends[static_cast<std::size_t>(h)] - begin(h); }
   };
   /// Of a lane's slice: chunk number `index`, which has been passed on or, on the last host, summed.
   using ChunkDone = std::function<void(std::int64_t index, std::int64_t begin, std::int64_t count)>;
+  using RoundDone = std::function<void(std::int64_t round)>;
 
   Group& group() const { return local_->group(); }
   Arguments arguments() const { return {group(), size(), local_->queue().started()}; }
@@ -95,7 +97,8 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   void share_lanes(std::byte* data, std::int64_t bytes);
   std::vector<std::int64_t> all_sizes();
   bool sums_directly(c10::ScalarType type) const;
-  void sum_directly(Elements in, const std::vector<Slice>& slices, Elements out, const Reduction& reduction);
+  void sum_directly(Elements in, const std::vector<Slice>& slices, Elements out, const Reduction& reduction,
+                    const RoundDone& done = {});
   void all_reduce_small(const at::Tensor& t, ReduceOp op);
   void all_reduce_directly(const at::Tensor& t, ReduceOp op);
   void all_reduce_by_chain(const at::Tensor& t, ReduceOp op);

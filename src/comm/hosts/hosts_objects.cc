@@ -32,7 +32,7 @@ std::vector<std::int64_t> HostsCommunicator::all_sizes() {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(size()));
   for (int r = 0; r < group().size(); ++r)
     sizes[static_cast<std::size_t>(hosts_.first(host_) + r)] = local_->announced_bytes(r);
-  Blocks blocks{table_bytes(sizes), {}};
+  Blocks blocks{table_bytes(sizes), {}, nullptr};
   for (int h = 0; h < hosts_.count(); ++h)
     blocks.ends.push_back(hosts_.first(h + 1) * static_cast<std::int64_t>(sizeof(std::int64_t)));
   exchange_blocks(blocks);

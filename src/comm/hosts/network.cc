@@ -28,24 +28,33 @@ std::uint64_t hash_of(const std::string& name) {
 
 }  // namespace
 
-Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, Times times)
+Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, Times times,
+                 std::unique_ptr<Engine> engine)
     : reception_(std::move(listener), rank, key),
       peers_(std::move(peers)),
       rank_(rank),
       key_(std::move(key)),
-      times_(times) {}
+      times_(times),
+      engine_(std::move(engine)) {}
 
 Lane Network::open_lane(const std::vector<int>& ranks, const std::string& name) {
   Lane lane;
-  GlooLane places{.host = 0, .controls = {}, .ranks = ranks, .name = name, .key = key_, .timeout = times_.connecting};
+  LanePlaces places{.host = 0,
+                    .controls = {},
+                    .ranks = ranks,
+                    .name = name,
+                    .key = key_,
+                    .address = "",
+                    .timeout = times_.connecting};
   for (const int rank : ranks) {
     if (rank == rank_) places.host = static_cast<int>(lane.controls.size());
     lane.controls.push_back(rank == rank_ ? Descriptor() : open(rank, name));
   }
   for (const Descriptor& control : lane.controls) places.controls.push_back(control.get() < 0 ? nullptr : &control);
   try {
-    if (!gloo_) gloo_ = open_gloo(data_address(lane));
-    lane.transport = connect_gloo(gloo_, places);
+    places.address = data_address(lane);
+    lane.transport = engine_->connect(places);
+    prove_lane(*lane.transport, places);
   } catch (const std::exception& error) {
     throw CommError(fmt::format("rank {}: connect: no connections for data with the other hosts' ranks ({}): {}. Hosts "
                                 "must be able to reach each other at any port; look at the other ranks' output, too.",

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/hosts/transport_gloo.h"
+#include "comm/hosts/transport.h"
 #include "comm/rendezvous/reception.h"
 
 namespace tessera::comm {
@@ -22,7 +22,8 @@ class Network {
     std::chrono::seconds keep_alive;
   };
   /// `peers`: where each rank of the world listens; `key`: what the ranks of the job know and nobody else.
-  Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, Times times);
+  Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, Times times,
+          std::unique_ptr<Engine> engine);
 
   /// Collective among `ranks`, one of each host, with the same `name`, which is new for them. CommError names the peer.
   Lane open_lane(const std::vector<int>& ranks, const std::string& name);
@@ -30,7 +31,7 @@ class Network {
  private:
   Descriptor open(int peer, const std::string& name);
   Descriptor call(const Call& call, Deadline deadline) const;
-  /// Where this rank's gloo listens.
+  /// Where this rank's engine listens.
   std::string data_address(const Lane& lane) const;
 
   Reception reception_;
@@ -38,7 +39,7 @@ class Network {
   int rank_;
   std::string key_;
   Times times_;
-  std::shared_ptr<::gloo::transport::Device> gloo_;
+  std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace tessera::comm

@@ -1,20 +1,17 @@
 #include "comm/hosts/transport_gloo.h"
 
 #include <ATen/ops/from_blob.h>
-#include <fmt/format.h>
 #include <signal.h>
 
 #include <ctime>
 #include <iostream>
 #include <mutex>
-#include <stdexcept>
 
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/group/quiet_thread.h"
 #include "comm/hosts/control_store.h"
-#include "comm/rendezvous/secret.h"
 
 namespace tessera::comm {
 namespace {
@@ -65,7 +62,7 @@ struct GlooMessage : Transport::Message {
 
 class GlooTransport : public Transport {
  public:
-  GlooTransport(std::shared_ptr<::gloo::transport::Device> device, const GlooLane& lane) {
+  GlooTransport(std::shared_ptr<::gloo::transport::Device> device, const LanePlaces& lane) {
     const int hosts = static_cast<int>(lane.controls.size());
     auto options = c10d::ProcessGroupGloo::Options::create(lane.timeout);
     options->devices.push_back(std::move(device));
@@ -77,7 +74,6 @@ class GlooTransport : public Transport {
     }
     store->finish();
     for (int h = 0; h < hosts; ++h) silent_.push_back(h == lane.host ? nullptr : post(h, nullptr, 0, kSilentTag));
-    prove(lane);
   }
 
   std::unique_ptr<Message> send(int host, const std::byte* data, std::int64_t bytes, int tag) override {
@@ -135,47 +131,31 @@ class GlooTransport : public Transport {
     silent->wait(kForEver);
   }
 
-  static Mac proof(const GlooLane& lane, int from, int to) {
-    return hmac_sha256(lane.key, fmt::format("data\n{}\n{}\n{}", lane.name, lane.ranks[static_cast<std::size_t>(from)],
-                                             lane.ranks[static_cast<std::size_t>(to)]));
-  }
-
-  void prove(const GlooLane& lane) {
-    const std::size_t hosts = lane.controls.size();
-    std::vector<Mac> mine(hosts), theirs(hosts);
-    std::vector<std::unique_ptr<Message>> messages;
-    for (int h = 0; h < static_cast<int>(hosts); ++h) {
-      if (h == lane.host) continue;
-      const auto place = static_cast<std::size_t>(h);
-      mine[place] = proof(lane, lane.host, h);
-      messages.push_back(receive(h, reinterpret_cast<std::byte*>(theirs[place].data()), sizeof(Mac), 0));
-      messages.push_back(send(h, reinterpret_cast<const std::byte*>(mine[place].data()), sizeof(Mac), 0));
-    }
-    for (const auto& message : messages) wait(*message);
-    for (int h = 0; h < static_cast<int>(hosts); ++h) {
-      if (h == lane.host || equal(theirs[static_cast<std::size_t>(h)], proof(lane, h, lane.host))) continue;
-      throw std::runtime_error(
-          fmt::format("who answers on the connection for data with rank {} does not prove the job's "
-                      "secret",
-                      lane.ranks[static_cast<std::size_t>(h)]));
-    }
-  }
-
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::vector<GlooWork> silent_;  // by host
   std::mutex mutex_;
   c10d::Work* waiting_ = nullptr;
 };
 
+/// gloo's listener and its thread serve all groups of a process.
+class GlooEngine : public Engine {
+ public:
+  std::unique_ptr<Transport> connect(const LanePlaces& lane) override {
+    if (!device_) {
+      const WithoutSignals quiet;  // of the thread that it starts
+      device_ = c10d::ProcessGroupGloo::createDeviceForHostname(lane.address);
+    }
+    return std::make_unique<GlooTransport>(device_, lane);
+  }
+
+ private:
+  std::shared_ptr<::gloo::transport::Device> device_;
+};
+
 }  // namespace
 
-std::shared_ptr<::gloo::transport::Device> open_gloo(const std::string& numeric_address) {
-  const WithoutSignals quiet;  // of the thread that it starts
-  return c10d::ProcessGroupGloo::createDeviceForHostname(numeric_address);
-}
-
-std::unique_ptr<Transport> connect_gloo(std::shared_ptr<::gloo::transport::Device> device, const GlooLane& lane) {
-  return std::make_unique<GlooTransport>(std::move(device), lane);
+std::unique_ptr<Engine> make_gloo_engine() {
+  return std::make_unique<GlooEngine>();
 }
 
 }  // namespace tessera::comm

@@ -8,33 +8,12 @@
 //  - a connection that breaks in the middle of a message leaves that one waiting for ever: for each host there is a
 //    receive that nothing is ever sent for, which breaks, too, and is looked at after each interruption;
 //  - its rendezvous takes every caller's word: its addresses go through connections that are proven, and each of its
-//    own connections must then show a proof of the job's key;
+//    own connections must then show a proof of the job's key (prove_lane);
 //  - it writes to sockets with SIGPIPE, and to std::cout.
-#include <chrono>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "base/tcp.h"
 #include "comm/hosts/transport.h"
-
-namespace gloo::transport {
-class Device;
-}
 
 namespace tessera::comm {
 
-/// gloo's listener at this address and its thread; one serves all groups of a process. std::exception.
-std::shared_ptr<::gloo::transport::Device> open_gloo(const std::string& numeric_address);
-
-struct GlooLane {
-  int host = 0;                             // this rank's place
-  std::vector<const Descriptor*> controls;  // by host: connections to its rank, silent so far; null: this one
-  std::vector<int> ranks;                   // by host
-  std::string name, key;                    // of the group; what proves that a rank belongs to the job
-  std::chrono::milliseconds timeout;
-};
-/// Collective among the lane's ranks. std::exception.
-std::unique_ptr<Transport> connect_gloo(std::shared_ptr<::gloo::transport::Device> device, const GlooLane& lane);
+std::unique_ptr<Engine> make_gloo_engine();
 
 }  // namespace tessera::comm

@@ -8,8 +8,10 @@
 
 #include "base/cpu_quota.h"
 #include "comm/hosts/hosts_communicator.h"
+#include "comm/hosts/transport_gloo.h"
 #include "comm/rendezvous/card.h"
 #include "comm/rendezvous/exchange.h"
+#include "comm/rendezvous/launched_mpi.h"
 #include "comm/rendezvous/own_address.h"
 #include "comm/rendezvous/own_host.h"
 #include "comm/shm/shm_host.h"
@@ -56,6 +58,7 @@ Endpoint master(const RankEnvironment& environment) {
 
 /// A host whose own name leads to its loopback address has told that one: it is the master, whose address is known.
 void mend_loopback(std::vector<Endpoint>& peers, const Endpoint& meeting_place) {
+  if (std::none_of(peers.begin(), peers.end(), [](const auto& peer) { return is_loopback(peer.address); })) return;
   const std::string address = resolve(meeting_place.address);
   if (is_loopback(address)) return;
   for (Endpoint& peer : peers) {
@@ -92,7 +95,8 @@ std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_ran
 
 std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
   const RankEnvironment& environment = rendezvous.environment;
-  const Endpoint place = master(environment);
+  const auto mpi = launched_mpi(environment, rendezvous.init_timeout);
+  const Endpoint place = mpi && variable("MASTER_ADDR").empty() ? towards_rank_0(*mpi) : master(environment);
   const std::string secret = job_secret();
   Exchange exchange;
   exchange.store = place;
@@ -117,7 +121,9 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
     std::vector<Endpoint> peers;
     std::vector<std::string> host_of_rank;
     std::string all_cards = "session\n";
-    for (const std::string& text : exchange_texts(exchange, own.to_text(secret, seat(environment.rank)))) {
+    const std::string mine = own.to_text(secret, seat(environment.rank));
+    for (const std::string& text :
+         mpi ? exchange_genuine_texts(*mpi, mine, exchange.is_genuine) : exchange_texts(exchange, mine)) {
       const auto card = read_card(text, secret, seat(static_cast<int>(peers.size())));
       TESSERA_CHECK(card.has_value(), "the exchange gives genuine cards");
       cards.push_back(*card);
@@ -136,7 +142,8 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
     auto local = connect_one_host(environment.rank - first, hosts.size(host), first, local_key, rendezvous);
     if (hosts.count() == 1) return local;
     mend_loopback(peers, place);
-    auto network = std::make_shared<Network>(std::move(listener), std::move(peers), environment.rank, key, times);
+    auto network = std::make_shared<Network>(std::move(listener), std::move(peers), environment.rank, key, times,
+                                             mpi ? make_mpi_engine(mpi) : make_gloo_engine());
     return std::make_shared<HostsCommunicator>(std::move(network), std::static_pointer_cast<GroupCommunicator>(local),
                                                hosts, host, "world");
   } catch (const std::system_error& error) {

@@ -15,7 +15,8 @@ struct HostsRendezvous {
 };
 
 /// Collective: ranks that may be on several hosts meet at MASTER_ADDR:MASTER_PORT (default port 29500; under SLURM the
-/// default address is the job's first node), learn who shares a host, and connect.
+/// default address is the job's first node), or through the MPI that has started them, learn who shares a host, and
+/// connect.
 std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous);
 
 /// The first node of SLURM's compact list: "gpu[03-05,9],x1" -> "gpu03".

@@ -82,9 +82,12 @@ RankEnvironment read_rank_environment() {
               job_key()};
     break;
   }
-  if (result.family == "SLURM" && number_of("SLURM_NNODES").value_or(1) == 1)
-    result.local_world_size = result.world_size;
-  if (result.family == "SLURM" && number_of("SLURM_NNODES").value_or(1) > 1) result.local_world_size = 0;
+  // srun sets PMI's variables (--mpi=pmi2), too, but not those of the host.
+  if ((result.family == "SLURM" || result.family == "PMI") && result.local_world_size < 0) {
+    const auto nodes = number_of("SLURM_NNODES");
+    if (nodes || result.family == "SLURM") result.local_world_size = nodes.value_or(1) == 1 ? result.world_size : 0;
+    result.local_rank = number_of("SLURM_LOCALID").value_or(result.local_rank);
+  }
   return result;
 }
 

@@ -18,8 +18,14 @@ struct Job {
 /// Starts the ranks and returns their wait statuses.
 std::vector<int> run_processes(const Job& job);
 
+/// The same ranks started by this mpirun, which leaves the others alone when one ends; no host is missing, nor in a
+/// namespace. Where a rank has ended by a signal its status is -1.
+std::vector<int> run_under_mpirun(const std::string& mpirun, const Job& job);
+
 /// Variables for ranks: EXPECT_ERROR=TEXT is a success where connecting fails with an error that holds the text;
 /// OTHER_SECRET=RANK gives one rank a TESSERA_SECRET of its own; SHORT_INIT waits a second for the others.
+///
+/// MPIRUN_HOSTS=1,2: how many of mpirun's processes are on each host; STATUS_FOLDER: where each leaves its status.
 ///
 /// Runs a body if this process is a rank of a job; -1 if it is not, else its exit status.
 int run_as_rank();
