@@ -22,12 +22,15 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kEagerly{50};  // a wait asks without a pause
-constexpr std::chrono::microseconds kPause{50};    // between later questions
-constexpr std::chrono::milliseconds kTick{1};      // of the thread that asks when nobody waits
-constexpr int kTicks = 200;                        // after the last message, for which it asks
-constexpr std::chrono::seconds kForFinishing{5};   // MPI waits for all ranks then
-constexpr int kTags = 2;                           // of a group
+constexpr std::chrono::microseconds kEagerly{50};   // a wait asks without a pause
+constexpr std::chrono::microseconds kPause{50};     // between later questions
+constexpr std::chrono::milliseconds kTick{1};       // of the thread that asks when nobody waits
+constexpr int kTicks = 200;                         // after the last message, for which it asks
+constexpr std::chrono::milliseconds kPatience{20};  // with a thread that is in MPI
+constexpr std::chrono::seconds kStuck{10};          // in MPI: for good
+constexpr std::chrono::seconds kForFinishing{5};    // MPI waits for all ranks then
+constexpr std::chrono::milliseconds kForAnswers{50};
+constexpr int kTags = 2;  // of a group
 
 /// In a thread of its own, so that it may be left alone. False after the timeout.
 template <class Call>
@@ -52,37 +55,61 @@ class MpiSession {
   /// use(library) while nobody else does. std::runtime_error where MPI is called no more.
   template <class Use>
   auto with(const Use& use) {
-    const std::lock_guard lock(mutex_);
-    if (given_up_) throw std::runtime_error("MPI is not used any more since an operation has failed");
-    ticks_left_ = kTicks;
-    if (sleeps_) wakes_.notify_one();
-    return use(library_);
+    const Lock lock(mutex_, kStuck);
+    if (!lock.owns_lock()) throw std::runtime_error("a call of MPI's does not return");
+    return use(ready());
   }
-  void give_up() {
-    const std::lock_guard lock(mutex_);
-    given_up_ = true;
+  /// False where somebody else is in it for long: it may never come back, after a connection has broken.
+  bool test(MpiLibrary::Request& request) {
+    const Lock lock(mutex_, kPatience);
+    return lock.owns_lock() && ready().test(request);
   }
+  void give_up() { given_up_ = true; }
   /// The lowest number that no group of this process has.
   int next_group = 0;
 
   /// At the process's end. Where not all is well, others may be gone, and MPI would wait for them.
   void finish(bool all_is_well) {
+    if (!all_is_well || given_up_) return asks_.detach();
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_, kStuck);
       stops_ = true;
-      wakes_.notify_one();
     }
+    wakes_.notify_one();
     asks_.join();
-    if (all_is_well && !given_up_) done_within(kForFinishing, [this] { library_.finish(); });
+    try {
+      done_within(kForFinishing, [this] { leave_together(); });
+    } catch (const std::exception&) {  // nobody is left to hear it
+    }
   }
 
  private:
+  using Lock = std::unique_lock<std::timed_mutex>;
+
+  MpiLibrary& ready() {
+    if (given_up_) throw std::runtime_error("MPI is not used any more since an operation has failed");
+    ticks_left_ = kTicks;
+    if (sleeps_) wakes_.notify_one();
+    return library_;
+  }
+
+  /// When MPI is finished it looks after its connections no more, and some other may still want an answer.
+  void leave_together() {
+    const char own = 0;
+    std::vector<char> all(static_cast<std::size_t>(library_.size()));
+    library_.all_gather(&own, all.data(), 1);
+    for (const auto end = steady_clock::now() + kForAnswers; steady_clock::now() < end;
+         std::this_thread::sleep_for(kPause))
+      library_.progress();
+    library_.finish();
+  }
+
   void ask() {
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     while (!stops_) {
       sleeps_ = ticks_left_ == 0 || given_up_;
       if (sleeps_)
-        wakes_.wait(lock);
+        wakes_.wait_for(lock, kStuck);
       else
         wakes_.wait_for(lock, kTick);
       sleeps_ = false;
@@ -96,9 +123,10 @@ class MpiSession {
   }
 
   MpiLibrary& library_;
-  std::mutex mutex_;
-  std::condition_variable wakes_;
-  bool sleeps_ = false, stops_ = false, given_up_ = false;
+  std::timed_mutex mutex_;
+  std::condition_variable_any wakes_;
+  bool sleeps_ = false;
+  std::atomic<bool> stops_ = false, given_up_ = false;
   int ticks_left_ = 0;
   std::thread asks_;
 };
@@ -138,7 +166,7 @@ class MpiTransport : public Transport {
     auto& mine = static_cast<MpiMessage&>(message);
     const auto start = steady_clock::now();
     while (!mine.done) {
-      mine.done = session_->with([&](MpiLibrary& mpi) { return mpi.test(mine.request); });
+      mine.done = session_->test(mine.request);
       if (mine.done) return true;
       if (interrupted_.exchange(false)) return false;
       if (steady_clock::now() - start < kEagerly)
@@ -182,9 +210,10 @@ class MpiEngine : public Engine {
     store.finish();
     session_->next_group = number + 1;
     const int largest = session_->with([](MpiLibrary& mpi) { return mpi.largest_tag(); });
-    if (number > largest / kTags - 1) {
-      throw std::runtime_error(fmt::format("MPI has tags up to {}: enough for {} groups of ranks, this is one more",
-                                           largest, largest / kTags));
+    const int groups = (largest - 1) / kTags + 1;
+    if (number >= groups) {
+      throw std::runtime_error(
+          fmt::format("MPI has tags up to {}: enough for {} groups of ranks, this is one more", largest, groups));
     }
     return std::make_unique<MpiTransport>(session_, lane.ranks, number * kTags);
   }

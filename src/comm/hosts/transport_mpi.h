@@ -6,7 +6,8 @@
 //  - it moves bytes only while somebody calls it: whoever waits asks again and again, with pauses, for the cores belong
 //    to the computation; a thread asks when nobody waits, for what MPI has taken from us and not sent yet;
 //  - threads take turns in it, as every MPI allows;
-//  - it says nothing of a process that has ended, or waits for it for ever: the Wire's control connections tell;
+//  - it says nothing of a process that has ended, or waits for it for ever, even inside a call (Open MPI 4.1 over TCP):
+//    the Wire's control connections tell, and nobody waits long for a thread that is in MPI;
 //  - a message cannot be taken back reliably: after one was given up, this process calls MPI no more;
 //  - groups of ranks would be made collectively: here they share one communicator, and a group has tags of its own, on
 //    whose number its ranks agree.

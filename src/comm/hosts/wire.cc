@@ -210,8 +210,10 @@ void Wire::wait(Message& message) {
     try {
       while (!transport_->wait(*piece)) {
         look_around();
+        Link& link = link_of(message.host);
+        if (link.over && !link.words().starts_with(kLeft)) judge(link, "");  // not every engine notices
         if (steady_clock::now() - start < timeout_) continue;
-        const int rank = link_of(message.host).rank;
+        const int rank = link.rank;
         fail_timeout(fmt::format("rank {} has started it and not finished its part", rank), rank);
       }
     } catch (const Error&) {

@@ -205,8 +205,7 @@ INSTANTIATE_TEST_SUITE_P(Comm, Mpirun, ::testing::Values("/usr/bin/mpirun.mpich"
                          });
 
 TEST_P(Mpirun, DoesTheWholeSuite) {
-  EXPECT_EQ(run("Suite", {1, 1}), std::vector<int>(2, 0));
-  EXPECT_EQ(run("Suite", {3, 2}), std::vector<int>(5, 0));
+  EXPECT_EQ(run("Suite", {2, 2}), std::vector<int>(4, 0));
   EXPECT_EQ(run("Suite", {1, 2, 1}), std::vector<int>(4, 0));
 }
 
@@ -218,6 +217,7 @@ TEST_P(Mpirun, MismatchesAreReportedByAllRanks) {
 
 TEST_P(Mpirun, AKilledRankIsNoticedWithinASecond) {
   EXPECT_EQ(run("KilledRank", {2, 1}), (std::vector{0, -1, 0}));
+  if (GetParam() == "/usr/bin/mpirun.mpich") GTEST_SKIP() << "UCX, which Debian's MPICH uses, may end the others then";
   EXPECT_EQ(run("KilledInTheMiddleOfAMessage", {1, 1, 1}), (std::vector{0, -1, 0}));
 }
 

@@ -1,6 +1,7 @@
 #include "unit/comm/processes.h"
 
 #include <netinet/in.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -67,6 +68,7 @@ void play_host_of_mpirun(const char* hosts) {
   std::istringstream list(hosts);
   for (std::string one; std::getline(list, one, ',');) job.hosts.push_back(std::atoi(one.c_str()));
   const Place place = place_of(job, std::atoi(rank));
+  ::signal(SIGUSR1, SIG_IGN);  // by which MPICH's mpirun tells of a rank that has ended
   const std::string local_size = std::to_string(place.local_size);
   ::setenv("GROUP_RANK", std::to_string(place.host).c_str(), 1);
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
@@ -144,14 +146,13 @@ std::vector<int> run_under_mpirun(const std::string& mpirun, const Job& job) {
   fs::create_directories(folder);
   std::string hosts;
   for (const int ranks : job.hosts) hosts += (hosts.empty() ? "" : ",") + std::to_string(ranks);
-  std::vector<std::string> environment = {"TESSERA_TEST_BODY=" + job.body,
-                                          "MPIRUN_HOSTS=" + hosts,
-                                          "STATUS_FOLDER=" + folder.string(),
-                                          "PATH=/usr/bin:/bin",
+  std::vector<std::string> environment = {"TESSERA_TEST_BODY=" + job.body, "MPIRUN_HOSTS=" + hosts,
+                                          "STATUS_FOLDER=" + folder.string(), "PATH=/usr/bin:/bin",
                                           "MASTER_ADDR=127.0.0.1",  // the way to each other
                                           "OMP_NUM_THREADS=1",
-                                          "OMPI_ALLOW_RUN_AS_ROOT=1",
-                                          "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                          // No shared memory between what plays hosts.
+                                          "OMPI_MCA_btl=tcp,self", "UCX_TLS=tcp,self", "MPIR_CVAR_NOLOCAL=1",
+                                          "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                           "OMPI_MCA_rmaps_base_oversubscribe=1",
                                           "OMPI_MCA_hwloc_base_binding_policy=none"};
   environment.insert(environment.end(), job.environment.begin(), job.environment.end());
