@@ -1,7 +1,6 @@
 #include "unit/comm/processes.h"
 
 #include <netinet/in.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -68,7 +67,6 @@ void play_host_of_mpirun(const char* hosts) {
   std::istringstream list(hosts);
   for (std::string one; std::getline(list, one, ',');) job.hosts.push_back(std::atoi(one.c_str()));
   const Place place = place_of(job, std::atoi(rank));
-  ::signal(SIGUSR1, SIG_IGN);  // by which MPICH's mpirun tells of a rank that has ended
   const std::string local_size = std::to_string(place.local_size);
   ::setenv("GROUP_RANK", std::to_string(place.host).c_str(), 1);
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
@@ -158,10 +156,11 @@ std::vector<int> run_under_mpirun(const std::string& mpirun, const Job& job) {
   environment.insert(environment.end(), job.environment.begin(), job.environment.end());
   const bool open_mpi = fs::canonical(mpirun).filename().string().find("hydra") == std::string::npos;
   const int size = std::accumulate(job.hosts.begin(), job.hosts.end(), 0);
-  const pid_t launcher =
-      start({"/usr/bin/timeout", "-k", "5", "120", mpirun, open_mpi ? "--enable-recovery" : "-disable-auto-cleanup",
-             "-n", std::to_string(size), fs::read_symlink("/proc/self/exe")},
-            environment);
+  // A shell keeps from mpirun how its process has ended, and SIGUSR1 from the others, by which MPICH's tells of it.
+  const pid_t launcher = start(
+      {"/usr/bin/timeout", "-k", "5", "120", mpirun, open_mpi ? "--enable-recovery" : "-disable-auto-cleanup", "-n",
+       std::to_string(size), "/bin/sh", "-c", "trap '' USR1; \"$0\"; exit 0", fs::read_symlink("/proc/self/exe")},
+      environment);
   int status = -1;
   waitpid(launcher, &status, 0);
   std::vector<int> statuses;
