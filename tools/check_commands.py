@@ -74,7 +74,7 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 # Flags of other programs.
 FOREIGN = {
     "vLLM, llama.cpp, docker": "--enable-lora --lora-modules --max-lora-rank --jinja --lora --shm-size --ipc",
-    "sbatch, torchrun, scripts of the project": "--signal --requeue --no_python --test",
+    "sbatch, srun, mpirun, torchrun, scripts of the project": "--signal --requeue --mpi --map-by --no_python --test",
     "those of bench/": "--only --rounds --width --rows --device_ms",
 }
 
