@@ -1,6 +1,7 @@
 #include "estimate/adapter_formulas.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -111,8 +112,14 @@ constexpr Formula kFormulas[] = {
 
 std::map<std::string, std::string> parse_peft_args(const std::string& text) {
   std::map<std::string, std::string> out;
+  const auto end_of = [&](std::size_t begin) {  // the comma behind brackets
+    int depth = 0;
+    for (; begin < text.size() && (depth > 0 || text[begin] != ','); ++begin)
+      depth += text[begin] == '[' ? 1 : text[begin] == ']' ? -1 : 0;
+    return begin;
+  };
   for (std::size_t begin = 0; begin < text.size();) {
-    const auto end = std::min(text.find(',', begin), text.size());
+    const auto end = end_of(begin);
     auto part = text.substr(begin, end - begin);
     part.erase(std::remove(part.begin(), part.end(), ' '), part.end());
     begin = end + 1;
@@ -137,6 +144,37 @@ std::int64_t layer_adapter_numel(const std::string& peft_type, const Args& args,
   for (const auto& formula : kFormulas)
     if (peft_type == formula.type) return formula.numel(args, out, in);
   return 0;
+}
+
+std::vector<ModelTensor> at_places(const std::vector<ModelTensor>& tensors, const std::string& layer_replication) {
+  const auto ranges = nlohmann::json::parse(layer_replication.empty() ? "null" : layer_replication, nullptr, false);
+  if (ranges.is_null()) return tensors;
+  const std::string stack = "model.layers.";
+  std::vector<ModelTensor> out;
+  std::map<std::int64_t, std::vector<ModelTensor>> layers;
+  for (const auto& t : tensors) {
+    if (t.name.starts_with(stack))
+      layers[std::stoll(t.name.substr(stack.size()))].push_back(t);
+    else
+      out.push_back(t);
+  }
+  std::int64_t place = 0;
+  const auto add = [&](std::int64_t layer) {
+    for (auto t : layers.at(layer)) {
+      t.name = stack + std::to_string(place) + t.name.substr(t.name.find('.', stack.size()));
+      out.push_back(std::move(t));
+    }
+    ++place;
+  };
+  try {
+    for (const auto& range : ranges)
+      for (auto layer = range.at(0).get<std::int64_t>(); layer < range.at(1).get<std::int64_t>(); ++layer) add(layer);
+  } catch (const std::exception&) {
+    throw ConfigError("layer_replication is a list of ranges of the model's layers, [[0, 4], [2, 5]]; found '" +
+                          layer_replication + "' for " + std::to_string(layers.size()) + " layers in 'model.layers'",
+                      "layer_replication");
+  }
+  return out;
 }
 
 std::int64_t p_tuning_mlp_numel(const Args& args, std::int64_t dim) {

@@ -20,6 +20,10 @@ std::vector<std::string> layer_methods();
 std::int64_t layer_adapter_numel(const std::string& peft_type, const std::map<std::string, std::string>& args,
                                  const ModelTensor& matrix, bool inputs);
 
+/// The layers as LoRA's layer_replication ("[[0, 4], [2, 5]]"; empty or null: as they are) stacks them, one that has
+/// several places several times: what adapters and activations are counted by. ConfigError: no such layers.
+std::vector<ModelTensor> at_places(const std::vector<ModelTensor>& tensors, const std::string& layer_replication);
+
 /// P-tuning's MLP for embeddings of this length.
 std::int64_t p_tuning_mlp_numel(const std::map<std::string, std::string>& args, std::int64_t dim);
 

@@ -129,6 +129,16 @@ bool PlanRequest::possible(const std::vector<ModelTensor>& tensors) const {
   return adapter || !is_packed;
 }
 
+namespace {
+
+/// The layers as the adapter stacks them.
+std::vector<ModelTensor> stacked(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  if (!request.adapter || request.adapter->peft_type != "LORA") return tensors;
+  return at_places(tensors, parse_peft_args(request.adapter->peft_args)["layer_replication"]);
+}
+
+}  // namespace
+
 std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
   std::vector<SizedParameter> out;
   const char* compute = compute_dtype(request.mixed_precision);
@@ -145,6 +155,8 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
     out.push_back(frozen(request, t));
     if (is_linear(t)) known.insert(last_part(module_of(t.name)));
     if (norms && is_norm(t)) out.push_back(Trained{request}(t.name + ".trained", t.shape, true));
+  }
+  for (const auto& t : stacked(request, tensors)) {
     if (!in_layers || !is_target(t, targets)) continue;
     any = true;
     add_adapter(request, t, out);
@@ -160,14 +172,15 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
 }
 
 RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
-  return plan_rank(sizes_of(parameters_of(request, tensors)), {.strategy = request.strategy,
-                                                               .ranks = std::max(1, request.ranks / request.hosts),
-                                                               .low_precision = request.mixed_precision != "no",
-                                                               .whole_masters = request.mixed_precision == "fp16",
-                                                               .on_disk = request.on_disk,
-                                                               .hosts = request.hosts,
-                                                               .activations = activation_shape(tensors),
-                                                               .batch = request.batch});
+  return plan_rank(sizes_of(parameters_of(request, tensors)),
+                   {.strategy = request.strategy,
+                    .ranks = std::max(1, request.ranks / request.hosts),
+                    .low_precision = request.mixed_precision != "no",
+                    .whole_masters = request.mixed_precision == "fp16",
+                    .on_disk = request.on_disk,
+                    .hosts = request.hosts,
+                    .activations = activation_shape(stacked(request, tensors)),
+                    .batch = request.batch});
 }
 
 }  // namespace tessera::estimate

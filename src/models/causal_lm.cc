@@ -122,6 +122,7 @@ void CausalLm::build_base(torch::nn::Module& base, const families::Blueprint& pl
   for (const auto& part : plan.at(c.names.layers).parts) {
     const auto layer = static_cast<std::int64_t>(layers_.size());
     layers_.push_back(list->register_module(part.name, std::make_shared<DecoderLayer>(c, part, layer, dtype)));
+    order_.push_back(order_.size());
   }
   base.register_module(c.names.layers, list);
   final_norm_ = add_norm(base, c, plan, c.names.final_norm, dtype);
@@ -135,7 +136,7 @@ bool CausalLm::untie_head() {
 }
 
 std::shared_ptr<Cache> CausalLm::make_cache() const {
-  return std::make_shared<DecoderCache>(config_.num_layers);
+  return std::make_shared<DecoderCache>(static_cast<std::int64_t>(order_.size()));
 }
 
 at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot,
@@ -185,10 +186,11 @@ CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLay
   Pass pass;
   const auto& prefix = options.prefix;
   const bool want_hidden = options.want_hidden;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  for (std::size_t i = 0; i < order_.size(); ++i) {
     if (want_hidden) pass.states.push_back(hidden);
-    auto out = (*layers_[i])({hidden, layout, options.caches ? &(*options.caches)[i] : nullptr,
-                              prefix.defined() ? prefix.narrow(0, 2 * static_cast<std::int64_t>(i), 2) : prefix});
+    auto out = (*layers_[order_[i]])({hidden, layout, options.caches ? &(*options.caches)[i] : nullptr,
+                                      prefix.defined() ? prefix.narrow(0, 2 * static_cast<std::int64_t>(i), 2) : prefix,
+                                      static_cast<int>(i)});
     hidden = out.hidden;
     if (out.router_logits.defined()) pass.router_logits.push_back(out.router_logits);
   }

@@ -23,7 +23,20 @@ class CausalLm : public Model {
   std::shared_ptr<Cache> make_cache() const override;
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
   bool untie_head() override;
-  PrefixSizes prefix_sizes() const override { return {config_.num_layers, config_.num_kv_heads, config_.head_dim}; }
+  PrefixSizes prefix_sizes() const override {
+    return {static_cast<std::int64_t>(order_.size()), config_.num_kv_heads, config_.head_dim};
+  }
+  /// The layers run in this order from now on, some perhaps several times, some not at all: for layers that are told
+  /// apart by their place (models/layer_place.h).
+  void set_layer_order(std::vector<std::size_t> order) {
+    order_ = std::move(order);
+    reordered_ = true;
+  }
+  bool is_reordered() const { return reordered_; }
+  const std::vector<std::size_t>& layer_order() const { return order_; }
+  std::size_t num_layers() const { return layers_.size(); }
+  /// Where they are in the module tree.
+  std::string layers_name() const { return config_.names.base + "." + config_.names.layers; }
 
  protected:
   ModelOutput compute(ModelInput in) override;
@@ -69,6 +82,8 @@ class CausalLm : public Model {
   std::shared_ptr<nn::Layer> embedding_norm_, final_norm_;
   std::shared_ptr<nn::Dropout> dropout_;
   std::vector<std::shared_ptr<DecoderLayer>> layers_;
+  std::vector<std::size_t> order_;
+  bool reordered_ = false;
 };
 
 /// Slopes of attention with linear biases (Press et al. 2022) for this many heads, [H] float32.

@@ -2,6 +2,7 @@
 
 #include "models/build_parts.h"
 #include "models/decoder_layers.h"
+#include "models/layer_place.h"
 #include "models/mixture_of_experts.h"
 
 namespace tessera::models {
@@ -88,7 +89,10 @@ MlpOutput DecoderLayer::norm_after(const DecoderLayerInput& in) {
   return out;
 }
 
+thread_local int LayerPlace::now_ = -1;
+
 MlpOutput DecoderLayer::forward_impl(DecoderLayerInput in) {
+  const LayerPlace place(in.place);
   switch (residual_) {
     case families::ResidualKind::kParallel:
       return parallel(in);

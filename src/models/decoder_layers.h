@@ -99,6 +99,7 @@ struct DecoderLayerInput {
   std::shared_ptr<const DecoderLayout> layout;  // lives as long as backward may recompute
   KeyValueCache* cache = nullptr;
   at::Tensor prefix = {};  // as in AttentionInput
+  int place = 0;           // in the stack
 };
 void collect_tensors(DecoderLayerInput& in, std::vector<at::Tensor*>& out);
 

@@ -37,7 +37,7 @@ bool is_plain_linear(const Slot& slot, const models::ModelConfig& family, const 
 
 // Each matched module, or an error that helps to name the right ones.
 std::vector<Slot> chosen(const nn::HookedModule& model, const models::ModelConfig& family, const PeftConfig& config) {
-  const auto all = slots(model);
+  const auto all = placed_slots(model);
   auto every_linear = config;
   every_linear.target_modules.clear();
   every_linear.target_regex = ".*";
@@ -93,8 +93,8 @@ std::vector<std::string> LayerMethod::attach(models::Model& model, const models:
 
 std::map<std::string, Fill> LayerMethod::first_values(const nn::HookedModule& model, std::uint64_t seed) const {
   std::map<std::string, Fill> out;
-  for (const auto& slot : adapted_slots(model))
-    for (auto& [name, fill] : first_values_of(slot, seed)) out[slot.name + "." + name] = std::move(fill);
+  for (const auto& slot : adapted_places(model))
+    for (auto& [name, fill] : first_values_of(slot, seed)) out[slot.full_name(name)] = std::move(fill);
   return out;
 }
 

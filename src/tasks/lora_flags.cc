@@ -196,7 +196,7 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
   like_lora(table.add(&f.lora_bias, {"--lora_bias"}, "which biases train", group))
       .choices({"none", "all", "lora_only"});
   like_lora(table.add(&f.init_lora_weights, {"--init_lora_weights"}, "initial adapters", group))
-      .placeholder("true|gaussian|false|orthogonal|pissa|pissa_niter_N|olora|loftq");
+      .placeholder("true|gaussian|false|orthogonal|pissa|pissa_niter_N|olora|loftq|eva|mica");
   of_lora(table.add(&f.convert_to_lora, {"--convert_to_lora", "--convert_pissa_to_lora"},
                     "save what begins with a part of the weights (pissa, olora) as LoRA of twice the rank beside the "
                     "base as it is",

@@ -10,11 +10,13 @@
 
 #include "base/json_text.h"
 #include "config/byte_size.h"
+#include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
 #include "estimate/table.h"
 #include "families/families.h"
 #include "models/check_sizes.h"
 #include "peft/methods/adalora.h"
+#include "peft/methods/lora.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/packed_weight.h"
@@ -107,7 +109,9 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
                         .whole_masters = fsdp.precision.param_dtype == at::kHalf,
                         .on_disk = !fsdp.offload_folder.empty(),
                         .hosts = static_cast<int>(std::max<std::int64_t>(1, group.size() / local))};
-  job.activations = estimate::activation_shape(described_tensors(settings.model_folder));
+  const auto* lora = model.adapters ? dynamic_cast<const peft::Lora*>(model.adapters->method.get()) : nullptr;
+  job.activations = estimate::activation_shape(
+      estimate::at_places(described_tensors(settings.model_folder), lora ? lora->layer_replication.dump() : ""));
   job.batch = settings.batch;
   job.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
   return estimate::plan_rank(estimate::sizes_of(parameters_of(model, fsdp, settings.optim)), job);

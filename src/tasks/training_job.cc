@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
 
+#include "base/open_file.h"
 #include "base/rank_record.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "hub/model_folder.h"
+#include "peft/adapter_config.h"
+#include "tasks/eva_start.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/same_snapshot.h"
 #include "tessera/base/error.h"
@@ -16,6 +21,16 @@
 
 namespace tessera::tasks {
 namespace {
+
+/// A checkpoint of the run that is gone on with; empty: it begins anew.
+std::string adapter_to_go_on_with(const train::TrainingArguments& a) {
+  const auto& from = a.resume_from_checkpoint;
+  if (from.empty() || (from != "true" && from != "True" && from != "auto")) return from;
+  const auto all = checkpoint::list_checkpoints(a.output_dir);
+  const auto has_adapter = [](const auto& c) { return is_there(c.path + "/adapter_config.json"); };
+  const auto newest = std::find_if(all.rbegin(), all.rend(), has_adapter);
+  return newest == all.rend() ? "" : newest->path;
+}
 
 struct KindWords {
   models::ModelKind kind;
@@ -141,14 +156,10 @@ void TrainingJob::assemble_model() {
   if (arguments_.do_train)
     a.before_sharding = [this](const Assembled& model, const fsdp::FsdpOptions& fsdp) { plan_memory(model, fsdp); };
   compute_dtype_ = a.fsdp.precision.param_dtype.value_or(at::kFloat);
+  const auto begun = begin_with_rows(a);
   model_ = assemble(a, group_);
-  if (model_.config.kind != kind_) {
-    const auto& found = words_of(model_.config.kind);
-    throw ConfigError(
-        fmt::format("'{}' holds a {}, which is {}, not {}{}", folder_, model_.config.model_type, found.what,
-                    words_of(kind_).what, found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
-        "model_name_or_path");
-  }
+  if (!begun.empty()) checkpoint::write_values(*model_.sharded, begun);
+  check_kind();
   if (model_.config.quantization && !model_.adapters && arguments_.do_train) {
     throw ConfigError("the weights of '" + folder_ + "' are packed in " +
                           families::form_name(model_.config.quantization->form) +
@@ -156,6 +167,43 @@ void TrainingJob::assemble_model() {
                       "use_peft_lora");
   }
   model_.model->set_token_loss(arguments_.token_loss);
+}
+
+void TrainingJob::check_kind() const {
+  if (model_.config.kind == kind_) return;
+  const auto& found = words_of(model_.config.kind);
+  throw ConfigError(
+      fmt::format("'{}' holds a {}, which is {}, not {}{}", folder_, model_.config.model_type, found.what,
+                  words_of(kind_).what, found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
+      "model_name_or_path");
+}
+
+peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
+  if (!options.adapter_folder.empty() || !asks_for_eva(options.method)) return {};
+  if (!begins_with_rows() || !arguments_.do_train)
+    throw ConfigError(
+        "init_lora_weights eva begins with what layers see of training rows, which tessera sft and classify show them; "
+        "begin the adapter there, and go on with it here: --adapter_name_or_path",
+        "init_lora_weights");
+  if (const auto known = adapter_to_go_on_with(arguments_); !known.empty()) {
+    options.method = peft::read_adapter_config(known);  // with the ranks that the run began with
+    return {};
+  }
+  AssembleOptions base = options;
+  base.method = nullptr;
+  base.freeze_lora_a = false;
+  base.before_sharding = nullptr;
+  model_ = assemble(base, group_);
+  check_kind();
+  const auto notes = notes_.size();
+  check_model();
+  notes_.resize(notes);  // said again of the model that trains
+  auto start = find_eva_start(model_, options, *trainable(), *group_);
+  model_.sharded.reset();
+  model_ = Assembled{};
+  notes_.push_back(start.line);
+  options.method = start.method;
+  return start.values;
 }
 
 void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp) {

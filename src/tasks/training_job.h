@@ -70,6 +70,8 @@ class TrainingJob {
   virtual void check_model() = 0;
   /// May change arguments_: what a schedule takes from the number of rows.
   virtual std::unique_ptr<train::Trainable> trainable() = 0;
+  /// Its rows may show a new adapter where to begin (init_lora_weights eva): the loss is one pass of the model alone.
+  virtual bool begins_with_rows() const { return false; }
   /// Rows, evaluation, samples and lines; run() adds what is the model's.
   virtual train::SessionTask session_task() = 0;
   /// Tokens of the longest row, for the plan of memory; 0: activations are not planned.
@@ -99,6 +101,9 @@ class TrainingJob {
 
  private:
   void assemble_model();
+  void check_kind() const;
+  /// Collective. Gives an adapter that begins with EVA its ranks; first values of A, none: it begins as others do.
+  peft::Values begin_with_rows(AssembleOptions& options);
   /// Plans what a rank will hold, and refuses what is over the budget.
   void plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp);
   bool train();

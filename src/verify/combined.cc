@@ -16,6 +16,7 @@
 #include "peft/methods/lora.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
+#include "verify/rows_of_adapters.h"
 #include "verify/scratch_folder.h"
 #include "verify/verify.h"
 
@@ -177,16 +178,7 @@ class CombinedFolder {
     models::ModelInput in;
     in.input_ids = read("input_ids");
     in.attention_mask = read("attention_mask");
-    at::Tensor logits;
-    for (const auto& adapter : std::set<std::string>(adapters.begin(), adapters.end())) {
-      a.several->use(a.several->number_of(adapter));
-      const auto own = (*a.model)(in).logits.cpu();
-      if (!logits.defined()) logits = own.clone();
-      for (auto row = rows.begin; row < rows.end; ++row)
-        if (adapters.at(static_cast<std::size_t>(row)) == adapter)
-          logits.select(0, row - rows.begin).copy_(own.select(0, row - rows.begin));
-    }
-    if (adapters.empty()) logits = (*a.model)(in).logits.cpu();
+    const auto logits = adapters.empty() ? (*a.model)(in).logits.cpu() : logits_by_row(a, in, adapters, rows.begin);
     const auto visible = in.attention_mask.unsqueeze(-1);
     table_.add((adapters.empty() ? "logits " : "logits_by_row ") + name, logits * visible,
                expected.slice(0, rows.begin, rows.end) * visible, kCombinedTolerance);

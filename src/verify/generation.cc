@@ -75,6 +75,10 @@ bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Commu
   for (const json& run : expect.at("runs")) {
     GenerationConfig generation = models::read_generation_config(loaded.config.folder, loaded.config);
     apply(run.at("kwargs"), generation);
+    if (loaded.several) {
+      const auto& only = options.adapters.size() == 1 ? options.adapters[0].name : std::string();
+      loaded.several->use(loaded.several->number_of(run.value("adapter", only)));
+    }
     const std::string scores_key = fmt::format("scores.{}", number);
     const bool scores = io->find(scores_key) != nullptr;
     const auto result = models::generate(*loaded.model, input_ids, mask, generation, scores);

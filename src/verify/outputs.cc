@@ -24,6 +24,7 @@
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "train/trainer.h"
+#include "verify/rows_of_adapters.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {
@@ -185,6 +186,21 @@ void compare_label_losses(const std::string& folder, const at::Tensor& logits, c
   }
 }
 
+/// The adapter of each row, as expect.json says or the only one; the loss and what it would train are not compared
+/// then.
+std::vector<std::string> adapters_of_rows(const VerifyOptions& options, std::int64_t rows) {
+  const fs::path expect = fs::path(options.folder) / "expect.json";
+  const auto text = fs::exists(expect) ? nlohmann::json::parse(read_file(expect.string())) : nlohmann::json::object();
+  if (!text.contains("adapter_names") && options.adapters.size() == 1)
+    return std::vector<std::string>(static_cast<std::size_t>(rows), options.adapters[0].name);
+  const auto names = text.value("adapter_names", std::vector<std::string>());
+  if (static_cast<std::int64_t>(names.size()) != rows)
+    throw DataError(fmt::format("'{}' lists {} adapter_names, expected one for each of the {} rows", expect.string(),
+                                names.size(), rows),
+                    expect.string());
+  return names;
+}
+
 /// The inputs, where they lie in a file of their own that expect.json names.
 std::shared_ptr<io::TensorSource> with_batch(const std::string& folder, std::shared_ptr<io::TensorSource> io) {
   const fs::path expect = fs::path(folder) / "expect.json";
@@ -213,7 +229,8 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
   bool passed = true;
   for (const std::string& file : reference_files(options.folder)) {
     const auto io = with_batch(options.folder, io::open_safetensors(file));
-    const RowShare rows = row_share(io::read_tensor(*io, "input_ids").size(0), *group);
+    const auto all_rows = io::read_tensor(*io, "input_ids").size(0);
+    const RowShare rows = row_share(all_rows, *group);
     models::ModelInput in;
     in.input_ids = optional_rows(*io, "input_ids", rows);
     in.attention_mask = optional_rows(*io, "attention_mask", rows);
@@ -226,11 +243,17 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     if (in.labels.defined())
       in.loss_normalizer = rows.copies * counted_labels(io::read_tensor(*io, "labels"), loaded.config.kind);
     if (io->find("seq_lengths")) in.router_loss = false;  // packed rows' loss is that of their tokens
-    const bool backward = unit == 0 && std::any_of(io->tensors().begin(), io->tensors().end(),
-                                                   [](const auto& t) { return t.name.starts_with("grad."); });
+    const bool backward = unit == 0 && !loaded.several &&
+                          std::any_of(io->tensors().begin(), io->tensors().end(),
+                                      [](const auto& t) { return t.name.starts_with("grad."); });
     Comparison table;
     models::ModelOutput result;
-    {
+    if (loaded.several) {
+      const c10::NoGradGuard no_grad;
+      in.labels = {};
+      in.want_hidden = false;
+      result.logits = logits_by_row(loaded, in, adapters_of_rows(options, all_rows), rows.begin);
+    } else {
       c10::AutoGradMode grad_mode(backward);
       result = on_host((*loaded.model)(in));
     }
@@ -243,7 +266,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
       const double loss = train::sum_over_ranks(*group, result.loss.item<double>());
       table.add("loss", loss, io::read_tensor(*io, "loss").item<double>(), logits_tolerance);
     }
-    const bool first_file = fs::path(file).filename() == "io.safetensors";
+    const bool first_file = fs::path(file).filename() == "io.safetensors" && !loaded.several;
     if (first_file) compare_label_losses(options.folder, result.logits.detach(), rows, *group, logits_tolerance, table);
     if (backward) {
       result.loss.backward();

@@ -19,6 +19,7 @@
 #include "models/gguf_model.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
+#include "tasks/named_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::verify {
@@ -55,7 +56,12 @@ Verifier verifier_for(const std::string& folder) {
 
 bool verify_folder(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
   try {
-    return verifier_for(options.folder)(options, std::move(group), out);
+    const auto verifier = verifier_for(options.folder);
+    if (!options.adapters.empty() && verifier != verify_outputs && verifier != verify_generation)
+      throw ConfigError("--adapter goes with a model's outputs and generations; '" + options.folder +
+                            "' names its adapters itself, or has none",
+                        "adapter");
+    return verifier(options, std::move(group), out);
   } catch (const nlohmann::json::exception& e) {
     const std::string file = (fs::path(options.folder) / "expect.json").string();
     throw DataError("'" + file + "': " + plain_reason(e), file);
@@ -67,9 +73,12 @@ tasks::Assembled load_model(const VerifyOptions& options, std::shared_ptr<comm::
   const auto place = hub::find_model(options.folder);
   const auto weights = models::open_model_weights(place.folder);
   const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(weights);
-  if (options.sharded || (packed && !packed->is_also_dense()) || !place.adapter.empty()) {
+  if (!place.adapter.empty() && !options.adapters.empty())
+    throw ConfigError("'" + options.folder + "' is an adapter itself; with --adapter, name its base model", "adapter");
+  if (options.sharded || !options.adapters.empty() || (packed && !packed->is_also_dense()) || !place.adapter.empty()) {
     a = tasks::assemble({.model_folder = place.folder,
                          .adapter_folder = place.adapter,
+                         .several = options.adapters,
                          .attn_implementation = kReferenceAttention,
                          .fsdp = options.fsdp},
                         std::move(group));
@@ -86,6 +95,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   VerifyOptions options;
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
   std::string device = "auto";
+  std::vector<std::string> adapters;
   config::OptionTable table(
       "tessera verify", "compares a model folder with the reference tensors, generations or training run beside it");
   table.example("reference/llama --sharded true");
@@ -94,6 +104,12 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   table.add(&options.sharded, {"--sharded"}, "through fully sharded units (a replayed run always is)");
   table.add(&options.logits_tolerance, {"--logits_tolerance"}, "largest difference relative to the largest magnitude");
   table.add(&options.grad_tolerance, {"--grad_tolerance"}, "the same for gradients");
+  table
+      .add(&adapters, {"--adapter"},
+           "adapters on the model, NAME=FOLDER (the flag may be repeated): expect.json says which row (adapter_names) "
+           "or "
+           "generation (adapter) takes which, as PEFT's arguments do; one takes all")
+      .repeats();
   table.add(&options.tokenizer, {"--tokenizer"},
             "of prepared rows: file or folder; empty: tokenizers/NAME or data/tokenizers/NAME beside DIR or above");
   table.add_enum(&gather, tasks::gather_forms(), {"--gather"}, "how units become readable");
@@ -104,6 +120,8 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
     return 0;
   }
   options.folder = without_end_slashes(std::move(options.folder));  // its name is printed
+  for (const auto& [name, folder] : tasks::named_folders(adapters, "--adapter"))
+    options.adapters.push_back({name, hub::find_adapter(folder)});
   auto group = comm::connect();
   const auto launch = config::from_environment();
   if (launch.mixed_precision == config::MixedPrecision::kFp16) {

@@ -25,6 +25,8 @@ struct VerifyOptions {
   double logits_tolerance = 1e-5;  // relative to the largest magnitude of the tensor
   double grad_tolerance = 1e-4;
   std::string tokenizer = {};  // of prepared rows; empty: of the set that the folder lies in
+  /// On a model folder, chosen by expect.json: by row ("adapter_names") or, of a generation, by run ("adapter").
+  std::vector<peft::AdapterFolder> adapters = {};
   fsdp::FsdpOptions fsdp;
 };
 

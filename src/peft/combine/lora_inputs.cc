@@ -29,6 +29,8 @@ void check_combines(const LoraInput& input) {
   unless(c.target_parameters.empty(), "target_parameters", "target_parameters cannot be combined, as in PEFT");
   unless(c.trainable_token_indices.is_null(), "trainable_token_indices",
          "trainable_token_indices replace rows of the embedding and cannot be added up");
+  if (!c.layer_replication.is_null())
+    refuse(input, "layer_replication", "layer_replication: it is for another stack of layers, so it adds up with none");
   const auto& init = c.init_lora_weights;
   unless(!init.starts_with("pissa") && init != "olora" && init != "loftq", "init_lora_weights",
          "init_lora_weights is " + init + ", which changes the base model");

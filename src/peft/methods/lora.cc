@@ -16,6 +16,7 @@
 #include "peft/methods/lora_starts.h"
 #include "peft/methods/token_rows.h"
 #include "peft/methods/word_embedding.h"
+#include "peft/replication/replicated_layers.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -75,78 +76,6 @@ bool is_factor(const std::string& parameter) {
 
 }  // namespace
 
-std::int64_t Lora::rounds() const {
-  const std::string start = "pissa_niter_";
-  if (!init_lora_weights.starts_with(start)) return 0;
-  const auto digits = init_lora_weights.substr(start.size());
-  const bool number =
-      !digits.empty() && digits.size() < 4 && digits.find_first_not_of("0123456789") == std::string::npos;
-  return number ? std::stoll(digits) : 0;
-}
-
-void Lora::bind(ConfigKeys& keys) {
-  keys.integer("r", r);
-  keys.whole_number("lora_alpha", lora_alpha);
-  keys.number("lora_dropout", lora_dropout);
-  keys.flag("use_rslora", use_rslora);
-  keys.flag("use_dora", use_dora);
-  keys.text("bias", bias);
-  keys.names_or_regex("target_modules", target_modules, target_regex);
-  keys.names_or_regex("exclude_modules", exclude_modules, exclude_regex);
-  keys.flag("fan_in_fan_out", fan_in_fan_out);
-  keys.integers("layers_to_transform", layers_to_transform);
-  keys.names("layers_pattern", layers_pattern);
-  keys.pattern("rank_pattern", rank_pattern);
-  keys.pattern("alpha_pattern", alpha_pattern);
-  keys.flag_or_word("init_lora_weights", init_lora_weights);
-  keys.flag("lora_bias", lora_bias);
-  keys.names("target_parameters", target_parameters);
-  keys.any("trainable_token_indices", trainable_token_indices);
-  keys.any("alora_invocation_tokens", alora_invocation_tokens);
-  keys.any("loftq_config", loftq_config);
-  keys.unsupported("use_qalora", false);
-  keys.flag("ensure_weight_tying", ensure_weight_tying);
-  for (const char* key : {"layer_replication", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
-                          "velora_config"})  // these compute something else
-    keys.unsupported(key, nullptr);
-  for (const char* key : {"corda_config", "eva_config", "lora_ga_config", "megatron_config"})
-    keys.ignored(key, nullptr);  // of init_lora_weights, or of others' modules
-  keys.ignored("megatron_core", "megatron.core");
-  keys.ignored("qalora_group_size", 16);
-}
-
-void Lora::check() const {
-  LayerMethod::check();
-  if (r <= 0) refuse("r", "must be positive, found " + std::to_string(r));
-  if (lora_dropout < 0 || lora_dropout > 1) refuse("lora_dropout", "must be in [0, 1]");
-  if (bias != "none" && bias != "all" && bias != "lora_only") refuse("bias", "is one of none, all, lora_only");
-  static const std::vector<std::string> kInits = {"true",  "false", "gaussian", "orthogonal", "pissa",
-                                                  "olora", "loftq", "mica",     "eva"};
-  const bool known = std::find(kInits.begin(), kInits.end(), init_lora_weights) != kInits.end() || rounds() > 0;
-  if (!known)
-    refuse("init_lora_weights",
-           "is one of true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora, loftq, mica, eva; found '" +
-               init_lora_weights + "'");
-  if (init_lora_weights == "loftq") check_loftq(loftq_config);
-  check_invocation(alora_invocation_tokens);
-  const bool activated = !alora_invocation_tokens.is_null();
-  if (activated && (use_dora || decomposes() || !target_parameters.empty() || !trainable_token_indices.is_null()))
-    refuse("alora_invocation_tokens",
-           "goes without use_dora, target_parameters, trainable_token_indices, pissa and olora");
-  const bool plain_start = init_lora_weights == "true" || init_lora_weights == "false";
-  if (lora_bias && (use_dora || !plain_start))
-    refuse("lora_bias", "goes with init_lora_weights true or false and without use_dora");
-  if (use_dora && (decomposes() || mica()))
-    refuse("use_dora", "does not go with init_lora_weights " + init_lora_weights);
-  if (!target_parameters.empty() && (lora_dropout > 0 || use_dora || lora_bias))
-    refuse("target_parameters", "goes without lora_dropout, use_dora and lora_bias, as in PEFT");
-}
-
-void Lora::check_new() const {
-  if (init_lora_weights == "eva")
-    refuse("init_lora_weights", "eva begins with what layers see of data, which is built for loaded adapters only");
-}
-
 std::vector<std::string> Lora::default_targets(const models::ModelConfig& family) const {
   return family.default_lora_targets;
 }
@@ -168,6 +97,12 @@ void Lora::resolve(const models::ModelConfig& family) {
 
 std::vector<std::string> Lora::attach(models::Model& model, const models::ModelConfig& family) {
   std::vector<std::string> names;
+  if (!layer_replication.is_null()) {
+    replicate_layers(model, layer_replication);
+    for (const auto& item : model.named_parameters())
+      if (is_replicated(item.key()) && is_saved(item.key(), *this))
+        refuse("layer_replication", "goes without modules_to_save inside the layers, found '" + item.key() + "'");
+  }
   if (!alora_invocation_tokens.is_null()) activated_ = std::make_shared<ActivatedTokens>();
   if (!target_modules.empty() || !target_regex.empty()) names = LayerMethod::attach(model, family);
   for (const auto& wanted : target_parameters) {
@@ -187,7 +122,7 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
   }
   if (activated_) activate(model, family, names);
   if (mica())
-    for (const auto& slot : adapted_slots(model))
+    for (const auto& slot : adapted_places(model))
       if (slot.linear) freeze_b(slot);
   tokens_ = chosen_tokens(model, family);
   for (const auto& slot : slots(model)) {
@@ -216,6 +151,11 @@ void Lora::check_can_merge(const nn::HookedModule& adapted) const {
   if (!alora_invocation_tokens.is_null())
     refuse("alora_invocation_tokens",
            "acts on some tokens only, so it cannot be merged into the weights; use the adapter as it is");
+  if (!layer_replication.is_null())
+    refuse(
+        "layer_replication",
+        "gives the places of a layer different adapters over one weight, so it cannot be merged (nor in PEFT); use the "
+        "adapter as it is");
   if (!lora_bias) return;
   for (const auto& slot : adapted_slots(adapted))
     if (!slot.bias().defined())
@@ -274,10 +214,10 @@ void Lora::attach_to(const Slot& slot) const {
                         .bias = lora_bias,
                         .subtracts_start = decomposes()};
   if (slot.linear && activated_) {
-    slot.linear->attach(std::make_shared<ActivatedLoraLinear>(*slot.linear, shape, activated_));
+    slot.attach(std::make_shared<ActivatedLoraLinear>(*slot.linear, shape, activated_));
   } else if (slot.linear) {
-    slot.linear->attach(use_dora ? std::make_shared<DoraLinear>(*slot.linear, shape)
-                                 : std::make_shared<LoraLinear>(*slot.linear, shape));
+    slot.attach(use_dora ? std::make_shared<DoraLinear>(*slot.linear, shape)
+                         : std::make_shared<LoraLinear>(*slot.linear, shape));
   } else {
     slot.embedding->attach(use_dora ? std::make_shared<DoraEmbedding>(*slot.embedding, shape)
                                     : std::make_shared<LoraEmbedding>(*slot.embedding, shape));
@@ -340,7 +280,7 @@ void Lora::check_rank(const Slot& slot, std::int64_t rank) const {
 
 std::vector<FromWeight> Lora::packing_losses(const nn::HookedModule& model) const {
   std::vector<FromWeight> out;
-  for (const auto& slot : adapted_slots(model)) {
+  for (const auto& slot : adapted_places(model)) {
     if (!slot.linear) continue;
     if (!slot.linear->codec()) {
       refuse("init_lora_weights", "loftq stands for what packing takes from the weights, but those of '" + slot.name +
@@ -352,24 +292,24 @@ std::vector<FromWeight> Lora::packing_losses(const nn::HookedModule& model) cons
       const auto whole = stored.to(at::kFloat);
       // PEFT's A and B leave the scaling out.
       const auto [a, b] = decomposed((slot.transposed() ? whole.t() : whole) - weight, "pissa", rank, 1.0);
-      return {{slot.name + "." + name_of_a(slot), a}, {slot.name + "." + name_of_b(slot), b}};
+      return {{slot.full_name(name_of_a(slot)), a}, {slot.full_name(name_of_b(slot)), b}};
     };
-    out.push_back({slot.name + ".weight", nullptr, with_stored});
+    out.push_back({slot.weight_name(), nullptr, with_stored});
   }
   return out;
 }
 
 std::vector<FromWeight> Lora::minors(const nn::HookedModule& model) const {
   std::vector<FromWeight> out;
-  for (const auto& slot : adapted_slots(model)) {
+  for (const auto& slot : adapted_places(model)) {
     if (!slot.linear) continue;
     const auto rank = rank_of(slot.name);
     check_rank(slot, rank);
-    out.push_back({slot.name + ".weight", [slot, rank](const at::Tensor& weight, const Values&) -> Values {
+    out.push_back({slot.weight_name(), [slot, rank](const at::Tensor& weight, const Values&) -> Values {
                      const auto stored = weight.detach().to(at::kFloat);
                      const auto w = slot.transposed() && !slot.linear->codec() ? stored.t() : stored;
                      const auto [a, b] = minor_components(w, rank);
-                     return {{slot.name + "." + name_of_a(slot), a}, {slot.name + "." + name_of_b(slot), b}};
+                     return {{slot.full_name(name_of_a(slot)), a}, {slot.full_name(name_of_b(slot)), b}};
                    }});
   }
   return out;
@@ -378,18 +318,18 @@ std::vector<FromWeight> Lora::minors(const nn::HookedModule& model) const {
 std::vector<FromWeight> Lora::starts(const nn::HookedModule& model, std::uint64_t seed) const {
   std::vector<FromWeight> out;
   if (!decomposes()) return out;
-  for (const auto& slot : adapted_slots(model)) {
+  for (const auto& slot : adapted_places(model)) {
     if (tokens_.contains(slot.name)) continue;
     const auto rank = rank_of(slot.name);
     check_rank(slot, rank);
-    out.push_back({slot.name + ".weight", [this, slot, rank, seed](const at::Tensor& weight, const Values&) -> Values {
+    out.push_back({slot.weight_name(), [this, slot, rank, seed](const at::Tensor& weight, const Values&) -> Values {
                      const auto stored = weight.detach().to(at::kFloat);
                      const auto w = slot.transposed() && !slot.linear->codec() ? stored.t() : stored;
                      const double scaling = scaling_of(slot.name);
                      auto [a, b] = rounds() > 0 ? nearly_decomposed(w, rank, scaling, rounds(),
                                                                     tensor::named_key(seed, slot.name + ".lora_Q"))
                                                 : decomposed(w, init_lora_weights, rank, scaling);
-                     return {{slot.name + "." + kStartA, a}, {slot.name + "." + kStartB, b}};
+                     return {{slot.full_name(kStartA), a}, {slot.full_name(kStartB), b}};
                    }});
   }
   return out;
@@ -414,19 +354,23 @@ std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::u
                    }});
   }
   if (!use_dora) return out;
-  for (const auto& slot : adapted_slots(model)) {
+  for (const auto& slot : adapted_places(model)) {
     if (tokens_.contains(slot.name)) continue;
-    out.push_back({slot.name + ".weight", [this, slot](const at::Tensor& weight, const Values& adapters) -> Values {
-                     const auto value = [&](const std::string& name) { return adapters.at(slot.name + "." + name); };
+    out.push_back({slot.weight_name(), [this, slot](const at::Tensor& weight, const Values& adapters) -> Values {
+                     const auto value = [&](const std::string& name) { return adapters.at(slot.full_name(name)); };
                      const auto sum = summed(slot, weight, value(name_of_a(slot)), value(name_of_b(slot)));
-                     return {{slot.name + "." + kMagnitude, row_norms(sum)}};
+                     return {{slot.full_name(kMagnitude), row_norms(sum)}};
                    }});
   }
   return out;
 }
 
+std::string Lora::name_in_peft(const std::string& parameter) const {
+  return LayerMethod::name_in_peft(name_at_place(parameter));
+}
+
 std::string Lora::file_name(const std::string& parameter) const {
-  auto name = LayerMethod::file_name(parameter);
+  auto name = LayerMethod::file_name(name_at_place(parameter));
   const std::string magnitude = ".lora_magnitude_vector", leaf = ".weight";
   if (name.ends_with(magnitude + leaf)) name.resize(name.size() - leaf.size());
   return name;
@@ -456,6 +400,7 @@ std::unique_ptr<PeftMethod> Lora::as_saved() const {
   if (init_lora_weights == "loftq" || init_lora_weights == "eva") {  // an adapter like any other
     saved->init_lora_weights = "true";
     saved->loftq_config = nlohmann::json::object();
+    saved->eva_config = nullptr;
   }
   if (!converts()) return saved;
   const double more_alpha = use_rslora ? std::sqrt(2.0) : 2.0;

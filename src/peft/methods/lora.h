@@ -21,10 +21,12 @@ class Lora final : public LayerMethod {
   /// true (Kaiming uniform A, zero B; embeddings: zero A, normal B) | gaussian (normal A, zero B) | false (both random)
   /// | orthogonal (B A = 0) | pissa (the weight's largest singular values) | pissa_niter_N (the same by N rounds of a
   /// randomised decomposition) | olora (its QR decomposition); these three take the first product off the base | loftq
-  /// (what packing took from the weight) | eva (what layers see of data; of adapters that are loaded) | mica (a frozen
-  /// B of the weight's smallest singular values, and A zero).
+  /// (what packing took from the weight) | eva (what layers see of the training rows: peft/eva gives such an adapter
+  /// its ranks and A) | mica (a frozen B of the weight's smallest singular values, and A zero).
   std::string init_lora_weights = "true";
   nlohmann::json loftq_config = nlohmann::json::object();  // {"loftq_bits": 4, "loftq_iter": 1}
+  nlohmann::json eva_config;                               // null or an object, EvaSettings
+  nlohmann::json layer_replication;  // null or ranges of layers, [[0, 4], [2, 5]] (peft/replication)
   /// Ids of the sequence from which on the adapter acts (aLoRA, activated_tokens.h); null: it acts everywhere.
   nlohmann::json alora_invocation_tokens;
   /// No key: adapters that take a first product off the base are saved as LoRA of twice the rank beside the base as it
@@ -44,6 +46,7 @@ class Lora final : public LayerMethod {
   std::map<std::string, Fill> first_values(const nn::HookedModule& model, std::uint64_t seed) const override;
   std::vector<FromWeight> from_weights(const nn::HookedModule& model, std::uint64_t seed) const override;
   std::vector<FromWeight> from_weights_of_saved(const nn::HookedModule& model) const override;
+  std::string name_in_peft(const std::string& parameter) const override;
   std::string file_name(const std::string& parameter) const override;
   std::vector<std::string> file_names(const std::string& parameter) const override;
   Values in_file(const Values& adapters) const override;

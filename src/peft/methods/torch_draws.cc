@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/uniform.h>
 
@@ -12,6 +13,10 @@ TorchDraws::TorchDraws(std::int64_t seed)
 
 at::Tensor TorchDraws::uniform(at::IntArrayRef sizes, double low, double high, at::ScalarType dtype) {
   return at::empty(sizes, at::TensorOptions().dtype(dtype)).uniform_(low, high, generator_);
+}
+
+at::Tensor TorchDraws::normal(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::randn(sizes, generator_, at::TensorOptions().dtype(dtype));
 }
 
 at::Tensor TorchDraws::permutation(std::int64_t n) {

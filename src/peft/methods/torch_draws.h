@@ -12,6 +12,8 @@ class TorchDraws {
   explicit TorchDraws(std::int64_t seed);
   /// torch.empty(sizes, dtype).uniform_(low, high)
   at::Tensor uniform(at::IntArrayRef sizes, double low, double high, at::ScalarType dtype = at::kFloat);
+  /// torch.randn(sizes, dtype)
+  at::Tensor normal(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat);
   /// torch.randperm(n)
   at::Tensor permutation(std::int64_t n);
 

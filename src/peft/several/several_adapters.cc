@@ -8,6 +8,7 @@
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "peft/apply.h"
+#include "peft/methods/lora.h"
 #include "peft/several/routed_adapter.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -25,6 +26,9 @@ void check_settings(const AdapterFolder& adapter, const PeftMethod& method) {
   if (method.bias != "none") refuse(adapter, "bias", "bias is '" + method.bias + "', so it changes the base model");
   if (!method.modules_to_save.empty() || method.task_type == "SEQ_CLS")
     refuse(adapter, "modules_to_save", "it trains whole modules of the base model (modules_to_save)");
+  const auto* lora = dynamic_cast<const Lora*>(&method);
+  if (lora && !lora->layer_replication.is_null())
+    refuse(adapter, "layer_replication", "it runs layers of the base model several times (layer_replication)");
 }
 
 /// What a method adds must lie below layers, where rows choose.

@@ -187,6 +187,12 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
   EXPECT_EQ(trains("base_t5",
                    {"--peft_type", "P_TUNING", "--num_virtual_tokens", "3", "--peft_args", "encoder_hidden_size=16"}),
             "1,224");
+  const auto lora = [&](const char* args) {
+    return trains("base_llama", {"--lora_r", "2", "--target_modules", "q_proj", "--peft_args", args});
+  };
+  EXPECT_EQ(lora("layer_replication=[[0,2],[0,2],[1,2]]"), "480") << "five places";
+  EXPECT_EQ(lora("r=2"), "192");
+  EXPECT_THROW(lora("layer_replication=[[0,3]]"), ConfigError);
   const std::vector<std::tuple<const char*, const char*, const char*>> in_layers = {
       {"LOHA", "r=4", "2,304"},
       {"LOKR", "r=2", "240"},

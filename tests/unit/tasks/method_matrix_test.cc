@@ -73,12 +73,12 @@ using namespace adapter_runs;
 const std::vector<Layout> kLayouts = {{2, kFullShard}, {3, kShardGradOp}, {2, kNoShard}, {4, kHybridShard, 2}};
 
 struct Form {
-  bool packed = false, recompute = false;
+  bool packed = false, recompute = false, bf16 = false;
 };
 
 std::string text_of(const Layout& layout, const Form& form) {
-  return fmt::format("{}, {}{}", adapter_runs::text_of(layout), form.packed ? "packed" : "dense",
-                     form.recompute ? ", again" : "");
+  return fmt::format("{}, {}{}{}", adapter_runs::text_of(layout), form.packed ? "packed" : "dense",
+                     form.recompute ? ", again" : "", form.bf16 ? ", bf16" : "");
 }
 
 AssembleOptions options_of(const Case& c, const Layout& layout, const Form& form) {
@@ -87,6 +87,7 @@ AssembleOptions options_of(const Case& c, const Layout& layout, const Form& form
                     layout);
   if (form.packed) o.quantization = families::Quantization{.quant_type = "nf4"};
   if (form.recompute) o.fsdp.activation_checkpointing = fsdp::same_as_wrap();
+  if (form.bf16) o.fsdp.precision.param_dtype = at::kBFloat16;
   return o;
 }
 
@@ -141,6 +142,22 @@ TEST_P(MethodMatrix, ShardedIsUnsharded) {
       expect_same_run(train_case(c, kLayouts[i], form), alone, text_of(kLayouts[i], form));
     }
   }
+}
+
+// In bfloat16 a run is itself again to within what a rounding moves, and near the run in float32.
+TEST_P(MethodMatrix, ShardedIsUnshardedInBfloat16) {
+  const auto& c = GetParam();
+  if (is_refused(c)) return;
+  const auto alone = train_case(c, {}, {.bf16 = true});
+  const Layout layout{2, kFullShard};
+  const Form form{.bf16 = true};
+  const auto sharded = train_case(c, layout, form);
+  const auto what = text_of(layout, form);
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    EXPECT_NEAR(sharded.losses[i], alone.losses[i], 1e-3 * alone.losses[i]) << what << ", loss of step " << i;
+    EXPECT_NEAR(sharded.norms[i], alone.norms[i], 2e-2 * alone.norms[i]) << what << ", step " << i;
+  }
+  test::expect_close(sharded.outputs, alone.outputs, 2e-2, what + ", outputs");
 }
 
 TEST_P(MethodMatrix, GoesOnBitForBitAndLoadsWhatItSaved) {

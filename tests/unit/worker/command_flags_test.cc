@@ -180,6 +180,7 @@ TEST_F(CommandFlags, OfVerify) {
       {{"--logits_tolerance", {"1e-30"}, verify},
        {"--grad_tolerance", {"1e-30"}, verify},
        {"--tokenizer", {kData + "/tokenizers/reference/chatml/tokenizer.json"}, {kData + "/goldens/K_preference/prep"}},
+       {"--adapter", {"first=" + kData + "/goldens/J_peft/combine/adapters/first"}, verify},
        {"--device", {"cuda"}, verify}},
       in("out"), {"--sharded", "--gather"});
 }
