@@ -220,7 +220,7 @@ class Components final : public peft::InputObserver {
       out.copy_(svd.components().narrow(0, 0, ranks_[i]));
       if (settings_.whiten) out.div_(at::sqrt(svd.singular_values().narrow(0, 0, ranks_[i])).unsqueeze(1));
     }
-    group_.all_reduce(out, comm::ReduceOp::kSum)->wait();
+    group_.all_reduce(out.view({-1}), comm::ReduceOp::kSum)->wait();
     return out;
   }
 

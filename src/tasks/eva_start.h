@@ -26,6 +26,6 @@ struct EvaStart {
 /// ConfigError where batches have too few tokens, and after kMostEvaBatches of them.
 EvaStart find_eva_start(const Assembled& base, const AssembleOptions& options, train::Trainable& rows,
                         comm::Communicator& group);
-inline constexpr std::int64_t kMostEvaBatches = 1000;
+inline constexpr std::int64_t kMostEvaBatches = 500;
 
 }  // namespace tessera::tasks

@@ -250,7 +250,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     models::ModelOutput result;
     if (loaded.several) {
       const c10::NoGradGuard no_grad;
-      in.labels = {};
+      in.labels = at::Tensor();
       in.want_hidden = false;
       result.logits = logits_by_row(loaded, in, adapters_of_rows(options, all_rows), rows.begin);
     } else {

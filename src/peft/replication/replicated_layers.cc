@@ -21,8 +21,8 @@ const std::string kStack = "model.layers";
 void check_layer_replication(const nlohmann::json& ranges) {
   if (ranges.is_null()) return;
   const auto is_range = [](const nlohmann::json& range) {
-    return range.is_array() && range.size() == 2 && range[0].is_number_unsigned() && range[1].is_number_unsigned() &&
-           range[0] < range[1];
+    return range.is_array() && range.size() == 2 && range[0].is_number_integer() && range[1].is_number_integer() &&
+           range[0] >= 0 && range[0] < range[1];
   };
   if (ranges.is_array() && !ranges.empty() && std::all_of(ranges.begin(), ranges.end(), is_range)) return;
   refuse_replication("is a list of ranges of layers, [[0, 4], [2, 5]] for 0 1 2 3 2 3 4; found " + ranges.dump());

@@ -62,7 +62,9 @@ ReplicatedResult train_replicated(const std::string& name, const ReplicatedRun& 
   ReplicatedResult result;
   std::mutex mutex;
   const auto ids = io::read_tensor(*io::open_safetensors(kReplicated + name + "/expect.safetensors"), "input_ids");
-  AssembleOptions options{.model_folder = kLlama, .adapter_folder = kReplicated + name + "/start"};
+  auto options = adapter_runs::laid_out(
+      {.model_folder = kLlama, .adapter_folder = kReplicated + name + "/start"},
+      {run.world, run.recompute ? fsdp::ShardingStrategy::kShardGradOp : fsdp::ShardingStrategy::kFullShard});
   if (run.recompute) options.fsdp.activation_checkpointing = fsdp::same_as_wrap();
   comm::run_threads(run.world, [&](const std::shared_ptr<comm::Communicator>& group) {
     const auto a = assemble(options, group);
@@ -131,10 +133,10 @@ TEST(ReplicatedLayers, HoldTheFrozenWeightsOnce) {
   const auto frozen = [](const json& ranges) {
     std::int64_t elements = 0;
     comm::run_threads(2, [&](const std::shared_ptr<comm::Communicator>& group) {
-      const auto a = assemble(
-          adapted_llama(
-              {{"peft_type", "LORA"}, {"r", 1}, {"target_modules", {"q_proj"}}, {"layer_replication", ranges}}),
-          group);
+      const json keys = {
+          {"peft_type", "LORA"}, {"r", 1}, {"target_modules", {"q_proj"}}, {"layer_replication", ranges}};
+      const auto a =
+          assemble(adapter_runs::laid_out(adapted_llama(keys), {2, fsdp::ShardingStrategy::kFullShard}), group);
       if (group->rank() != 0) return;
       for (const auto& shard : a.sharded->shards())
         if (!shard.trainable) elements += shard.local.numel();

@@ -49,8 +49,8 @@ class VerifyAdapters : public testing::Test {
 };
 
 TEST_F(VerifyAdapters, EachRowTakesItsOwn) {
-  const std::vector<std::string> all = {"--adapter", adapter("first"), adapter("second"), "--adapter",
-                                        adapter("third")};
+  const std::vector<std::string> all = {"--adapter",       adapter("first"), "--adapter",
+                                        adapter("second"), "--adapter",      adapter("third")};
   EXPECT_EQ(run({{"adapter_names", rows_}}, all), 0);
   auto others = rows_;
   others[0].swap(others[1]);
@@ -59,7 +59,7 @@ TEST_F(VerifyAdapters, EachRowTakesItsOwn) {
 }
 
 TEST_F(VerifyAdapters, SayWhatIsMissing) {
-  const std::vector<std::string> all = {"--adapter", adapter("first"), adapter("second")};
+  const std::vector<std::string> all = {"--adapter", adapter("first"), "--adapter", adapter("second")};
   EXPECT_THROW(run({{"adapter_names", {"first"}}}, all), DataError);
   EXPECT_THROW(run({{"adapter_names", rows_}}, all), ConfigError) << "'third' is not there";
   EXPECT_THROW(run({{"adapter_names", rows_}}, {"--adapter", "none=" + folder_.path()}), Error);
