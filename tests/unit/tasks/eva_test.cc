@@ -47,6 +47,10 @@ class ShownRows final : public train::Trainable {
     in.input_ids = read("input_ids");
     in.attention_mask = read("attention_mask");
     in.labels = read("labels");
+    if (model_.kind() == models::ModelKind::kSequenceClassification) {
+      in.input_ids = in.input_ids.remainder(40) + 3;
+      in.labels = in.input_ids.select(1, 0).remainder(2);
+    }
     in.loss_normalizer = normalizer;
     in.embedding_noise = 5;  // of training steps, not of what EVA sees
     return model_(std::move(in)).loss;
@@ -150,13 +154,29 @@ TEST(Eva, SaysWhatItCannotDo) {
           {{"r", 2}, {"target_modules", {"down_proj"}}, {"layers_to_transform", {1}}, {"eva_config", {{"tau", 1.0}}}})
           .find("lower tau"),
       std::string::npos);
-  EXPECT_NE(refusal({{"target_modules", {"lm_head"}}}).find("'lm_head'"), std::string::npos);
   for (const json& wrong : {json{{"rho", 0.5}}, json{{"tau", 2}}, json{{"whitten", true}}}) {
     auto keys = given;
     keys["eva_config"] = wrong;
     EXPECT_THROW(options_with(keys).method->check(), ConfigError) << wrong;
   }
   EXPECT_THROW(assemble(options_with(given), comm::make_solo()), ConfigError) << "no rows to begin with";
+}
+
+TEST(Eva, TakesAClassifiersRowsWholeButNotWhatSeesOneTokenOfEach) {
+  const auto of_bert = [](const json& targets) {
+    auto options =
+        options_with({{"peft_type", "LORA"}, {"r", 2}, {"init_lora_weights", "eva"}, {"target_modules", targets}});
+    options.model_folder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/base_bert";
+    return start_on(2, options);
+  };
+  EXPECT_EQ(of_bert({"query", "value"}).values.count("bert.encoder.layer.0.attention.self.query.lora_A.default.weight"),
+            1U);
+  try {
+    of_bert({"pooler.dense"});
+    FAIL() << "nothing was refused";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("leave output heads, poolers and experts out"), std::string::npos) << e.what();
+  }
 }
 
 /// A run of the program over the tiny chat model.
