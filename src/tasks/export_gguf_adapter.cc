@@ -36,6 +36,8 @@ std::unique_ptr<peft::PeftMethod> lora_of(const std::string& folder) {
   if (!lora) refuse("a GGUF adapter is LoRA, found peft_type " + method->type());
   if (lora->init_lora_weights.starts_with("pissa") || lora->init_lora_weights == "olora")
     refuse("init_lora_weights " + lora->init_lora_weights + " takes a part off the base, which a GGUF adapter cannot");
+  if (!lora->layer_replication.is_null())
+    refuse("layer_replication: a GGUF adapter is for the layers as the base has them");
   if (!lora->alora_invocation_tokens.is_null())
     refuse("alora_invocation_tokens: adapters that act from a token on are not written");
   return method;

@@ -111,7 +111,7 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
                         .hosts = static_cast<int>(std::max<std::int64_t>(1, group.size() / local))};
   const auto* lora = model.adapters ? dynamic_cast<const peft::Lora*>(model.adapters->method.get()) : nullptr;
   job.activations = estimate::activation_shape(
-      estimate::at_places(described_tensors(settings.model_folder), lora ? lora->layer_replication.dump() : ""));
+      estimate::at_places(described_tensors(settings.model_folder), lora ? json_text(lora->layer_replication) : ""));
   job.batch = settings.batch;
   job.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
   return estimate::plan_rank(estimate::sizes_of(parameters_of(model, fsdp, settings.optim)), job);

@@ -1,5 +1,6 @@
 #include "peft/eva/eva_settings.h"
 
+#include "base/json_text.h"
 #include "families/config_reader.h"
 #include "tessera/base/error.h"
 
@@ -15,7 +16,7 @@ namespace {
 EvaSettings read_eva_settings(const nlohmann::json& config) {
   EvaSettings out;
   if (config.is_null()) return out;
-  if (!config.is_object()) refuse_eva("is an object such as {\"rho\": 2.0, \"tau\": 0.99}; found " + config.dump());
+  if (!config.is_object()) refuse_eva("is an object such as {\"rho\": 2.0, \"tau\": 0.99}; found " + json_text(config));
   const families::ConfigReader in(config, "eva_config");
   out.rho = in.get("rho", out.rho);
   out.tau = in.get("tau", out.tau);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/json_text.h"
 #include "models/causal_lm.h"
 #include "peft/replication/placed_adapters.h"
 #include "tessera/base/error.h"
@@ -25,7 +26,7 @@ void check_layer_replication(const nlohmann::json& ranges) {
            range[0] >= 0 && range[0] < range[1];
   };
   if (ranges.is_array() && !ranges.empty() && std::all_of(ranges.begin(), ranges.end(), is_range)) return;
-  refuse_replication("is a list of ranges of layers, [[0, 4], [2, 5]] for 0 1 2 3 2 3 4; found " + ranges.dump());
+  refuse_replication("is a list of ranges of layers, [[0, 4], [2, 5]] for 0 1 2 3 2 3 4; found " + json_text(ranges));
 }
 
 void replicate_layers(models::Model& model, const nlohmann::json& ranges) {
