@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--no_peer", action="store_true")
     parser.add_argument("--work", type=Path, help="a folder that keeps tokens and adapters")
     parser.add_argument("methods", nargs="*", metavar="METHOD", help="of: " + ", ".join(METHODS))
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     unknown = [method for method in args.methods if method not in METHODS]
     if unknown:
         parser.error(f"unknown method {unknown[0]!r}; expected one of {', '.join(METHODS)}")
