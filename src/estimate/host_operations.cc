@@ -10,7 +10,6 @@ namespace {
 constexpr double kMessages = 3;
 // A byte is copied into the system on one side and out of it on the other: read and written twice on each host.
 constexpr double kPasses = 4;
-constexpr double kChunk = 256 * 1024;  // elements of a lane that hosts pass on (comm/hosts/hosts_chain.cc)
 constexpr double kSumBytes = 4;
 
 double busiest_way(HostOperation operation, int hosts, int ranks, double numel, double item) {
@@ -25,7 +24,7 @@ double busiest_way(HostOperation operation, int hosts, int ranks, double numel, 
 /// Hosts pass chunks on: the last begins when the first chunk has come to it.
 double fill_seconds(HostOperation operation, const Cluster& c, double numel, double item) {
   if (operation == HostOperation::kAllGather || sums_directly(c.ranks, item)) return 0;
-  const double chunk = std::min(numel, kChunk * c.ranks);
+  const double chunk = std::min(numel, static_cast<double>(kChunkNumel * c.ranks));
   const double sums = c.hosts - 2, results = operation == HostOperation::kAllReduce ? c.hosts - 1 : 1;
   return (sums * chunk * kSumBytes +
           results * chunk * (operation == HostOperation::kAllReduce ? item : kSumBytes / c.hosts)) /

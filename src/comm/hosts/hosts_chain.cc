@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <array>
 
+#include "base/link_bytes.h"
 #include "comm/hosts/hosts_communicator.h"
 
 namespace tessera::comm {
 namespace {
 
-constexpr std::int64_t kChunk = 256 * 1024;  // elements of a lane that a host works on while its neighbours have others
 constexpr std::int64_t kChunksAhead = 4;
 
 /// What each rank of a host sums up: lanes share the vector, other ranks have no part.
@@ -18,12 +18,12 @@ std::vector<Slice> lane_slices(std::int64_t numel, int lanes, int local_size) {
 }
 
 Slice chunk_of(const Slice& slice, std::int64_t chunk) {
-  const std::int64_t begin = std::min(slice.count, chunk * kChunk);
-  return {slice.begin + begin, std::min(kChunk, slice.count - begin)};
+  const std::int64_t begin = std::min(slice.count, chunk * kChunkNumel);
+  return {slice.begin + begin, std::min(kChunkNumel, slice.count - begin)};
 }
 
 std::int64_t chunks_of(const Slice& slice) {
-  return (slice.count + kChunk - 1) / kChunk;
+  return (slice.count + kChunkNumel - 1) / kChunkNumel;
 }
 
 Slice intersection(const Slice& a, const Slice& b) {
@@ -35,7 +35,8 @@ Slice intersection(const Slice& a, const Slice& b) {
 class ChunkRing {
  public:
   ChunkRing(bool needed, Scratch& scratch, std::int64_t longest, std::int64_t item)
-      : bytes_(std::min(longest, kChunk) * item), memory_(needed ? scratch.at_least(kChunksAhead * bytes_) : nullptr) {}
+      : bytes_(std::min(longest, kChunkNumel) * item),
+        memory_(needed ? scratch.at_least(kChunksAhead * bytes_) : nullptr) {}
   std::byte* operator[](std::int64_t chunk) const { return memory_ + chunk % kChunksAhead * bytes_; }
 
  private:
@@ -102,7 +103,7 @@ void HostsCommunicator::all_reduce_by_chain(const at::Tensor& t, ReduceOp op) {
   // A chunk comes back after it was passed on, and so read.
   std::vector<Wire::Message> results, passed_on;
   for (std::int64_t j = 0; receives && j < chunks_of(mine); ++j) {
-    results.push_back(wire_->receive(host_ == 0 ? last : host_ - 1, own + j * kChunk * item, bytes_of_chunk(j),
+    results.push_back(wire_->receive(host_ == 0 ? last : host_ - 1, own + j * kChunkNumel * item, bytes_of_chunk(j),
                                      Wire::Kind::kResults));
   }
   std::int64_t next = 0;  // result to take
@@ -111,7 +112,7 @@ void HostsCommunicator::all_reduce_by_chain(const at::Tensor& t, ReduceOp op) {
       wire_->wait(results[static_cast<std::size_t>(next)]);
       if (!passes_on) continue;
       passed_on.push_back(
-          wire_->send(host_ + 1, own + next * kChunk * item, bytes_of_chunk(next), Wire::Kind::kResults));
+          wire_->send(host_ + 1, own + next * kChunkNumel * item, bytes_of_chunk(next), Wire::Kind::kResults));
     }
   };
   const std::int64_t in_flight = kChunksAhead + hosts_.count();  // of chunks that are being summed up

@@ -1,6 +1,7 @@
 // Sums by direct exchange: see hosts_communicator.h.
 #include <algorithm>
 
+#include "base/link_bytes.h"
 #include "comm/hosts/hosts_communicator.h"
 
 namespace tessera::comm {
@@ -33,7 +34,8 @@ bool HostsCommunicator::sums_directly(c10::ScalarType type) const {
   for (int h = 0; h < hosts_.count(); ++h) {
     if (hosts_.size(h) != ranks) return false;
   }
-  return static_cast<std::size_t>(ranks) * c10::elementSize(type) <= c10::elementSize(accumulation_type(type));
+  const auto bytes_of_element = [](c10::ScalarType t) { return static_cast<double>(c10::elementSize(t)); };
+  return tessera::sums_directly(ranks, bytes_of_element(type), bytes_of_element(accumulation_type(type)));
 }
 
 // Slices of `in`, by rank of the group; every rank gets the reduction of its own. Rank k of a host talks to the k-th of
