@@ -24,8 +24,8 @@ namespace {
 
 /// A checkpoint of the run that is gone on with; empty: it begins anew.
 std::string adapter_to_go_on_with(const train::TrainingArguments& a) {
-  const auto& from = a.resume_from_checkpoint;
-  if (from.empty() || (from != "true" && from != "True" && from != "auto")) return from;
+  if (!a.is_resumed()) return "";
+  if (!a.takes_newest()) return a.resume_from_checkpoint;
   const auto all = checkpoint::list_checkpoints(a.output_dir);
   const auto has_adapter = [](const auto& c) { return is_there(c.path + "/adapter_config.json"); };
   const auto newest = std::find_if(all.rbegin(), all.rend(), has_adapter);

@@ -29,6 +29,10 @@ struct CheckpointOptions {
   bool is_resumed() const {
     return !resume_from_checkpoint.empty() && resume_from_checkpoint != "false" && resume_from_checkpoint != "False";
   }
+  /// The newest checkpoint of output_dir; else the folder that is named.
+  bool takes_newest() const {
+    return resume_from_checkpoint == "true" || resume_from_checkpoint == "True" || resume_from_checkpoint == "auto";
+  }
 
   /// Every `value` steps, a value below 1 meaning a part of `total_steps`; at least 1.
   static std::int64_t every(double value, std::int64_t total_steps);

@@ -39,7 +39,7 @@ std::string RunCheckpoints::load() {
   };
   std::string folder = options_.resume_from_checkpoint;
   if (folder == "auto" && checkpoint::list_checkpoints(options_.output_dir).empty()) return "";
-  if (folder == "true" || folder == "True" || folder == "auto") {
+  if (options_.takes_newest()) {
     std::vector<std::string> skipped;
     const auto last = checkpoint::last_checkpoint(options_.output_dir, restore, skipped);
     for (const auto& line : skipped) out_ << "  " << line << "\n" << std::flush;

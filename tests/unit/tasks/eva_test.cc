@@ -211,8 +211,6 @@ class EvaRun : public testing::Test {
                    "--disable_tqdm",
                    "--max_length",
                    "48",
-                   "--max_length",
-                   "48",
                    "--per_device_train_batch_size",
                    "4",
                    "--print_model",
@@ -237,6 +235,11 @@ TEST_F(EvaRun, BeginsWithItAndGoesOnBitForBitFromACheckpoint) {
   const auto again = run(sft, "resumed", {"--resume_from_checkpoint", "true"});
   EXPECT_EQ(again.find("EVA:"), std::string::npos) << "the ranks are those of the checkpoint";
   EXPECT_EQ(read_file(in("resumed/adapter_model.safetensors")), read_file(in("straight/adapter_model.safetensors")));
+}
+
+TEST_F(EvaRun, BeginsWithItWhereNothingIsGoneOnFrom) {
+  const auto said = run(sft, "anew", {"--resume_from_checkpoint", "false"});
+  EXPECT_NE(said.find("EVA: 4 layers, ranks"), std::string::npos) << said;
 }
 
 TEST_F(EvaRun, IsRefusedByNameWhereRowsAreNoSinglePass) {
