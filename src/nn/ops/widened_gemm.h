@@ -1,0 +1,22 @@
+#pragma once
+// Products of 16-bit matrices on processors that cannot multiply these. libtorch's own way there takes elements one by
+// one: here parts of the factors become float32 in memory that stays in the cache, float32 is multiplied, and the sum
+// is rounded once.
+#include <ATen/core/Tensor.h>
+
+namespace tessera::nn {
+
+/// A product with `a` belongs here: float16 on the CPU; bfloat16 on a CPU without an instruction for it.
+bool needs_widening(const at::Tensor& a);
+
+/// What is added to a product on the way, [M, R] times [R, N] of any floating dtype; undefined: nothing.
+struct Addend {
+  at::Tensor u, v;
+};
+
+/// out = alpha * (a b + u v), or out += that. a: [M, K], b: [K, N], or both with a leading batch size and no addend;
+/// same dtype; views that are transposed are read in place. out: contiguous rows, of the same dtype.
+void widened_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addend& addend, double alpha,
+                  bool add);
+
+}  // namespace tessera::nn

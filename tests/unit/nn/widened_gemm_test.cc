@@ -1,0 +1,74 @@
+#include "nn/ops/widened_gemm.h"
+
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+#include <gtest/gtest.h>
+
+#include "base/cpu_level.h"
+
+namespace tessera::nn {
+namespace {
+
+/// Multiples of 1/8 below 1: products are exact, and sums are while they are below 2^18.
+at::Tensor eighths(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return (at::randint(-7, 8, sizes, at::kFloat) / 8).to(dtype);
+}
+at::Tensor exact(const at::Tensor& a, const at::Tensor& b) {
+  return at::mm(a.to(at::kDouble), b.to(at::kDouble));
+}
+at::Tensor transposed_in_memory(const at::Tensor& t) {
+  return t.t().contiguous().t();
+}
+
+class WidenedGemm : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  const at::ScalarType dtype_ = GetParam();
+};
+
+// 600 rows of 5000 and 300 columns are several parts each way, the last ones smaller.
+TEST_P(WidenedGemm, IsExactBeforeItIsRoundedInEveryLayout) {
+  const auto a = eighths({600, 5000}, dtype_), b = eighths({5000, 300}, dtype_);
+  const auto expected = exact(a, b).to(dtype_);
+  for (const auto& left : {a, transposed_in_memory(a)})
+    for (const auto& right : {b, transposed_in_memory(b)}) {
+      const auto out = at::full({600, 300}, 7, dtype_);
+      widened_gemm(out, left, right, {}, 1.0, false);
+      EXPECT_TRUE(at::equal(out, expected));
+    }
+}
+
+TEST_P(WidenedGemm, RoundsOnceWhatIsAddedAndScaled) {
+  const auto a = eighths({300, 5000}, dtype_), b = eighths({5000, 140}, dtype_);
+  const auto u = eighths({300, 6}, at::kFloat), v = eighths({6, 140}, at::kFloat);
+  const auto whole = at::ones({310, 160}, dtype_), part = whole.narrow(0, 4, 300).narrow(1, 10, 140);
+  widened_gemm(part, a, b, {u, v}, 0.5, true);
+  EXPECT_TRUE(at::equal(part, ((exact(a, b) + exact(u, v)) * 0.5 + 1).to(dtype_)));
+  part.fill_(1);
+  EXPECT_TRUE(at::equal(whole, at::ones({310, 160}, dtype_))) << "nothing beside it is written";
+}
+
+TEST_P(WidenedGemm, TakesBatchesAndNothing) {
+  const auto a = eighths({3, 9, 8}, dtype_), b = eighths({3, 7, 8}, dtype_).transpose(1, 2);
+  const auto out = at::full({3, 9, 7}, 2, dtype_);
+  widened_gemm(out, a, b, {}, 1.0, true);
+  EXPECT_TRUE(at::equal(out, (at::bmm(a.to(at::kDouble), b.to(at::kDouble)) + 2).to(dtype_)));
+  const auto empty = at::ones({4, 5}, dtype_);
+  widened_gemm(empty, eighths({4, 0}, dtype_), eighths({0, 5}, dtype_), {}, 1.0, false);
+  EXPECT_TRUE(at::equal(empty, at::ones({4, 5}, dtype_) * 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, WidenedGemm, testing::Values(at::kBFloat16, at::kHalf));
+
+TEST(NeedsWidening, WhatTheProcessorDoesNotMultiply) {
+  EXPECT_FALSE(needs_widening(at::ones({2, 2})));
+  EXPECT_TRUE(needs_widening(at::ones({2, 2}, at::kHalf)));
+#if defined(__x86_64__)
+  EXPECT_EQ(needs_widening(at::ones({2, 2}, at::kBFloat16)), cpu_level() < CpuLevel::kAvx512Bf16);
+#endif
+}
+
+}  // namespace
+}  // namespace tessera::nn
