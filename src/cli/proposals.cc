@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/grouped.h"
 #include "base/open_file.h"
+#include "base/quantity_text.h"
 #include "cli/questionnaire.h"
 #include "estimate/plan_request.h"
 #include "estimate/table.h"
@@ -51,10 +52,6 @@ std::int64_t planned_bytes(const estimate::PlanRequest& request, const std::vect
   return estimate::plan_for(request, tensors).total() + estimate::kProgramBytes;
 }
 
-std::string gib_text(std::int64_t bytes) {
-  return estimate::bytes_text(static_cast<double>(bytes));
-}
-
 /// What fits into a rank's share of the memory; recomputed activations are proposed where nothing fits without.
 void plan_model(const std::string& folder, Proposals& p) {
   const auto tensors = estimate::read_model_tensors(folder);
@@ -62,7 +59,7 @@ void plan_model(const std::string& folder, Proposals& p) {
   std::int64_t numel = 0;
   for (const auto& tensor : tensors) numel += tensor.numel();
   p.notes.push_back(fmt::format("{}: {} parameters; {} of memory available, {} for each of {} ranks", folder,
-                                grouped(numel), gib_text(available), gib_text(share), p.num_processes));
+                                grouped(numel), bytes_text(available), bytes_text(share), p.num_processes));
   bool any_fits = false, any_fits_recomputed = false;
   for (PlannedJob& job : planned_jobs(p, tensors)) {
     const std::int64_t plain = planned_bytes(job.request, tensors);
@@ -70,7 +67,7 @@ void plan_model(const std::string& folder, Proposals& p) {
     const std::int64_t recomputed = planned_bytes(job.request, tensors);
     any_fits = any_fits || plain <= share;
     any_fits_recomputed = any_fits_recomputed || recomputed <= share;
-    p.notes.push_back(fmt::format("  {}: {} a rank{}", job.name, gib_text(plain),
+    p.notes.push_back(fmt::format("  {}: {} a rank{}", job.name, bytes_text(plain),
                                   plain <= share        ? ", fits"
                                   : recomputed <= share ? ", fits with activation checkpointing"
                                                         : ", does not fit"));

@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "base/grouped.h"
+#include "base/quantity_text.h"
 #include "config/byte_size.h"
 #include "config/options.h"
 #include "estimate/adapter_formulas.h"
@@ -64,10 +65,6 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   return r;
 }
 
-std::string size_text(std::int64_t bytes) {
-  return bytes_text(static_cast<double>(bytes));
-}
-
 /// A job of a column or of rows of the tables.
 struct NamedJob {
   std::string name;
@@ -95,7 +92,7 @@ std::vector<std::string> rank_row(const NamedJob& job, const std::vector<ModelTe
        {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
     auto request = job.request;
     request.strategy = strategy;
-    row.push_back(size_text(plan_for(request, tensors).total()));
+    row.push_back(bytes_text(plan_for(request, tensors).total()));
   }
   return row;
 }
@@ -116,13 +113,13 @@ std::string parts_table(const std::vector<NamedJob>& jobs, const std::vector<Mod
     for (const auto& plan : plans) {
       const auto part =
           std::find_if(plan.parts.begin(), plan.parts.end(), [&](const auto& p) { return name == p.what; });
-      row.push_back(part == plan.parts.end() ? "" : size_text(part->bytes));
+      row.push_back(part == plan.parts.end() ? "" : bytes_text(part->bytes));
     }
   }
   std::vector<std::string> program = {"the program itself"}, sum = {"together"}, phase = {"at its highest in"};
   for (const auto& plan : plans) {
-    program.push_back(size_text(kProgramBytes));
-    sum.push_back(size_text(plan.total() + kProgramBytes));
+    program.push_back(bytes_text(kProgramBytes));
+    sum.push_back(bytes_text(plan.total() + kProgramBytes));
     phase.emplace_back(plan.phase);
   }
   rows.insert(rows.end(), {program, sum, phase});
@@ -135,7 +132,7 @@ std::string budget_text(const EstimateOptions& options, const std::vector<ModelT
   for (const auto& job : jobs_of(options, tensors)) {
     if (job.request.on_disk) continue;
     const auto bytes = plan_for(job.request, tensors).total() + kProgramBytes;
-    out += fmt::format("\n{}: {} a rank, {} the {} of --max_memory\n", job.name, size_text(bytes),
+    out += fmt::format("\n{}: {} a rank, {} the {} of --max_memory\n", job.name, bytes_text(bytes),
                        bytes <= budget ? "within" : "more than", options.max_memory);
     if (bytes <= budget) continue;
     const auto ways = ways_to_fit(job.request, tensors, budget);
@@ -157,7 +154,7 @@ Rates rates_of(const EstimateOptions& o, const MeasureRates& measure, std::ostre
   out << fmt::format("\nStep times for ranks of {} and {} of memory{}, links of {} a host, messages of {}\n",
                      rate_text(rates.flops, "FLOP/s"), rate_text(rates.memory, "B/s"),
                      measures ? " (what was not given was measured here)" : "", rate_text(rates.link, "B/s"),
-                     seconds_text(rates.latency));
+                     duration_text(rates.latency));
   return rates;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/quantity_text.h"
 #include "estimate/rate_text.h"
 #include "estimate/table.h"
 
@@ -27,7 +28,7 @@ std::vector<int> rows_up_to(int hosts) {
 }
 
 std::string memory_text(PlanRequest request, const std::vector<ModelTensor>& tensors) {
-  return bytes_text(static_cast<double>(plan_for(request, tensors).total() + kProgramBytes));
+  return bytes_text(plan_for(request, tensors).total() + kProgramBytes);
 }
 
 std::string unit_text(const StepShape& shape, int unit) {
@@ -38,9 +39,9 @@ std::string cost_line(const char* name, const StepShape& shape, const std::optio
   if (!first) return fmt::format("{}: up to {} hosts computation hides communication\n", name, hosts);
   const auto& t = first->time;
   std::string line = fmt::format("{}: from {} hosts on communication costs: {} of a step of {}", name, first->hosts,
-                                 seconds_text(t.exposed), seconds_text(t.seconds));
+                                 duration_text(t.exposed), duration_text(t.seconds));
   if (t.longest.seconds > 0)
-    line += fmt::format("; the longest wait, {}, is for the {} of {}", seconds_text(t.longest.seconds),
+    line += fmt::format("; the longest wait, {}, is for the {} of {}", duration_text(t.longest.seconds),
                         t.longest.operation, unit_text(shape, t.longest.unit));
   return line + "\n";
 }
@@ -83,13 +84,13 @@ std::string hosts_table(const HostsJob& job, const std::vector<ModelTensor>& ten
       request.strategy = s.strategy;
       const auto time = play_step(shape, {s.strategy, job.accumulation}, {hosts, largest.ranks, job.rates});
       if (s.strategy == ShardingStrategy::kFullShard) computed = time.computed;
-      row.push_back(fmt::format("{}, {}", seconds_text(time.seconds), memory_text(request, tensors)));
+      row.push_back(fmt::format("{}, {}", duration_text(time.seconds), memory_text(request, tensors)));
     }
   }
   std::string out = framed_table(fmt::format("A step, and the peak of a rank: {}", job.name), header, rows);
   const auto flops = step_flops(shape) * job.accumulation;
   out += fmt::format("a rank computes {} a step: {} under FULL_SHARD on {} hosts\n", rate_text(flops, "FLOP"),
-                     seconds_text(computed), largest.hosts);
+                     duration_text(computed), largest.hosts);
   if (largest.hosts == 1) return out;
   for (const auto& s : kStrategies) {
     const Schedule schedule{s.strategy, job.accumulation};

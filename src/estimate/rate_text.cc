@@ -62,15 +62,6 @@ double parse_seconds(const std::string& text, const std::string& flag) {
                     {{{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, "a time like 5us, 1.5ms or 0.1s"});
 }
 
-std::string seconds_text(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.3g} us", 1e6 * seconds);
-  if (seconds < 1) return fmt::format("{:.3g} ms", 1e3 * seconds);
-  if (seconds < 600) return fmt::format("{:.3g} s", seconds);
-  const double minutes = std::round(seconds / 60);
-  return minutes < 60 ? fmt::format("{} min", minutes)
-                      : fmt::format("{:.0f} h {:.0f} min", std::floor(minutes / 60), std::fmod(minutes, 60));
-}
-
 std::string rate_text(double rate, const std::string& unit) {
   std::string prefix;
   for (const char* next : {"k", "M", "G", "T", "P"}) {

@@ -1,5 +1,5 @@
 #pragma once
-// Rates and times as people write them.
+// Rates and times, as a user writes them.
 #include <string>
 
 namespace tessera::estimate {
@@ -11,8 +11,7 @@ double parse_flop_rate(const std::string& text, const std::string& flag);
 /// Seconds: "5us", "1.5ms", "0.1s".
 double parse_seconds(const std::string& text, const std::string& flag);
 
-/// "5.2 us", "14 ms", "1.23 s", "2 h 5 min"; "13.2 GB/s" and "1.5 TFLOP/s" by their units.
-std::string seconds_text(double seconds);
+/// "13.2 GB/s" and "1.5 TFLOP/s" by their units.
 std::string rate_text(double rate, const std::string& unit);
 
 }  // namespace tessera::estimate

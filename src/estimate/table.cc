@@ -28,18 +28,6 @@ std::string line(const std::vector<std::size_t>& widths, const std::vector<std::
 
 }  // namespace
 
-std::string bytes_text(double bytes) {
-  if (bytes < 1024) return fmt::format("{:.0f} bytes", bytes);
-  const char* unit = "";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB", "PiB"}) {
-    if (bytes < 1024) break;
-    bytes /= 1024;
-    unit = next;
-  }
-  const auto digits = fmt::format("{:.2f}", bytes);
-  return fmt::format("{} {}", digits.ends_with('0') ? digits.substr(0, digits.size() - 1) : digits, unit);
-}
-
 std::string framed_table(const std::string& title, const std::vector<std::string>& header,
                          const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/quantity_text.h"
 #include "estimate/plan_request.h"
 #include "estimate/table.h"
 
@@ -104,8 +105,7 @@ std::vector<Remedy> ways_to_fit(const PlanRequest& request, const std::vector<Mo
 
 std::string remedy_lines(const std::vector<Remedy>& remedies) {
   std::string out;
-  for (const auto& r : remedies)
-    out += fmt::format("  {}: {}\n", fmt::join(r.flags, "  "), bytes_text(static_cast<double>(r.bytes)));
+  for (const auto& r : remedies) out += fmt::format("  {}: {}\n", fmt::join(r.flags, "  "), bytes_text(r.bytes));
   return out;
 }
 

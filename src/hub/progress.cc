@@ -7,19 +7,9 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/quantity_text.h"
 
 namespace tessera::hub {
-namespace {
-
-std::string bytes_text(std::int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  for (; value >= 1000 && unit < 4; ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
-}  // namespace
 
 Progress::Progress(std::string what, std::int64_t total_bytes)
     : what_(std::move(what)),

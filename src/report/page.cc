@@ -10,10 +10,10 @@
 #include <set>
 
 #include "base/json_text.h"
+#include "base/quantity_text.h"
 #include "report/bar_chart.h"
 #include "report/line_chart.h"
 #include "report/markup.h"
-#include "report/number_text.h"
 #include "report/page_assets.h"
 
 namespace tessera::report {

@@ -12,6 +12,7 @@
 
 #include "base/folder_names.h"
 #include "base/open_file.h"
+#include "base/quantity_text.h"
 #include "base/rank_record.h"
 #include "report/memory.h"
 #include "report/run_record.h"
@@ -110,14 +111,6 @@ void read_files(RunStatus& status) {
   }
 }
 
-std::string duration(double seconds) {
-  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1000);
-  if (seconds < 10) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 120) return fmt::format("{:.0f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
-}
-
 /// Of a process that does not run; empty for others.
 std::string word_of(char state) {
   if (state == 'T' || state == 't') return "is stopped by a signal";
@@ -129,15 +122,16 @@ std::string word_of(char state) {
 std::string line_of(const RankStatus& s) {
   std::string out = fmt::format("rank {} (process {}", s.rank, s.process);
   if (const std::string word = word_of(s.state); !word.empty()) out += ", " + word;
-  out += fmt::format(", {:.2f} GiB): ", static_cast<double>(s.memory_bytes) / (1 << 30));
-  if (s.step > 0) out += fmt::format("step {} for {}, ", s.step, duration(s.step_seconds));
+  out += fmt::format(", {}): ", bytes_text(s.memory_bytes));
+  if (s.step > 0) out += fmt::format("step {} for {}, ", s.step, duration_text(s.step_seconds));
   if (!s.phase.empty()) out += s.phase + ", ";
-  if (!s.activity.empty()) out += fmt::format("{} for {}", s.activity, duration(s.activity_seconds));
+  if (!s.activity.empty()) out += fmt::format("{} for {}", s.activity, duration_text(s.activity_seconds));
   if (out.ends_with(", ")) out.resize(out.size() - 2);
   if (!s.rows.empty() && s.step > 0) out += "; " + s.rows;
-  if (s.last_step_seconds > 0) out += fmt::format("; the last step took {}", duration(s.last_step_seconds));
+  if (s.last_step_seconds > 0) out += fmt::format("; the last step took {}", duration_text(s.last_step_seconds));
   if (s.waiting_for >= 0)
-    out += fmt::format("; waits for rank {} for {} in {}", s.waiting_for, duration(s.waiting_seconds), s.operation);
+    out +=
+        fmt::format("; waits for rank {} for {} in {}", s.waiting_for, duration_text(s.waiting_seconds), s.operation);
   return out + "\n";
 }
 

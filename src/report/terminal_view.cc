@@ -1,4 +1,5 @@
 #include "report/terminal_view.h"
+#include "base/quantity_text.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +7,6 @@
 #include <cmath>
 #include <utility>
 #include <vector>
-
-#include "report/number_text.h"
 
 namespace tessera::report {
 namespace {

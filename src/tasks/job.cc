@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "base/json_text.h"
+#include "base/quantity_text.h"
 #include "checkpoint/pretrained.h"
 #include "config/accelerate.h"
 #include "peft/adapter_files.h"
@@ -18,11 +19,6 @@ namespace tessera::tasks {
 namespace {
 
 constexpr std::int64_t kLongestModel = 200;  // lines that are printed unasked
-
-/// "1234 MiB", "12.3 GiB".
-std::string memory_text(std::int64_t mib) {
-  return mib < 10'240 ? fmt::format("{} MiB", mib) : fmt::format("{:.1f} GiB", static_cast<double>(mib) / 1024);
-}
 
 std::vector<checkpoint::TokenId> token_ids(const text::Tokenizer& tokenizer, const models::ModelConfig& model) {
   return {{"eos_token_id", tokenizer.eos_id(), model.eos_token_id},
@@ -112,10 +108,10 @@ std::string memory_line(const nlohmann::ordered_json& ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const auto own = ranks[r]["proportional_mib"].get<std::int64_t>();
     sum += own;
-    text += fmt::format("{}rank {} {} (peak {})", r == 0 ? "" : ", ", r, memory_text(own),
-                        memory_text(ranks[r]["peak_resident_mib"]));
+    text += fmt::format("{}rank {} {} (peak {})", r == 0 ? "" : ", ", r, mib_text(own),
+                        mib_text(ranks[r]["peak_resident_mib"]));
   }
-  return ranks.size() == 1 ? text : text + "; together " + memory_text(sum);
+  return ranks.size() == 1 ? text : text + "; together " + mib_text(sum);
 }
 
 int interrupted_exit_code(comm::Communicator& group) {

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "base/json_text.h"
+#include "base/quantity_text.h"
 #include "config/byte_size.h"
 #include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
@@ -24,10 +25,6 @@
 
 namespace tessera::tasks {
 namespace {
-
-std::string size_text(std::int64_t bytes) {
-  return estimate::bytes_text(static_cast<double>(bytes));
-}
 
 config::ShardingStrategy strategy_of(fsdp::ShardingStrategy strategy) {
   switch (strategy) {
@@ -93,8 +90,8 @@ std::vector<estimate::ModelTensor> described_tensors(const std::string& folder) 
 
 std::string parts_text(const estimate::RankPlan& plan) {
   std::vector<std::string> parts;
-  for (const auto& part : plan.parts) parts.push_back(fmt::format("{} {}", part.what, size_text(part.bytes)));
-  parts.push_back("the program " + size_text(estimate::kProgramBytes));
+  for (const auto& part : plan.parts) parts.push_back(fmt::format("{} {}", part.what, bytes_text(part.bytes)));
+  parts.push_back("the program " + bytes_text(estimate::kProgramBytes));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -127,7 +124,7 @@ void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& re
   if (budget == 0 || needed <= budget) return;
   const auto ways = estimate::ways_to_fit(request, estimate::read_model_tensors(model_folder), budget);
   throw ConfigError(fmt::format("--max_memory {}: a rank would hold {} in the {} of a step ({}). {}", max_memory,
-                                size_text(needed), plan.phase, parts_text(plan),
+                                bytes_text(needed), plan.phase, parts_text(plan),
                                 ways.empty() ? "No flags make it fit; more ranks of a host would, or a larger budget"
                                              : "It would fit with\n" + estimate::remedy_lines(ways)),
                     "max_memory");
@@ -143,13 +140,13 @@ void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak
   Json most = mine;
   for (const auto& text : group.all_gather_objects(json_text(mine)))
     if (auto other = Json::parse(text); other["held"] > most["held"]) most = std::move(other);
-  const auto size = [&](const char* key) { return size_text(most[key].get<std::int64_t>()); };
+  const auto size = [&](const char* key) { return bytes_text(most[key].get<std::int64_t>()); };
   const auto planned = plan.total() + estimate::kProgramBytes;
   out << fmt::format(
              "memory: planned {} a rank, measured {} at most, in {} ({:.2f}; own {}, of it tensors {}, mapped files "
              "{}, "
              "shared between ranks {})\n",
-             size_text(planned), size("held"), most["phase"].get<std::string>(),
+             bytes_text(planned), size("held"), most["phase"].get<std::string>(),
              most["held"].get<double>() / static_cast<double>(planned), size("own"), size("tensors"), size("files"),
              size("shared"))
       << std::flush;
@@ -161,15 +158,15 @@ void require_kept(const estimate::RankPlan& plan, report::MemoryWatch& watch, co
   if (watch.over()) {
     const auto peak = watch.peak();
     mine = fmt::format("rank {} held {} in {} (own {}, mapped files {}, shared between ranks {})", group.rank(),
-                       size_text(peak.memory.proportional_bytes), peak.phase, size_text(peak.memory.anonymous_bytes),
-                       size_text(peak.memory.file_bytes), size_text(peak.memory.shared_bytes));
+                       bytes_text(peak.memory.proportional_bytes), peak.phase, bytes_text(peak.memory.anonymous_bytes),
+                       bytes_text(peak.memory.file_bytes), bytes_text(peak.memory.shared_bytes));
   }
   for (const auto& text : group.all_gather_objects(mine)) {
     if (text.empty()) continue;
     throw Error(
         fmt::format("{}, more than the {} of --max_memory; planned were {} ({}). The run has ended with a checkpoint; "
                     "it goes on from there with --resume_from_checkpoint true and a larger budget or smaller batches",
-                    text, max_memory, size_text(plan.total() + estimate::kProgramBytes), parts_text(plan)));
+                    text, max_memory, bytes_text(plan.total() + estimate::kProgramBytes), parts_text(plan)));
   }
 }
 

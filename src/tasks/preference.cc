@@ -39,7 +39,6 @@ class PreferenceJob final : public TrainingJob {
                 std::ostream& err)
       : TrainingJob(options, kind_for(options.objective.method), std::move(group), out, err),
         o_(options),
-        uploads_(o_.upload, arguments_, out_),
         objective_(options.objective) {}
 
  private:
@@ -215,7 +214,6 @@ class PreferenceJob final : public TrainingJob {
     if (!trainable_) choose_reference({});  // an evaluation alone
     train::SessionTask task;
     task.num_examples = splits_.train->size();
-    task.checkpoints.saved = [this](const std::string& folder) { uploads_.push_checkpoint(folder); };
     task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate_preferences(*model_.model, eval_, objective_, eval_reference_, arguments_, *group_, bars, err_);
     };
@@ -223,13 +221,7 @@ class PreferenceJob final : public TrainingJob {
     return task;
   }
 
-  void save_result() override {
-    TrainingJob::save_result();
-    if (group_->rank() == 0) uploads_.push_result();
-  }
-
   const PreferenceOptions& o_;
-  RunUploads uploads_;
   preference::Objective objective_;
   TrainingTokenizer opened_;
   data::PreferenceSplits splits_;

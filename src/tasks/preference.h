@@ -10,7 +10,6 @@
 
 #include "data/preference_dataset.h"
 #include "preference/objective.h"
-#include "tasks/push_to_hub.h"
 #include "tasks/training_job.h"
 #include "tasks/training_tokenizer.h"
 #include "tasks/trl_flags.h"
@@ -30,7 +29,6 @@ struct PreferenceOptions : JobOptions, TokenizerFlags, TrlFlags {
   std::string ref_model;  // a folder; empty: the model (without a new adapter) as it is at the start
   bool precompute_ref_log_probs = false;
   std::int64_t precompute_ref_batch_size = 0;  // rows of a rank; 0: per_device_train_batch_size
-  UploadFlags upload;
 };
 
 /// "dpo"

@@ -321,7 +321,6 @@ config::OptionTable preference_table(PreferenceOptions& o) {
   add_preference_data(table, o);
   train::add_training_arguments(table, o.training, train::LossFlags::kOwn);
   add_job_flags(table, o, "Output");
-  add_upload_flags(table, o.upload);
   return table;
 }
 

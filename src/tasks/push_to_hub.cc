@@ -143,8 +143,7 @@ hub::Upload upload_of(const UploadFlags& f, const std::string& folder) {
 
 }  // namespace
 
-void add_upload_flags(config::OptionTable& table, UploadFlags& f) {
-  const char* group = "Output";
+void add_upload_flags(config::OptionTable& table, UploadFlags& f, const char* group) {
   const std::vector<config::Need> pushed = {{"--push_to_hub", {"true"}}};
   table.add(
       &f.push_to_hub, {"--push_to_hub"},

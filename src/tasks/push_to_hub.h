@@ -16,7 +16,7 @@ struct UploadFlags {
   bool hub_private_repo = false, hub_always_push = false;
 };
 
-void add_upload_flags(config::OptionTable& table, UploadFlags& flags);
+void add_upload_flags(config::OptionTable& table, UploadFlags& flags, const char* group);
 
 /// The uploads of one run, by rank 0. Does nothing without --push_to_hub.
 class RunUploads {

@@ -39,9 +39,7 @@ double flops_per_token(models::Model& model) {
 class SftJob final : public TrainingJob {
  public:
   SftJob(const SftOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out, std::ostream& err)
-      : TrainingJob(options, models::ModelKind::kCausal, std::move(group), out, err),
-        o_(options),
-        uploads_(o_.upload, arguments_, out_) {}
+      : TrainingJob(options, models::ModelKind::kCausal, std::move(group), out, err), o_(options) {}
 
  private:
   void load_data() override {
@@ -98,7 +96,6 @@ class SftJob final : public TrainingJob {
     train::SessionTask task;
     task.num_examples = splits_.train->size();
     task.flops_per_token = flops_per_token(*model_.model);
-    task.checkpoints.saved = [this](const std::string& folder) { uploads_.push_checkpoint(folder); };
     task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate(*model_.model, *splits_.eval, collate_, arguments_, *group_, bars, err_);
     };
@@ -119,13 +116,7 @@ class SftJob final : public TrainingJob {
     return answer_samples(*model_.model, *tokenizer_, samples, settings, arguments_.per_device_eval_batch_size, out_);
   }
 
-  void save_result() override {
-    TrainingJob::save_result();
-    if (group_->rank() == 0) uploads_.push_result();
-  }
-
   const SftOptions& o_;
-  RunUploads uploads_;
   TrainingTokenizer opened_;
   data::SftSplits splits_;
   data::SftCollateOptions collate_;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "data/sft_dataset.h"
-#include "tasks/push_to_hub.h"
 #include "tasks/training_job.h"
 #include "tasks/training_tokenizer.h"
 #include "tasks/trl_flags.h"
@@ -23,7 +22,6 @@ struct SftOptions : JobOptions, TokenizerFlags, TrlFlags {
   bool padding_free = false;
   std::int64_t eval_generate = 0;  // prompts answered at each evaluation
   std::int64_t eval_generate_max_new_tokens = 64;
-  UploadFlags upload;
 };
 
 /// The flags, bound to `options`, whose values are the defaults.

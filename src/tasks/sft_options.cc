@@ -97,7 +97,6 @@ void add_output(config::OptionTable& table, SftOptions& o) {
   table.add(&o.eval_generate_max_new_tokens, {"--eval_generate_max_new_tokens"}, "longest of these answers", group)
       .only_with({{"--eval_generate", {config::kSet}}});
   add_job_flags(table, o, group);
-  add_upload_flags(table, o.upload);
 }
 
 void check(const config::OptionTable& table, SftOptions& o, config::Problems& problems) {

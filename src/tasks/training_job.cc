@@ -66,6 +66,7 @@ void add_job_flags(config::OptionTable& table, JobOptions& o, const char* group)
       "goes over it ends with a checkpoint",
       group);
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
+  add_upload_flags(table, o.upload, group);
 }
 
 void check_job(JobOptions& o, const config::OptionTable& table, const std::vector<std::string>& measured,
@@ -113,7 +114,8 @@ TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std:
       adapter_folder_(hub::find_adapter(options.adapter.adapter_name_or_path)),
       tokenizer_path_(options.tokenizer_name_or_path.empty() ? checkpoint::tokenizer_among({adapter_folder_, folder_})
                                                              : hub::find_settings(options.tokenizer_name_or_path)),
-      options_(options) {}
+      options_(options),
+      uploads_(options_.upload, arguments_, out_) {}
 
 bool TrainingJob::run() {
   manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
@@ -248,6 +250,7 @@ bool TrainingJob::train() {
                                               .beta2 = arguments_.adam_beta2,
                                               .eps = arguments_.adam_epsilon,
                                               .weight_decay = arguments_.weight_decay};
+  session_task.checkpoints.saved = [this](const std::string& folder) { uploads_.push_checkpoint(folder); };
   if (!arguments_.decays_all) session_task.checkpoints.torch_optimizer.decays = train::decays;
   set_torch_state(model_, session_task.checkpoints);
   report::MemoryWatch watch(budget_bytes(options_.max_memory));
@@ -257,7 +260,10 @@ bool TrainingJob::train() {
   train::Session session(arguments_, session_task, {trainer, *model_.sharded, *optimizer}, out_, err_);
   const bool finished = session.run();
   if (!finished) require_kept(plan_, watch, options_.max_memory, *group_);
-  if (finished && options_.save_model) save_result();  // while the session holds the folder
+  if (finished && options_.save_model) {  // while the session holds the folder
+    save_result();
+    if (group_->rank() == 0) uploads_.push_result();
+  }
   if (finished && reports_memory()) report_plan(plan_, watch.peak(), *group_, out_);
   return finished;
 }

@@ -13,6 +13,7 @@
 #include "tasks/job.h"
 #include "tasks/lora_flags.h"
 #include "tasks/memory_plan.h"
+#include "tasks/push_to_hub.h"
 #include "tasks/quant_flags.h"
 #include "text/tokenizer.h"
 #include "train/seconds.h"
@@ -30,6 +31,7 @@ struct JobOptions {
   train::TrainingArguments training;
   std::optional<bool> print_model;  // unset: unless it is long
   bool save_model = true;
+  UploadFlags upload;
   std::string max_memory;  // of a rank, "20GiB"; empty: no budget
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
   std::vector<std::string> notes;                          // what was accepted without effect
@@ -37,7 +39,7 @@ struct JobOptions {
   std::vector<std::pair<std::string, std::string>> given;  // flags and their values, for run.json
 };
 
-/// The flags that no group of others holds: --print_model, --save_model, --gather, --max_memory.
+/// The flags that no group of others holds: --print_model, --save_model, --gather, --max_memory, --push_to_hub.
 void add_job_flags(config::OptionTable& table, JobOptions& options, const char* group);
 /// Behind the task's own checks: adapters, packed weights, the device, the arguments of training. measured: the names
 /// of what evaluations give. Fills in the notes.
@@ -78,7 +80,7 @@ class TrainingJob {
   virtual std::int64_t longest_row() const { return 0; }
   /// Rows that a rank computes at a time, likewise.
   virtual std::int64_t rows_of_a_batch() const { return arguments_.per_device_train_batch_size; }
-  /// Of a run that has ended, while it still holds the folder.
+  /// Of a run that has ended, while it still holds the folder; behind it comes the upload.
   virtual void save_result();
   virtual bool reports_memory() const { return true; }
 
@@ -111,6 +113,7 @@ class TrainingJob {
   nlohmann::ordered_json settings();
 
   const JobOptions& options_;
+  RunUploads uploads_;
   const train::Clock::time_point started_ = train::Clock::now();
   bool scale_loss_ = false;  // fp16
   estimate::RankPlan plan_;

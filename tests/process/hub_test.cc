@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -137,6 +138,43 @@ TEST_F(Hub, TheResultGoesToTheHubWithACardAndComesBack) {
   const Finished answer = test::run(
       {TESSERA_BINARY, "generate", "--model", "org/result", "--prompt", "a", "--max_new_tokens", "2"}, environment());
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
+}
+
+TEST_F(Hub, EveryTrainingTaskUploadsItsCheckpointsAndItsResult) {
+  const std::string t5 = folder_ + "/t5";
+  ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", test::kDemo + "model", t5}).exit_code, 0);
+  struct Task {
+    Words words;
+    const char* number;  // of its evaluation, on the card
+  };
+  const std::map<std::string, Task> tasks = {
+      {"classify",
+       {{"--model", folder_ + "/model", "--dataset_path", test::kTestData + "/classify", "--label_column", "sentiment"},
+        "eval_accuracy"}},
+      {"seq2seq",
+       {{"--model_name_or_path", t5, "--dataset_path", test::kDemo + "data/Sentences_demo.txt", "--max_eval_steps",
+         "1"},
+        "eval_loss"}},
+      {"summarize",
+       {{"--model_name", t5, "--data_dir", test::kTestData + "/wikihow", "--train_rows", "8", "--val_rows", "4",
+         "--max_source_length", "48", "--max_target_length", "16"},
+        "eval_loss"}}};
+  for (const auto& [name, task] : tasks) {
+    server_.forget_requests();
+    const Finished r = test::run(
+        Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", "1", name} + task.words +
+            Words{"--output_dir", folder_ + "/" + name, "--max_steps", "2", "--save_steps", "1", "--save_strategy",
+                  "steps", "--disable_tqdm", "--push_to_hub", "--hub_always_push", "--hub_model_id", "org/" + name},
+        environment());
+    ASSERT_EQ(r.exit_code, 0) << name << r.err;
+    EXPECT_EQ(commits(), (Words{"Training in progress, step 1", "Training in progress, step 2", "Model save"})) << name;
+    const auto files = server_.files("models/org/" + name);
+    ASSERT_TRUE(files.contains("README.md")) << name;
+    const std::string& card = files.at("README.md").bytes;
+    EXPECT_TRUE(contains(card, "Trained with `tessera " + name + "`")) << card;
+    EXPECT_TRUE(contains(card, std::string("| ") + task.number + " | ")) << card;
+    EXPECT_TRUE(files.contains("config.json") || name == "summarize") << name;
+  }
 }
 
 TEST_F(Hub, ARefusedUploadEndsTheCommandAndSaysWhatToUpload) {

@@ -115,13 +115,6 @@ TEST(RankMemory, OnADiskAFrozenBaseIsWholeAtTheEndOfForwardWhereItIsKept) {
   EXPECT_EQ(bytes(ShardingStrategy::kFullShard), slots + 4 * (400 + 2 * 1010) / 2) << "gradients take less than units";
 }
 
-TEST(BytesText, RoundsToTwoDigitsInUnitsOf1024) {
-  EXPECT_EQ(bytes_text(512), "512 bytes");
-  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
-  EXPECT_EQ(bytes_text(62.75 * 1024 * 1024), "62.75 MiB");
-  EXPECT_EQ(bytes_text(512.0 * 1024 * 1024), "512.0 MiB");
-}
-
 TEST(FramedTable, GrowsItsLastColumnForALongTitle) {
   EXPECT_EQ(framed_table("a title", {"x", "y"}, {{"1", "22"}}),
             "┌───────┐\n│a title│\n├─┬─────┤\n│x│  y  │\n├─┼─────┤\n│1│ 22  │\n└─┴─────┘\n");

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "flag_sweep.h"
+#include "upload_flags.h"
 
 namespace tessera::tasks {
 
@@ -27,7 +28,6 @@ inline const Words kText = {"--use_peft_lora",
                             "other words"};
 inline const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
 inline const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
-inline const Words kPushed = {"--push_to_hub"};
 
 inline std::vector<FlagCase> model_cases(const PathIn& in) {
   return {{"--model_name_or_path", {in("other")}},
@@ -137,12 +137,7 @@ inline std::vector<FlagCase> interval_cases(const PathIn& in) {
           {"--print_model", {"true"}},
           {"--save_model", {"false"}},
           {"--max_memory", {"1MB"}},
-          {"--gather", {"copy"}, {"--print_model", "true"}},
-          {"--push_to_hub", {}},
-          {"--hub_model_id", {"someone/something"}, kPushed},
-          {"--hub_revision", {"branch"}, kPushed},
-          {"--hub_strategy", {"checkpoint"}, kPushed},
-          {"--hub_private_repo", {}, kPushed}};
+          {"--gather", {"copy"}, {"--print_model", "true"}}};
 }
 
 inline const std::vector<Unseen> kUnseenOfDecoders = {
@@ -152,7 +147,7 @@ inline const std::vector<Unseen> kUnseenOfDecoders = {
     {"--pad_to_multiple_of", "the shape of batches"},
     {"--gradient_checkpointing", "time and memory"},
     {"--save_in_background", "time"},
-    {"--hub_always_push", "which checkpoints are uploaded while others are (process/hub_test.cc)"},
+    kUnseenOfUploads,
 };
 
 /// What the flag file of the reference's program names, each with dashes.

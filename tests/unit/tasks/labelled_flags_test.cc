@@ -8,6 +8,7 @@
 #include "tasks/classify.h"
 #include "tasks/seq2seq.h"
 #include "tasks/summarize.h"
+#include "upload_flags.h"
 
 namespace tessera::tasks {
 namespace {
@@ -151,7 +152,8 @@ const std::vector<Unseen> kUnseenOfPairs = {
     {"--use_cpu", "nothing: auto means the CPU, and with --device cuda it is refused (process/sft_test.cc)"},
     {"--gradient_checkpointing", "time and memory"},
     {"--pad_to_max_length", "the shape of batches"},
-    {"--save_in_background", "time"}};
+    {"--save_in_background", "time"},
+    kUnseenOfUploads};
 
 using Seq2SeqFlags = PairFlags;
 using SummarizeFlags = PairFlags;
@@ -199,7 +201,7 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--max_steps", {"1"}},
       {"--overwrite_output_dir", {}, {"--output_dir", in("taken")}},
       {"--max_eval_steps", {"1"}, {"--validation_split", "0.5", "--per_device_eval_batch_size", "1"}}};
-  const auto cases = together(own, {adapter_cases(), training_cases(drops)});
+  const auto cases = together(own, {adapter_cases(), training_cases(drops), kUploadCases});
   Seq2SeqOptions options;
   const config::OptionTable table = seq2seq_table(options);
   SweptTask task(seq2seq, base, in("out"));
@@ -249,7 +251,7 @@ TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                                      {"--gamma", {"0.1"}, {"--epochs", "2"}},
                                      {"--track_memory", {"false"}},
                                      {"--save_torch_file", {"true"}}};
-  const auto cases = together(own, {adapter_cases(), training_cases({"--batch_size", "4"})});
+  const auto cases = together(own, {adapter_cases(), training_cases({"--batch_size", "4"}), kUploadCases});
   auto unseen = kUnseenOfPairs;
   unseen.push_back({"--overwrite_output_dir", "nothing: every result has a name of its own"});
   SummarizeOptions options;
@@ -339,7 +341,7 @@ TEST_F(ClassifyFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--save_strategy", {"no"}},
       {"--save_dtype", {"bfloat16"}},
       {"--overwrite_output_dir", {}, {"--output_dir", in("taken"), "--use_peft_lora", "true"}}};
-  const auto cases = together(own, {adapter_cases(), training_cases(drops)});
+  const auto cases = together(own, {adapter_cases(), training_cases(drops), kUploadCases});
   auto unseen = kUnseenOfPairs;
   ClassifyOptions options;
   const config::OptionTable table = classify_table(options);

@@ -200,7 +200,7 @@ TEST_P(PreferenceFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       together(loss_cases(method), {data_cases(), {{"--neftune_noise_alpha", {"5"}}, {"--bf16", {"true"}}, kOfJson}});
   auto unseen = together(kUnseenOfPreferences, {kUnseenOfDecoders});
   if (method == Method::kDpo) {
-    cases = together(cases, {model_cases(path), training_cases(path), interval_cases(path)});
+    cases = together(cases, {model_cases(path), training_cases(path), interval_cases(path), kUploadCases});
   } else {
     for (const auto& option : dpo_table.options()) unseen.push_back({option.names()[0], "as dpo"});
   }

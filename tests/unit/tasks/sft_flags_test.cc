@@ -123,7 +123,8 @@ TEST_F(SftFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--metric_for_best_model", {"mean_token_accuracy"}, kBest},
       {"--eval_generate", {"1"}, kEvaluated},
       {"--eval_generate_max_new_tokens", {"3"}, {"--eval_steps", "1", "--eval_generate", "1"}}};
-  const auto cases = together(own, {model_cases(path), data_cases(), training_cases(path), interval_cases(path)});
+  const auto cases =
+      together(own, {model_cases(path), data_cases(), training_cases(path), interval_cases(path), kUploadCases});
   sweep(table, task, notes_of, cases, together(kUnseen, {kUnseenOfDecoders}));
 }
 
