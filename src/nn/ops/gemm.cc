@@ -114,7 +114,7 @@ at::Tensor plus_product(at::Tensor out, const at::Tensor& u, const at::Tensor& v
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
-  if (!onednn_matmul_for(a, b) && !needs_widening(a))
+  if (!onednn_matmul_for(a, b) && !needs_widening(a, b))
     return a.dim() == 3 ? at::bmm(whole_rows(a), b) : at::mm(whole_rows(a), b);
   auto sizes = a.sizes().vec();
   sizes.back() = b.sizes().back();
@@ -125,7 +125,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
-  if (needs_widening(a)) return widened_gemm(out, a, b, {}, alpha, false);
+  if (needs_widening(a, b)) return widened_gemm(out, a, b, {}, alpha, false);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_matmul_for(a, b)) {
     onednn(a, b, out, 0.0f, static_cast<float>(alpha));
@@ -138,7 +138,7 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
 
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
-  if (needs_widening(a)) return widened_gemm(out, a, b, {}, alpha, true);
+  if (needs_widening(a, b)) return widened_gemm(out, a, b, {}, alpha, true);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_matmul_for(a, b)) {
     onednn(a, b, out, 1.0f, static_cast<float>(alpha));
@@ -151,7 +151,7 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
 
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
   if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
-  if (!needs_widening(a)) return plus_product(gemm(a, b), u, v);
+  if (!needs_widening(a, b)) return plus_product(gemm(a, b), u, v);
   auto out = at::empty({a.size(0), b.size(1)}, a.options());
   widened_gemm(out, a, b, {u, v}, 1.0, false);
   return out;

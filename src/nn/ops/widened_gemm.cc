@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::int64_t kRowBytes = 8 << 20, kFewestRows = 256;        // of a's part in float32
 constexpr std::int64_t kColumnBytes = 2 << 20, kFewestColumns = 128;  // of b's
+constexpr std::int64_t kRowsOfDotProducts = 4;
 
 bool multiplies_bfloat16() {
 #if defined(__x86_64__)
@@ -34,8 +35,8 @@ void finish(const at::Tensor& out, at::Tensor product, double alpha, bool add) {
 
 }  // namespace
 
-bool needs_widening(const at::Tensor& a) {
-  if (!a.is_cpu()) return false;
+bool needs_widening(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_cpu() || (a.size(-2) <= kRowsOfDotProducts && a.stride(-1) == 1 && b.stride(-2) == 1)) return false;
   return a.scalar_type() == at::kHalf || (a.scalar_type() == at::kBFloat16 && !multiplies_bfloat16());
 }
 

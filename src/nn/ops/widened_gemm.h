@@ -6,8 +6,9 @@
 
 namespace tessera::nn {
 
-/// A product with `a` belongs here: float16 on the CPU; bfloat16 on a CPU without an instruction for it.
-bool needs_widening(const at::Tensor& a);
+/// The product a b belongs here: of float16 on the CPU, or of bfloat16 on a CPU without an instruction for it; but for
+/// a few rows with columns that are contiguous in memory (generation), where libtorch has fast dot products.
+bool needs_widening(const at::Tensor& a, const at::Tensor& b);
 
 /// What is added to a product on the way, [M, R] times [R, N] of any floating dtype; undefined: nothing.
 struct Addend {

@@ -63,10 +63,14 @@ TEST_P(WidenedGemm, TakesBatchesAndNothing) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, WidenedGemm, testing::Values(at::kBFloat16, at::kHalf));
 
 TEST(NeedsWidening, WhatTheProcessorDoesNotMultiply) {
-  EXPECT_FALSE(needs_widening(at::ones({2, 2})));
-  EXPECT_TRUE(needs_widening(at::ones({2, 2}, at::kHalf)));
+  const auto square = [](at::ScalarType dtype) { return at::ones({8, 8}, dtype); };
+  const auto fp32 = square(at::kFloat), fp16 = square(at::kHalf), bf16 = square(at::kBFloat16);
+  EXPECT_FALSE(needs_widening(fp32, fp32));
+  EXPECT_TRUE(needs_widening(fp16, fp16));
+  EXPECT_FALSE(needs_widening(fp16.narrow(0, 0, 1), fp16.t())) << "a row and contiguous columns: dot products";
+  EXPECT_TRUE(needs_widening(fp16.narrow(0, 0, 1), fp16));
 #if defined(__x86_64__)
-  EXPECT_EQ(needs_widening(at::ones({2, 2}, at::kBFloat16)), cpu_level() < CpuLevel::kAvx512Bf16);
+  EXPECT_EQ(needs_widening(bf16, bf16), cpu_level() < CpuLevel::kAvx512Bf16);
 #endif
 }
 
