@@ -23,7 +23,7 @@ at::Tensor transposed_in_memory(const at::Tensor& t) {
   return t.t().contiguous().t();
 }
 
-class WidenedGemm : public testing::TestWithParam<at::ScalarType> {
+class WidenedGemm : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   const at::ScalarType dtype_ = GetParam();
 };
@@ -60,7 +60,7 @@ TEST_P(WidenedGemm, TakesBatchesAndNothing) {
   EXPECT_TRUE(at::equal(empty, at::ones({4, 5}, dtype_) * 0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, WidenedGemm, testing::Values(at::kBFloat16, at::kHalf));
+INSTANTIATE_TEST_SUITE_P(Dtypes, WidenedGemm, ::testing::Values(at::kBFloat16, at::kHalf));
 
 TEST(NeedsWidening, WhatTheProcessorDoesNotMultiply) {
   const auto square = [](at::ScalarType dtype) { return at::ones({8, 8}, dtype); };
