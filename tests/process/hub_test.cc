@@ -173,7 +173,7 @@ TEST_F(Hub, EveryTrainingTaskUploadsItsCheckpointsAndItsResult) {
     const std::string& card = files.at("README.md").bytes;
     EXPECT_TRUE(contains(card, "Trained with `tessera " + name + "`")) << card;
     EXPECT_TRUE(contains(card, std::string("| ") + task.number + " | ")) << card;
-    EXPECT_TRUE(files.contains("config.json") || name == "summarize") << name;
+    EXPECT_TRUE(files.contains("config.json") || files.contains("adapter_config.json") || name == "summarize") << name;
   }
 }
 

@@ -122,7 +122,7 @@ TEST(Page, HoldsAllValuesOfAllRunsUnrounded) {
 
 TEST(Page, ShowsMemoryTimeAnswersAndSettings) {
   const std::string one = html_page({sample_run("a", 0)}), two = html_page({sample_run("a", 0), sample_run("b", 1)});
-  for (const char* part : {"frozen weights: 700 MiB", ">810 MiB<", ">600 MiB<", "forward and backward: 1 min 0 s",
+  for (const char* part : {"frozen weights: 700.0 MiB", ">810.0 MiB<", ">600.0 MiB<", "forward and backward: 1 min 0 s",
                            ">1 min 5 s<", "Is 1 &lt; 2 &amp; 3?", "&lt;/script&gt;&lt;b&gt;no", "finished, 30 steps",
                            "rewards/margins", "<code>0.001</code>"})
     EXPECT_NE(one.find(part), std::string::npos) << part;

@@ -41,7 +41,7 @@ TEST(TerminalView, SaysHowFarTheRunIsAndTheLastValues) {
   EXPECT_LT(view.find("\nloss "), view.find("\neval_loss ")) << view;
   EXPECT_LT(view.find("\neval_loss "), view.find("\naccuracy ")) << view;
   EXPECT_NE(view.find("2.25 to 2.5\n"), std::string::npos) << view;
-  EXPECT_NE(view.find("memory planned            all 412 MiB\n"), std::string::npos) << view;
+  EXPECT_NE(view.find("memory planned            all 412.0 MiB\n"), std::string::npos) << view;
   EXPECT_NE(view.find("time                      training 1 min 15 s\n"), std::string::npos) << view;
   EXPECT_EQ(view.find("has ended"), std::string::npos);
 }
