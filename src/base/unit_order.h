@@ -15,6 +15,8 @@ class GatherOrder {
   /// Of the root: all others follow.
   void begin_forward();
   void visit(int unit) { visits_.push_back(unit); }
+  /// There was a forward before this one.
+  bool known() const { return !last_visits_.empty(); }
   /// What the last forward visited after the unit that was visited last; nothing where this forward goes another way.
   std::optional<int> after(int unit) const;
 

@@ -210,6 +210,7 @@ void Model::visit_full(const VisitTensor& visit, const std::function<bool(const 
     }
     for (const auto& p : unit->parameters())
       if (p.spec.mapped) filtered(p.spec.name, p.mapped);
+    unit->check_files();
     if (runtime_->offload()) unit->evict();
   }
 }

@@ -9,10 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <mutex>
 
@@ -153,22 +151,6 @@ void DiskStore::evict(const at::Tensor& t) const {
 std::int64_t DiskStore::held_bytes() const {
   const std::lock_guard lock(ranges_->mutex);
   return ranges_->held;
-}
-
-bool is_file_view(const at::Tensor& t) {
-  const auto begin = address_of(t), end = begin + t.nbytes();
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    std::uintptr_t from = 0, to = 0;
-    unsigned long inode = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &from, &to, &inode) != 3) continue;
-    if (from <= begin && end <= to) return inode != 0 && line.find('/') != std::string::npos;
-  }
-  return false;
-}
-
-void drop_file_pages(const at::Tensor& t) {
-  advise_pages(t, MADV_DONTNEED);
 }
 
 }  // namespace tessera::tensor

@@ -58,10 +58,4 @@ class DiskStore final : public OffloadStore {
   std::shared_ptr<Ranges> ranges_;  // of the mappings that exist
 };
 
-/// True for memory that is a view of a named file, so that dropping its pages loses nothing but what was written there
-/// since.
-bool is_file_view(const at::Tensor& t);
-/// Such pages leave this process's memory until they are read again.
-void drop_file_pages(const at::Tensor& t);
-
 }  // namespace tessera::tensor

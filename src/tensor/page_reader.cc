@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
@@ -13,57 +14,65 @@
 namespace tessera::tensor {
 namespace {
 
-constexpr std::uintptr_t kPage = 4096, kPieceBytes = 4 << 20;
+constexpr std::uintptr_t kPieceBytes = 4 << 20;  // two huge pages
+constexpr int kThreads = 2;                      // of a rank; each has a piece on its way
 
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22  // Linux 5.14; before, it is refused and the first read brings the page
+#define MADV_POPULATE_READ 22
 #endif
 
-/// Disk to page table. In huge pages a request to the disk is as long as they are, and the kernel has a five-hundredth
-/// of the pages to find, to fill and to map; where it has none for files, small ones come by its own reading ahead.
-void read(std::uintptr_t begin, std::uintptr_t end) {
-  auto* const pages = reinterpret_cast<void*>(begin);
-  ::madvise(pages, end - begin, MADV_HUGEPAGE);
-  ::madvise(pages, end - begin, MADV_POPULATE_READ);
+/// Disk to page table.
+void read(const FilePages::Range& piece) {
+  auto* const pages = reinterpret_cast<void*>(piece.begin);
+  const auto bytes = piece.end - piece.begin;
+  if (::madvise(pages, bytes, MADV_POPULATE_READ) != 0 && errno == EINVAL)
+    ::madvise(pages, bytes, MADV_WILLNEED);  // Linux before 5.14: to the page cache alone
 }
 
 }  // namespace
 
 struct PageReader::State {
-  struct Range {
-    at::Tensor view;
-    std::uintptr_t next, end;
+  struct Piece {
+    std::shared_ptr<const FilePages> owner;
+    FilePages::Range range;
   };
+  int rank, ranks;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Range> ranges;
-  const at::Tensor* reading = nullptr;  // the view of the piece that is on its way, without the mutex
-  bool forgotten = false;               // that view was, meanwhile
+  std::deque<Piece> pieces;
+  std::vector<const FilePages*> reading;  // the owners of pieces on their way
   bool stops = false;
-  std::thread thread;
+  std::vector<std::thread> threads;
 
   void run() {
     std::unique_lock lock(mutex);
     while (true) {
-      changed.wait(lock, [this] { return stops || !ranges.empty(); });
+      changed.wait(lock, [this] { return stops || !pieces.empty(); });
       if (stops) return;
-      Range range = ranges.front();
-      const auto begin = range.next, end = std::min(range.end, begin + kPieceBytes);
-      ranges.front().next = end;
-      if (end == range.end) ranges.pop_front();
-      reading = &range.view;
-      forgotten = false;
+      const Piece piece = std::move(pieces.front());
+      pieces.pop_front();
+      reading.push_back(piece.owner.get());
       lock.unlock();
-      read(begin, end);
+      read(piece.range);
       lock.lock();
-      if (forgotten) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
-      reading = nullptr;
-      if (ranges.empty()) changed.notify_all();
+      reading.erase(std::find(reading.begin(), reading.end(), piece.owner.get()));
+      changed.notify_all();
     }
+  }
+
+  void start() {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int i = 0; i < kThreads; ++i) threads.emplace_back([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 };
 
-PageReader::PageReader() : state_(std::make_shared<State>()) {}
+PageReader::PageReader(int rank, int ranks) : state_(std::make_unique<State>()) {
+  state_->rank = rank;
+  state_->ranks = ranks;
+}
 
 PageReader::~PageReader() {
   {
@@ -71,38 +80,37 @@ PageReader::~PageReader() {
     state_->stops = true;
   }
   state_->changed.notify_all();
-  if (state_->thread.joinable()) state_->thread.join();
+  for (auto& thread : state_->threads) thread.join();
 }
 
-void PageReader::bring(const std::vector<at::Tensor>& views) {
+void PageReader::bring(std::shared_ptr<const FilePages> pages) {
+  std::vector<State::Piece> pieces;
+  for (const auto& range : pages->ranges()) {
+    for (auto at = range.begin; at < range.end;) {
+      const auto end = std::min(range.end, (at / kPieceBytes + 1) * kPieceBytes);
+      pieces.push_back({pages, {at, end}});
+      at = end;
+    }
+  }
+  const auto first = pieces.size() * static_cast<std::size_t>(state_->rank) / static_cast<std::size_t>(state_->ranks);
+  std::rotate(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(first), pieces.end());
   {
     const std::lock_guard lock(state_->mutex);
-    for (const auto& view : views) {
-      const auto address = reinterpret_cast<std::uintptr_t>(view.const_data_ptr());
-      const auto begin = address / kPage * kPage, end = (address + view.nbytes() + kPage - 1) / kPage * kPage;
-      if (begin < end) state_->ranges.push_back({view, begin, end});
-    }
-    if (!state_->thread.joinable()) {
-      sigset_t all, before;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, &before);
-      state_->thread = std::thread([state = state_] { state->run(); });
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    }
+    state_->pieces.insert(state_->pieces.end(), pieces.begin(), pieces.end());
+    if (state_->threads.empty()) state_->start();
   }
   state_->changed.notify_all();
 }
 
-void PageReader::forget(const at::Tensor& view) {
-  const std::lock_guard lock(state_->mutex);
-  std::erase_if(state_->ranges, [&](const auto& range) { return range.view.is_same(view); });
-  if (state_->reading && state_->reading->is_same(view)) state_->forgotten = true;
-  if (state_->ranges.empty()) state_->changed.notify_all();
+void PageReader::forget(const FilePages& pages) {
+  std::unique_lock lock(state_->mutex);
+  std::erase_if(state_->pieces, [&](const auto& piece) { return piece.owner.get() == &pages; });
+  state_->changed.wait(lock, [&] { return !std::count(state_->reading.begin(), state_->reading.end(), &pages); });
 }
 
 void PageReader::wait() {
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [this] { return state_->ranges.empty() && !state_->reading; });
+  state_->changed.wait(lock, [this] { return state_->pieces.empty() && state_->reading.empty(); });
 }
 
 }  // namespace tessera::tensor

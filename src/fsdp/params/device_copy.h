@@ -21,9 +21,8 @@ struct UnitParameter {
   at::Tensor tensor;  // the module's own, detached while the unit is sharded
   int segment = -1;   // -1: mapped
   std::int64_t offset = 0;
-  at::Tensor mapped;       // the view of the weight file, in host memory
-  bool droppable = false;  // offloaded, and mapped from a file that has a name: pages come back from there
-  int position = 0;        // in the model's order of registration
+  at::Tensor mapped;  // the view of the weight file, in host memory
+  int position = 0;   // in the model's order of registration
 };
 
 class DeviceCopy {

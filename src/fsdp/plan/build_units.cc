@@ -7,7 +7,6 @@
 #include "fsdp/params/load_shards.h"
 #include "fsdp/params/precision.h"
 #include "fsdp/plan/memory_form.h"
-#include "tensor/offload_store.h"
 #include "tensor/storage.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -127,12 +126,9 @@ void build_units(Runtime& runtime, const UnitPlan& plan) {
   std::vector<std::vector<TrainableSegment>> trainable;
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     auto& d = drafts[i];
-    auto* offload = runtime.offload().get();
     auto store = form->make_store(d.segments);
-    for (auto& p : d.parameters) {
+    for (auto& p : d.parameters)
       if (p.spec.mapped) p.mapped = map_parameter(p.spec, options);
-      p.droppable = p.spec.mapped && offload && tensor::is_file_view(p.mapped);
-    }
     auto unit = std::make_shared<Unit>(runtime, static_cast<int>(i), plan.units[i].name, plan.units[i].module,
                                        std::move(d.parameters), std::move(d.segments), std::move(store));
     load_slices(*unit, group->rank(), options, *runtime.mesh().world);

@@ -14,7 +14,8 @@ namespace tessera::fsdp {
 Runtime::Runtime(Mesh mesh, FsdpOptions options)
     : mesh_(std::move(mesh)),
       options_(std::move(options)),
-      reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty()) {
+      reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty()),
+      page_reader_(mesh_.world->rank(), mesh_.world->size()) {
   if (!options_.offload_folder.empty()) offload_ = std::make_shared<tensor::DiskStore>(options_.offload_folder);
 }
 
@@ -37,7 +38,7 @@ void Runtime::enter_forward() {
 void Runtime::leave_forward() {
   if (--forward_depth_ > 0 || in_backward_ || !options_.forward_prefetch) return;
   for (auto& unit : units_)
-    if (unit->gathering()) unit->release();
+    if (unit->ahead()) unit->release();
 }
 
 void Runtime::begin_unit_forward(const Unit& unit) {
@@ -46,7 +47,12 @@ void Runtime::begin_unit_forward(const Unit& unit) {
 }
 
 void Runtime::prefetch_after(const Unit& unit) {
-  if (options_.forward_prefetch && !in_backward_) prefetch(order_.after(unit.index()));
+  if (!options_.forward_prefetch || in_backward_) return;
+  const auto next = static_cast<std::size_t>(unit.index()) + 1;
+  if (order_.known())
+    prefetch(order_.after(unit.index()));
+  else if (offload_ && next < units_.size())
+    units_[next]->fetch();  // in the first forward the order of registration is the best guess
 }
 
 void Runtime::prefetch(std::optional<int> unit) {
@@ -101,6 +107,7 @@ void Runtime::prefetch_before(std::int64_t position) {
 
 void Runtime::end_backward() {
   note_activity("the end of a backward");
+  for (const auto& unit : units_) unit->check_files();
   reducer_.backward_finished();
   for (auto& unit : units_) unit->end_backward();
   order_.end_backward();

@@ -38,6 +38,13 @@ class ReducerPlace final : public tensor::GradientPlace {
   std::vector<std::int64_t> shape_;
 };
 
+std::shared_ptr<const tensor::FilePages> file_pages_of(const std::vector<UnitParameter>& parameters) {
+  std::vector<at::Tensor> views;
+  for (const auto& p : parameters)
+    if (p.spec.mapped) views.push_back(p.mapped);
+  return std::make_shared<tensor::FilePages>(views);
+}
+
 }  // namespace
 
 Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* module,
@@ -49,7 +56,9 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
       parameters_(std::move(parameters)),
       segments_(std::move(segments)),
       store_(std::move(store)),
+      file_pages_(file_pages_of(parameters_)),
       pinned_(module == nullptr || runtime.always_whole()) {
+  if (runtime.offload() && index_ != 0) file_pages_->expect_passes();  // of the root's tables a step reads some rows
   if (runtime.on_device() && !runtime.resident())
     copy_ = std::make_unique<DeviceCopy>(parameters_, *store_, runtime.options().device, runtime.device_meter());
 }
@@ -132,7 +141,7 @@ void Unit::refresh() {
 }
 
 void Unit::release() {
-  if (state_ != State::kSharded && !pinned_) drop();
+  if ((state_ != State::kSharded || fetched_) && !pinned_) drop();
 }
 
 void Unit::drop() {
@@ -147,21 +156,19 @@ void Unit::release_host() {
   if (runtime_.offload()) evict();
 }
 
-void Unit::fetch() const {
+void Unit::fetch() {
+  if (fetched_) return;
+  file_pages_->check_unchanged();
   store_->fetch(*runtime_.offload());
-  std::vector<at::Tensor> views;
-  for (const auto& p : parameters_)
-    if (p.droppable && index_ != 0) views.push_back(p.mapped);  // of the root's tables a step reads some rows
-  if (!views.empty()) runtime_.page_reader().bring(views);
+  if (index_ != 0 && !file_pages_->empty()) runtime_.page_reader().bring(file_pages_);
+  fetched_ = true;
 }
 
-void Unit::evict() const {
+void Unit::evict() {
   store_->evict(*runtime_.offload());
-  for (const auto& p : parameters_) {
-    if (!p.droppable) continue;
-    if (index_ != 0) runtime_.page_reader().forget(p.mapped);
-    tensor::drop_file_pages(p.mapped);
-  }
+  runtime_.page_reader().forget(*file_pages_);
+  file_pages_->drop();
+  fetched_ = false;
 }
 
 void Unit::publish() {
@@ -193,6 +200,7 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
 }
 
 void Unit::after_forward(const std::vector<at::Tensor*>& outputs) {
+  check_files();
   const auto& precision = runtime_.options().precision;
   if (index_ == 0 && precision.output_dtype) cast_floating(outputs, *precision.output_dtype);
   if (tickets_.back()) tickets_.back()->position = runtime_.record_forward(index_);
@@ -229,6 +237,7 @@ void Unit::pre_backward(const BackwardTicket& ticket) {
 
 void Unit::post_backward(BackwardTicket& ticket) {
   runtime_.begin_backward();
+  check_files();
   ticket.redeem();
   if (*ticket.pending > 0) return;  // another forward of this unit is still to come back
   in_backward_ = false;

@@ -16,6 +16,7 @@
 #include "fsdp/params/parameter_store.h"
 #include "fsdp/plan/flat_layout.h"
 #include "fsdp/runtime/backward_hooks.h"
+#include "tensor/file_pages.h"
 #include "tensor/span.h"
 #include "tessera/nn/block.h"
 
@@ -42,9 +43,9 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void gather();
   void release();
   /// Offloaded: out of memory until it is read again.
-  void evict() const;
+  void evict();
   /// Offloaded: what the disk has of it is on its way from here on.
-  void fetch() const;
+  void fetch();
   /// Shows its slices to the peers, who see them after the next fence.
   void publish();
   /// Of a unit that is never released: gathers again what optimizers have written since.
@@ -53,6 +54,10 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void activate();
 
   bool gathering() const { return state_ == State::kGathering; }
+  /// Something of it was brought ahead, and it has not run.
+  bool ahead() const { return gathering() || (state_ == State::kSharded && fetched_); }
+  /// DataError where a weight file could not be read any more while somebody computed with it.
+  void check_files() const { file_pages_->check(); }
   int index() const { return index_; }
   const std::string& name() const { return name_; }
   /// For people.
@@ -81,9 +86,11 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   std::vector<UnitParameter> parameters_;
   std::vector<Segment> segments_;
   std::unique_ptr<ParameterStore> store_;
-  std::unique_ptr<DeviceCopy> copy_;  // null: the store's memory is read where it lies
+  std::shared_ptr<const tensor::FilePages> file_pages_;  // of what is mapped
+  std::unique_ptr<DeviceCopy> copy_;                     // null: the store's memory is read where it lies
   State state_ = State::kSharded;
   bool pinned_;               // never released
+  bool fetched_ = false;      // since the last evict()
   int forwards_ = 0;          // running now (a module may call itself)
   bool in_backward_ = false;  // between pre- and post-backward
   PendingCount pending_ = std::make_shared<std::int64_t>(0);

@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
+#include "support/mapped_file.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
+#include "tensor/file_pages.h"
 #include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -129,6 +133,133 @@ TEST(Offload, LeavesMappedWeightsInTheirFile) {
   }
 }
 
+/// A rank's steps over mapped frozen weights; the file's fate comes after the first. What each rank throws, or its last
+/// loss.
+std::vector<std::string> train_over_a_file(const std::string& folder, const std::string& offload,
+                                           const std::function<void(const std::string& file)>& fate) {
+  const auto path = folder + "/model.safetensors";
+  SmallNet values;
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (auto& p : values.named_parameters()) tensors.emplace_back(p.key(), p.value().detach());
+  io::write_safetensors(path, tensors);
+  std::vector<std::string> results(2);
+  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+    auto& result = results[static_cast<std::size_t>(group->rank())];
+    SmallNet net;
+    for (auto& p : net.blocks[1]->parameters()) p.set_requires_grad(false);
+    auto sharded = fully_shard(
+        net, group,
+        {.wrap = wrap_classes({"MlpBlock"}), .source = io::open_safetensors(path), .offload_folder = offload});
+    try {
+      for (int step = 0; step < 3; ++step) {
+        auto loss = loss_of(net(batch(group->rank(), step)), group->rank(), step);
+        loss.backward();
+        sharded->zero_grad();
+        result = std::to_string(loss.item<double>());
+        group->barrier();
+        if (step == 0 && group->rank() == 0) fate(path);
+        group->barrier();
+      }
+    } catch (const DataError& e) {
+      result = e.what();
+    }
+  });
+  return results;
+}
+
+TEST(Offload, AFileThatIsCutDuringTheRunIsAnErrorOnEveryRank) {
+  const auto temp = TempFolder::on_disk("offload_cut");
+  for (const auto& offload : {std::string(), temp.path()})
+    for (const auto& result :
+         train_over_a_file(temp.path(), offload, [](const auto& file) { fs::resize_file(file, 0); })) {
+      EXPECT_NE(result.find(temp.path() + "/model.safetensors: "), std::string::npos) << result;
+      EXPECT_NE(result.find(offload.empty() ? "cannot be read at byte" : "was written to during the run"),
+                std::string::npos)
+          << result;
+    }
+}
+
+TEST(Offload, AFolderThatIsReplacedDuringTheRunChangesNothing) {
+  const auto temp = TempFolder::on_disk("offload_replaced");
+  const auto expected = train_over_a_file(temp.path(), temp.path(), [](const auto&) {});
+  EXPECT_EQ(expected[0].find("model"), std::string::npos) << expected[0];
+  const auto replaced = train_over_a_file(temp.path(), temp.path(), [](const std::string& file) {
+    fs::rename(file, file + ".old");
+    std::ofstream(file) << "other weights";
+  });
+  EXPECT_EQ(replaced, expected);
+}
+
+/// x W, which says first that it runs.
+class WatchedBlock final : public nn::Layer {
+ public:
+  explicit WatchedBlock(std::function<void()> runs) : runs_(std::move(runs)) {
+    weight = register_parameter("weight", at::full({1024, 1024}, 1e-3));
+    weight.set_requires_grad(false);
+  }
+  std::string class_name() const override { return "WatchedBlock"; }
+  at::Tensor weight;
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override {
+    runs_();
+    return x.matmul(weight);
+  }
+
+ private:
+  std::function<void()> runs_;
+};
+
+class WatchedNet final : public nn::Layer {
+ public:
+  explicit WatchedNet(const std::function<void(int block)>& runs) {
+    first = register_parameter("first", at::ones({1024}));
+    for (int i = 0; i < 4; ++i)
+      blocks.push_back(
+          register_module("block" + std::to_string(i), std::make_shared<WatchedBlock>([runs, i] { runs(i); })));
+  }
+  std::string class_name() const override { return "WatchedNet"; }
+  at::Tensor first;
+  std::vector<std::shared_ptr<WatchedBlock>> blocks;
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override {
+    x = x * first;
+    for (auto& block : blocks) x = (*block)(x);
+    return x;
+  }
+};
+
+TEST(Offload, TheNextUnitIsOnItsWayFromTheFirstForwardOn) {
+  const auto temp = TempFolder::on_disk("offload_ahead");
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& p : WatchedNet([](int) {}).named_parameters()) tensors.emplace_back(p.key(), p.value().detach());
+  io::write_safetensors(temp.path() + "/model.safetensors", tensors);
+  const std::shared_ptr<const io::TensorSource> source = io::open_safetensors(temp.path() + "/model.safetensors");
+  const auto weight_of = [&](int block) {
+    return at::from_blob(source->map("block" + std::to_string(block) + ".weight")->data, {1 << 20}, at::kFloat);
+  };
+  const auto comes = [&](int block) {  // within some seconds, while its predecessor runs
+    for (int i = 0; i < 500; ++i) {
+      if (test::resident_bytes(weight_of(block)) > 4'000'000) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  };
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+    std::vector<int> seen;
+    WatchedNet net([&](int block) {
+      seen.push_back(block);
+      if (block < 3) EXPECT_TRUE(comes(block + 1)) << "after block " << block;
+      if (block > 1) EXPECT_LE(test::resident_bytes(weight_of(block - 2)), 2 << 20) << "is spent";
+    });
+    auto sharded = fully_shard(
+        net, group, {.wrap = wrap_classes({"WatchedBlock"}), .source = source, .offload_folder = temp.path()});
+    for (int step = 0; step < 2; ++step) net(at::ones({1, 1024})).sum().backward();
+    EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 0, 1, 2, 3}));
+  });
+}
+
 TEST(Offload, OptimizersWithOtherStatesKeepTheirBits) {
   const auto temp = TempFolder::on_disk("offload_optimizers");
   const auto& folder = temp.path();
@@ -182,7 +313,7 @@ TEST(DiskStore, ValuesSurviveWithoutMemory) {
   EXPECT_TRUE(at::equal(elsewhere, at::ones({10'000})));
   offload.fetch(t);
   EXPECT_TRUE(at::equal(t, at::arange(100'000).to(at::kFloat)));
-  EXPECT_FALSE(tensor::is_file_view(elsewhere));
+  EXPECT_TRUE(tensor::FilePages({elsewhere}).empty());
   t = at::Tensor();
   EXPECT_EQ(offload.held_bytes(), 0);
 }
