@@ -3,13 +3,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <utility>
 
 #include "tensor/block_map.h"
-#include "tensor/warm_chunks.h"
 
 namespace tessera::tensor {
 namespace {
@@ -17,8 +15,6 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kSmallest = 16 << 10;
 constexpr std::int64_t kHugePage = 2 << 20;
-constexpr std::int64_t kChunk = 256 << 10;              // pages go back in
-constexpr std::int64_t kSpare = 1 << 20;                // pages of free blocks that nobody minds
 constexpr std::int64_t kRange = std::int64_t{1} << 40;  // addresses, not memory
 
 thread_local bool from_far_end = false;
@@ -51,10 +47,7 @@ class StepAllocator final : public c10::Allocator {
     if (offset < 0) return elsewhere(bytes);
     stats_.used_bytes += size;
     if (stats_.used_bytes > stats_.peak_used_bytes) stats_.peak_used_bytes = stats_.used_bytes;
-    pages_.use(offset, size);
-    most_used_ = std::max(most_used_, stats_.used_bytes);
-    if (pages_.bytes() > std::max(most_used_ + kSpare, least_)) give_pages_back();
-    stats_.touched_bytes = pages_.bytes();
+    stats_.touched_bytes = blocks_.end();
     auto* header = reinterpret_cast<BlockHeader*>(base_ + offset);
     header->size = size;
     void* data = base_ + offset + kAlignment;
@@ -78,18 +71,6 @@ class StepAllocator final : public c10::Allocator {
  private:
   explicit StepAllocator(std::byte* base) : base_(base), fallback_(c10::GetDefaultCPUAllocator()) {}
 
-  /// Free blocks that nothing fits into would add up: a range may have no more pages than its blocks ever needed at
-  /// once.
-  void give_pages_back() {
-    const auto allowed = most_used_ + kSpare;
-    blocks_.visit_free([&](std::int64_t offset, std::int64_t size) {
-      pages_.cool(offset, size, pages_.bytes() - allowed,
-                  [this](std::int64_t at, std::int64_t bytes) { ::madvise(base_ + at, bytes, MADV_DONTNEED); });
-      return size >= kChunk && pages_.bytes() > allowed;
-    });
-    least_ = std::max(least_, pages_.bytes());
-  }
-
   c10::DataPtr elsewhere(std::size_t bytes) const {
     void* data = fallback_->raw_allocate(bytes);
     return {data, data, &StepAllocator::free, at::Device(at::kCPU)};
@@ -109,9 +90,6 @@ class StepAllocator final : public c10::Allocator {
   c10::Allocator* fallback_;
   std::mutex mutex_;
   BlockMap blocks_{kRange};
-  WarmChunks pages_{kChunk};
-  std::int64_t most_used_ = 0;
-  std::int64_t least_ = 0;  // that had pages after some were given back
   AllocatorStats stats_;
 };
 

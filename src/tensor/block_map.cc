@@ -53,11 +53,6 @@ void BlockMap::give_back(std::int64_t offset, std::int64_t size) {
   insert(offset, size);
 }
 
-void BlockMap::visit_free(const std::function<bool(std::int64_t, std::int64_t)>& visit) const {
-  for (auto block = by_size_.rbegin(); block != by_size_.rend(); ++block)
-    if (!visit(block->second, block->first)) return;
-}
-
 void BlockMap::insert(std::int64_t offset, std::int64_t size) {
   by_offset_.emplace(offset, size);
   by_size_.emplace(size, offset);

@@ -1,7 +1,6 @@
 #pragma once
 // Which parts of a range of addresses are free. Pure arithmetic: no memory.
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -20,8 +19,6 @@ class BlockMap {
   std::int64_t take_high(std::int64_t size);
   /// A block that take() gave, with its size.
   void give_back(std::int64_t offset, std::int64_t size);
-  /// Free blocks from the largest on, until `visit` returns false.
-  void visit_free(const std::function<bool(std::int64_t offset, std::int64_t size)>& visit) const;
   /// End of the highest block that ever was.
   std::int64_t end() const { return end_; }
 

@@ -20,14 +20,14 @@ namespace {
 
 constexpr std::uintptr_t kPage = 4096;
 
-/// A line of /proc/self/maps.
 struct Mapping {
   std::uintptr_t begin, end;
   std::uint64_t offset, inode;
   std::string path;
 };
 
-/// Those of files that have names.
+/// Those of files that have names. Advice for a part of one makes it several lines of /proc/self/maps, which are one
+/// here.
 std::vector<Mapping> file_mappings() {
   std::vector<Mapping> out;
   std::ifstream maps("/proc/self/maps");
@@ -37,7 +37,11 @@ std::vector<Mapping> file_mappings() {
     const auto path = line.find('/');
     if (m.inode == 0 || path == std::string::npos) continue;
     m.path = line.substr(path);
-    out.push_back(std::move(m));
+    if (!out.empty() && out.back().end == m.begin && out.back().inode == m.inode &&
+        out.back().offset + (m.begin - out.back().begin) == m.offset)
+      out.back().end = m.end;
+    else
+      out.push_back(std::move(m));
   }
   return out;
 }

@@ -22,14 +22,14 @@ constexpr std::int64_t kPageBytes = 4096;
 
 /// Pages of it that are in this process's memory.
 inline std::int64_t resident_bytes(const at::Tensor& view) {
-  std::ifstream maps("/proc/self/pagemap", std::ios::binary);
   const auto address = reinterpret_cast<std::uintptr_t>(view.const_data_ptr());
   const auto first = address / kPageBytes, end = (address + view.nbytes() + kPageBytes - 1) / kPageBytes;
   std::vector<std::uint64_t> entries(end - first);
-  maps.seekg(static_cast<std::streamoff>(first * sizeof(std::uint64_t)));
-  maps.read(reinterpret_cast<char*>(entries.data()),
-            static_cast<std::streamsize>(entries.size() * sizeof(std::uint64_t)));
-  EXPECT_TRUE(maps.good());
+  const int map = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  const auto bytes = entries.size() * sizeof(std::uint64_t);
+  EXPECT_EQ(::pread(map, entries.data(), bytes, static_cast<off_t>(first * sizeof(std::uint64_t))),
+            static_cast<ssize_t>(bytes));
+  ::close(map);
   return kPageBytes * std::count_if(entries.begin(), entries.end(), [](auto entry) { return (entry >> 63) == 1; });
 }
 

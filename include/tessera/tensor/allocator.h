@@ -27,7 +27,7 @@ class FarEndScope {
 /// Bytes of the blocks from 16 KiB on. All zero without use_step_allocator().
 struct AllocatorStats {
   std::int64_t used_bytes = 0, peak_used_bytes = 0;
-  std::int64_t touched_bytes = 0;  // of the range that have pages: what is resident
+  std::int64_t touched_bytes = 0;  // of the range that ever held a block: what stays resident
 };
 AllocatorStats allocator_stats();
 /// peak_used_bytes counts from now on.

@@ -1,19 +1,15 @@
 #include "tessera/tensor/allocator.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/any.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <thread>
 #include <vector>
-
-#include "support/mapped_file.h"
 
 namespace tessera::tensor {
 namespace {
@@ -32,24 +28,6 @@ TEST(StepAllocator, CountsAndReusesLargeBlocks) {
   EXPECT_EQ(allocator_stats().used_bytes, before.used_bytes);
   EXPECT_GE(allocator_stats().peak_used_bytes - before.used_bytes, 4 << 20);
   EXPECT_EQ(at::empty({1 << 20}, at::kFloat).const_data_ptr(), first);
-}
-
-TEST(StepAllocator, HoldsNoMorePagesThanItsBlocksNeededAtOnce) {
-  if (!use_step_allocator()) GTEST_SKIP() << "no address range";
-  constexpr std::int64_t kMiB = 1 << 20;
-  const auto block = [](std::int64_t bytes) { return at::zeros({bytes}, at::kByte); };
-  for (int step = 0; step < 3; ++step) {
-    std::vector<at::Tensor> held;
-    for (int i = 0; i < 40; ++i) held.push_back(block(3 * kMiB));
-    for (std::size_t i = 0; i < 40; i += 2) held[i].reset();
-    for (int i = 0; i < 10; ++i) held.push_back(block(6 * kMiB));  // none fits where the others lay
-    const auto now = allocator_stats();
-    EXPECT_GE(now.used_bytes, 120 * kMiB);
-    EXPECT_LE(now.touched_bytes, now.peak_used_bytes + 2 * kMiB);
-    EXPECT_GE(test::resident_bytes(held[1]), 3 * kMiB) << "what is in use stays";
-    for (const auto& t : held)
-      if (t.defined()) EXPECT_FALSE(t.any().item<bool>());
-  }
 }
 
 TEST(StepAllocator, LeavesSmallBlocksToMalloc) {

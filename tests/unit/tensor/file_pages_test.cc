@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 
 #include "support/mapped_file.h"
@@ -40,6 +41,14 @@ TEST(FilePages, AreThoseOfViewsOfFilesAlone) {
   EXPECT_EQ(pages.ranges()[0].end, start + 3 * kPageBytes);
   EXPECT_EQ(pages.ranges()[1].begin, start + 10 * kPageBytes);
   EXPECT_EQ(pages.ranges()[1].end, start + 12 * kPageBytes);
+}
+
+TEST(FilePages, AdviceForANeighbourOnTheSamePageHidesNothing) {
+  const MappedFile file("file_pages_neighbours", 20);
+  FilePages({file.view(0, 2 * kPageBytes + 100)}).expect_passes();
+  const FilePages next({file.view(2 * kPageBytes + 100, 3 * kPageBytes)});
+  ASSERT_EQ(next.ranges().size(), 1u);
+  EXPECT_EQ(next.ranges()[0].end - next.ranges()[0].begin, 4u * kPageBytes);
 }
 
 TEST(FilePages, SmallViewsLeaveMemoryToo) {
@@ -97,7 +106,7 @@ TEST(FilePagesDeathTest, APageThatNobodyGuardsEndsTheProcessAsBefore) {
   const MappedFile file("file_pages_death", 10);
   const FilePages pages({file.pages(0, 5)});
   file.cut(1);
-  EXPECT_EXIT(first_byte(file.pages(7, 1)), ::testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT(std::exit(static_cast<int>(first_byte(file.pages(7, 1)))), ::testing::KilledBySignal(SIGBUS), "");
 }
 
 }  // namespace
