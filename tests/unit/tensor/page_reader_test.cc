@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "support/mapped_file.h"
 
 namespace tessera::tensor {
@@ -37,10 +39,12 @@ TEST_F(PageReaderTest, WhatIsForgottenIsNotReadAndNotOnItsWay) {
   PageReader reader(0, 1);
   const auto first = pages(0, 10), second = pages(0, kPages);
   reader.forget(*first);  // never asked for
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 100; ++i) {
     reader.bring(second);
+    while (i % 2 == 0 && file_.resident_bytes() == 0) std::this_thread::yield();
     reader.forget(*second);
     second->drop();
+    reader.wait();
     EXPECT_EQ(file_.resident_bytes(), 0) << "something came after it was forgotten";
   }
 }
