@@ -2,12 +2,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/file.h"
 #include "support/sft_job.h"
@@ -89,30 +87,6 @@ TEST_F(Qlora, GoesOnFromACheckpointWithTheSameBits) {
   EXPECT_EQ(on[1], whole[3]);
   EXPECT_TRUE(read_file(folder_ + "/whole/adapter_model.safetensors") ==
               read_file(folder_ + "/on/adapter_model.safetensors"));
-}
-
-TEST_F(Qlora, AFileOfTheBaseThatIsCutDuringTheRunIsNamed) {
-  const auto disk = test::TempFolder::on_disk("qlora_cut");
-  for (const bool offloaded : {false, true}) {
-    ASSERT_EQ(test::run({TESSERA_BINARY, "quantize", folder_ + "/model", folder_ + "/packed", "--dtype", "bfloat16"})
-                  .exit_code,
-              0);
-    const Words place = offloaded ? Words{"--fsdp_offload_folder", disk.path()} : Words{};
-    test::Subprocess run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", "2"} + place +
-                         test::sft_words(folder_ + "/packed", kTinyChat, folder_, offloaded ? "disk" : "memory") +
-                         test::kLora +
-                         Words{"--max_steps", "1000000", "--save_strategy", "no", "--logging_steps", "1", "--bf16",
-                               "true", "--max_length", "64"});
-    while (run.running() && losses(offloaded ? "disk" : "memory").size() < 2)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    fs::resize_file(folder_ + "/packed/model.safetensors", 0);
-    const auto r = run.finish(std::chrono::seconds(30));
-    EXPECT_EQ(r.exit_code, 1) << r.err;
-    EXPECT_TRUE(contains(r.err, folder_ + "/packed/model.safetensors: " +
-                                    (offloaded ? "was written to during the run" : "cannot be read at byte")))
-        << r.err;
-    fs::remove_all(folder_ + "/packed");
-  }
 }
 
 TEST_F(Qlora, AnAdapterOverAPackedFolderIsMergedIntoADenseOne) {
