@@ -112,6 +112,7 @@ void OperationQueue::serve() {
     if (stopping_) return;
     group_.let_spin(false);
     run_next(lock);
+    announce_started(lock);  // what was started meanwhile, which may be nobody's own work
   }
 }
 

@@ -12,7 +12,7 @@ void AbortRecord::set(int by, std::string_view why) {
   const std::size_t n = std::min(why.size(), sizeof(text) - 1);
   std::memcpy(text, why.data(), n);
   text[n] = 0;
-  state.store(2, std::memory_order_release);
+  state.store(2);
 }
 
 void Host::remember(const std::shared_ptr<SharedRegion>& region) {

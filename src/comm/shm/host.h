@@ -20,7 +20,7 @@ struct AbortRecord {
   char text[2040];
 
   void set(int rank, std::string_view text);
-  bool is_set() const { return state.load(std::memory_order_acquire) == 2; }
+  bool is_set() const { return state.load() == 2; }
 };
 
 class Host {

@@ -207,6 +207,33 @@ void missing_rank(Comm c) {  // with an operation timeout of 0.5 s
   REQUIRE(contains(error, "rank 1 has not arrived, its last operation was number 0 (barrier)"));
 }
 
+// Rank 0 starts a reduction while its thread waits for the others in a gather, and then waits for them elsewhere.
+void started_behind_a_gather(Comm c) {  // with an operation timeout of 5 s
+  auto others = c->split(0);
+  const std::int64_t n = 100'000, bytes = n * static_cast<std::int64_t>(sizeof(float));
+  const auto region = c->map_shared(c->size() * bytes);
+  std::vector<at::Tensor> inputs;
+  for (int r = 0; r < c->size(); ++r) inputs.push_back(at::from_blob(region->data() + r * bytes, {n}));
+  inputs[static_cast<std::size_t>(c->rank())].fill_(c->rank() + 1);
+  at::Tensor sum = at::empty({n});
+  std::unique_ptr<Work> gather, reduction;
+  const auto start = [&] {
+    gather = c->all_gather(at::empty({c->size() * n}), at::zeros({n}));
+    std::this_thread::sleep_for(milliseconds(50));
+    reduction = c->reduce_shared(sum, inputs);
+  };
+  if (c->rank() == 0) start();
+  others->barrier();
+  if (c->rank() != 0) {
+    start();
+    reduction->wait();
+  }
+  others->barrier();
+  gather->wait();
+  reduction->wait_input_free();
+  REQUIRE(sum[0].item<float>() == static_cast<float>(c->size() * (c->size() + 1) / 2));
+}
+
 void rank_leaves_early(Comm c) {
   c->barrier();
   if (c->rank() == 1) return;
@@ -260,6 +287,7 @@ const std::map<std::string, Body>& faults() {
       {"NoLinkCarriesMoreThanItMust", no_link_carries_more_than_it_must},
       {"OperationsForNineSeconds", operations_for_nine_seconds},
       {"MissingRank", missing_rank},
+      {"StartedBehindAGather", started_behind_a_gather},
       {"RankLeavesEarly", rank_leaves_early},
       {"SlowRankOutlivesTheOthers", slow_rank_outlives_the_others},
       {"ThrowingRank", throwing_rank},

@@ -44,6 +44,11 @@ TEST(Fault, ATimeoutNamesWhoIsMissingAndWhereItIs) {
             std::vector<int>(2, 0));
 }
 
+TEST(Turns, WhatIsStartedWhileAGatherWaitsIsToldToThePeers) {
+  EXPECT_EQ(run_processes({.body = "StartedBehindAGather", .size = 3, .environment = {"TESSERA_COMM_TIMEOUT_S=5"}}),
+            std::vector<int>(3, 0));
+}
+
 TEST(Fault, ARankThatLeavesEarlyIsNamed) {
   EXPECT_EQ(run_processes({.body = "RankLeavesEarly", .size = 3}), std::vector<int>(3, 0));
 }
