@@ -3,13 +3,14 @@
 #   scripts/wheel.sh [--test]
 # The wheel holds the two programs and the libraries that they need besides libtorch and glibc. libtorch's C++ interface changes
 # from minor version to minor version, so a wheel is for the one that it was built against (TESSERA_TORCH chooses another).
+# What it is made of stands in its *.dist-info/sboms/tessera.cdx.json (CycloneDX; tools/make_sbom.py).
 # --test installs it into a fresh environment, with its torch from pip's index, and trains a tiny model there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 case "${1:-}" in
 -h | --help)
-    sed -n '2,6s/^# //p' "$0"
+    sed -n '2,7s/^# //p' "$0"
     exit 0
     ;;
 --test | "") ;;
@@ -34,6 +35,8 @@ python3 -m venv "$scratch/venv"
 "$scratch/venv/bin/pip" install --quiet --disable-pip-version-check "$wheel"
 cd "$scratch" # nothing of the project is found by accident
 . venv/bin/activate
+site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+python3 "$OLDPWD/tools/make_sbom.py" check "$site"/tessera-*.dist-info/sboms/tessera.cdx.json "$site"
 tessera env
 tessera init-model "$OLDPWD/tests/data/tiny_chat" model
 tessera launch --cpu --num_processes 2 sft --model_name_or_path model --dataset_name "$OLDPWD/tests/data/tiny_chat" --output_dir out \

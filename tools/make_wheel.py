@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Packs the programs of a build folder as a wheel: make_wheel.py BUILD_FOLDER OUTPUT_FOLDER. Needs ldd, readelf and patchelf.
+"""Packs the programs of a build folder as a wheel: make_wheel.py BUILD_FOLDER OUTPUT_FOLDER. Needs ldd, readelf, patchelf,
+ninja and dpkg-query.
 
 site-packages/tessera/bin   tessera and tessera-worker
 site-packages/tessera/lib   libraries that they need, but for those of glibc, the compiler and libtorch
+*.dist-info/sboms           the bill of materials (PEP 770): tools/make_sbom.py
 The command is a script that becomes the program: python leaves the process before anything runs.
 """
 import base64
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -14,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+
+import make_sbom
 
 # What every manylinux system has (PEP 600), and what torch's package brings.
 NOT_PACKED = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+)\.so|libtorch|libc10|libgomp)")
@@ -89,15 +94,16 @@ def stage(build, root):
     return files
 
 
-def write_wheel(root, out, tag, version, torch):
+def write_wheel(root, out, tag, version, torch, bill):
     info = f"tessera-{version}.dist-info"
-    os.makedirs(os.path.join(root, info))
+    os.makedirs(os.path.join(root, info, "sboms"))
     major, minor = torch
     texts = {
         "METADATA": "Metadata-Version: 2.1\nName: tessera\n"
         f"Version: {version}\nSummary: Fully sharded fine-tuning of large Transformers\nLicense: Apache-2.0\n"
         f"Requires-Python: >=3.9\nRequires-Dist: torch>={major}.{minor},<{major}.{int(minor) + 1}\n",
         "WHEEL": f"Wheel-Version: 1.0\nGenerator: tools/make_wheel.py\nRoot-Is-Purelib: false\nTag: {tag}\n",
+        "sboms/tessera.cdx.json": json.dumps(bill, indent=1) + "\n",
         "entry_points.txt": "[console_scripts]\ntessera = tessera:main\n",
     }
     for name, text in texts.items():
@@ -131,7 +137,9 @@ def main():
     with tempfile.TemporaryDirectory() as root:
         files = stage(build, root)
         tag = f"py3-none-{newest_glibc(files)}_{os.uname().machine}"
-        path = write_wheel(root, out, tag, f"{project_version()}+torch{torch[0]}.{torch[1]}", torch)
+        version = f"{project_version()}+torch{torch[0]}.{torch[1]}"
+        bill = make_sbom.make(build, root, version)
+        path = write_wheel(root, out, tag, version, torch, bill)
     print(f"{path}: {os.path.getsize(path) / 2**20:.1f} MiB, for torch {torch[0]}.{torch[1]}")
 
 
