@@ -13,6 +13,7 @@
 #include "fsdp/plan/build_units.h"
 #include "fsdp/plan/print_model.h"
 #include "fsdp/plan/same_plan.h"
+#include "fsdp/plan/same_source.h"
 #include "fsdp/plan/wrap_classes.h"
 #include "fsdp/runtime/runtime.h"
 #include "tensor/device_memory.h"
@@ -296,6 +297,7 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   const auto plan = plan_units(root, options.wrap, options.ignored_modules);
   if (options.activation_checkpointing) choose_checkpointing(root, plan, options.activation_checkpointing);
   check_same_plan(plan, *group);
+  check_same_source(plan, options, *group);
   auto mesh = make_mesh(std::move(group), options.strategy, options.shard_group_size);
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
   if (runtime->options().sync_module_states) sync_buffers(root, *runtime->mesh().world);

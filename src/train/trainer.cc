@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/crc32c.h"
 #include "base/rank_record.h"
 #include "tensor/device_memory.h"
 #include "tensor/span.h"
@@ -82,6 +83,34 @@ Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedData
 std::int64_t Trainer::warmup_steps() const {
   if (options_.warmup_steps > 0) return options_.warmup_steps;
   return static_cast<std::int64_t>(std::ceil(options_.warmup_ratio * static_cast<double>(total_steps_)));
+}
+
+std::string Trainer::describe_step(double loss_tokens, const StepReport& report) const {
+  return fmt::format(
+      "{} rows of {} tokens, {} of them in the loss, learning rate {:g}, {} steps an epoch and {} in all", report.rows,
+      report.input_tokens, loss_tokens, report.learning_rate, steps_per_epoch_, total_steps_);
+}
+
+std::vector<double> Trainer::with_mark(std::vector<double> values, double loss_tokens, const StepReport& report) const {
+  const comm::Communicator& group = model_.group();
+  const std::string step = describe_step(loss_tokens, report);
+  const auto first = values.size();
+  values.resize(first + static_cast<std::size_t>(group.size()));
+  values[first + static_cast<std::size_t>(group.rank())] = crc32c(step.data(), step.size());  // a double holds it whole
+  return values;
+}
+
+void Trainer::check_same_step(const std::vector<double>& sums, double loss_tokens, const StepReport& report) {
+  comm::Communicator& group = model_.group();
+  const auto marks = sums.end() - group.size();
+  const auto other = std::find_if(marks, sums.end(), [&](double mark) { return mark != *marks; });
+  if (other == sums.end()) return;
+  const auto steps = group.all_gather_objects(describe_step(loss_tokens, report));
+  const auto rank = other - marks;
+  throw DataError(
+      fmt::format("step {}: ranks do not take the same step: rank 0 has {}; rank {} has {}. Give all ranks the same "
+                  "data, tokenizer and flags (--seed among them)",
+                  done_ + 1, steps[0], rank, steps[static_cast<std::size_t>(rank)]));
 }
 
 std::string Trainer::name_loss(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch) {
@@ -180,13 +209,14 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
     report.input_tokens += task_.input_tokens(epoch, b);
     report.rows += task_.rows(b);
   }
+  report.learning_rate = schedule_->lr(done_ - skipped_);
   const bool interrupted = callbacks.interruption && callbacks.interruption();
   const auto local_loss = std::accumulate(losses.begin(), losses.end(), 0.0);
-  const auto sums = sum_over_ranks(model_.group(), {local_loss, interrupted ? 1.0 : 0.0});
+  const auto sums = sum_over_ranks(model_.group(), with_mark({local_loss, interrupted ? 1.0 : 0.0}, tokens, report));
+  check_same_step(sums, tokens, report);
   report.loss = sums[0];
   report.interrupted = sums[1] > 0;
   if (!std::isfinite(report.loss)) not_finite(name_loss(losses, epoch, first_batch), report);
-  report.learning_rate = schedule_->lr(done_ - skipped_);
   optimizer_.set_lr(report.learning_rate);
   if (callbacks.before_update) callbacks.before_update();
   if (report.skipped.empty())

@@ -136,6 +136,12 @@ class Trainer {
  private:
   StepReport step(std::int64_t epoch, std::int64_t first_batch, std::int64_t batches,
                   const TrainerCallbacks& callbacks);
+  /// What is the same on every rank in a step, for an error: rows, tokens, learning rate, the number of steps.
+  std::string describe_step(double loss_tokens, const StepReport& report) const;
+  /// Values for sum_over_ranks() with one more for each rank: a checksum of that.
+  std::vector<double> with_mark(std::vector<double> values, double loss_tokens, const StepReport& report) const;
+  /// Collective where they differ: DataError on every rank, with what rank 0 and the first other one have.
+  void check_same_step(const std::vector<double>& sums, double loss_tokens, const StepReport& report);
   /// Collective. Clips, and steps unless gradients are not finite; returns the norm before clipping.
   double update(StepReport& report);
   /// Collective, the loss of one rank being not finite: which, and with NanPolicy::kStop in which module it began.

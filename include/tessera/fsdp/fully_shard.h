@@ -215,7 +215,7 @@ std::vector<optim::ParameterSlice> parameter_slices(const FullyShardedDataParall
 
 /// Collective. The module must outlive the result and keep its structure. requires_grad decides what trains: set it
 /// before. ConfigError for a policy that matches nothing, and where ranks built different models (it names the first
-/// difference); DataError for missing or misshapen tensors of the source.
+/// difference); DataError for missing or misshapen tensors of the source, and where ranks' sources hold other values.
 std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, std::shared_ptr<comm::Communicator> group,
                                                       FsdpOptions options);
 

@@ -6,6 +6,7 @@
 
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
+#include "tessera/io/tensor_source.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -130,6 +131,24 @@ TEST(Divergence, WhatTrainsMustBeTheSameEverywhere) {
     fully_shard(net, group, blocks_in(GatherForm::kAuto, false));
   });
   EXPECT_TRUE(says(errors[1], "trainable parameter 'stem.bias'")) << errors[1];
+}
+
+TEST(Divergence, OtherWeightsOnOneRankAreRefused) {
+  const auto errors_with = [](double more) {
+    return errors_of(3, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet net;
+      std::vector<std::pair<std::string, at::Tensor>> weights;
+      for (const auto& item : net.named_parameters()) weights.emplace_back(item.key(), item.value().detach().clone());
+      if (group->rank() == 1) weights.back().second.add_(more);
+      auto options = blocks_in(GatherForm::kAuto, false);
+      options.source = io::memory_source(std::move(weights));
+      fully_shard(net, group, std::move(options));
+    });
+  };
+  for (const auto& error : errors_with(0)) EXPECT_EQ(error, "");
+  const std::string last = SmallNet().named_parameters().back().key();
+  for (const auto& error : errors_with(1))
+    EXPECT_TRUE(says(error, "ranks 0 and 1 read different weights: '" + last + "' is not the same")) << error;
 }
 
 }  // namespace
