@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/json_text.h"
+#include "nn/ops/lora_linear.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -153,7 +154,7 @@ std::vector<AddedTensor> AdaLora::added(const LayerSizes& layer) const {
   return {{kA, {rank, layer.in}, factor}, {kE, {rank, 1}, zero ? zeros() : factor}, {kB, {layer.out, rank}, factor}};
 }
 
-nn::LowRank AdaLora::factors(const LayerSizes&, const Tensors& t) const {
+DeltaFactors AdaLora::factors(const LayerSizes&, const Tensors& t) const {
   const auto a = penalty_->on(t[0], OrthogonalPenalty::Side::kRows);
   const auto b = penalty_->on(t[2], OrthogonalPenalty::Side::kColumns);
   // In float32, as there; init_r also where fewer ranks are left.
@@ -165,7 +166,9 @@ nn::LowRank AdaLora::factors(const LayerSizes&, const Tensors& t) const {
 at::Tensor AdaLora::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
                            const Tensors& t) const {
   if (t[1].numel() == 0) return layer.product(x);  // no rank is left
-  return FactorMethod::output(layer, sizes, x, t);
+  // The penalty's part of a factor's gradient is that of this pass, so they are made in it and not in backward.
+  const auto f = factors(sizes, t);
+  return nn::lora_linear(x, layer.handle(), layer.bias, {f.a, f.b, f.scaling, layer.is_training() ? f.dropout : 0.0});
 }
 
 at::Tensor AdaLora::selected(const std::string& layer) const {

@@ -43,7 +43,7 @@ class AdaLora final : public FactorMethod {
 
  protected:
   std::vector<std::string> default_targets(const models::ModelConfig& family) const override;
-  nn::LowRank factors(const LayerSizes& sizes, const Tensors& t) const override;
+  DeltaFactors factors(const LayerSizes& sizes, const Tensors& t) const override;
 
  private:
   std::int64_t rank_of(const std::string& layer) const;

@@ -2,23 +2,15 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/eye.h>
-#include <ATen/ops/linalg_solve.h>
 
+#include "nn/ops/block_product.h"
 #include "peft/methods/block_dropout.h"
+#include "peft/methods/cayley.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
 namespace {
-
-/// R = (I - S)(I + S)^-1, S the skew-symmetric part; [b, n, n], in float32.
-at::Tensor cayley(const at::Tensor& data) {
-  const auto wide = data.to(at::kFloat), s = (wide - wide.transpose(1, 2)) * 0.5;
-  const auto one = at::eye(s.size(1), s.options()).expand_as(s);
-  return at::linalg_solve(one + s, one - s, /*left=*/false).to(data.scalar_type());
-}
 
 /// Where row i of the permuted matrix comes from (PEFT's block_butterfly_perm): in each of `blocks` blocks the even
 /// pieces of `piece` elements come first, then the odd ones.
@@ -76,14 +68,14 @@ std::vector<AddedTensor> Boft::added(const LayerSizes& layer) const {
 at::Tensor Boft::transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
   const auto& r = t[0];
   const auto factors = r.size(0), count = r.size(1), size = r.size(2);
-  auto turns = cayley(r.flatten(0, 1)).view(r.sizes());
+  const auto data = r.flatten(0, 1).to(at::kFloat);
+  auto turns = cayley((data - data.transpose(1, 2)) * 0.5).to(r.scalar_type()).view(r.sizes());
   if (sizes.training && boft_dropout > 0) turns = with_dropped_factor(turns, boft_dropout);
   auto turned = x;
   for (std::int64_t i = factors - 1; i >= 0; --i) {
     const auto places = factors == 1 ? at::Tensor() : butterfly(sizes.in, count >> i, size / 2);
     if (places.defined()) turned = turned.index_select(1, places.argsort());
-    const auto blocks = turned.reshape({-1, count, size}).transpose(0, 1);
-    turned = at::bmm(blocks, turns.select(0, i)).transpose(0, 1).reshape(x.sizes());
+    turned = nn::block_product(turned, turns.select(0, i));
     if (places.defined()) turned = turned.index_select(1, places);
   }
   return turned;

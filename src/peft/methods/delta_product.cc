@@ -2,16 +2,19 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/grad_mode.h>
 
 #include <optional>
 
 #include "nn/layers/saved_weight.h"
+#include "nn/ops/column_sums.h"
+#include "nn/ops/device.h"
+#include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/low_rank.h"
+#include "nn/ops/recompute.h"
 
 namespace tessera::peft {
 namespace {
@@ -19,10 +22,42 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct SavedMaker : torch::CustomClassHolder {
-  explicit SavedMaker(MakeDelta make) : make(std::move(make)) {}
-  MakeDelta make;
+/// The weight, the tensors, `more`, and the input, which loaded() gives back.
+void save(AutogradContext* ctx, const at::Tensor& x, const nn::Weight& weight, at::TensorList tensors,
+          const variable_list& more = {}) {
+  variable_list saved{weight.tensor()};
+  saved.insert(saved.end(), tensors.begin(), tensors.end());
+  saved.insert(saved.end(), more.begin(), more.end());
+  ctx->saved_data["tensors"] = static_cast<std::int64_t>(tensors.size());
+  ctx->saved_data["input"] = static_cast<std::int64_t>(saved.size());
+  nn::keep_input(ctx, x, saved);
+  ctx->save_for_backward(std::move(saved));
+  nn::save_weight(ctx, weight);
+}
+
+struct Loaded {
+  nn::Weight weight;
+  std::vector<at::Tensor> tensors, more;
 };
+
+Loaded loaded(AutogradContext* ctx, const variable_list& saved) {
+  const auto tensors = saved.begin() + 1, more = tensors + ctx->saved_data["tensors"].toInt();
+  return {nn::saved_weight(ctx, saved[0]), {tensors, more}, {more, saved.begin() + ctx->saved_data["input"].toInt()}};
+}
+
+at::Tensor input_of(AutogradContext* ctx, const variable_list& saved, const at::Tensor& gradient) {
+  return nn::kept_input(ctx, saved, static_cast<std::size_t>(ctx->saved_data["input"].toInt()), gradient);
+}
+
+/// The gradients of a node's inputs: x, the bias, the tensors; then of the weight and of `make`.
+variable_list gradients(AutogradContext* ctx, const at::Tensor& g, const at::Tensor& gx,
+                        const std::vector<at::Tensor>& of_tensors) {
+  variable_list out{gx, {}};
+  if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(1)) out[1] = nn::column_sums(g);
+  out.insert(out.end(), of_tensors.begin(), of_tensors.end());
+  out.insert(out.end(), 2, at::Tensor());
+  return out;
+}
 
 bool sums(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& delta) {
   return !weight.packed() && weight.tensor().scalar_type() == x.scalar_type() &&
@@ -33,11 +68,8 @@ class DeltaProduct : public torch::autograd::Function<DeltaProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& bias,
                             at::TensorList tensors, const nn::Weight& weight, const MakeDelta& make) {
-    variable_list saved{x, weight.tensor()};
-    saved.insert(saved.end(), tensors.begin(), tensors.end());
-    ctx->save_for_backward(std::move(saved));
-    nn::save_weight(ctx, weight);
-    ctx->saved_data["make"] = at::IValue::make_capsule(c10::make_intrusive<SavedMaker>(make));
+    save(ctx, x, weight, tensors);
+    save_make(ctx, [make](const auto& t) { return std::vector<at::Tensor>{make(t)}; });
     ctx->saved_data["bias"] = bias.has_value();
     const auto delta = make(tensors.vec());
     at::Tensor y;
@@ -53,59 +85,127 @@ class DeltaProduct : public torch::autograd::Function<DeltaProduct> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
-    const auto& x = saved[0];
-    const auto weight = nn::saved_weight(ctx, saved[1]);
-    const auto& make = c10::static_intrusive_pointer_cast<SavedMaker>(ctx->saved_data.at("make").toCapsule())->make;
-    variable_list leaves, wanted;
-    at::Tensor delta;
-    {
-      const c10::AutoGradMode recorded(true);
-      for (std::size_t i = 2; i < saved.size(); ++i) {
-        leaves.push_back(saved[i].detach().set_requires_grad(saved[i].requires_grad()));
-        if (saved[i].requires_grad()) wanted.push_back(leaves.back());
-      }
-      delta = make(leaves);
-    }
-    at::Tensor gx, gb;
+    const auto [weight, tensors, more] = loaded(ctx, saved);
+    const Remade made(ctx, tensors);
+    const auto& delta = made[0];
+    at::Tensor gx;
     if (ctx->needs_input_grad(0)) {
-      if (sums(x, weight, delta)) {
-        gx = nn::gemm(g, weight.tensor() + delta.detach());
+      const auto matrix = delta.detach();
+      if (sums(g, weight, delta)) {
+        gx = nn::gemm(g, weight.tensor() + matrix);
       } else {
         gx = weight.transposed_product(g);
-        gx.add_(nn::gemm(g.to(delta.scalar_type()), delta.detach()));
+        gx.add_(nn::gemm(g.to(matrix.scalar_type()), matrix));
       }
     }
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(1)) gb = g.sum(0);
-    variable_list out{gx, gb};
-    variable_list of_wanted;
-    if (!wanted.empty() && delta.requires_grad()) {
-      const auto gd = nn::gemm(g.to(delta.scalar_type()).t(), x.to(delta.scalar_type()));
-      of_wanted = torch::autograd::grad({delta}, wanted, {gd}, /*retain_graph=*/false, /*create_graph=*/false,
-                                        /*allow_unused=*/true);
-    }
-    std::size_t next = 0;
-    for (std::size_t i = 2; i < saved.size(); ++i)
-      out.push_back(saved[i].requires_grad() && next < of_wanted.size() ? of_wanted[next++] : at::Tensor());
-    out.insert(out.end(), 2, at::Tensor());
-    return out;
+    const auto x = input_of(ctx, saved, gx);
+    const auto gd =
+        delta.requires_grad() ? nn::gemm(g.to(delta.scalar_type()).t(), x.to(delta.scalar_type())) : at::Tensor();
+    return gradients(ctx, g, gx, made.gradients({gd}));
   }
 };
+
+at::Tensor masked(const at::Tensor& x, const nn::DropoutMask& mask) {
+  if (!mask.drops()) return x;
+  const auto y = at::empty_like(x);
+  nn::apply_mask(x, y, mask);
+  return y;
+}
+
+// u = dropout(x) a^T, v = scaling * u middle; y = x W^T + v b^T.
+class FactorProduct : public torch::autograd::Function<FactorProduct> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& bias,
+                            at::TensorList tensors, const nn::Weight& weight, const MakeFactors& make) {
+    const auto f = [&] {
+      const c10::AutoGradMode recorded(true);  // says what trains
+      return make(tensors.vec());
+    }();
+    const auto a = f.a.detach(), b = f.b.detach(), middle = f.middle.defined() ? f.middle.detach() : f.middle;
+    const nn::DropoutMask mask(f.dropout, x.size(0));
+    const auto u = nn::low_rank_project(masked(x.to(a.scalar_type()), mask), a, middle.defined() ? 1.0 : f.scaling);
+    auto y = weight.product(x, middle.defined() ? u * (middle * f.scaling) : u, b.t());
+    const bool keeps = f.b.requires_grad() || (middle.defined() && f.middle.requires_grad());
+    save(ctx, x, weight, tensors, keeps ? variable_list{u} : variable_list());
+    save_make(ctx, [make](const auto& t) {
+      auto made = make(t);
+      return std::vector<at::Tensor>{made.a, made.b, made.middle};
+    });
+    ctx->saved_data["bias"] = bias.has_value();
+    ctx->saved_data["scaling"] = f.scaling;
+    mask.save(ctx);
+    return bias ? y.add_(*bias) : y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto g = grads[0].contiguous();
+    const auto [weight, tensors, more] = loaded(ctx, saved);
+    const auto mask = nn::DropoutMask::load(ctx);
+    const double scaling = ctx->saved_data["scaling"].toDouble();
+    const Remade made(ctx, tensors);
+    const auto a = made[0].detach(), b = made[1].detach();
+    const bool has_middle = made[2].defined();
+    const auto middle = has_middle ? made[2].detach() * scaling : at::Tensor();
+    const auto narrow = g.to(a.scalar_type());
+    auto gu = nn::low_rank_project(narrow, b.t(), has_middle ? 1.0 : scaling);  // of v, and then of u
+    at::Tensor ga, gb, gm;
+    if (made[1].requires_grad()) gb = nn::low_rank_gradient(has_middle ? more[0] * middle : more[0], narrow).t();
+    if (has_middle) {
+      if (made[2].requires_grad()) gm = ((gu * more[0]).sum(0, false, at::kFloat) * scaling).to(middle.scalar_type());
+      gu.mul_(middle);
+    }
+    at::Tensor gx;
+    if (ctx->needs_input_grad(0)) {
+      if (!mask.drops()) {
+        gx = weight.transposed_product(g, gu, a);
+      } else {
+        gx = weight.transposed_product(g);
+        nn::accumulate_masked(nn::gemm(gu, a).to(gx.scalar_type()), gx, mask);
+      }
+    }
+    const auto x = input_of(ctx, saved, gx);
+    if (made[0].requires_grad()) ga = nn::low_rank_gradient(gu, masked(x.to(a.scalar_type()), mask));
+    return gradients(ctx, g, gx, made.gradients({ga, gb, gm}));
+  }
+};
+
+/// Calls f(x as [N, in], bias) and gives the result x's leading sizes.
+template <class F>
+at::Tensor over_rows(const at::Tensor& x, const at::Tensor& bias, const F& f) {
+  const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
+  const auto y = f(x.reshape({-1, x.size(-1)}).contiguous(), offset);
+  auto sizes = x.sizes().vec();
+  sizes.back() = y.size(1);
+  return y.view(sizes);
+}
 
 }  // namespace
 
 at::Tensor delta_product(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& bias,
-                         const std::vector<at::Tensor>& tensors, MakeDelta make_delta) {
-  if (!x.is_cpu()) {
+                         const std::vector<at::Tensor>& tensors, const MakeDelta& make_delta) {
+  if (!nn::has_kernels(x)) {
     const auto delta = make_delta(tensors);
     const auto y = at::linear(x, weight.dequantise(x.scalar_type()), bias);
     return (y + at::linear(x.to(delta.scalar_type()), delta)).to(y.scalar_type());
   }
-  const auto rows = x.reshape({-1, x.size(-1)}).contiguous();
-  const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-  const auto y = DeltaProduct::apply(rows, offset, at::TensorList(tensors), weight, make_delta);
-  auto sizes = x.sizes().vec();
-  sizes.back() = weight.out_features();
-  return y.view(sizes);
+  return over_rows(x, bias, [&](const at::Tensor& rows, const std::optional<at::Tensor>& offset) {
+    return DeltaProduct::apply(rows, offset, at::TensorList(tensors), weight, make_delta);
+  });
+}
+
+at::Tensor factor_product(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& bias,
+                          const std::vector<at::Tensor>& tensors, const MakeFactors& make_factors) {
+  if (!nn::has_kernels(x)) {
+    const auto f = make_factors(tensors);
+    const auto y = at::linear(x, weight.dequantise(x.scalar_type()), bias);
+    auto u = at::linear(nn::dropout(x.to(f.a.scalar_type()), f.dropout), f.a);
+    if (f.middle.defined()) u = u * f.middle;
+    return (y + at::linear(u, f.b) * f.scaling).to(y.scalar_type());
+  }
+  return over_rows(x, bias, [&](const at::Tensor& rows, const std::optional<at::Tensor>& offset) {
+    return FactorProduct::apply(rows, offset, at::TensorList(tensors), weight, make_factors);
+  });
 }
 
 }  // namespace tessera::peft

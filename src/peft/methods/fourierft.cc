@@ -7,6 +7,8 @@
 
 #include <mutex>
 
+#include "nn/ops/device.h"
+#include "peft/methods/spectral_product.h"
 #include "peft/methods/torch_draws.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
@@ -53,6 +55,12 @@ at::Tensor FourierFt::places(const LayerSizes& layer) const {
   auto& known = drawn[{total, random_loc_seed, count}];
   if (!known.defined()) known = TorchDraws(random_loc_seed).permutation(total).narrow(0, 0, count).clone();
   return known;
+}
+
+at::Tensor FourierFt::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
+                             const Tensors& t) const {
+  if (!nn::has_kernels(x)) return DeltaMethod::output(layer, sizes, x, t);
+  return spectral_product(x, layer.handle(), layer.bias, t[0], {places(sizes), scaling});
 }
 
 at::Tensor FourierFt::delta(const LayerSizes& sizes, const Tensors& t) const {

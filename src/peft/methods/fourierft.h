@@ -21,6 +21,8 @@ class FourierFt final : public DeltaMethod {
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
   /// Where the numbers of a layer stand in the flat [out * in] spectrum, int64.
   at::Tensor places(const LayerSizes& layer) const;
+  at::Tensor output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
+                    const Tensors& t) const override;
 
  protected:
   at::Tensor delta(const LayerSizes& sizes, const Tensors& t) const override;

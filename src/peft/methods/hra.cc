@@ -7,11 +7,19 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/triu.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 
+#include "nn/ops/device.h"
+#include "nn/ops/gemm.h"
+#include "nn/ops/low_rank.h"
+
 namespace tessera::peft {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 at::Tensor normalised(const at::Tensor& u) {
   return u / at::linalg_vector_norm(u, 2, at::IntArrayRef{0}, /*keepdim=*/true);
@@ -26,6 +34,39 @@ at::Tensor orthonormalised(const at::Tensor& u) {
     columns.push_back(normalised(column));
   }
   return at::cat(columns, 1);
+}
+
+/// x + (x a') b; x: [N, in], a and b: [R, in], of one dtype.
+class RankUpdate : public torch::autograd::Function<RankUpdate> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
+    const auto u = nn::low_rank_project(x, a);
+    ctx->save_for_backward({x, a, b, u});
+    return updated(x, u, b);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &x = saved[0], &a = saved[1], &b = saved[2], &u = saved[3];
+    const auto g = grads[0].contiguous();
+    const auto gu = nn::low_rank_project(g, b);
+    at::Tensor gx, ga, gb;
+    if (ctx->needs_input_grad(0)) gx = updated(g, gu, a);
+    if (ctx->needs_input_grad(1)) ga = nn::low_rank_gradient(gu, x);
+    if (ctx->needs_input_grad(2)) gb = nn::low_rank_gradient(u, g);
+    return {gx, ga, gb};
+  }
+
+ private:
+  static at::Tensor updated(const at::Tensor& x, const at::Tensor& u, const at::Tensor& b) {
+    const auto y = x.clone();
+    nn::gemm_add(y, u, b);
+    return y;
+  }
+};
+
+at::Tensor rank_update(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
+  return nn::has_kernels(x) ? RankUpdate::apply(x, a, b) : x + at::mm(at::mm(x, a.t()), b);
 }
 
 }  // namespace
@@ -56,16 +97,16 @@ std::vector<AddedTensor> Hra::added(const LayerSizes& layer) const {
 }
 
 at::Tensor Hra::transformed(const LayerSizes&, const at::Tensor& x, const Tensors& t) const {
+  const auto dtype = x.scalar_type();
   if (apply_gs) {
-    const auto q = orthonormalised(t[0]);
-    return x - at::mm(at::mm(x, q), q.t()) * 2;
+    const auto q = orthonormalised(t[0]).t();
+    return rank_update(x, q.to(dtype), (q * -2).to(dtype));
   }
-  const auto wide = t[0].to(at::kFloat);
-  const auto u = normalised(wide);
+  const auto u = normalised(t[0].to(at::kFloat));
   const auto s = at::triu(at::mm(u.t(), u), 1) + at::eye(r, u.options()) * 0.5;
   // x (H_0 H_1 ...)' = x - x U S^-T U'
-  const auto turned = at::linalg_solve_triangular(s.t(), at::mm(x.to(at::kFloat), u), /*upper=*/false, /*left=*/false);
-  return x - at::mm(turned, u.t()).to(x.scalar_type());
+  const auto turned = at::linalg_solve_triangular(s.t(), u.t(), /*upper=*/false);
+  return rank_update(x, u.t().to(dtype), turned.neg().to(dtype));
 }
 
 }  // namespace tessera::peft

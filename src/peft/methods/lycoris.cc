@@ -74,6 +74,12 @@ at::Tensor LoHa::delta(const LayerSizes& sizes, const Tensors& t) const {
   return at::mm(t[0], t[1]) * at::mm(t[2], t[3]) * scaling_of(sizes);
 }
 
+DeltaFactors LoHa::factors(const LayerSizes& sizes, const Tensors& t) const {
+  const auto a = (t[1].unsqueeze(1) * t[3].unsqueeze(0)).flatten(0, 1);
+  const auto b = (t[0].unsqueeze(2) * t[2].unsqueeze(1)).flatten(1);
+  return {a, b, scaling_of(sizes)};
+}
+
 namespace {
 
 /// LyCORIS' factorization(): two factors of `dimension`, as near to each other as may be (the smaller first), or
@@ -144,25 +150,28 @@ std::vector<AddedTensor> LoKr::added(const LayerSizes& layer) const {
   return out;
 }
 
-std::pair<at::Tensor, at::Tensor> LoKr::factors(const LayerSizes& sizes, const Tensors& t) const {
+std::pair<at::Tensor, at::Tensor> LoKr::sides(const LayerSizes& sizes, const Tensors& t) const {
   const auto s = shape_of(sizes);
   const std::size_t second = s.split_1 ? 2 : 1;
   return {s.split_1 ? at::mm(t[0], t[1]) : t[0], s.split_2 ? at::mm(t[second], t[second + 1]) : t[second]};
 }
 
 at::Tensor LoKr::delta(const LayerSizes& sizes, const Tensors& t) const {
-  const auto [w1, w2] = factors(sizes, t);
+  const auto [w1, w2] = sides(sizes, t);
   return at::kron(w1, w2) * scaling_of(sizes);
 }
 
 at::Tensor LoKr::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
-  const auto s = shape_of(sizes);
-  const auto [w1, w2] = factors(sizes, t);
-  const auto rows = x.to(w1.scalar_type()).reshape({-1, s.in_2});
-  const auto inner = at::mm(rows, w2.t()).view({-1, s.in_1, s.out_2});
-  auto gain = at::matmul(w1, inner).view({-1, sizes.out}) * scaling_of(sizes);
   const auto mask = layer.is_training() ? delta_mask(sizes) : at::Tensor();
-  if (mask.defined()) gain = gain * mask.flatten().to(gain.scalar_type());
+  const auto gain =
+      remade(x.reshape({-1, sizes.in}), t, [this, sizes, mask](const at::Tensor& kept, const Tensors& made_of) {
+        const auto s = shape_of(sizes);
+        const auto [w1, w2] = sides(sizes, made_of);
+        const auto rows = kept.to(w1.scalar_type()).reshape({-1, s.in_2});
+        const auto inner = at::mm(rows, w2.t()).view({-1, s.in_1, s.out_2});
+        const auto all = at::matmul(w1 * scaling_of(sizes), inner).view({-1, sizes.out});
+        return mask.defined() ? all * mask.flatten().to(all.scalar_type()) : all;
+      });
   const auto y = layer.product(x);
   return (y + gain.view(y.sizes())).to(y.scalar_type());
 }

@@ -26,7 +26,8 @@ class LycorisMethod : public DeltaMethod {
 };
 
 /// Hadamard products of two low-rank matrices (LoHa; Hyeon-Woo et al. 2021, FedPara):
-/// alpha / r * (w1_a w1_b) * (w2_a w2_b).
+/// alpha / r * (w1_a w1_b) * (w2_a w2_b). That is a matrix of rank r^2, whose factors have the products of all pairs of
+/// w1_a's and w2_a's columns, and of w1_b's and w2_b's rows.
 class LoHa final : public LycorisMethod {
  public:
   bool init_weights = true;  // w2_b begins with zeros; false: nothing does
@@ -39,6 +40,8 @@ class LoHa final : public LycorisMethod {
 
  protected:
   at::Tensor delta(const LayerSizes& sizes, const Tensors& t) const override;
+  std::int64_t inner(const LayerSizes& sizes) const override { return rank_of(sizes) * rank_of(sizes); }
+  DeltaFactors factors(const LayerSizes& sizes, const Tensors& t) const override;
   bool scales_kept_rows() const override { return true; }
 };
 
@@ -71,7 +74,7 @@ class LoKr final : public LycorisMethod {
     bool split_1, split_2;
   };
   Shape shape_of(const LayerSizes& layer) const;
-  std::pair<at::Tensor, at::Tensor> factors(const LayerSizes& sizes, const Tensors& t) const;
+  std::pair<at::Tensor, at::Tensor> sides(const LayerSizes& sizes, const Tensors& t) const;
 };
 
 }  // namespace tessera::peft

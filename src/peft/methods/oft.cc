@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/eye.h>
-#include <ATen/ops/linalg_solve.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/triu_indices.h>
 #include <ATen/ops/where.h>
@@ -12,7 +11,9 @@
 
 #include <cmath>
 
+#include "nn/ops/block_product.h"
 #include "peft/methods/block_dropout.h"
+#include "peft/methods/cayley.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -94,11 +95,8 @@ std::vector<AddedTensor> Oft::added(const LayerSizes& layer) const {
 
 at::Tensor Oft::rotations(const at::Tensor& weight, std::int64_t size) const {
   const auto q = skew(weight, size);
+  if (!use_cayley_neumann) return cayley(q);
   const auto identity = at::eye(size, q.options());
-  if (!use_cayley_neumann) {
-    const auto wide = q.to(at::kFloat), one = identity.to(at::kFloat).expand_as(wide);
-    return at::linalg_solve(one + wide, one - wide, /*left=*/false).to(weight.scalar_type());
-  }
   auto sum = identity.expand_as(q);
   const auto terms = num_cayley_neumann_terms;
   if (terms > 1) sum = sum + q * 2;
@@ -120,8 +118,7 @@ at::Tensor Oft::transformed(const LayerSizes& sizes, const at::Tensor& x, const 
   const auto weight = coft ? t[0] + (projected(t[0].detach(), eps) - t[0].detach()) : t[0];
   auto turn = rotations(weight, size);
   if (sizes.training && module_dropout > 0) turn = with_dropped_blocks(turn, module_dropout);
-  const auto blocks = x.reshape({-1, count, size}).transpose(0, 1);  // [count, N, size]
-  return at::bmm(blocks, turn.expand({count, size, size})).transpose(0, 1).reshape(x.sizes());
+  return nn::block_product(x, turn.expand({count, size, size}));
 }
 
 }  // namespace tessera::peft

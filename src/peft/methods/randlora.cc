@@ -2,17 +2,23 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "nn/ops/device.h"
 #include "peft/methods/torch_draws.h"
 
 namespace tessera::peft {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 struct Bases {
   at::Tensor a, b;
@@ -48,6 +54,49 @@ Bases sparse_bases(const BaseSizes& s, std::int64_t seed, double sparsity) {
   };
   const auto a = draw({s.r, 1, s.smaller});
   return {a, draw({s.larger, s.count, s.r})};
+}
+
+/// lambda[i, j] A[i] gamma[j] for all pairs, [r n, side]; lambda: [r, n], A: [r, 1, side] without gradient, gamma: [n,
+/// side].
+class Weighed : public torch::autograd::Function<Weighed> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& lambda, const at::Tensor& a,
+                            const at::Tensor& gamma) {
+    ctx->save_for_backward({lambda, a, gamma});
+    return (lambda.unsqueeze(2) * gamma.unsqueeze(0)).mul_(a).flatten(0, 1);
+  }
+
+  /// Both in one pass over the large gradient.
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto wide = [](const at::Tensor& t) { return t.to(at::kFloat).contiguous(); };
+    const auto g = wide(grads[0]), lambda = wide(saved[0]), a = wide(saved[1]), gamma = wide(saved[2]);
+    const auto r = lambda.size(0), n = lambda.size(1), side = gamma.size(1);
+    const auto of_lambda = at::empty_like(lambda), of_gamma = at::zeros_like(gamma);
+    for (std::int64_t i = 0; i < r; ++i) {
+      const auto* base = a.const_data_ptr<float>() + i * side;
+      for (std::int64_t j = 0; j < n; ++j) {
+        const auto* row = g.const_data_ptr<float>() + (i * n + j) * side;
+        const auto* weight = gamma.const_data_ptr<float>() + j * side;
+        auto* to = of_gamma.mutable_data_ptr<float>() + j * side;
+        const float factor = lambda.const_data_ptr<float>()[i * n + j];
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (std::int64_t k = 0; k < side; ++k) {
+          const float product = row[k] * base[k];
+          sum += product * weight[k];
+          to[k] += product * factor;
+        }
+        of_lambda.mutable_data_ptr<float>()[i * n + j] = sum;
+      }
+    }
+    return {of_lambda.to(saved[0].scalar_type()), at::Tensor(), of_gamma.to(saved[2].scalar_type())};
+  }
+};
+
+at::Tensor weighed(const at::Tensor& lambda, const at::Tensor& a, const at::Tensor& gamma) {
+  if (nn::has_kernels(lambda)) return Weighed::apply(lambda, a, gamma);
+  return (lambda.unsqueeze(2) * a * gamma.unsqueeze(0)).flatten(0, 1);
 }
 
 }  // namespace
@@ -112,13 +161,23 @@ std::vector<std::string> RandLora::file_names(const std::string& parameter) cons
 }
 
 // B's flat index pairs (base, rank), A's (rank, base), as upstream contracts them.
-at::Tensor RandLora::delta(const LayerSizes& sizes, const Tensors& t) const {
+std::pair<at::Tensor, at::Tensor> RandLora::sides(const LayerSizes& sizes, const Tensors& t) const {
   const auto &lambda = t[0], &gamma = t[1];
-  const auto count = bases(sizes.smaller());
   const auto a = t[2].narrow(2, 0, sizes.smaller());
-  const auto b = t[3].narrow(0, 0, sizes.larger()).narrow(1, 0, count);
-  const auto weighed = (lambda.unsqueeze(2) * a * gamma.unsqueeze(0)).flatten(0, 1);  // [r * n, smaller]
-  const auto product = at::mm(b.flatten(1), weighed) * (randlora_alpha / static_cast<double>(r));
+  const auto b = t[3].narrow(0, 0, sizes.larger()).narrow(1, 0, bases(sizes.smaller()));
+  return {b.flatten(1), weighed(lambda, a, gamma)};
+}
+
+DeltaFactors RandLora::factors(const LayerSizes& sizes, const Tensors& t) const {
+  const auto [b, weighed] = sides(sizes, t);
+  const double scaling = randlora_alpha / static_cast<double>(r);
+  if (sizes.smaller() == sizes.in) return {weighed, b, scaling};
+  return {b.t(), weighed.t(), scaling};
+}
+
+at::Tensor RandLora::delta(const LayerSizes& sizes, const Tensors& t) const {
+  const auto [b, weighed] = sides(sizes, t);
+  const auto product = at::mm(b, weighed) * (randlora_alpha / static_cast<double>(r));
   return sizes.smaller() == sizes.in ? product : product.t();
 }
 

@@ -9,10 +9,10 @@
 
 #include <cmath>
 
+#include "base/factor_order.h"
 #include "nn/layers/container.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
-#include "peft/methods/delta_product.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -189,12 +189,19 @@ at::Tensor TensorMethod::merged(const Slot& slot, const std::string& leaf, const
 
 at::Tensor DeltaMethod::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
                                const Tensors& t) const {
-  const auto mask = layer.is_training() ? delta_mask(sizes) : at::Tensor();
-  const auto make = [this, sizes, mask](const Tensors& tensors) {
-    const auto d = delta(sizes, tensors);
-    return mask.defined() ? d * mask.to(d.scalar_type()) : d;
-  };
+  const auto mask = layer.is_training() ? delta_mask(sizes) : at::Tensor();  // [out, 1]
   const double p = layer.is_training() ? input_dropout() : 0;
+  const auto with_mask = [mask](const at::Tensor& d) { return mask.defined() ? d * mask.to(d.scalar_type()) : d; };
+  const auto rank = inner(sizes);
+  if (rank > 0 && factors_are_less_work({x.numel() / sizes.in, sizes.in, sizes.out}, rank)) {
+    return factor_product(x, layer.handle(), layer.bias, t, [this, sizes, with_mask, p](const Tensors& tensors) {
+      auto made = factors(sizes, tensors);
+      made.b = with_mask(made.b);
+      made.dropout = p;
+      return made;
+    });
+  }
+  const auto make = [this, sizes, with_mask](const Tensors& tensors) { return with_mask(delta(sizes, tensors)); };
   if (p == 0) return delta_product(x, layer.handle(), layer.bias, t, make);
   const auto y = layer.product(x);
   const auto d = make(t);
@@ -207,14 +214,17 @@ at::Tensor DeltaMethod::merged_weight(const LayerSizes& sizes, const at::Tensor&
 
 at::Tensor FactorMethod::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
                                 const Tensors& t) const {
-  auto low = factors(sizes, t);
-  if (!layer.is_training()) low.dropout = 0;
-  return nn::lora_linear(x, layer.handle(), layer.bias, low);
+  const bool training = layer.is_training();
+  return factor_product(x, layer.handle(), layer.bias, t, [this, sizes, training](const Tensors& tensors) {
+    auto made = factors(sizes, tensors);
+    if (!training) made.dropout = 0;
+    return made;
+  });
 }
 
 at::Tensor FactorMethod::merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const {
-  const auto low = factors(sizes, t);
-  return at::addmm(w, low.b, low.a, 1, low.scaling);
+  const auto f = factors(sizes, t);
+  return at::addmm(w, f.b, f.middle.defined() ? f.a * f.middle.unsqueeze(1) : f.a, 1, f.scaling);
 }
 
 at::Tensor TransformMethod::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
@@ -223,7 +233,11 @@ at::Tensor TransformMethod::output(const nn::Linear& layer, const LayerSizes& si
   const auto rows = x.reshape({-1, sizes.in}).to(dtype);
   auto now = sizes;
   now.training = layer.is_training();
-  const auto turned = transformed(now, rows, t).to(x.scalar_type()).view(x.sizes());
+  const auto turned =
+      remade(rows, t,
+             [this, now](const at::Tensor& kept, const Tensors& tensors) { return transformed(now, kept, tensors); })
+          .to(x.scalar_type())
+          .view(x.sizes());
   const auto factor = scale(t);
   if (!factor.defined()) return layer.product(turned);
   const auto y = nn::affine(turned, layer.handle(), {});

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/ops/lora_linear.h"
 #include "peft/method.h"
+#include "peft/methods/delta_product.h"
 #include "tensor/rng.h"
 
 namespace tessera::peft {
@@ -85,8 +85,7 @@ class TensorMethod : public LayerMethod {
   std::string first_layer_;
 };
 
-/// y = x (W + delta)^T + b. The delta is made again in backward, so that only x is kept; where W and x are float32
-/// there is one product.
+/// y = x (W + delta)^T + b, by the delta or by factors of it, whichever is less work (base/factor_order.h).
 class DeltaMethod : public TensorMethod {
  public:
   at::Tensor output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
@@ -96,13 +95,17 @@ class DeltaMethod : public TensorMethod {
  protected:
   /// [out, in]; differentiable.
   virtual at::Tensor delta(const LayerSizes& sizes, const Tensors& t) const = 0;
+  /// The inner dimension of factors(); 0: there are none.
+  virtual std::int64_t inner(const LayerSizes&) const { return 0; }
+  /// Of the delta, without dropout; differentiable.
+  virtual DeltaFactors factors(const LayerSizes&, const Tensors&) const { return {}; }
   /// In training: what the delta is multiplied by, drawn anew for each call; undefined: nothing.
   virtual at::Tensor delta_mask(const LayerSizes&) const { return {}; }
   /// In training: dropout of the adapter's input.
   virtual double input_dropout() const { return 0; }
 };
 
-/// y = x W^T + b + scaling * dropout(x) A^T B^T: DeltaMethod with the factors of delta, as one fused product.
+/// y = x W^T + b + scaling * dropout(x) A^T B^T: DeltaMethod with the factors of delta alone.
 class FactorMethod : public TensorMethod {
  public:
   at::Tensor output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
@@ -110,8 +113,8 @@ class FactorMethod : public TensorMethod {
   at::Tensor merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const override;
 
  protected:
-  /// A [R, in] and B [out, R]; differentiable. dropout: what applies in training.
-  virtual nn::LowRank factors(const LayerSizes& sizes, const Tensors& t) const = 0;
+  /// Differentiable. dropout: what applies in training.
+  virtual DeltaFactors factors(const LayerSizes& sizes, const Tensors& t) const = 0;
 };
 
 /// y = scale * (transformed(x) W^T) + b; transformed() is linear in x.
@@ -122,7 +125,7 @@ class TransformMethod : public TensorMethod {
   at::Tensor merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const override;
 
  protected:
-  /// x: [N, in]; result: the same.
+  /// x: [N, in]; result: the same. Made again in backward, so that x alone is kept.
   virtual at::Tensor transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const = 0;
   /// [out]; undefined: no scale.
   virtual at::Tensor scale(const Tensors&) const { return {}; }

@@ -134,7 +134,7 @@ std::shared_ptr<const io::TensorSource> VbLora::readable(std::shared_ptr<const i
   return io::memory_source(std::move(tensors));
 }
 
-nn::LowRank VbLora::factors(const LayerSizes& sizes, const Tensors& t) const {
+DeltaFactors VbLora::factors(const LayerSizes& sizes, const Tensors& t) const {
   const auto a = mixed(t[0], t[2], topk).reshape({r, sizes.in});
   const auto b = mixed(t[1], t[2], topk).transpose(1, 2).reshape({sizes.out, r});
   return {a, b, 1.0, vblora_dropout};

@@ -27,7 +27,7 @@ class VbLora final : public FactorMethod {
 
  protected:
   std::vector<std::string> default_targets(const models::ModelConfig& family) const override;
-  nn::LowRank factors(const LayerSizes& sizes, const Tensors& t) const override;
+  DeltaFactors factors(const LayerSizes& sizes, const Tensors& t) const override;
 };
 
 }  // namespace tessera::peft

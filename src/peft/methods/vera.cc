@@ -1,13 +1,25 @@
 #include "peft/methods/vera.h"
 
 #include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "nn/layers/saved_weight.h"
+#include "nn/ops/column_sums.h"
+#include "nn/ops/device.h"
+#include "nn/ops/low_rank.h"
 #include "peft/methods/torch_draws.h"
 
 namespace tessera::peft {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+}  // namespace
 
 void Vera::bind(ConfigKeys& keys) {
   keys.integer("r", r);
@@ -25,6 +37,11 @@ void Vera::check() const {
   FactorMethod::check();
   require_positive("r", r);
   require_probability("vera_dropout", vera_dropout);
+}
+
+std::vector<std::string> Vera::attach(models::Model& model, const models::ModelConfig& family) {
+  projection_ = std::make_shared<SharedProjection>();  // not that of whom this is a copy
+  return FactorMethod::attach(model, family);
 }
 
 std::vector<AddedTensor> Vera::added(const LayerSizes& layer) const {
@@ -55,10 +72,54 @@ std::vector<std::string> Vera::file_names(const std::string& parameter) const {
   return FactorMethod::file_names(parameter);
 }
 
-nn::LowRank Vera::factors(const LayerSizes& sizes, const Tensors& t) const {
+DeltaFactors Vera::factors(const LayerSizes& sizes, const Tensors& t) const {
   const auto &b = t[0], &d = t[1];
   const auto a = t[2].narrow(1, 0, sizes.in), wide_b = t[3].narrow(0, 0, sizes.out);
-  return {d.unsqueeze(1) * a, b.unsqueeze(1) * wide_b, 1.0, vera_dropout};
+  return {a, b.unsqueeze(1) * wide_b, 1.0, vera_dropout, d};
+}
+
+namespace {
+
+// x W^T + bias + ((u * d) B^T) * b, u = x A^T; W and B frozen.
+class VeraProduct : public torch::autograd::Function<VeraProduct> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& u, const at::Tensor& b,
+                            const at::Tensor& d, const std::optional<at::Tensor>& bias, const at::Tensor& wide_b,
+                            const nn::Weight& weight) {
+    ctx->save_for_backward({weight.tensor(), u, b, d, wide_b});
+    nn::save_weight(ctx, weight);
+    ctx->saved_data["bias"] = bias.has_value();
+    const auto y = weight.product(x, u * d, (b.unsqueeze(1) * wide_b).t());
+    return bias ? y.add_(*bias) : y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto g = grads[0].contiguous();
+    const auto weight = nn::saved_weight(ctx, saved[0]);
+    const auto &u = saved[1], &b = saved[2], &d = saved[3], &wide_b = saved[4];
+    const auto narrow = g.to(u.scalar_type());
+    auto gu = nn::low_rank_project(narrow, (b.unsqueeze(1) * wide_b).t());
+    at::Tensor gx, gb, gd, of_bias;
+    if (ctx->needs_input_grad(2)) gb = (nn::low_rank_gradient(u * d, narrow).t() * wide_b).sum(1);
+    if (ctx->needs_input_grad(3)) gd = (gu * u).sum(0, false, at::kFloat).to(d.scalar_type());
+    if (ctx->needs_input_grad(0)) gx = weight.transposed_product(g);
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(4)) of_bias = nn::column_sums(g);
+    return {gx, gu.mul_(d), gb, gd, of_bias, at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor Vera::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
+  if (!nn::has_kernels(x) || (layer.is_training() && vera_dropout > 0)) return FactorMethod::output(layer, sizes, x, t);
+  const auto rows = x.reshape({-1, sizes.in}).contiguous();
+  const auto u = (*projection_)(x, rows, t[2].narrow(1, 0, sizes.in));
+  const auto bias = layer.bias.defined() ? std::optional<at::Tensor>(layer.bias) : std::nullopt;
+  const auto y = VeraProduct::apply(rows, u, t[0], t[1], bias, t[3].narrow(0, 0, sizes.out), layer.handle());
+  auto shape = x.sizes().vec();
+  shape.back() = sizes.out;
+  return y.view(shape);
 }
 
 }  // namespace tessera::peft

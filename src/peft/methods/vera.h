@@ -1,6 +1,7 @@
 #pragma once
 // VeRA (Kopiczko et al. 2024): all layers share two frozen random factors A [r, largest in] and B [largest out, r]; a
-// layer trains a vector for each: W + (b * B[:out]) (d * A[:, :in]).
+// layer trains a vector for each: W + (b * B[:out]) (d * A[:, :in]). Layers with the same input multiply it by A once.
+#include "peft/methods/shared_projection.h"
 #include "peft/methods/tensor_method.h"
 
 namespace tessera::peft {
@@ -19,12 +20,18 @@ class Vera final : public FactorMethod {
   std::string class_name() const override { return "vera.Linear"; }
   void bind(ConfigKeys& keys) override;
   void check() const override;
+  std::vector<std::string> attach(models::Model& model, const models::ModelConfig& family) override;
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
   std::vector<AddedTensor> shared(const std::vector<LayerSizes>& layers) const override;
   std::vector<std::string> file_names(const std::string& parameter) const override;
+  at::Tensor output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
+                    const Tensors& t) const override;
 
  protected:
-  nn::LowRank factors(const LayerSizes& sizes, const Tensors& t) const override;
+  DeltaFactors factors(const LayerSizes& sizes, const Tensors& t) const override;
+
+ private:
+  std::shared_ptr<SharedProjection> projection_ = std::make_shared<SharedProjection>();  // of all layers
 };
 
 }  // namespace tessera::peft

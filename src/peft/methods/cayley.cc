@@ -1,0 +1,39 @@
+#include "peft/methods/cayley.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/linalg_inv.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace tessera::peft {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// With M = (I + S)^-1 the rotation is 2 M - I, and dM = -M dS M.
+class Cayley : public torch::autograd::Function<Cayley> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& skew) {
+    const auto wide = skew.to(at::kFloat);
+    const auto one = at::eye(wide.size(1), wide.options());
+    const auto inverse = at::linalg_inv(wide + one);
+    ctx->save_for_backward({inverse});
+    return (inverse * 2 - one).to(skew.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto transposed = ctx->get_saved_variables()[0].transpose(1, 2);
+    const auto of_inverse = at::bmm(transposed, grads[0].to(at::kFloat));
+    return {(at::bmm(of_inverse, transposed) * -2).to(grads[0].scalar_type())};
+  }
+};
+
+}  // namespace
+
+at::Tensor cayley(const at::Tensor& skew) {
+  return Cayley::apply(skew);
+}
+
+}  // namespace tessera::peft
