@@ -11,6 +11,7 @@
 #include "models/pack_layers.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
+#include "peft/loftq/loftq_source.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -115,6 +116,19 @@ void begin_missing_head(Assembled& a, const AssembleOptions& options, fsdp::Fsdp
   };
 }
 
+/// The layers that LoftQ packs in its own way: the adapted ones.
+void choose_loftq(const Assembled& a, const io::TensorSource& source, peft::LoftqSource& loftq) {
+  const auto& lora = dynamic_cast<const peft::Lora&>(*a.adapters->method);
+  const models::NamesInFiles names(*a.model);
+  std::map<std::string, peft::LoftqSource::Matrix> matrices;
+  for (const auto& slot : peft::adapted_slots(*a.model)) {
+    if (slot.linear && slot.linear->codec())
+      matrices[names.in(source, slot.weight_name())] = {slot.linear->codec(), lora.rank_of(slot.name),
+                                                        slot.transposed()};
+  }
+  loftq.choose(std::move(matrices));
+}
+
 /// The dense values of a weight that is packed while it is read.
 at::Tensor stored_weight(const io::TensorSource& source, const models::NamesInFiles& names,
                          const std::string& parameter) {
@@ -177,8 +191,17 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     method->check_new();
   }
   const auto as_stored = fsdp.source;
+  std::shared_ptr<peft::LoftqSource> loftq;
+  if (const auto iterations = peft::loftq_iterations(method.get()); iterations > 1) {
+    if (std::dynamic_pointer_cast<const quant::PackedSource>(fsdp.source))
+      throw ConfigError("loftq_iter above 1 packs a base in its own way, and '" + options.model_folder +
+                            "' holds packed weights; name the folder of the model that they were made from",
+                        "loftq_config");
+    fsdp.source = loftq = std::make_shared<peft::LoftqSource>(fsdp.source, iterations);
+  }
   pack_layers(a, options, method.get(), fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
+  if (loftq) choose_loftq(a, *as_stored, *loftq);
   if (options.freeze_lora_a) freeze_lora_a(a);
   const nn::DenseElements elements(*a.model);
   for (const auto& item : a.model->named_parameters()) {

@@ -156,8 +156,6 @@ class ClassifyJob final : public TrainingJob {
           "max_length");
   }
 
-  bool begins_with_rows() const override { return true; }
-
   std::unique_ptr<train::Trainable> trainable() override {
     return std::make_unique<ClassTrainable>(*model_.model, data_.train, tokenizer_->pad_id(), length(), arguments_,
                                             *group_);

@@ -148,6 +148,10 @@ class PreferenceJob final : public TrainingJob {
     return out;
   }
 
+  std::unique_ptr<train::Trainable> shown_rows() override {
+    return std::make_unique<ShownPreferences>(*model_.model, train_, objective_, arguments_, *group_);
+  }
+
   /// No fewer than the run takes.
   std::int64_t batches_of_run(const PreferenceTrainable& task) const {
     const auto& a = arguments_;

@@ -118,6 +118,13 @@ ReferenceLogps logps_of_part(models::Model& model, const PreferencePart& part, c
   return out;
 }
 
+void show_part(models::Model& model, const PreferencePart& part, const preference::Objective& objective) {
+  if (objective.method == preference::Method::kReward)
+    (void)scored_by_classifier(model, part);
+  else
+    (void)score(model, part.batch, part, labelled(part.batch, objective), TokenScores::kLogProbs);
+}
+
 PreferenceStep preference_step(models::Model& model, const PreferencePart& part, const ReferenceLogps& reference,
                                const preference::Objective& objective, comm::Communicator& group) {
   const bool classifies = objective.method == preference::Method::kReward;

@@ -28,6 +28,10 @@ struct ReferenceLogps {
 /// Collective (units are gathered): one pass of the model as it is, without gradients.
 ReferenceLogps logps_of_part(models::Model& model, const PreferencePart& part, const preference::Objective& objective);
 
+/// Collective: one pass of the model as it is over the part's rows, for who looks at what layers see. What the loss
+/// scores is labelled; of a reward model, which scores rows, nothing is.
+void show_part(models::Model& model, const PreferencePart& part, const preference::Objective& objective);
+
 struct PreferenceStep {
   at::Tensor loss;                // of the whole batch / ranks, with the whole batch's gradient to this rank's rows
   preference::Loss result;        // of the whole batch, the same on every rank

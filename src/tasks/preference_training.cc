@@ -191,6 +191,20 @@ std::vector<std::int64_t> PreferenceTrainable::rows_drawn(std::int64_t batches) 
   return out;
 }
 
+ShownPreferences::ShownPreferences(models::Model& model, const PreferenceRows& data,
+                                   const preference::Objective& objective, const train::TrainingArguments& arguments,
+                                   const comm::Communicator& group)
+    : model_(model),
+      data_(data),
+      objective_(objective),
+      mine_(preference_sampler(data, arguments, group, /*all_ranks=*/false)) {}
+
+at::Tensor ShownPreferences::loss(std::int64_t epoch, std::int64_t batch, double) {
+  mine_.seek({epoch, batch});
+  show_part(model_, make_part(data_, mine_.next(), 0, mine_.rows_of_all(batch), objective_), objective_);
+  return at::zeros({});
+}
+
 train::Metrics evaluate_preferences(models::Model& model, const PreferenceRows& data,
                                     const preference::Objective& objective, const ReferencePolicy& reference,
                                     const train::TrainingArguments& arguments, comm::Communicator& group,

@@ -67,6 +67,25 @@ class PreferenceTrainable final : public train::Trainable {
   std::vector<train::Metrics> metrics_;
 };
 
+/// The same rows, batch by batch, for an adapter that begins with what layers see of them. Their loss is none.
+class ShownPreferences final : public train::Trainable {
+ public:
+  ShownPreferences(models::Model& model, const PreferenceRows& data, const preference::Objective& objective,
+                   const train::TrainingArguments& arguments, const comm::Communicator& group);
+  std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
+  double loss_tokens(std::int64_t, std::int64_t) override { return 1; }
+  at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
+  void set_training(bool training) override { model_.train(training); }
+  std::int64_t input_tokens(std::int64_t, std::int64_t) override { return 0; }
+  std::int64_t rows(std::int64_t batch) const override { return mine_.rows_of_all(batch); }
+
+ private:
+  models::Model& model_;
+  const PreferenceRows& data_;
+  const preference::Objective& objective_;
+  data::EpochSampler mine_;
+};
+
 /// Collective: TRL's numbers over all rows of a split; those of batches are averaged, the loss over rows.
 train::Metrics evaluate_preferences(models::Model& model, const PreferenceRows& data,
                                     const preference::Objective& objective, const ReferencePolicy& reference,

@@ -86,8 +86,6 @@ class SftJob final : public TrainingJob {
         tokenizer_path_);
   }
 
-  bool begins_with_rows() const override { return true; }
-
   std::unique_ptr<train::Trainable> trainable() override {
     return std::make_unique<SftTrainable>(*model_.model, *splits_.train, collate_, arguments_, *group_);
   }

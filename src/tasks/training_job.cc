@@ -182,10 +182,15 @@ void TrainingJob::check_kind() const {
 
 peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
   if (!options.adapter_folder.empty() || !asks_for_eva(options.method)) return {};
-  if (!begins_with_rows() || !arguments_.do_train)
+  if (!arguments_.do_train)
     throw ConfigError(
-        "init_lora_weights eva begins with what layers see of training rows, which tessera sft and classify show them; "
-        "begin the adapter there, and go on with it here: --adapter_name_or_path",
+        "init_lora_weights eva begins with what layers see of training rows, and --do_train false has none; evaluate "
+        "an adapter that is there with --adapter_name_or_path",
+        "init_lora_weights");
+  if (kind_ == models::ModelKind::kSeq2Seq)
+    throw ConfigError(
+        "init_lora_weights eva is for decoders and classifiers; an encoder-decoder model begins with "
+        "another value, gaussian or pissa",
         "init_lora_weights");
   if (const auto known = adapter_to_go_on_with(arguments_); !known.empty()) {
     options.method = peft::read_adapter_config(known);  // with the ranks that the run began with
@@ -200,7 +205,7 @@ peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
   const auto notes = notes_.size();
   check_model();
   notes_.resize(notes);  // said again of the model that trains
-  auto start = find_eva_start(model_, options, *trainable(), *group_);
+  auto start = find_eva_start(model_, options, *shown_rows(), *group_);
   model_.sharded.reset();
   model_ = Assembled{};
   notes_.push_back(start.line);

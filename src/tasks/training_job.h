@@ -72,8 +72,8 @@ class TrainingJob {
   virtual void check_model() = 0;
   /// May change arguments_: what a schedule takes from the number of rows.
   virtual std::unique_ptr<train::Trainable> trainable() = 0;
-  /// Its rows may show a new adapter where to begin (init_lora_weights eva): the loss is one pass of the model alone.
-  virtual bool begins_with_rows() const { return false; }
+  /// Rows that show a new adapter where to begin (init_lora_weights eva): the loss is one pass of the model.
+  virtual std::unique_ptr<train::Trainable> shown_rows() { return trainable(); }
   /// Rows, evaluation, samples and lines; run() adds what is the model's.
   virtual train::SessionTask session_task() = 0;
   /// Tokens of the longest row, for the plan of memory; 0: activations are not planned.

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "base/json_text.h"
+#include "peft/loftq/loftq_source.h"
 #include "peft/methods/dora_layers.h"
 #include "peft/methods/lora_starts.h"
 #include "peft/methods/token_rows.h"
@@ -397,7 +398,8 @@ Values Lora::in_file(const Values& adapters) const {
 
 std::unique_ptr<PeftMethod> Lora::as_saved() const {
   auto saved = std::make_unique<Lora>(*this);
-  if (init_lora_weights == "loftq" || init_lora_weights == "eva") {  // an adapter like any other
+  // An adapter like any other, unless its base is packed in its own way.
+  if ((init_lora_weights == "loftq" && loftq_iterations(this) == 1) || init_lora_weights == "eva") {
     saved->init_lora_weights = "true";
     saved->loftq_config = nlohmann::json::object();
     saved->eva_config = nullptr;

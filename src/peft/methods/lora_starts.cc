@@ -56,11 +56,11 @@ void check_loftq(const nlohmann::json& config) {
   for (const auto& [key, value] : config.items()) {
     if (key != "loftq_bits" && key != "loftq_iter")
       throw ConfigError("LoRA option 'loftq_config' has the unknown key '" + key + "'", "loftq_config");
-    const std::int64_t wanted = key == "loftq_bits" ? 4 : 1;
-    if (value == wanted) continue;
-    throw ConfigError("LoRA option 'loftq_config' knows " + key + " " + std::to_string(wanted) + ", found " +
-                          json_text(value) + ": the base stays packed as its weights say",
-                      "loftq_config");
+    const bool bits = key == "loftq_bits";
+    if (value.is_number_integer() && (bits ? value == 4 : value >= 1)) continue;
+    throw ConfigError(
+        "LoRA option 'loftq_config' takes " + key + (bits ? " 4" : " from 1 on") + ", found " + json_text(value),
+        "loftq_config");
   }
 }
 

@@ -15,6 +15,7 @@
 #include "support/temp_folder.h"
 #include "tasks/eva_start.h"
 #include "tasks/preference.h"
+#include "tasks/seq2seq.h"
 #include "tasks/sft.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -26,6 +27,7 @@ namespace {
 
 using nlohmann::json;
 
+const std::string kGoldenModels = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/";
 const std::string kEva = std::string(TESSERA_TEST_DATA) + "/eva/";
 
 /// The batches that peft was shown, each rank's rows of them.
@@ -166,7 +168,7 @@ TEST(Eva, TakesAClassifiersRowsWholeButNotWhatSeesOneTokenOfEach) {
   const auto of_bert = [](const json& targets) {
     auto options =
         options_with({{"peft_type", "LORA"}, {"r", 2}, {"init_lora_weights", "eva"}, {"target_modules", targets}});
-    options.model_folder = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/base_bert";
+    options.model_folder = kGoldenModels + "base_bert";
     return start_on(2, options);
   };
   EXPECT_EQ(of_bert({"query", "value"}).values.count("bert.encoder.layer.0.attention.self.query.lora_A.default.weight"),
@@ -242,15 +244,112 @@ TEST_F(EvaRun, BeginsWithItWhereNothingIsGoneOnFrom) {
   EXPECT_NE(said.find("EVA: 4 layers, ranks"), std::string::npos) << said;
 }
 
-TEST_F(EvaRun, IsRefusedByNameWhereRowsAreNoSinglePass) {
-  write_lines(in("pairs/train.jsonl"), {R"({"prompt": "one and", "chosen": " two", "rejected": " three"})"});
+TEST_F(EvaRun, NeedsRowsToTrainOn) {
   try {
-    run(dpo, "out", {"--dataset_name", in("pairs")});
+    run(sft, "out", {"--do_train", "false"});
     FAIL() << "nothing was refused";
   } catch (const ConfigError& e) {
     EXPECT_NE(std::string(e.what()).find("--adapter_name_or_path"), std::string::npos) << e.what();
   }
 }
+
+TEST_F(EvaRun, IsRefusedByNameForAnEncoderDecoderModel) {
+  make_model(std::string(TESSERA_TEST_DATA) + "/../../examples/demo/model", in("t5"));
+  write_lines(in("texts.jsonl"),
+              {R"({"source": "one and", "target": "two"})", R"({"source": "two", "target": "four"})"});
+  std::ostringstream text, err;
+  try {
+    (void)seq2seq({"--model_name_or_path", in("t5"), "--output_dir", in("t5_out"), "--dataset_path", in("texts.jsonl"),
+                   "--text_column", "source", "--label_column", "target", "--init_lora_weights", "eva"},
+                  text, err);
+    FAIL() << "nothing was refused";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("decoders and classifiers"), std::string::npos) << e.what();
+  }
+}
+
+/// The commands of preferences, on ranks that are threads: ranks and first values are those of one process.
+class EvaOfPreferences : public EvaRun, public testing::WithParamInterface<preference::Method> {
+ protected:
+  static Words rows(preference::Method method) {
+    Words lines;
+    for (int i = 0; i < 24; ++i) {
+      const auto number = std::to_string(i * 7 % 31);
+      json row = {{"prompt", "what is " + number + " and " + std::to_string(i)}};
+      if (method == preference::Method::kKto) {
+        row["completion"] = i % 3 == 0 ? " it is none" : " it is " + number;
+        row["label"] = i % 3 != 0;
+      } else {
+        row["chosen"] = " it is " + number + (i % 2 == 0 ? " for sure" : "");
+        row["rejected"] = " who knows but " + std::to_string(i * i);
+      }
+      lines.push_back(row.dump());
+    }
+    return lines;
+  }
+  /// A of each layer, and the ranks, as they are saved with a rate of 0.
+  std::string train(int world) {
+    const auto method = GetParam();
+    const auto out = in("out" + std::to_string(world));
+    const Words words = {"--model_name_or_path",
+                         in("model"),
+                         "--dataset_name",
+                         in("data"),
+                         "--dataset_cache_dir",
+                         in("cache"),
+                         "--output_dir",
+                         out,
+                         "--max_steps",
+                         "1",
+                         "--learning_rate",
+                         "0",
+                         "--use_peft_lora",
+                         "--lora_r",
+                         "3",
+                         "--lora_target_modules",
+                         "q_proj,k_proj,down_proj",
+                         "--init_lora_weights",
+                         "eva",
+                         "--bf16",
+                         "false",
+                         "--disable_tqdm",
+                         "--print_model",
+                         "false",
+                         "--gradient_checkpointing",
+                         "false",
+                         "--per_device_train_batch_size",
+                         std::to_string(12 / world)};
+    std::ostringstream quiet;
+    const auto options = parse_preference(method, words, quiet);
+    comm::run_threads(world, [&](const std::shared_ptr<comm::Communicator>& group) {
+      std::ostringstream text, err;
+      EXPECT_TRUE(train_preferences(*options, group, text, err)) << err.str();
+      EXPECT_NE(text.str().find("EVA: "), std::string::npos) << text.str();
+    });
+    return out;
+  }
+};
+
+TEST_P(EvaOfPreferences, BeginAlikeOnOneTwoAndThreeRanks) {
+  write_lines(in("data/train.jsonl"), rows(GetParam()));
+  const auto alone = train(1);
+  const auto config = json::parse(read_file(alone + "/adapter_config.json"));
+  const auto values = io::open_safetensors(alone + "/adapter_model.safetensors");
+  for (const int world : {2, 3}) {
+    const auto out = train(world);
+    EXPECT_EQ(pattern_of(json::parse(read_file(out + "/adapter_config.json")), "rank_pattern"),
+              pattern_of(config, "rank_pattern"));
+    const auto others = io::open_safetensors(out + "/adapter_model.safetensors");
+    for (const auto& info : values->tensors())
+      if (info.name.find("lora_A") != std::string::npos)
+        test::expect_close(io::read_tensor(*others, info.name), io::read_tensor(*values, info.name), 1e-3, info.name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Commands, EvaOfPreferences,
+                         testing::Values(preference::Method::kDpo, preference::Method::kOrpo, preference::Method::kCpo,
+                                         preference::Method::kKto, preference::Method::kReward),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
 }  // namespace tessera::tasks

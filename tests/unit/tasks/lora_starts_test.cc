@@ -84,6 +84,53 @@ TEST(Loftq, IsSavedAsAnAdapterOfThePackedBase) {
   });
 }
 
+/// Packing and making good take turns, as in peft's loftq_init: the base of the last turn and its factors.
+class LoftqTurns : public testing::TestWithParam<int> {
+ protected:
+  AssembleOptions options() const {
+    auto keys = keys_of("loftq");
+    keys["loftq_config"] = {{"loftq_bits", 4}, {"loftq_iter", GetParam()}};
+    auto options = adapted_llama(keys);
+    options.quantization = families::Quantization{.quant_type = "nf4"};
+    return options;
+  }
+};
+
+TEST_P(LoftqTurns, AreThoseOfPeftOnOneTwoAndThreeRanks) {
+  const auto expected = io::open_safetensors(std::string(TESSERA_TEST_DATA) + "/loftq/expected.safetensors");
+  for (const int world : {1, 2, 3}) {
+    on_ranks(world, [&](const std::shared_ptr<comm::Communicator>& group) {
+      const auto a = assemble(options(), group);
+      const auto values = adapters(a);
+      for (const std::string layer : {"model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"}) {
+        const auto at = std::to_string(GetParam()) + "." + layer;
+        const auto update =
+            at::mm(values.at(layer + ".lora_B.default.weight"), values.at(layer + ".lora_A.default.weight"));
+        test::expect_close(update, io::read_tensor(*expected, at + ".update"), 1e-4, at);
+        checkpoint::visit_dense(
+            *a.sharded, *a.model,
+            [&](const std::string&, const at::Tensor& base) {
+              test::expect_close(base, io::read_tensor(*expected, at + ".base"), 1e-6, at);
+            },
+            [&](const std::string& name) { return name == layer + ".weight"; });
+      }
+    });
+  }
+}
+
+TEST_P(LoftqTurns, AreTakenAgainWhereTheAdapterIsLoaded) {
+  const test::TempFolder folder("loftq_turns");
+  on_ranks(2, [&](const std::shared_ptr<comm::Communicator>& group) {
+    const auto a = assemble(options(), group);
+    checkpoint::save_adapter(*a.sharded, a.adapted(), {}, folder.path());
+    const AssembleOptions saved{
+        .model_folder = kLlama, .adapter_folder = folder.path(), .quantization = options().quantization};
+    test::expect_close(logits_of(assemble(saved, group)), logits_of(a), 1e-6, "saved");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Loftq, LoftqTurns, testing::Values(1, 2, 5));
+
 TEST(Loftq, NeedsAPackedBase) {
   on_ranks(1, [&](const std::shared_ptr<comm::Communicator>& group) {
     EXPECT_THROW(assemble(adapted_llama(keys_of("loftq")), group), ConfigError);

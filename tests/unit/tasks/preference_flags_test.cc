@@ -187,24 +187,18 @@ const std::vector<Unseen> kUnseenOfPreferences = {
     {"--precompute_ref_batch_size", "time and memory"},
 };
 
-// The flags of all are swept with dpo; of the others those that are their own, or that their losses might pass over.
 TEST_P(PreferenceFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const auto method = GetParam();
-  PreferenceOptions options(method), of_dpo(Method::kDpo);
-  const config::OptionTable table = preference_table(options), dpo_table = preference_table(of_dpo);
+  PreferenceOptions options(method);
+  const config::OptionTable table = preference_table(options);
   SweptTask task([method](const Words& a, std::ostream& o, std::ostream& e) { return run_command(method, a, o, e); },
                  base(), in("out"));
   const auto path = [&](const std::string& name) { return in(name); };
-  const FlagCase kOfJson = {"--gradient_checkpointing_kwargs", {"{\"use_reentrant\": false}"}};
-  auto cases =
-      together(loss_cases(method), {data_cases(), {{"--neftune_noise_alpha", {"5"}}, {"--bf16", {"true"}}, kOfJson}});
-  auto unseen = together(kUnseenOfPreferences, {kUnseenOfDecoders});
-  if (method == Method::kDpo) {
-    cases = together(cases, {model_cases(path), training_cases(path), interval_cases(path), kUploadCases});
-  } else {
-    for (const auto& option : dpo_table.options()) unseen.push_back({option.names()[0], "as dpo"});
-  }
-  sweep(table, task, [method](const Words& args) { return notes_of_preference(method, args); }, cases, unseen);
+  const auto cases = together(
+      loss_cases(method), {data_cases(), model_cases(path), training_cases(path), interval_cases(path), kUploadCases});
+  sweep(
+      table, task, [method](const Words& args) { return notes_of_preference(method, args); }, cases,
+      together(kUnseenOfPreferences, {kUnseenOfDecoders}));
 }
 
 TEST_P(PreferenceFlags, OfTheReferencesScriptsAreAllKnown) {
