@@ -58,8 +58,8 @@ TEST_F(Describe, MemoryIsALineOfWordsWithUnits) {
   const auto ranks = nlohmann::ordered_json::parse(
       R"([{"peak_resident_mib": 300, "proportional_mib": 200}, {"peak_resident_mib": 20480, "proportional_mib": 12000}])");
   EXPECT_EQ(memory_line(ranks),
-            "memory: rank 0 200 MiB (peak 300 MiB), rank 1 11.7 GiB (peak 20.0 GiB); together 11.9 GiB");
-  EXPECT_EQ(memory_line(nlohmann::ordered_json::array({ranks[0]})), "memory: rank 0 200 MiB (peak 300 MiB)");
+            "memory: rank 0 200.0 MiB (peak 300.0 MiB), rank 1 11.72 GiB (peak 20.0 GiB); together 11.91 GiB");
+  EXPECT_EQ(memory_line(nlohmann::ordered_json::array({ranks[0]})), "memory: rank 0 200.0 MiB (peak 300.0 MiB)");
 }
 
 }  // namespace

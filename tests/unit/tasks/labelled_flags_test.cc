@@ -133,7 +133,7 @@ class PairFlags : public testing::Test {
             {"--load_best_model_at_end", {}, {"--eval_steps", "1", "--save_steps", "1"}},
             {"--metric_for_best_model", {"runtime"}, kBest},
             {"--greater_is_better", {"true"}, kBest},
-            {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "5"}},
+            {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "5", "--max_steps", "6"}},
             {"--early_stopping_threshold", {"100"}, {"--eval_steps", "1", "--early_stopping_patience", "1"}},
             {"--metrics_file", {in("out/rows.jsonl")}},
             {"--report_to", {"tensorboard"}},
