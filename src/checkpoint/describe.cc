@@ -109,8 +109,15 @@ PartJson parts_of_folder(const std::string& folder) {
       parts.push_back(part(known.name, known.kind, [&] { return list_any(path); }));
   }
   if (is_there(training_state_folder(folder)))
-    parts.push_back(part("training_state/", "state of a run of tessera, sharded",
-                         [&] { return list_training_state(training_state_folder(folder)); }));
+    parts.push_back(part("training_state/", "state of a run of tessera, sharded", [&] {
+      if (!is_there(folder + "/" + kManifestName))
+        throw DataError(
+            fmt::format("{}: {} is missing; without it nobody knows whether the checkpoint is whole, and no "
+                        "run goes on from it",
+                        folder, kManifestName),
+            folder);
+      return list_training_state(training_state_folder(folder));
+    }));
   std::vector<fs::path> entries;
   for (const auto& entry : fs::directory_iterator(folder)) entries.push_back(entry.path());
   std::sort(entries.begin(), entries.end());
