@@ -12,6 +12,7 @@
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "peft/loftq/loftq_source.h"
+#include "peft/methods/lora.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -192,12 +193,12 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   }
   const auto as_stored = fsdp.source;
   std::shared_ptr<peft::LoftqSource> loftq;
-  if (const auto iterations = peft::loftq_iterations(method.get()); iterations > 1) {
+  if (const auto* lora = dynamic_cast<const peft::Lora*>(method.get()); lora && lora->loftq_iterations() > 1) {
     if (std::dynamic_pointer_cast<const quant::PackedSource>(fsdp.source))
       throw ConfigError("loftq_iter above 1 packs a base in its own way, and '" + options.model_folder +
                             "' holds packed weights; name the folder of the model that they were made from",
                         "loftq_config");
-    fsdp.source = loftq = std::make_shared<peft::LoftqSource>(fsdp.source, iterations);
+    fsdp.source = loftq = std::make_shared<peft::LoftqSource>(fsdp.source, lora->loftq_iterations());
   }
   pack_layers(a, options, method.get(), fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);

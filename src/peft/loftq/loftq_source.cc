@@ -40,10 +40,4 @@ std::optional<io::MappedTensor> LoftqSource::map(const std::string& name) const 
   return matrices_.contains(name) ? std::nullopt : dense_->map(name);
 }
 
-std::int64_t loftq_iterations(const PeftMethod* method) {
-  const auto* lora = dynamic_cast<const Lora*>(method);
-  if (!lora || lora->init_lora_weights != "loftq" || !lora->loftq_config.is_object()) return 1;
-  return lora->loftq_config.value("loftq_iter", std::int64_t{1});
-}
-
 }  // namespace tessera::peft

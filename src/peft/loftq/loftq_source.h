@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "io/tensor_table.h"
-#include "peft/methods/lora.h"
 #include "peft/methods/lora_starts.h"
 #include "tessera/tensor/codec.h"
 
@@ -48,8 +47,5 @@ class LoftqSource final : public io::TensorSource {
   mutable std::mutex mutex_;
   mutable std::map<std::string, LoraStart> factors_;
 };
-
-/// The iterations that the method's loftq_config asks for; 1 for methods that are no LoftQ.
-std::int64_t loftq_iterations(const PeftMethod* method);
 
 }  // namespace tessera::peft

@@ -12,7 +12,6 @@
 #include <cmath>
 
 #include "base/json_text.h"
-#include "peft/loftq/loftq_source.h"
 #include "peft/methods/dora_layers.h"
 #include "peft/methods/lora_starts.h"
 #include "peft/methods/token_rows.h"
@@ -396,10 +395,15 @@ Values Lora::in_file(const Values& adapters) const {
   return out;
 }
 
+std::int64_t Lora::loftq_iterations() const {
+  if (init_lora_weights != "loftq" || !loftq_config.is_object()) return 1;
+  return loftq_config.value("loftq_iter", std::int64_t{1});
+}
+
 std::unique_ptr<PeftMethod> Lora::as_saved() const {
   auto saved = std::make_unique<Lora>(*this);
   // An adapter like any other, unless its base is packed in its own way.
-  if ((init_lora_weights == "loftq" && loftq_iterations(this) == 1) || init_lora_weights == "eva") {
+  if ((init_lora_weights == "loftq" && loftq_iterations() == 1) || init_lora_weights == "eva") {
     saved->init_lora_weights = "true";
     saved->loftq_config = nlohmann::json::object();
     saved->eva_config = nullptr;

@@ -35,6 +35,8 @@ class Lora final : public LayerMethod {
 
   std::int64_t rank_of(const std::string& module) const;
   double scaling_of(const std::string& module) const;  // alpha/r, or alpha/sqrt(r)
+  /// How often LoftQ packs; 1 for other beginnings.
+  std::int64_t loftq_iterations() const;
 
   std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<Lora>(*this); }
   std::string type() const override { return "LORA"; }
