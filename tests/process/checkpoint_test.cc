@@ -141,6 +141,9 @@ TEST_F(Checkpoints, ChaosKillsLaunchersAndRanks) {
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_SAYS(r.out, "nothing was lost, nothing was left");
   EXPECT_EQ(r.out.find(" 0\n"), std::string::npos) << r.out;  // each kind was felt
+  const auto at = r.out.find(" injuries");                    // four, and more until each kind was felt
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_GE(std::stoi(r.out.substr(r.out.rfind(' ', at - 1))), 4) << r.out;
 }
 
 TEST_F(Checkpoints, ChaosOfEveryKindLosesNothing) {
