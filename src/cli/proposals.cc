@@ -14,7 +14,6 @@
 #include "base/quantity_text.h"
 #include "cli/questionnaire.h"
 #include "estimate/plan_request.h"
-#include "estimate/table.h"
 #include "families/layer_classes.h"
 #include "hub/model_folder.h"
 #include "launch/cores.h"

@@ -7,7 +7,6 @@
 
 #include "base/quantity_text.h"
 #include "estimate/plan_request.h"
-#include "estimate/table.h"
 
 namespace tessera::estimate {
 namespace {

@@ -13,7 +13,6 @@
 #include "config/byte_size.h"
 #include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
-#include "estimate/table.h"
 #include "families/families.h"
 #include "models/check_sizes.h"
 #include "peft/methods/adalora.h"
