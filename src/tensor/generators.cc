@@ -58,7 +58,6 @@ bool GeneratorStates::operator==(const GeneratorStates& other) const {
 }
 
 RandomGuard::~RandomGuard() {
-  random_state() = std::move(stream_);
   if (!(generators_ == GeneratorStates::now())) generators_.restore();
 }
 

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "tensor/rng.h"
 
@@ -29,6 +30,18 @@ class GeneratorStates {
   std::map<std::string, at::Tensor> states_;
 };
 
+/// While it lives, this thread draws from where `state` is; libtorch's generators are left alone.
+class StreamScope {
+ public:
+  explicit StreamScope(RandomState state) : before_(std::exchange(random_state(), std::move(state))) {}
+  ~StreamScope() { random_state() = std::move(before_); }
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  RandomState before_;
+};
+
 /// What is drawn while it lives, from this thread's stream or from libtorch, changes nothing of what is drawn after it.
 class RandomGuard {
  public:
@@ -38,7 +51,7 @@ class RandomGuard {
   RandomGuard& operator=(const RandomGuard&) = delete;
 
  private:
-  RandomState stream_;
+  StreamScope stream_;
   GeneratorStates generators_;
 };
 

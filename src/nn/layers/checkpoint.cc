@@ -25,21 +25,17 @@ struct Plan : torch::CustomClassHolder {
 /// Puts this thread's stream of random numbers and libtorch's generators where a plan has them, and back.
 class RandomScope {
  public:
-  explicit RandomScope(const Plan& plan) : stream_(tensor::random_state()) {
-    tensor::random_state() = plan.random;
+  explicit RandomScope(const Plan& plan) : stream_(plan.random) {
     if (plan.generators.empty()) return;
     generators_ = tensor::GeneratorStates::now();
     plan.generators.restore();
   }
-  ~RandomScope() {
-    tensor::random_state() = std::move(stream_);
-    generators_.restore();
-  }
+  ~RandomScope() { generators_.restore(); }
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
  private:
-  tensor::RandomState stream_;
+  tensor::StreamScope stream_;
   tensor::GeneratorStates generators_;
 };
 

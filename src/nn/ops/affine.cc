@@ -11,6 +11,7 @@
 #include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/over_rows.h"
 #include "nn/ops/recompute.h"
 #include "tensor/gradient_place.h"
 
@@ -87,14 +88,11 @@ class Affine : public torch::autograd::Function<Affine> {
 at::Tensor affine(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
   if (!has_kernels(x) || (!weight.packed() && x.scalar_type() != weight.tensor().scalar_type()))
     return at::linear(x, weight.dequantise(x.scalar_type()), bias);
-  const auto rows = x.dim() == 2 ? x.contiguous() : x.reshape({-1, x.size(-1)});
-  const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
   const auto parameter = transposed_parameter(weight.tensor());
-  auto y = Affine::apply(rows, parameter.defined() ? parameter : weight.tensor(), offset, weight, parameter.defined());
-  if (x.dim() == 2) return y;
-  auto sizes = x.sizes().vec();
-  sizes.back() = weight.out_features();
-  return y.view(sizes);
+  return over_rows(x, [&](const at::Tensor& rows) {
+    return Affine::apply(rows, parameter.defined() ? parameter : weight.tensor(), optional(bias), weight,
+                         parameter.defined());
+  });
 }
 
 }  // namespace tessera::nn

@@ -14,6 +14,7 @@
 #include "nn/ops/device.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/over_rows.h"
 #include "nn/ops/rows.h"
 #include "tessera/base/error.h"
 
@@ -214,8 +215,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   TESSERA_CHECK(q.dim() == 2 && q.size(1) % options.num_heads == 0, "attention takes [tokens, heads * size]");
   TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
   if (!has_kernels(q)) return composite::attention(q, k, v, bias, options);
-  return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(),
-                          bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, options);
+  return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(), optional(bias), options);
 }
 
 }  // namespace tessera::nn

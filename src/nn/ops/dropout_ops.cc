@@ -121,6 +121,13 @@ void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const DropoutMa
   });
 }
 
+at::Tensor masked(const at::Tensor& x, const DropoutMask& mask) {
+  if (!mask.drops()) return x;
+  auto y = at::empty_like(x);
+  apply_mask(x, y, mask);
+  return y;
+}
+
 at::Tensor dropout(const at::Tensor& x, double p) {
   if (!has_kernels(x) && p != 0) return composite::dropout(x, p);
   return p == 0 ? x : DropoutFunction::apply(x, p, at::GradMode::is_enabled());

@@ -17,5 +17,7 @@ std::int64_t mask_rows(const at::Tensor& x);
 /// y = mask(x) or y += mask(x) over whole contiguous tensors, without autograd.
 void apply_mask(const at::Tensor& x, const at::Tensor& y, const DropoutMask& mask);
 void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const DropoutMask& mask);
+/// mask(x), or x itself where nothing is dropped; without autograd.
+at::Tensor masked(const at::Tensor& x, const DropoutMask& mask);
 
 }  // namespace tessera::nn

@@ -4,7 +4,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
@@ -15,6 +14,7 @@
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/low_rank.h"
+#include "nn/ops/over_rows.h"
 #include "nn/ops/recompute.h"
 
 namespace tessera::nn {
@@ -22,13 +22,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::Tensor masked(const at::Tensor& x, const DropoutMask& mask) {
-  if (!mask.drops()) return x;
-  const auto y = at::empty_like(x);
-  apply_mask(x, y, mask);
-  return y;
-}
 
 /// The base product and the adapter's, [N, out], and u = scaling * dropout(x) A^T [N, R]. N tokens, R rank.
 struct Products {
@@ -148,20 +141,6 @@ at::Tensor product_with_rows(const Weight& weight, const at::Tensor& a, at::Scal
   if (weight.packed() && has_kernels(weight.tensor())) return weight.of_values().product(a.to(compute)).t();
   const auto w = weight.dequantise(compute).detach();
   return gemm(w, a.to(w.scalar_type()).t());
-}
-
-std::optional<at::Tensor> optional(const at::Tensor& t) {
-  return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt;
-}
-
-/// Calls f(x as [N, in]) and gives the result x's leading sizes.
-template <class F>
-at::Tensor over_rows(const at::Tensor& x, const F& f) {
-  if (x.dim() == 2) return f(x.contiguous());
-  auto sizes = x.sizes().vec();
-  const auto y = f(x.reshape({-1, sizes.back()}));
-  sizes.back() = y.size(1);
-  return y.view(sizes);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
@@ -14,6 +13,7 @@
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/low_rank.h"
+#include "nn/ops/over_rows.h"
 #include "nn/ops/recompute.h"
 
 namespace tessera::peft {
@@ -105,32 +105,25 @@ class DeltaProduct : public torch::autograd::Function<DeltaProduct> {
   }
 };
 
-at::Tensor masked(const at::Tensor& x, const nn::DropoutMask& mask) {
-  if (!mask.drops()) return x;
-  const auto y = at::empty_like(x);
-  nn::apply_mask(x, y, mask);
-  return y;
-}
-
 // u = dropout(x) a^T, v = scaling * u middle; y = x W^T + v b^T.
 class FactorProduct : public torch::autograd::Function<FactorProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& bias,
                             at::TensorList tensors, const nn::Weight& weight, const MakeFactors& make) {
+    save_make(ctx, [make](const auto& t) {
+      auto made = make(t);
+      return std::vector<at::Tensor>{made.a, made.b, made.middle};
+    });
     const auto f = [&] {
       const c10::AutoGradMode recorded(true);  // says what trains
       return make(tensors.vec());
     }();
     const auto a = f.a.detach(), b = f.b.detach(), middle = f.middle.defined() ? f.middle.detach() : f.middle;
     const nn::DropoutMask mask(f.dropout, x.size(0));
-    const auto u = nn::low_rank_project(masked(x.to(a.scalar_type()), mask), a, middle.defined() ? 1.0 : f.scaling);
+    const auto u = nn::low_rank_project(nn::masked(x.to(a.scalar_type()), mask), a, middle.defined() ? 1.0 : f.scaling);
     auto y = weight.product(x, middle.defined() ? u * (middle * f.scaling) : u, b.t());
     const bool keeps = f.b.requires_grad() || (middle.defined() && f.middle.requires_grad());
     save(ctx, x, weight, tensors, keeps ? variable_list{u} : variable_list());
-    save_make(ctx, [make](const auto& t) {
-      auto made = make(t);
-      return std::vector<at::Tensor>{made.a, made.b, made.middle};
-    });
     ctx->saved_data["bias"] = bias.has_value();
     ctx->saved_data["scaling"] = f.scaling;
     mask.save(ctx);
@@ -165,20 +158,10 @@ class FactorProduct : public torch::autograd::Function<FactorProduct> {
       }
     }
     const auto x = input_of(ctx, saved, gx);
-    if (made[0].requires_grad()) ga = nn::low_rank_gradient(gu, masked(x.to(a.scalar_type()), mask));
+    if (made[0].requires_grad()) ga = nn::low_rank_gradient(gu, nn::masked(x.to(a.scalar_type()), mask));
     return gradients(ctx, g, gx, made.gradients({ga, gb, gm}));
   }
 };
-
-/// Calls f(x as [N, in], bias) and gives the result x's leading sizes.
-template <class F>
-at::Tensor over_rows(const at::Tensor& x, const at::Tensor& bias, const F& f) {
-  const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-  const auto y = f(x.reshape({-1, x.size(-1)}).contiguous(), offset);
-  auto sizes = x.sizes().vec();
-  sizes.back() = y.size(1);
-  return y.view(sizes);
-}
 
 }  // namespace
 
@@ -189,8 +172,8 @@ at::Tensor delta_product(const at::Tensor& x, const nn::Weight& weight, const at
     const auto y = at::linear(x, weight.dequantise(x.scalar_type()), bias);
     return (y + at::linear(x.to(delta.scalar_type()), delta)).to(y.scalar_type());
   }
-  return over_rows(x, bias, [&](const at::Tensor& rows, const std::optional<at::Tensor>& offset) {
-    return DeltaProduct::apply(rows, offset, at::TensorList(tensors), weight, make_delta);
+  return nn::over_rows(x, [&](const at::Tensor& rows) {
+    return DeltaProduct::apply(rows, nn::optional(bias), at::TensorList(tensors), weight, make_delta);
   });
 }
 
@@ -203,8 +186,8 @@ at::Tensor factor_product(const at::Tensor& x, const nn::Weight& weight, const a
     if (f.middle.defined()) u = u * f.middle;
     return (y + at::linear(u, f.b) * f.scaling).to(y.scalar_type());
   }
-  return over_rows(x, bias, [&](const at::Tensor& rows, const std::optional<at::Tensor>& offset) {
-    return FactorProduct::apply(rows, offset, at::TensorList(tensors), weight, make_factors);
+  return nn::over_rows(x, [&](const at::Tensor& rows) {
+    return FactorProduct::apply(rows, nn::optional(bias), at::TensorList(tensors), weight, make_factors);
   });
 }
 

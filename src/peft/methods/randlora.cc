@@ -161,24 +161,19 @@ std::vector<std::string> RandLora::file_names(const std::string& parameter) cons
 }
 
 // B's flat index pairs (base, rank), A's (rank, base), as upstream contracts them.
-std::pair<at::Tensor, at::Tensor> RandLora::sides(const LayerSizes& sizes, const Tensors& t) const {
+DeltaFactors RandLora::factors(const LayerSizes& sizes, const Tensors& t) const {
   const auto &lambda = t[0], &gamma = t[1];
   const auto a = t[2].narrow(2, 0, sizes.smaller());
   const auto b = t[3].narrow(0, 0, sizes.larger()).narrow(1, 0, bases(sizes.smaller()));
-  return {b.flatten(1), weighed(lambda, a, gamma)};
-}
-
-DeltaFactors RandLora::factors(const LayerSizes& sizes, const Tensors& t) const {
-  const auto [b, weighed] = sides(sizes, t);
+  const auto wide = b.flatten(1), narrow = weighed(lambda, a, gamma);
   const double scaling = randlora_alpha / static_cast<double>(r);
-  if (sizes.smaller() == sizes.in) return {weighed, b, scaling};
-  return {b.t(), weighed.t(), scaling};
+  if (sizes.smaller() == sizes.in) return {narrow, wide, scaling};
+  return {wide.t(), narrow.t(), scaling};
 }
 
 at::Tensor RandLora::delta(const LayerSizes& sizes, const Tensors& t) const {
-  const auto [b, weighed] = sides(sizes, t);
-  const auto product = at::mm(b, weighed) * (randlora_alpha / static_cast<double>(r));
-  return sizes.smaller() == sizes.in ? product : product.t();
+  const auto f = factors(sizes, t);
+  return at::mm(f.b, f.a) * f.scaling;
 }
 
 }  // namespace tessera::peft

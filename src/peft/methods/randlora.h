@@ -30,13 +30,11 @@ class RandLora final : public DeltaMethod {
  protected:
   at::Tensor delta(const LayerSizes& sizes, const Tensors& t) const override;
   std::int64_t inner(const LayerSizes& sizes) const override { return r * bases(sizes.smaller()); }
-  /// One of them is B, which is frozen.
+  /// One of them is B [larger, r n], which is frozen, the other lambda A gamma [r n, smaller].
   DeltaFactors factors(const LayerSizes& sizes, const Tensors& t) const override;
   double input_dropout() const override { return randlora_dropout; }
 
  private:
-  /// B [larger, r n] and lambda A gamma [r n, smaller].
-  std::pair<at::Tensor, at::Tensor> sides(const LayerSizes& sizes, const Tensors& t) const;
   std::int64_t bases(std::int64_t smaller) const { return (smaller + r - 1) / r; }
   std::vector<std::string> layers_;  // filled by attach()
 };

@@ -8,7 +8,7 @@
 
 #include "nn/ops/device.h"
 #include "nn/ops/recompute.h"
-#include "tensor/rng.h"
+#include "tensor/generators.h"
 
 namespace tessera::peft {
 namespace {
@@ -22,18 +22,6 @@ struct SavedMake : torch::CustomClassHolder {
   tensor::RandomState random = tensor::random_state();
 };
 
-/// Puts this thread's random numbers where they were, and back.
-class RandomScope {
- public:
-  explicit RandomScope(const tensor::RandomState& state) : before_(std::exchange(tensor::random_state(), state)) {}
-  ~RandomScope() { tensor::random_state() = std::move(before_); }
-  RandomScope(const RandomScope&) = delete;
-  RandomScope& operator=(const RandomScope&) = delete;
-
- private:
-  tensor::RandomState before_;
-};
-
 }  // namespace
 
 void save_make(AutogradContext* context, Make make) {
@@ -44,7 +32,7 @@ Remade::Remade(AutogradContext* context, at::ArrayRef<at::Tensor> tensors) {
   const auto saved = c10::static_intrusive_pointer_cast<SavedMake>(context->saved_data.at("make").toCapsule());
   for (const auto& t : tensors) leaves_.push_back(t.detach().set_requires_grad(t.requires_grad()));
   const c10::AutoGradMode recorded(true);
-  const RandomScope random(saved->random);
+  const tensor::StreamScope random(saved->random);
   results_ = saved->make(leaves_);
 }
 

@@ -15,6 +15,7 @@
 
 #include "nn/layers/saved_weight.h"
 #include "nn/ops/column_sums.h"
+#include "nn/ops/over_rows.h"
 #include "nn/ops/recompute.h"
 
 namespace tessera::peft {
@@ -173,12 +174,9 @@ class SpectralProduct : public torch::autograd::Function<SpectralProduct> {
 
 at::Tensor spectral_product(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& bias,
                             const at::Tensor& numbers, const Spectrum& spectrum) {
-  const auto rows = x.reshape({-1, x.size(-1)}).contiguous();
-  const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-  const auto y = SpectralProduct::apply(rows, numbers, offset, weight, spectrum);
-  auto sizes = x.sizes().vec();
-  sizes.back() = weight.out_features();
-  return y.view(sizes);
+  return nn::over_rows(x, [&](const at::Tensor& rows) {
+    return SpectralProduct::apply(rows, numbers, nn::optional(bias), weight, spectrum);
+  });
 }
 
 }  // namespace tessera::peft

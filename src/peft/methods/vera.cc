@@ -11,15 +11,10 @@
 #include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
 #include "nn/ops/low_rank.h"
+#include "nn/ops/over_rows.h"
 #include "peft/methods/torch_draws.h"
 
 namespace tessera::peft {
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-}  // namespace
 
 void Vera::bind(ConfigKeys& keys) {
   keys.integer("r", r);
@@ -80,6 +75,9 @@ DeltaFactors Vera::factors(const LayerSizes& sizes, const Tensors& t) const {
 
 namespace {
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 // x W^T + bias + ((u * d) B^T) * b, u = x A^T; W and B frozen.
 class VeraProduct : public torch::autograd::Function<VeraProduct> {
  public:
@@ -113,13 +111,11 @@ class VeraProduct : public torch::autograd::Function<VeraProduct> {
 
 at::Tensor Vera::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
   if (!nn::has_kernels(x) || (layer.is_training() && vera_dropout > 0)) return FactorMethod::output(layer, sizes, x, t);
-  const auto rows = x.reshape({-1, sizes.in}).contiguous();
-  const auto u = (*projection_)(x, rows, t[2].narrow(1, 0, sizes.in));
-  const auto bias = layer.bias.defined() ? std::optional<at::Tensor>(layer.bias) : std::nullopt;
-  const auto y = VeraProduct::apply(rows, u, t[0], t[1], bias, t[3].narrow(0, 0, sizes.out), layer.handle());
-  auto shape = x.sizes().vec();
-  shape.back() = sizes.out;
-  return y.view(shape);
+  return nn::over_rows(x, [&](const at::Tensor& rows) {
+    const auto u = (*projection_)(x, rows, t[2].narrow(1, 0, sizes.in));
+    return VeraProduct::apply(rows, u, t[0], t[1], nn::optional(layer.bias), t[3].narrow(0, 0, sizes.out),
+                              layer.handle());
+  });
 }
 
 }  // namespace tessera::peft
