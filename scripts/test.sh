@@ -6,4 +6,14 @@ bash scripts/setup.sh
 . scripts/lib.sh
 build_preset release
 # Two at a time: many wait more than they compute, and the longest, which start first, take half of the time.
-ctest --test-dir build/release -j 2 --output-on-failure --no-tests=error --output-log build/release/ctest.log "$@"
+status=0
+ctest --test-dir build/release -j 2 --output-on-failure --no-tests=error --output-log build/release/ctest.log "$@" || status=$?
+if [ "$status" -ne 0 ]; then
+    # A log is read from its end: there, what each test printed that failed or did not end, without what the others did.
+    say "failed:"
+    awk '/^\[ RUN  / { text = ""; open = 1 }
+         open { text = text $0 "\n" }
+         /^\[ (      OK|  SKIPPED) / { open = 0 }
+         open && (/^\[  FAILED / || /^ +Start +[0-9]+: /) { printf "%s", text; open = 0 }' build/release/ctest.log
+fi
+exit "$status"

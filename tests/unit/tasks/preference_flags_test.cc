@@ -172,9 +172,6 @@ class PreferenceFlags : public testing::TestWithParam<Method> {
             {"--per_device_eval_batch_size", {"2"}, kEvaluated},
             {"--eos_token", {"<|im_start|>"}},
             {"--pad_token", {"<|im_end|>"}},
-            {"--early_stopping_patience",
-             {"1"},
-             {"--eval_steps", "1", "--early_stopping_threshold", "100", "--max_steps", "3"}},
             {"--disable_dropout", {"false"}, {"--use_peft_lora", "--lora_dropout", "0.5"}},
             {"--lora_dropout", {"0.5"}, {"--use_peft_lora", "--disable_dropout", "false"}}};
   }
