@@ -22,7 +22,12 @@ Activation parse_activation(const ConfigReader& in, const std::string& key, cons
                                                                          {"relu2", Activation::kReluSquared},
                                                                          {"tanh", Activation::kTanh},
                                                                          {"sigmoid", Activation::kSigmoid},
-                                                                         {"linear", Activation::kIdentity}};
+                                                                         {"linear", Activation::kIdentity},
+                                                                         {"gelu_10", Activation::kClippedGelu},
+                                                                         {"relu6", Activation::kRelu6},
+                                                                         {"leaky_relu", Activation::kLeakyRelu},
+                                                                         {"mish", Activation::kMish},
+                                                                         {"laplace", Activation::kLaplace}};
   const auto name = in.get<std::string>(key, fallback);
   std::vector<std::string> names;
   std::string listed;

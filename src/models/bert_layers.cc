@@ -13,7 +13,7 @@ void collect_tensors(BertEmbeddingsInput& in, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&in.ids, &in.positions, &in.types, &in.head_input});
 }
 void collect_tensors(BertLayerInput& in, std::vector<at::Tensor*>& out) {
-  out.push_back(&in.hidden);
+  out.insert(out.end(), {&in.hidden, &in.prefix});
 }
 void collect_tensors(BertOutputInput& in, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&in.hidden, &in.residual});
@@ -64,7 +64,14 @@ at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
   options.dropout = is_training() ? dropout_ : 0.0;
   options.query_rows = options.key_rows = in.layout->rows;
   options.key_visible = in.layout->visible;
-  const auto q = (*query_)(in.hidden), k = (*key_)(in.hidden), v = (*value_)(in.hidden);
+  const auto q = (*query_)(in.hidden);
+  auto k = (*key_)(in.hidden), v = (*value_)(in.hidden);
+  if (in.prefix.defined()) {
+    const auto& prefix = in.layout->prefix;
+    options.key_rows = prefix.rows;
+    k = prefix.join(in.prefix.select(0, 0).flatten(1), k);
+    v = prefix.join(in.prefix.select(0, 1).flatten(1), v);
+  }
   if (distances_) return relative_attention(q, k, v, *distances_, distance_of_keys_, options);
   return nn::attention(q, k, v, {}, options);
 }

@@ -7,6 +7,7 @@
 
 #include "families/bert_config.h"
 #include "families/blueprint.h"
+#include "models/prefix_rows.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/sequence_rows.h"
 #include "tessera/nn/block.h"
@@ -19,8 +20,9 @@ namespace tessera::models {
 
 /// How the tokens of a pass are laid out; the same for every layer.
 struct BertLayout {
-  std::shared_ptr<const nn::SequenceRows> rows;
-  at::Tensor visible;  // T uint8, undefined: every token is
+  std::shared_ptr<const nn::SequenceRows> rows;  // of the queries
+  at::Tensor visible;                            // of the keys, uint8, undefined: every token is
+  PrefixRows prefix;                             // the keys' rows where there is one
 };
 
 struct BertEmbeddingsInput {
@@ -50,6 +52,7 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
 struct BertLayerInput {
   at::Tensor hidden;                         // T D
   std::shared_ptr<const BertLayout> layout;  // outlives the forward, for recomputation
+  at::Tensor prefix = {};  // [2, V, H, D / H]: keys and values in front of each row's; undefined: none
 };
 void collect_tensors(BertLayerInput& in, std::vector<at::Tensor*>& out);
 using BertLayerBlock = nn::Block<BertLayerInput, at::Tensor>;

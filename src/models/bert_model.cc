@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "models/build_parts.h"
@@ -14,10 +15,11 @@ namespace tessera::models {
 namespace {
 
 /// [B, S] int64: 0, 1, 2, ... in each row, or what RoBERTa derives from the ids: padding_idx + 1, ... where a token is.
-at::Tensor default_positions(const families::BertConfig& config, const at::Tensor& ids) {
-  if (!config.roberta) return at::arange(ids.size(1), ids.options().dtype(at::kLong)).expand_as(ids);
+/// Behind a prefix of so many tokens.
+at::Tensor default_positions(const families::BertConfig& config, const at::Tensor& ids, std::int64_t prefix) {
+  if (!config.roberta) return (at::arange(ids.size(1), ids.options().dtype(at::kLong)) + prefix).expand_as(ids);
   const auto token = ids.ne(config.pad_token_id).to(at::kLong);
-  return token.cumsum(1) * token + config.pad_token_id;
+  return (token.cumsum(1) + prefix) * token + config.pad_token_id;
 }
 
 /// The head looks at the first place of each row, so it must be there: rows with padding on the left keep it.
@@ -33,9 +35,10 @@ PackedBatch packed(const ModelInput& in) {
 void check(const families::BertConfig& config, const ModelInput& in) {
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
     throw DataError("a batch for " + config.base_name + " needs input_ids [rows, length]");
-  if (in.input_ids.size(1) > config.longest_row()) {
+  const auto longest = config.longest_row() - (in.prefix.defined() ? in.prefix.size(1) : 0);
+  if (in.input_ids.size(1) > longest) {
     throw DataError("a row of " + std::to_string(in.input_ids.size(1)) + " tokens is longer than the model's " +
-                    std::to_string(config.longest_row()) + " positions; cut the rows (--max_length)");
+                    std::to_string(longest) + " positions; cut the rows (--max_length)");
   }
 }
 
@@ -55,11 +58,12 @@ BertBackbone::BertBackbone(const families::BertConfig& c, const families::Bluepr
 }
 
 at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
-                                std::vector<at::Tensor>* states) {
+                                const at::Tensor& prefix, std::vector<at::Tensor>* states) {
   auto hidden = (*embeddings_)(tokens);
-  for (auto& layer : layers_) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (states) states->push_back(hidden);
-    hidden = (*layer)({hidden, layout});
+    const auto own = prefix.defined() ? prefix.narrow(0, 2 * static_cast<std::int64_t>(i), 2) : prefix;
+    hidden = (*layers_[i])({hidden, layout, own});
   }
   if (states) states->push_back(hidden);
   return hidden;
@@ -73,6 +77,11 @@ BertModel::BertModel(const families::BertConfig& config, const families::Bluepri
 
 ModelKind BertModel::kind() const {
   return config_.head == families::BertHead::kMaskedLm ? ModelKind::kMaskedLm : ModelKind::kSequenceClassification;
+}
+
+PrefixSizes BertModel::prefix_sizes() const {
+  if (config_.positions != families::BertPositions::kAbsolute) return {};
+  return {config_.num_layers, config_.num_heads, config_.hidden_size / config_.num_heads};
 }
 
 std::shared_ptr<Cache> BertModel::make_cache() const {
@@ -92,20 +101,27 @@ void BertModel::init_parameter(const std::string& name, at::Tensor values, tenso
 
 ModelOutput BertModel::compute(ModelInput in) {
   check(config_, in);
+  const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
   const auto batch = packed(in);
   const auto pack = [&](const at::Tensor& given, const at::Tensor& fallback) {
     return batch.pack(given.defined() ? given : fallback);
   };
   const BertEmbeddingsInput tokens{batch.pack(in.input_ids),
-                                   pack(in.position_ids, default_positions(config_, in.input_ids)),
+                                   pack(in.position_ids, default_positions(config_, in.input_ids, prefix)),
                                    pack(in.token_type_ids, at::zeros_like(in.input_ids)),
                                    {}};
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   const tensor::PassScope draws(keys.defined() ? batch.pack(keys) : keys, in.first_draw);
-  const auto layout = std::make_shared<const BertLayout>(BertLayout{batch.rows, batch.visible});
+  BertLayout places{batch.rows, batch.visible, {}};
+  if (prefix > 0) {
+    places.prefix = behind_prefix(*batch.rows, prefix);
+    if (batch.visible.defined())
+      places.visible = places.prefix.join(at::ones({prefix}, batch.visible.options()), batch.visible);
+  }
+  const auto layout = std::make_shared<const BertLayout>(std::move(places));
   ModelOutput out;
   std::vector<at::Tensor> states;
-  const auto hidden = backbone_->encode(tokens, layout, in.want_hidden ? &states : nullptr);
+  const auto hidden = backbone_->encode(tokens, layout, in.prefix, in.want_hidden ? &states : nullptr);
   for (const auto& state : states) out.hidden.push_back(batch.unpack(state));
   apply_head(in, batch, hidden, out);
   return out;

@@ -15,9 +15,10 @@ class BertBackbone : public torch::nn::Module {
   BertBackbone(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   BertEmbeddings& embeddings() { return *embeddings_; }
   BertDense* pooler() { return pooler_.get(); }
-  /// T D after the last layer; the inputs of the layers and the result are appended to *states unless null.
+  /// T D after the last layer; the inputs of the layers and the result are appended to *states unless null. prefix:
+  /// keys and values of each layer, [2 * layers, V, H, D / H], or undefined.
   at::Tensor encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
-                    std::vector<at::Tensor>* states);
+                    const at::Tensor& prefix, std::vector<at::Tensor>* states);
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
@@ -30,6 +31,8 @@ class BertModel : public Model {
  public:
   BertModel(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   ModelKind kind() const override;
+  /// None where positions are relative.
+  PrefixSizes prefix_sizes() const override;
   /// ConfigError: encoders do not generate.
   std::shared_ptr<Cache> make_cache() const override;
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rsqrt.h>
@@ -52,22 +51,14 @@ at::Tensor noise_range(const ModelInput& in, const DecoderBatch& batch, std::int
 
 /// The rows' keys come after those of a prefix of so many tokens.
 void put_in_front(DecoderLayout& layout, std::int64_t prefix) {
-  const auto& own = *layout.rows;
-  auto rows = std::make_shared<nn::SequenceRows>();
-  std::vector<std::int64_t> index;
-  for (std::int64_t s = 0; s < own.count(); ++s) {
-    rows->begin.push_back(static_cast<std::int64_t>(index.size()));
-    rows->length.push_back(prefix + own.length[s]);
-    for (std::int64_t i = 0; i < prefix; ++i) index.push_back(i);
-    for (std::int64_t i = 0; i < own.length[s]; ++i) index.push_back(prefix + own.begin[s] + i);
+  layout.prefix = behind_prefix(*layout.rows, prefix);
+  layout.key_rows = layout.prefix.rows;
+  if (layout.visible.defined())
+    layout.visible = layout.prefix.join(at::ones({prefix}, layout.visible.options()), layout.visible);
+  if (layout.key_position.defined()) {
+    const auto first = at::arange(prefix, layout.key_position.options());
+    layout.key_position = layout.prefix.join(first, layout.key_position + prefix);
   }
-  layout.key_rows = std::move(rows);
-  layout.prefix_index = at::tensor(index, at::TensorOptions().dtype(at::kLong));
-  const auto with = [&](const at::Tensor& of_prefix, const at::Tensor& of_tokens) {
-    return at::cat({of_prefix.to(of_tokens.options()), of_tokens}).index_select(0, layout.prefix_index);
-  };
-  if (layout.visible.defined()) layout.visible = with(at::ones({prefix}), layout.visible);
-  if (layout.key_position.defined()) layout.key_position = with(at::arange(prefix), layout.key_position + prefix);
 }
 
 // The module below `root` that a path such as "model.decoder" names; containers are made for its parts.

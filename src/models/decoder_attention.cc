@@ -1,4 +1,3 @@
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_copy.h>
 
@@ -77,11 +76,8 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
   if (rotates_) std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, layout.rotary);
   if (in.cache) append(*in.cache, heads, layout);
   if (in.prefix.defined()) {
-    const auto in_front = [&](const at::Tensor& prefix, const at::Tensor& own) {
-      return at::cat({prefix.to(own.scalar_type()), own}).index_select(0, layout.prefix_index);
-    };
-    heads.k = in_front(in.prefix.select(0, 0), heads.k);
-    heads.v = in_front(in.prefix.select(0, 1), heads.v);
+    heads.k = layout.prefix.join(in.prefix.select(0, 0), heads.k);
+    heads.v = layout.prefix.join(in.prefix.select(0, 1), heads.v);
   }
   nn::CausalAttentionOptions options;
   options.scale = scale_;

@@ -6,6 +6,7 @@
 
 #include "families/blueprint.h"
 #include "families/decoder_config.h"
+#include "models/prefix_rows.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/rotary.h"
 #include "nn/ops/sequence_rows.h"
@@ -30,9 +31,9 @@ struct DecoderLayout {
   at::Tensor slopes, key_position;                   // linear biases only: [H], [keys]
   at::Tensor cache_index;                            // [T] int64, the rows of the caches that this pass fills
   std::int64_t cache_rows = 0;                       // that a cache must have
-  /// With a prefix of V tokens, without caches: which of [prefix, keys] the keys of the rows are, [T + rows * V]; then
-  /// key_rows, visible and key_position are of those.
-  at::Tensor prefix_index;
+  /// With a prefix of V tokens, without caches: how it and the keys lie; then key_rows, visible and key_position are of
+  /// both.
+  PrefixRows prefix;
 };
 
 struct AttentionInput {

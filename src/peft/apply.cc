@@ -44,7 +44,7 @@ std::shared_ptr<PeftMethod> resolved(const PeftMethod& given, const models::Mode
   std::shared_ptr<PeftMethod> method = given.clone();
   method->resolve(family);
   if (method->task_type.empty()) method->task_type = family.task_type;
-  if (method->task_type != "SEQ_CLS") return method;
+  if (method->task_type != "SEQ_CLS" || !method->has_modules_to_save()) return method;
   for (const char* head : {"classifier", "score"}) {  // PEFT always trains the head of a classifier
     auto& saved = method->modules_to_save;
     if (std::find(saved.begin(), saved.end(), head) == saved.end()) saved.emplace_back(head);

@@ -1,8 +1,14 @@
 #include "nn/layers/activation.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/erf.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/hardtanh.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/mish.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
@@ -11,6 +17,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <numbers>
 #include <utility>
 
 #include "nn/kernels/activation_kernels.h"
@@ -160,6 +167,18 @@ at::Tensor composite_activation(const at::Tensor& x, Activation activation) {
       return at::sigmoid(x);
     case Activation::kIdentity:
       break;
+    case Activation::kClippedGelu:
+      return at::clamp(at::gelu(x), -10, 10);
+    case Activation::kRelu6:
+      return at::hardtanh(x, 0, 6);
+    case Activation::kLeakyRelu:
+      return at::leaky_relu(x);
+    case Activation::kMish:
+      return at::mish(x);
+    case Activation::kLaplace: {  // transformers' LaplaceActivation
+      constexpr double kMean = 0.707107, kSpread = 0.282095;
+      return at::mul(at::erf(at::div(x - kMean, kSpread * std::numbers::sqrt2)) + 1.0, 0.5);
+    }
   }
   return x;
 }

@@ -178,9 +178,10 @@ std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::H
   if (!given.is_object()) return {{word_embedding(model, family.vocab_size).name, ids_of(given)}};
   for (const auto& [name, list] : given.items()) {
     const auto all = slots(model);
-    const auto slot = std::find_if(all.begin(), all.end(),
-                                   [&, key = name](const Slot& s) { return s.embedding && has_suffix(s.name, key); });
-    if (slot == all.end()) refuse("trainable_token_indices", "names '" + name + "', which is no embedding here");
+    const auto slot =
+        std::find_if(all.begin(), all.end(), [&, key = name](const Slot& s) { return has_suffix(s.name, key); });
+    if (slot == all.end())
+      refuse("trainable_token_indices", "names '" + name + "', which is no embedding and no head of this model");
     out[slot->name] = ids_of(list);
   }
   return out;
@@ -189,7 +190,7 @@ std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::H
 std::map<std::string, Fill> Lora::first_values(const nn::HookedModule& model, std::uint64_t seed) const {
   auto out = LayerMethod::first_values(model, seed);
   for (const auto& [table, ids] : tokens_)  // until the weights are there
-    out[table + "." + TokenRows::name(TokenRowsPlace::kInsideLora)] = [](const at::Tensor& t) { t.zero_(); };
+    out[table + "." + token_rows_name(TokenRowsPlace::kInsideLora)] = [](const at::Tensor& t) { t.zero_(); };
   return out;
 }
 
@@ -350,7 +351,7 @@ std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::u
   }
   for (const auto& [table, ids] : tokens_) {
     out.push_back({table + ".weight", [table = table, ids = ids](const at::Tensor& weight, const Values&) -> Values {
-                     return {{table + "." + TokenRows::name(TokenRowsPlace::kInsideLora), rows_of(weight, ids)}};
+                     return {{table + "." + token_rows_name(TokenRowsPlace::kInsideLora), rows_of(weight, ids)}};
                    }});
   }
   if (!use_dora) return out;
@@ -431,7 +432,7 @@ at::Tensor Lora::merged(const Slot& slot, const std::string& leaf, const at::Ten
                         const Values& adapter) const {
   const at::NoGradGuard no_grad;
   if (const auto ids = tokens_.find(slot.name); ids != tokens_.end())
-    return leaf == "weight" ? with_rows(value, ids->second, adapter.at(TokenRows::name(TokenRowsPlace::kInsideLora)))
+    return leaf == "weight" ? with_rows(value, ids->second, adapter.at(token_rows_name(TokenRowsPlace::kInsideLora)))
                             : value;
   const auto bias_of_b = adapter.find(kBiasOfB);
   if (leaf == "bias" && bias_of_b != adapter.end()) {

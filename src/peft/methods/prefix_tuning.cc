@@ -58,8 +58,8 @@ void PrefixTuning::resolve(const models::ModelConfig& family) {
 std::vector<std::string> PrefixTuning::attach(models::Model& model, const models::ModelConfig& family) {
   const auto sizes = model.prefix_sizes();
   if (sizes.layers == 0) {
-    throw ConfigError("PREFIX_TUNING is for decoders and encoder-decoder models, not for model type '" +
-                          family.model_type + "'; PROMPT_TUNING and P_TUNING are for all",
+    throw ConfigError("PREFIX_TUNING is not for model type '" + family.model_type +
+                          "' with relative positions; PROMPT_TUNING and P_TUNING are for all",
                       "peft_type");
   }
   // PEFT counts an encoder-decoder model's encoder; a decoder of fewer layers leaves the rest alone.

@@ -4,11 +4,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_copy.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/tensor.h>
 
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/adapter.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::peft {
@@ -18,27 +20,54 @@ at::Tensor to_tensor(const std::vector<std::int64_t>& ids) {
   return at::tensor(ids, at::TensorOptions().dtype(at::kLong));
 }
 
-}  // namespace
-
-std::string TokenRows::name(TokenRowsPlace place) {
-  return place == TokenRowsPlace::kAlone ? "trainable_tokens_delta.default"
-                                         : "token_adapter.trainable_tokens_delta.default";
-}
-
-TokenRows::TokenRows(const nn::Embedding& layer, const std::vector<std::int64_t>& ids, TokenRowsPlace place)
-    : ids_(to_tensor(ids)), row_of_(at::full({layer.weight.size(0)}, -1, at::TensorOptions().dtype(at::kLong))) {
-  row_of_.index_copy_(0, ids_, at::arange(ids_.numel(), ids_.options()));
-  rows_ = nn::make_parameter({ids_.numel(), layer.weight.size(1)}, at::kFloat);
-  if (place == TokenRowsPlace::kAlone) {
-    rows_ = add_module("trainable_tokens_delta", "ParameterDict").register_parameter("default", rows_);
-  } else {
-    auto inner = std::make_shared<nn::AdapterModule>("ParameterDict");
-    rows_ = inner->register_parameter("default", rows_);
-    add_module("token_adapter", "TrainableTokensLayer").register_module("trainable_tokens_delta", inner);
+/// What both kinds of layers get: the parameter, and the modules that lead to it.
+template <class LayersAdapter>
+class TokenRows : public LayersAdapter {
+ public:
+  TokenRows(const at::Tensor& weight, const std::vector<std::int64_t>& ids, TokenRowsPlace place)
+      : ids_(to_tensor(ids)) {
+    rows_ = nn::make_parameter({ids_.numel(), weight.size(1)}, at::kFloat);
+    if (place == TokenRowsPlace::kAlone) {
+      rows_ = this->add_module("trainable_tokens_delta", "ParameterDict").register_parameter("default", rows_);
+    } else {
+      auto inner = std::make_shared<nn::AdapterModule>("ParameterDict");
+      rows_ = inner->register_parameter("default", rows_);
+      this->add_module("token_adapter", "TrainableTokensLayer").register_module("trainable_tokens_delta", inner);
+    }
   }
-}
+  std::string class_name() const override { return "trainable_tokens.TrainableTokensLayer"; }
 
-at::Tensor TokenRows::forward(const nn::Embedding& layer, const at::Tensor& ids) {
+ protected:
+  at::Tensor ids_;   // [n] int64
+  at::Tensor rows_;  // [n, dim]
+};
+
+class RowsOfTable final : public TokenRows<nn::EmbeddingAdapter> {
+ public:
+  RowsOfTable(const at::Tensor& weight, const std::vector<std::int64_t>& ids, TokenRowsPlace place)
+      : TokenRows(weight, ids, place), row_of_(at::full({weight.size(0)}, -1, at::TensorOptions().dtype(at::kLong))) {
+    row_of_.index_copy_(0, ids_, at::arange(ids_.numel(), ids_.options()));
+  }
+  at::Tensor forward(const nn::Embedding& layer, const at::Tensor& ids) override;
+  at::Tensor head_weight(const nn::Embedding& layer) override;
+
+ private:
+  at::Tensor row_of_;  // [num] int64, -1: none
+};
+
+class RowsOfHead final : public TokenRows<nn::LinearAdapter> {
+ public:
+  using TokenRows::TokenRows;
+  at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override {
+    const auto scores = layer.product(x);
+    const auto ids = ids_.to(x.device());
+    auto own = at::matmul(x, rows_.to(x.scalar_type()).t());
+    if (layer.bias.defined()) own = own + layer.bias.index_select(0, ids);
+    return at::index_copy(scores, -1, ids, own.to(scores.scalar_type()));
+  }
+};
+
+at::Tensor RowsOfTable::forward(const nn::Embedding& layer, const at::Tensor& ids) {
   const auto flat = ids.flatten();
   const auto base = layer.rows(flat);
   const auto wanted = row_of_.to(flat.device()).index_select(0, flat);
@@ -56,14 +85,24 @@ at::Tensor TokenRows::forward(const nn::Embedding& layer, const at::Tensor& ids)
   return put(out, wanted.ge(0).logical_and(flat.eq(layer.padding_idx())), rows_.detach()).view(sizes);
 }
 
-at::Tensor TokenRows::head_weight(const nn::Embedding& layer) {
+at::Tensor RowsOfTable::head_weight(const nn::Embedding& layer) {
   return at::index_copy(layer.weight, 0, ids_.to(layer.weight.device()), rows_.to(layer.weight.scalar_type()));
+}
+
+}  // namespace
+
+std::string token_rows_name(TokenRowsPlace place) {
+  return place == TokenRowsPlace::kAlone ? "trainable_tokens_delta.default"
+                                         : "token_adapter.trainable_tokens_delta.default";
 }
 
 void attach_token_rows(const Slot& slot, const std::vector<std::int64_t>& ids, TokenRowsPlace place,
                        const std::string& key) {
-  if (!slot.embedding) {
-    throw ConfigError(key + ": '" + slot.name + "' is no embedding; trainable tokens are rows of the token table", key);
+  if (slot.linear && (slot.transposed() || slot.linear->codec())) {
+    throw ConfigError(
+        key + ": the weight of '" + slot.name +
+            "' has no rows of tokens (it is packed, or lies transposed); name the token table or the head",
+        key);
   }
   if (ids.empty()) throw ConfigError(key + " names no token", key);
   std::set<std::int64_t> seen;
@@ -78,7 +117,10 @@ void attach_token_rows(const Slot& slot, const std::vector<std::int64_t>& ids, T
   if (slot.adapter()) {
     throw ConfigError(key + ": '" + slot.name + "' has another adapter already; leave it out of target_modules", key);
   }
-  slot.embedding->attach(std::make_shared<TokenRows>(*slot.embedding, ids, place));
+  if (slot.embedding)
+    slot.embedding->attach(std::make_shared<RowsOfTable>(slot.weight(), ids, place));
+  else
+    slot.attach(std::make_shared<RowsOfHead>(slot.weight(), ids, place));
 }
 
 at::Tensor with_rows(const at::Tensor& table, const std::vector<std::int64_t>& ids, const at::Tensor& rows) {

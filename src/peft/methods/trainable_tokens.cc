@@ -7,7 +7,7 @@
 namespace tessera::peft {
 namespace {
 
-const std::string kRows = TokenRows::name(TokenRowsPlace::kAlone);
+const std::string kRows = token_rows_name(TokenRowsPlace::kAlone);
 
 }  // namespace
 

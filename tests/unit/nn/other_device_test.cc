@@ -134,9 +134,10 @@ TEST_P(OtherDevice, Rotary) {
 }
 
 TEST_P(OtherDevice, Activations) {
-  for (const auto a :
-       {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu, Activation::kQuickGelu,
-        Activation::kReluSquared, Activation::kTanh, Activation::kSigmoid, Activation::kIdentity}) {
+  for (const auto a : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
+                       Activation::kQuickGelu, Activation::kReluSquared, Activation::kTanh, Activation::kSigmoid,
+                       Activation::kIdentity, Activation::kClippedGelu, Activation::kRelu6, Activation::kLeakyRelu,
+                       Activation::kMish, Activation::kLaplace}) {
     const auto name = "activation " + std::to_string(static_cast<int>(a));
     expect_same({values({5, 12})}, [&](const auto& x, const auto&) { return activate(x[0] * 1.0, a); }, name);
     expect_same(

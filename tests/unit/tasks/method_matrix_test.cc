@@ -47,7 +47,6 @@ const std::vector<std::string> kBases = {"base_llama", "base_t5", "base_bert"};
 /// What PEFT has no form of, either, or only with another model.
 bool is_refused(const Case& c) {
   const bool decoder = c.base == "base_llama";
-  if (c.keys["peft_type"] == "PREFIX_TUNING") return c.base == "base_bert";
   return c.keys.contains("alora_invocation_tokens") && !decoder;
 }
 

@@ -1,0 +1,22 @@
+#pragma once
+// Keys and values of a prefix in front of those of every row.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "nn/ops/sequence_rows.h"
+
+namespace tessera::models {
+
+struct PrefixRows {
+  std::shared_ptr<const nn::SequenceRows> rows;  // of the keys: each begins with the prefix
+  at::Tensor index;                              // int64: which of [prefix, own keys] stand there
+
+  /// [V, ...] of the prefix and [T, ...] of the rows, as the keys lie; in the second one's dtype.
+  at::Tensor join(const at::Tensor& of_prefix, const at::Tensor& own) const;
+};
+
+/// own: the rows without the prefix, of `tokens` tokens.
+PrefixRows behind_prefix(const nn::SequenceRows& own, std::int64_t tokens);
+
+}  // namespace tessera::models
