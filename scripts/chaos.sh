@@ -3,14 +3,17 @@
 #   scripts/chaos.sh [N=60] [SEED=1] [KINDS=all, or a,b,c] [EXTRA FLAGS OF sft ...]
 # Kinds
 #   rank, launcher    SIGKILL of one rank, or of the launcher
-#   fault             SIGSEGV of a rank
+#   fault, launcherfault  SIGSEGV of a rank, of the launcher
 #   term, int, hup    a service manager, Ctrl-C, a terminal that closes: the launcher is asked to end
-#   stop              a rank stands still for a second (SIGSTOP), then goes on
+#   rankterm          SIGTERM of one rank
+#   stop, launcherstop  a rank, the launcher stands still for a second (SIGSTOP), then goes on
 #   slow              a rank stands still most of the time, for two seconds
 #   large             no file may grow over so many kilobytes: saves fail
 #   full              the folder lies on a disk that has so many kilobytes left (a small tmpfs; root only)
 #   readonly          nobody may write into the folder any more (as root the run is another user's)
 #   clock             the time of day jumps, forwards and back by up to a day, all the time (a shim that cc builds)
+#   memory            the processes may not have all the memory that they need (a limit on addresses)
+#   host              of two hosts with a rank each (network namespaces; root only) one is lost: its cable, then all its processes
 #   flip, cut, gone   one bit, the end or the whole of one file of the newest checkpoint, while no run goes on
 #   zero, swap        512 bytes of it were not written, or in another place (a disk that lost power)
 #   stale             it is the same file of an older checkpoint
@@ -19,12 +22,13 @@
 # After each: no process and no shared memory is left; the error says what happened; every checkpoint that nobody hurt is
 # whole, one that was hurt is found out and left; the next run goes on, and a run that comes to its end has the weights of a run that
 # was never hurt, bit for bit, and leaves no temporary files. An injury counts when the run shows that it felt it.
+# Runs evaluate and save, so that these are interrupted, too; at its end the script says what was going on when processes were hurt.
 # A kind for which this machine lacks something is left out, which is said.
 # Needs build/release (scripts/test.sh builds it) or TESSERA=path of the program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-all=rank,launcher,fault,term,int,hup,stop,slow,large,full,readonly,clock,flip,cut,gone,zero,swap,stale,torn,export
+all=rank,launcher,fault,launcherfault,term,int,hup,rankterm,stop,launcherstop,slow,large,full,readonly,clock,memory,host,flip,cut,gone,zero,swap,stale,torn,export
 wanted=${1:-60} seed=${2:-1} kinds=${3:-all}
 shift $(($# < 3 ? $# : 3))
 extra=("$@")
@@ -44,20 +48,26 @@ processes() { # that are tessera's
     done
 }
 mounted=
-trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; [ -z "$mounted" ] || umount -l "$mounted"; rm -rf "$work"' EXIT
+spaces= # network namespaces, "${spaces}0" and "${spaces}1", and the switch's, "${spaces}s"
+PATH=$PATH:/usr/sbin:/sbin
+remove_spaces() { for space in 0 1 s; do ip netns del "$spaces$space" 2>/dev/null || true; done; }
+trap '[ -z "$spaces" ] || remove_spaces; [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; [ -z "$mounted" ] || umount -l "$mounted"; rm -rf "$work"' EXIT
 RANDOM=$seed
 data=tests/data/tiny_chat
 
 "$tessera" init-model "$data" "$work/model" >/dev/null
 as_user=()   # another user, where that is needed
+host=()      # the command that enters a host's network, where there are two
+machines=()  # the launcher's flags then
 preloaded='' # a library that stands before others
 train() { # OUTPUT FLAGS...
     local to=$1
     shift
     if [ -n "$preloaded" ]; then export LD_PRELOAD=$preloaded; fi
-    exec "${as_user[@]}" "$tessera" launch --cpu --num_processes 2 sft --model_name_or_path "$work/model" --dataset_name "$data" \
+    exec "${as_user[@]}" "${host[@]}" "$tessera" launch --cpu --num_processes 2 "${machines[@]}" sft --model_name_or_path "$work/model" --dataset_name "$data" \
         --dataset_cache_dir "$work/cache" --output_dir "$to" --max_seq_length 64 --print_model false --disable_tqdm \
-        --learning_rate 1e-2 --max_steps 30 --save_steps 1 --save_total_limit 3 "${extra[@]}" "$@"
+        --learning_rate 1e-2 --max_steps 30 --save_steps 1 --save_total_limit 3 \
+        --eval_strategy steps --eval_steps 6 "${extra[@]}" "$@"
 }
 
 # The variable $2 of the process $1, as it was when its program started; nothing where it has none or has ended.
@@ -79,6 +89,18 @@ choose_rank() {
     [ ${#ranks[@]} -gt 0 ] || return 0
     victim=${ranks[RANDOM % ${#ranks[@]}]}
     rank=$(variable_of "$victim" RANK)
+}
+# What the run is at: start, training, evaluation, saving. Counted, as far as it can be seen, when a process is hurt.
+declare -A moments
+note_moment() {
+    local said moment=training
+    said=$("$tessera" status "$out" 2>/dev/null || true)
+    case $said in
+        *"before the first step"* | "" | *"no run goes on"* | *"a run goes on"*) moment=start ;;
+        *", evaluation"*) moment=evaluation ;;
+        *", saving"*) moment=saving ;;
+    esac
+    moments[$moment]=$((${moments[$moment]:-0} + 1))
 }
 hit() { [ -z "$2" ] || kill -"$1" "$2" 2>/dev/null || true; } # SIGNAL PROCESS
 
@@ -117,8 +139,13 @@ run_and() {
     wait "$pid" 2>/dev/null || code=$?
     pid=
 }
-hurt_rank() { choose_rank && hit "$1" "$victim"; } # SIGNAL
-hurt_launcher() { hit "$1" "$pid"; }               # SIGNAL
+hurt_rank() { note_moment && choose_rank && hit "$1" "$victim"; } # SIGNAL
+hurt_launcher() { note_moment && hit "$1" "$pid"; }               # SIGNAL
+stop_launcher() {
+    hurt_launcher STOP
+    sleep 1
+    hit CONT "$pid"
+}
 stop_rank() {
     hurt_rank STOP
     sleep 1
@@ -126,6 +153,7 @@ stop_rank() {
 }
 slow_rank() {
     local i
+    note_moment
     choose_rank
     for ((i = 0; i < 20; i++)); do
         hit STOP "$victim"
@@ -135,6 +163,34 @@ slow_rank() {
     done
 }
 forbid_writing() { chmod 555 "$out" 2>/dev/null || true; } # it may not be there yet
+
+# Two hosts with a rank each, of which the second is lost once they train. Sets code, of the first host's launcher; pid is empty again.
+run_and_lose_a_host() {
+    local flags=() port=$((20000 + RANDOM % 10000)) other tries=0
+    if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
+    export TESSERA_KEEPALIVE_S=2
+    for machine in 1 0; do
+        host=(ip netns exec "$spaces$machine")
+        machines=(--num_machines 2 --machine_rank "$machine" --main_process_ip 10.79.0.1 --main_process_port "$port")
+        (train "$out" "${flags[@]}") >"$work/run$machine.log" 2>&1 &
+        if [ "$machine" -eq 1 ]; then other=$!; else pid=$!; fi
+    done
+    host=() machines=()
+    while ! grep -q "Running training" "$work/run0.log" && kill -0 "$pid" 2>/dev/null && [ $tries -lt 300 ]; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    pause $((span / 2))
+    ip -n "${spaces}1" link set wire down
+    kill -KILL "$other" 2>/dev/null || true
+    wait "$other" 2>/dev/null || true
+    code=0
+    wait "$pid" 2>/dev/null || code=$?
+    pid=
+    unset TESSERA_KEEPALIVE_S
+    ip -n "${spaces}1" link set wire up
+    cat "$work/run1.log" "$work/run0.log" >"$work/run.log"
+}
 
 # What a kind needs of this machine. Sets why where that is missing.
 can_hurt() { # KIND
@@ -148,6 +204,21 @@ can_hurt() { # KIND
         readonly)
             [ "$(id -u)" -ne 0 ] || setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$tessera" -a -r "$data/config.json" 2>/dev/null ||
                 why="no other user may start $tessera and read $data (setpriv)"
+            ;;
+        host)
+            spaces=tessera_chaos_$$_
+            if ! { ip netns add "${spaces}s" && ip -n "${spaces}s" link add bridge type bridge && ip -n "${spaces}s" link set bridge up; } 2>/dev/null; then
+                spaces= why="it needs to make network namespaces (root and iproute2)"
+                return 1
+            fi
+            for space in 0 1; do
+                ip netns add "$spaces$space"
+                ip -n "$spaces$space" link add wire type veth peer name "port$space" netns "${spaces}s"
+                ip -n "${spaces}s" link set "port$space" master bridge up
+                ip -n "$spaces$space" addr add "10.79.0.$((space + 1))/24" dev wire
+                ip -n "$spaces$space" link set wire up
+                ip -n "$spaces$space" link set lo up
+            done
             ;;
         clock)
             cat >"$work/clock.c" <<'CODE'
@@ -225,16 +296,19 @@ injure() {
             says "rank $rank failed with signal $number" || blame "rank $rank is not named"
             felt=1
             ;;
-        launcher)
-            run_and hurt_launcher KILL
+        launcher | launcherfault)
+            local number=9
+            if [ "$kind" = launcherfault ]; then number=11; fi
+            run_and hurt_launcher "$number"
             [ "$code" -ne 0 ] || return 0
-            [ "$code" -eq 137 ] || blame "exit code $code"
+            [ "$code" -eq $((128 + number)) ] || blame "exit code $code"
             ! says "failed with signal" || blame "a rank was killed, not the launcher"
             felt=1
             ;;
-        term | int | hup)
-            local signal=${kind^^}
-            run_and hurt_launcher "$signal"
+        term | int | hup | rankterm)
+            local signal=${kind^^} whom=hurt_launcher
+            if [ "$kind" = rankterm ]; then signal=TERM whom=hurt_rank; fi
+            run_and $whom "$signal"
             [ "$code" -ne 0 ] || return 0
             [ "$code" -eq $((128 + $(kill -l "$signal"))) ] || blame "exit code $code"
             # It had begun: the step in which the signal came is saved. (It may have come while the ranks started.)
@@ -245,6 +319,26 @@ injure() {
             run_and "${kind}_rank"
             [ "$code" -eq 0 ] || blame "exit code $code"
             if [ -n "$victim" ]; then felt=1; fi
+            ;;
+        launcherstop)
+            run_and stop_launcher
+            [ "$code" -eq 0 ] || blame "exit code $code"
+            felt=1
+            ;;
+        memory) # from half of what a rank maps to a little more than that
+            local limit=$((addresses * (RANDOM % 60 + 50) / 100))
+            code=0
+            (ulimit -v "$limit" && run_and nothing && exit "$code") || code=$?
+            [ "$code" -ne 0 ] || return 0
+            says "memory\|failed to map segment\|Resource temporarily unavailable\|Thread creation failed" || blame "exit code $code, and the reason is not named (limit $limit KiB)"
+            felt=1
+            ;;
+        host)
+            run_and_lose_a_host
+            [ "$code" -ne 0 ] || return 0
+            [ "$code" -lt 128 ] || blame "exit code $code"
+            says "rank 1" || blame "the lost rank is not named"
+            felt=1
             ;;
         large) # from 1 KiB to more than the largest file of a run
             local limit=$((RANDOM % (size + size / 4) + 1))
@@ -375,7 +469,18 @@ injure() {
 before=$(outside)
 say "a run that is not hurt"
 start=$(date +%s%N)
-(train "$work/whole") >"$work/whole.log" 2>&1 || fail "the run failed" "$(tail -n 5 "$work/whole.log")"
+(train "$work/whole") >"$work/whole.log" 2>&1 &
+pid=$!
+addresses=0 # KiB that a rank maps at most
+while kill -0 "$pid" 2>/dev/null; do
+    for rank in $(ranks_of "$pid"); do
+        peak=$(sed -n 's/^VmPeak:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$rank/status" 2>/dev/null || true)
+        if [ "${peak:-0}" -gt "$addresses" ]; then addresses=$peak; fi
+    done
+    sleep 0.1
+done
+wait "$pid" || fail "the run failed" "$(tail -n 5 "$work/whole.log")"
+pid=
 # Moments from before the first step to after the last save, in milliseconds.
 span=$((($(date +%s%N) - start) / 1000000 * 11 / 10))
 size=$(($(find "$work/whole" -type f -printf '%s\n' | sort -n | tail -n 1) / 1024))
@@ -406,5 +511,6 @@ while [ "$done_injuries" -lt "$wanted" ] || { [ "$wanted" -ge ${#kinds[@]} ] && 
     felt_of[$kind]=$((felt_of[$kind] + 1)) done_injuries=$((done_injuries + 1))
     if [ $((done_injuries % 25)) -eq 0 ]; then say "$done_injuries injuries, nothing lost so far; not felt: $(unfelt | tr '\n' ' ')"; fi
 done
-for kind in "${kinds[@]}"; do printf '   %-10s %s\n' "$kind" "${felt_of[$kind]}"; done
+for kind in "${kinds[@]}"; do printf '   %-13s %s\n' "$kind" "${felt_of[$kind]}"; done
+for moment in "${!moments[@]}"; do printf '   during %-10s %s\n' "$moment" "${moments[$moment]}"; done
 say "$done_injuries injuries, $torn of them during a save, $ends runs came to their end with the right weights: nothing was lost, nothing was left"

@@ -161,6 +161,14 @@ TEST_F(Checkpoints, ChaosOfDisksClocksAndSlowPeersLosesNothing) {
   EXPECT_EQ(r.out.find(" 0\n"), std::string::npos) << r.out;
 }
 
+// As root of a machine that may make network namespaces; what it lacks is left out.
+TEST_F(Checkpoints, ChaosOfHostsMemoryAndLaunchersLosesNothing) {
+  const Finished r = chaos({"5", "7", "launcherfault,rankterm,launcherstop,memory,host"});
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+  EXPECT_SAYS(r.out, "nothing was lost, nothing was left");
+  EXPECT_EQ(r.out.find(" 0\n"), std::string::npos) << r.out;
+}
+
 // Masters in halves are read while the next step computes.
 TEST_F(Checkpoints, InBfloat16SavingChangesNothingAndARunGoesOnBitEqual) {
   const std::vector<std::string> flags = {"--bf16", "true", "--max_steps", "6"};
