@@ -7,6 +7,7 @@
 #   term, int, hup    a service manager, Ctrl-C, a terminal that closes: the launcher is asked to end
 #   rankterm          SIGTERM of one rank
 #   stop, launcherstop  a rank, the launcher stands still for a second (SIGSTOP), then goes on
+#   hang              a rank stands still for longer than the others wait (TESSERA_COMM_TIMEOUT_S)
 #   slow              a rank stands still most of the time, for two seconds
 #   large             no file may grow over so many kilobytes: saves fail
 #   full              the folder lies on a disk that has so many kilobytes left (a small tmpfs; root only)
@@ -18,7 +19,7 @@
 #   zero, swap        512 bytes of it were not written, or in another place (a disk that lost power)
 #   stale             it is the same file of an older checkpoint
 #   torn              the remains of a save that a kill interrupted lie in the folder
-#   export            SIGKILL of an export of the newest checkpoint
+#   export            an export of the newest checkpoint is killed, terminated, crashes or stands still for a moment
 # After each: no process and no shared memory is left; the error says what happened; every checkpoint that nobody hurt is
 # whole, one that was hurt is found out and left; the next run goes on, and a run that comes to its end has the weights of a run that
 # was never hurt, bit for bit, and leaves no temporary files. An injury counts when the run shows that it felt it.
@@ -28,7 +29,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-all=rank,launcher,fault,launcherfault,term,int,hup,rankterm,stop,launcherstop,slow,large,full,readonly,clock,memory,host,flip,cut,gone,zero,swap,stale,torn,export
+all=rank,launcher,fault,launcherfault,term,int,hup,rankterm,stop,launcherstop,hang,slow,large,full,readonly,clock,memory,host,flip,cut,gone,zero,swap,stale,torn,export
 wanted=${1:-60} seed=${2:-1} kinds=${3:-all}
 shift $(($# < 3 ? $# : 3))
 extra=("$@")
@@ -41,6 +42,8 @@ work=$(mktemp -d)
 out=$work/out
 pid=
 export TESSERA_CHAOS=$work # by which its processes are known
+export TMPDIR=$work/tmp
+mkdir "$TMPDIR"
 processes() { # that are tessera's
     local found
     for found in $(grep -lz "^TESSERA_CHAOS=$work\$" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true); do
@@ -67,7 +70,7 @@ train() { # OUTPUT FLAGS...
     exec "${as_user[@]}" "${host[@]}" "$tessera" launch --cpu --num_processes 2 "${machines[@]}" sft --model_name_or_path "$work/model" --dataset_name "$data" \
         --dataset_cache_dir "$work/cache" --output_dir "$to" --max_seq_length 64 --print_model false --disable_tqdm \
         --learning_rate 1e-2 --max_steps 30 --save_steps 1 --save_total_limit 3 \
-        --eval_strategy steps --eval_steps 6 "${extra[@]}" "$@"
+        --logging_steps 1 --eval_strategy steps --eval_steps 6 "${extra[@]}" "$@"
 }
 
 # The variable $2 of the process $1, as it was when its program started; nothing where it has none or has ended.
@@ -90,7 +93,7 @@ choose_rank() {
     victim=${ranks[RANDOM % ${#ranks[@]}]}
     rank=$(variable_of "$victim" RANK)
 }
-# What the run is at: start, training, evaluation, saving. Counted, as far as it can be seen, when a process is hurt.
+# What the run is at, as far as it can be seen, when a process is hurt.
 declare -A moments
 note_moment() {
     local said moment=training
@@ -109,8 +112,8 @@ says() { grep -q -- "$1" "$work/run.log"; }
 blame() { fail "$kind, injury $((done_injuries + 1)) (seed $seed): $1" "$(tail -n 8 "$work/run.log")"; }
 pause() { sleep "$(awk -v r=$RANDOM -v s="$1" 'BEGIN { printf "%.3f", r / 32768 * s / 1000 }')"; }
 
-# What a process could leave outside of the work folder. (Its sockets have no files, and go with it.)
-outside() { find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null | sort; }
+# What a process could leave elsewhere. (Its sockets and shared memory have no names on a disk, and go with it.)
+outside() { { find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null && find "$TMPDIR" -mindepth 1; } | sort; }
 nothing_left() {
     local tries=0
     while [ -n "$(processes)" ] || [ "$(outside)" != "$before" ]; do
@@ -150,6 +153,11 @@ stop_rank() {
     hurt_rank STOP
     sleep 1
     hit CONT "$victim"
+}
+hang_rank() { # once the ranks have met, which they may take minutes for
+    while ! says "Running training" && kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    pause $((span / 3))
+    hurt_rank STOP
 }
 slow_rank() {
     local i
@@ -264,9 +272,19 @@ CODE
 # Bytes of the file $1 from $2 on become those from $3 on of the file $4, 512 of them or up to the end.
 patch() { dd if="$4" of="$1" bs=1 seek="$2" skip="$3" count=512 conv=notrunc status=none; }
 nothing() { :; }
+files_of() { (cd "$1" && find . -type f | sort); }
+# Step and loss, as exactly as the run knows them, of the last time that each was logged: a step behind the newest checkpoint is taken again.
+losses_of() {
+    awk '
+        function value(key) { return match($0, "\"" key "\": *[^,}]*") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "" }
+        value("train_loss_exact") != "" { last["loss " value("step")] = value("train_loss_exact") }
+        value("eval_loss") != "" { last["evaluation " value("step")] = value("eval_loss") }
+        END { for (of in last) print of, last[of] }' "$1/metrics.jsonl" | sort
+}
 compare_end() {
     cmp "$work/whole/model.safetensors" "$out/model.safetensors" >>"$work/run.log" 2>&1 || blame "the weights differ"
-    [ -z "$(find "$out" -name '.*' ! -name .tessera.lock ! -path "$out")" ] || blame "left behind: $(find "$out" -name '.*')"
+    diff <(losses_of "$work/whole") <(losses_of "$out") >>"$work/run.log" || blame "the losses differ"
+    diff <(files_of "$work/whole") <(files_of "$out") >>"$work/run.log" || blame "other files are there than in a run that was not hurt"
     ends=$((ends + 1))
     rm -rf "$out"
 }
@@ -320,13 +338,22 @@ injure() {
             [ "$code" -eq 0 ] || blame "exit code $code"
             if [ -n "$victim" ]; then felt=1; fi
             ;;
+        hang)
+            export TESSERA_COMM_TIMEOUT_S=2
+            run_and hang_rank
+            unset TESSERA_COMM_TIMEOUT_S
+            [ "$code" -ne 0 ] || return 0
+            [ "$code" -eq 5 ] || blame "exit code $code"
+            says "no progress for 2000 ms: rank $rank has " || blame "rank $rank is not named"
+            felt=1
+            ;;
         launcherstop)
             run_and stop_launcher
             [ "$code" -eq 0 ] || blame "exit code $code"
             felt=1
             ;;
-        memory) # from half of what a rank maps to a little more than that
-            local limit=$((addresses * (RANDOM % 60 + 50) / 100))
+        memory) # from a tenth of what a rank maps to a little more than that
+            local limit=$((addresses * (RANDOM % 100 + 10) / 100))
             code=0
             (ulimit -v "$limit" && run_and nothing && exit "$code") || code=$?
             [ "$code" -ne 0 ] || return 0
@@ -447,20 +474,30 @@ injure() {
         export)
             need_checkpoint
             [ -n "$folder" ] || return 0
+            local signals=(KILL TERM SEGV HUP STOP) signal
+            signal=${signals[RANDOM % ${#signals[@]}]}
             rm -rf "$work/exported"
             ("$tessera" export "$folder" "$work/exported" >"$work/run.log" 2>&1) &
             pid=$!
             pause "$export_span"
-            hit KILL "$pid"
+            hit "$signal" "$pid"
+            if [ "$signal" = STOP ]; then sleep 0.2 && hit CONT "$pid"; fi
             code=0
             wait "$pid" 2>/dev/null || code=$?
             pid=
-            if [ "$code" -ne 0 ]; then felt=1; fi
+            if [ "$signal" = STOP ]; then
+                [ "$code" -eq 0 ] || blame "exit code $code"
+                felt=1
+            elif [ "$code" -ne 0 ]; then
+                [ "$code" -eq $((128 + $(kill -l "$signal"))) ] || blame "exit code $code after SIG$signal"
+                felt=1
+            fi
             # A folder that has its config and its weights under their names is whole.
             if [ -f "$work/exported/model.safetensors" ]; then
                 "$tessera" inspect "$work/exported" >"$work/inspect.log" 2>&1 || blame "a half-written export: $(cat "$work/inspect.log")"
             fi
             "$tessera" export "$folder" "$work/exported" --overwrite_output_dir >"$work/run.log" 2>&1 || blame "the export cannot be repeated"
+            diff <(files_of "$work/whole_export") <(files_of "$work/exported") >>"$work/run.log" || blame "other files are there than in an export that was not hurt"
             code=1
             ;;
     esac
@@ -481,11 +518,13 @@ while kill -0 "$pid" 2>/dev/null; do
 done
 wait "$pid" || fail "the run failed" "$(tail -n 5 "$work/whole.log")"
 pid=
+reserved=$((1 << 30)) # KiB of addresses for the memory of steps, without which a rank can do (src/tensor/allocator.cc)
+[ "$addresses" -le "$reserved" ] || addresses=$((addresses - reserved))
 # Moments from before the first step to after the last save, in milliseconds.
 span=$((($(date +%s%N) - start) / 1000000 * 11 / 10))
 size=$(($(find "$work/whole" -type f -printf '%s\n' | sort -n | tail -n 1) / 1024))
 start=$(date +%s%N)
-"$tessera" export "$(find "$work/whole" -name 'checkpoint-*' | head -n 1)" "$work/exported" >/dev/null
+"$tessera" export "$(find "$work/whole" -name 'checkpoint-*' | head -n 1)" "$work/whole_export" >/dev/null
 export_span=$((($(date +%s%N) - start) / 1000000))
 
 able=()
