@@ -136,7 +136,7 @@ run_and() {
     if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
     (train "$out" "${flags[@]}") >"$work/run.log" 2>&1 &
     pid=$!
-    pause "$span"
+    [ "$1" = nothing ] || pause "$span"
     "$@"
     code=0
     wait "$pid" 2>/dev/null || code=$?
@@ -536,6 +536,12 @@ kinds=("${able[@]}")
 declare -A felt_of
 for kind in "${kinds[@]}"; do felt_of[$kind]=0; done
 ends=0 torn=0 done_injuries=0 turn=0
+summary() {
+    local of
+    for of in "${kinds[@]}"; do printf '   %-13s %s\n' "$of" "${felt_of[$of]}"; done
+    for of in "${!moments[@]}"; do printf '   during %-10s %s\n' "$of" "${moments[$of]}"; done
+}
+trap 'summary && say "stopped: $done_injuries injuries, $torn of them during a save, $ends ends, nothing lost so far" && exit 143' TERM INT
 unfelt() { local kind; for kind in "${kinds[@]}"; do if [ "${felt_of[$kind]}" -eq 0 ]; then echo "$kind"; fi; done; }
 while [ "$done_injuries" -lt "$wanted" ] || { [ "$wanted" -ge ${#kinds[@]} ] && [ -n "$(unfelt)" ]; }; do
     kind=${kinds[turn % ${#kinds[@]}]}
@@ -550,6 +556,5 @@ while [ "$done_injuries" -lt "$wanted" ] || { [ "$wanted" -ge ${#kinds[@]} ] && 
     felt_of[$kind]=$((felt_of[$kind] + 1)) done_injuries=$((done_injuries + 1))
     if [ $((done_injuries % 25)) -eq 0 ]; then say "$done_injuries injuries, nothing lost so far; not felt: $(unfelt | tr '\n' ' ')"; fi
 done
-for kind in "${kinds[@]}"; do printf '   %-13s %s\n' "$kind" "${felt_of[$kind]}"; done
-for moment in "${!moments[@]}"; do printf '   during %-10s %s\n' "$moment" "${moments[$moment]}"; done
+summary
 say "$done_injuries injuries, $torn of them during a save, $ends runs came to their end with the right weights: nothing was lost, nothing was left"
