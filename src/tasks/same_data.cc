@@ -55,12 +55,13 @@ std::string who_does(const std::vector<int>& ranks) {
                      ranks.size() > kShown ? ", ..." : "", ranks.size() > 1 ? "do" : "does");
 }
 
-std::uint32_t checksum(const PreparedRows& split, std::int64_t begin, std::int64_t end, std::uint32_t before) {
+std::uint32_t checksum(const PreparedRows& split, std::int64_t begin, std::int64_t end) {
+  std::uint32_t out = 0;
   for (auto i = begin; i < end; ++i) {
     const auto mark = split.mark(i).checksum;
-    before = crc32c(&mark, sizeof(mark), before);
+    out = crc32c(&mark, sizeof(mark), out);
   }
-  return before;
+  return out;
 }
 
 Summary summarize(const PreparedRows& split) {
@@ -78,14 +79,10 @@ Summary summarize(const PreparedRows& split) {
 /// Collective: the first row that two ranks have and that differs between them; `most` where none does.
 std::int64_t first_difference(const PreparedRows& split, int a, int b, std::int64_t most, comm::Communicator& group) {
   std::int64_t same = 0, differs = most + 1;  // so many rows are the same; so many are not
-  for (std::uint32_t sum = 0; differs - same > 1;) {
+  while (differs - same > 1) {
     const auto middle = same + (differs - same) / 2;
-    const auto next = checksum(split, same, std::min(middle, split.count), sum);
-    const auto all = gather_values(next, group);
-    if (all[static_cast<std::size_t>(a)] == all[static_cast<std::size_t>(b)])
-      same = middle, sum = next;
-    else
-      differs = middle;
+    const auto all = gather_values(checksum(split, same, std::min(middle, split.count)), group);
+    (all[static_cast<std::size_t>(a)] == all[static_cast<std::size_t>(b)] ? same : differs) = middle;
   }
   return same;
 }
