@@ -3,28 +3,33 @@
 #   scripts/chaos.sh [N=60] [SEED=1] [KINDS=all, or a,b,c] [EXTRA FLAGS OF sft ...]
 # Kinds
 #   rank, launcher    SIGKILL of one rank, or of the launcher
-#   fault             SIGSEGV of a rank
+#   fault, launcherfault  SIGSEGV of a rank, of the launcher
 #   term, int, hup    a service manager, Ctrl-C, a terminal that closes: the launcher is asked to end
-#   stop              a rank stands still for a second (SIGSTOP), then goes on
+#   rankterm          SIGTERM of one rank
+#   stop, launcherstop  a rank, the launcher stands still for a second (SIGSTOP), then goes on
+#   hang              a rank stands still for longer than the others wait (TESSERA_COMM_TIMEOUT_S)
 #   slow              a rank stands still most of the time, for two seconds
 #   large             no file may grow over so many kilobytes: saves fail
 #   full              the folder lies on a disk that has so many kilobytes left (a small tmpfs; root only)
 #   readonly          nobody may write into the folder any more (as root the run is another user's)
 #   clock             the time of day jumps, forwards and back by up to a day, all the time (a shim that cc builds)
+#   memory            the processes may not have all the memory that they need (a limit on addresses)
+#   host              of two hosts with a rank each (network namespaces; root only) one is lost: its cable, then all its processes
 #   flip, cut, gone   one bit, the end or the whole of one file of the newest checkpoint, while no run goes on
 #   zero, swap        512 bytes of it were not written, or in another place (a disk that lost power)
 #   stale             it is the same file of an older checkpoint
 #   torn              the remains of a save that a kill interrupted lie in the folder
-#   export            SIGKILL of an export of the newest checkpoint
+#   export            an export of the newest checkpoint is killed, terminated, crashes or stands still for a moment
 # After each: no process and no shared memory is left; the error says what happened; every checkpoint that nobody hurt is
 # whole, one that was hurt is found out and left; the next run goes on, and a run that comes to its end has the weights of a run that
 # was never hurt, bit for bit, and leaves no temporary files. An injury counts when the run shows that it felt it.
+# Runs evaluate and save, so that these are interrupted, too; at its end the script says what was going on when processes were hurt.
 # A kind for which this machine lacks something is left out, which is said.
 # Needs build/release (scripts/test.sh builds it) or TESSERA=path of the program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-all=rank,launcher,fault,term,int,hup,stop,slow,large,full,readonly,clock,flip,cut,gone,zero,swap,stale,torn,export
+all=rank,launcher,fault,launcherfault,term,int,hup,rankterm,stop,launcherstop,hang,slow,large,full,readonly,clock,memory,host,flip,cut,gone,zero,swap,stale,torn,export
 wanted=${1:-60} seed=${2:-1} kinds=${3:-all}
 shift $(($# < 3 ? $# : 3))
 extra=("$@")
@@ -37,6 +42,8 @@ work=$(mktemp -d)
 out=$work/out
 pid=
 export TESSERA_CHAOS=$work # by which its processes are known
+export TMPDIR=$work/tmp
+mkdir "$TMPDIR"
 processes() { # that are tessera's
     local found
     for found in $(grep -lz "^TESSERA_CHAOS=$work\$" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true); do
@@ -44,20 +51,26 @@ processes() { # that are tessera's
     done
 }
 mounted=
-trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; [ -z "$mounted" ] || umount -l "$mounted"; rm -rf "$work"' EXIT
+spaces= # network namespaces, "${spaces}0" and "${spaces}1", and the switch's, "${spaces}s"
+PATH=$PATH:/usr/sbin:/sbin
+remove_spaces() { for space in 0 1 s; do ip netns del "$spaces$space" 2>/dev/null || true; done; }
+trap '[ -z "$spaces" ] || remove_spaces; [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true; [ -z "$mounted" ] || umount -l "$mounted"; rm -rf "$work"' EXIT
 RANDOM=$seed
 data=tests/data/tiny_chat
 
 "$tessera" init-model "$data" "$work/model" >/dev/null
 as_user=()   # another user, where that is needed
+host=()      # the command that enters a host's network, where there are two
+machines=()  # the launcher's flags then
 preloaded='' # a library that stands before others
 train() { # OUTPUT FLAGS...
     local to=$1
     shift
     if [ -n "$preloaded" ]; then export LD_PRELOAD=$preloaded; fi
-    exec "${as_user[@]}" "$tessera" launch --cpu --num_processes 2 sft --model_name_or_path "$work/model" --dataset_name "$data" \
+    exec "${as_user[@]}" "${host[@]}" "$tessera" launch --cpu --num_processes 2 "${machines[@]}" sft --model_name_or_path "$work/model" --dataset_name "$data" \
         --dataset_cache_dir "$work/cache" --output_dir "$to" --max_seq_length 64 --print_model false --disable_tqdm \
-        --learning_rate 1e-2 --max_steps 30 --save_steps 1 --save_total_limit 3 "${extra[@]}" "$@"
+        --learning_rate 1e-2 --max_steps 30 --save_steps 1 --save_total_limit 3 \
+        --logging_steps 1 --eval_strategy steps --eval_steps 6 "${extra[@]}" "$@"
 }
 
 # The variable $2 of the process $1, as it was when its program started; nothing where it has none or has ended.
@@ -80,6 +93,18 @@ choose_rank() {
     victim=${ranks[RANDOM % ${#ranks[@]}]}
     rank=$(variable_of "$victim" RANK)
 }
+# What the run is at, as far as it can be seen, when a process is hurt.
+declare -A moments
+note_moment() {
+    local said moment=training
+    said=$("$tessera" status "$out" 2>/dev/null || true)
+    case $said in
+        *"before the first step"* | "" | *"no run goes on"* | *"a run goes on"*) moment=start ;;
+        *", evaluation"*) moment=evaluation ;;
+        *", saving"*) moment=saving ;;
+    esac
+    moments[$moment]=$((${moments[$moment]:-0} + 1))
+}
 hit() { [ -z "$2" ] || kill -"$1" "$2" 2>/dev/null || true; } # SIGNAL PROCESS
 
 newest() { find "$out" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | sort -V | tail -n 1 || true; }
@@ -87,8 +112,8 @@ says() { grep -q -- "$1" "$work/run.log"; }
 blame() { fail "$kind, injury $((done_injuries + 1)) (seed $seed): $1" "$(tail -n 8 "$work/run.log")"; }
 pause() { sleep "$(awk -v r=$RANDOM -v s="$1" 'BEGIN { printf "%.3f", r / 32768 * s / 1000 }')"; }
 
-# What a process could leave outside of the work folder. (Its sockets have no files, and go with it.)
-outside() { find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null | sort; }
+# What a process could leave elsewhere. (Its sockets and shared memory have no names on a disk, and go with it.)
+outside() { { find /dev/shm -maxdepth 1 -mindepth 1 -name '*tessera*' 2>/dev/null && find "$TMPDIR" -mindepth 1; } | sort; }
 nothing_left() {
     local tries=0
     while [ -n "$(processes)" ] || [ "$(outside)" != "$before" ]; do
@@ -111,21 +136,32 @@ run_and() {
     if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
     (train "$out" "${flags[@]}") >"$work/run.log" 2>&1 &
     pid=$!
-    pause "$span"
+    [ "$1" = nothing ] || pause "$span"
     "$@"
     code=0
     wait "$pid" 2>/dev/null || code=$?
     pid=
 }
-hurt_rank() { choose_rank && hit "$1" "$victim"; } # SIGNAL
-hurt_launcher() { hit "$1" "$pid"; }               # SIGNAL
+hurt_rank() { note_moment && choose_rank && hit "$1" "$victim"; } # SIGNAL
+hurt_launcher() { note_moment && hit "$1" "$pid"; }               # SIGNAL
+stop_launcher() {
+    hurt_launcher STOP
+    sleep 1
+    hit CONT "$pid"
+}
 stop_rank() {
     hurt_rank STOP
     sleep 1
     hit CONT "$victim"
 }
+hang_rank() { # once the ranks have met, which they may take minutes for
+    while ! says "Running training" && kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    pause $((span / 3))
+    hurt_rank STOP
+}
 slow_rank() {
     local i
+    note_moment
     choose_rank
     for ((i = 0; i < 20; i++)); do
         hit STOP "$victim"
@@ -135,6 +171,34 @@ slow_rank() {
     done
 }
 forbid_writing() { chmod 555 "$out" 2>/dev/null || true; } # it may not be there yet
+
+# Two hosts with a rank each, of which the second is lost once they train. Sets code, of the first host's launcher; pid is empty again.
+run_and_lose_a_host() {
+    local flags=() port=$((20000 + RANDOM % 10000)) other tries=0
+    if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
+    export TESSERA_KEEPALIVE_S=2
+    for machine in 1 0; do
+        host=(ip netns exec "$spaces$machine")
+        machines=(--num_machines 2 --machine_rank "$machine" --main_process_ip 10.79.0.1 --main_process_port "$port")
+        (train "$out" "${flags[@]}") >"$work/run$machine.log" 2>&1 &
+        if [ "$machine" -eq 1 ]; then other=$!; else pid=$!; fi
+    done
+    host=() machines=()
+    while ! grep -q "Running training" "$work/run0.log" && kill -0 "$pid" 2>/dev/null && [ $tries -lt 300 ]; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    pause $((span / 2))
+    ip -n "${spaces}1" link set wire down
+    kill -KILL "$other" 2>/dev/null || true
+    wait "$other" 2>/dev/null || true
+    code=0
+    wait "$pid" 2>/dev/null || code=$?
+    pid=
+    unset TESSERA_KEEPALIVE_S
+    ip -n "${spaces}1" link set wire up
+    cat "$work/run1.log" "$work/run0.log" >"$work/run.log"
+}
 
 # What a kind needs of this machine. Sets why where that is missing.
 can_hurt() { # KIND
@@ -148,6 +212,21 @@ can_hurt() { # KIND
         readonly)
             [ "$(id -u)" -ne 0 ] || setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$tessera" -a -r "$data/config.json" 2>/dev/null ||
                 why="no other user may start $tessera and read $data (setpriv)"
+            ;;
+        host)
+            spaces=tessera_chaos_$$_
+            if ! { ip netns add "${spaces}s" && ip -n "${spaces}s" link add bridge type bridge && ip -n "${spaces}s" link set bridge up; } 2>/dev/null; then
+                spaces= why="it needs to make network namespaces (root and iproute2)"
+                return 1
+            fi
+            for space in 0 1; do
+                ip netns add "$spaces$space"
+                ip -n "$spaces$space" link add wire type veth peer name "port$space" netns "${spaces}s"
+                ip -n "${spaces}s" link set "port$space" master bridge up
+                ip -n "$spaces$space" addr add "10.79.0.$((space + 1))/24" dev wire
+                ip -n "$spaces$space" link set wire up
+                ip -n "$spaces$space" link set lo up
+            done
             ;;
         clock)
             cat >"$work/clock.c" <<'CODE'
@@ -193,9 +272,19 @@ CODE
 # Bytes of the file $1 from $2 on become those from $3 on of the file $4, 512 of them or up to the end.
 patch() { dd if="$4" of="$1" bs=1 seek="$2" skip="$3" count=512 conv=notrunc status=none; }
 nothing() { :; }
+files_of() { (cd "$1" && find . -type f | sort); }
+# Step and loss, as exactly as the run knows them, of the last time that each was logged: a step behind the newest checkpoint is taken again.
+losses_of() {
+    awk '
+        function value(key) { return match($0, "\"" key "\": *[^,}]*") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "" }
+        value("train_loss_exact") != "" { last["loss " value("step")] = value("train_loss_exact") }
+        value("eval_loss") != "" { last["evaluation " value("step")] = value("eval_loss") }
+        END { for (of in last) print of, last[of] }' "$1/metrics.jsonl" | sort
+}
 compare_end() {
     cmp "$work/whole/model.safetensors" "$out/model.safetensors" >>"$work/run.log" 2>&1 || blame "the weights differ"
-    [ -z "$(find "$out" -name '.*' ! -name .tessera.lock ! -path "$out")" ] || blame "left behind: $(find "$out" -name '.*')"
+    diff <(losses_of "$work/whole") <(losses_of "$out") >>"$work/run.log" || blame "the losses differ"
+    diff <(files_of "$work/whole") <(files_of "$out") >>"$work/run.log" || blame "other files are there than in a run that was not hurt"
     ends=$((ends + 1))
     rm -rf "$out"
 }
@@ -225,16 +314,19 @@ injure() {
             says "rank $rank failed with signal $number" || blame "rank $rank is not named"
             felt=1
             ;;
-        launcher)
-            run_and hurt_launcher KILL
+        launcher | launcherfault)
+            local number=9
+            if [ "$kind" = launcherfault ]; then number=11; fi
+            run_and hurt_launcher "$number"
             [ "$code" -ne 0 ] || return 0
-            [ "$code" -eq 137 ] || blame "exit code $code"
+            [ "$code" -eq $((128 + number)) ] || blame "exit code $code"
             ! says "failed with signal" || blame "a rank was killed, not the launcher"
             felt=1
             ;;
-        term | int | hup)
-            local signal=${kind^^}
-            run_and hurt_launcher "$signal"
+        term | int | hup | rankterm)
+            local signal=${kind^^} whom=hurt_launcher
+            if [ "$kind" = rankterm ]; then signal=TERM whom=hurt_rank; fi
+            run_and $whom "$signal"
             [ "$code" -ne 0 ] || return 0
             [ "$code" -eq $((128 + $(kill -l "$signal"))) ] || blame "exit code $code"
             # It had begun: the step in which the signal came is saved. (It may have come while the ranks started.)
@@ -245,6 +337,35 @@ injure() {
             run_and "${kind}_rank"
             [ "$code" -eq 0 ] || blame "exit code $code"
             if [ -n "$victim" ]; then felt=1; fi
+            ;;
+        hang)
+            export TESSERA_COMM_TIMEOUT_S=2
+            run_and hang_rank
+            unset TESSERA_COMM_TIMEOUT_S
+            [ "$code" -ne 0 ] || return 0
+            [ "$code" -eq 5 ] || blame "exit code $code"
+            says "no progress for 2000 ms: rank $rank has " || blame "rank $rank is not named"
+            felt=1
+            ;;
+        launcherstop)
+            run_and stop_launcher
+            [ "$code" -eq 0 ] || blame "exit code $code"
+            felt=1
+            ;;
+        memory) # from a tenth of what a rank maps to a little more than that
+            local limit=$((addresses * (RANDOM % 100 + 10) / 100))
+            code=0
+            (ulimit -v "$limit" && run_and nothing && exit "$code") || code=$?
+            [ "$code" -ne 0 ] || return 0
+            says "out of memory\|no shared memory\|failed to map segment\|std::bad_alloc\|Resource temporarily unavailable\|Thread creation failed" || blame "exit code $code, and the reason is not named (limit $limit KiB)"
+            felt=1
+            ;;
+        host)
+            run_and_lose_a_host
+            [ "$code" -ne 0 ] || return 0
+            [ "$code" -lt 128 ] || blame "exit code $code"
+            says "rank 1" || blame "the lost rank is not named"
+            felt=1
             ;;
         large) # from 1 KiB to more than the largest file of a run
             local limit=$((RANDOM % (size + size / 4) + 1))
@@ -353,20 +474,30 @@ injure() {
         export)
             need_checkpoint
             [ -n "$folder" ] || return 0
+            local signals=(KILL TERM SEGV HUP STOP) signal
+            signal=${signals[RANDOM % ${#signals[@]}]}
             rm -rf "$work/exported"
             ("$tessera" export "$folder" "$work/exported" >"$work/run.log" 2>&1) &
             pid=$!
             pause "$export_span"
-            hit KILL "$pid"
+            hit "$signal" "$pid"
+            if [ "$signal" = STOP ]; then sleep 0.2 && hit CONT "$pid"; fi
             code=0
             wait "$pid" 2>/dev/null || code=$?
             pid=
-            if [ "$code" -ne 0 ]; then felt=1; fi
+            if [ "$signal" = STOP ]; then
+                [ "$code" -eq 0 ] || blame "exit code $code"
+                felt=1
+            elif [ "$code" -ne 0 ]; then
+                [ "$code" -eq $((128 + $(kill -l "$signal"))) ] || blame "exit code $code after SIG$signal"
+                felt=1
+            fi
             # A folder that has its config and its weights under their names is whole.
             if [ -f "$work/exported/model.safetensors" ]; then
                 "$tessera" inspect "$work/exported" >"$work/inspect.log" 2>&1 || blame "a half-written export: $(cat "$work/inspect.log")"
             fi
             "$tessera" export "$folder" "$work/exported" --overwrite_output_dir >"$work/run.log" 2>&1 || blame "the export cannot be repeated"
+            diff <(files_of "$work/whole_export") <(files_of "$work/exported") >>"$work/run.log" || blame "other files are there than in an export that was not hurt"
             code=1
             ;;
     esac
@@ -375,12 +506,25 @@ injure() {
 before=$(outside)
 say "a run that is not hurt"
 start=$(date +%s%N)
-(train "$work/whole") >"$work/whole.log" 2>&1 || fail "the run failed" "$(tail -n 5 "$work/whole.log")"
+(train "$work/whole") >"$work/whole.log" 2>&1 &
+pid=$!
+addresses=0 # KiB that a rank maps at most
+while kill -0 "$pid" 2>/dev/null; do
+    for rank in $(ranks_of "$pid"); do
+        peak=$(sed -n 's/^VmPeak:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$rank/status" 2>/dev/null || true)
+        if [ "${peak:-0}" -gt "$addresses" ]; then addresses=$peak; fi
+    done
+    sleep 0.1
+done
+wait "$pid" || fail "the run failed" "$(tail -n 5 "$work/whole.log")"
+pid=
+reserved=$((1 << 30)) # KiB of addresses for the memory of steps, without which a rank can do (src/tensor/allocator.cc)
+[ "$addresses" -le "$reserved" ] || addresses=$((addresses - reserved))
 # Moments from before the first step to after the last save, in milliseconds.
 span=$((($(date +%s%N) - start) / 1000000 * 11 / 10))
 size=$(($(find "$work/whole" -type f -printf '%s\n' | sort -n | tail -n 1) / 1024))
 start=$(date +%s%N)
-"$tessera" export "$(find "$work/whole" -name 'checkpoint-*' | head -n 1)" "$work/exported" >/dev/null
+"$tessera" export "$(find "$work/whole" -name 'checkpoint-*' | head -n 1)" "$work/whole_export" >/dev/null
 export_span=$((($(date +%s%N) - start) / 1000000))
 
 able=()
@@ -392,6 +536,12 @@ kinds=("${able[@]}")
 declare -A felt_of
 for kind in "${kinds[@]}"; do felt_of[$kind]=0; done
 ends=0 torn=0 done_injuries=0 turn=0
+summary() {
+    local of
+    for of in "${kinds[@]}"; do printf '   %-13s %s\n' "$of" "${felt_of[$of]}"; done
+    for of in "${!moments[@]}"; do printf '   during %-10s %s\n' "$of" "${moments[$of]}"; done
+}
+trap 'summary && say "stopped: $done_injuries injuries, $torn of them during a save, $ends ends, nothing lost so far" && exit 143' TERM INT
 unfelt() { local kind; for kind in "${kinds[@]}"; do if [ "${felt_of[$kind]}" -eq 0 ]; then echo "$kind"; fi; done; }
 while [ "$done_injuries" -lt "$wanted" ] || { [ "$wanted" -ge ${#kinds[@]} ] && [ -n "$(unfelt)" ]; }; do
     kind=${kinds[turn % ${#kinds[@]}]}
@@ -406,5 +556,5 @@ while [ "$done_injuries" -lt "$wanted" ] || { [ "$wanted" -ge ${#kinds[@]} ] && 
     felt_of[$kind]=$((felt_of[$kind] + 1)) done_injuries=$((done_injuries + 1))
     if [ $((done_injuries % 25)) -eq 0 ]; then say "$done_injuries injuries, nothing lost so far; not felt: $(unfelt | tr '\n' ' ')"; fi
 done
-for kind in "${kinds[@]}"; do printf '   %-10s %s\n' "$kind" "${felt_of[$kind]}"; done
+summary
 say "$done_injuries injuries, $torn of them during a save, $ends runs came to their end with the right weights: nothing was lost, nothing was left"

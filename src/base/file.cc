@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <utility>
 
+#include "base/descriptor.h"
 #include "base/open_file.h"
+#include "base/temporary_file.h"
 #include "base/utf8.h"
 #include "tessera/base/error.h"
 
@@ -31,22 +31,6 @@ std::string reason(int error) {
   throw CheckpointError(fmt::format("cannot write '{}': {}. {}", path, reason(error), remedy), path);
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  /// 0, or the error that the last write-back met.
-  int close() { return ::close(std::exchange(fd_, -1)) == 0 ? 0 : errno; }
-
- private:
-  int fd_;
-};
-
 int write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
@@ -57,21 +41,10 @@ int write_all(int fd, std::string_view bytes) {
   return 0;
 }
 
-/// Unique among threads, processes and hosts that share the folder's disk closely enough: O_EXCL settles the rest.
-std::string temporary_name(const std::string& path) {
-  static std::atomic<unsigned> counter{0};
-  return fmt::format("{}.tmp.{}.{}", path, ::getpid(), counter.fetch_add(1));
-}
-
-fs::path parent_of(const std::string& path) {
-  const fs::path parent = fs::path(path).parent_path();
-  return parent.empty() ? fs::path(".") : parent;
-}
-
 /// A rename is durable only once its folder is. Disks that cannot flush a folder (EINVAL) have nothing to lose.
-void flush_folder(const fs::path& folder) {
+void flush_folder(const std::string& folder) {
   const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || (::fsync(fd.get()) != 0 && errno != EINVAL)) cannot_write(folder.string(), errno);
+  if (fd.get() < 0 || (::fsync(fd.get()) != 0 && errno != EINVAL)) cannot_write(folder, errno);
 }
 
 }  // namespace
@@ -105,28 +78,25 @@ std::string read_text_file(const std::string& path) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {
-  const std::string temporary = temporary_name(path);
-  Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (fd.get() < 0) cannot_write(path, errno);
-  int error = write_all(fd.get(), bytes);
-  if (error == 0 && ::fsync(fd.get()) != 0) error = errno;
-  if (const int closing = fd.close(); error == 0) error = closing;
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(temporary.c_str());
-    cannot_write(path, error);
-  }
-  flush_folder(parent_of(path));
+  TemporaryFile file = open_temporary(path);
+  const int fd = file.descriptor.release();
+  if (fd < 0) cannot_write(path, errno);
+  int error = write_all(fd, bytes);
+  if (error == 0 && ::fsync(fd) != 0) error = errno;
+  if (error == 0 && ::rename(file.name.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) ::unlink(file.name.c_str());
+  if (::close(fd) != 0 && error == 0) error = errno;
+  if (error != 0) cannot_write(path, error);
+  flush_folder(parent_folder(path));
 }
 
 void ensure_writable_folder(const std::string& folder, std::int64_t needed_bytes) {
   std::error_code code;
   fs::create_directories(folder, code);
   if (code) cannot_write(folder, code.value());
-  const std::string probe = temporary_name((fs::path(folder) / ".tessera_probe").string());
-  const Descriptor fd(::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (fd.get() < 0) cannot_write(folder, errno);
-  ::unlink(probe.c_str());
+  const TemporaryFile probe = open_temporary((fs::path(folder) / ".tessera_probe").string());
+  if (probe.descriptor.get() < 0) cannot_write(folder, errno);
+  ::unlink(probe.name.c_str());
   const fs::space_info space = fs::space(folder, code);
   if (!code && needed_bytes > 0 && space.available < static_cast<std::uintmax_t>(needed_bytes)) {
     throw CheckpointError(

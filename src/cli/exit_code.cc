@@ -12,6 +12,11 @@ namespace {
 
 constexpr const char* kHostIsFull = "out of memory; use more ranks, a smaller batch or a smaller model";
 
+/// As libtorch's allocator and the system say it (base/plain_reason.h).
+bool is_of_memory(const std::string& reason) {
+  return reason.starts_with("not enough memory") || reason.ends_with("Cannot allocate memory");
+}
+
 int report(std::ostream& err, const std::string& message, int code) {
   err << "tessera error: " << message << std::endl;
   return code;
@@ -38,7 +43,9 @@ int run_guarded(const std::function<int()>& body, std::ostream& err) {
     const std::string said = e.what();  // of a device's memory more than of the host's
     return report(err, said == std::bad_alloc().what() ? kHostIsFull : said, kOutOfMemory);
   } catch (const std::exception& e) {
-    return report(err, plain_reason(e), kInternalError);
+    const std::string reason = plain_reason(e);
+    if (is_of_memory(reason)) return report(err, std::string(kHostIsFull) + " (" + reason + ")", kOutOfMemory);
+    return report(err, reason, kInternalError);
   }
 }
 

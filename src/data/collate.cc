@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/crc32c.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -23,6 +24,15 @@ TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenize
   for (const auto& pair : pairs)
     out.rows.push_back({tokenizer.encode(pair.source, source).ids, tokenizer.encode(pair.target, target).ids});
   return out;
+}
+
+RowMark TokenizedPairs::mark(std::int64_t i) const {
+  const auto& row = rows.at(static_cast<std::size_t>(i));
+  const std::size_t sizes[] = {row.source.size(), row.target.size()};
+  auto checksum = crc32c(sizes, sizeof(sizes));
+  for (const auto* ids : {&row.source, &row.target})
+    checksum = crc32c(ids->data(), ids->size() * sizeof(std::int32_t), checksum);
+  return {static_cast<std::int64_t>(row.source.size() + row.target.size()), checksum};
 }
 
 PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& rows, const CollateOptions& options) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "data/row_mark.h"
 #include "data/text_pair.h"
 #include "text/tokenizer.h"
 
@@ -15,6 +16,8 @@ struct TokenizedPairs {
     std::vector<std::int32_t> source, target;
   };
   std::vector<Row> rows;
+  std::int64_t size() const { return static_cast<std::int64_t>(rows.size()); }
+  RowMark mark(std::int64_t i) const;
   std::int64_t pad_id = 0;
 };
 

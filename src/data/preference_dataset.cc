@@ -46,6 +46,10 @@ PreferenceRow PreferenceDataset::row(std::int64_t i) const {
   return out;
 }
 
+RowMark PreferenceDataset::mark(std::int64_t i) const {
+  return rows_->mark(i);
+}
+
 std::pair<std::int64_t, std::int64_t> PreferenceDataset::lengths(std::int64_t i) const {
   const auto* n = rows_->row(i).document_lengths;
   return {n[kPrompt] + n[kChosen], n[kRejectedPrompt] + n[kRejected]};

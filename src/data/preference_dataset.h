@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/row_mark.h"
 #include "text/tokenizer.h"
 
 namespace tessera::data {
@@ -51,6 +52,7 @@ class PreferenceDataset {
   explicit PreferenceDataset(std::shared_ptr<const RowCache> rows) : rows_(std::move(rows)) {}
   std::int64_t size() const;
   PreferenceRow row(std::int64_t i) const;
+  RowMark mark(std::int64_t i) const;
   /// Tokens of a row's sides: prompt with chosen, prompt with rejected (0 of unpaired rows).
   std::pair<std::int64_t, std::int64_t> lengths(std::int64_t i) const;
   std::int64_t desirable() const;  // KTO: rows with that label

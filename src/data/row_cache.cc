@@ -9,6 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/crc32c.h"
+#include "base/temporary_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -75,12 +77,22 @@ SftRow RowCache::copy(std::int64_t i) const {
           {view.document_lengths, view.document_lengths + view.documents}};
 }
 
-RowCacheWriter::RowCacheWriter(const std::string& path)
-    : path_(path), temporary_(fmt::format("{}.{}.tmp", path, ::getpid())) {
+RowMark RowCache::mark(std::int64_t i) const {
+  const View view = row(i);
+  const auto* begin = view.ids - 2;  // the row as it lies in the file
+  const auto* end = view.document_lengths + view.documents;
+  return {view.tokens, crc32c(begin, static_cast<std::size_t>(end - begin) * sizeof(*begin))};
+}
+
+RowCacheWriter::RowCacheWriter(const std::string& path) : path_(path) {
   std::error_code code;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), code);
-  file_ = std::fopen(temporary_.c_str(), "wb");
+  TemporaryFile file = open_temporary(path);
+  temporary_ = file.name;
+  if (file.descriptor.get() < 0) fail(temporary_, "create");
+  file_ = ::fdopen(file.descriptor.get(), "wb");
   if (file_ == nullptr) fail(temporary_, "create");
+  file.descriptor.release();
 }
 
 RowCacheWriter::~RowCacheWriter() {
@@ -137,11 +149,8 @@ void RowCacheWriter::finish(const std::vector<std::string>& notes) {
   write(&tail, sizeof(tail));
   flush();
   if (::fsync(::fileno(file_)) != 0) fail(temporary_, "write");
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "name");
   std::fclose(std::exchange(file_, nullptr));
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    std::remove(temporary_.c_str());
-    fail(path_, "name");
-  }
 }
 
 CacheLock::CacheLock(const std::string& path) {

@@ -22,6 +22,7 @@ class RowCache {
   std::int64_t total_tokens() const { return total_tokens_; }
   std::int64_t row_length(std::int64_t i) const { return row(i).tokens; }
   SftRow copy(std::int64_t i) const;
+  RowMark mark(std::int64_t i) const;
   /// Notes that were made when the rows were tokenised.
   const std::vector<std::string>& notes() const { return notes_; }
 

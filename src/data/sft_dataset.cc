@@ -17,6 +17,10 @@ SftRow SftDataset::row(std::int64_t i) const {
   return rows_->copy(i);
 }
 
+RowMark SftDataset::mark(std::int64_t i) const {
+  return rows_->mark(i);
+}
+
 std::int64_t SftDataset::length(std::int64_t i) const {
   return rows_->row_length(i);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/row_mark.h"
 #include "data/sft_options.h"
 #include "text/tokenizer.h"
 
@@ -27,6 +28,7 @@ class SftDataset {
 
   std::int64_t size() const;
   SftRow row(std::int64_t i) const;
+  RowMark mark(std::int64_t i) const;
   std::int64_t length(std::int64_t i) const;  // tokens of one row
   std::int64_t total_tokens() const;
   /// Losses that count: labels != -100 after the shift, never from one document into the next.

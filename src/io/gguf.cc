@@ -1,6 +1,7 @@
 #include "io/gguf.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "io/gguf_blocks.h"
 #include "io/input_file.h"
 #include "io/stored_tensor.h"
+#include "tensor/file_pages.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -47,9 +49,10 @@ struct Quantised {
 
 class File final : public GgufFile {
  public:
-  explicit File(const std::string& path) : file_(std::make_shared<InputFile>(path)) {
-    const auto mapping = file_->map();
-    header_ = parse_gguf_header({reinterpret_cast<const char*>(mapping.get()), file_->size_bytes()}, path);
+  explicit File(const std::string& path)
+      : file_(std::make_shared<InputFile>(path)), mapping_(file_->map()), pages_({bytes()}) {
+    header_ = parse_gguf_header({reinterpret_cast<const char*>(mapping_.get()), file_->size_bytes()}, path);
+    pages_.check();
     std::vector<StoredTensor> plain;
     for (const auto& t : header_.tensors) {
       if (!types_.emplace(t.name, t.type).second) fail(t.name, "the file names it twice");
@@ -106,6 +109,7 @@ class File final : public GgufFile {
       dequantize(t, begin + done, n, floats.mutable_data_ptr<float>());
       if (!direct) target.copy_(floats);
     }
+    pages_.check();
   }
 
   std::optional<MappedTensor> map(const std::string& name) const override {
@@ -139,13 +143,16 @@ class File final : public GgufFile {
                                   bytes, offset, file_->size_bytes()));
   }
 
+  at::Tensor bytes() const {
+    return at::from_blob(mapping_.get(), {static_cast<std::int64_t>(file_->size_bytes())}, at::kByte);
+  }
+
   void dequantize(const Quantised& t, std::int64_t begin, std::int64_t count, float* out) const {
-    const auto mapping = file_->map();
     const auto size = t.block->elements;
     float values[256];
     for (std::int64_t done = 0; done < count;) {
       const auto at = begin + done, skip = at % size, n = std::min(size - skip, count - done);
-      const auto* block = mapping.get() + t.offset + at / size * t.block->bytes;
+      const auto* block = mapping_.get() + t.offset + at / size * t.block->bytes;
       const bool whole = n == size;
       t.block->dequantize(block, whole ? out + done : values);
       if (!whole) std::copy_n(values + skip, n, out + done);
@@ -154,6 +161,8 @@ class File final : public GgufFile {
   }
 
   std::shared_ptr<const InputFile> file_;
+  std::shared_ptr<std::byte> mapping_;
+  tensor::FilePages pages_;  // of it
   GgufHeader header_;
   std::map<std::string, std::uint32_t> types_;
   std::map<std::string, Quantised> quantised_;

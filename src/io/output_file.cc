@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/temporary_file.h"
 #include "io/input_file.h"
 #include "tessera/base/error.h"
 
@@ -29,10 +30,14 @@ constexpr std::size_t kWritePieceBytes = std::size_t{1}
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path, Writers writers)
-    : path_(path), temporary_(writers == Writers::kOne ? fmt::format("{}.tmp-{}", path, ::getpid()) : path) {
-  const int fresh = writers == Writers::kOne ? O_TRUNC : 0;
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | fresh, 0666);
+OutputFile::OutputFile(const std::string& path, Writers writers) : path_(path), temporary_(path) {
+  if (writers == Writers::kOne) {
+    TemporaryFile file = open_temporary(path);
+    temporary_ = file.name;
+    descriptor_ = file.descriptor.release();
+  } else {
+    descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  }
   if (descriptor_ < 0) fail_writing(temporary_, "cannot be created");
   direct_ = ::open(temporary_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
 }

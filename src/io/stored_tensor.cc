@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "io/tensor_table.h"
+#include "tensor/file_pages.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -50,11 +51,16 @@ void gather_strided(const StoredTensor& t, const std::byte* first, std::size_t e
 
 void read_raw(const StoredTensor& t, std::int64_t begin, std::int64_t count, void* out) {
   const auto element_bytes = c10::elementSize(t.info.dtype);
-  if (t.strides.empty())
+  if (t.strides.empty()) {
     t.file->read(t.offset + static_cast<std::uint64_t>(begin) * element_bytes, out,
                  static_cast<std::size_t>(count) * element_bytes);
-  else
-    gather_strided(t, t.file->map().get() + t.offset, element_bytes, begin, count, static_cast<std::byte*>(out));
+    return;
+  }
+  const auto mapping = t.file->map();
+  const tensor::FilePages pages(
+      {at::from_blob(mapping.get(), {static_cast<std::int64_t>(t.file->size_bytes())}, at::kByte)});
+  gather_strided(t, mapping.get() + t.offset, element_bytes, begin, count, static_cast<std::byte*>(out));
+  pages.check();
 }
 
 class StoredSource final : public TensorSource {

@@ -130,6 +130,8 @@ class ClassifyJob final : public TrainingJob {
     require_rows_to_evaluate(data_.validation.size(), "give a --validation_split above 0");
   }
 
+  std::vector<PreparedRows> prepared() const override { return prepared_rows(&data_.train, &data_.validation); }
+
   void complete(AssembleOptions& options) const override {
     options.classifier = models::ClassifierHead{
         .config = {.num_labels = static_cast<std::int64_t>(data_.names.size()), .problem = data_.problem},

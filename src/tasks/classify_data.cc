@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/crc32c.h"
 #include "families/config_reader.h"
 #include "models/gguf_model.h"
 #include "tessera/base/error.h"
@@ -225,6 +226,13 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
     to->labels = labels.tensor(*rows);
   }
   return d;
+}
+
+data::RowMark ClassRows::mark(std::int64_t i) const {
+  const auto& tokens = ids.at(static_cast<std::size_t>(i));
+  const at::Tensor label = labels.select(0, i).contiguous();
+  const auto checksum = crc32c(tokens.data(), tokens.size() * sizeof(std::int32_t));
+  return {static_cast<std::int64_t>(tokens.size()), crc32c(label.const_data_ptr(), label.nbytes(), checksum)};
 }
 
 ClassBatch collate_classes(const ClassRows& rows, const std::vector<std::int64_t>& numbers, std::int64_t pad_id,

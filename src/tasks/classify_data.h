@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data/row_mark.h"
 #include "families/classifier.h"
 #include "tasks/classify.h"
 #include "text/tokenizer.h"
@@ -18,6 +19,7 @@ struct ClassRows {
   std::vector<std::vector<std::int32_t>> ids;
   /// [N] int64 classes; [N, K] float32, 1 where a class holds; [N] float32 numbers.
   at::Tensor labels;
+  data::RowMark mark(std::int64_t i) const;
   std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
 };
 

@@ -104,6 +104,8 @@ class PreferenceJob final : public TrainingJob {
     }
   }
 
+  std::vector<PreparedRows> prepared() const override { return prepared_rows(splits_.train.get(), splits_.eval.get()); }
+
   void complete(AssembleOptions& options) const override {
     options.attn_implementation = o_.attn_implementation;
     options.min_vocab_size = opened_.min_vocab_size;

@@ -1,8 +1,10 @@
 #include "tasks/same_snapshot.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
+#include <set>
 
 #include "hub/name.h"
 #include "tessera/base/error.h"
@@ -23,8 +25,10 @@ std::string commit_of(const std::filesystem::path& path) {
 }  // namespace
 
 void require_same_snapshot(const std::vector<std::string>& paths, comm::Communicator& group) {
-  std::string mine;
-  for (const auto& path : paths) mine += commit_of(path) + " ";
+  std::set<std::string> commits;  // how many files lie in each is no matter
+  for (const auto& path : paths) commits.insert(commit_of(path));
+  commits.erase("");
+  const auto mine = fmt::format("{}", fmt::join(commits, " "));
   const auto all = group.all_gather_objects(mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])

@@ -49,6 +49,8 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
                              "give a --validation_split above 0");
   }
 
+  std::vector<PreparedRows> prepared() const override { return prepared_rows(&data_.train, &data_.validation); }
+
   void check_model() override {
     require_ids_below(data_.train, model_.config.vocab_size, tokenizer_path_);
     require_ids_below(data_.validation, model_.config.vocab_size, tokenizer_path_);

@@ -66,6 +66,8 @@ class SftJob final : public TrainingJob {
     return options;
   }
 
+  std::vector<PreparedRows> prepared() const override { return prepared_rows(splits_.train.get(), splits_.eval.get()); }
+
   void complete(AssembleOptions& options) const override {
     options.attn_implementation = o_.attn_implementation;
     options.min_vocab_size = opened_.min_vocab_size;

@@ -73,6 +73,8 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
                 .max_target_length = o_.max_target_length};
   }
 
+  std::vector<PreparedRows> prepared() const override { return prepared_rows(&train_, &validation_); }
+
   config::AccelerateConfig launch() override { return summarize_settings(o_, notes_); }
 
   void check_model() override {

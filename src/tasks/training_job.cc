@@ -121,6 +121,8 @@ bool TrainingJob::run() {
   manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
   require_same_snapshot({folder_, adapter_folder_}, *group_);
   load_data();
+  require_same_data(prepared(), {arguments_.seed, arguments_.data_seed.value_or(arguments_.seed)}, *tokenizer_,
+                    *group_);
   assemble_model();
   check_model();
   describe(model_, options_.print_model, out_);

@@ -15,6 +15,7 @@
 #include "tasks/memory_plan.h"
 #include "tasks/push_to_hub.h"
 #include "tasks/quant_flags.h"
+#include "tasks/same_data.h"
 #include "text/tokenizer.h"
 #include "train/seconds.h"
 #include "train/session.h"
@@ -65,6 +66,8 @@ class TrainingJob {
 
   /// Opens the tokenizer and reads the rows, before there is a model. May change arguments_.
   virtual void load_data() = 0;
+  /// Of load_data(): what all ranks must have alike.
+  virtual std::vector<PreparedRows> prepared() const = 0;
   /// The launcher's settings, with the task's own.
   virtual config::AccelerateConfig launch();
   virtual void complete(AssembleOptions&) const {}

@@ -203,7 +203,8 @@ void FilePages::check() const {
       const bool cut = now && static_cast<std::uint64_t>(now->st_size) <= at / kPage * kPage;
       throw DataError(
           fmt::format("{}: cannot be read at byte {}, and was when the model was loaded: {}. The weights are read "
-                      "again in each step: restore the file and go on from the last checkpoint",
+                      "where they lie in it: restore the file and start again; a training goes on from its last "
+                      "checkpoint",
                       f.path, at,
                       cut ? fmt::format("it had {} bytes then and has {} now", f.size, now->st_size)
                           : "the disk reports an error (the kernel's log says more)"),

@@ -181,8 +181,8 @@ void Group::check_alive(Counter counter, std::uint64_t value) {
     if (state.left.load() != 0 || (state.*counter).load() >= value) continue;  // it had finished before it ended
     fail(name(r),
          fmt::format("{}: the process of rank {} has ended (it was killed or it crashed) after it had started {} "
-                     "operations. Look at that rank's output.",
-                     current_name(), name(r), state.posted.load()));
+                     "operations{}. Look at that rank's output; a run goes on from its newest checkpoint.",
+                     current_name(), name(r), state.posted.load(), activity_of(r)));
   }
 }
 

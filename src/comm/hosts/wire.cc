@@ -282,7 +282,8 @@ void Wire::judge(Link& link, const std::string& engine_says) {
                      "firewall between the hosts cut connections that are idle?",
                      link.rank, transport_->name(), engine_says));
   }
-  fail(link, fmt::format("the process of rank {} has ended (it was killed or it crashed). Look at that rank's output.",
+  fail(link, fmt::format("the process of rank {} has ended (it was killed or it crashed). Look at that rank's output; "
+                         "a run goes on from its newest checkpoint.",
                          link.rank));
 }
 

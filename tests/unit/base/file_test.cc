@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 
+#include "base/temporary_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -31,6 +33,21 @@ TEST_F(File, ReplacesTheOldBytesAndLeavesNoTemporaryFile) {
   write_file_atomically(path("a"), std::string("n\0w", 3));
   EXPECT_EQ(read_file(path("a")), std::string("n\0w", 3));
   EXPECT_EQ(files(), 1u);
+}
+
+// Whoever was killed while it wrote left a file that nobody holds.
+TEST_F(File, WhatAKilledWriterLeftGoesAtTheNextWrite) {
+  const std::string left = path("a.tmp.123.4"), written = open_temporary(path("a")).name, own = path("a.tmp.mine.5");
+  EXPECT_TRUE(fs::exists(written));
+  for (const auto& name : {left, own}) std::ofstream(name) << "half";
+  const TemporaryFile held = open_temporary(path("a"));
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_FALSE(fs::exists(written));
+  EXPECT_TRUE(fs::exists(own)) << "no name that we give";
+  write_file_atomically(path("a"), "whole");
+  EXPECT_TRUE(fs::exists(held.name)) << "its writer lives";
+  EXPECT_EQ(read_file(path("a")), "whole");
+  EXPECT_EQ(files(), 3u);
 }
 
 TEST_F(File, ATextNamesTheFirstByteThatIsNotUtf8) {

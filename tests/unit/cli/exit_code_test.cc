@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <new>
 #include <sstream>
+#include <system_error>
 
 #include "tessera/base/error.h"
 
@@ -29,6 +31,18 @@ TEST(ExitCode, EveryKindOfErrorHasItsOwn) {
 TEST(ExitCode, OfOtherLibrariesErrorsOnlyTheFirstLineIsShown) {
   EXPECT_EQ(outcome(std::runtime_error("what\nException raised from frame #0")),
             std::make_pair(70, std::string("tessera error: what\n")));
+}
+
+TEST(ExitCode, MemoryThatALibraryOrTheSystemRefusesIsOutOfMemory) {
+  const std::pair<int, std::string> libtorchs = outcome(std::runtime_error(
+      "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+      "64 bytes. Error code 12 (Cannot allocate memory)"));
+  EXPECT_EQ(libtorchs.first, 71);
+  EXPECT_EQ(libtorchs.second,
+            "tessera error: out of memory; use more ranks, a smaller batch or a smaller model (not enough memory: 64 "
+            "bytes more were needed)\n");
+  EXPECT_EQ(outcome(std::system_error(ENOMEM, std::generic_category(), "mmap")).first, 71);
+  EXPECT_EQ(outcome(std::system_error(EIO, std::generic_category(), "mmap")).first, 70);
 }
 
 TEST(ExitCode, WithoutAnExceptionTheBodyDecides) {

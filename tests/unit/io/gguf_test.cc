@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "base/file.h"
 #include "io/gguf_blocks.h"
 #include "io/resized_source.h"
+#include "support/temp_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -109,6 +111,25 @@ TEST(Gguf, ReadsAnyRangeIntoAnyDtype) {
           EXPECT_TRUE(at::equal(part, whole.narrow(0, begin, count).to(dtype))) << info.name << ' ' << begin;
         }
     EXPECT_THROW(file->read(info.name, info.numel(), at::empty({1})), DataError);
+  }
+}
+
+TEST(Gguf, AFileThatIsCutWhileItIsReadIsNamed) {
+  const test::TempFolder temp("gguf_cut");
+  const std::string path = temp.path() + "/cut.gguf";
+  std::filesystem::copy_file(data("blocks.gguf"), path);
+  const auto file = open_gguf(path);
+  const auto& info = *std::find_if(file->tensors().begin(), file->tensors().end(),
+                                   [](const TensorInfo& t) { return t.packed_bytes > 0; });
+  const auto out = at::empty({info.numel()});
+  file->read(info.name, 0, out);
+  std::filesystem::resize_file(path, 0);
+  try {
+    file->read(info.name, 0, out);
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& e) {
+    EXPECT_EQ(e.file, path);
+    EXPECT_NE(std::string(e.what()).find("cannot be read at byte "), std::string::npos) << e.what();
   }
 }
 

@@ -1,0 +1,21 @@
+#pragma once
+// A file under a temporary name beside the one that it is to become.
+#include <string>
+
+#include "base/descriptor.h"
+
+namespace tessera {
+
+struct TemporaryFile {
+  std::string name;
+  Descriptor descriptor;  // for writing; -1: it could not be made, errno says why
+};
+
+/// Makes `path`.tmp.PID.N, which is held (flock) until the descriptor is closed: rename it before. Removes those of
+/// `path` that nobody holds any more, whose writers were killed.
+TemporaryFile open_temporary(const std::string& path);
+
+/// "." where the path names none.
+std::string parent_folder(const std::string& path);
+
+}  // namespace tessera
