@@ -33,6 +33,9 @@ struct DecoderLayout {
   /// With a prefix of V tokens, without caches: which of [prefix, keys] the keys of the rows are, [T + rows * V]; then
   /// key_rows, visible and key_position are of those.
   at::Tensor prefix_index;
+  /// Of a batch in parts (ModelInput::parts), one behind another: of each, and its tokens. Then nothing else is set.
+  std::vector<std::shared_ptr<const DecoderLayout>> parts = {};
+  std::vector<std::int64_t> part_tokens = {};
 };
 
 struct AttentionInput {
@@ -116,6 +119,8 @@ class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
 
  private:
   MlpOutput mlp(const at::Tensor& x);
+  MlpOutput part_by_part(const DecoderLayerInput& in);
+  MlpOutput compute(const DecoderLayerInput& in);
   MlpOutput sequential(const DecoderLayerInput& in);
   MlpOutput parallel(const DecoderLayerInput& in);
   MlpOutput norm_after(const DecoderLayerInput& in);
