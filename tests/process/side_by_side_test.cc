@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 using test::Finished;
 using test::kTinyChat;
 using test::Words;
@@ -24,7 +24,7 @@ const Words kCommon = {"--max_seq_length", "64", "--print_model", "false", "--se
 
 // Methods, targets, batches, dropout, seeds, schedules and lengths differ. "norm" is done before the others, in the
 // middle of an epoch; its name says nothing of its weights, which decay.
-const json kAdapters = {{"long",
+const Json kAdapters = {{"long",
                          {{"lora_r", 4},
                           {"lora_dropout", 0.2},
                           {"lora_target_modules", "all-linear"},
@@ -56,15 +56,15 @@ class SideBySide : public test::SftJob {
  protected:
   SideBySide() : SftJob("side_by_side") {}
 
-  std::string list(const json& adapters) const {
+  std::string list(const Json& adapters) const {
     const auto file = folder_ + "/adapters.json";
     write_file_atomically(file, adapters.dump());
     return file;
   }
-  Finished together(int ranks, const std::string& out, const json& adapters, const Words& more = {}) const {
+  Finished together(int ranks, const std::string& out, const Json& adapters, const Words& more = {}) const {
     return sft(ranks, "model", out, kCommon + Words{"--adapters", list(adapters)} + more);
   }
-  Finished alone(int ranks, const std::string& out, const json& flags, const Words& more = {}) const {
+  Finished alone(int ranks, const std::string& out, const Json& flags, const Words& more = {}) const {
     Words words = kCommon + Words{"--use_peft_lora", "true"} + more;
     for (const auto& [key, value] : flags.items()) {
       std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -116,7 +116,7 @@ TEST_F(SideBySide, EachIsTheAdapterOfItsOwnRunOnThreeRanksWithCheckpointing) {
 
 // The sum of one adapter's squares has another order than alone.
 TEST_F(SideBySide, EachIsClippedByItself) {
-  const json adapters = {{"one", {{"lora_r", 4}, {"learning_rate", 1e-2}, {"max_grad_norm", 0.05}}},
+  const Json adapters = {{"one", {{"lora_r", 4}, {"learning_rate", 1e-2}, {"max_grad_norm", 0.05}}},
                          {"two",
                           {{"lora_r", 8},
                            {"learning_rate", 5e-3},
@@ -157,15 +157,16 @@ TEST_F(SideBySide, GoesOnBitForBitFromACheckpoint) {
       EXPECT_EQ(after.empty(), flags["max_steps"] <= std::stoi(at)) << name << " from " << at;
     }
   }
-  auto others = kAdapters;
-  others.erase("scaled");
-  const auto run = together(2, "straight", others, more + Words{"--resume_from_checkpoint", "true"});
+  auto another = kAdapters;
+  another["late"] = {{"lora_r", 2}};
+  const auto run =
+      together(2, "with_another", another, {"--resume_from_checkpoint", folder_ + "/straight/checkpoint-3"});
   EXPECT_NE(run.exit_code, 0);
-  EXPECT_SAYS(run.err, "scaled");
+  EXPECT_SAYS(run.err, "adapters.late");
 }
 
 TEST_F(SideBySide, EachIsEvaluatedOnItsOwnRowsAndGoesOnFromItsFolder) {
-  const json two = {{"one", {{"lora_r", 4}, {"learning_rate", 1e-2}}},
+  const Json two = {{"one", {{"lora_r", 4}, {"learning_rate", 1e-2}}},
                     {"two", {{"lora_r", 4}, {"learning_rate", 1e-3}}}};
   const Words more = {"--max_steps", "4", "--eval_strategy", "steps", "--eval_steps", "2"};
   ASSERT_EQ(together(2, "first", two, more).exit_code, 0);
@@ -176,7 +177,7 @@ TEST_F(SideBySide, EachIsEvaluatedOnItsOwnRowsAndGoesOnFromItsFolder) {
   EXPECT_NE(one.at(4), other.at(4));
   ASSERT_EQ(alone(2, "alone", two["one"], more).exit_code, 0);
   EXPECT_EQ(one, curve("alone", "eval_loss"));
-  const json from = {{"adapter_name_or_path", folder_ + "/first/one"}, {"learning_rate", 1e-2}};
+  const Json from = {{"adapter_name_or_path", folder_ + "/first/one"}, {"learning_rate", 1e-2}};
   ASSERT_EQ(together(2, "second", {{"again", from}, {"two", two["two"]}}, more).exit_code, 0);
   ASSERT_EQ(alone(2, "alone_again", from, more).exit_code, 0);
   EXPECT_TRUE(weights("second/again") == weights("alone_again"));

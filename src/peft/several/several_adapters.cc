@@ -24,17 +24,6 @@ namespace {
                     key);
 }
 
-/// Names become parts of parameters' names and folders.
-void check_name(const AdapterFolder& adapter, const std::vector<std::string>& known) {
-  const auto& name = adapter.name;
-  if (std::find(known.begin(), known.end(), name) != known.end())
-    throw ConfigError("two adapters are named '" + name + "'; give each a name of its own", "adapter");
-  if (name.empty() || name == kBaseModelName || name.find_first_of("./") != std::string::npos)
-    throw ConfigError("'" + name + "' cannot be an adapter's name: it must not be empty, " + kBaseModelName +
-                          " or hold dots and slashes",
-                      "adapter");
-}
-
 void check_settings(const AdapterFolder& adapter, const PeftMethod& method) {
   if (method.bias != "none") refuse(adapter, "bias", "bias is '" + method.bias + "', so it changes the base model");
   if (!method.modules_to_save.empty() || method.task_type == "SEQ_CLS")
@@ -93,16 +82,15 @@ void SeveralAdapters::take(const AdapterFolder& adapter, const models::ModelConf
                            std::shared_ptr<models::Model> skeleton, Places& places, Training training) {
   auto& model = *skeleton;
   const int number = static_cast<int>(names_.size());
-  check_name(adapter, names_);
   const std::shared_ptr<const PeftMethod> given =
       adapter.folder.empty() ? adapter.method : read_adapter_config(adapter.folder);
   if (adapter.folder.empty()) given->check_new();
   check_settings(adapter, *given);
+  if (training == Training::kAll) check_trains(adapter, *given);
   const auto report = apply_adapter(model, family, *given);
   if (report.untied)
     refuse(adapter, "target_modules", "it adapts the head apart from the embedding that it is tied to");
   check_sits_in_layers(adapter, model, *report.method);
-  if (training == Training::kAll) check_trains(adapter, *report.method);
   std::optional<AdapterFile> file;
   if (!adapter.folder.empty()) file.emplace(adapter.folder, model, *report.method);
   const auto fills = report.method->first_values(model, adapter.seed);
