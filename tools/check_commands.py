@@ -62,6 +62,7 @@ TEXTS = {
     "reviews/train.jsonl": '{"text": "good", "label": "yes"}\n{"text": "bad", "label": "no"}\n' * 4,
     "reviews/val.jsonl": '{"text": "so", "label": "yes"}\n',
     "pairs.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 8,
+    "adapters.yaml": "math: {lora_r: 2, dataset_name: data}\ncode: {use_dora: true, dataset_name: data}\n",
     "sft.yaml": "model_name_or_path: BASE\ndataset_name: data\noutput_dir: out\n",
 }
 TRAINING = {"sft", "seq2seq", "classify", "summarize", "dpo", "orpo", "cpo", "kto", "reward"}

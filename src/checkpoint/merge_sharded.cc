@@ -10,6 +10,23 @@
 #include "peft/merge.h"
 
 namespace tessera::checkpoint {
+namespace {
+
+/// Whole values of the adapter's parameters, by their names in its module.
+peft::Values adapter_values(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted) {
+  std::map<std::string, std::string> names;  // by those in the sharded model
+  std::set<std::string> wanted;
+  for (const auto& name : nn::adapter_parameters(adapted.module)) {
+    names[adapted.sharded_name(name)] = name;
+    wanted.insert(adapted.sharded_name(name));
+  }
+  peft::Values values;
+  for (auto& [name, value] : gather_values(model, wanted)) values[names.at(name)] = std::move(value);
+  return values;
+}
+
+}  // namespace
+
 void write_values(fsdp::FullyShardedDataParallel& model, const peft::Values& values) {
   for (const auto& view : model.shards()) {
     const auto it = values.find(view.name);
@@ -25,7 +42,7 @@ peft::Values made_for_file(fsdp::FullyShardedDataParallel& model, const AdaptedM
                                  [&](const std::string& name) { return adapted.method.file_names(name).empty(); });
   if (none) return {};
   const at::NoGradGuard no_grad;
-  return adapted.method.in_file(gather_values(model, adapters));
+  return adapted.method.in_file(adapter_values(model, adapted));
 }
 
 void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
@@ -46,17 +63,19 @@ void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const Adapte
     jobs.emplace(std::move(weight), std::move(job));
   }
   if (jobs.empty()) return;
-  const auto adapters = gather_values(model, nn::adapter_parameters(adapted.module));
+  const auto adapters = adapter_values(model, adapted);
   peft::Values values;
   visit_dense(
-      model, adapted.module,
+      model, adapted.sharded_module(),
       [&](const std::string& name, const at::Tensor& weight) {
         for (auto [job, end] = jobs.equal_range(name); job != end; ++job)
           values.merge(job->second.with_stored ? job->second.with_stored(weight, stored(name))
                                                : job->second.values(weight, adapters));
       },
       [&](const std::string& name) { return jobs.contains(name); });
-  write_values(model, values);
+  peft::Values named;
+  for (auto& [name, value] : values) named[adapted.sharded_name(name)] = std::move(value);
+  write_values(model, named);
 }
 
 }  // namespace tessera::checkpoint

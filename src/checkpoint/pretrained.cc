@@ -115,7 +115,7 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
                   const std::string& folder, SaveQueue* queue) {
   std::map<std::string, std::vector<std::string>> names;
   for (auto& entry : peft::adapter_entries(adapted.module, adapted.method))
-    names[entry.parameter].push_back(entry.file_name);
+    names[adapted.sharded_name(entry.parameter)].push_back(entry.file_name);
   const auto names_in_file = [&](const std::string& parameter) {
     const auto it = names.find(parameter);
     return it == names.end() ? std::vector<std::string>() : it->second;

@@ -5,6 +5,7 @@
 // With a `queue` rank 0 writes there, perhaps later and from copies, and a failure is found there; without one the file
 // is whole when the function returns, and a failure is thrown on every rank.
 #include <functional>
+#include <map>
 #include <string>
 
 #include "checkpoint/model_files.h"
@@ -32,6 +33,15 @@ void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& o
 struct AdaptedModule {
   const nn::HookedModule& module;
   const peft::PeftMethod& method;
+  /// Where the model that is sharded has several adapters and `module` is a skeleton with one of them: that model, and
+  /// what the adapter's parameters are called in it.
+  const nn::HookedModule* sharded = nullptr;
+  const std::map<std::string, std::string>* names = nullptr;
+
+  const nn::HookedModule& sharded_module() const { return sharded ? *sharded : module; }
+  std::string sharded_name(const std::string& parameter) const {
+    return names && names->contains(parameter) ? names->at(parameter) : parameter;
+  }
 };
 
 /// Collective; rank 0 writes. `folder`/adapter_config.json and adapter_model.safetensors, as PEFT writes them, and the

@@ -94,6 +94,27 @@ Node require_map(Node node, const std::string& name) {
 
 }  // namespace
 
+std::string json_of(const Node& node) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array(), map = nlohmann::ordered_json::object();
+  const auto parsed = [](const std::string& text) {
+    const auto value = nlohmann::ordered_json::parse(text, nullptr, false);
+    return value.is_discarded() ? nlohmann::ordered_json(text) : value;
+  };
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return "null";
+    case Node::Kind::kScalar:
+      return json_text(parsed(node.text));
+    case Node::Kind::kList:
+      for (const Node& item : node.items) list.push_back(parsed(json_of(item)));
+      return json_text(list);
+    case Node::Kind::kMap:
+      for (const auto& entry : node.entries) map[entry.key] = parsed(json_of(entry.value));
+      return json_text(map);
+  }
+  return {};
+}
+
 std::string at_line(const std::string& name, int line) {
   return line > 0 ? fmt::format("{}:{}: ", name, line) : name + ": ";
 }

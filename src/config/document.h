@@ -34,6 +34,9 @@ Node read_document(const std::string& path);
 Node parse_yaml(std::string_view text, const std::string& name);
 Node parse_json(std::string_view text, const std::string& name);
 
+/// As one line of JSON: for options whose text is JSON.
+std::string json_of(const Node& node);
+
 /// "file.yaml:3: ", or "file.json: " where the line is unknown.
 std::string at_line(const std::string& name, int line);
 

@@ -13,28 +13,6 @@
 namespace tessera::config {
 namespace {
 
-/// A part of a document as one line of JSON: for options whose text is JSON.
-std::string to_json(const Node& node) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array(), map = nlohmann::ordered_json::object();
-  const auto parsed = [](const std::string& text) {
-    const auto value = nlohmann::ordered_json::parse(text, nullptr, false);
-    return value.is_discarded() ? nlohmann::ordered_json(text) : value;
-  };
-  switch (node.kind) {
-    case Node::Kind::kNull:
-      return "null";
-    case Node::Kind::kScalar:
-      return json_text(parsed(node.text));
-    case Node::Kind::kList:
-      for (const Node& item : node.items) list.push_back(parsed(to_json(item)));
-      return json_text(list);
-    case Node::Kind::kMap:
-      for (const auto& entry : node.entries) map[entry.key] = parsed(to_json(entry.value));
-      return json_text(map);
-  }
-  return {};
-}
-
 /// "--batch-size", "batch_size" -> "batch_size".
 std::string plain(std::string name) {
   name.erase(0, std::min(name.find_first_not_of('-'), name.size()));
@@ -376,7 +354,7 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
       [[fallthrough]];
     case Node::Kind::kMap:
       if (option->binding_.placeholder == "JSON") {
-        words = {to_json(value)};
+        words = {json_of(value)};
         break;
       }
       throw ConfigError(fmt::format("{}{} expects {}, found a {}", where, name, option->binding_.expects,

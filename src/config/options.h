@@ -75,6 +75,7 @@ class Option {
 
   const std::vector<std::string>& names() const { return names_; }
   Effect effect() const { return effect_; }
+  const std::string& group() const { return group_; }
   bool positional() const { return positional_; }
 
  private:
@@ -141,6 +142,8 @@ class OptionTable {
   std::string text(const std::string& name) const;  ///< the present value, as the help would show it
   std::vector<std::string> names() const;           ///< every spelling, with dashes
   const std::deque<Option>& options() const { return options_; }
+  /// By one of its names, with or without dashes; null: there is none.
+  const Option* find(const std::string& name) const;
 
   /// "--x has no effect ...", for what was given in vain. After the checks, which may still change targets.
   std::vector<std::string> notes() const;
@@ -165,7 +168,6 @@ class OptionTable {
   Option& add_binding(Binding binding, std::vector<std::string> names, std::string help, std::string group);
   Option& add_positional(Binding binding, const std::string& name, std::string help);
   Option& add_unused(const char* name, Unused type, const char* why, const char* group);
-  const Option* find(const std::string& name) const;
   Option* find(const std::string& name);
   bool has_positionals() const;
   void scan_flag(Scan& scan);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/batch_part.h"
 #include "models/build_parts.h"
 #include "models/decoder_cache.h"
 #include "nn/layers/container.h"
@@ -172,8 +173,8 @@ std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& bat
   return std::make_shared<const DecoderLayout>(std::move(layout));
 }
 
-CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout,
-                             const PassOptions& options) {
+CausalLm::Pass CausalLm::run_layers(at::Tensor hidden, const std::shared_ptr<const DecoderLayout>& layout,
+                                    const PassOptions& options) {
   Pass pass;
   const auto& prefix = options.prefix;
   const bool want_hidden = options.want_hidden;
@@ -185,10 +186,21 @@ CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLay
     hidden = out.hidden;
     if (out.router_logits.defined()) pass.router_logits.push_back(out.router_logits);
   }
+  pass.hidden = hidden;
+  return pass;
+}
+
+at::Tensor CausalLm::finish(at::Tensor hidden) {
   if (final_norm_) hidden = (*final_norm_)(hidden);
   if (project_out_) hidden = (*project_out_)(hidden);
-  if (want_hidden) pass.states.push_back(hidden);
-  pass.hidden = hidden;
+  return hidden;
+}
+
+CausalLm::Pass CausalLm::run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout,
+                             const PassOptions& options) {
+  auto pass = run_layers(std::move(hidden), layout, options);
+  pass.hidden = finish(pass.hidden);
+  if (options.want_hidden) pass.states.push_back(pass.hidden);
   return pass;
 }
 
@@ -217,14 +229,56 @@ ModelOutput CausalLm::step(const ModelInput& in) {
 CausalLm::Pass CausalLm::decode(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot) {
   const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
   const auto layout = layout_of(batch, in.attention_mask, prefix);
+  return run(embed_batch(in, batch, slot), layout, {.want_hidden = in.want_hidden, .prefix = in.prefix});
+}
+
+at::Tensor CausalLm::embed_batch(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot) {
+  const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
   const bool noisy = in.embedding_noise > 0;
-  const auto embedded = embed(batch.packed.pack(in.input_ids), prefix > 0 ? batch.positions + prefix : batch.positions,
-                              slot, noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
-  return run(embedded, layout, {.want_hidden = in.want_hidden, .prefix = in.prefix});
+  return embed(batch.packed.pack(in.input_ids), prefix > 0 ? batch.positions + prefix : batch.positions, slot,
+               noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
+}
+
+// What each part goes through has the shapes that it has alone; only the layers' calls are one for all.
+ModelOutput CausalLm::compute_parts(const ModelInput& in) {
+  std::vector<DecoderBatch> batches;
+  std::vector<tensor::RandomState> draws;
+  for (const auto& part : in.parts) {
+    if (!part.row_ids.defined() || !part.labels.defined()) throw DataError("parts of a batch need row_ids and labels");
+    const auto& batch = batches.emplace_back(make_decoder_batch(part, config_.positions_count_visible));
+    const auto keys = token_keys(part.row_ids, part.attention_mask, part.input_ids.size(0), part.input_ids.size(1));
+    auto& stream = draws.emplace_back(tensor::stream_of(part.seed));
+    stream.position = part.first_draw;
+    stream.rows = batch.packed.pack(keys).contiguous();
+  }
+  const tensor::PartsScope scope(std::move(draws));
+  DecoderLayout layout;
+  std::vector<at::Tensor> embedded;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const BatchPart part(i);
+    layout.parts.push_back(layout_of(batches[i], in.parts[i].attention_mask, 0));
+    embedded.push_back(embed_batch(in.parts[i], batches[i], {}));
+    layout.part_tokens.push_back(embedded.back().size(0));
+  }
+  const auto all = run_layers(at::cat(embedded), std::make_shared<const DecoderLayout>(layout), {});
+  const auto parts_of = [&](const at::Tensor& t) { return t.split_with_sizes(layout.part_tokens); };
+  const auto hidden = parts_of(all.hidden);
+  ModelOutput sum;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const BatchPart part(i);
+    Pass pass{finish(hidden[i]), {}, {}};
+    for (const auto& logits : all.router_logits) pass.router_logits.push_back(parts_of(logits)[i]);
+    ModelOutput out;
+    loss(in.parts[i], batches[i], pass, {}, out);
+    sum.part_losses.push_back(out.loss.detach());
+    sum.loss = sum.loss.defined() ? sum.loss + out.loss : out.loss;
+  }
+  return sum;
 }
 
 ModelOutput CausalLm::compute(ModelInput in) {
   if (in.cache) return step(in);
+  if (!in.parts.empty()) return compute_parts(in);
   const auto batch = make_decoder_batch(in, config_.positions_count_visible);
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   const tensor::PassScope draws(keys.defined() ? batch.packed.pack(keys) : keys, in.first_draw);

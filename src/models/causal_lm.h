@@ -60,6 +60,11 @@ class CausalLm : public Model {
     at::Tensor prefix = {};  // ModelInput::prefix
   };
   Pass run(at::Tensor hidden, std::shared_ptr<const DecoderLayout> layout, const PassOptions& options);
+  Pass run_layers(at::Tensor hidden, const std::shared_ptr<const DecoderLayout>& layout, const PassOptions& options);
+  at::Tensor finish(at::Tensor hidden);
+  /// Of the tokens of a batch.
+  at::Tensor embed_batch(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot);
+  ModelOutput compute_parts(const ModelInput& in);
   void check_positions(const at::Tensor& positions) const;
   void place(DecoderLayout& layout, const at::Tensor& positions, std::int64_t length,
              const nn::SequenceRows* documents);

@@ -1,5 +1,7 @@
 #include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 
+#include "models/batch_part.h"
 #include "models/build_parts.h"
 #include "models/decoder_layers.h"
 #include "models/layer_place.h"
@@ -89,10 +91,28 @@ MlpOutput DecoderLayer::norm_after(const DecoderLayerInput& in) {
   return out;
 }
 
+MlpOutput DecoderLayer::part_by_part(const DecoderLayerInput& in) {
+  const auto& layout = *in.layout;
+  const auto hidden = in.hidden.split_with_sizes(layout.part_tokens);
+  std::vector<at::Tensor> outputs, router_logits;
+  for (std::size_t i = 0; i < hidden.size(); ++i) {
+    const BatchPart part(i);
+    auto out = compute({hidden[i], layout.parts[i], nullptr, {}, in.place});
+    outputs.push_back(std::move(out.hidden));
+    if (out.router_logits.defined()) router_logits.push_back(std::move(out.router_logits));
+  }
+  return {at::cat(outputs), router_logits.empty() ? at::Tensor() : at::cat(router_logits)};
+}
+
 thread_local int LayerPlace::now_ = -1;
+thread_local int BatchPart::now_ = -1;
 
 MlpOutput DecoderLayer::forward_impl(DecoderLayerInput in) {
   const LayerPlace place(in.place);
+  return in.layout->parts.empty() ? compute(in) : part_by_part(in);
+}
+
+MlpOutput DecoderLayer::compute(const DecoderLayerInput& in) {
   switch (residual_) {
     case families::ResidualKind::kParallel:
       return parallel(in);

@@ -34,6 +34,9 @@ struct DecoderLayout {
   /// With a prefix of V tokens, without caches: how it and the keys lie; then key_rows, visible and key_position are of
   /// both.
   PrefixRows prefix;
+  /// Of a batch in parts (ModelInput::parts), one behind another: of each, and its tokens. Then nothing else is set.
+  std::vector<std::shared_ptr<const DecoderLayout>> parts = {};
+  std::vector<std::int64_t> part_tokens = {};
 };
 
 struct AttentionInput {
@@ -117,6 +120,8 @@ class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
 
  private:
   MlpOutput mlp(const at::Tensor& x);
+  MlpOutput part_by_part(const DecoderLayerInput& in);
+  MlpOutput compute(const DecoderLayerInput& in);
   MlpOutput sequential(const DecoderLayerInput& in);
   MlpOutput parallel(const DecoderLayerInput& in);
   MlpOutput norm_after(const DecoderLayerInput& in);

@@ -8,6 +8,7 @@ namespace tessera::models {
 void collect_tensors(ModelInput& in, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&in.input_ids, &in.attention_mask, &in.position_ids, &in.token_type_ids, &in.decoder_input_ids,
                          &in.labels, &in.encoder_output});
+  for (auto& part : in.parts) collect_tensors(part, out);
 }
 
 void collect_tensors(ModelOutput& o, std::vector<at::Tensor*>& out) {

@@ -71,14 +71,22 @@ struct ModelInput {
   /// Adds up a tensor over the ranks that share this global batch, in place; empty: there is one. Called where a loss
   /// is not a sum over tokens (the experts' balance), as often on every rank.
   std::function<void(at::Tensor)> sum_over_ranks = {};
+  /// Decoders: rows of several kinds, each a batch of its own with everything above (but no cache, prefix or wanted
+  /// outputs), for training: every layer computes one part after another, so units are gathered once for all of them
+  /// and each part's numbers are those that it has alone. What computes may look at BatchPart::now(). All other members
+  /// of this input are then unused. row_ids and labels are required.
+  std::vector<ModelInput> parts = {};
+  /// Of a part: begins the stream that it draws from (tensor/rng.h).
+  std::uint64_t seed = 0;
   /// Causal models, with labels: ModelOutput::token_logps in place of a loss, and token_statistics if these are wanted.
   enum class TokenScores { kNone, kLogProbs, kWithStatistics } token_scores = TokenScores::kNone;
   bool want_logits = true;   // false: the loss may be computed without storing them
   bool want_hidden = false;  // fills ModelOutput::hidden
 };
 struct ModelOutput {
-  at::Tensor loss;    // scalar, undefined without labels
-  at::Tensor logits;  // [B, T, V], undefined unless wanted
+  at::Tensor loss;                      // scalar, undefined without labels; of an input in parts the sum of theirs
+  std::vector<at::Tensor> part_losses;  // of an input in parts: the loss of each, detached
+  at::Tensor logits;                    // [B, T, V], undefined unless wanted
   at::Tensor
       predictions;  // [B, T] int64 argmax of the logits; defined when labels are given and the model is in eval mode
   /// At [:, t]: of labels[:, t + 1], 0 where that is -100. [B, S] float32, differentiable; [B, S, kTokenStatistics],

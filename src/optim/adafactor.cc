@@ -121,8 +121,11 @@ void Adafactor::step() {
   at::NoGradGuard no_grad;
   ++steps_;
   if (gradient_factor_ != 1) {
-    for (auto& p : parameters_)
-      if (p.grad().defined()) p.mutable_grad().mul_(gradient_factor_);
+    for (const auto& slice : slices_) {  // a flat gradient may hold parameters of other optimizers
+      if (slice.numel == 0) continue;
+      const auto grad = parameters_[static_cast<std::size_t>(slice.parameter)].grad();
+      if (grad.defined()) grad.view(-1).narrow(0, slice.parameter_offset, slice.numel).mul_(gradient_factor_);
+    }
   }
   gradient_factor_ = 1;
   sum_rows_and_columns();

@@ -66,7 +66,8 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
   };
   const auto& wanted = options.quantization ? options.quantization : a.config.quantization;  // or config.json alone
   const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(fsdp.source);
-  const bool stays = packed && (!packed->is_also_dense() || (method && !wanted));
+  const bool adapts = method || options.train_several == peft::Training::kAll;
+  const bool stays = packed && (!packed->is_also_dense() || (adapts && !wanted));
   if (packed) {
     if (!packed->is_also_dense()) check_packed_once(a.config, options);
     const auto is_dense = [&](const std::string& layer) {
@@ -143,11 +144,22 @@ at::Tensor stored_weight(const io::TensorSource& source, const models::NamesInFi
   return io::read_tensor(source, names.in(source, parameter));
 }
 
+void count(Assembled& a) {
+  a.parameters = a.trainable = 0;
+  const nn::DenseElements elements(*a.model);
+  for (const auto& item : a.model->named_parameters()) {
+    a.parameters += elements.of(item.key(), item.value());
+    if (item.value().requires_grad()) a.trainable += item.value().numel();
+  }
+}
+
 /// Puts them into the model and their files in front of its weights.
 void attach_several(Assembled& a, const AssembleOptions& options, const models::BuildOptions& build,
                     fsdp::FsdpOptions& fsdp) {
   const auto skeleton = [&] { return models::build_model(options.model_folder, nullptr, build); };
-  a.several = std::make_shared<peft::SeveralAdapters>(*a.model, a.config, options.several, skeleton);
+  a.several =
+      std::make_shared<peft::SeveralAdapters>(*a.model, a.config, options.several, skeleton, options.train_several);
+  count(a);
   fsdp.source = a.several->joined_with(fsdp.source);
   fsdp.source_name = [several = a.several, base = std::move(fsdp.source_name)](const std::string& name) {
     const auto kept = several->source_name(name);
@@ -204,11 +216,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
   if (loftq) choose_loftq(a, *as_stored, *loftq);
   if (options.freeze_lora_a) freeze_lora_a(a);
-  const nn::DenseElements elements(*a.model);
-  for (const auto& item : a.model->named_parameters()) {
-    a.parameters += elements.of(item.key(), item.value());
-    if (item.value().requires_grad()) a.trainable += item.value().numel();
-  }
+  count(a);
   if (!fsdp.source_name) {
     fsdp.source_name = [source = fsdp.source, names = models::NamesInFiles(*a.model)](const std::string& name) {
       return names.in(*source, name);
@@ -231,14 +239,17 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (options.recompute_blocks) fsdp.activation_checkpointing = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.before_sharding) options.before_sharding(a, fsdp);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
-  if (a.adapters) {
-    const bool is_new = options.adapter_folder.empty();
-    checkpoint::initialise_from_weights(*a.sharded, a.adapted(),
-                                        is_new ? std::optional<std::uint64_t>(options.seed) : std::nullopt,
+  const auto begin = [&](const checkpoint::AdaptedModule& adapted, std::optional<std::uint64_t> seed) {
+    checkpoint::initialise_from_weights(*a.sharded, adapted, seed,
                                         [&, names = models::NamesInFiles(*a.model)](const std::string& name) {
                                           return stored_weight(*as_stored, names, name);
                                         });
-  }
+  };
+  if (a.adapters)
+    begin(a.adapted(), options.adapter_folder.empty() ? std::optional<std::uint64_t>(options.seed) : std::nullopt);
+  for (std::size_t i = 0; i < options.several.size(); ++i)
+    if (const auto& adapter = options.several[i]; adapter.folder.empty())
+      begin(a.adapted(a.several->members()[i]), adapter.seed);
   return a;
 }
 

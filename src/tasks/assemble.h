@@ -19,7 +19,8 @@ struct AssembleOptions {
   std::string model_folder;
   std::shared_ptr<const peft::PeftMethod> method = {};  // a new adapter
   std::string adapter_folder = {};                      // start from this adapter (its method is read there)
-  std::vector<peft::AdapterFolder> several = {};        // or with all of these, one at a time; nothing trains
+  std::vector<peft::AdapterFolder> several = {};        // or with all of these, one at a time or side by side
+  peft::Training train_several = peft::Training::kNone;
   /// Weights that a folder has packed stay packed. Dense ones are packed as they are read where config.json or
   /// `quantization` says so; false: they stay as they are.
   bool pack_dense = true;
@@ -46,6 +47,10 @@ struct Assembled {
   std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;  // destroyed before the model
   /// Of a model with adapters.
   checkpoint::AdaptedModule adapted() const { return {*model, *adapters->method}; }
+  /// Of one of several.
+  checkpoint::AdaptedModule adapted(const peft::SeveralAdapters::Member& member) const {
+    return {*member.skeleton, *member.method, model.get(), &member.names};
+  }
 };
 
 /// Collective. Every rank reads only its own slices of the weights.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/grouped.h"
 #include "base/json_text.h"
 #include "base/quantity_text.h"
 #include "checkpoint/pretrained.h"
@@ -26,6 +27,23 @@ std::vector<checkpoint::TokenId> token_ids(const text::Tokenizer& tokenizer, con
           {"bos_token_id", tokenizer.bos_id(), tokenizer.bos_id()}};
 }
 
+/// `write` saves; the tokenizer follows.
+template <class Write>
+void save_with(Assembled& model, const ResultFiles& files, const std::string& folder, checkpoint::SaveQueue* queue,
+               const Write& write) {
+  checkpoint::SaveQueue now;
+  checkpoint::SaveQueue& used = queue ? *queue : now;
+  write(checkpoint::SaveOptions{.files = {.model = files.model_folder, .tokenizer = files.tokenizer_path},
+                                .vocab_size = model.config.vocab_size,
+                                .dtype = checkpoint::chosen_dtype(files.dtype),
+                                .token_ids = token_ids(*files.tokenizer, model.config),
+                                .classifier = files.classes},
+        &used);
+  comm::Communicator& group = model.sharded->group();
+  if (group.rank() == 0) used.push([tokenizer = files.tokenizer, folder] { tokenizer->save(folder); });
+  if (!queue) checkpoint::throw_failure_of_any(group, now.take_failure(), folder);
+}
+
 }  // namespace
 
 void describe(const Assembled& model, std::optional<bool> print_model, std::ostream& out) {
@@ -33,6 +51,11 @@ void describe(const Assembled& model, std::optional<bool> print_model, std::ostr
   report.trainable = model.trainable;
   report.total = model.parameters;
   out << model.adapters.value_or(report).trainable_line() << "\n";
+  if (model.several)
+    for (const auto& member : model.several->members())
+      if (member.trainable > 0)
+        out << fmt::format("adapter '{}': {}, {} parameters\n", member.name, member.method->type(),
+                           grouped(member.trainable));
   if (!model.config.note.empty()) out << model.config.note << "\n";
   if (!print_model.value_or(true)) return;
   const std::string text = model.sharded->to_string();
@@ -45,21 +68,20 @@ void describe(const Assembled& model, std::optional<bool> print_model, std::ostr
 }
 
 void save_trained(Assembled& model, const ResultFiles& files, const std::string& folder, checkpoint::SaveQueue* queue) {
-  checkpoint::SaveQueue now;
-  checkpoint::SaveQueue& used = queue ? *queue : now;
-  const checkpoint::SaveOptions options{.files = {.model = files.model_folder, .tokenizer = files.tokenizer_path},
-                                        .vocab_size = model.config.vocab_size,
-                                        .dtype = checkpoint::chosen_dtype(files.dtype),
-                                        .token_ids = token_ids(*files.tokenizer, model.config),
-                                        .classifier = files.classes};
-  if (model.adapters) {
-    checkpoint::save_adapter(*model.sharded, model.adapted(), options, folder, &used);
-  } else {
-    checkpoint::save_pretrained(*model.sharded, options, folder, &used);
-  }
-  comm::Communicator& group = model.sharded->group();
-  if (group.rank() == 0) used.push([tokenizer = files.tokenizer, folder] { tokenizer->save(folder); });
-  if (!queue) checkpoint::throw_failure_of_any(group, now.take_failure(), folder);
+  save_with(model, files, folder, queue, [&](const checkpoint::SaveOptions& options, checkpoint::SaveQueue* used) {
+    if (model.adapters) {
+      checkpoint::save_adapter(*model.sharded, model.adapted(), options, folder, used);
+    } else {
+      checkpoint::save_pretrained(*model.sharded, options, folder, used);
+    }
+  });
+}
+
+void save_member(Assembled& model, const peft::SeveralAdapters::Member& member, const ResultFiles& files,
+                 const std::string& folder, checkpoint::SaveQueue* queue) {
+  save_with(model, files, folder, queue, [&](const checkpoint::SaveOptions& options, checkpoint::SaveQueue* used) {
+    checkpoint::save_adapter(*model.sharded, model.adapted(member), options, folder, used);
+  });
 }
 
 void set_torch_state(const Assembled& model, train::CheckpointContent& content) {

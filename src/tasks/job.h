@@ -29,6 +29,9 @@ struct ResultFiles {
 /// queue: see checkpoint/pretrained.h.
 void save_trained(Assembled& model, const ResultFiles& files, const std::string& folder,
                   checkpoint::SaveQueue* queue = nullptr);
+/// The same of one of several adapters.
+void save_member(Assembled& model, const peft::SeveralAdapters::Member& member, const ResultFiles& files,
+                 const std::string& folder, checkpoint::SaveQueue* queue = nullptr);
 /// Fills torch_state and the names of parameters in Accelerate's files: the type that the launch asks for.
 void set_torch_state(const Assembled& model, train::CheckpointContent& content);
 std::string saved_line(const Assembled& model, const std::string& folder);

@@ -3,6 +3,7 @@
 // TRL's SFTTrainer) with its flags, fully sharded.
 #include <cstdint>
 #include <iosfwd>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,13 @@
 
 namespace tessera::tasks {
 
+struct SftOptions;
+/// One of several adapters: its name, and the options of the run that would train it alone.
+struct SideBySide {
+  std::string name;
+  std::shared_ptr<const SftOptions> options;
+};
+
 struct SftOptions : JobOptions, TokenizerFlags, TrlFlags {
   SftOptions();
 
@@ -22,6 +30,8 @@ struct SftOptions : JobOptions, TokenizerFlags, TrlFlags {
   bool padding_free = false;
   std::int64_t eval_generate = 0;  // prompts answered at each evaluation
   std::int64_t eval_generate_max_new_tokens = 64;
+  std::string adapters_file;             // --adapters
+  std::vector<SideBySide> side_by_side;  // what it lists; then these options are the first one's
 };
 
 /// The flags, bound to `options`, whose values are the defaults.

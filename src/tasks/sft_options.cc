@@ -1,6 +1,7 @@
 #include <ostream>
 
 #include "config/options.h"
+#include "tasks/adapter_list.h"
 #include "tasks/sft.h"
 #include "tasks/sft_training.h"
 
@@ -128,6 +129,7 @@ config::OptionTable sft_table(SftOptions& o) {
       "--model_name_or_path SmolLM2-135M-Instruct --dataset_name data/ --use_peft_lora true --output_dir out");
   add_model(table, o);
   add_lora_flags(table, o.adapter, "Adapters");
+  add_adapter_list_flag(table, o);
   add_quant_flags(table, o.quant, "Packed weights");
   add_data(table, o);
   train::add_training_arguments(table, o.training);
@@ -136,6 +138,17 @@ config::OptionTable sft_table(SftOptions& o) {
 }
 
 std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::ostream& out) {
+  SftOptions asked;
+  config::OptionTable table = sft_table(asked);
+  config::Problems ignored;  // what each adapter's flags mend is no problem
+  const bool runs = table.parse(with_method_keys(args), ignored) == config::ParseResult::kRun;
+  if (!runs || asked.adapters_file.empty()) return parse_one_sft(args, out);
+  auto options = parse_side_by_side(args, asked.adapters_file, out);
+  options.given = table.given_values();
+  return options;
+}
+
+std::optional<SftOptions> parse_one_sft(const std::vector<std::string>& args, std::ostream& out) {
   SftOptions o;
   config::OptionTable table = sft_table(o);
   config::Problems problems;

@@ -2,12 +2,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "tasks/find_non_finite.h"
+#include "tasks/same_snapshot.h"
 #include "tasks/training_job.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/embedding.h"
+#include "tessera/nn/packed_weight.h"
 
 namespace tessera::tasks {
 namespace {
@@ -87,7 +93,7 @@ std::int64_t SftTrainable::input_tokens(std::int64_t epoch, std::int64_t batch) 
   return tokens;
 }
 
-at::Tensor SftTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
+models::ModelInput SftTrainable::input(std::int64_t epoch, std::int64_t batch, double normalizer) {
   const auto rows = rows_of(mine_, epoch, batch);
   note_rows(rows);
   auto in = model_input(data::collate_sft(rows_, rows, collate_), normalizer);
@@ -95,11 +101,71 @@ at::Tensor SftTrainable::loss(std::int64_t epoch, std::int64_t batch, double nor
   in.embedding_noise = embedding_noise_;
   in.loss_scale = loss_scale();
   in.sum_over_ranks = sum_over(group_);
-  return model_(std::move(in)).loss;
+  return in;
+}
+
+at::Tensor SftTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
+  return model_(input(epoch, batch, normalizer)).loss;
 }
 
 std::string SftTrainable::find_non_finite(std::int64_t epoch, std::int64_t batch) {
   return tasks::find_non_finite(model_, [&] { (void)loss(epoch, batch, 1.0); });
+}
+
+double flops_per_token(models::Model& model) {
+  double matrices = 0, trained = 0, tables = 0;
+  bool has_head = false;
+  const nn::DenseElements elements(model);
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().dim() < 2) continue;
+    const auto numel = static_cast<double>(elements.of(item.key(), item.value()));
+    matrices += numel;
+    if (item.value().requires_grad()) trained += numel;
+    has_head = has_head || item.key().starts_with("lm_head") || item.key().starts_with("embed_out");
+  }
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* table = dynamic_cast<nn::Embedding*>(module.get())) tables += static_cast<double>(table->weight.numel());
+  }
+  return 4 * (matrices - (has_head ? tables : 0)) + 2 * trained;
+}
+
+SftRows load_sft_rows(const SftOptions& o, const std::string& tokenizer_path, comm::Communicator& group,
+                      std::vector<std::string>& notes) {
+  SftRows rows;
+  rows.tokenizer_path = tokenizer_path;
+  rows.opened = open_training_tokenizer(o, tokenizer_path);
+  rows.data = o.data;
+  rows.data.template_place = rows.opened.template_place;
+  data::SftDataOptions options = rows.data;
+  options.most_rows = rows_to_read(o, o.training, group.size());
+  rows.splits = data::load_sft_data(options, rows.opened.tokenizer, notes);
+  require_same_snapshot(rows.splits.files, group);
+  rows.collate.pad_id = rows.opened.tokenizer->pad_id();
+  rows.collate.pad_to_multiple_of = o.pad_to_multiple_of;
+  rows.collate.padding_free = o.padding_free;
+  const auto& a = o.training;
+  if (!rows.splits.eval && (a.eval_strategy != train::Interval::kNo || a.eval_on_start)) {
+    throw ConfigError("--eval_strategy, --eval_on_start or --do_train false asks for evaluations, but '" +
+                          o.data.dataset_name + "' has no second split (--splits '" + o.data.splits +
+                          "'); add one, or leave them out",
+                      "eval_strategy");
+  }
+  return rows;
+}
+
+std::int64_t SftRows::longest() const {
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < splits.train->size(); ++i) longest = std::max(longest, splits.train->length(i));
+  return longest;
+}
+
+void SftRows::check(const models::ModelConfig& model) const {
+  const auto tokens = opened.tokenizer->vocab_size();
+  if (tokens <= model.vocab_size) return;
+  throw DataError(
+      fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together",
+                  tokenizer_path, tokens, model.vocab_size),
+      tokenizer_path);
 }
 
 std::vector<std::string> evaluation_names(const train::TrainingArguments& arguments) {

@@ -7,10 +7,33 @@
 #include "data/epoch_sampler.h"
 #include "data/sft_dataset.h"
 #include "models/model.h"
+#include "tasks/sft.h"
+#include "tasks/training_tokenizer.h"
 #include "train/session.h"
 #include "train/trainer.h"
 
 namespace tessera::tasks {
+
+/// The tokenised rows of one data set, and what they were made with.
+struct SftRows {
+  std::string tokenizer_path;
+  TrainingTokenizer opened;
+  data::SftDataOptions data;
+  data::SftSplits splits;
+  data::SftCollateOptions collate;
+
+  std::int64_t longest() const;  // tokens of the longest training row
+  /// DataError: the model's table has fewer rows than the tokenizer has tokens.
+  void check(const models::ModelConfig& model) const;
+};
+
+/// Collective. ConfigError where the job evaluates and the data set has one split only.
+SftRows load_sft_rows(const SftOptions& options, const std::string& tokenizer_path, comm::Communicator& group,
+                      std::vector<std::string>& notes);
+
+/// Forward, the inputs' gradients and the trained weights' gradients of every matrix, 2 operations each; a table that
+/// is only looked up costs nothing.
+double flops_per_token(models::Model& model);
 
 /// The training job as the Trainer sees it.
 class SftTrainable final : public train::Trainable {
@@ -20,6 +43,8 @@ class SftTrainable final : public train::Trainable {
   std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
   double loss_tokens(std::int64_t epoch, std::int64_t batch) override;
   at::Tensor loss(std::int64_t epoch, std::int64_t batch, double normalizer) override;
+  /// What loss() shows the model.
+  models::ModelInput input(std::int64_t epoch, std::int64_t batch, double normalizer);
   void set_training(bool training) override { model_.train(training); }
   std::int64_t input_tokens(std::int64_t epoch, std::int64_t batch) override;
   std::int64_t rows(std::int64_t batch) const override { return mine_.rows_of_all(batch); }

@@ -164,7 +164,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
         group_->broadcast_object(fmt::format("{}/.{}.{}", arguments_.output_dir, name, ::getpid()), 0);
     std::string saved;
     try {
-      save(partial);
+      save(partial, nullptr);
       if (o_.save_torch_file) checkpoint::save_torch_model(*model_.sharded, partial + ".pt", tied_names());
       if (group_->rank() == 0) {
         saved = give_name(partial, arguments_.output_dir + "/" + name);

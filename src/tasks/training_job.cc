@@ -164,7 +164,7 @@ void TrainingJob::assemble_model() {
   model_ = assemble(a, group_);
   if (!begun.empty()) checkpoint::write_values(*model_.sharded, begun);
   check_kind();
-  if (model_.config.quantization && !model_.adapters && arguments_.do_train) {
+  if (model_.config.quantization && !model_.adapters && !model_.several && arguments_.do_train) {
     throw ConfigError("the weights of '" + folder_ + "' are packed in " +
                           families::form_name(model_.config.quantization->form) +
                           ", which do not train; train an adapter over them: --use_peft_lora",
@@ -220,7 +220,7 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   plan_ = plan_rank(model, fsdp, {.model_folder = folder_, .optim = arguments_.optim, .batch = batch}, *group_);
   const auto settings = launch();
   estimate::PlanRequest request;
-  if (model.adapters) {
+  if (model.adapters || model.several) {
     const auto& flags = options_.adapter;
     request.adapter = estimate::AdapterRequest{.lora_r = flags.lora_r};  // other methods are no larger
   }
@@ -235,11 +235,14 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   require_fit(plan_, request, folder_, options_.max_memory);
 }
 
+std::unique_ptr<optim::Optimizer> TrainingJob::optimizer() {
+  return train::allocating_ranks(train::make_optimizer(arguments_, *model_.model, *model_.sharded), *model_.sharded,
+                                 model_.adapters ? model_.adapters->method.get() : nullptr);
+}
+
 bool TrainingJob::train() {
   const auto task = trainable();
-  const auto optimizer =
-      train::allocating_ranks(train::make_optimizer(arguments_, *model_.model, *model_.sharded), *model_.sharded,
-                              model_.adapters ? model_.adapters->method.get() : nullptr);
+  const auto optimizer = this->optimizer();
   if (arguments_.optim.starts_with("paged_") && launch().fsdp.offload_folder.empty())
     out_ << "  --optim " << arguments_.optim << ": its states stay in memory, as upstream's do without a GPU; "
          << "--fsdp_offload_folder FOLDER of the launcher pages them to a disk\n";
@@ -312,7 +315,7 @@ void TrainingJob::require_rows_to_evaluate(std::int64_t rows, const std::string&
 }
 
 void TrainingJob::save_result() {
-  save(arguments_.output_dir);
+  save(arguments_.output_dir, nullptr);
   out_ << saved_line(model_, arguments_.output_dir) << std::flush;
 }
 

@@ -75,6 +75,8 @@ class TrainingJob {
   virtual void check_model() = 0;
   /// May change arguments_: what a schedule takes from the number of rows.
   virtual std::unique_ptr<train::Trainable> trainable() = 0;
+  /// Collective.
+  virtual std::unique_ptr<optim::Optimizer> optimizer();
   /// Rows that show a new adapter where to begin (init_lora_weights eva): the loss is one pass of the model.
   virtual std::unique_ptr<train::Trainable> shown_rows() { return trainable(); }
   /// Rows, evaluation, samples and lines; run() adds what is the model's.
@@ -87,8 +89,8 @@ class TrainingJob {
   virtual void save_result();
   virtual bool reports_memory() const { return true; }
 
-  /// Collective: the model or adapter with its tokenizer.
-  void save(const std::string& folder, checkpoint::SaveQueue* queue = nullptr);
+  /// Collective: the model or adapter with its tokenizer. queue: see checkpoint/pretrained.h.
+  virtual void save(const std::string& folder, checkpoint::SaveQueue* queue);
 
   const models::ModelKind kind_;
   std::shared_ptr<comm::Communicator> group_;

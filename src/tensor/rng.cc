@@ -50,8 +50,12 @@ RandomState& random_state() noexcept {
   return state;
 }
 
+RandomState stream_of(std::uint64_t seed, std::uint64_t stream) noexcept {
+  return {.seed = mix(seed ^ mix(stream))};
+}
+
 void manual_seed(std::uint64_t seed, std::uint64_t stream) noexcept {
-  random_state() = {mix(seed ^ mix(stream)), 0, {}};
+  random_state() = stream_of(seed, stream);
 }
 
 PassScope::PassScope(const at::Tensor& rows, std::uint64_t first_draw) : active_(rows.defined()) {
@@ -64,6 +68,21 @@ PassScope::PassScope(const at::Tensor& rows, std::uint64_t first_draw) : active_
 
 PassScope::~PassScope() {
   if (active_) random_state() = std::move(before_);
+}
+
+PartsScope::PartsScope(std::vector<RandomState> parts) : before_(random_state()) {
+  random_state().parts = std::move(parts);
+}
+
+PartsScope::~PartsScope() {
+  random_state() = std::move(before_);
+}
+
+void PartScope::take_turns() noexcept {
+  auto& state = random_state();
+  auto parts = std::move(state.parts);
+  std::swap(state, parts[part_]);
+  state.parts = std::move(parts);
 }
 
 RowScope::RowScope(at::Tensor rows) : before_(random_state().rows) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "tensor/random_bits.h"
 
@@ -17,8 +18,13 @@ struct RandomState {
   /// [rows] int64, contiguous: what the rows of the tensors that are worked on now are, in the job and not in this
   /// rank's batch (see PassScope). A draw for so many rows is keyed by them. Undefined: by the rows' numbers.
   at::Tensor rows = {};
+  /// Of passes that take turns (see PartsScope): where each has stopped.
+  std::vector<RandomState> parts = {};
 };
 RandomState& random_state() noexcept;
+
+/// The beginning of a stream.
+RandomState stream_of(std::uint64_t seed, std::uint64_t stream = 0) noexcept;
 
 /// Starts this thread's stream again. Ranks that draw without PassScope take different streams.
 void manual_seed(std::uint64_t seed, std::uint64_t stream = 0) noexcept;
@@ -36,6 +42,31 @@ class PassScope {
  private:
   bool active_;
   RandomState before_;
+};
+
+/// While it lives, this thread works at several passes in turns (PartScope), each with a stream of its own.
+class PartsScope {
+ public:
+  explicit PartsScope(std::vector<RandomState> parts);
+  ~PartsScope();
+  PartsScope(const PartsScope&) = delete;
+  PartsScope& operator=(const PartsScope&) = delete;
+
+ private:
+  RandomState before_;
+};
+
+/// While it lives, this thread draws for that pass, from where its last turn ended.
+class PartScope {
+ public:
+  explicit PartScope(std::size_t part) : part_(part) { take_turns(); }
+  ~PartScope() { take_turns(); }
+  PartScope(const PartScope&) = delete;
+  PartScope& operator=(const PartScope&) = delete;
+
+ private:
+  void take_turns() noexcept;
+  std::size_t part_;
 };
 
 /// While it lives, this thread's draws are for these rows (if any were keyed before); the count of draws goes on.

@@ -310,7 +310,7 @@ void Session::log_step() {
   if (window.loss.steps == 0) return;  // none was taken
   Json row = {{"loss", rounded(window.loss.mean(), 4)}};
   if (arguments_.max_grad_norm > 0) row["grad_norm"] = last_grad_norm_;
-  row["learning_rate"] = last_learning_rate_;
+  if (task_.has_one_rate) row["learning_rate"] = last_learning_rate_;
   if (window.tokens > 0) row["num_tokens"] = static_cast<double>(state_.num_input_tokens_seen);
   for (const auto& [name, value] : window.metrics.values()) row[name] = value;
   row["epoch"] = state_.epoch;

@@ -36,6 +36,7 @@ struct SessionTask {
   std::function<nlohmann::ordered_json()> samples;
   /// Numbers of the batches since the last call, the same on every rank; log rows hold their means. Empty: none.
   std::function<std::vector<Metrics>()> batch_metrics;
+  bool has_one_rate = true;               // false: batch_metrics say the rates, log rows have no other
   report::MemoryWatch* memory = nullptr;  // told of what the run does; a run over its limit ends as at a signal
   std::int64_t planned_bytes = 0;         // of a rank, for the last log row
   nlohmann::ordered_json settings;        // what run.json says of the run; null: that file is not written

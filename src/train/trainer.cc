@@ -56,6 +56,28 @@ std::vector<double> sum_over_ranks(comm::Communicator& group, std::vector<double
   return values;
 }
 
+std::int64_t steps_per_epoch(const TrainerOptions& options, std::int64_t batches_per_epoch) {
+  return ceil_div(batches_per_epoch, options.gradient_accumulation_steps);
+}
+
+std::int64_t total_steps(const TrainerOptions& options, std::int64_t batches_per_epoch) {
+  if (options.max_steps > 0) return options.max_steps;
+  const auto steps = static_cast<double>(steps_per_epoch(options, batches_per_epoch));
+  return static_cast<std::int64_t>(std::ceil(options.num_train_epochs * steps - 1e-9));
+}
+
+std::int64_t warmup_steps(const TrainerOptions& options, std::int64_t total_steps) {
+  if (options.warmup_steps > 0) return options.warmup_steps;
+  return static_cast<std::int64_t>(std::ceil(options.warmup_ratio * static_cast<double>(total_steps)));
+}
+
+std::unique_ptr<optim::Schedule> make_schedule(const TrainerOptions& options, std::int64_t total_steps) {
+  return optim::make_schedule(options.lr_scheduler_type, {.lr = options.learning_rate,
+                                                          .warmup_steps = warmup_steps(options, total_steps),
+                                                          .total_steps = total_steps,
+                                                          .kwargs_json = options.lr_scheduler_kwargs});
+}
+
 Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedDataParallel& model,
                  optim::Optimizer& optimizer)
     : options_(std::move(options)), task_(task), model_(model), optimizer_(optimizer) {
@@ -64,25 +86,14 @@ Trainer::Trainer(TrainerOptions options, Trainable& task, fsdp::FullyShardedData
         "gradient_accumulation_steps must be at least 1, found " + std::to_string(options_.gradient_accumulation_steps),
         "gradient_accumulation_steps");
   }
-  steps_per_epoch_ = ceil_div(task_.batches_per_epoch(), options_.gradient_accumulation_steps);
+  steps_per_epoch_ = train::steps_per_epoch(options_, task_.batches_per_epoch());
   TESSERA_CHECK(steps_per_epoch_ > 0, "an epoch has at least one batch");
-  total_steps_ = options_.max_steps > 0
-                     ? options_.max_steps
-                     : static_cast<std::int64_t>(
-                           std::ceil(options_.num_train_epochs * static_cast<double>(steps_per_epoch_) - 1e-9));
+  total_steps_ = train::total_steps(options_, task_.batches_per_epoch());
   epochs_ = ceil_div(total_steps_, steps_per_epoch_);
-  schedule_ = optim::make_schedule(options_.lr_scheduler_type, {.lr = options_.learning_rate,
-                                                                .warmup_steps = warmup_steps(),
-                                                                .total_steps = total_steps_,
-                                                                .kwargs_json = options_.lr_scheduler_kwargs});
+  schedule_ = make_schedule(options_, total_steps_);
   if (options_.scale_loss) scaler_ = std::make_unique<optim::GradScaler>();
   task_.set_record(model_.group().record());
   model_.set_gradient_divisor(1.0);  // the loss is already divided by the tokens of all ranks
-}
-
-std::int64_t Trainer::warmup_steps() const {
-  if (options_.warmup_steps > 0) return options_.warmup_steps;
-  return static_cast<std::int64_t>(std::ceil(options_.warmup_ratio * static_cast<double>(total_steps_)));
 }
 
 std::string Trainer::describe_step(double loss_tokens, const StepReport& report) const {

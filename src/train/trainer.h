@@ -31,6 +31,12 @@ struct TrainerOptions {
   NanPolicy nan_policy = NanPolicy::kStop;  // such an overflow is none of its business
 };
 
+std::int64_t steps_per_epoch(const TrainerOptions& options, std::int64_t batches_per_epoch);
+/// max_steps, or those of the epochs.
+std::int64_t total_steps(const TrainerOptions& options, std::int64_t batches_per_epoch);
+std::int64_t warmup_steps(const TrainerOptions& options, std::int64_t total_steps);
+std::unique_ptr<optim::Schedule> make_schedule(const TrainerOptions& options, std::int64_t total_steps);
+
 /// What is trained. Batches are global: rank r computes its part of each.
 class Trainable {
  public:
@@ -114,7 +120,7 @@ class Trainer {
   std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
   std::int64_t epochs() const { return epochs_; }
-  std::int64_t warmup_steps() const;
+  std::int64_t warmup_steps() const { return train::warmup_steps(options_, total_steps_); }
 
   std::int64_t done() const { return done_; }
   optim::Schedule& schedule() { return *schedule_; }

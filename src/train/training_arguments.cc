@@ -280,14 +280,20 @@ std::set<std::string> embedding_tables(nn::HookedModule& modules) {
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
-                                                 fsdp::FullyShardedDataParallel& model) {
+                                                 fsdp::FullyShardedDataParallel& model,
+                                                 const std::map<std::string, std::string>* own_names) {
   auto slices = fsdp::parameter_slices(model);
+  if (own_names) std::erase_if(slices, [&](const auto& slice) { return !own_names->contains(slice.name); });
   const auto embeddings = embedding_tables(modules);
+  std::vector<std::string> names;
   for (auto& slice : slices) {
     slice.full_state = embeddings.contains(slice.name);
+    names.push_back(slice.name);
+    if (own_names) slice.name = own_names->at(slice.name);
     if (!arguments.decays_all && !decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
   }
   apply_learning_rates(arguments.rates, arguments.learning_rate, slices);
+  for (std::size_t i = 0; i < slices.size(); ++i) slices[i].name = names[i];
   if (is_low_rank_optimizer(arguments.optim)) mark_low_rank(arguments.optim_target_modules, modules, slices);
   auto optimizer = optim::make_optimizer(arguments.optim, optimizer_options(arguments), model.parameters(),
                                          std::move(slices), model.shard_group());

@@ -1,6 +1,7 @@
 #pragma once
 // The Trainer's settings under transformers' names (TrainingArguments, 4.x and 5.x spellings), shared by tasks.
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -78,10 +79,12 @@ void add_training_arguments(config::OptionTable& table, TrainingArguments& argum
 bool decays(const std::string& parameter, std::size_t dimensions);
 
 /// The optimizer that the arguments name, over this rank's slices. Biases and vectors (the weights of norms) are not
-/// decayed, and tables of embeddings keep 32 bits of state, as Trainer does it. `modules`: what was sharded.
-/// Collective.
+/// decayed, and tables of embeddings keep 32 bits of state, as Trainer does it. `modules`: what was sharded. own_names:
+/// of the trained parameters that it steps, by their names in the model: what decays and learns at which rate is said
+/// of the own name; null: all, by these names. Collective.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
-                                                 fsdp::FullyShardedDataParallel& model);
+                                                 fsdp::FullyShardedDataParallel& model,
+                                                 const std::map<std::string, std::string>* own_names = nullptr);
 
 /// "...embed_tokens.weight": the tables of all nn::Embedding modules.
 std::set<std::string> embedding_tables(nn::HookedModule& modules);

@@ -1,8 +1,22 @@
 #include "peft/several/routed_adapter.h"
 
+#include "models/batch_part.h"
 #include "nn/layers/container.h"
+#include "tessera/base/error.h"
 
 namespace tessera::peft {
+
+int AdapterChoice::now() const {
+  if (of_parts.empty()) return number;
+  const int part = models::BatchPart::now();
+  if (part < 0) {
+    throw Error(
+        "a layer of adapters that train side by side runs outside of its decoder layer, so that it is not known whose "
+        "rows it has; recompute whole decoder layers (TRANSFORMER_BASED_WRAP with activation checkpointing)");
+  }
+  return of_parts.at(static_cast<std::size_t>(part));
+}
+
 namespace {
 
 /// The adapter's modules below a place of its own.
@@ -14,7 +28,7 @@ void register_below(nn::AdapterModule& place, const std::string& name, const nn:
 
 template <class Adapters>
 auto* chosen(const Adapters& adapters, const AdapterChoice& choice) {
-  const auto it = adapters.find(choice.number);
+  const auto it = adapters.find(choice.now());
   return it == adapters.end() ? nullptr : it->second.get();
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "io/prefixed_source.h"
 #include "peft/adapter_config.h"
@@ -17,8 +18,9 @@ namespace tessera::peft {
 namespace {
 
 [[noreturn]] void refuse(const AdapterFolder& adapter, const std::string& key, const std::string& why) {
-  throw ConfigError(fmt::format("adapter '{}' ({}): {}; with several adapters it cannot be used, alone it can",
-                                adapter.name, adapter.folder, why),
+  const auto place = adapter.folder.empty() ? std::string() : " (" + adapter.folder + ")";
+  throw ConfigError(fmt::format("adapter '{}'{}: {}; with several adapters it cannot be used, alone it can",
+                                adapter.name, place, why),
                     key);
 }
 
@@ -45,6 +47,15 @@ void check_sits_in_layers(const AdapterFolder& adapter, const models::Model& mod
     refuse(adapter, "init_lora_weights", "it begins with a part of the base model's weights");
 }
 
+void check_trains(const AdapterFolder& adapter, const PeftMethod& method) {
+  if (method.type() == "ADALORA") refuse(adapter, "peft_type", "AdaLoRA takes ranks away as its own run goes on");
+  const auto* lora = dynamic_cast<const Lora*>(&method);
+  const std::vector<std::string> drawn = {"true", "false", "gaussian", "orthogonal"};
+  if (lora && adapter.folder.empty() && std::find(drawn.begin(), drawn.end(), lora->init_lora_weights) == drawn.end())
+    refuse(adapter, "init_lora_weights",
+           "init_lora_weights " + lora->init_lora_weights + " begins with the base model's weights or rows");
+}
+
 }  // namespace
 
 struct SeveralAdapters::Places {
@@ -53,37 +64,45 @@ struct SeveralAdapters::Places {
 };
 
 SeveralAdapters::SeveralAdapters(models::Model& model, const models::ModelConfig& family,
-                                 const std::vector<AdapterFolder>& folders, const MakeSkeleton& make_skeleton)
+                                 const std::vector<AdapterFolder>& folders, const MakeSkeleton& make_skeleton,
+                                 Training training)
     : choice_(std::make_shared<AdapterChoice>()) {
   Places places;
-  for (const auto& adapter : folders) take(adapter, family, make_skeleton(), places);
+  for (auto& p : model.parameters()) p.set_requires_grad(false);
+  for (const auto& adapter : folders) take(adapter, family, make_skeleton(), places, training);
   for (const auto& slot : slots(model)) {
     if (const auto it = places.linears.find(slot.name); it != places.linears.end()) slot.linear->attach(it->second);
     if (const auto it = places.embeddings.find(slot.name); it != places.embeddings.end())
       slot.embedding->attach(it->second);
   }
-  for (auto& p : model.parameters()) p.set_requires_grad(false);
   adapted_ = static_cast<std::int64_t>(places.linears.size() + places.embeddings.size());
 }
 
 void SeveralAdapters::take(const AdapterFolder& adapter, const models::ModelConfig& family,
-                           std::shared_ptr<models::Model> skeleton, Places& places) {
+                           std::shared_ptr<models::Model> skeleton, Places& places, Training training) {
   auto& model = *skeleton;
   const int number = static_cast<int>(names_.size());
-  const auto given = read_adapter_config(adapter.folder);
+  const std::shared_ptr<const PeftMethod> given =
+      adapter.folder.empty() ? adapter.method : read_adapter_config(adapter.folder);
+  if (adapter.folder.empty()) given->check_new();
   check_settings(adapter, *given);
+  if (training == Training::kAll) check_trains(adapter, *given);
   const auto report = apply_adapter(model, family, *given);
   if (report.untied)
     refuse(adapter, "target_modules", "it adapts the head apart from the embedding that it is tied to");
   check_sits_in_layers(adapter, model, *report.method);
-  const AdapterFile file(adapter.folder, model, *report.method);
-  const auto fills = report.method->first_values(model, 0);
+  std::optional<AdapterFile> file;
+  if (!adapter.folder.empty()) file.emplace(adapter.folder, model, *report.method);
+  const auto fills = report.method->first_values(model, adapter.seed);
   const auto prefix = adapter.name + "/";
   const auto slots_now = adapted_slots(model);
+  std::map<std::string, std::string> names;
   for (const auto& slot : slots_now) {
     const auto routed = slot.name + "." + kAdaptersOfLayer + "." + adapter.name + ".";
-    for (const auto& [name, tensor] : slot.parameters()) {
-      const auto parameter = slot.name + "." + name, stored = file.source_name(parameter);
+    for (auto& [name, tensor] : slot.parameters()) {
+      const auto parameter = slot.name + "." + name, stored = file ? file->source_name(parameter) : std::string();
+      names[parameter] = routed + name;
+      if (training == Training::kNone) tensor.set_requires_grad(false);
       if (!stored.empty()) source_names_[routed + name] = prefix + stored;
       if (const auto fill = fills.find(parameter); stored.empty() && fill != fills.end())
         fills_[routed + name] = fill->second;
@@ -99,7 +118,8 @@ void SeveralAdapters::take(const AdapterFolder& adapter, const models::ModelConf
     }
   }
   names_.push_back(adapter.name);
-  sources_.push_back(io::prefixed_source(prefix, file.source()));
+  members_.push_back({adapter.name, skeleton, report.method, std::move(names), report.trainable});
+  if (file) sources_.push_back(io::prefixed_source(prefix, file->source()));
 }
 
 int SeveralAdapters::number_of(const std::string& name) const {

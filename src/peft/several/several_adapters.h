@@ -1,5 +1,6 @@
 #pragma once
-// Several saved adapters on one frozen model, switched between batches (PEFT's load_adapter and set_adapter).
+// Several adapters on one frozen model: saved ones that are switched between batches (PEFT's load_adapter and
+// set_adapter), and ones that train side by side, each with the rows of its part of a batch.
 #include <functional>
 #include <map>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "models/model.h"
+#include "peft/method.h"
 #include "peft/several/adapter_choice.h"
 #include "tessera/io/tensor_source.h"
 
@@ -17,7 +19,12 @@ inline const std::string kBaseModelName = "__base__";
 
 struct AdapterFolder {
   std::string name, folder;
+  std::shared_ptr<const PeftMethod> method = {};  // a new adapter; then there is no folder
+  std::uint64_t seed = 0;                         // of its first values
 };
+
+/// Adapters that train keep what requires grad in them; of the others nothing does.
+enum class Training { kNone, kAll };
 
 class SeveralAdapters {
  public:
@@ -26,15 +33,28 @@ class SeveralAdapters {
 
   /// Freezes the model and puts every adapter into it (without memory yet), each layer's below "adapters.<name>". The
   /// base model alone is chosen. Methods must sit in layers: ConfigError, with the adapter's name, for virtual tokens,
-  /// norms that train, tensors that layers share, modules_to_save, biases, and what begins with a part of the weights.
+  /// norms that train, tensors that layers share, modules_to_save, biases, and what begins with a part of the weights;
+  /// of those that train also for AdaLoRA and for LoRA that begins with anything but drawn numbers.
   SeveralAdapters(models::Model& model, const models::ModelConfig& family, const std::vector<AdapterFolder>& folders,
-                  const MakeSkeleton& make_skeleton);
+                  const MakeSkeleton& make_skeleton, Training training = Training::kNone);
+
+  /// One of them by itself, for saving it.
+  struct Member {
+    std::string name;
+    std::shared_ptr<const models::Model> skeleton;  // with this adapter alone; no memory but the adapter's
+    std::shared_ptr<const PeftMethod> method;       // as resolved
+    std::map<std::string, std::string> names;       // in the model, of the adapter's parameters by their own names
+    std::int64_t trainable = 0;
+  };
+  const std::vector<Member>& members() const { return members_; }
 
   const std::vector<std::string>& names() const { return names_; }
   /// kBaseModel for "__base__". ConfigError lists the names.
   int number_of(const std::string& name) const;
   /// What the layers follow until the next call: number_of() an adapter.
-  void use(int number) const { choice_->number = number; }
+  void use(int number) const { *choice_ = {.number = number}; }
+  /// Likewise, of batches in parts: the number of each part's.
+  void use_for_parts(std::vector<int> numbers) const { *choice_ = {.of_parts = std::move(numbers)}; }
   std::int64_t adapted() const { return adapted_; }  // layers with an adapter
 
   /// `base` with the adapters' files in front.
@@ -48,10 +68,11 @@ class SeveralAdapters {
   struct Places;  // the layers that get adapters, while these are attached
   /// Takes the adapters that the folder's method attaches to the skeleton, which they keep alive.
   void take(const AdapterFolder& adapter, const models::ModelConfig& family, std::shared_ptr<models::Model> skeleton,
-            Places& places);
+            Places& places, Training training);
 
   std::shared_ptr<AdapterChoice> choice_;
   std::vector<std::string> names_;
+  std::vector<Member> members_;
   std::vector<std::shared_ptr<const io::TensorSource>> sources_;
   std::map<std::string, std::string> source_names_;  // by parameter
   std::map<std::string, std::function<void(const at::Tensor&)>> fills_;

@@ -49,6 +49,7 @@ class SftFlags : public testing::Test {
     write_lines(in("bos/tokenizer_config.json"), {read_file(kTinyChat + "/tokenizer_config.json")});
     write_lines(in("taken/model.safetensors"), {""});
     write_lines(in("peft.json"), {R"({"peft_type": "IA3"})"});
+    write_lines(in("adapters.yaml"), {"one:", "two: {lora_r: 2}"});
   }
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
   Words base() const {
@@ -120,6 +121,7 @@ TEST_F(SftFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const std::vector<FlagCase> own = {
       {"--loss_type", {"dft"}},
       {"--label_smoothing_factor", {"0.1"}},
+      {"--adapters", {in("adapters.yaml")}, {"--use_peft_lora"}},
       {"--metric_for_best_model", {"mean_token_accuracy"}, kBest},
       {"--eval_generate", {"1"}, kEvaluated},
       {"--eval_generate_max_new_tokens", {"3"}, {"--eval_steps", "1", "--eval_generate", "1"}}};
