@@ -10,16 +10,6 @@
 namespace tessera::estimate {
 namespace {
 
-struct Matrix {
-  std::string name;  // "o_proj"
-  std::int64_t inputs = 0, outputs = 0;
-  bool in_attention = false;
-};
-
-std::string module_path(const std::string& parameter) {
-  return parameter.substr(0, parameter.rfind('.'));
-}
-
 /// The projections that end a branch and add to the residual stream.
 bool closes_branch(const std::string& path) {
   static const std::set<std::string> kClosing = {"o_proj",    "o",  "out_proj", "dense", "attn_output", "c_proj",
@@ -35,18 +25,11 @@ bool is_in_attention(const std::string& path) {
   return false;
 }
 
-/// GPT-2's Conv1D stores [in, out].
-bool is_transposed(const std::string& path) {
-  const auto name = path.substr(path.rfind('.') + 1);
-  return name == "c_attn" || name == "c_fc" || name == "c_proj";
-}
-
 struct BlockShape {
   std::int64_t kept = 0, widest = 0, hidden = 0, attended = 0;
   void add(const ModelTensor& t) {
-    const auto path = module_path(t.name);
-    auto inputs = t.shape[1], outputs = t.shape[0];
-    if (is_transposed(path)) std::swap(inputs, outputs);
+    const auto path = module_of(t.name);
+    const auto [inputs, outputs] = sides_of(t);
     if (closes_branch(path)) {
       hidden = outputs;
       kept += outputs;  // the residual stream after the branch before
@@ -76,8 +59,8 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     if (unit.empty()) {
       auto& rows = t.name.find("head") != std::string::npos ? head : table;
       rows = std::max(rows, t.shape[0]);
-    } else if (t.name.ends_with(".weight") && t.name.find("relative_attention_bias") == std::string::npos) {
-      if (sees_tokens(t.name)) blocks[unit].add(t);
+    } else if (is_linear(t) && sees_tokens(t.name)) {
+      blocks[unit].add(t);
     }
   }
   out.classes = head > 0 ? head : table;
@@ -93,13 +76,48 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-ActivationBytes activation_bytes(const ActivationShape& shape, const BatchShape& batch, std::int64_t compute_bytes) {
+namespace {
+
+/// Layers of a block with the same name of their input get the same: q, k and v, or gate and up.
+std::string input_of(const std::string& module) {
+  const bool of_encoder = module.find("EncDecAttention") != std::string::npos && !module.ends_with(".q");
+  if (closes_branch(module)) return module;
+  return module.substr(0, module.rfind('.')) + (of_encoder ? " of the encoder" : "");
+}
+
+}  // namespace
+
+AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter) {
+  std::map<std::string, std::int64_t> kept;  // by block
+  std::set<std::string> inputs;
+  AdapterActivations out;
+  for (const auto& t : tensors) {
+    if (!is_linear(t) || !sees_tokens(t.name)) continue;
+    const auto bytes = of_adapter(t);
+    const bool is_new = inputs.insert(input_of(module_of(t.name))).second;
+    kept[unit_of(t.name)] += bytes.kept + (is_new ? bytes.kept_by_input : 0);
+    out.working = std::max(out.working, bytes.working);
+  }
+  for (const auto& [unit, of_block] : kept) {
+    out.kept += of_block;
+    out.largest = std::max(out.largest, of_block);
+  }
+  return out;
+}
+
+ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
+                                 const BatchShape& batch, std::int64_t compute_bytes) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time
   const std::int64_t tokens = batch.tokens(), one = tokens * compute_bytes;
   if (tokens == 0) return {};
   ActivationBytes out;
-  out.kept = one * (batch.checkpointing ? shape.blocks * shape.hidden : shape.kept);
-  out.working = one * (shape.working + (batch.checkpointing ? shape.largest - shape.hidden : 0));
+  if (batch.checkpointing) {
+    out.kept = one * shape.blocks * shape.hidden;
+    out.working = one * (shape.working + shape.largest - shape.hidden) + adapters.working + adapters.largest;
+  } else {
+    out.kept = one * shape.kept + adapters.kept;
+    out.working = one * shape.working + adapters.working;
+  }
   out.loss = one * shape.hidden + std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
   return out;
 }

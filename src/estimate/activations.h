@@ -2,9 +2,11 @@
 // What a step keeps between forward and backward, from the shapes of a model's matrices: docs/guides/large_models.md,
 // "Activations".
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "estimate/adapter_formulas.h"
 #include "estimate/model_tensors.h"
 
 namespace tessera::estimate {
@@ -26,6 +28,16 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors);
 /// Of the experts of a mixture two see a token, as Mixtral has it.
 bool sees_tokens(const std::string& parameter);
 
+/// Bytes that a step holds for adapters, beside the layers' own.
+struct AdapterActivations {
+  std::int64_t kept = 0;     // by all blocks, from forward to backward
+  std::int64_t largest = 0;  // by one block
+  std::int64_t working = 0;  // more, in the backward of a layer
+};
+/// Of the adapter of a matrix; all zero: it has none.
+using OfAdapter = std::function<AdapterBytes(const ModelTensor&)>;
+AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter);
+
 struct BatchShape {
   std::int64_t rows = 1, length = 0;  // of a rank in one forward; 0: activations are not counted
   bool checkpointing = false;         // blocks keep their inputs alone
@@ -37,7 +49,8 @@ struct ActivationBytes {
   std::int64_t working = 0;  // beside them, in the backward of a block
   std::int64_t loss = 0;     // beside them, while the loss and its gradient are made
 };
-/// compute_bytes: of an element, 4 or 2.
-ActivationBytes activation_bytes(const ActivationShape& shape, const BatchShape& batch, std::int64_t compute_bytes);
+/// compute_bytes: of an element, 4 or 2. adapters: of this batch.
+ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
+                                 const BatchShape& batch, std::int64_t compute_bytes);
 
 }  // namespace tessera::estimate

@@ -1,9 +1,13 @@
 #include "estimate/adapter_formulas.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/factor_order.h"
+#include "base/kronecker_sides.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
@@ -26,87 +30,241 @@ bool is(const Args& args, const std::string& key, const std::string& value) {
   return found != args.end() && found->second == value;
 }
 
+bool is_true(const Args& args, const std::string& key) {
+  return is(args, key, "true") || is(args, key, "True");
+}
+
 std::int64_t positive(const Args& args, const std::string& key, std::int64_t fallback) {
   const auto value = number(args, key, fallback);
   if (value <= 0) throw ConfigError("--peft_args: " + key + " must be positive", "peft_args");
   return value;
 }
 
+bool has_dropout(const Args& args, const std::string& key) {
+  const auto found = args.find(key);
+  return found != args.end() && std::atof(found->second.c_str()) > 0;
+}
+
+using Layer = AdaptedLayer;
+/// Counted in elements of the computation.
+using Elements = AdapterBytes;
+
+/// What a step holds is counted for so many tokens; `wide` elements of the computation are a float32.
+struct Step {
+  std::int64_t tokens, wide;
+};
+
+std::int64_t lora_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 8) * (layer.out + layer.in);
+}
+
+/// The tokens' product with A. DoRA: also the outputs before they are scaled. PiSSA and OLoRA compute with their first
+/// factors beside the trained ones. Dropout's part of the input's gradient is made apart.
+Elements lora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 8), dora = is_true(a, "use_dora") ? layer.out : 0, scaled = s.tokens * dora;
+  const auto found = a.find("init_lora_weights");
+  const bool beside_start = found != a.end() && (found->second.starts_with("pissa") || found->second == "olora");
+  const auto dropped = has_dropout(a, "lora_dropout") ? s.tokens * layer.in : 0;
+  const auto factors = r * (layer.in + layer.out);
+  if (!beside_start) {
+    return {.kept = s.tokens * r + scaled + (1 + s.wide) * dora,  // norms and their scale
+            .working = s.tokens * r + std::max(scaled, dropped)};
+  }
+  return {.kept = 2 * (s.tokens * r + factors), .working = 2 * s.tokens * r + factors + dropped};
+}
+
+std::int64_t ia3_numel(const Args&, const Layer& layer) {
+  return layer.scales_inputs ? layer.in : layer.out;
+}
+
+/// While the scale's gradient is made there are two products of the outputs' size, but not yet the input's gradient.
+std::int64_t scaled_outputs(const Layer& layer, const Step& s) {
+  return std::max<std::int64_t>(0, s.tokens * (2 * layer.out - layer.in));
+}
+
+Elements ia3_held(const Args&, const Layer& layer, const Step& s) {
+  if (layer.scales_inputs) return {.working = 3 * s.tokens * layer.in};
+  return {.kept = s.tokens * layer.out, .working = scaled_outputs(layer, s)};
+}
+
 /// At the start; ranks fall later.
-std::int64_t adalora(const Args& a, std::int64_t out, std::int64_t in) {
-  return positive(a, "init_r", 12) * (out + in + 1);
+std::int64_t adalora_numel(const Args& a, const Layer& layer) {
+  return positive(a, "init_r", 12) * (layer.out + layer.in + 1);
 }
 
-/// LyCORIS' two factors of a side, the smaller first.
-std::pair<std::int64_t, std::int64_t> factors(std::int64_t side) {
-  std::pair<std::int64_t, std::int64_t> best = {1, side};
-  for (std::int64_t m = 2; m * m <= side; ++m)
-    if (side % m == 0) best = {m, side / m};
-  return best;
+Elements adalora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "init_r", 12);
+  return {.kept = r * (s.tokens + layer.in), .working = r * std::max(s.tokens, layer.in - s.tokens)};
 }
 
-std::int64_t loha(const Args& a, std::int64_t out, std::int64_t in) {
-  return 2 * positive(a, "r", 8) * (out + in);
+std::int64_t loha_numel(const Args& a, const Layer& layer) {
+  return 2 * positive(a, "r", 8) * (layer.out + layer.in);
 }
 
-std::int64_t lokr(const Args& a, std::int64_t out, std::int64_t in) {
-  const auto r = positive(a, "r", 8);
-  const auto [out_1, out_2] = factors(out);
-  const auto [in_1, in_2] = factors(in);
+/// By factors of r^2 columns: the tokens' product with the first, both, their gradients, and those of what one is a
+/// product of. By the matrix: it, the two that it is a product of, and gradients of them all.
+Elements loha_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 8), rank = r * r, sides = layer.in + layer.out;
+  if (!factors_are_less_work({s.tokens, layer.in, layer.out}, rank))
+    return {.working = 7 * layer.in * layer.out - loha_numel(a, layer)};
+  const auto product = std::max((2 * rank - r) * layer.in, 2 * rank * layer.out - r * (layer.out + 2 * layer.in));
+  return {.kept = s.tokens * rank, .working = s.tokens * rank + 2 * rank * sides + product};
+}
+
+std::int64_t lokr_numel(const Args& a, const Layer& layer) {
+  const auto r = positive(a, "r", 8), factor = number(a, "decompose_factor", -1);
+  const auto [out_1, out_2] = kronecker_sides(layer.out, factor);
+  const auto [in_1, in_2] = kronecker_sides(layer.in, factor);
   const auto part = [r](std::int64_t rows, std::int64_t columns, bool may_split) {
     return may_split && 2 * r < std::max(rows, columns) ? r * (rows + columns) : rows * columns;
   };
-  const bool both = is(a, "decompose_both", "true") || is(a, "decompose_both", "True");
-  return part(out_1, in_1, both) + part(out_2, in_2, true);
+  return part(out_1, in_1, is_true(a, "decompose_both")) + part(out_2, in_2, true);
 }
 
-std::int64_t vera(const Args& a, std::int64_t out, std::int64_t) {
-  return out + positive(a, "r", 256);
+/// The tokens times one factor, and then the other.
+Elements lokr_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto factor = number(a, "decompose_factor", -1);
+  const auto [in_1, in_2] = kronecker_sides(layer.in, factor);
+  const auto [out_1, out_2] = kronecker_sides(layer.out, factor);
+  const auto factors = in_1 * out_1 + in_2 * out_2 - lokr_numel(a, layer);  // made of smaller ones
+  return {.working = 2 * s.tokens * std::max(layer.out + in_1 * out_2, layer.in) + factors};
 }
 
-std::int64_t vblora(const Args& a, std::int64_t out, std::int64_t in) {
-  return positive(a, "r", 4) * positive(a, "num_vectors", 256) * ((out + in) / positive(a, "vector_length", 256));
+std::int64_t vera_numel(const Args& a, const Layer& layer) {
+  return layer.out + positive(a, "r", 256);
 }
 
-std::int64_t randlora(const Args& a, std::int64_t out, std::int64_t in) {
-  const auto r = positive(a, "r", 32), smaller = std::min(out, in), bases = (smaller + r - 1) / r;
+/// The tokens' product with A, which layers share where no dropout makes it their own; then what it adds to the input's
+/// gradient, or B scaled and its gradient.
+Elements vera_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 256), input = s.tokens * layer.in;
+  if (has_dropout(a, "vera_dropout"))
+    return {.kept = s.tokens * r, .working = input + r * (2 * layer.out + std::max(s.tokens, layer.in))};
+  return {.kept_by_input = s.tokens * r, .working = std::max(input, 2 * r * (s.tokens + layer.out) - input)};
+}
+
+std::int64_t vblora_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 4) * positive(a, "num_vectors", 256) *
+         ((layer.out + layer.in) / positive(a, "vector_length", 256));
+}
+
+/// The tokens' product with A, the factors and the vectors that they are mixed of, and gradients.
+Elements vblora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 4), topk = positive(a, "topk", 2);
+  return {.kept = s.tokens * r,
+          .working = r * (s.tokens + (2 + topk) * (layer.in + layer.out) + topk * std::max(layer.in, layer.out))};
+}
+
+std::int64_t randlora_numel(const Args& a, const Layer& layer) {
+  const auto r = positive(a, "r", 32), smaller = std::min(layer.out, layer.in), bases = (smaller + r - 1) / r;
   return bases * (r + smaller);
 }
 
-std::int64_t fourierft(const Args& a, std::int64_t, std::int64_t) {
+/// The factor that trains, its gradient and the tokens' product with the first factor, which is kept where the second
+/// one trains; or that factor and the matrix, unscaled and scaled, with its gradient.
+Elements randlora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 32), smaller = std::min(layer.in, layer.out), rank = (smaller + r - 1) / r * r;
+  if (!factors_are_less_work({s.tokens, layer.in, layer.out}, rank))
+    return {.working = 3 * layer.in * layer.out + rank * smaller - randlora_numel(a, layer)};
+  const auto product = s.tokens * rank;
+  return {.kept = layer.in <= layer.out ? 0 : product, .working = product + (2 * rank + r) * smaller};
+}
+
+std::int64_t fourierft_numel(const Args& a, const Layer&) {
   return positive(a, "n_frequency", 1000);
 }
 
-std::int64_t miss(const Args& a, std::int64_t out, std::int64_t) {
+Elements fourierft_held(const Args&, const Layer& layer, const Step& s) {
+  constexpr std::int64_t kTokens = 128;  // peft/methods/spectral_product.cc transforms so many at a time
+  return {.working = s.wide * std::min(s.tokens, kTokens) * (2 * layer.in + layer.out)};
+}
+
+std::int64_t miss_numel(const Args& a, const Layer& layer) {
   const auto r = positive(a, "r", 64);
-  return r * (is(a, "init_weights", "mini") ? positive(a, "mini_r", 1) : out);
+  return r * (is(a, "init_weights", "mini") ? positive(a, "mini_r", 1) : layer.out);
 }
 
-std::int64_t hra(const Args& a, std::int64_t, std::int64_t in) {
-  return positive(a, "r", 8) * in;
+/// The input's blocks added up, and what that gives the input's gradient. Bat: the matrix, what it is a sum of, and
+/// gradients.
+Elements miss_held(const Args& a, const Layer& layer, const Step& s) {
+  if (is(a, "init_weights", "bat")) return {.working = 5 * layer.in * layer.out};
+  const auto r = positive(a, "r", 64), padded = (layer.in + r - 1) / r * r;
+  const auto repeated = is(a, "init_weights", "mini") ? r * layer.out : 0;
+  return {.kept = s.tokens * r + repeated, .working = s.tokens * (layer.in + padded - r) - repeated};
 }
 
-std::int64_t oft(const Args& a, std::int64_t, std::int64_t in) {
+std::int64_t hra_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 8) * layer.in;
+}
+
+/// Of methods that turn the input: it, turned, and its gradient.
+std::int64_t turned_input(const Layer& layer, const Step& s) {
+  return 2 * s.tokens * layer.in;
+}
+
+Elements hra_held(const Args& a, const Layer& layer, const Step& s) {
+  return {.working = turned_input(layer, s) + positive(a, "r", 8) * (2 * s.tokens + 4 * layer.in)};
+}
+
+std::int64_t oft_block(const Args& a, const Layer& layer) {
   const auto r = number(a, "r", 0);
-  const auto size = r > 0 ? in / r : positive(a, "oft_block_size", 32);
-  return in / size * (size * (size - 1) / 2);
+  return r > 0 ? layer.in / r : positive(a, "oft_block_size", 32);
 }
 
-std::int64_t boft(const Args& a, std::int64_t out, std::int64_t in) {
+std::int64_t oft_numel(const Args& a, const Layer& layer) {
+  const auto size = oft_block(a, layer);
+  return layer.in / size * (size * (size - 1) / 2);
+}
+
+/// Powers of the blocks make a rotation.
+Elements oft_held(const Args& a, const Layer& layer, const Step& s) {
+  return {.working = turned_input(layer, s) + 7 * s.wide * layer.in * oft_block(a, layer) - oft_numel(a, layer)};
+}
+
+std::int64_t boft_block(const Args& a, const Layer& layer) {
   const auto count = number(a, "boft_block_num", 0);
-  const auto size = count > 0 ? in / count : positive(a, "boft_block_size", 4);
-  return positive(a, "boft_n_butterfly_factor", 1) * in * size + out;
+  return count > 0 ? layer.in / count : positive(a, "boft_block_size", 4);
 }
 
-struct Formula {
+std::int64_t boft_numel(const Args& a, const Layer& layer) {
+  return positive(a, "boft_n_butterfly_factor", 1) * layer.in * boft_block(a, layer) + layer.out;
+}
+
+/// The outputs before they are scaled, which are gone when the input is turned; several factors permute it between
+/// them.
+Elements boft_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto factors = positive(a, "boft_n_butterfly_factor", 1), outputs = s.tokens * layer.out;
+  const auto inputs = factors == 1 ? turned_input(layer, s) : (factors + 3) * s.tokens * layer.in;
+  const auto turned = inputs - outputs + (7 + factors) * s.wide * layer.in * boft_block(a, layer) / 2;
+  return {.kept = outputs, .working = std::max(scaled_outputs(layer, s), turned)};
+}
+
+struct Method {
   const char* type;
-  std::int64_t (*numel)(const Args& args, std::int64_t out, std::int64_t in);
+  std::int64_t (*numel)(const Args& args, const Layer& layer);
+  Elements (*held)(const Args& args, const Layer& layer, const Step& step);
 };
-constexpr Formula kFormulas[] = {
-    {"LOHA", loha},         {"LOKR", lokr},           {"VERA", vera},       {"VBLORA", vblora},
-    {"RANDLORA", randlora}, {"FOURIERFT", fourierft}, {"MISS", miss},       {"HRA", hra},
-    {"OFT", oft},           {"BOFT", boft},           {"ADALORA", adalora},
+constexpr Method kMethods[] = {
+    {"LORA", lora_numel, lora_held},
+    {"IA3", ia3_numel, ia3_held},
+    {"LOHA", loha_numel, loha_held},
+    {"LOKR", lokr_numel, lokr_held},
+    {"VERA", vera_numel, vera_held},
+    {"VBLORA", vblora_numel, vblora_held},
+    {"RANDLORA", randlora_numel, randlora_held},
+    {"FOURIERFT", fourierft_numel, fourierft_held},
+    {"MISS", miss_numel, miss_held},
+    {"HRA", hra_numel, hra_held},
+    {"OFT", oft_numel, oft_held},
+    {"BOFT", boft_numel, boft_held},
+    {"ADALORA", adalora_numel, adalora_held},
 };
+
+const Method* method_of(const std::string& peft_type) {
+  const auto* found = std::find_if(std::begin(kMethods), std::end(kMethods),
+                                   [&](const Method& method) { return peft_type == method.type; });
+  return found == std::end(kMethods) ? nullptr : found;
+}
 
 }  // namespace
 
@@ -131,19 +289,27 @@ std::map<std::string, std::string> parse_peft_args(const std::string& text) {
 }
 
 std::vector<std::string> layer_methods() {
-  std::vector<std::string> out = {"LORA", "IA3"};
-  for (const auto& formula : kFormulas) out.emplace_back(formula.type);
+  std::vector<std::string> out;
+  for (const auto& method : kMethods) out.emplace_back(method.type);
   return out;
 }
 
-std::int64_t layer_adapter_numel(const std::string& peft_type, const Args& args, const ModelTensor& matrix,
-                                 bool inputs) {
-  const auto out = matrix.shape.at(0), in = matrix.shape.at(1);
-  if (peft_type == "LORA") return positive(args, "r", 8) * (out + in);
-  if (peft_type == "IA3") return inputs ? in : out;
-  for (const auto& formula : kFormulas)
-    if (peft_type == formula.type) return formula.numel(args, out, in);
-  return 0;
+std::int64_t layer_adapter_numel(const std::string& peft_type, const Args& args, const AdaptedLayer& layer) {
+  const auto* method = method_of(peft_type);
+  return method ? method->numel(args, layer) : 0;
+}
+
+AdapterBytes layer_adapter_bytes(const std::string& peft_type, const Args& args, const AdaptedLayer& layer,
+                                 const LayerBatch& batch) {
+  const auto* method = method_of(peft_type);
+  if (!method) return {};
+  const auto bytes = batch.element_bytes;
+  const auto held = method->held(args, layer, {batch.tokens, 4 / bytes});
+  return {bytes * held.kept, bytes * held.kept_by_input, bytes * held.working};
+}
+
+std::int64_t tokens_in_front(const std::string& peft_type, std::int64_t num_virtual_tokens) {
+  return peft_type == "PROMPT_TUNING" || peft_type == "P_TUNING" ? num_virtual_tokens : 0;
 }
 
 std::vector<ModelTensor> at_places(const std::vector<ModelTensor>& tensors, const std::string& layer_replication) {
@@ -182,9 +348,21 @@ std::int64_t p_tuning_mlp_numel(const Args& args, std::int64_t dim) {
   return dim * h + h + h * h + h + h * dim + dim;
 }
 
-std::int64_t shared_adapter_numel(const std::string& peft_type, const Args& args) {
-  if (peft_type != "VBLORA") return 0;
-  return positive(args, "num_vectors", 256) * positive(args, "vector_length", 256);
+SharedNumel shared_adapter_numel(const std::string& peft_type, const Args& args,
+                                 const std::vector<AdaptedLayer>& layers) {
+  if (peft_type == "VBLORA")
+    return {.trainable = positive(args, "num_vectors", 256) * positive(args, "vector_length", 256)};
+  std::int64_t in = 0, out = 0;  // the largest, of which each layer uses a part
+  for (const auto& layer : layers) {
+    in = std::max(in, layer.in);
+    out = std::max(out, layer.out);
+  }
+  if (peft_type == "VERA") return {.frozen = positive(args, "r", 256) * (in + out)};
+  if (peft_type == "RANDLORA") {
+    const auto r = positive(args, "r", 32), smaller = std::min(in, out), bases = (smaller + r - 1) / r;
+    return {.frozen = r * (smaller + std::max(in, out) * bases)};
+  }
+  return {};
 }
 
 }  // namespace tessera::estimate

@@ -163,6 +163,12 @@ bool is_linear(const ModelTensor& t) {
          t.name.find("relative_attention_bias") == std::string::npos;
 }
 
+MatrixSides sides_of(const ModelTensor& matrix) {
+  const auto module = module_of(matrix.name), name = module.substr(module.rfind('.') + 1);
+  const bool in_out = name == "c_attn" || name == "c_fc" || name == "c_proj";
+  return {matrix.shape.at(in_out ? 0 : 1), matrix.shape.at(in_out ? 1 : 0)};
+}
+
 std::string module_of(const std::string& parameter) {
   const auto dot = parameter.rfind('.');
   return dot == std::string::npos ? "" : parameter.substr(0, dot);

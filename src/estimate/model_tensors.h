@@ -26,6 +26,13 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path);
 
 /// A matrix in a block, which an adapter may sit on and 4- and 8-bit loading packs.
 bool is_linear(const ModelTensor& tensor);
+
+struct MatrixSides {
+  std::int64_t in, out;
+};
+/// Of a matrix [out, in]; GPT-2's Conv1D stores [in, out].
+MatrixSides sides_of(const ModelTensor& matrix);
+
 /// "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj".
 std::string module_of(const std::string& parameter);
 

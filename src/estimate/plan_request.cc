@@ -41,17 +41,22 @@ struct Trained {
   }
 };
 
-/// The parameters that a method adds to a matrix [out, in].
+AdaptedLayer adapted_layer(const AdapterRequest& adapter, const ModelTensor& t) {
+  const auto [in, out] = sides_of(t);
+  return {in, out, has_suffix(module_of(t.name), adapter.feedforward_modules)};
+}
+
+/// The parameters that a method adds to a matrix.
 void add_adapter(const PlanRequest& request, const ModelTensor& t, std::vector<SizedParameter>& out) {
   const auto& a = *request.adapter;
   const Trained trained{request};
+  const auto layer = adapted_layer(a, t);
   if (a.peft_type == "LORA") {
-    out.push_back(trained(t.name + ".lora_A", {a.lora_r, t.shape[1]}, true));
-    out.push_back(trained(t.name + ".lora_B", {t.shape[0], a.lora_r}, true));
+    out.push_back(trained(t.name + ".lora_A", {a.lora_r, layer.in}, true));
+    out.push_back(trained(t.name + ".lora_B", {layer.out, a.lora_r}, true));
     return;
   }
-  const bool scales_inputs = has_suffix(module_of(t.name), a.feedforward_modules);
-  const auto numel = layer_adapter_numel(a.peft_type, parse_peft_args(a.peft_args), t, scales_inputs);
+  const auto numel = layer_adapter_numel(a.peft_type, parse_peft_args(a.peft_args), layer);
   auto& added = out.emplace_back(trained(t.name + ".adapter", {numel}, true));
   if (a.peft_type == "ADALORA") added.state_bytes += rank_allocation_bytes(numel);
 }
@@ -156,9 +161,11 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
     if (is_linear(t)) known.insert(last_part(module_of(t.name)));
     if (norms && is_norm(t)) out.push_back(Trained{request}(t.name + ".trained", t.shape, true));
   }
+  std::vector<AdaptedLayer> layers;
   for (const auto& t : stacked(request, tensors)) {
     if (!in_layers || !is_target(t, targets)) continue;
     any = true;
+    layers.push_back(adapted_layer(adapter, t));
     add_adapter(request, t, out);
   }
   require_option(any,
@@ -166,21 +173,48 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
                              fmt::join(targets, ","), fmt::join(known, ", ")),
                  "lora_target_modules");
   if (adapter.has_virtual_tokens()) out.push_back(prompt(request, tensors));
-  const auto shared = shared_adapter_numel(adapter.peft_type, parse_peft_args(adapter.peft_args));
-  if (shared > 0) out.push_back(Trained{request}("shared.adapter", {shared}, true));
+  const auto shared = shared_adapter_numel(adapter.peft_type, parse_peft_args(adapter.peft_args), layers);
+  if (shared.trainable > 0) out.push_back(Trained{request}("shared.adapter", {shared.trainable}, true));
+  if (shared.frozen > 0)
+    out.push_back({.name = "shared.base", .numel = shared.frozen, .trainable = false, .stored_as_computed = false});
   return out;
 }
 
+namespace {
+
+/// A prompt's tokens stand in front of every row.
+BatchShape batch_of(const PlanRequest& request) {
+  auto batch = request.batch;
+  if (request.adapter && batch.length > 0)
+    batch.length += tokens_in_front(request.adapter->peft_type, request.adapter->num_virtual_tokens);
+  return batch;
+}
+
+OfAdapter of_adapter(const AdapterRequest& adapter, const LayerBatch& batch) {
+  auto args = parse_peft_args(adapter.peft_args);
+  if (adapter.peft_type == "LORA") args["r"] = std::to_string(adapter.lora_r);
+  return [adapter, args, batch](const ModelTensor& t) {
+    if (!adapter.in_layers() || !is_target(t, adapter.target_modules)) return AdapterBytes{};
+    return layer_adapter_bytes(adapter.peft_type, args, adapted_layer(adapter, t), batch);
+  };
+}
+
+}  // namespace
+
 RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
-  return plan_rank(sizes_of(parameters_of(request, tensors)),
-                   {.strategy = request.strategy,
-                    .ranks = std::max(1, request.ranks / request.hosts),
-                    .low_precision = request.mixed_precision != "no",
-                    .whole_masters = request.mixed_precision == "fp16",
-                    .on_disk = request.on_disk,
-                    .hosts = request.hosts,
-                    .activations = activation_shape(stacked(request, tensors)),
-                    .batch = request.batch});
+  RankJob job{.strategy = request.strategy,
+              .ranks = std::max(1, request.ranks / request.hosts),
+              .low_precision = request.mixed_precision != "no",
+              .whole_masters = request.mixed_precision == "fp16",
+              .on_disk = request.on_disk,
+              .hosts = request.hosts,
+              .activations = activation_shape(stacked(request, tensors)),
+              .batch = batch_of(request)};
+  if (request.adapter) {
+    const LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
+    job.adapters = adapter_activations(stacked(request, tensors), of_adapter(*request.adapter, batch));
+  }
+  return plan_rank(sizes_of(parameters_of(request, tensors)), job);
 }
 
 }  // namespace tessera::estimate

@@ -122,7 +122,7 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
   packed = s.packed_mapped_bytes / job.ranks + s.packed_read_bytes / slices;
   state = s.state_bytes / slices;
-  activations = activation_bytes(job.activations, job.batch, compute);
+  activations = activation_bytes(job.activations, job.adapters, job.batch, compute);
   if (copies) {
     // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units. All of
     // it where units stay gathered until backward.

@@ -51,6 +51,7 @@ struct RankJob {
   bool on_disk = false;        // fsdp_offload_folder
   int hosts = 1;
   ActivationShape activations = {};
+  AdapterActivations adapters = {};  // of this batch
   BatchShape batch = {};
 };
 

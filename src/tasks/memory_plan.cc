@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <set>
 
 #include "base/json_text.h"
 #include "base/quantity_text.h"
@@ -15,8 +16,11 @@
 #include "estimate/optimizer_state.h"
 #include "families/families.h"
 #include "models/check_sizes.h"
+#include "peft/adapter_config.h"
 #include "peft/methods/adalora.h"
+#include "peft/methods/ia3.h"
 #include "peft/methods/lora.h"
+#include "peft/methods/virtual_token_method.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/packed_weight.h"
@@ -87,6 +91,26 @@ std::vector<estimate::ModelTensor> described_tensors(const std::string& folder) 
   return out;
 }
 
+/// Of the modules that have an adapter. Those of a replicated layer are told by their names in the block: adapters sit
+/// at all places of one or at none.
+estimate::OfAdapter of_adapter(const peft::AdapterReport& report, const estimate::LayerBatch& batch) {
+  const auto& method = *report.method;
+  const auto* lora = dynamic_cast<const peft::Lora*>(&method);
+  const auto* ia3 = dynamic_cast<const peft::Ia3*>(&method);
+  const bool placed = lora && !lora->layer_replication.is_null();
+  const auto place = [placed](const std::string& module) {
+    return placed ? module.substr(estimate::unit_of(module).size()) : module;
+  };
+  std::set<std::string> adapted;
+  for (const auto& name : report.adapted) adapted.insert(place(name));
+  return [=, type = method.type(), settings = formula_settings(method)](const estimate::ModelTensor& t) {
+    const auto module = estimate::module_of(t.name);
+    if (!adapted.contains(place(module))) return estimate::AdapterBytes{};
+    const auto [in, out] = estimate::sides_of(t);
+    return estimate::layer_adapter_bytes(type, settings, {in, out, ia3 && ia3->is_feedforward(module)}, batch);
+  };
+}
+
 std::string parts_text(const estimate::RankPlan& plan) {
   std::vector<std::string> parts;
   for (const auto& part : plan.parts) parts.push_back(fmt::format("{} {}", part.what, bytes_text(part.bytes)));
@@ -95,6 +119,14 @@ std::string parts_text(const estimate::RankPlan& plan) {
 }
 
 }  // namespace
+
+std::map<std::string, std::string> formula_settings(const peft::PeftMethod& method) {
+  std::map<std::string, std::string> out;
+  const auto keys = nlohmann::json::parse(peft::adapter_config_json(method));
+  for (const auto& [key, value] : keys.items())
+    if (!value.is_null()) out[key] = value.is_string() ? value.get<std::string>() : json_text(value);
+  return out;
+}
 
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                              const comm::Communicator& group) {
@@ -106,10 +138,18 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
                         .on_disk = !fsdp.offload_folder.empty(),
                         .hosts = static_cast<int>(std::max<std::int64_t>(1, group.size() / local))};
   const auto* lora = model.adapters ? dynamic_cast<const peft::Lora*>(model.adapters->method.get()) : nullptr;
-  job.activations = estimate::activation_shape(
-      estimate::at_places(described_tensors(settings.model_folder), lora ? json_text(lora->layer_replication) : ""));
+  const auto tensors =
+      estimate::at_places(described_tensors(settings.model_folder), lora ? json_text(lora->layer_replication) : "");
+  job.activations = estimate::activation_shape(tensors);
   job.batch = settings.batch;
   job.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
+  if (model.adapters) {
+    const auto& method = *model.adapters->method;
+    if (const auto* prompt = dynamic_cast<const peft::VirtualTokenMethod*>(&method); prompt && job.batch.length > 0)
+      job.batch.length += estimate::tokens_in_front(method.type(), prompt->num_virtual_tokens);
+    const estimate::LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
+    job.adapters = estimate::adapter_activations(tensors, of_adapter(*model.adapters, batch));
+  }
   return estimate::plan_rank(estimate::sizes_of(parameters_of(model, fsdp, settings.optim)), job);
 }
 

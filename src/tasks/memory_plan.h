@@ -1,9 +1,9 @@
 #pragma once
 // What a rank of a job will hold (estimate/rank_memory.h), from its modules before they have memory; and the budget
-// that
-// --max_memory gives it.
+// that --max_memory gives it.
 #include <cstdint>
 #include <iosfwd>
+#include <map>
 #include <string>
 
 #include "estimate/plan_request.h"
@@ -21,6 +21,9 @@ struct PlanSettings {
 /// Of a model that is to be sharded by these options. Activations are counted as far as `batch` says their size.
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                              const comm::Communicator& group);
+
+/// A method's settings as its formulas take them (estimate/adapter_formulas.h).
+std::map<std::string, std::string> formula_settings(const peft::PeftMethod& method);
 
 /// The bytes of --max_memory; 0: there is no budget.
 std::int64_t budget_bytes(const std::string& max_memory);

@@ -222,7 +222,8 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   estimate::PlanRequest request;
   if (model.adapters || model.several) {
     const auto& flags = options_.adapter;
-    request.adapter = estimate::AdapterRequest{.lora_r = flags.lora_r};  // other methods are no larger
+    // Remedies count LoRA for every method.
+    request.adapter = estimate::AdapterRequest{.lora_r = flags.lora_r};
   }
   if (options_.quant.load_in_4bit) request.packed = {.bits = 4, .double_quant = options_.quant.settings.double_quant};
   request.strategy = settings.fsdp.sharding_strategy;

@@ -19,6 +19,8 @@ class Ia3 final : public LayerMethod {
   void bind(ConfigKeys& keys) override;
   void check() const override;
   void resolve(const models::ModelConfig& family) override;
+  /// Whether the inputs of this adapted module are scaled, in place of its outputs.
+  bool is_feedforward(const std::string& module) const;
   /// W and b times the vector, or the columns of W alone.
   at::Tensor merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
                     const Values& adapter) const override;
@@ -27,9 +29,6 @@ class Ia3 final : public LayerMethod {
   std::vector<std::string> default_targets(const models::ModelConfig& family) const override;
   void attach_to(const Slot& slot) const override;
   std::map<std::string, Fill> first_values_of(const Slot& slot, std::uint64_t seed) const override;
-
- private:
-  bool is_feedforward(const std::string& module) const;
 };
 
 }  // namespace tessera::peft

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/kronecker_sides.h"
 #include "nn/ops/dropout_ops.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
@@ -80,29 +81,6 @@ DeltaFactors LoHa::factors(const LayerSizes& sizes, const Tensors& t) const {
   return {a, b, scaling_of(sizes)};
 }
 
-namespace {
-
-/// LyCORIS' factorization(): two factors of `dimension`, as near to each other as may be (the smaller first), or
-/// `factor` and the other where it divides, else the first at most so large.
-std::pair<std::int64_t, std::int64_t> factorization(std::int64_t dimension, std::int64_t factor) {
-  if (factor > 0 && dimension % factor == 0) return {factor, dimension / factor};
-  if (factor == -1) factor = dimension;
-  std::int64_t m = 1, n = dimension, length = m + n;
-  while (m < n) {
-    auto next = m + 1;
-    while (dimension % next != 0) ++next;
-    const auto other = dimension / next;
-    if (next + other > length || next > factor) break;
-    m = next;
-    n = other;
-    length = m + n;
-  }
-  if (m > n) std::swap(m, n);
-  return {m, n};
-}
-
-}  // namespace
-
 void LoKr::bind(ConfigKeys& keys) {
   bind_common(keys);
   keys.flag("decompose_both", decompose_both);
@@ -123,8 +101,8 @@ void LoKr::check() const {
 
 LoKr::Shape LoKr::shape_of(const LayerSizes& layer) const {
   const auto rank = rank_of(layer);
-  const auto [in_1, in_2] = factorization(layer.in, decompose_factor);
-  const auto [out_1, out_2] = factorization(layer.out, decompose_factor);
+  const auto [in_1, in_2] = kronecker_sides(layer.in, decompose_factor);
+  const auto [out_1, out_2] = kronecker_sides(layer.out, decompose_factor);
   return {
       out_1, out_2, in_1, in_2, decompose_both && 2 * rank < std::max(out_1, in_1), 2 * rank < std::max(out_2, in_2)};
 }
