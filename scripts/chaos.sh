@@ -136,7 +136,7 @@ run_and() {
     if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
     (train "$out" "${flags[@]}") >"$work/run.log" 2>&1 &
     pid=$!
-    [ "$1" = nothing ] || pause "$span"
+    case $1 in nothing | hang_rank) ;; *) pause "$span" ;; esac # these choose their moment themselves
     "$@"
     code=0
     wait "$pid" 2>/dev/null || code=$?
@@ -184,7 +184,7 @@ run_and_lose_a_host() {
         if [ "$machine" -eq 1 ]; then other=$!; else pid=$!; fi
     done
     host=() machines=()
-    while ! grep -q "Running training" "$work/run0.log" && kill -0 "$pid" 2>/dev/null && [ $tries -lt 300 ]; do
+    while ! grep -qs "Running training" "$work/run0.log" && kill -0 "$pid" 2>/dev/null && [ $tries -lt 300 ]; do
         tries=$((tries + 1))
         sleep 0.1
     done

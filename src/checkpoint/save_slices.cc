@@ -73,7 +73,8 @@ void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file,
                  SaveQueue& queue, std::optional<at::ScalarType> dtype) {
   comm::Communicator& group = model.group();
   const bool first = group.rank() == 0;
-  const std::string path = queue.in_background() ? file : file + ".partial";
+  // Of a run that was killed it goes at the next write by one rank, too (base/temporary_file.h).
+  const std::string path = queue.in_background() ? file : file + ".tmp.0.0";
   if (writes_slices(model)) {
     std::vector<io::TensorInfo> infos;
     const auto slices = std::make_shared<std::vector<NamedSlice>>();
