@@ -139,7 +139,7 @@ std::int64_t vera_numel(const Args& a, const Layer& layer) {
 Elements vera_held(const Args& a, const Layer& layer, const Step& s) {
   const auto r = positive(a, "r", 256), input = s.tokens * layer.in;
   if (has_dropout(a, "vera_dropout"))
-    return {.kept = s.tokens * r, .working = input + r * (2 * layer.out + std::max(s.tokens, layer.in))};
+    return {.kept = s.tokens * r, .working = r * (s.tokens + 2 * layer.out) + std::max(input, r * layer.out)};
   return {.kept_by_input = s.tokens * r, .working = std::max(input, 2 * r * (s.tokens + layer.out) - input)};
 }
 

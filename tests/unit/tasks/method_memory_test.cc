@@ -25,7 +25,7 @@
 #include "unit/tasks/adapted_llama.h"
 #include "unit/tasks/registry_settings.h"
 
-namespace tessera::tasks {
+namespace tessera::tasks::method_memory {
 namespace {
 
 using nlohmann::json;
@@ -201,7 +201,9 @@ TEST_P(MethodMemory, OfALayerIsTheFormulas) {
     const Formula formula{a.report.method->type(), formula_settings(*a.report.method)};
     for (const auto& slot : peft::adapted_slots(*a.model)) {
       if (!slot.linear) continue;
-      for (const std::int64_t tokens : {500, 90}) {
+      if (slot.name.ends_with("v_proj") || slot.name.ends_with("up_proj")) continue;  // as k_proj and gate_proj
+      const bool wide = dtype == at::kFloat;
+      for (const auto tokens : wide ? std::vector<std::int64_t>{500, 90} : std::vector<std::int64_t>{500}) {
         measure({slot}, tokens, dtype);  // what is drawn once and shared
         auto measured = measure({slot}, tokens, dtype);
         {
@@ -212,7 +214,7 @@ TEST_P(MethodMemory, OfALayerIsTheFormulas) {
         const auto kept = static_cast<double>(expected.kept + expected.kept_by_input);
         const auto text = fmt::format("{} of {} tokens, {}", slot.name, tokens, c10::toString(dtype));
         EXPECT_NEAR(static_cast<double>(measured.kept), kept, 0.02 * kept + 64) << text;
-        if (dtype != at::kFloat) continue;  // what 16 bits work with depends on the processor's instructions
+        if (!wide) continue;  // what 16 bits work with depends on the processor's instructions
         const auto working = static_cast<double>(expected.working);
         constexpr double kLeftToMalloc = 16 << 10;  // smaller blocks are not in the plan of any part
         EXPECT_NEAR(static_cast<double>(measured.working), working, 0.03 * working + kLeftToMalloc) << text;
@@ -284,4 +286,4 @@ TEST_P(MethodMemory, ARunPlansWhatEstimateSays) {
 INSTANTIATE_TEST_SUITE_P(Registry, MethodMemory, testing::ValuesIn(cases()), name_of);
 
 }  // namespace
-}  // namespace tessera::tasks
+}  // namespace tessera::tasks::method_memory
