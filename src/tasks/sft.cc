@@ -21,7 +21,9 @@ class SftJob final : public TrainingJob {
     tokenizer_ = rows_.opened.tokenizer;
   }
 
-  std::vector<PreparedRows> prepared() const override { return prepared_rows(splits_.train.get(), splits_.eval.get()); }
+  std::vector<PreparedRows> prepared() const override {
+    return prepared_rows(rows_.splits.train.get(), rows_.splits.eval.get());
+  }
 
   void complete(AssembleOptions& options) const override {
     options.attn_implementation = o_.attn_implementation;

@@ -132,6 +132,17 @@ class SideBySideJob final : public TrainingJob {
     tokenizer_ = adapters_[0].rows.opened.tokenizer;
   }
 
+  std::vector<PreparedRows> prepared() const override {
+    std::vector<PreparedRows> all;
+    for (const auto& adapter : adapters_) {
+      for (auto& rows : prepared_rows(adapter.rows.splits.train.get(), adapter.rows.splits.eval.get())) {
+        rows.use = adapter.name + "'s " + rows.use;
+        all.push_back(std::move(rows));
+      }
+    }
+    return all;
+  }
+
   void complete(AssembleOptions& options) const override {
     options.attn_implementation = o_.attn_implementation;
     options.method = nullptr;
