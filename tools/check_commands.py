@@ -62,7 +62,7 @@ TEXTS = {
     "reviews/train.jsonl": '{"text": "good", "label": "yes"}\n{"text": "bad", "label": "no"}\n' * 4,
     "reviews/val.jsonl": '{"text": "so", "label": "yes"}\n',
     "pairs.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 8,
-    "adapters.yaml": "math: {lora_r: 2, dataset_name: data}\ncode: {use_dora: true, dataset_name: data}\n",
+    "adapters.yaml": "math: {lora_r: 2, dataset_name: data}\ncode: {lora_r: 2, learning_rate: 1.0e-3, dataset_name: data}\n",
     "sft.yaml": "model_name_or_path: BASE\ndataset_name: data\noutput_dir: out\n",
 }
 TRAINING = {"sft", "seq2seq", "classify", "summarize", "dpo", "orpo", "cpo", "kto", "reward"}
@@ -76,7 +76,7 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 FOREIGN = {
     "vLLM, llama.cpp, docker": "--enable-lora --lora-modules --max-lora-rank --jinja --lora --shm-size --ipc",
     "sbatch, srun, mpirun, torchrun, scripts of the project": "--signal --requeue --mpi --map-by --no_python --test",
-    "those of bench/": "--only --rounds --width --rows --device_ms",
+    "those of bench/": "--only --rounds --width --rows --device_ms --precision --no_peer --memory",
 }
 
 
