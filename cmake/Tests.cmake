@@ -46,7 +46,7 @@ add_test(NAME chaos COMMAND test_process --gtest_filter=*Chaos*)
 set_tests_properties(chaos PROPERTIES TIMEOUT 2400 COST 970 ENVIRONMENT "${process_environment}")
 set_tests_properties(process PROPERTIES ENVIRONMENT "${process_environment};GTEST_FILTER=-*Chaos*")
 set_tests_properties(golden PROPERTIES TIMEOUT 1800 COST 980)  # TESSERA_GOLDENS may name a larger set
-set_tests_properties(unit_tasks PROPERTIES COST 990)
+set_tests_properties(unit_tasks PROPERTIES TIMEOUT 1800 COST 990)
 set_tests_properties(unit_comm PROPERTIES COST 960)
 foreach(t process cli golden)  # these start the program itself
   if(TARGET test_${t})
