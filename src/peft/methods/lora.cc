@@ -128,7 +128,8 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
   for (const auto& slot : slots(model)) {
     const auto ids = tokens_.find(slot.name);
     if (ids != tokens_.end())
-      attach_token_rows(slot, ids->second, TokenRowsPlace::kInsideLora, "trainable_token_indices");
+      attach_token_rows(slot, family.output_embedding, ids->second, TokenRowsPlace::kInsideLora,
+                        "trainable_token_indices");
   }
   return names;
 }

@@ -96,12 +96,16 @@ std::string token_rows_name(TokenRowsPlace place) {
                                          : "token_adapter.trainable_tokens_delta.default";
 }
 
-void attach_token_rows(const Slot& slot, const std::vector<std::int64_t>& ids, TokenRowsPlace place,
-                       const std::string& key) {
+void attach_token_rows(const Slot& slot, const std::string& head, const std::vector<std::int64_t>& ids,
+                       TokenRowsPlace place, const std::string& key) {
+  if (slot.linear && slot.name != head) {
+    throw ConfigError(
+        key + ": '" + slot.name + "' is no embedding and no head; trainable tokens are rows of the token table or head",
+        key);
+  }
   if (slot.linear && (slot.transposed() || slot.linear->codec())) {
     throw ConfigError(
-        key + ": the weight of '" + slot.name +
-            "' has no rows of tokens (it is packed, or lies transposed); name the token table or the head",
+        key + ": the head '" + slot.name + "' has no rows of tokens (it is packed, or lies transposed); leave it out",
         key);
   }
   if (ids.empty()) throw ConfigError(key + " names no token", key);

@@ -15,11 +15,12 @@ enum class TokenRowsPlace { kAlone, kInsideLora };
 /// The parameter's name below the layer.
 std::string token_rows_name(TokenRowsPlace place);
 
-/// Puts them on a table, or on a linear layer whose outputs are tokens: a head of its own. Looked-up rows of these ids,
-/// those of a tied head, and the head's scores of them come from the adapter's [ids, dim]. ConfigError names `key`: no
-/// ids, ids outside the table or twice, a layer that has another adapter, a packed or transposed one.
-void attach_token_rows(const Slot& slot, const std::vector<std::int64_t>& ids, TokenRowsPlace place,
-                       const std::string& key);
+/// Puts them on a table, or on the model's untied head, whose module is called `head`. Looked-up rows of these ids,
+/// those of a tied head, and an untied head's scores of them come from the adapter's [ids, dim]. ConfigError names
+/// `key`: no ids, ids outside the table or twice, another layer, one that has another adapter, a packed or transposed
+/// head.
+void attach_token_rows(const Slot& slot, const std::string& head, const std::vector<std::int64_t>& ids,
+                       TokenRowsPlace place, const std::string& key);
 
 /// The table with the rows in it.
 at::Tensor with_rows(const at::Tensor& table, const std::vector<std::int64_t>& ids, const at::Tensor& rows);

@@ -20,6 +20,7 @@ void TrainableTokens::bind(ConfigKeys& keys) {
 std::vector<std::string> TrainableTokens::attach(models::Model& model, const models::ModelConfig& family) {
   const auto words = word_embedding(model, family.vocab_size);
   if (target_modules.empty() && target_regex.empty()) target_regex = words.name;
+  head_ = family.output_embedding;
   auto names = LayerMethod::attach(model, family);
   table_ = words.name;
   tied_ = tied_to_words(model, family);
@@ -27,7 +28,7 @@ std::vector<std::string> TrainableTokens::attach(models::Model& model, const mod
 }
 
 void TrainableTokens::attach_to(const Slot& slot) const {
-  attach_token_rows(slot, token_indices, TokenRowsPlace::kAlone, "token_indices");
+  attach_token_rows(slot, head_, token_indices, TokenRowsPlace::kAlone, "token_indices");
 }
 
 std::map<std::string, Fill> TrainableTokens::first_values_of(const Slot& slot, std::uint64_t seed) const {

@@ -29,7 +29,7 @@ class TrainableTokens final : public LayerMethod {
   std::map<std::string, Fill> first_values_of(const Slot& slot, std::uint64_t seed) const override;
 
  private:
-  std::string table_;              // filled by attach(): the word embedding
+  std::string table_, head_;       // filled by attach(): the word embedding, and a head of its own
   std::vector<std::string> tied_;  // modules of upstream's tree that share it
 };
 

@@ -124,6 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
         Case{"TRAINABLE_TOKENS", {{"token_indices", {100000}}}, "100000"},
         Case{"TRAINABLE_TOKENS", json::object(), "token_indices"},
+        Case{"TRAINABLE_TOKENS", {{"token_indices", {3}}, {"target_modules", {"c_attn"}}}, "no embedding and no head"},
+        Case{"LORA", {{"trainable_token_indices", {{"c_attn", {3}}}}}, "no embedding and no head"},
         Case{"PREFIX_TUNING", {{"num_virtual_tokens", 2}, {"token_dim", 6}}, "token_dim"},
         Case{"PREFIX_TUNING", {{"num_virtual_tokens", 2}, {"num_layers", 1}}, "num_layers"},
         Case{"LORA", {{"alora_invocation_tokens", json::array()}}, "alora_invocation_tokens"},
