@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "models/build_parts.h"
@@ -62,8 +61,7 @@ at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::sh
   auto hidden = (*embeddings_)(tokens);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (states) states->push_back(hidden);
-    const auto own = prefix.defined() ? prefix.narrow(0, 2 * static_cast<std::int64_t>(i), 2) : prefix;
-    hidden = (*layers_[i])({hidden, layout, own});
+    hidden = (*layers_[i])({hidden, layout, PrefixRows::of_layer(prefix, i)});
   }
   if (states) states->push_back(hidden);
   return hidden;
@@ -115,8 +113,7 @@ ModelOutput BertModel::compute(ModelInput in) {
   BertLayout places{batch.rows, batch.visible, {}};
   if (prefix > 0) {
     places.prefix = behind_prefix(*batch.rows, prefix);
-    if (batch.visible.defined())
-      places.visible = places.prefix.join(at::ones({prefix}, batch.visible.options()), batch.visible);
+    places.visible = places.prefix.visible(batch.visible);
   }
   const auto layout = std::make_shared<const BertLayout>(std::move(places));
   ModelOutput out;
