@@ -2,6 +2,7 @@
 // Which of a batch's parts (ModelInput::parts) a decoder computes.
 #include <cstddef>
 
+#include "base/scoped_value.h"
 #include "tensor/rng.h"
 
 namespace tessera::models {
@@ -10,17 +11,14 @@ namespace tessera::models {
 /// the part's.
 class BatchPart {
  public:
-  explicit BatchPart(std::size_t part) : draws_(part), before_(now_) { now_ = static_cast<int>(part); }
-  ~BatchPart() { now_ = before_; }
-  BatchPart(const BatchPart&) = delete;
-  BatchPart& operator=(const BatchPart&) = delete;
+  explicit BatchPart(std::size_t part) : draws_(part), number_(now_, static_cast<int>(part)) {}
   /// -1: the batch has no parts.
   static int now() { return now_; }
 
  private:
   static thread_local int now_;
   tensor::PartScope draws_;
-  int before_;
+  ScopedValue<int> number_;
 };
 
 }  // namespace tessera::models

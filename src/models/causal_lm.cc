@@ -3,13 +3,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/scoped_value.h"
 #include "models/batch_part.h"
 #include "models/build_parts.h"
 #include "models/decoder_cache.h"
@@ -54,8 +54,7 @@ at::Tensor noise_range(const ModelInput& in, const DecoderBatch& batch, std::int
 void put_in_front(DecoderLayout& layout, std::int64_t prefix) {
   layout.prefix = behind_prefix(*layout.rows, prefix);
   layout.key_rows = layout.prefix.rows;
-  if (layout.visible.defined())
-    layout.visible = layout.prefix.join(at::ones({prefix}, layout.visible.options()), layout.visible);
+  layout.visible = layout.prefix.visible(layout.visible);
   if (layout.key_position.defined()) {
     const auto first = at::arange(prefix, layout.key_position.options());
     layout.key_position = layout.prefix.join(first, layout.key_position + prefix);
@@ -176,13 +175,11 @@ std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& bat
 CausalLm::Pass CausalLm::run_layers(at::Tensor hidden, const std::shared_ptr<const DecoderLayout>& layout,
                                     const PassOptions& options) {
   Pass pass;
-  const auto& prefix = options.prefix;
   const bool want_hidden = options.want_hidden;
   for (std::size_t i = 0; i < order_.size(); ++i) {
     if (want_hidden) pass.states.push_back(hidden);
     auto out = (*layers_[order_[i]])({hidden, layout, options.caches ? &(*options.caches)[i] : nullptr,
-                                      prefix.defined() ? prefix.narrow(0, 2 * static_cast<std::int64_t>(i), 2) : prefix,
-                                      static_cast<int>(i)});
+                                      PrefixRows::of_layer(options.prefix, i), static_cast<int>(i)});
     hidden = out.hidden;
     if (out.router_logits.defined()) pass.router_logits.push_back(out.router_logits);
   }
@@ -242,16 +239,17 @@ at::Tensor CausalLm::embed_batch(const ModelInput& in, const DecoderBatch& batch
 // What each part goes through has the shapes that it has alone; only the layers' calls are one for all.
 ModelOutput CausalLm::compute_parts(const ModelInput& in) {
   std::vector<DecoderBatch> batches;
-  std::vector<tensor::RandomState> draws;
+  auto draws = tensor::random_state();
+  draws.parts.clear();
   for (const auto& part : in.parts) {
     if (!part.row_ids.defined() || !part.labels.defined()) throw DataError("parts of a batch need row_ids and labels");
     const auto& batch = batches.emplace_back(make_decoder_batch(part, config_.positions_count_visible));
     const auto keys = token_keys(part.row_ids, part.attention_mask, part.input_ids.size(0), part.input_ids.size(1));
-    auto& stream = draws.emplace_back(tensor::stream_of(part.seed));
+    auto& stream = draws.parts.emplace_back(tensor::stream_of(part.seed));
     stream.position = part.first_draw;
     stream.rows = batch.packed.pack(keys).contiguous();
   }
-  const tensor::PartsScope scope(std::move(draws));
+  const ScopedValue<tensor::RandomState> scope(tensor::random_state(), std::move(draws));
   DecoderLayout layout;
   std::vector<at::Tensor> embedded;
   for (std::size_t i = 0; i < batches.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/scoped_value.h"
 #include "tensor/rng.h"
 
 namespace tessera::tensor {
@@ -30,28 +31,16 @@ class GeneratorStates {
   std::map<std::string, at::Tensor> states_;
 };
 
-/// While it lives, this thread draws from where `state` is; libtorch's generators are left alone.
-class StreamScope {
- public:
-  explicit StreamScope(RandomState state) : before_(std::exchange(random_state(), std::move(state))) {}
-  ~StreamScope() { random_state() = std::move(before_); }
-  StreamScope(const StreamScope&) = delete;
-  StreamScope& operator=(const StreamScope&) = delete;
-
- private:
-  RandomState before_;
-};
-
 /// What is drawn while it lives, from this thread's stream or from libtorch, changes nothing of what is drawn after it.
 class RandomGuard {
  public:
-  RandomGuard() : stream_(random_state()), generators_(GeneratorStates::now()) {}
+  RandomGuard() : stream_(random_state(), random_state()), generators_(GeneratorStates::now()) {}
   ~RandomGuard();
   RandomGuard(const RandomGuard&) = delete;
   RandomGuard& operator=(const RandomGuard&) = delete;
 
  private:
-  StreamScope stream_;
+  ScopedValue<RandomState> stream_;
   GeneratorStates generators_;
 };
 

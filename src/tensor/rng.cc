@@ -70,14 +70,6 @@ PassScope::~PassScope() {
   if (active_) random_state() = std::move(before_);
 }
 
-PartsScope::PartsScope(std::vector<RandomState> parts) : before_(random_state()) {
-  random_state().parts = std::move(parts);
-}
-
-PartsScope::~PartsScope() {
-  random_state() = std::move(before_);
-}
-
 void PartScope::take_turns() noexcept {
   auto& state = random_state();
   auto parts = std::move(state.parts);

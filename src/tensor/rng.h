@@ -18,7 +18,7 @@ struct RandomState {
   /// [rows] int64, contiguous: what the rows of the tensors that are worked on now are, in the job and not in this
   /// rank's batch (see PassScope). A draw for so many rows is keyed by them. Undefined: by the rows' numbers.
   at::Tensor rows = {};
-  /// Of passes that take turns (see PartsScope): where each has stopped.
+  /// Of passes that take turns (see PartScope), each with a stream of its own: where each has stopped.
   std::vector<RandomState> parts = {};
 };
 RandomState& random_state() noexcept;
@@ -44,19 +44,7 @@ class PassScope {
   RandomState before_;
 };
 
-/// While it lives, this thread works at several passes in turns (PartScope), each with a stream of its own.
-class PartsScope {
- public:
-  explicit PartsScope(std::vector<RandomState> parts);
-  ~PartsScope();
-  PartsScope(const PartsScope&) = delete;
-  PartsScope& operator=(const PartsScope&) = delete;
-
- private:
-  RandomState before_;
-};
-
-/// While it lives, this thread draws for that pass, from where its last turn ended.
+/// While it lives, this thread draws for that one of random_state()'s parts, from where its last turn ended.
 class PartScope {
  public:
   explicit PartScope(std::size_t part) : part_(part) { take_turns(); }

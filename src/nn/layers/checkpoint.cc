@@ -25,7 +25,7 @@ struct Plan : torch::CustomClassHolder {
 /// Puts this thread's stream of random numbers and libtorch's generators where a plan has them, and back.
 class RandomScope {
  public:
-  explicit RandomScope(const Plan& plan) : stream_(plan.random) {
+  explicit RandomScope(const Plan& plan) : stream_(tensor::random_state(), plan.random) {
     if (plan.generators.empty()) return;
     generators_ = tensor::GeneratorStates::now();
     plan.generators.restore();
@@ -35,7 +35,7 @@ class RandomScope {
   RandomScope& operator=(const RandomScope&) = delete;
 
  private:
-  tensor::StreamScope stream_;
+  ScopedValue<tensor::RandomState> stream_;
   tensor::GeneratorStates generators_;
 };
 

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/scoped_value.h"
 #include "nn/ops/device.h"
 #include "nn/ops/recompute.h"
-#include "tensor/generators.h"
+#include "tensor/rng.h"
 
 namespace tessera::peft {
 namespace {
@@ -32,7 +33,7 @@ Remade::Remade(AutogradContext* context, at::ArrayRef<at::Tensor> tensors) {
   const auto saved = c10::static_intrusive_pointer_cast<SavedMake>(context->saved_data.at("make").toCapsule());
   for (const auto& t : tensors) leaves_.push_back(t.detach().set_requires_grad(t.requires_grad()));
   const c10::AutoGradMode recorded(true);
-  const tensor::StreamScope random(saved->random);
+  const ScopedValue<tensor::RandomState> random(tensor::random_state(), saved->random);
   results_ = saved->make(leaves_);
 }
 
