@@ -1,7 +1,5 @@
 #include "fsdp/grads/square_sum.h"
 
-#include <cstring>
-
 #include "base/cpu_dispatch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,19 +11,26 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::fsdp {
 namespace HWY_NAMESPACE {
 
-/// By whole vectors: the product of two float32 is exact in double, so that fused additions change nothing.
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// In eight lanes whatever a vector's width. The product of two float32 is exact in double: a fused addition changes
+/// nothing.
 double sum_of_squares(const float* x, std::int64_t n) {
   constexpr std::int64_t kLanes = 8;
-  using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
-  using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
-  Doubles lanes{};
+  const hn::CappedTag<double, kLanes> doubles;
+  const hn::Rebind<float, decltype(doubles)> floats;
+  constexpr std::int64_t kWidth = hn::MaxLanes(doubles), kVectors = kLanes / kWidth;
+  hn::Vec<decltype(doubles)> sums[kVectors];
+  for (auto& sum : sums) sum = hn::Zero(doubles);
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    Floats floats;
-    std::memcpy(&floats, x + i, sizeof floats);
-    const auto v = __builtin_convertvector(floats, Doubles);
-    lanes += v * v;
+    for (int k = 0; k < kVectors; ++k) {
+      const auto v = hn::PromoteTo(doubles, hn::LoadU(floats, x + i + k * kWidth));
+      sums[k] = hn::MulAdd(v, v, sums[k]);
+    }
   }
+  double lanes[kLanes];
+  for (int k = 0; k < kVectors; ++k) hn::StoreU(sums[k], doubles, lanes + k * kWidth);
   for (int j = 0; i < n; ++i, ++j) lanes[j] += double{x[i]} * x[i];
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
