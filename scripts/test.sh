@@ -5,9 +5,9 @@ cd "$(dirname "$0")/.."
 bash scripts/setup.sh
 . scripts/lib.sh
 build_preset release
-# Two at a time: many wait more than they compute, and the longest, which start first, take half of the time.
+# One more than there are cores: many wait more than they compute. The longest start first.
 status=0
-ctest --test-dir build/release -j 2 --output-on-failure --no-tests=error --output-log build/release/ctest.log "$@" || status=$?
+ctest --test-dir build/release -j $(($(nproc) + 1)) --output-on-failure --no-tests=error --output-log build/release/ctest.log "$@" || status=$?
 if [ "$status" -ne 0 ]; then
     # A log is read from its end: there, what each test printed that failed or did not end, without what the others did.
     say "failed:"

@@ -245,7 +245,7 @@ void Session::on_step(const StepReport& step) {
     log_step();
   }
   const bool processor_computes = arguments_.device != "cuda";  // whose rate is measured
-  if (gemm_rate_ == 0 && task_.flops_per_token > 0 && processor_computes) measure_machine();
+  if (gemm_rate_ == 0 && task_.flops_per_token > 0 && processor_computes) measure_machine(step.seconds);
   if (step.interrupted && !last) return interrupt(step);
   if (due(arguments_.eval_strategy, eval_steps(), false)) evaluate();
   if (checkpoints_.due(false)) save_checkpoint();
@@ -338,10 +338,10 @@ void Session::log_spike(const LossSpike& spike) {
   metrics_.write(row);
 }
 
-void Session::measure_machine() {
+void Session::measure_machine(double step_seconds) {
   phases_.stop();
   const auto start = Clock::now();
-  gemm_rate_ = measure_gemm_rate(model_.group(), task_.compute_dtype);
+  gemm_rate_ = measure_gemm_rate(model_.group(), task_.compute_dtype, step_seconds);
   measuring_seconds_ += seconds_since(start);
 }
 

@@ -80,7 +80,7 @@ class Session {
   /// Collective: Error where weights differ.
   void check_replicas();
   /// Collective, a fraction of a second; not before the first step, which nobody should wait for.
-  void measure_machine();
+  void measure_machine(double step_seconds);
   void evaluate();
   bool update_best(double value);
   /// After an epoch's last step it waits for what the epoch's end brings: log rows and evaluations.
