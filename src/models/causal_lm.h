@@ -35,6 +35,13 @@ class CausalLm : public Model {
   bool is_reordered() const { return reordered_; }
   const std::vector<std::size_t>& layer_order() const { return order_; }
   std::size_t num_layers() const { return layers_.size(); }
+  /// Of a mixture of experts; elsewhere their count is 0.
+  const families::ExpertSettings& experts() const { return config_.experts; }
+  /// The weight that their balance has in the loss from now on, whatever config.json says; 0: it is no part of it.
+  void weigh_balance(double coefficient) {
+    config_.experts.auxiliary_loss = coefficient != 0;
+    config_.experts.auxiliary_coefficient = coefficient;
+  }
   /// Where they are in the module tree.
   std::string layers_name() const { return config_.names.base + "." + config_.names.layers; }
 

@@ -116,6 +116,7 @@ class PreferenceJob final : public TrainingJob {
   }
 
   void check_model() override {
+    check_experts();
     if (classes_) classes_->architecture = model_.model->class_name();
     if (!model_.new_weights.empty())
       notes_.push_back(fmt::format("'{}' has no head that gives a reward: a new one begins", folder_));
@@ -129,6 +130,19 @@ class PreferenceJob final : public TrainingJob {
           fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together",
                       tokenizer_path_, tokens, model_.config.vocab_size),
           tokenizer_path_);
+  }
+
+  /// DPO and KTO always add their balance in TRL, ORPO and CPO where config.json has output_router_logits.
+  void check_experts() const {
+    const auto* decoder = dynamic_cast<const models::CausalLm*>(model_.model.get());
+    if (!decoder || objective_.method == Method::kReward) return;
+    const bool always = objective_.needs_reference() || o_.router_aux_loss_coef;
+    const double weight = balance_weight(o_, *decoder);
+    if (weight != 0 && (always || decoder->experts().auxiliary_loss))
+      throw ConfigError(fmt::format("TRL adds the experts' balance, {} times, to the loss of a {}, which is not built "
+                                    "for pairs and labelled answers; --router_aux_loss_coef 0 trains without it",
+                                    weight, decoder->class_name()),
+                        "router_aux_loss_coef");
   }
 
   std::int64_t longest_row() const override {

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <ostream>
+#include <set>
 
 #include "tasks/preference.h"
 
@@ -60,6 +62,7 @@ void add_preference_model(config::OptionTable& table, PreferenceOptions& o) {
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
   add_trl_model_flags(table, o);
+  if (o.objective.method != Method::kReward) add_router_flag(table, o);
   table.add(&o.disable_dropout, {"--disable_dropout"}, "of the model and of its adapters", group);
   for (const auto& flag : kIdlePreference) table.add_without_effect(flag);
   for (const auto& flag : kRefusedPreference) table.add_refused(flag);
@@ -188,6 +191,29 @@ void add_preference_data(config::OptionTable& table, PreferenceOptions& o) {
   table.add(&d.cache_folder, {"--dataset_cache_dir"}, "of tokenised rows; empty: in the user's cache", group);
 }
 
+/// TRL refuses these, too. Under another divergence a term of the prompt is left that only a difference of rewards
+/// cancels; losses that sort log-ratios lose which pair is whose.
+void check_combinations(const preference::DpoOptions& d, config::Problems& problems) {
+  using preference::DpoLoss;
+  const std::set<DpoLoss> of_ratios = {DpoLoss::kNcaPair,     DpoLoss::kBcoPair, DpoLoss::kSppoHard, DpoLoss::kAot,
+                                       DpoLoss::kAotUnpaired, DpoLoss::kApoZero, DpoLoss::kApoDown};
+  const std::set<DpoLoss> sorting = {DpoLoss::kAot, DpoLoss::kAotUnpaired};
+  const auto first_of = [&](const std::set<DpoLoss>& set) -> std::string {
+    for (const auto& [name, loss] : preference::dpo_losses())
+      if (set.contains(loss) && std::find(d.losses.begin(), d.losses.end(), loss) != d.losses.end()) return name;
+    return {};
+  };
+  const auto plain = first_of(of_ratios), sorted = first_of(sorting);
+  problems.require(d.divergence == preference::Divergence::kReverseKl || plain.empty(),
+                   "--f_divergence_type other than reverse_kl is not defined for --loss_type " + plain +
+                       ", which is no function of the difference of rewards; leave it out",
+                   "f_divergence_type");
+  problems.require(!d.use_weighting || sorted.empty(),
+                   "--use_weighting is not defined for --loss_type " + sorted +
+                       ", which sorts log-ratios, so that no pair has a weight; leave it out",
+                   "use_weighting");
+}
+
 void check_dpo(PreferenceOptions& o, config::Problems& problems) {
   auto& d = o.objective.dpo;
   d.losses.clear();
@@ -203,6 +229,7 @@ void check_dpo(PreferenceOptions& o, config::Problems& problems) {
   const auto has = [&](preference::DpoLoss loss) {
     return std::find(d.losses.begin(), d.losses.end(), loss) != d.losses.end();
   };
+  check_combinations(d, problems);
   problems.require(!has(preference::DpoLoss::kExoPair) || (d.label_smoothing > 0 && d.label_smoothing < 1),
                    "--loss_type exo_pair needs --label_smoothing above 0, 1e-3 for example", "label_smoothing");
   problems.require(!has(preference::DpoLoss::kRobust) || (d.label_smoothing >= 0 && d.label_smoothing < 0.5),

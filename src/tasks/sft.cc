@@ -32,7 +32,10 @@ class SftJob final : public TrainingJob {
 
   std::int64_t longest_row() const override { return rows_.longest(); }
 
-  void check_model() override { rows_.check(model_.config); }
+  void check_model() override {
+    rows_.check(model_.config);
+    weigh_balance(o_, *model_.model);
+  }
 
   std::unique_ptr<train::Trainable> trainable() override {
     return std::make_unique<SftTrainable>(*model_.model, *rows_.splits.train, rows_.collate, arguments_, *group_);

@@ -30,6 +30,7 @@ void add_model(config::OptionTable& table, SftOptions& o) {
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
   add_trl_model_flags(table, o);
+  add_router_flag(table, o);
   for (const auto& flag : kIdle) table.add_without_effect(flag);
   for (const auto& flag : kRefused) table.add_refused(flag);
 }

@@ -156,6 +156,7 @@ class SideBySideJob final : public TrainingJob {
 
   void check_model() override {
     for (const auto& adapter : adapters_) adapter.rows.check(model_.config);
+    weigh_balance(o_, *model_.model);
   }
 
   std::int64_t longest_row() const override {

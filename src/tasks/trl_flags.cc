@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/open_file.h"
+#include "models/causal_lm.h"
 #include "tasks/fsdp_options.h"
 
 namespace tessera::tasks {
@@ -22,8 +23,6 @@ constexpr config::UnusedFlag kIdleOfTrl[] = {
 
 constexpr config::RefusedFlag kRefusedOfTrl[] = {
     {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
-    {"--router_aux_loss_coef", Unused::kNumber,
-     "mixtures of experts train without a loss of their router; leave it out"},
 };
 
 void check_attention(const std::string& name, config::Problems& problems) {
@@ -64,6 +63,28 @@ void add_trl_model_flags(config::OptionTable& table, TrlFlags& flags) {
   table.add(&flags.model_revision, {"--model_revision"}, "of a model on the Hub: a branch, a tag or a commit", group);
   for (const auto& flag : kIdleOfTrl) table.add_without_effect(flag);
   for (const auto& flag : kRefusedOfTrl) table.add_refused(flag);
+}
+
+void add_router_flag(config::OptionTable& table, TrlFlags& flags) {
+  table.add(&flags.router_aux_loss_coef, {"--router_aux_loss_coef"},
+            "weight of the experts' balance in the loss of a mixture of experts; none: config.json's; 0: without it",
+            "Loss");
+}
+
+double balance_weight(const TrlFlags& flags, const models::Model& model) {
+  const auto* decoder = dynamic_cast<const models::CausalLm*>(&model);
+  const bool has_experts = decoder && decoder->experts().count > 0;
+  if (!has_experts && flags.router_aux_loss_coef.value_or(0) != 0)
+    throw ConfigError(fmt::format("--router_aux_loss_coef {} weighs the balance of experts, and this {} has none; "
+                                  "leave it out",
+                                  *flags.router_aux_loss_coef, model.class_name()),
+                      "router_aux_loss_coef");
+  return has_experts ? flags.router_aux_loss_coef.value_or(decoder->experts().auxiliary_coefficient) : 0;
+}
+
+void weigh_balance(const TrlFlags& flags, models::Model& model) {
+  const double weight = balance_weight(flags, model);
+  if (auto* decoder = dynamic_cast<models::CausalLm*>(&model)) decoder->weigh_balance(weight);
 }
 
 void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "config/options.h"
+#include "models/model.h"
 #include "tasks/training_job.h"
 
 namespace tessera::tasks {
@@ -14,11 +15,19 @@ struct TrlFlags {
   std::string attn_implementation;
   std::string dtype = "float32";  // that weights are loaded in, under the reference's rules: see check_trl_flags()
   std::string model_revision = "main";                                 // a branch, a tag or a commit on the Hub
+  std::optional<double> router_aux_loss_coef;                          // of experts; unset: as config.json says
   bool dataset_streaming = false;                                      // read as far as max_steps needs
   std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of --splits, by themselves
 };
 
 void add_trl_model_flags(config::OptionTable& table, TrlFlags& flags);
+/// The weight of the experts' balance.
+void add_router_flag(config::OptionTable& table, TrlFlags& flags);
+/// Of a model's experts, as TRL's trainers take it: the flag's, or config.json's router_aux_loss_coef whatever its
+/// output_router_logits says; 0 without experts. ConfigError: the flag weighs experts that the model does not have.
+double balance_weight(const TrlFlags& flags, const models::Model& model);
+/// The model's loss has it from now on.
+void weigh_balance(const TrlFlags& flags, models::Model& model);
 /// Behind --splits.
 void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags);
 

@@ -37,6 +37,10 @@ std::map<std::string, at::Tensor> noisy_elements(const fs::path& folder) {
   };
   read(folder / "step0_grads.safetensors", "grad.", "");
   read(folder / "final_optimizer.safetensors", "", ".exp_avg_sq");
+  return noise_among(std::move(sizes));
+}
+
+std::map<std::string, at::Tensor> noise_among(std::map<std::string, at::Tensor> sizes) {
   double scale = 0;
   for (const auto& [name, t] : sizes) scale = std::max(scale, t.max().item<double>());
   for (auto& [name, t] : sizes) {

@@ -149,8 +149,8 @@ void compare_values(Comparison& table, const std::string& name, const io::Tensor
   for (const auto& [key, value] : own) {
     if (!value.defined() || !expected.find(key)) continue;
     const bool is_loss = key == "losses", is_logps = key.ends_with("logps");
-    // Rewards are small differences of sums that are rounded in float32.
-    const double scale = is_loss || is_logps ? 1e-30 : 1.0;
+    // Rewards are small differences of sums that are rounded in float32; so are losses near zero (hinge, ipo).
+    const double scale = is_logps ? 1e-30 : is_loss ? kSmallLoss : 1.0;
     add_scaled(table,
                (is_loss    ? "losses "
                 : is_logps ? "logps "
@@ -159,7 +159,7 @@ void compare_values(Comparison& table, const std::string& name, const io::Tensor
                value, io::read_tensor(expected, key), scale, is_logps ? kLogpsTolerance : kLossTolerance);
   }
   add_scaled(table, "loss " + name, step.result.loss.item<double>(), io::read_tensor(expected, "loss").item<double>(),
-             1e-30, kLossTolerance);
+             kSmallLoss, kLossTolerance);
 }
 
 /// The logged numbers. Means of logits over padding, and counts of tokens over a run, are not kept here.

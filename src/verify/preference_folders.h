@@ -35,6 +35,8 @@ Span span_of(std::int64_t rows, const comm::Communicator& group);
 tasks::ReferenceLogps ask_reference(models::Model* reference, models::Model& policy, const tasks::PreferencePart& part,
                                     const preference::Objective& objective);
 
+/// A scale for losses: smaller ones are differences of larger numbers (hinge, ipo).
+constexpr double kSmallLoss = 1e-2;
 /// Differences of numbers that may be near 0, by the size of what they were made of.
 void add_scaled(Comparison& table, const std::string& name, double actual, double expected, double scale,
                 double tolerance);

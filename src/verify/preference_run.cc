@@ -37,7 +37,9 @@ PreferenceRun read_preference_run(const std::string& folder) {
   PreferenceRun run;
   run.folder = folder;
   run.expect = json::parse(read_file(folder + "/expect.json"));
-  static const std::set<std::string> kIgnored = {"form", "lens", "lr_scheduler_type", "logging_steps", "optim"};
+  // The last two stand beside kwargs, with their defaults where kwargs lacks them.
+  static const std::set<std::string> kIgnored = {"form",  "lens",         "lr_scheduler_type", "logging_steps",
+                                                 "optim", "weight_decay", "max_grad_norm"};
   for (const auto& [key, value] : run.expect.at("kwargs").items()) {
     if (key == "per_device_train_batch_size") {
       run.per_device = value;
@@ -154,8 +156,8 @@ bool verify_preference_run(const VerifyOptions& options, std::shared_ptr<comm::C
       const auto logps = ask_reference(reference ? reference->model.get() : nullptr, *a.model, part, run.objective);
       const auto made = tasks::preference_step(*a.model, part, logps, run.objective, *group);
       (made.loss / static_cast<double>(batches.size())).backward();
-      table.add(fmt::format("loss micro-batch {}", micro), made.result.loss.item<double>(),
-                losses.at(micro).get<double>(), step == 0 ? 2e-5 : 1e-4);
+      add_scaled(table, fmt::format("loss micro-batch {}", micro), made.result.loss.item<double>(),
+                 losses.at(micro).get<double>(), kSmallLoss, step == 0 ? 2e-5 : 1e-4);
       means.add(made.result.metrics);
       ++micro;
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
@@ -15,6 +16,7 @@
 #include "tessera/io/tensor_source.h"
 #include "tessera/optim/schedule.h"
 #include "train/trainer.h"
+#include "verify/noise.h"
 #include "verify/replay.h"
 #include "verify/verify.h"
 
@@ -121,16 +123,24 @@ double step_loss(const TrainerRun& run, std::int64_t step, const tasks::Assemble
   return train::sum_over_ranks(group, loss_here);
 }
 
-void compare_final(Comparison& table, const TrainerRun& run, const std::string& folder, const tasks::Assembled& a) {
+void compare_final(Comparison& table, const TrainerRun& run, const std::string& folder, const tasks::Assembled& a,
+                   optim::Optimizer& optimizer) {
   const auto reference = io::open_safetensors(folder + "/final.safetensors");
   const double limit = run.lr * static_cast<double>(run.max_steps);
   const models::NamesInFiles names(*a.model);
+  std::map<std::string, at::Tensor> sizes;
+  optim::visit_full_state(optimizer, *a.sharded->shard_group(),
+                          [&](const std::string& name, const std::string& kind, const at::Tensor& t) {
+                            if (kind == "exp_avg_sq") sizes[name] = t.sqrt();
+                          });
+  const auto noise = noise_among(std::move(sizes));
   std::set<std::string> seen;
   a.sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
     for (const auto& info : reference->tensors()) {
       if (!info.name.starts_with("final.") || names.parameter_of(info.name.substr(6)) != name) continue;
       seen.insert(info.name);
-      table.add_weights("weights " + info.name.substr(6), t, io::read_tensor(*reference, info.name), 2e-5, limit);
+      table.add_weights("weights " + info.name.substr(6), t, io::read_tensor(*reference, info.name), 2e-5, limit,
+                        noise_of(noise, name));
     }
   });
   for (const auto& info : reference->tensors())
@@ -166,7 +176,7 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
     optimizer->step();
     optimizer->zero_grad();
   }
-  compare_final(table, run, options.folder, a);
+  compare_final(table, run, options.folder, a, *optimizer);
   table.merge(*group);
   out << fmt::format("{} (Trainer, {} steps, {} rank{})\n", fs::path(options.folder).filename().string(), run.max_steps,
                      group->size(), group->size() == 1 ? "" : "s");

@@ -2,8 +2,10 @@
 // Cases of the flags that every task on a small chat model has: `in` gives the paths of the folders "model", "other"
 // (the same with other weights), "taken" (with a result in it), and of the file peft.json.
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "flag_sweep.h"
+#include "support/program.h"
 #include "upload_flags.h"
 
 namespace tessera::tasks {
@@ -28,6 +30,21 @@ inline const Words kText = {"--use_peft_lora",
                             "other words"};
 inline const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
 inline const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
+
+/// The small chat model as a mixture of experts, whose balance has the weight 0.1.
+inline void make_experts(const std::string& to, bool output_router_logits) {
+  auto config = nlohmann::json::parse(read_file(test::kTinyChat + "/config.json"));
+  config.update({{"model_type", "mixtral"},
+                 {"architectures", {"MixtralForCausalLM"}},
+                 {"num_local_experts", 4},
+                 {"num_experts_per_tok", 2},
+                 {"output_router_logits", output_router_logits},
+                 {"router_aux_loss_coef", 0.1}});
+  write_lines(to + "_form/config.json", {config.dump()});
+  for (const char* file : {"/tokenizer.json", "/tokenizer_config.json"})
+    write_lines(to + "_form" + file, {read_file(test::kTinyChat + file)});
+  make_model(to + "_form", to);
+}
 
 inline std::vector<FlagCase> model_cases(const PathIn& in) {
   return {{"--model_name_or_path", {in("other")}},

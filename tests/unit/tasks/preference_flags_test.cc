@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "decoder_flags.h"
 #include "support/program.h"
@@ -157,6 +158,10 @@ class PreferenceFlags : public testing::TestWithParam<Method> {
     }
     return {};
   }
+  std::vector<FlagCase> router_cases(Method method) const {
+    if (method == Method::kReward) return {};
+    return {{"--router_aux_loss_coef", {"0.5"}}};  // of a model without experts
+  }
   std::vector<FlagCase> data_cases() const {
     return {{"--dataset_name", {in("others")}},
             {"--splits", {"test"}},
@@ -191,11 +196,36 @@ TEST_P(PreferenceFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   SweptTask task([method](const Words& a, std::ostream& o, std::ostream& e) { return run_command(method, a, o, e); },
                  base(), in("out"));
   const auto path = [&](const std::string& name) { return in(name); };
-  const auto cases = together(
-      loss_cases(method), {data_cases(), model_cases(path), training_cases(path), interval_cases(path), kUploadCases});
+  const auto cases = together(loss_cases(method), {router_cases(method), data_cases(), model_cases(path),
+                                                   training_cases(path), interval_cases(path), kUploadCases});
   sweep(
       table, task, [method](const Words& args) { return notes_of_preference(method, args); }, cases,
       together(kUnseenOfPreferences, {kUnseenOfDecoders}));
+}
+
+/// DPO and KTO always have it in TRL, ORPO and CPO where config.json asks for the router's logits.
+TEST_P(PreferenceFlags, TheBalanceOfExpertsIsLeftOutOnRequestAlone) {
+  const auto method = GetParam();
+  if (method == Method::kReward) return;
+  const auto trained = [&](bool output_router_logits, const Words& flags) -> std::string {
+    const auto folder = in(output_router_logits ? "with_logits" : "experts");
+    make_experts(folder, output_router_logits);
+    std::ostringstream quiet;
+    try {
+      const Words all = base() + Words{"--model_name_or_path", folder, "--overwrite_output_dir"};
+      return std::to_string(run_command(method, all + flags, quiet, quiet));
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+  };
+  const auto is_refused = [](const std::string& result) {
+    return result.find("--router_aux_loss_coef 0 trains without it") != std::string::npos;
+  };
+  const auto stored = trained(false, {});
+  EXPECT_EQ(is_refused(stored), method == Method::kDpo || method == Method::kKto) << stored;
+  EXPECT_TRUE(is_refused(trained(true, {})));
+  EXPECT_TRUE(is_refused(trained(false, {"--router_aux_loss_coef", "0.1"})));
+  EXPECT_EQ(trained(true, {"--router_aux_loss_coef", "0"}), "0");
 }
 
 TEST_P(PreferenceFlags, OfTheReferencesScriptsAreAllKnown) {
@@ -206,20 +236,38 @@ TEST_P(PreferenceFlags, OfTheReferencesScriptsAreAllKnown) {
 INSTANTIATE_TEST_SUITE_P(Commands, PreferenceFlags, testing::ValuesIn(kMethods),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
+/// The first note, or the error, of a DPO command with `flags`.
+std::string told(const Words& flags) {
+  try {
+    const auto notes = notes_of_preference(Method::kDpo, Words{"--model", "m", "--dataset_name", "d"} + flags);
+    return notes.empty() ? std::string() : notes[0];
+  } catch (const ConfigError& e) {
+    return std::string(e.what());
+  }
+}
+
 TEST(PreferenceFlagValues, TheDtypeOfLoadingAgreesWithWhatComputes) {
-  const auto told = [](const Words& flags) {
-    try {
-      const auto notes = notes_of_preference(Method::kDpo, Words{"--model", "m", "--dataset_name", "d"} + flags);
-      return notes.empty() ? std::string() : notes[0];
-    } catch (const ConfigError& e) {
-      return std::string(e.what());
-    }
-  };
   EXPECT_EQ(told({"--dtype", "float32"}), "");
   EXPECT_EQ(told({"--dtype", "bfloat16"}),  // bf16 is on, as in TRL
             "--dtype bfloat16 has no effect: --bf16 says it; masters stay float32");
   EXPECT_NE(told({"--dtype", "bfloat16", "--bf16", "false"}).find("add --bf16"), std::string::npos);
   EXPECT_NE(told({"--dataset_streaming"}).find("say how many with --max_steps"), std::string::npos);
+}
+
+TEST(PreferenceFlagValues, LossesThatTheDivergenceOrTheWeightsDoNotFitAreRefusedAsInTrl) {
+  const std::set<std::string> of_differences = {"sigmoid",  "sigmoid_norm", "hinge",    "ipo",
+                                                "exo_pair", "robust",       "discopop", "sft"};
+  for (const auto& [loss, unused] : preference::dpo_losses()) {
+    const Words flags = {"--loss_type", "sft," + loss, "--label_smoothing", "0.1"};
+    const auto divergence = told(flags + Words{"--f_divergence_type", "js_divergence"});
+    EXPECT_EQ(divergence.find("is not defined for --loss_type " + loss) == std::string::npos,
+              of_differences.contains(loss))
+        << divergence;
+    const auto weights = told(flags + Words{"--use_weighting"});
+    EXPECT_EQ(weights.find("is not defined for --loss_type " + loss) != std::string::npos, loss.starts_with("aot"))
+        << weights;
+    EXPECT_EQ(told(flags + Words{"--f_divergence_type", "reverse_kl"}).find("is not defined"), std::string::npos);
+  }
 }
 
 }  // namespace

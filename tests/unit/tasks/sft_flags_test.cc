@@ -31,6 +31,7 @@ class SftFlags : public testing::Test {
   SftFlags() : folder_("sft_flags") {
     make_model(kTinyChat, in("model"));
     make_model(kTinyChat, in("other"), "1");
+    make_experts(in("experts"), false);
     write_lines(in("text/train.jsonl"), {R"({"text": "one and one is two", "other": "two and two is four"})",
                                          R"({"text": "two and one is three", "other": "no more"})"});
     write_lines(in("pairs/train.jsonl"), {R"({"prompt": "one and one", "completion": " is two"})",
@@ -121,6 +122,7 @@ TEST_F(SftFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const std::vector<FlagCase> own = {
       {"--loss_type", {"dft"}},
       {"--label_smoothing_factor", {"0.1"}},
+      {"--router_aux_loss_coef", {"0.5"}, {"--model_name_or_path", in("experts")}},
       {"--adapters", {in("adapters.yaml")}, {"--use_peft_lora"}},
       {"--metric_for_best_model", {"mean_token_accuracy"}, kBest},
       {"--eval_generate", {"1"}, kEvaluated},
@@ -174,6 +176,47 @@ TEST_F(SftFlags, TheMetricForTheBestModelIsOneOfThoseThatEvaluationsGive) {
     std::string named;
     for (const auto& name : evaluation_names(arguments)) named += (named.empty() ? "{'" : ", '") + name + "': ";
     EXPECT_EQ(std::regex_replace(row, std::regex("': [^,]*"), "': "), named + ", 'epoch': ");
+  }
+}
+
+// TRL asks any mixture of experts for its router's logits; a weight of 0 alone leaves their balance out.
+TEST_F(SftFlags, ExpertsAreBalancedAsInTrlWhateverOutputRouterLogitsSays) {
+  make_experts(in("with_logits"), true);
+  const auto losses = [&](const std::string& model, const Words& flags) {
+    Words all = base();
+    for (const Words& more : {Words{"--model_name_or_path", in(model), "--eval_strategy", "steps", "--eval_steps", "1",
+                                    "--overwrite_output_dir"},
+                              flags})
+      all.insert(all.end(), more.begin(), more.end());
+    std::ostringstream quiet;
+    EXPECT_EQ(sft(all, quiet, quiet), 0) << quiet.str();
+    std::istringstream rows(read_file(in("out/metrics.jsonl")));
+    std::map<std::string, double> first;  // of training, and of the evaluation after it
+    for (std::string line; std::getline(rows, line);) {
+      const auto row = nlohmann::json::parse(line);
+      for (const char* key : {"train_loss_exact", "eval_loss"})
+        if (row.contains(key)) first.try_emplace(key, row.at(key).get<double>());
+    }
+    return first;
+  };
+  const auto stored = losses("experts", {}), asked = losses("with_logits", {});
+  const auto none = losses("with_logits", {"--router_aux_loss_coef", "0"}),
+             twice = losses("experts", {"--router_aux_loss_coef", "0.2"});
+  EXPECT_EQ(stored, asked);
+  // Two of four experts for each token: a balance of at least 2, which training has hardly begun to change.
+  const double balance = (stored.at("train_loss_exact") - none.at("train_loss_exact")) / 0.1;
+  EXPECT_GT(balance, 1.9);
+  EXPECT_LT(balance, 4);
+  EXPECT_NEAR(twice.at("train_loss_exact") - none.at("train_loss_exact"), 0.2 * balance, 1e-5);
+  EXPECT_GT(stored.at("eval_loss"), none.at("eval_loss") + 0.1);
+  std::ostringstream quiet;
+  Words dense = base();
+  dense.insert(dense.end(), {"--router_aux_loss_coef", "0.1"});
+  try {
+    (void)sft(dense, quiet, quiet);
+    FAIL() << "a dense model has no balance";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("this LlamaForCausalLM has none"), std::string::npos) << e.what();
   }
 }
 
