@@ -207,9 +207,10 @@ TEST_P(PreferenceFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
 TEST_P(PreferenceFlags, TheBalanceOfExpertsIsLeftOutOnRequestAlone) {
   const auto method = GetParam();
   if (method == Method::kReward) return;
+  make_experts(in("experts"), false);
+  make_experts(in("with_logits"), true);
   const auto trained = [&](bool output_router_logits, const Words& flags) -> std::string {
     const auto folder = in(output_router_logits ? "with_logits" : "experts");
-    make_experts(folder, output_router_logits);
     std::ostringstream quiet;
     try {
       const Words all = base() + Words{"--model_name_or_path", folder, "--overwrite_output_dir"};

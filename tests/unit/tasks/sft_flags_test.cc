@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "decoder_flags.h"
@@ -183,11 +185,10 @@ TEST_F(SftFlags, TheMetricForTheBestModelIsOneOfThoseThatEvaluationsGive) {
 TEST_F(SftFlags, ExpertsAreBalancedAsInTrlWhateverOutputRouterLogitsSays) {
   make_experts(in("with_logits"), true);
   const auto losses = [&](const std::string& model, const Words& flags) {
+    std::filesystem::remove_all(in("out"));
     Words all = base();
-    for (const Words& more : {Words{"--model_name_or_path", in(model), "--eval_strategy", "steps", "--eval_steps", "1",
-                                    "--overwrite_output_dir"},
-                              flags})
-      all.insert(all.end(), more.begin(), more.end());
+    all.insert(all.end(), {"--model_name_or_path", in(model), "--eval_strategy", "steps", "--eval_steps", "1"});
+    all.insert(all.end(), flags.begin(), flags.end());
     std::ostringstream quiet;
     EXPECT_EQ(sft(all, quiet, quiet), 0) << quiet.str();
     std::istringstream rows(read_file(in("out/metrics.jsonl")));
@@ -210,6 +211,7 @@ TEST_F(SftFlags, ExpertsAreBalancedAsInTrlWhateverOutputRouterLogitsSays) {
   EXPECT_NEAR(twice.at("train_loss_exact") - none.at("train_loss_exact"), 0.2 * balance, 1e-5);
   EXPECT_GT(stored.at("eval_loss"), none.at("eval_loss") + 0.1);
   std::ostringstream quiet;
+  std::filesystem::remove_all(in("out"));
   Words dense = base();
   dense.insert(dense.end(), {"--router_aux_loss_coef", "0.1"});
   try {
