@@ -81,6 +81,7 @@ DecoderConfig parse_falcon(const ConfigReader& in) {
   const bool multi_query = in.get<bool>("multi_query", true);
   c.num_kv_heads = is_new || !multi_query ? in.positive("num_kv_heads", c.num_heads) : 1;
   if (!is_new && !multi_query) c.num_kv_heads = c.num_heads;
+  c.prefix_of_query_heads = is_new;  // upstream repeats keys before it caches them
   parse_head_count(in, c);
   require(in, "head_dim", c.head_dim, "other than hidden_size / num_attention_heads is not known to this family");
   c.intermediate_size = in.positive("ffn_hidden_size", 4 * c.hidden_size);

@@ -82,6 +82,7 @@ struct DecoderConfig {
   bool linear_bias_in_bfloat16 = false;
 
   QkvLayout qkv = QkvLayout::kSeparate;
+  bool prefix_of_query_heads = false;  // a prefix has keys and values for each query head, not for each of keys
   bool qkv_bias = false, o_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   std::vector<double> attention_scale;         // for each layer

@@ -24,7 +24,8 @@ class CausalLm : public Model {
   void init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const override;
   bool untie_head() override;
   PrefixSizes prefix_sizes() const override {
-    return {static_cast<std::int64_t>(order_.size()), config_.num_kv_heads, config_.head_dim};
+    const auto heads = config_.prefix_of_query_heads ? config_.num_heads : config_.num_kv_heads;
+    return {static_cast<std::int64_t>(order_.size()), heads, config_.head_dim};
   }
   /// The layers run in this order from now on, some perhaps several times, some not at all: for layers that are told
   /// apart by their place (models/layer_place.h).

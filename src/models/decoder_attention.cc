@@ -55,13 +55,24 @@ DecoderAttention::Heads DecoderAttention::project(const at::Tensor& hidden) {
   return {parts[0], parts[1].squeeze(2), parts[2].squeeze(2)};
 }
 
+void DecoderAttention::Heads::repeat_keys(std::int64_t heads) {
+  if (heads == k.size(1)) return;
+  q = q.flatten(1, 2).unsqueeze(2);
+  const auto groups = heads / k.size(1);
+  const auto repeated = [&](const at::Tensor& x) { return x.unsqueeze(2).expand({-1, -1, groups, -1}).flatten(1, 2); };
+  k = repeated(k);
+  v = repeated(v);
+}
+
 void DecoderAttention::append(KeyValueCache& cache, Heads& heads, const DecoderLayout& layout) const {
   const auto put = [&](at::Tensor& store, at::Tensor& fresh) {
-    if (!store.defined()) store = at::empty({layout.cache_rows, kv_heads_ * head_dim_}, fresh.options());
+    const auto heads = fresh.size(1);
+    if (!store.defined()) store = at::empty({layout.cache_rows, heads * head_dim_}, fresh.options());
     store = store.to(fresh.scalar_type());  // a prefix may have begun it in its own dtype
     store.index_copy_(0, layout.cache_index, fresh.reshape({fresh.size(0), -1}));
-    fresh = store.view({-1, kv_heads_, head_dim_});
+    fresh = store.view({-1, heads, head_dim_});
   };
+  if (cache.keys.defined()) heads.repeat_keys(cache.keys.size(1) / head_dim_);
   put(cache.keys, heads.k);
   put(cache.values, heads.v);
 }
@@ -76,6 +87,7 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
   if (rotates_) std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, layout.rotary);
   if (in.cache) append(*in.cache, heads, layout);
   if (in.prefix.defined()) {
+    heads.repeat_keys(in.prefix.size(2));
     heads.k = layout.prefix.join(in.prefix.select(0, 0), heads.k);
     heads.v = layout.prefix.join(in.prefix.select(0, 1), heads.v);
   }

@@ -17,7 +17,8 @@
 
 namespace tessera::models {
 
-/// Keys and values of the tokens decoded so far, [rows * capacity, KV * head_dim]; for one layer.
+/// Keys and values of the tokens decoded so far, [rows * capacity, heads * head_dim]; for one layer. They have KV
+/// heads, or as many as the prefix that began them.
 struct KeyValueCache {
   at::Tensor keys, values;
 };
@@ -43,7 +44,7 @@ struct AttentionInput {
   at::Tensor hidden;                            // T D
   std::shared_ptr<const DecoderLayout> layout;  // lives as long as backward may recompute
   KeyValueCache* cache = nullptr;
-  at::Tensor prefix = {};  // [2, V, KV, head_dim]: keys and values in front of each row's; undefined: none
+  at::Tensor prefix = {};  // [2, V, heads, head_dim]: keys and values in front of each row's; undefined: none
 };
 void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out);
 
@@ -59,6 +60,8 @@ class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
  private:
   struct Heads {
     at::Tensor q, k, v;  // [T, KV, G, D], [T, KV, D] twice
+    /// Each query head has keys of its own from here on, where `heads` is the number of those.
+    void repeat_keys(std::int64_t heads);
   };
   Heads project(const at::Tensor& hidden);
   void append(KeyValueCache& cache, Heads& heads, const DecoderLayout& layout) const;
