@@ -31,18 +31,19 @@ std::int64_t PreferenceDataset::size() const {
 }
 
 PreferenceRow PreferenceDataset::row(std::int64_t i) const {
-  const auto view = rows_->row(i);
-  TESSERA_CHECK(view.documents == kEntries, "a row of preference data");
+  const auto stored = rows_->copy(i);
+  const auto& entries = stored.document_lengths;
+  TESSERA_CHECK(entries.size() == kEntries, "a row of preference data");
   PreferenceRow out;
-  const std::int32_t* at = view.ids;
+  const std::int32_t* at = stored.input_ids.data();
   for (auto [part, entry] : {std::pair{&out.prompt, kPrompt}, std::pair{&out.chosen, kChosen},
                              std::pair{&out.rejected_prompt, kRejectedPrompt}, std::pair{&out.rejected, kRejected}}) {
-    part->assign(at, at + view.document_lengths[entry]);
-    at += view.document_lengths[entry];
+    part->assign(at, at + entries[entry]);
+    at += entries[entry];
   }
-  out.label = view.document_lengths[kLabel] != 0;
-  out.has_margin = view.document_lengths[kHasMargin] != 0;
-  out.margin = std::bit_cast<float>(view.document_lengths[kMargin]);
+  out.label = entries[kLabel] != 0;
+  out.has_margin = entries[kHasMargin] != 0;
+  out.margin = std::bit_cast<float>(entries[kMargin]);
   return out;
 }
 
@@ -51,13 +52,13 @@ RowMark PreferenceDataset::mark(std::int64_t i) const {
 }
 
 std::pair<std::int64_t, std::int64_t> PreferenceDataset::lengths(std::int64_t i) const {
-  const auto* n = rows_->row(i).document_lengths;
+  const auto n = rows_->copy(i).document_lengths;
   return {n[kPrompt] + n[kChosen], n[kRejectedPrompt] + n[kRejected]};
 }
 
 std::int64_t PreferenceDataset::desirable() const {
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i < size(); ++i) count += rows_->row(i).document_lengths[kLabel] != 0;
+  for (std::int64_t i = 0; i < size(); ++i) count += rows_->copy(i).document_lengths[kLabel] != 0;
   return count;
 }
 

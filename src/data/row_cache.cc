@@ -44,44 +44,69 @@ std::shared_ptr<const RowCache> RowCache::open(const std::string& path) {
                      tail.rows <= body / 8 && tail.notes_at == tail.offsets_at + tail.rows * 8 &&
                      tail.notes_at + tail.notes_bytes == body;
   if (!sound) return nullptr;
-  auto out = std::make_shared<RowCache>();
-  out->bytes_ = file.map();
-  out->offsets_ = out->bytes_.get() + tail.offsets_at;
+  const std::shared_ptr<RowCache> out(new RowCache(file));
+  out->offsets_at_ = tail.offsets_at;
   out->size_ = tail.rows;
   out->total_tokens_ = tail.total_tokens;
-  std::string_view notes(reinterpret_cast<const char*>(out->bytes_.get()) + tail.notes_at,
-                         static_cast<std::size_t>(tail.notes_bytes));
-  while (!notes.empty()) {
-    const auto end = std::min(notes.find('\n'), notes.size());
-    out->notes_.emplace_back(notes.substr(0, end));
-    notes.remove_prefix(std::min(end + 1, notes.size()));
-  }
+  out->notes_ = out->file_.read([&] {
+    std::vector<std::string> all;
+    auto notes =
+        out->file_.text().substr(static_cast<std::size_t>(tail.notes_at), static_cast<std::size_t>(tail.notes_bytes));
+    while (!notes.empty()) {
+      const auto end = std::min(notes.find('\n'), notes.size());
+      all.emplace_back(notes.substr(0, end));
+      notes.remove_prefix(std::min(end + 1, notes.size()));
+    }
+    return all;
+  });
   return out;
 }
+
+RowCache::RowCache(const io::InputFile& file)
+    : path_(file.path()),
+      file_(file,
+            "Tokenised rows are read where they lie in it: start again, and they are made anew where they are not "
+            "whole") {}
 
 RowCache::View RowCache::row(std::int64_t i) const {
   TESSERA_CHECK(i >= 0 && i < size_, "no such row");
   std::int64_t offset = 0;
-  std::memcpy(&offset, offsets_ + i * 8, 8);
-  const auto* numbers = reinterpret_cast<const std::int32_t*>(bytes_.get() + offset);
-  View view{numbers[0], numbers[1], numbers + 2, nullptr, nullptr};
+  std::memcpy(&offset, file_.data() + offsets_at_ + i * 8, 8);
+  const bool starts_inside = offset >= 0 && offset % 4 == 0 && offset + 8 <= offsets_at_;
+  View view{};
+  if (starts_inside) {
+    const auto* numbers = reinterpret_cast<const std::int32_t*>(file_.data() + offset);
+    view = {numbers[0], numbers[1], numbers + 2, nullptr, nullptr};
+  }
+  const auto bytes = 8 + 4 * (2 * std::int64_t{view.tokens} + view.documents);
+  if (!starts_inside || view.tokens < 0 || view.documents < 0 || bytes > offsets_at_ - offset)
+    throw DataError(
+        fmt::format("{}: row {} of the cache of tokenised rows does not lie in it; remove the file", path_, i), path_);
   view.labels = view.ids + view.tokens;
   view.document_lengths = view.labels + view.tokens;
   return view;
 }
 
+std::int64_t RowCache::row_length(std::int64_t i) const {
+  return file_.read([&] { return std::int64_t{row(i).tokens}; });
+}
+
 SftRow RowCache::copy(std::int64_t i) const {
-  const View view = row(i);
-  return {{view.ids, view.ids + view.tokens},
-          {view.labels, view.labels + view.tokens},
-          {view.document_lengths, view.document_lengths + view.documents}};
+  return file_.read([&] {
+    const View view = row(i);
+    return SftRow{{view.ids, view.ids + view.tokens},
+                  {view.labels, view.labels + view.tokens},
+                  {view.document_lengths, view.document_lengths + view.documents}};
+  });
 }
 
 RowMark RowCache::mark(std::int64_t i) const {
-  const View view = row(i);
-  const auto* begin = view.ids - 2;  // the row as it lies in the file
-  const auto* end = view.document_lengths + view.documents;
-  return {view.tokens, crc32c(begin, static_cast<std::size_t>(end - begin) * sizeof(*begin))};
+  return file_.read([&] {
+    const View view = row(i);
+    const auto* begin = view.ids - 2;  // the row as it lies in the file
+    const auto* end = view.document_lengths + view.documents;
+    return RowMark{view.tokens, crc32c(begin, static_cast<std::size_t>(end - begin) * sizeof(*begin))};
+  });
 }
 
 RowCacheWriter::RowCacheWriter(const std::string& path) : path_(path) {
@@ -123,11 +148,12 @@ void RowCacheWriter::flush() {
 // Found again in the file, from row to row: kept in memory they would grow with the data.
 void RowCacheWriter::write_offsets() {
   flush();
-  const auto bytes = io::InputFile(temporary_).map();
+  const io::InputFile rows(temporary_);
   std::int64_t offset = 0;
   for (std::int64_t i = 0; i < rows_; ++i) {
     write(&offset, sizeof(offset));
-    const auto* sizes = reinterpret_cast<const std::int32_t*>(bytes.get() + offset);
+    std::int32_t sizes[2];
+    rows.read(static_cast<std::uint64_t>(offset), sizes, sizeof(sizes));
     offset += 8 + 4 * (2 * std::int64_t{sizes[0]} + sizes[1]);
   }
 }

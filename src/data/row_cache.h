@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/sft_dataset.h"
-#include "io/input_file.h"
+#include "io/mapped_file.h"
 
 namespace tessera::data {
 
@@ -20,24 +20,26 @@ class RowCache {
 
   std::int64_t size() const { return size_; }
   std::int64_t total_tokens() const { return total_tokens_; }
-  std::int64_t row_length(std::int64_t i) const { return row(i).tokens; }
+  // Of a row: DataError when the file has changed since it was opened.
+  std::int64_t row_length(std::int64_t i) const;
   SftRow copy(std::int64_t i) const;
   RowMark mark(std::int64_t i) const;
   /// Notes that were made when the rows were tokenised.
   const std::vector<std::string>& notes() const { return notes_; }
 
+ private:
   struct View {
     std::int32_t tokens, documents;
     const std::int32_t* ids;
     const std::int32_t* labels;
     const std::int32_t* document_lengths;
   };
+  explicit RowCache(const io::InputFile& file);
   View row(std::int64_t i) const;
 
- private:
-  std::shared_ptr<std::byte> bytes_;
-  const std::byte* offsets_ = nullptr;
-  std::int64_t size_ = 0, total_tokens_ = 0;
+  std::string path_;
+  io::MappedFile file_;
+  std::int64_t offsets_at_ = 0, size_ = 0, total_tokens_ = 0;
   std::vector<std::string> notes_;
 };
 

@@ -21,50 +21,68 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kEndings{".jsonl", ".ndjson", ".json", ".csv", ".txt", ".parquet"};
 
-class LineSource : public RowSource {
+/// Rows that are read where they lie in the file.
+class MappedSource : public RowSource {
  public:
-  LineSource(const std::string& file, const std::string& text_column) : file_(file), lines_(file, file_.text()) {
+  explicit MappedSource(const std::string& file) : file_(file) {}
+  bool next(SourceRow& row) final {
+    return file_.read([&] { return read(row); });
+  }
+
+ protected:
+  virtual bool read(SourceRow& row) = 0;
+  const MappedText file_;
+};
+
+class LineSource : public MappedSource {
+ public:
+  LineSource(const std::string& file, const std::string& text_column) : MappedSource(file), lines_(file, file_.text()) {
     if (!text_column.empty()) columns_ = {text_column};
   }
-  bool next(SourceRow& row) override {
+
+ private:
+  bool read(SourceRow& row) override {
     std::string_view line;
     if (!lines_.next(line)) return false;
-    row = {&file_.name(), lines_.number(), columns_.empty() ? line : std::string_view(), {}, nullptr, nullptr};
-    if (!columns_.empty()) {
+    row = {&file_.name(), lines_.number(), "", {}, nullptr, nullptr};
+    if (columns_.empty()) {
+      row.json = line;
+    } else {
       row.fields = {std::string(line)};
       row.columns = &columns_;
     }
     return true;
   }
 
- private:
-  MappedText file_;
   TextLines lines_;
   std::vector<std::string> columns_;  // of plain text: its one column
 };
 
-class ArraySource : public RowSource {
+class ArraySource : public MappedSource {
  public:
-  explicit ArraySource(const std::string& file) : file_(file), elements_(file, file_.text()) {}
-  bool next(SourceRow& row) override {
+  explicit ArraySource(const std::string& file)
+      : MappedSource(file), elements_(file_.read([&] { return JsonElements(file, file_.text()); })) {}
+
+ private:
+  bool read(SourceRow& row) override {
     std::string_view element;
     if (!elements_.next(element)) return false;
-    row = {&file_.name(), elements_.number(), element, {}, nullptr, nullptr};
+    row = {&file_.name(), elements_.number(), std::string(element), {}, nullptr, nullptr};
     return true;
   }
 
- private:
-  MappedText file_;
   JsonElements elements_;
 };
 
-class CsvSource : public RowSource {
+class CsvSource : public MappedSource {
  public:
-  explicit CsvSource(const std::string& file) : file_(file), reader_(file, file_.text()) {
+  explicit CsvSource(const std::string& file) : MappedSource(file), reader_(file, file_.text()) {
     std::int64_t line = 0;
-    reader_.next(columns_, line);
+    file_.read([&] { return reader_.next(columns_, line); });
   }
-  bool next(SourceRow& row) override {
+
+ private:
+  bool read(SourceRow& row) override {
     row = {&file_.name(), 0, "", {}, &columns_, nullptr};
     if (!reader_.next(row.fields, row.number)) return false;
     if (row.fields.size() != columns_.size())
@@ -74,8 +92,6 @@ class CsvSource : public RowSource {
     return true;
   }
 
- private:
-  MappedText file_;
   CsvReader reader_;
   std::vector<std::string> columns_;
 };
@@ -83,13 +99,14 @@ class CsvSource : public RowSource {
 // {"a": 1}\n{"a": 2} under the name .json, as some tools write it.
 bool is_one_object_a_line(const std::string& file) {
   const MappedText mapped(file);
-  const auto text = mapped.text();
-  const auto begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos || text[begin] != '{') return false;
-  const auto end = text.substr(0, begin + kMaxRowBytes).find('\n', begin);
-  simdjson::dom::parser parser;
-  return end != std::string_view::npos && text.find_first_not_of(" \t\r\n", end) != std::string_view::npos &&
-         parser.parse(text.data() + begin, end - begin).error() == simdjson::SUCCESS;
+  return mapped.read([text = mapped.text()] {
+    const auto begin = text.find_first_not_of(" \t\r\n");
+    if (begin == std::string_view::npos || text[begin] != '{') return false;
+    const auto end = text.substr(0, begin + kMaxRowBytes).find('\n', begin);
+    simdjson::dom::parser parser;
+    return end != std::string_view::npos && text.find_first_not_of(" \t\r\n", end) != std::string_view::npos &&
+           parser.parse(text.data() + begin, end - begin).error() == simdjson::SUCCESS;
+  });
 }
 
 }  // namespace

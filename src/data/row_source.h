@@ -10,11 +10,11 @@
 
 namespace tessera::data {
 
-/// A row before it is parsed. Views lie in the mapped file, which lives as long as its source.
+/// A row before it is parsed.
 struct SourceRow {
   const std::string* file = nullptr;
   std::int64_t number = 0;          // the line; in a .json file the number of the row
-  std::string_view json;            // of .jsonl and .json
+  std::string json;                 // of .jsonl and .json
   std::vector<std::string> fields;  // of .csv and .txt
   const std::vector<std::string>* columns = nullptr;
   chat::DictPtr object;  // of .parquet
@@ -23,7 +23,7 @@ struct SourceRow {
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  /// False at the end.
+  /// False at the end. DataError when the file has changed since it was opened.
   virtual bool next(SourceRow& row) = 0;
 };
 

@@ -30,11 +30,10 @@ std::int64_t SftDataset::total_tokens() const {
 }
 
 std::int64_t SftDataset::label_count(std::int64_t i) const {
-  const auto row = rows_->row(i);
+  const auto row = rows_->copy(i);
   std::int64_t count = 0;
-  const std::int32_t* label = row.labels;
-  for (std::int32_t d = 0; d < row.documents; ++d) {
-    const std::int32_t length = row.document_lengths[d];
+  const std::int32_t* label = row.labels.data();
+  for (const auto length : row.document_lengths) {
     if (length > 0) count += std::count_if(label + 1, label + length, [](auto value) { return value != -100; });
     label += length;
   }

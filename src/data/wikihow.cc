@@ -78,17 +78,19 @@ std::string title_key(const std::string& title) {
 
 std::optional<Titles> read_titles(const fs::path& file) {
   if (!is_there(file)) return std::nullopt;
-  Titles titles;
   const MappedText mapped(file.string());
-  std::string_view rest = mapped.text();
-  for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const auto end = std::min(rest.substr(0, kMaxRowBytes + 1).find_first_of("\r\n"), rest.size());
-    if (end > kMaxRowBytes) fail_long_row(mapped.name(), number);
-    titles.insert(stripped(std::string(rest.substr(0, end))));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  titles.erase("");
-  return titles;
+  return mapped.read([&] {
+    Titles titles;
+    std::string_view rest = mapped.text();
+    for (std::int64_t number = 1; !rest.empty(); ++number) {
+      const auto end = std::min(rest.substr(0, kMaxRowBytes + 1).find_first_of("\r\n"), rest.size());
+      if (end > kMaxRowBytes) fail_long_row(mapped.name(), number);
+      titles.insert(stripped(std::string(rest.substr(0, end))));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    titles.erase("");
+    return titles;
+  });
 }
 
 fs::path find_csv(const WikiHowOptions& o) {
@@ -128,10 +130,15 @@ class Reader {
                                   prefix),
                       path_.string());
     }
-    read_header();
   }
 
   WikiHow read() {
+    return text_.read([this] { return read_rows(); });
+  }
+
+ private:
+  WikiHow read_rows() {
+    read_header();
     std::vector<std::string> fields;
     std::int64_t line = 0;
     while (csv_.next(fields, line)) {
@@ -152,7 +159,6 @@ class Reader {
     return std::move(out_);
   }
 
- private:
   void read_header() {
     std::int64_t line = 0;
     csv_.next(columns_, line);

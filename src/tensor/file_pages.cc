@@ -155,7 +155,7 @@ struct FilePages::File {
   }
 };
 
-FilePages::FilePages(const std::vector<at::Tensor>& views) {
+FilePages::FilePages(const std::vector<at::Tensor>& views, FileUse use) : use_(std::move(use)) {
   if (views.empty()) return;
   const auto mappings = file_mappings();
   for (const auto& view : views) {
@@ -201,14 +201,11 @@ void FilePages::check() const {
       const auto now = f.now();
       const auto at = f.offset + (lost - f.begin);
       const bool cut = now && static_cast<std::uint64_t>(now->st_size) <= at / kPage * kPage;
-      throw DataError(
-          fmt::format("{}: cannot be read at byte {}, and was when the model was loaded: {}. The weights are read "
-                      "where they lie in it: restore the file and start again; a training goes on from its last "
-                      "checkpoint",
-                      f.path, at,
-                      cut ? fmt::format("it had {} bytes then and has {} now", f.size, now->st_size)
-                          : "the disk reports an error (the kernel's log says more)"),
-          f.path);
+      throw DataError(fmt::format("{}: cannot be read at byte {}, and was {}: {}. {}", f.path, at, use_.opened,
+                                  cut ? fmt::format("it had {} bytes then and has {} now", f.size, now->st_size)
+                                      : "the disk reports an error (the kernel's log says more)",
+                                  use_.if_lost),
+                      f.path);
     }
   }
 }
@@ -219,10 +216,8 @@ void FilePages::check_unchanged() const {
     if (!now || (now->st_size == f.size && now->st_mtim.tv_sec == f.written.tv_sec &&
                  now->st_mtim.tv_nsec == f.written.tv_nsec))
       continue;
-    throw DataError(fmt::format("{}: was written to during the run: it had {} bytes when the model was loaded, and has "
-                                "{} now. The weights are read again in each step: put other weights in another folder, "
-                                "or under this name by renaming, and go on from the last checkpoint",
-                                f.path, f.size, now->st_size),
+    throw DataError(fmt::format("{}: was written to during the run: it had {} bytes {}, and has {} now. {}", f.path,
+                                f.size, use_.opened, now->st_size, use_.if_written),
                     f.path);
   }
 }

@@ -16,10 +16,21 @@
 
 namespace tessera::tensor {
 
+/// What messages say of a file's use.
+struct FileUse {
+  std::string opened = "when the model was loaded";
+  std::string if_lost =
+      "The weights are read where they lie in it: restore the file and start again; a training goes on from its last "
+      "checkpoint";
+  std::string if_written =
+      "The weights are read again in each step: put other weights in another folder, or under this name by renaming, "
+      "and go on from the last checkpoint";
+};
+
 class FilePages {
  public:
   /// Of these, contiguous in memory, those that are views of a file that has a name. Keeps them alive.
-  explicit FilePages(const std::vector<at::Tensor>& views);
+  explicit FilePages(const std::vector<at::Tensor>& views, FileUse use = {});
   ~FilePages();
   FilePages(const FilePages&) = delete;
   FilePages& operator=(const FilePages&) = delete;
@@ -46,6 +57,7 @@ class FilePages {
  private:
   struct Guard;
   struct File;
+  FileUse use_;
   std::vector<at::Tensor> views_;
   std::vector<Range> ranges_;
   std::vector<File> files_;

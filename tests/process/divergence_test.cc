@@ -124,6 +124,18 @@ TEST_F(Divergence, OtherWeightsOnOneRankAreFound) {
   EXPECT_SAYS(r.err, "ranks 0 and 1 read different weights: '");
 }
 
+TEST_F(Divergence, TokenisedRowsThatAreCutDuringARunEndItByName) {
+  Subprocess run(launched(2, flags({"--max_steps", "1000000", "--logging_steps", "1"})));
+  ASSERT_TRUE(run.wait_for_output("'loss'", std::chrono::seconds(60)));
+  for (const auto& entry : fs::directory_iterator(folder_ + "/cache"))
+    if (entry.file_size() > 0) fs::resize_file(entry.path(), entry.file_size() / 2);
+  const Finished r = run.finish();
+  EXPECT_EQ(r.exit_code, 3) << r.err;
+  EXPECT_SAYS(r.err, folder_ + "/cache/");
+  EXPECT_SAYS(r.err, "Tokenised rows are read where they lie in it: start again, and they are made anew");
+  EXPECT_EQ(test::run(launched(2, flags({"--max_steps", "2"}))).exit_code, 0);
+}
+
 TEST_F(Divergence, ARowLessOnOneRankIsFoundBeforeTheFirstStep) {
   const auto said = with_another_file("train.jsonl", [](auto& lines) { lines.pop_back(); });
   EXPECT_SAYS(said, "rank 1 does not have the rows to train on that rank 0 has: rank 1 has 95 rows of ");

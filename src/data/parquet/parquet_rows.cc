@@ -18,7 +18,7 @@
 
 #include "base/row_limit.h"
 #include "chat/jinja/json.h"
-#include "io/input_file.h"
+#include "data/mapped_text.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -182,11 +182,18 @@ Value RowReader::value_at(const arrow::Array& array, std::int64_t i) {
 
 class ParquetSource : public RowSource {
  public:
-  explicit ParquetSource(const std::string& file) : file_(file) {
-    const io::InputFile input(file);
-    bytes_ = input.map();
-    auto buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const std::uint8_t*>(bytes_.get()),
-                                                  static_cast<std::int64_t>(input.size_bytes()));
+  explicit ParquetSource(const std::string& file) : file_(file), mapped_(io::InputFile(file), kRowsInPlace) {
+    reader_ = mapped_.read([this] { return open_file(); });
+  }
+
+  bool next(SourceRow& row) override {
+    return mapped_.read([&] { return read(row); });
+  }
+
+ private:
+  std::unique_ptr<parquet::arrow::FileReader> open_file() {
+    auto buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const std::uint8_t*>(mapped_.data()),
+                                                  static_cast<std::int64_t>(mapped_.size()));
     parquet::arrow::FileReaderBuilder builder;
     require(builder.memory_pool(&memory_)->Open(std::make_shared<arrow::io::BufferReader>(std::move(buffer)),
                                                 parquet::ReaderProperties(&memory_)));
@@ -194,12 +201,12 @@ class ParquetSource : public RowSource {
     try {
       properties.set_batch_size(rows_together(*builder.raw_reader()));
     } catch (const parquet::ParquetException& e) {
-      throw DataError(fmt::format("{}: a damaged dictionary: {}", file, e.what()), file);
+      throw DataError(fmt::format("{}: a damaged dictionary: {}", file_, e.what()), file_);
     }
-    reader_ = take(builder.properties(properties)->Build());
+    return take(builder.properties(properties)->Build());
   }
 
-  bool next(SourceRow& row) override {
+  bool read(SourceRow& row) {
     while (batch_ == nullptr || at_ == batch_->num_rows()) {
       at_ = 0;
       if (!next_batch()) return false;
@@ -220,7 +227,6 @@ class ParquetSource : public RowSource {
     return true;
   }
 
- private:
   /// As many rows as may lie in memory together, by the sizes that the file states of its row groups and by the longest
   /// words of their dictionaries, which any number of rows may name. DataError where the rows of a group are too long.
   std::int64_t rows_together(parquet::ParquetFileReader& reader) const {
@@ -285,7 +291,7 @@ class ParquetSource : public RowSource {
 
   std::string file_;
   CappedMemory memory_{kMaxReaderBytes};  // outlives what is read
-  std::shared_ptr<std::byte> bytes_;      // the mapped file
+  io::MappedFile mapped_;
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
