@@ -7,6 +7,7 @@
 
 #include "base/grouped.h"
 #include "peft/merge.h"
+#include "peft/methods/word_embedding.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -52,23 +53,46 @@ std::shared_ptr<PeftMethod> resolved(const PeftMethod& given, const models::Mode
   return method;
 }
 
-/// PEFT's BaseTuner._check_tied_modules: what it would tie is refused, where it warns the key means nothing.
-void check_tying(const nn::HookedModule& model, const models::ModelConfig& family, const PeftConfig& config) {
-  if (!config.ensure_weight_tying) return;
-  const bool tied = family.kind == models::ModelKind::kSeq2Seq ||
-                    !model.named_parameters().contains(family.output_embedding + ".weight");
-  const auto names = [](const std::vector<std::string>& modules, const std::string& name) {
-    return std::any_of(modules.begin(), modules.end(), [&](const auto& module) { return has_suffix(module, name); });
+/// PEFT's BaseTuner._check_tied_modules, which knows these names alone: with ensure_weight_tying a head that shares the
+/// table's weight is trained with it, as the table. True: the model has such a head and it stays so.
+bool keep_tied(const models::Model& model, const models::ModelConfig& family, PeftConfig& config) {
+  const auto tied = tied_to_words(model, family);
+  const bool has_tied_head = std::find(tied.begin(), tied.end(), family.output_embedding) != tied.end();
+  if (!config.ensure_weight_tying || !has_tied_head) return false;
+  const auto names_it = [](const std::vector<std::string>& modules) {
+    return std::any_of(modules.begin(), modules.end(), [](const std::string& module) {
+      return has_suffix(module, "embed_tokens") || has_suffix(module, "lm_head");
+    });
   };
-  for (const std::string name : {"embed_tokens", "lm_head"}) {
-    const bool adapted = names(config.modules_to_save, name) || names(config.target_modules, name) ||
-                         (!config.target_regex.empty() && Pattern(config.target_regex, "target_modules").matches(name));
-    if (!tied || !adapted) continue;
-    throw ConfigError("ensure_weight_tying: adapters that stay tied are not built, and '" + name +
-                          "' of this model is tied; leave it out of target_modules and modules_to_save, or set "
-                          "ensure_weight_tying to false",
-                      "ensure_weight_tying");
+  const auto matches_it = [](const std::string& regex) {
+    const Pattern pattern(regex, "target_modules");
+    return pattern.matches("embed_tokens") || pattern.matches("lm_head");
+  };
+  const bool targeted =
+      names_it(config.target_modules) || (!config.target_regex.empty() && matches_it(config.target_regex));
+  if (targeted) {
+    throw ConfigError(
+        "ensure_weight_tying: adapters of target_modules that stay tied are not built (PEFT trains two of them over "
+        "one "
+        "memory, each with an optimizer state of its own), and the head of this model is tied to its table; name the "
+        "table in modules_to_save, leave embed_tokens and lm_head out of target_modules, or set ensure_weight_tying to "
+        "false",
+        "ensure_weight_tying");
   }
+  if (!names_it(config.modules_to_save)) return false;
+  if (family.kind != models::ModelKind::kCausal) {
+    throw ConfigError(
+        "ensure_weight_tying: with modules_to_save PEFT puts a linear layer in the place of each tied module, which "
+        "this model's tables of an encoder-decoder are not; leave the table and the head out of modules_to_save, or "
+        "set ensure_weight_tying to false",
+        "ensure_weight_tying");
+  }
+  const auto table = word_embedding(model, family.vocab_size).name;
+  auto& names = config.modules_to_save;
+  std::erase(names, family.output_embedding);
+  if (std::find(names.begin(), names.end(), table) == names.end()) names.push_back(table);
+  config.kept_embeddings = {table, family.output_embedding};  // PEFT's file has the head's copy, too
+  return true;
 }
 
 // A tied head trains apart from the embedding when it, or the embedding alone, is to be saved.
@@ -121,8 +145,7 @@ AdapterReport apply_adapter(models::Model& model, const models::ModelConfig& fam
   const auto method = resolved(given, family);
   AdapterReport report;
   report.method = method;
-  check_tying(model, family, *method);
-  report.untied = untie_if_needed(model, family, *method);
+  report.untied = !keep_tied(model, family, *method) && untie_if_needed(model, family, *method);
   for (auto& p : model.parameters()) p.set_requires_grad(false);
   report.adapted = method->attach(model, family);
   const auto adapters = nn::adapter_parameters(model);

@@ -16,7 +16,7 @@ struct PeftConfig {
   std::vector<std::string> layers_pattern;  // names of the list that holds the layers; empty: any
   std::string bias = "none";                // none | all | lora_only: those of adapted layers
   bool fan_in_fan_out = false;              // what the file says; how a weight lies is known from the module
-  bool ensure_weight_tying = false;         // of adapters of tied modules: not built, see apply_adapter()
+  bool ensure_weight_tying = false;         // modules_to_save: a tied head stays tied to the table that trains
   // All methods:
   std::vector<std::string> modules_to_save;  // ends of module names
   /// Modules whose frozen weights the adapter file keeps: the embeddings of a resized vocabulary. A tied head's name is

@@ -163,7 +163,8 @@ void Lora::check_can_merge(const nn::HookedModule& adapted) const {
       refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
 }
 
-std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::HookedModule& model,
+// A head that is tied to the table has the table's rows.
+std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const models::Model& model,
                                                                      const models::ModelConfig& family) const {
   std::map<std::string, std::vector<std::int64_t>> out;
   const auto& given = trainable_token_indices;
@@ -177,13 +178,25 @@ std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const nn::H
   };
   if (given.is_null()) return out;
   if (!given.is_object()) return {{word_embedding(model, family.vocab_size).name, ids_of(given)}};
+  const auto tied = tied_to_words(model, family);
+  const auto is_tied = [&](const std::string& name) {
+    return std::any_of(tied.begin(), tied.end(), [&](const auto& module) { return has_suffix(module, name); });
+  };
+  const auto all = slots(model);
   for (const auto& [name, list] : given.items()) {
-    const auto all = slots(model);
     const auto slot =
         std::find_if(all.begin(), all.end(), [&, key = name](const Slot& s) { return has_suffix(s.name, key); });
-    if (slot == all.end())
+    if (slot != all.end())
+      out[slot->name] = ids_of(list);
+    else if (!is_tied(name))
       refuse("trainable_token_indices", "names '" + name + "', which is no embedding and no head of this model");
-    out[slot->name] = ids_of(list);
+  }
+  for (const auto& [name, list] : given.items()) {
+    if (!is_tied(name)) continue;
+    const auto table = out.find(word_embedding(model, family.vocab_size).name);
+    if (table == out.end() || table->second != ids_of(list))
+      refuse("trainable_token_indices",
+             "names '" + name + "', which is tied to the table of tokens and has its rows; give both the same ids");
   }
   return out;
 }

@@ -81,7 +81,7 @@ class Lora final : public LayerMethod {
   std::vector<FromWeight> packing_losses(const nn::HookedModule& model) const;
   void activate(models::Model& model, const models::ModelConfig& family, const std::vector<std::string>& adapted) const;
   /// Which tokens' rows train, by table; from trainable_token_indices.
-  std::map<std::string, std::vector<std::int64_t>> chosen_tokens(const nn::HookedModule& model,
+  std::map<std::string, std::vector<std::int64_t>> chosen_tokens(const models::Model& model,
                                                                  const models::ModelConfig& family) const;
   std::map<std::string, std::vector<std::int64_t>> tokens_;  // filled by attach()
   std::shared_ptr<ActivatedTokens> activated_;               // likewise; null: no aLoRA

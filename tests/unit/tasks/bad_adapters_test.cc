@@ -235,8 +235,8 @@ TEST(BadPeftValues, CoftTurnsBlocksByMoreThanNothing) {
   EXPECT_EQ(refusal(keys_of("OFT", {{"coft", true}, {"eps", 6e-5}})), "");
 }
 
-// PEFT ties adapters of tied modules, and warns where there are none: then the key means nothing.
-TEST(BadPeftValues, EnsureWeightTyingIsRefusedWhereATiedModuleIsAdapted) {
+// Where no module is tied PEFT warns: then the key means nothing.
+TEST(BadPeftValues, EnsureWeightTyingIsRefusedWhereATiedModuleIsATarget) {
   const auto tied = std::string(test::kTinyChat), untied = kBases + "base_llama";
   const test::TempFolder folder("tied");
   std::ostringstream quiet;
@@ -247,10 +247,13 @@ TEST(BadPeftValues, EnsureWeightTyingIsRefusedWhereATiedModuleIsAdapted) {
   };
   const auto model = folder.path() + "/model";
   const json table = {{"target_modules", {"q_proj", "embed_tokens"}}}, regex = {{"target_modules", ".*embed_tokens"}};
-  for (const json& keys : {table, json({{"target_modules", {"q_proj"}}, {"modules_to_save", {"lm_head"}}}),
-                           json({{"target_modules", {"model.embed_tokens"}}}), regex})
+  for (const json& keys :
+       {table, json({{"target_modules", {"q_proj", "lm_head"}}, {"modules_to_save", {"embed_tokens"}}}),
+        json({{"target_modules", {"model.embed_tokens"}}}), regex})
     expect_part(said("LORA", model, keys), "ensure_weight_tying", keys.dump());
-  expect_part(said("ADALORA", model, {{"modules_to_save", {"embed_tokens"}}}), "ensure_weight_tying", "AdaLoRA");
+  expect_part(said("LORA", kBases + "base_t5", {{"modules_to_save", {"lm_head"}}}), "ensure_weight_tying", "T5");
+  EXPECT_EQ(said("LORA", model, {{"target_modules", {"q_proj"}}, {"modules_to_save", {"lm_head"}}}), "");
+  EXPECT_EQ(said("ADALORA", model, {{"modules_to_save", {"embed_tokens"}}}), "");
   EXPECT_EQ(said("LORA", model, {{"target_modules", {"q_proj"}}}), "");
   EXPECT_EQ(said("LORA", untied, table), "");
   EXPECT_EQ(said("ADALORA", model, json::object()), "");
