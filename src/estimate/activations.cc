@@ -57,7 +57,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     if (t.shape.size() != 2) continue;
     const auto unit = unit_of(t.name);
     if (unit.empty()) {
-      auto& rows = t.name.find("head") != std::string::npos ? head : table;
+      auto& rows = is_head(t.name) ? head : table;
       rows = std::max(rows, t.shape[0]);
     } else if (is_linear(t) && sees_tokens(t.name)) {
       blocks[unit].add(t);

@@ -343,6 +343,15 @@ std::vector<ModelTensor> at_places(const std::vector<ModelTensor>& tensors, cons
   return out;
 }
 
+std::int64_t token_count(const Args& args) {
+  const auto found = args.find("token_indices");
+  const auto ids = nlohmann::json::parse(found == args.end() ? "" : found->second, nullptr, false);
+  if (!ids.is_array() || ids.empty())
+    throw ConfigError("TRAINABLE_TOKENS: name the tokens that train with --peft_args token_indices=[5,7,20]",
+                      "peft_args");
+  return static_cast<std::int64_t>(ids.size());
+}
+
 std::int64_t p_tuning_mlp_numel(const Args& args, std::int64_t dim) {
   const auto h = positive(args, "encoder_hidden_size", dim);
   return dim * h + h + h * h + h + h * dim + dim;

@@ -48,6 +48,9 @@ std::int64_t tokens_in_front(const std::string& peft_type, std::int64_t num_virt
 /// several places several times: what adapters and activations are counted by. ConfigError: no such layers.
 std::vector<ModelTensor> at_places(const std::vector<ModelTensor>& tensors, const std::string& layer_replication);
 
+/// How many tokens have rows of their own; args: token_indices. ConfigError where that is no list of them.
+std::int64_t token_count(const std::map<std::string, std::string>& args);
+
 /// P-tuning's MLP for embeddings of this length.
 std::int64_t p_tuning_mlp_numel(const std::map<std::string, std::string>& args, std::int64_t dim);
 

@@ -223,7 +223,7 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.adapter.lora_r, {"--lora_r"}, "rank of the adapters", group).only_with({{"--peft_type", {"LORA"}}});
   table
       .add(&o.adapter.target_modules, {"--lora_target_modules", "--target_modules"},
-           "names of the modules in blocks that get an adapter, or all-linear", group)
+           "names of the modules in blocks that get an adapter, or all-linear; TRAINABLE_TOKENS: of tables", group)
       .idle_with({"--peft_type", {"PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "LN_TUNING"}});
   table.add(&o.adapter.feedforward_modules, {"--feedforward_modules"}, "those of them whose inputs are scaled", group)
       .only_with({{"--peft_type", {"IA3"}}});
@@ -300,8 +300,10 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
   const auto& adapter = options.adapter;
   out << fmt::format("\n{} parameters; {} trains {} beside them ({})\n", grouped(total),
                      adapter.peft_type == "LORA" ? "LoRA" : adapter.peft_type, grouped(trained),
-                     !adapter.has_virtual_tokens() ? fmt::format("{}", fmt::join(adapter.target_modules, ","))
-                                                   : fmt::format("{} virtual tokens", adapter.num_virtual_tokens));
+                     adapter.has_virtual_tokens()       ? fmt::format("{} virtual tokens", adapter.num_virtual_tokens)
+                     : adapter.peft_type == "LN_TUNING" ? "norms"
+                     : !adapter.in_layers()             ? "rows of tokens"
+                                                        : fmt::format("{}", fmt::join(adapter.target_modules, ",")));
   const auto hosts = options.num_machines == 1 ? "one host" : fmt::format("{} hosts", options.num_machines);
   out << framed_table(
       fmt::format("Peak of a rank in fine-tuning here: {}, {} rank(s) of {}, {}, {} x {} tokens{}", options.optim,

@@ -163,6 +163,10 @@ bool is_linear(const ModelTensor& t) {
          t.name.find("relative_attention_bias") == std::string::npos;
 }
 
+bool is_head(const std::string& parameter) {
+  return parameter.find("head") != std::string::npos;
+}
+
 MatrixSides sides_of(const ModelTensor& matrix) {
   const auto module = module_of(matrix.name), name = module.substr(module.rfind('.') + 1);
   const bool in_out = name == "c_attn" || name == "c_fc" || name == "c_proj";

@@ -27,6 +27,9 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path);
 /// A matrix in a block, which an adapter may sit on and 4- and 8-bit loading packs.
 bool is_linear(const ModelTensor& tensor);
 
+/// Of the output head, by its name.
+bool is_head(const std::string& parameter);
+
 struct MatrixSides {
   std::int64_t in, out;
 };

@@ -13,6 +13,8 @@
 namespace tessera::estimate {
 namespace {
 
+constexpr const char* kTrainableTokens = "TRAINABLE_TOKENS";
+
 std::string last_part(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
@@ -97,6 +99,26 @@ SizedParameter prompt(const PlanRequest& request, const std::vector<ModelTensor>
   return Trained{request}("prompt_encoder.default.weight", {numel}, true);
 }
 
+/// Trainable tokens: their rows of the table of tokens, or of each matrix outside of blocks that is named (a head that
+/// is tied has the table's).
+std::vector<SizedParameter> token_rows(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  const auto& a = *request.adapter;
+  const auto tokens = token_count(parse_peft_args(a.peft_args));
+  const bool named = a.target_modules != std::vector<std::string>{"all-linear"};
+  std::vector<SizedParameter> out;
+  for (const auto& t : tensors) {
+    if (t.shape.size() != 2 || !unit_of(t.name).empty()) continue;
+    const auto module = module_of(t.name);
+    const bool is_wanted = named ? has_suffix(module, a.target_modules) : out.empty() && !is_head(module);
+    if (is_wanted) out.push_back(Trained{request}(module + ".trainable_tokens_delta", {tokens, t.shape[1]}, true));
+  }
+  require_option(!out.empty(),
+                 fmt::format("--target_modules {}: no table of tokens and no head has such a name",
+                             fmt::join(a.target_modules, ",")),
+                 "target_modules");
+  return out;
+}
+
 const char* compute_dtype(const std::string& mixed_precision) {
   return mixed_precision == "no" ? "F32" : mixed_precision == "fp16" ? "F16" : "BF16";
 }
@@ -119,12 +141,12 @@ bool AdapterRequest::has_virtual_tokens() const {
 }
 
 bool AdapterRequest::in_layers() const {
-  return !has_virtual_tokens() && peft_type != "LN_TUNING";
+  return !has_virtual_tokens() && peft_type != "LN_TUNING" && peft_type != kTrainableTokens;
 }
 
 std::vector<std::string> counted_methods() {
   auto types = layer_methods();
-  types.insert(types.end(), {"LN_TUNING", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING"});
+  types.insert(types.end(), {"LN_TUNING", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", kTrainableTokens});
   return types;
 }
 
@@ -173,6 +195,8 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
                              fmt::join(targets, ","), fmt::join(known, ", ")),
                  "lora_target_modules");
   if (adapter.has_virtual_tokens()) out.push_back(prompt(request, tensors));
+  if (adapter.peft_type == kTrainableTokens)
+    for (auto& rows : token_rows(request, tensors)) out.push_back(std::move(rows));
   const auto shared = shared_adapter_numel(adapter.peft_type, parse_peft_args(adapter.peft_args), layers);
   if (shared.trainable > 0) out.push_back(Trained{request}("shared.adapter", {shared.trainable}, true));
   if (shared.frozen > 0)

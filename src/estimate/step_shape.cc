@@ -40,10 +40,6 @@ Work backward_of(double tokens, const Sums& sums, double scores, double bytes) {
   return {2 * tokens * static_cast<double>(sums.numel + sums.trainable) + 2.5 * scores, 2 * bytes};
 }
 
-bool is_head(const std::string& name) {
-  return name.find("head") != std::string::npos;
-}
-
 }  // namespace
 
 double step_flops(const StepShape& shape) {

@@ -177,6 +177,14 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
   EXPECT_EQ(trains("base_t5", {"--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "4"}), "192");
   EXPECT_EQ(trains("base_llama", {"--peft_type", "PREFIX_TUNING", "--num_virtual_tokens", "4"}), "192");
   EXPECT_EQ(trains("base_llama", {"--peft_type", "LN_TUNING"}), "120");
+  const auto tokens = [&](const std::string& base, const std::string& targets, const char* args) {
+    return trains(base, {"--peft_type", "TRAINABLE_TOKENS", "--target_modules", targets, "--peft_args", args});
+  };
+  EXPECT_EQ(tokens("base_llama", "all-linear", "token_indices=[90,5,77]"), "72");
+  EXPECT_EQ(tokens("base_llama", "embed_tokens,lm_head", "token_indices=[90,5,77]"), "144");
+  EXPECT_THROW(tokens("base_llama", "q_proj", "token_indices=[90,5,77]"), ConfigError);
+  EXPECT_THROW(tokens("base_llama", "all-linear", "token_indices=[]"), ConfigError);
+  EXPECT_THROW(tokens("base_llama", "all-linear", "r=4"), ConfigError);
   EXPECT_EQ(trains("base_t5",
                    {"--peft_type", "P_TUNING", "--num_virtual_tokens", "3", "--peft_args", "encoder_hidden_size=16"}),
             "1,224");

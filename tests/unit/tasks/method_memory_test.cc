@@ -3,8 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -24,32 +22,12 @@
 #include "tessera/comm/communicator.h"
 #include "unit/tasks/adapted_llama.h"
 #include "unit/tasks/registry_settings.h"
+#include "unit/tasks/tensor_bytes.h"
 
 namespace tessera::tasks::method_memory {
 namespace {
 
 using nlohmann::json;
-
-/// Bytes of the tensors that this thread allocates while it lives, as libtorch's profiler counts them.
-class TensorBytes {
- public:
-  TensorBytes() : count_(std::make_shared<Count>()), guard_(c10::DebugInfoKind::PROFILER_STATE, count_) {}
-  std::int64_t now() const { return count_->now; }
-  std::int64_t peak() const { return count_->peak; }
-  void reset_peak() { count_->peak = count_->now; }
-
- private:
-  struct Count : c10::MemoryReportingInfoBase {
-    std::int64_t now = 0, peak = 0;
-    void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
-      now += bytes;
-      peak = std::max(peak, now);
-    }
-    bool memoryProfilingEnabled() const override { return true; }
-  };
-  std::shared_ptr<Count> count_;
-  c10::DebugInfoGuard guard_;
-};
 
 std::int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   std::int64_t bytes = 0;
@@ -262,7 +240,7 @@ TEST_P(MethodMemory, ARunPlansWhatEstimateSays) {
   keys["peft_type"] = type;
   estimate::PlanRequest request{.adapter = estimate::AdapterRequest{.peft_type = type}, .ranks = 1};
   for (const auto& [key, value] : keys.items())
-    if (value.is_number()) request.adapter->peft_args += key + "=" + value.dump() + ",";
+    if (value.is_number() || value.is_array()) request.adapter->peft_args += key + "=" + value.dump() + ",";
   request.adapter->lora_r = keys.value("r", 8);
   request.adapter->num_virtual_tokens = keys.value("num_virtual_tokens", 0);
   keys = on_all_layers(keys);
