@@ -73,6 +73,10 @@ void check_together(const SftOptions& o, config::Problems& problems) {
     refuse(schedule->listens(), "--lr_scheduler_type " + a.lr_scheduler_type,
            "it follows one run's evaluations; choose another");
   });
+  refuse(a.early_stopping_patience > 0, "--early_stopping_patience",
+         "it would end all adapters by the mean of their evaluations; give each its max_steps or num_train_epochs");
+  refuse(a.load_best_model_at_end, "--load_best_model_at_end",
+         "the best of their mean is the best of none; choose among checkpoints by eval_NAME_loss");
   refuse(!o.adapter.use_peft_lora, "--use_peft_lora false", "leave it out");
   refuse(o.eval_generate > 0, "--eval_generate", "ask `tessera generate` with --adapter NAME=FOLDER");
   refuse(o.upload.push_to_hub, "--push_to_hub", "upload the folders when the run has ended");

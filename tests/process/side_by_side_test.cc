@@ -114,6 +114,18 @@ TEST_F(SideBySide, EachIsTheAdapterOfItsOwnRunOnThreeRanksWithCheckpointing) {
   expect_as_alone(3, {"--gradient_checkpointing", "true"});
 }
 
+TEST_F(SideBySide, EachIsTheAdapterOfItsOwnRunInBf16) {
+  expect_as_alone(2, {"--bf16", "true", "--gradient_accumulation_steps", "2"});
+}
+
+TEST_F(SideBySide, EachIsTheAdapterOfItsOwnRunOnABaseOfFourBits) {
+  expect_as_alone(2, {"--load_in_4bit", "true", "--bf16", "true"});
+}
+
+TEST_F(SideBySide, EachIsTheAdapterOfItsOwnRunOnTwoCopiesOfTwoRanks) {
+  expect_as_alone(4, {"--fsdp_sharding_strategy", "HYBRID_SHARD", "--fsdp_shard_group_size", "2"});
+}
+
 // The sum of one adapter's squares has another order than alone.
 TEST_F(SideBySide, EachIsClippedByItself) {
   const Json adapters = {{"one", {{"lora_r", 4}, {"learning_rate", 1e-2}, {"max_grad_norm", 0.05}}},
@@ -212,6 +224,10 @@ TEST_F(SideBySide, SaysWhatCannotBe) {
   EXPECT_SAYS(beside("optim: lorafa"), "--optim lorafa does not go with --adapters");
   EXPECT_SAYS(beside("lr_scheduler_type: reduce_lr_on_plateau", {"--eval_steps", "2"}), "does not go with --adapters");
   EXPECT_SAYS(beside("lora_r: 2", {"--fp16", "true"}), "float16 does not go with --adapters");
+  EXPECT_SAYS(beside("lora_r: 2", {"--eval_steps", "2", "--early_stopping_patience", "2"}),
+              "--early_stopping_patience does not go with --adapters");
+  EXPECT_SAYS(beside("lora_r: 2", {"--eval_steps", "2", "--save_steps", "2", "--load_best_model_at_end", "true"}),
+              "--load_best_model_at_end does not go with --adapters");
 }
 
 }  // namespace
