@@ -10,6 +10,8 @@
 namespace tessera::estimate {
 namespace {
 
+constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
+
 /// The projections that end a branch and add to the residual stream.
 bool closes_branch(const std::string& path) {
   static const std::set<std::string> kClosing = {"o_proj",    "o",  "out_proj", "dense", "attn_output", "c_proj",
@@ -26,8 +28,9 @@ bool is_in_attention(const std::string& path) {
 }
 
 struct BlockShape {
-  std::int64_t kept = 0, widest = 0, hidden = 0, attended = 0;
+  std::int64_t kept = 0, widest = 0, hidden = 0, attended = 0, heads = 0;
   void add(const ModelTensor& t) {
+    heads += t.kept_heads;
     const auto path = module_of(t.name);
     const auto [inputs, outputs] = sides_of(t);
     if (closes_branch(path)) {
@@ -49,18 +52,22 @@ bool sees_tokens(const std::string& parameter) {
 }
 
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
-  constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
   std::map<std::string, BlockShape> blocks;
   ActivationShape out;
   std::int64_t table = 0, head = 0;
   for (const auto& t : tensors) {
     if (t.shape.size() != 2) continue;
     const auto unit = unit_of(t.name);
+    if (t.name.ends_with("relative_attention_bias.weight")) {
+      ++out.bias_tables;
+      out.bias_heads = std::max(out.bias_heads, t.shape[1]);
+    }
     if (unit.empty()) {
       auto& rows = is_head(t.name) ? head : table;
       rows = std::max(rows, t.shape[0]);
     } else if (is_linear(t) && sees_tokens(t.name)) {
       blocks[unit].add(t);
+      out.heads_working = std::max(out.heads_working, t.kept_heads);
     }
   }
   out.classes = head > 0 ? head : table;
@@ -69,6 +76,8 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     const auto kept = block.kept + block.attended;  // what a gate or an activation made is remade
     out.kept += kept;
     out.attended += block.attended;
+    out.heads += block.heads;
+    out.heads_largest = std::max(out.heads_largest, block.heads);
     out.largest = std::max(out.largest, kept);
     out.working = std::max(out.working, kWorkingInner * block.widest + kWorkingHidden * block.hidden);
   }
@@ -108,16 +117,25 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
                                  const BatchShape& batch, std::int64_t compute_bytes) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time
+  constexpr std::int64_t kAttentionHidden = 4, kPlaceBytes = 8;
   const std::int64_t tokens = batch.tokens(), one = tokens * compute_bytes;
   if (tokens == 0) return {};
+  // Attention goes row by row, with a copy of a row's probabilities: after dropout, or their gradient. In forward the
+  // bias lies beside it, in backward the feed-forward layer's memory is free again.
+  const std::int64_t pairs = batch.length * batch.length;
+  const std::int64_t in_attention =
+      one * kAttentionHidden * shape.hidden + pairs * compute_bytes * (shape.heads_working + shape.bias_heads);
+  const std::int64_t working = std::max(one * shape.working, in_attention);
   ActivationBytes out;
   if (batch.checkpointing) {
-    out.kept = one * shape.blocks * shape.hidden;
-    out.working = one * (shape.working + shape.largest - shape.hidden) + adapters.working + adapters.largest;
+    out.kept = one * shape.blocks * shape.hidden + pairs * compute_bytes * shape.bias_tables * shape.bias_heads;
+    out.working = working + one * (shape.largest - shape.hidden + batch.length * shape.heads_largest) +
+                  adapters.working + adapters.largest;
   } else {
-    out.kept = one * shape.kept + adapters.kept;
-    out.working = one * shape.working + adapters.working;
+    out.kept = one * (shape.kept + batch.length * shape.heads) + adapters.kept;
+    out.working = working + adapters.working;
   }
+  out.kept += pairs * kPlaceBytes * shape.bias_tables;
   out.loss = one * shape.hidden + std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
   return out;
 }

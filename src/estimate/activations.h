@@ -20,6 +20,14 @@ struct ActivationShape {
   std::int64_t working = 0;   // while one block's backward runs
   std::int64_t attended = 0;  // by all blocks: what attention gives
   std::int64_t classes = 0;   // of the output head
+  // Where attention keeps its probabilities: for each token a number a key and head.
+  std::int64_t heads = 0;          // by all blocks
+  std::int64_t heads_largest = 0;  // by one block
+  std::int64_t heads_working = 0;  // by one attention
+  // Tables of relative positions: of each a place is kept for every pair of positions, and attention adds a bias for
+  // each pair and head.
+  std::int64_t bias_tables = 0;
+  std::int64_t bias_heads = 0;  // of one
 };
 
 /// All zero for a model without blocks.

@@ -92,11 +92,29 @@ std::vector<ModelTensor> from_gguf(const std::string& file) {
 
 /// What the family's code makes of config.json alone.
 std::vector<ModelTensor> from_config(const std::string& file) {
-  const auto config = families::parse_config(families::read_json(file), file);
-  std::vector<ModelTensor> out;
-  for (auto& p : families::parameters_of(families::blueprint_of(config)))
-    out.push_back({std::move(p.name), std::move(p.shape), families::stored_dtype_of(config)});
-  return out;
+  return tensors_of(families::parse_config(families::read_json(file), file));
+}
+
+void add_kept_heads(const families::FamilyConfig& config, std::vector<ModelTensor>& tensors) {
+  const auto* t5 = std::get_if<families::T5Config>(&config);
+  const auto* bert = std::get_if<families::BertConfig>(&config);
+  if (!t5 && !bert) return;
+  for (auto& t : tensors) {
+    const auto module = module_of(t.name);
+    if (is_linear(t) && (module.ends_with(".q") || module.ends_with(".query")))
+      t.kept_heads = t5 ? t5->num_heads : bert->num_heads;
+  }
+}
+
+/// Tensors of files, with what their shapes do not say, if there is a config.json of a family that is known here.
+std::vector<ModelTensor> with_kept_heads(std::vector<ModelTensor> tensors, const fs::path& folder) {
+  const auto file = (folder / "config.json").string();
+  if (!is_there(file)) return tensors;
+  try {
+    add_kept_heads(families::parse_config(families::read_json(file), file), tensors);
+  } catch (const ConfigError&) {  // what does not run here can be counted all the same
+  }
+  return tensors;
 }
 
 std::vector<fs::path> weight_files(const fs::path& folder) {
@@ -190,6 +208,14 @@ hub::ModelPlace weights_of(const std::string& model) {
   return {.folder = place, .adapter = {}};
 }
 
+std::vector<ModelTensor> tensors_of(const families::FamilyConfig& config) {
+  std::vector<ModelTensor> out;
+  for (auto& p : families::parameters_of(families::blueprint_of(config)))
+    out.push_back({std::move(p.name), std::move(p.shape), families::stored_dtype_of(config)});
+  add_kept_heads(config, out);
+  return out;
+}
+
 std::vector<ModelTensor> read_model_tensors(const std::string& path) {
   const fs::path at(path);
   if (!is_there(at))
@@ -200,9 +226,8 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path) {
   if (fs::is_directory(at)) {
     if (auto packed = read_packed_folder(at)) return *std::move(packed);
     const bool has_head = !has_tied_head(at);
-    if (is_there(at / "model.safetensors")) return from_safetensors({at / "model.safetensors"}, has_head);
-    const auto index = at / "model.safetensors.index.json";
-    if (is_there(index)) return from_safetensors(files_of_index(index), has_head);
+    if (const auto files = weight_files(at); !files.empty())
+      return with_kept_heads(from_safetensors(files, has_head), at);
     if (const auto gguf = find_gguf(path)) return from_gguf(*gguf);
     if (is_there(at / "config.json")) return from_config((at / "config.json").string());
     throw ConfigError(fmt::format("'{}' holds no model; looked for model.safetensors, model.safetensors.index.json, a "
@@ -210,7 +235,10 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path) {
                                   path),
                       "model_name");
   }
-  if (at.extension() == ".safetensors") return from_safetensors({at}, !has_tied_head(at.parent_path()));
+  if (at.extension() == ".safetensors") {
+    const auto folder = at.parent_path();
+    return with_kept_heads(from_safetensors({at}, !has_tied_head(folder)), folder);
+  }
   if (at.extension() == ".gguf") return from_gguf(path);
   throw ConfigError(fmt::format("'{}' is no model; expected a folder, a .safetensors or a .gguf file", path),
                     "model_name");

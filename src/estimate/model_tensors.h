@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "families/families.h"
 #include "hub/model_folder.h"
 
 namespace tessera::estimate {
@@ -14,6 +15,9 @@ struct ModelTensor {
   std::vector<std::int64_t> shape;
   std::string dtype;              // as safetensors spells it, "F32"; empty: quantised blocks of a GGUF file, or packed
   std::int64_t packed_bytes = 0;  // of codes and statistics, in the file, where it is kept in few bits; 0: it is dense
+  /// Of a projection to queries whose attention keeps its probabilities for backward (nn/ops/attention.h: T5, BERT):
+  /// its heads. 0: it makes them again, or nothing is said of them.
+  std::int64_t kept_heads = 0;
   std::int64_t numel() const;
 };
 
@@ -23,6 +27,9 @@ struct ModelTensor {
 /// the files have them, or as bitsandbytes would make them. ConfigError when there is no such path, no model in it or
 /// no such family, DataError for damaged files.
 std::vector<ModelTensor> read_model_tensors(const std::string& path);
+
+/// What a family's description says.
+std::vector<ModelTensor> tensors_of(const families::FamilyConfig& config);
 
 /// A matrix in a block, which an adapter may sit on and 4- and 8-bit loading packs.
 bool is_linear(const ModelTensor& tensor);

@@ -84,11 +84,7 @@ std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, cons
 
 /// The shapes of the model's matrices, whatever they are packed as.
 std::vector<estimate::ModelTensor> described_tensors(const std::string& folder) {
-  const auto config = families::parse_config(models::read_described_config(folder), folder + "/config.json");
-  std::vector<estimate::ModelTensor> out;
-  for (auto& p : families::parameters_of(families::blueprint_of(config)))
-    out.push_back({std::move(p.name), std::move(p.shape), families::stored_dtype_of(config)});
-  return out;
+  return estimate::tensors_of(families::parse_config(models::read_described_config(folder), folder + "/config.json"));
 }
 
 /// Of the modules that have an adapter. Those of a replicated layer are told by their names in the block: adapters sit
