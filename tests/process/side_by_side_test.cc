@@ -123,7 +123,8 @@ TEST_F(SideBySide, EachIsTheAdapterOfItsOwnRunOnABaseOfFourBits) {
 }
 
 TEST_F(SideBySide, EachIsTheAdapterOfItsOwnRunOnTwoCopiesOfTwoRanks) {
-  expect_as_alone(4, {"--fsdp_sharding_strategy", "HYBRID_SHARD", "--fsdp_shard_group_size", "2"});
+  launch_flags_ = {"--fsdp_sharding_strategy", "HYBRID_SHARD", "--fsdp_shard_group_size", "2"};
+  expect_as_alone(4, {});
 }
 
 // The sum of one adapter's squares has another order than alone.

@@ -36,14 +36,16 @@ class SftJob : public testing::Test {
   /// A model with random weights: "model".
   void SetUp() override { ASSERT_EQ(run({TESSERA_BINARY, "init-model", kTinyChat, folder_ + "/model"}).exit_code, 0); }
 
-  static Finished launch(int ranks, const Words& words) {
-    return run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)} + words,
+  /// flags: of the launcher.
+  static Finished launch(int ranks, const Words& words, const Words& flags = {}) {
+    return run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks)} + flags + words,
                {{"HF_HUB_OFFLINE", "1"}});
   }
   /// model, out: below the folder.
   Finished sft(int ranks, const std::string& model, const std::string& out, const Words& flags) const {
     return launch(ranks,
-                  sft_words(folder_ + "/" + model, kTinyChat, folder_, out) + Words{"--logging_steps", "1"} + flags);
+                  sft_words(folder_ + "/" + model, kTinyChat, folder_, out) + Words{"--logging_steps", "1"} + flags,
+                  launch_flags_);
   }
 
   /// Of metrics.jsonl.
@@ -62,6 +64,7 @@ class SftJob : public testing::Test {
 
   TempFolder files_;
   std::string folder_;
+  Words launch_flags_;  // of sft()
 };
 
 }  // namespace tessera::test
