@@ -231,11 +231,6 @@ Value get_item(const Value& object, const Value& key) {
 
 Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
   require_defined(object);
-  // Where Python raises a TypeError jinja2 goes on with an undefined value.
-  const Value no_slice = make_undefined(
-      fmt::format("{} has no element slice({}, {}, {})", described(object), repr(start), repr(stop), repr(step)));
-  for (const auto* bound : {&start, &stop, &step})
-    if (!bound->is_none() && !bound->integer()) return no_slice;
   if (const auto* text = object.get<TextPtr>()) {
     const auto steps = resolve_slice(length(object), start, stop, step);
     return made_of(object,
@@ -250,7 +245,9 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
     return Range{range->start + steps.begin * range->step, range->start + steps.end * range->step,
                  range->step * steps.step};
   }
-  return no_slice;
+  // Python's own slicing, not jinja2's lookup: an error, no undefined value.
+  if (object.is<DictPtr>()) type_error("unhashable type: 'slice'");
+  type_error(fmt::format("'{}' object is not subscriptable", type_name(object)));
 }
 
 }  // namespace tessera::chat

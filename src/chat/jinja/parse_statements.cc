@@ -229,7 +229,9 @@ Parser::StatementPtr Parser::parse_print() {
 Parser::StatementPtr Parser::parse_scope(const std::string& tag) {
   auto out = statement(StatementKind::kScope, take().at);
   if (tag == "autoescape") {
-    parse_expression();
+    const auto on = parse_expression();
+    if (on->kind != ExpressionKind::kConstant || truth(on->constant))
+      fail_at(on->at, "only {% autoescape false %} is supported: chat templates escape by the filter e alone");
     out->body = parse_inner({"endautoescape"}, true, true);
     return out;
   }

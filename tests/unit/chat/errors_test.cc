@@ -52,6 +52,25 @@ TEST(TemplateErrors, TheSandboxRefusesToChangeValues) {
   EXPECT_EQ(failure("{{ 'a'.__class__.__mro__ }}").kind, ErrorKind::kSecurity);
 }
 
+// Python slices, not jinja2: what has no slices is an error where a missing element is an undefined value.
+TEST(TemplateErrors, WhatCannotBeSlicedIsRefused) {
+  const std::map<std::string, Value> variables{
+      {"none", Value()}, {"list", make_list({std::int64_t{1}, std::int64_t{2}})}, {"dict", make_dict({})}};
+  EXPECT_EQ(failure("{{ list[0].content[:9] }}{{ (list|map('string'))[:1] }}", variables).kind, ErrorKind::kUndefined);
+  EXPECT_EQ(failure("{{ none[1:] }}", variables).message, "'NoneType' object is not subscriptable");
+  EXPECT_EQ(failure("{{ dict[1:] }}", variables).message, "unhashable type: 'slice'");
+  EXPECT_EQ(failure("{{ (list|reverse)[:1] }}", variables).message.find("not subscriptable") == std::string::npos,
+            false);
+  EXPECT_EQ(failure("{{ list['a':] }}", variables).message,
+            "slice indices must be integers or None or have an __index__ method");
+  EXPECT_EQ(render("{{ list[1:] }}", variables), "[2]");
+}
+
+TEST(TemplateErrors, EscapingOfAllOutputIsRefused) {
+  EXPECT_EQ(render("{% autoescape false %}{{ '<' }}{% endautoescape %}"), "<");
+  EXPECT_EQ(failure("{% autoescape true %}{{ '<' }}{% endautoescape %}").kind, ErrorKind::kSyntax);
+}
+
 TEST(TemplateErrors, UnknownFiltersMatterOnlyWhereTheyAreReachedInsideOfIf) {
   EXPECT_EQ(render("{% if false %}{{ 1|nope }}{% endif %}{{ 1|nope if false else 2 }}"), "2");
   EXPECT_EQ(failure("{% for x in [] %}{{ 1|nope }}{% endfor %}").kind, ErrorKind::kSyntax);
