@@ -62,10 +62,12 @@ PostProcessor json_post_processor(const JsonPlace& json) {
                                         : std::vector{cls, first, sep, sep, second, sep};
     return out;
   }
-  if (type == "Sequence") {  // the one that adds tokens counts
+  const auto adds = [](const PostProcessor& one) { return one.added(false) > 0 || one.added(true) > 0; };
+  if (type == "Sequence") {
     for (const auto& part : json.at("processors").items()) {
       const auto one = json_post_processor(part);
-      if (one.added(false) > 0 || one.added(true) > 0) {
+      if (adds(one)) {
+        if (adds(out)) part.fail("a second processor that adds tokens is not supported; put all tokens into one");
         out.single = one.single;
         out.pair = one.pair;
       }

@@ -93,7 +93,7 @@ class Unigram final : public Model {
         known |= length == character;
       });
       if (!known) {
-        if (unk_id_ < 0)
+        if (unk_id_ < 0 && (best[begin + character].begin < 0 || here + unknown_score_ > best[begin + character].score))
           throw DataError(
               fmt::format("{}: the text holds \"{}\", which no piece covers, and the model has no unknown token",
                           where_, whole.substr(0, character)));
