@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <filesystem>
 
 #include "base/file.h"
@@ -14,77 +13,30 @@
 #include "chat/jinja/template_error.h"
 #include "formats/gguf.h"
 #include "tessera/base/error.h"
+#include "text/special_names.h"
+#include "text/tokenizer_config.h"
 
 namespace tessera::chat {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::array kTokens{"bos_token", "eos_token", "unk_token", "sep_token",
-                             "pad_token", "cls_token", "mask_token"};
 
-// Null where the file does not exist.
-DictPtr read_object(const fs::path& file) {
+// chat_template.json, a processor's: {"chat_template": ...}. Null where there is none.
+const Value* processor_template(const fs::path& file, Value& root) {
   if (!is_there(file)) return nullptr;
-  Value root;
   try {
     root = parse_json(read_file(file.string()));
   } catch (const TemplateError& e) {
     throw DataError(fmt::format("{}: {}", file.string(), e.message), file.string());
   }
-  if (!root.is<DictPtr>())
-    throw DataError(fmt::format("{}: expected a JSON object, found {}", file.string(), type_name(root)), file.string());
-  return *root.get<DictPtr>();
-}
-
-// A token is a text or an object with "content".
-const Value* token_text(const Value* token) {
-  if (token == nullptr) return nullptr;
-  if (const auto* object = token->get<DictPtr>()) token = (*object)->find(std::string_view("content"));
-  return token != nullptr && token->is_text() ? token : nullptr;
-}
-
-void read_special_tokens(const Dict& root, TokenizerTemplates& out) {
-  for (const char* name : kTokens)
-    if (const Value* token = token_text(root.find(std::string_view(name)))) out.special_tokens[name] = *token;
-  const Value* more = root.find(std::string_view("additional_special_tokens"));
-  if (more == nullptr || !more->is<ListPtr>()) return;
-  std::vector<Value> texts;
-  for (const auto& token : iterate(*more))
-    if (const Value* text = token_text(&token)) texts.push_back(*text);
-  if (!texts.empty()) out.special_tokens["additional_special_tokens"] = make_list(std::move(texts));
+  const auto* object = root.get<DictPtr>();
+  const Value* source = object ? (*object)->find(std::string_view("chat_template")) : nullptr;
+  return source != nullptr && source->is_text() ? source : nullptr;
 }
 
 void take(TokenizerTemplates& out, const std::string& name, std::string source, const fs::path& file) {
   out.templates[name] = std::move(source);
   out.files[name] = file.string();
-}
-
-void read_templates(const fs::path& file, const Dict& root, TokenizerTemplates& out) {
-  const Value* entry = root.find(std::string_view("chat_template"));
-  if (entry == nullptr || entry->is_none()) return;
-  if (entry->is_text()) {
-    take(out, "default", entry->text(), file);
-    return;
-  }
-  if (const auto* named = entry->get<DictPtr>()) {
-    for (const auto& [name, source] : (*named)->items())
-      if (name.is_text() && source.is_text()) take(out, name.text(), source.text(), file);
-    return;
-  }
-  if (!entry->is<ListPtr>())
-    throw DataError(fmt::format("{}: \"chat_template\" must be a text or a list of named templates, found {}",
-                                file.string(), type_name(*entry)),
-                    file.string());
-  for (const auto& one : iterate(*entry)) {
-    const auto* object = one.get<DictPtr>();
-    const Value* name = object ? (*object)->find(std::string_view("name")) : nullptr;
-    const Value* source = object ? (*object)->find(std::string_view("template")) : nullptr;
-    if (name == nullptr || source == nullptr || !name->is_text() || !source->is_text())
-      throw DataError(fmt::format("{}: each entry of \"chat_template\" must have the texts \"name\" and \"template\"",
-                                  file.string()),
-                      file.string());
-    take(out, name->text(), source->text(), file);
-  }
 }
 
 }  // namespace
@@ -142,6 +94,17 @@ TokenizerTemplates read_gguf_templates(const std::string& file) {
 
 }  // namespace
 
+std::map<std::string, Value> template_variables(const text::SpecialTokens& tokens) {
+  std::map<std::string, Value> out;
+  for (const auto& [name, token] : text::kSpecialNames)
+    if (!(tokens.*token).empty()) out[name] = Value(tokens.*token);
+  if (!tokens.additional.empty())
+    out["additional_special_tokens"] =
+        make_list(std::vector<Value>(tokens.additional.begin(), tokens.additional.end()));
+  for (const auto& [name, token] : tokens.extra) out[name] = Value(token);
+  return out;
+}
+
 std::string template_source(const std::string& name_or_file) {
   const char* builtin = builtin_template(name_or_file);
   return builtin != nullptr ? builtin : read_text_file(name_or_file);
@@ -154,21 +117,16 @@ TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   const bool has_config = is_there(folder / "tokenizer_config.json") || is_there(folder / "tokenizer.json");
   if (const auto gguf = has_config ? std::nullopt : find_gguf(folder_or_file)) return read_gguf_templates(*gguf);
   if (!fs::is_directory(folder)) folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
+  auto config = text::read_tokenizer_config(folder.string());
   TokenizerTemplates out;
   out.folder = folder.string();
-  if (const auto map = read_object(folder / "special_tokens_map.json")) read_special_tokens(*map, out);
-  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
-    const auto root = read_object(folder / name);
-    if (!root) continue;
-    read_templates(folder / name, *root, out);
-    read_special_tokens(*root, out);
-  }
-  if (is_there(folder / "additional_chat_templates"))
-    for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates"))
-      if (entry.path().extension() == ".jinja")
-        take(out, entry.path().stem().string(), read_text_file(entry.path().string()), entry.path());
-  if (const auto file = folder / "chat_template.jinja"; is_there(file))
-    take(out, "default", read_text_file(file.string()), file);
+  out.templates = std::move(config.chat_templates);
+  out.files = std::move(config.template_files);
+  out.special_tokens = template_variables(config.special);
+  const auto file = folder / "chat_template.json";
+  Value root;
+  if (const Value* source = out.templates.empty() ? processor_template(file, root) : nullptr)
+    take(out, "default", source->text(), file);
   return out;
 }
 

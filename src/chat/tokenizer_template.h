@@ -4,6 +4,7 @@
 #include <string>
 
 #include "chat/jinja/value.h"
+#include "text/tokenizer.h"
 
 namespace tessera::chat {
 
@@ -26,12 +27,15 @@ struct TokenizerTemplates {
   std::string chosen_name(const std::string& name, bool with_tools) const;
 };
 
+/// The special tokens as apply_chat_template() hands them to templates: bos_token, ..., additional_special_tokens, and a
+/// model's own by their names.
+std::map<std::string, Value> template_variables(const text::SpecialTokens& tokens);
+
 /// The source of a built-in template (builtin_template()), or of a file in UTF-8. DataError names the file.
 std::string template_source(const std::string& name_or_file);
 
-/// Reads tokenizer_config.json ("chat_template": a text, or a list of {"name", "template"}), chat_template.jinja (which
-/// wins), additional_chat_templates/*.jinja, chat_template.json, and special_tokens_map.json of a folder, or of the
-/// folder that the named file lies in; or the keys of a GGUF file. DataError names the file.
+/// What text::read_tokenizer_config() says of a folder, or of the folder that the named file lies in, else its
+/// chat_template.json; or the keys of a GGUF file. DataError names the file.
 TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file);
 
 }  // namespace tessera::chat

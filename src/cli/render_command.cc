@@ -53,7 +53,7 @@ class Renderer {
       auto variables = tokens_.special_tokens;
       for (const auto& [key, value] : (*row.get<chat::DictPtr>())->items()) variables[key.text()] = value;
       const auto tools = variables.find("tools");
-      if (tools != variables.end() && chat::truth(tools->second)) kind = "tools";
+      if (tools != variables.end() && !tools->second.is_none()) kind = "tools";
       const auto& chat_template = chosen(kind);
       check_messages(variables, chat_template, number);
       return answer(chat::render_chat(chat_template, std::move(variables)));

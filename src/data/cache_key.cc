@@ -24,7 +24,14 @@ void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) key.add(tokenizer.id_to_token(id));
   const auto& special = tokenizer.special_tokens();
   for (const auto& [name, token] : text::kSpecialNames) key.add(special.*token);
-  key.add(tokenizer.chat_template());
+  for (const auto& token : special.additional) key.add(token);
+  for (const auto& [name, token] : special.extra) key.add(name + "=" + token);
+  for (const auto& [name, text] : tokenizer.chat_templates()) key.add(name + "=" + text);
+  // What special tokens take of the white space about them, and whether they are looked for at all.
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.is_special(id))
+      for (const auto piece : tokenizer.encode("a " + tokenizer.id_to_token(id) + " b", false).ids)
+        key.add(std::int64_t{piece});
   // Normalizers and merges show in what becomes of text.
   for (const char* probe :
        {" Hello,  World! 12345\n\tcaf\xc3\xa9 e\xcc\x81 \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80's",

@@ -4,32 +4,26 @@
 
 #include "chat/jinja/json.h"
 #include "chat/jinja/template_error.h"
+#include "chat/tokenizer_template.h"
 #include "tessera/base/error.h"
-#include "text/special_names.h"
 
 namespace tessera::data {
-namespace {
 
 using chat::Value;
 
-std::map<std::string, Value> variables_of(const text::SpecialTokens& tokens) {
-  std::map<std::string, Value> out;
-  for (const auto& [name, token] : text::kSpecialNames)
-    if (!(tokens.*token).empty()) out[name] = Value(tokens.*token);
-  return out;
-}
-
-}  // namespace
-
 ChatRenderer::ChatRenderer(const std::string& source, std::string place, const text::Tokenizer& tokenizer)
-    : place_(std::move(place)), special_tokens_(variables_of(tokenizer.special_tokens())) {
-  const std::string used = source.empty() ? tokenizer.chat_template() : source;
-  if (used.empty()) return;
-  try {
-    template_ = std::make_unique<const chat::Template>(used);
-  } catch (const chat::TemplateError& e) {
-    throw DataError(fmt::format("the chat template{} cannot be used: {}", in_place(), e.what()), place_);
-  }
+    : place_(std::move(place)), special_tokens_(chat::template_variables(tokenizer.special_tokens())) {
+  const auto parse = [&](const std::string& text) -> std::unique_ptr<const chat::Template> {
+    if (text.empty()) return nullptr;
+    try {
+      return std::make_unique<const chat::Template>(text);
+    } catch (const chat::TemplateError& e) {
+      throw DataError(fmt::format("the chat template{} cannot be used: {}", in_place(), e.what()), place_);
+    }
+  };
+  template_ = parse(source.empty() ? tokenizer.chat_template() : source);
+  const auto& own = tokenizer.chat_templates();
+  if (const auto it = own.find("tool_use"); source.empty() && it != own.end()) tool_template_ = parse(it->second);
 }
 
 std::string ChatRenderer::in_place() const {
@@ -38,11 +32,6 @@ std::string ChatRenderer::in_place() const {
 
 chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& object, const SourceRow& row,
                                     bool add_generation_prompt) const {
-  if (!template_)
-    throw ConfigError(
-        "the data are conversations, but the tokenizer has no chat template; choose one with --chat_template_format "
-        "chatml or zephyr",
-        "chat_template_format");
   auto variables = special_tokens_;
   if (const Value* more = object.find(std::string_view("chat_template_kwargs")); more && more->is<chat::DictPtr>())
     for (const auto& [key, value] : (*more->get<chat::DictPtr>())->items())
@@ -52,7 +41,15 @@ chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& obj
   try {
     if (const Value* tools = object.find(std::string_view("tools")))
       variables["tools"] = tools->is_text() ? chat::parse_json(tools->text()) : *tools;
-    return chat::render_chat(*template_, std::move(variables));
+    const auto tools = variables.find("tools");
+    const bool has_tools = tools != variables.end() && !tools->second.is_none();
+    const auto& chosen = has_tools && tool_template_ ? tool_template_ : template_;
+    if (!chosen)
+      throw ConfigError(
+          "the data are conversations, but the tokenizer has no chat template; choose one with --chat_template_format "
+          "chatml or zephyr",
+          "chat_template_format");
+    return chat::render_chat(*chosen, std::move(variables));
   } catch (const chat::TemplateError& e) {
     const std::string at = e.kind == chat::ErrorKind::kRaised && e.at.line > 0
                                ? fmt::format(" (line {}, column {} of the template)", e.at.line, e.at.column)

@@ -14,7 +14,7 @@ namespace tessera::data {
 /// Thread-safe.
 class ChatRenderer {
  public:
-  /// source: Jinja; empty: the tokenizer's. place: of the template, for messages. DataError for one that cannot be
+  /// source: Jinja; empty: the tokenizer's, "tool_use" for rows with tools where there is one. place: of the template, for messages. DataError for one that cannot be
   /// parsed.
   ChatRenderer(const std::string& source, std::string place, const text::Tokenizer& tokenizer);
 
@@ -29,7 +29,7 @@ class ChatRenderer {
 
   std::string place_;
   std::map<std::string, chat::Value> special_tokens_;
-  std::unique_ptr<const chat::Template> template_;  // null: there is none
+  std::unique_ptr<const chat::Template> template_, tool_template_;  // null: there is none
 };
 
 }  // namespace tessera::data

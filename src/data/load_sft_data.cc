@@ -174,10 +174,12 @@ class SplitBuilder {
       throw DataError(fmt::format("{}: the split '{}' has no rows", split.files.front(), split.name),
                       split.files.front());
     if (written == 0)
-      throw DataError(fmt::format("{}: no row of the split '{}' has a token to learn within the first {} tokens; raise "
-                                  "--max_length",
-                                  split.files.front(), split.name, options_.max_length),
-                      split.files.front());
+      throw DataError(
+          fmt::format("{}: no row of the split '{}' has a token to learn{}", split.files.front(), split.name,
+                      options_.max_length > 0
+                          ? fmt::format(" within the first {} tokens; raise --max_length", options_.max_length)
+                          : "; look with 'tessera render' at what the rows become"),
+          split.files.front());
     std::vector<std::string> notes{fmt::format("split '{}': {} rows of {} file(s) became {} rows of tokens", split.name,
                                                total.read, split.files.size(), written)};
     if (enough(written))

@@ -1,7 +1,7 @@
 #pragma once
 // Conversations -> text, by the chat template of a tokenizer's folder or of --chat_template.
+#include <map>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 
 #include "chat/chat_template.h"
@@ -24,8 +24,14 @@ class ConversationRenderer {
  private:
   std::string folder_, named_;
   chat::TokenizerTemplates tokens_;
-  std::optional<chat::Template> template_;
-  std::string place_;  // the template's file
+  /// The template for rows with or without tools, parsed once; `place` is its file.
+  struct Parsed {
+    chat::Template source;
+    std::string place;
+  };
+  const Parsed& parsed(bool with_tools);
+  std::map<bool, Parsed> parsed_;
+  bool is_open_ = false;
 };
 
 }  // namespace tessera::tasks

@@ -39,7 +39,8 @@ void AddedTokenList::add(AddedToken token) {
   tokens_.push_back(std::move(token));
 }
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer) : tokens_(std::move(tokens)) {
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, Special special)
+    : tokens_(std::move(tokens)), special_(special) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const auto& token = tokens_[i];
     const auto id = static_cast<std::size_t>(token.id);
@@ -125,6 +126,7 @@ void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const P
     const auto& token = tokens_[hit->token];
     auto begin = at, end = at + hit->text.size();
     at = end;  // white space that rstrip takes below may still begin the next token, as upstream
+    if (token.special && special_ == Special::kText) continue;
     if (token.single_word &&
         ((begin > piece.begin && is_word(text[begin - 1].c)) || (end < piece.end && is_word(text[end].c))))
       continue;

@@ -46,7 +46,8 @@ class AddedTokenList {
 class AddedTokens {
  public:
   AddedTokens() = default;
-  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer);
+  enum class Special { kFound, kText };  // kText: special tokens in a text are cut like any other part of it
+  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, Special special);
 
   /// The input -> normalized pieces, the added tokens among them.
   Pieces extract(AlignedText input, const Normalizer* normalizer) const;
@@ -73,6 +74,7 @@ class AddedTokens {
   std::vector<std::int32_t> by_id_;  // index in tokens_, -1: none; as long as the highest id asks for
   std::map<std::string, std::size_t, std::less<>> by_content_;
   Patterns raw_, normalized_;
+  Special special_ = Special::kFound;
 };
 
 }  // namespace tessera::text

@@ -39,7 +39,7 @@ AddedTokens added_tokens(const JsonPlace& root, const TokenizerConfig& config, c
       list.add(std::move(token));
     }
   auto special = special_list(config.special);
-  special.insert(special.end(), config.extra_special.begin(), config.extra_special.end());
+  for (const auto& [name, token] : config.special.extra) special.push_back(token);
   // A list of all added tokens says everything of them; without it, tokenizer.json does.
   const auto says_all = [&](const std::string& content) {
     const auto& said = config.added_tokens;
@@ -65,7 +65,7 @@ AddedTokens added_tokens(const JsonPlace& root, const TokenizerConfig& config, c
     else if (!list.has(content))
       list.add({.content = content, .special = true});
   }
-  return AddedTokens(list.take(), pipeline.normalizer.get());
+  return AddedTokens(list.take(), pipeline.normalizer.get(), pipeline.special_in_text);
 }
 
 // Without a tokenizer_config.json beside the file, the model and the usual names tell what a special token is for.
@@ -104,6 +104,7 @@ Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const Token
     out.special.pad = root.at("padding").string_or("pad_token", "");
   out.chat_templates = config.chat_templates;
   out.clean_up_tokenization_spaces = config.clean_up_tokenization_spaces.value_or(false);
+  out.special_in_text = config.special_in_text;
   out.added_tokens = added_tokens(root, config, out);
   if (config.found)
     apply_class_rules(root, config, out);

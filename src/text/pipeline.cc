@@ -81,7 +81,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::shared_ptr<const Tokenizer> with(const TokenizerChanges& changes) const override {
     auto pipeline = p_;
     apply_special_tokens(changes.special, pipeline);
-    if (changes.chat_template) pipeline.chat_templates["default"] = *changes.chat_template;
+    if (changes.chat_template) pipeline.chat_templates = {{"default", *changes.chat_template}};
     return make_tokenizer(std::move(pipeline));
   }
   void save(const std::string& folder) const override { save_pipeline(p_, folder); }

@@ -103,7 +103,7 @@ void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline) {
     token.special = true;
     list.add(std::move(token));
   }
-  pipeline.added_tokens = AddedTokens(list.take(), pipeline.normalizer.get());
+  pipeline.added_tokens = AddedTokens(list.take(), pipeline.normalizer.get(), pipeline.special_in_text);
 }
 
 void save_pipeline(const Pipeline& pipeline, const std::string& folder) {

@@ -36,13 +36,14 @@ struct DecodeOptions {
 struct SpecialTokens {
   std::string bos = {}, eos = {}, unk = {}, sep = {}, pad = {}, cls = {}, mask = {};
   std::vector<std::string> additional = {};
+  std::map<std::string, std::string> extra = {};  // a model's own, by name: "image_token"
 
   bool operator==(const SpecialTokens&) const = default;
 };
 
 struct TokenizerChanges {
-  SpecialTokens special;  // what is empty stays; a token that is new gets the next free id
-  std::optional<std::string> chat_template;
+  SpecialTokens special;                     // what is empty stays; a token that is new gets the next free id
+  std::optional<std::string> chat_template;  // in place of all templates
 };
 
 class Tokenizer {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/bounded_json.h"
 #include "base/file.h"
@@ -70,17 +71,18 @@ AddedToken flagged_token(const json& value) {
   return token;
 }
 
-// Special tokens that are objects: what they say of white space counts.
-void take_flagged(const json& root, std::vector<AddedToken>& out) {
-  const auto take_one = [&](const json& value) {
-    if (!value.is_object() || token_of(value).empty()) return;
+// Special tokens that are objects: what they say of white space counts. Of one token in several places, the first does.
+void take_flagged(const json& root, const SpecialTokens& special, std::vector<AddedToken>& out) {
+  std::set<std::string> seen;
+  const auto take_one = [&](const std::string& content, const json& value) {
+    if (content.empty() || !seen.insert(content).second || !value.is_object() || token_of(value) != content) return;
     out.push_back(flagged_token(value));
     out.back().special = true;
   };
-  for (const auto& [name, token] : kSpecialNames)
-    if (root.contains(name)) take_one(root[name]);
-  if (const auto it = root.find("additional_special_tokens"); it != root.end() && it->is_array())
-    for (const auto& value : *it) take_one(value);
+  for (const auto& [name, token] : kSpecialNames) take_one(special.*token, root.value(name, json()));
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
+    if (const auto it = root.find(key); it != root.end() && it->is_structured())
+      for (const auto& value : *it) take_one(token_of(value), value);
 }
 
 void take_added(const json& root, const std::string& file, std::vector<AddedToken>& out) {
@@ -97,16 +99,47 @@ void take_added(const json& root, const std::string& file, std::vector<AddedToke
   }
 }
 
-// A template, or several as [{"name": ..., "template": ...}].
-void take_templates(const json& root, std::map<std::string, std::string>& out) {
+void take_template(const std::string& name, std::string text, const fs::path& file, TokenizerConfig& out) {
+  out.chat_templates[name] = std::move(text);
+  out.template_files[name] = file.string();
+}
+
+// A template, or several: [{"name": ..., "template": ...}], or {name: template}.
+void take_templates(const json& root, const fs::path& file, TokenizerConfig& out) {
   const auto it = root.find("chat_template");
-  if (it == root.end()) return;
-  if (it->is_string()) out["default"] = it->get<std::string>();
-  if (!it->is_array()) return;
-  for (const auto& item : *it)
-    if (item.is_object() && item.contains("name") && item.contains("template") && item["name"].is_string() &&
-        item["template"].is_string())
-      out[item["name"].get<std::string>()] = item["template"].get<std::string>();
+  if (it == root.end() || it->is_null()) return;
+  const auto fail = [&](const std::string& expected) {
+    throw DataError(fmt::format("{}: {}", file.string(), expected), file.string());
+  };
+  if (it->is_string()) return take_template("default", it->get<std::string>(), file, out);
+  if (!it->is_structured())
+    fail(fmt::format("\"chat_template\" must be a text or a list of named templates, found {}", it->type_name()));
+  for (const auto& [key, item] : it->items()) {
+    const json name = it->is_object()    ? json(key)
+                      : item.is_object() ? item.value("name", json())
+                                         : json(),
+               text = it->is_object()    ? item
+                      : item.is_object() ? item.value("template", json())
+                                         : json();
+    if (!name.is_string() || !text.is_string())
+      fail("each entry of \"chat_template\" must have the texts \"name\" and \"template\"");
+    take_template(name.get<std::string>(), text.get<std::string>(), file, out);
+  }
+}
+
+// transformers 4.51 and later save templates as files of their own; where there is one, the configuration's do not
+// count.
+void take_template_files(const fs::path& folder, TokenizerConfig& out) {
+  const auto all = folder / "additional_chat_templates", own = folder / "chat_template.jinja";
+  std::vector<std::pair<std::string, fs::path>> files;
+  if (is_there(own)) files.emplace_back("default", own);
+  if (fs::is_directory(all))
+    for (const auto& entry : fs::directory_iterator(all))
+      if (entry.path().extension() == ".jinja") files.emplace_back(entry.path().stem().string(), entry.path());
+  if (files.empty()) return;
+  out.chat_templates.clear();
+  out.template_files.clear();
+  for (const auto& [name, file] : files) take_template(name, read_text_file(file.string()), file, out);
 }
 
 void take_extra_ids(const json& root, const std::string& file, std::optional<int>& out) {
@@ -151,7 +184,7 @@ void take_all_special(const json& root, const std::string& file, TokenizerConfig
   const auto& own = out.tokenizer_class ? out.tokenizer_class->special : none;
   out.special = own;
   take_special(root, out.special);
-  take_flagged(root, out.flagged);
+  take_flagged(root, out.special, out.flagged);
   out.pad_is_given = !out.special.pad.empty() || root.contains("pad_token");
   out.mask_is_named = root.contains("mask_token");
   if (out.has_rule(kMaskTakesSpace) && !(out.mask_is_named && root["mask_token"].is_object()))
@@ -161,8 +194,8 @@ void take_all_special(const json& root, const std::string& file, TokenizerConfig
   if (out.has_rule(kOwnAdditional) && additional != own.additional)
     additional.insert(additional.end(), own.additional.begin(), own.additional.end());
   if (const auto it = root.find("extra_special_tokens"); it != root.end() && it->is_object())
-    for (const auto& value : *it)
-      if (auto token = token_of(value); !token.empty()) out.extra_special.push_back(std::move(token));
+    for (const auto& [name, value] : it->items())
+      if (auto token = token_of(value); !token.empty()) out.special.extra[name] = std::move(token);
   if (!out.has_rule(kExtraIds)) return;
   constexpr int kExtraIdsOfT5 = 100;
   const int count = out.extra_ids.value_or(kExtraIdsOfT5);
@@ -179,7 +212,7 @@ void take_all_special(const json& root, const std::string& file, TokenizerConfig
 }
 
 void take_settings(const json& root, const std::string& file, TokenizerConfig& out) {
-  take_templates(root, out.chat_templates);
+  take_templates(root, file, out);
   take_extra_ids(root, file, out.extra_ids);
   take(root, "add_prefix_space", out.add_prefix_space);
   out.prefix_is_null = root.contains("add_prefix_space") && root["add_prefix_space"].is_null();
@@ -191,9 +224,11 @@ void take_settings(const json& root, const std::string& file, TokenizerConfig& o
   take(root, "strip_accents", out.strip_accents);
   take(root, "tokenize_chinese_chars", out.tokenize_chinese_chars);
   take(root, "trim_offsets", out.trim_offsets);
-  std::optional<bool> from_slow;
+  std::optional<bool> from_slow, split_special;
   take(root, "from_slow", from_slow);
+  take(root, "split_special_tokens", split_special);
   out.from_slow = from_slow.value_or(false);
+  if (split_special.value_or(false)) out.special_in_text = AddedTokens::Special::kText;
 }
 
 // As AutoTokenizer finds it: tokenizer_config.json, then config.json, then by the type of the model.
@@ -232,13 +267,7 @@ TokenizerConfig read_tokenizer_config(const std::string& folder) {
   }
   if (!out.has_added_tokens_decoder && is_there(added)) take_added_json(read_object(added), added, out);
   std::sort(out.added_tokens.begin(), out.added_tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  // transformers 4.51 and later save templates as files of their own; these win.
-  if (const auto jinja = path / "chat_template.jinja"; is_there(jinja))
-    out.chat_templates["default"] = read_text_file(jinja.string());
-  if (fs::is_directory(path / "additional_chat_templates"))
-    for (const auto& entry : fs::directory_iterator(path / "additional_chat_templates"))
-      if (entry.path().extension() == ".jinja")
-        out.chat_templates[entry.path().stem().string()] = read_text_file(entry.path().string());
+  take_template_files(path, out);
   return out;
 }
 

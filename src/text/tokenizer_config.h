@@ -18,16 +18,16 @@ struct TokenizerConfig {
   const TokenizerClass* tokenizer_class = nullptr;  // null: no file tells it
   SpecialTokens special;
   bool pad_is_given = false;
-  std::vector<std::string> extra_special;  // of extra_special_tokens, a model's own
-  std::vector<AddedToken> flagged;         // special tokens that are given with their flags
-  std::optional<AddedToken> class_mask;    // as the class has it, if no file gives its flags
+  std::vector<AddedToken> flagged;       // special tokens that are given with their flags
+  std::optional<AddedToken> class_mask;  // as the class has it, if no file gives its flags
   bool mask_is_named = false;
   bool has_added_tokens_decoder = false;  // if not, special_tokens_map.json and added_tokens.json count
   std::vector<AddedToken> added_tokens;   // by id
-  std::map<std::string, std::string> chat_templates;
-  std::optional<int> extra_ids;  // T5: how many <extra_id_N>
+  std::map<std::string, std::string> chat_templates, template_files;  // by name: the text, and where it stands
+  std::optional<int> extra_ids;                                       // T5: how many <extra_id_N>
   std::optional<bool> add_prefix_space, add_bos_token, add_eos_token, legacy, clean_up_tokenization_spaces;
   std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars, trim_offsets;
+  AddedTokens::Special special_in_text = AddedTokens::Special::kFound;
   bool from_slow = false, prefix_is_null = false;
   bool is_converted = false;  // there is no tokenizer.json, or it is not used
 

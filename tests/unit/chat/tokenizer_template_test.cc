@@ -55,6 +55,30 @@ TEST_F(TokenizerTemplate, AFileBesideItWins) {
   EXPECT_EQ(read_tokenizer_templates(folder_).file_of("", false), folder_ + "/chat_template.jinja");
 }
 
+// As AutoTokenizer: files of templates stand in place of all that the configuration has.
+TEST_F(TokenizerTemplate, FilesOfTemplatesReplaceTheConfigurations) {
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "default", "template": "old"}, {"name": "rag", "template": "r"}]})");
+  std::filesystem::create_directories(folder_ + "/additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "t");
+  EXPECT_EQ(read_tokenizer_templates(folder_).templates, (std::map<std::string, std::string>{{"tool_use", "t"}}));
+  write("chat_template.jinja", "new");
+  EXPECT_EQ(read_tokenizer_templates(folder_).templates,
+            (std::map<std::string, std::string>{{"default", "new"}, {"tool_use", "t"}}));
+}
+
+TEST_F(TokenizerTemplate, SpecialTokensAreThoseOfTheTokenizersClassAndOfAllFiles) {
+  write("tokenizer_config.json",
+        R"({"tokenizer_class": "LlamaTokenizer", "eos_token": "<end>", "pad_token": "<a>",
+            "extra_special_tokens": {"image_token": "<image>"}})");
+  write("special_tokens_map.json", R"({"pad_token": "<b>"})");
+  const auto tokens = read_tokenizer_templates(folder_).special_tokens;
+  EXPECT_EQ(tokens.at("bos_token").text(), "<s>");
+  EXPECT_EQ(tokens.at("eos_token").text(), "<end>");
+  EXPECT_EQ(tokens.at("pad_token").text(), "<b>");
+  EXPECT_EQ(tokens.at("image_token").text(), "<image>");
+}
+
 TEST_F(TokenizerTemplate, DamagedFilesAreNamed) {
   write("tokenizer_config.json", "{");
   EXPECT_THROW(read_tokenizer_templates(folder_), DataError);

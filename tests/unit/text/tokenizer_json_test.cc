@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "support/temp_folder.h"
+#include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
 namespace tessera::text {
@@ -36,6 +38,62 @@ TEST(TokenizerJson, TextThatTheNormalizerCutInFrontIsNotTheFirst) {
       "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "_a": 1, "a": 2}}})");
   EXPECT_EQ(t->encode("a").ids, std::vector<std::int32_t>{1});
   EXPECT_EQ(t->encode(" a").ids, std::vector<std::int32_t>{2});
+}
+
+TEST(TokenizerJson, WithoutAnUnknownTokenAPieceMayCoverWhatItsCharactersDoNot) {
+  const auto t = tokenizer_of(R"({"model": {"type": "Unigram", "unk_id": null,
+      "vocab": [["2024", -1.0], ["2", -2.0], ["0", -2.0], ["x", -2.0]]}})");
+  EXPECT_EQ(t->encode("2024x").ids, (std::vector<std::int32_t>{0, 3}));
+  EXPECT_THROW(t->encode("24"), DataError);
+}
+
+TEST(TokenizerJson, TwoProcessorsThatAddTokensAreRefused) {
+  const std::string bert = R"({"type": "BertProcessing", "sep": ["u", 0], "cls": ["u", 0]})",
+                    bytes = R"({"type": "ByteLevel"})",
+                    model = R"("model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1}})";
+  const auto sequence = [&](const std::string& one, const std::string& other) {
+    return R"({"post_processor": {"type": "Sequence", "processors": [)" + one + "," + other + "]}," + model + "}";
+  };
+  EXPECT_EQ(tokenizer_of(sequence(bert, bytes))->encode("a").ids, (std::vector<std::int32_t>{0, 1, 0}));
+  EXPECT_THROW(tokenizer_of(sequence(bert, bert)), DataError);
+}
+
+/// Of a folder with these words and this tokenizer_config.json.
+std::shared_ptr<const Tokenizer> configured(const std::string& config) {
+  const test::TempFolder folder("tokenizer_config");
+  write_file_atomically(folder.path() + "/tokenizer.json",
+                        R"({"added_tokens": [{"id": 2, "content": "<e>", "special": true}],
+                            "pre_tokenizer": {"type": "Whitespace"},
+                            "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1, "<e>": 2, "e": 3}}})");
+  write_file_atomically(folder.path() + "/tokenizer_config.json", config);
+  return open_tokenizer(folder.path());
+}
+
+TEST(TokenizerConfig, SpecialTokensInATextMayBeText) {
+  EXPECT_EQ(configured(R"({"tokenizer_class": "PreTrainedTokenizerFast"})")->encode("a<e>").ids,
+            (std::vector<std::int32_t>{1, 2}));
+  const auto split = configured(R"({"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": true})");
+  EXPECT_EQ(split->encode("a<e>").ids, (std::vector<std::int32_t>{1, 0, 3, 0}));
+  TokenizerChanges changes;
+  changes.special.pad = "a";
+  EXPECT_EQ(split->with(changes)->encode("a<e>").ids, (std::vector<std::int32_t>{1, 0, 3, 0}));
+}
+
+TEST(TokenizerConfig, OfATokenInTwoPlacesTheFirstSaysItsFlags) {
+  const std::string plain = R"("<x>")", flagged = R"({"__type": "AddedToken", "content": "<x>", "lstrip": true})";
+  const auto spaces = [](const std::string& bos, const std::string& pad) {
+    const auto t = configured(R"({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": )" + bos +
+                              R"(, "pad_token": )" + pad + "}");
+    return t->encode("a <x>").offsets.back().first;
+  };
+  EXPECT_EQ(spaces(plain, flagged), 2);
+  EXPECT_EQ(spaces(flagged, plain), 1);
+}
+
+TEST(TokenizerConfig, AModelsOwnSpecialTokensHaveTheirFlags) {
+  const auto t = configured(R"({"tokenizer_class": "PreTrainedTokenizerFast", "extra_special_tokens": {"image_token":
+      {"__type": "AddedToken", "content": "<i>", "lstrip": true}}})");
+  EXPECT_EQ(t->encode("a <i>").offsets.back().first, 1);
 }
 
 }  // namespace
