@@ -20,7 +20,7 @@ struct SftDataOptions {
   std::string dataset_text_field = "text";
   std::string chat_template;                 // Jinja source; empty: the tokenizer's
   std::string template_place;                // of the template, for messages: its file, or a name
-  bool add_special_tokens = false;           // what the tokenizer's post-processor adds around plain text
+  bool add_special_tokens = true;            // what the tokenizer's post-processor adds around plain text, as in TRL
   bool append_concat_token = false;          // eos behind every row that does not end with it (chats, too)
   bool standardize_roles = false;            // human and gpt of ShareGPT are called user and assistant
   std::optional<bool> completion_only_loss;  // unset: yes for rows with a prompt and a completion

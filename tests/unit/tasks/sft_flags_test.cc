@@ -98,7 +98,7 @@ class SftFlags : public testing::Test {
             {"--eval_packing",
              {"true"},
              {"--eval_strategy", "steps", "--eval_steps", "1", "--packing_strategy", "wrapped"}},
-            {"--add_special_tokens", {}, text_with_bos()},
+            {"--add_special_tokens", {"false"}, text_with_bos()},
             {"--append_concat_token", {}},
             {"--standardize_roles", {}, {"--dataset_name", in("share"), "--splits", "train"}},
             {"--completion_only_loss", {"false"}, {"--dataset_name", in("pairs"), "--splits", "train"}},
