@@ -56,11 +56,9 @@ TEST(TemplateErrors, TheSandboxRefusesToChangeValues) {
 TEST(TemplateErrors, WhatCannotBeSlicedIsRefused) {
   const std::map<std::string, Value> variables{
       {"none", Value()}, {"list", make_list({std::int64_t{1}, std::int64_t{2}})}, {"dict", make_dict({})}};
-  EXPECT_EQ(failure("{{ list[0].content[:9] }}{{ (list|map('string'))[:1] }}", variables).kind, ErrorKind::kUndefined);
   EXPECT_EQ(failure("{{ none[1:] }}", variables).message, "'NoneType' object is not subscriptable");
   EXPECT_EQ(failure("{{ dict[1:] }}", variables).message, "unhashable type: 'slice'");
-  EXPECT_EQ(failure("{{ (list|reverse)[:1] }}", variables).message.find("not subscriptable") == std::string::npos,
-            false);
+  EXPECT_NE(failure("{{ (list|reverse)[:1] }}", variables).message.find("not subscriptable"), std::string::npos);
   EXPECT_EQ(failure("{{ list['a':] }}", variables).message,
             "slice indices must be integers or None or have an __index__ method");
   EXPECT_EQ(render("{{ list[1:] }}", variables), "[2]");
