@@ -27,8 +27,8 @@ struct TokenizerTemplates {
   std::string chosen_name(const std::string& name, bool with_tools) const;
 };
 
-/// The special tokens as apply_chat_template() hands them to templates: bos_token, ..., additional_special_tokens, and a
-/// model's own by their names.
+/// The special tokens as apply_chat_template() hands them to templates: bos_token, ..., additional_special_tokens, and
+/// a model's own by their names.
 std::map<std::string, Value> template_variables(const text::SpecialTokens& tokens);
 
 /// The source of a built-in template (builtin_template()), or of a file in UTF-8. DataError names the file.

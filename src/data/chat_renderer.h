@@ -14,8 +14,8 @@ namespace tessera::data {
 /// Thread-safe.
 class ChatRenderer {
  public:
-  /// source: Jinja; empty: the tokenizer's, "tool_use" for rows with tools where there is one. place: of the template, for messages. DataError for one that cannot be
-  /// parsed.
+  /// source: Jinja; empty: the tokenizer's, "tool_use" for rows with tools where there is one. place: of the template,
+  /// for messages. DataError for one that cannot be parsed.
   ChatRenderer(const std::string& source, std::string place, const text::Tokenizer& tokenizer);
 
   bool has_template() const { return template_ != nullptr; }

@@ -70,7 +70,8 @@ void add_data(config::OptionTable& table, SftOptions& o) {
       .only_with({{"--packing", {"true"}}, {"--eval_packing", {"true"}}});
   table.add(&d.eval_packing, {"--eval_packing"}, "none: as packing", group)
       .only_with({{"--eval_strategy", {"steps", "epoch"}}, {"--eval_on_start", {"true"}}, {"--do_train", {"false"}}});
-  table.add(&d.add_special_tokens, {"--add_special_tokens"}, "what the tokenizer adds around a text (bos, ...), as in TRL", group);
+  table.add(&d.add_special_tokens, {"--add_special_tokens"},
+            "what the tokenizer adds around a text (bos, ...), as in TRL", group);
   table.add(&d.append_concat_token, {"--append_concat_token"}, "end every row with eos", group);
   table.add(&d.standardize_roles, {"--standardize_roles"},
             "ShareGPT's human and gpt are called user and assistant; false: they keep their names, as in TRL", group);
