@@ -39,16 +39,12 @@ tessera_tests(kernels kernels tessera_nn)
 tessera_tests(golden golden tessera_worker)
 tessera_tests(process process tessera_worker)
 tessera_tests(cli cli tessera_worker)
-# Those that take longest start first. What starts processes is three of them: kills and restarts wait more than they
-# compute, and no part is longer than all the others together.
+# Those that take longest start first. Chaos apart: kills and restarts wait more than they compute.
+set_tests_properties(process PROPERTIES TIMEOUT 2400 COST 1000)
 get_test_property(process ENVIRONMENT process_environment)
-set_tests_properties(process PROPERTIES TIMEOUT 2400 COST 1000
-  ENVIRONMENT "${process_environment};GTEST_FILTER=-*Chaos*;GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=0")
-add_test(NAME process_rest COMMAND test_process)
-set_tests_properties(process_rest PROPERTIES TIMEOUT 2400 COST 995
-  ENVIRONMENT "${process_environment};GTEST_FILTER=-*Chaos*;GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=1")
 add_test(NAME chaos COMMAND test_process --gtest_filter=*Chaos*)
 set_tests_properties(chaos PROPERTIES TIMEOUT 2400 COST 970 ENVIRONMENT "${process_environment}")
+set_tests_properties(process PROPERTIES ENVIRONMENT "${process_environment};GTEST_FILTER=-*Chaos*")
 set_tests_properties(golden PROPERTIES TIMEOUT 1800 COST 980)  # TESSERA_GOLDENS may name a larger set
 set_tests_properties(unit_tasks PROPERTIES TIMEOUT 1800 COST 990)
 set_tests_properties(unit_comm PROPERTIES COST 960)
