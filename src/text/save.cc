@@ -118,7 +118,8 @@ void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
   Json map = Json::object();
   set_special(pipeline.special, map);
   write_file_atomically((out / "special_tokens_map.json").string(), json_text(map, 2) + "\n");
-  fs::remove(out / "chat_template.jinja");  // an older one would win over the configuration's
+  fs::remove(out / "chat_template.jinja");  // older ones would win over the configuration's
+  fs::remove_all(out / "additional_chat_templates");
   if (from.empty() || fs::equivalent(from, out)) return;
   for (const char* name : kOthers)
     if (is_there(from / name)) write_file_atomically((out / name).string(), read_file((from / name).string()));
