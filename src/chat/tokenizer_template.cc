@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 #include "base/nearest.h"
@@ -21,9 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// chat_template.json, a processor's: {"chat_template": ...}. Null where there is none.
-const Value* processor_template(const fs::path& file, Value& root) {
-  if (!is_there(file)) return nullptr;
+// chat_template.json, a processor's: {"chat_template": ...}.
+std::optional<std::string> processor_template(const fs::path& file) {
+  if (!is_there(file)) return std::nullopt;
+  Value root;
   try {
     root = parse_json(read_file(file.string()));
   } catch (const TemplateError& e) {
@@ -31,7 +33,7 @@ const Value* processor_template(const fs::path& file, Value& root) {
   }
   const auto* object = root.get<DictPtr>();
   const Value* source = object ? (*object)->find(std::string_view("chat_template")) : nullptr;
-  return source != nullptr && source->is_text() ? source : nullptr;
+  return source != nullptr && source->is_text() ? std::optional(source->text()) : std::nullopt;
 }
 
 void take(TokenizerTemplates& out, const std::string& name, std::string source, const fs::path& file) {
@@ -124,9 +126,8 @@ TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   out.files = std::move(config.template_files);
   out.special_tokens = template_variables(config.special);
   const auto file = folder / "chat_template.json";
-  Value root;
-  if (const Value* source = out.templates.empty() ? processor_template(file, root) : nullptr)
-    take(out, "default", source->text(), file);
+  if (out.templates.empty())
+    if (auto source = processor_template(file)) take(out, "default", *std::move(source), file);
   return out;
 }
 

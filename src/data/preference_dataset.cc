@@ -52,13 +52,13 @@ RowMark PreferenceDataset::mark(std::int64_t i) const {
 }
 
 std::pair<std::int64_t, std::int64_t> PreferenceDataset::lengths(std::int64_t i) const {
-  const auto n = rows_->copy(i).document_lengths;
+  const auto n = rows_->document_lengths(i);
   return {n[kPrompt] + n[kChosen], n[kRejectedPrompt] + n[kRejected]};
 }
 
 std::int64_t PreferenceDataset::desirable() const {
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i < size(); ++i) count += rows_->copy(i).document_lengths[kLabel] != 0;
+  for (std::int64_t i = 0; i < size(); ++i) count += rows_->document_lengths(i)[kLabel] != 0;
   return count;
 }
 

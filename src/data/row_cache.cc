@@ -91,6 +91,13 @@ std::int64_t RowCache::row_length(std::int64_t i) const {
   return file_.read([&] { return std::int64_t{row(i).tokens}; });
 }
 
+std::vector<std::int32_t> RowCache::document_lengths(std::int64_t i) const {
+  return file_.read([&] {
+    const View view = row(i);
+    return std::vector<std::int32_t>(view.document_lengths, view.document_lengths + view.documents);
+  });
+}
+
 SftRow RowCache::copy(std::int64_t i) const {
   return file_.read([&] {
     const View view = row(i);

@@ -22,6 +22,7 @@ class RowCache {
   std::int64_t total_tokens() const { return total_tokens_; }
   // Of a row: DataError when the file has changed since it was opened.
   std::int64_t row_length(std::int64_t i) const;
+  std::vector<std::int32_t> document_lengths(std::int64_t i) const;
   SftRow copy(std::int64_t i) const;
   RowMark mark(std::int64_t i) const;
   /// Notes that were made when the rows were tokenised.

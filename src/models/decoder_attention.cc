@@ -66,11 +66,11 @@ void DecoderAttention::Heads::repeat_keys(std::int64_t heads) {
 
 void DecoderAttention::append(KeyValueCache& cache, Heads& heads, const DecoderLayout& layout) const {
   const auto put = [&](at::Tensor& store, at::Tensor& fresh) {
-    const auto heads = fresh.size(1);
-    if (!store.defined()) store = at::empty({layout.cache_rows, heads * head_dim_}, fresh.options());
+    const auto count = fresh.size(1);
+    if (!store.defined()) store = at::empty({layout.cache_rows, count * head_dim_}, fresh.options());
     store = store.to(fresh.scalar_type());  // a prefix may have begun it in its own dtype
     store.index_copy_(0, layout.cache_index, fresh.reshape({fresh.size(0), -1}));
-    fresh = store.view({-1, heads, head_dim_});
+    fresh = store.view({-1, count, head_dim_});
   };
   if (cache.keys.defined()) heads.repeat_keys(cache.keys.size(1) / head_dim_);
   put(cache.keys, heads.k);

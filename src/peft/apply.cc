@@ -73,10 +73,9 @@ bool keep_tied(const models::Model& model, const models::ModelConfig& family, Pe
   if (targeted) {
     throw ConfigError(
         "ensure_weight_tying: adapters of target_modules that stay tied are not built (PEFT trains two of them over "
-        "one "
-        "memory, each with an optimizer state of its own), and the head of this model is tied to its table; name the "
-        "table in modules_to_save, leave embed_tokens and lm_head out of target_modules, or set ensure_weight_tying to "
-        "false",
+        "one memory, each with an optimizer state of its own), and the head of this model is tied to its table; name "
+        "the table in modules_to_save, leave embed_tokens and lm_head out of target_modules, or set "
+        "ensure_weight_tying to false",
         "ensure_weight_tying");
   }
   if (!names_it(config.modules_to_save)) return false;
