@@ -67,6 +67,8 @@ function(tessera_tests_at_levels name)
 endfunction()
 tessera_tests_at_levels(kernels $<TARGET_FILE:test_kernels>)
 tessera_tests_at_levels(unit_nn $<TARGET_FILE:test_unit_nn>)
+tessera_tests_at_levels(codecs $<TARGET_FILE:test_unit_models> --gtest_filter=*Codec*)
+tessera_tests_at_levels(gguf $<TARGET_FILE:test_unit_io> --gtest_filter=Gguf.*)
 # Through the whole program: outputs and gradients of the reference stack, and a training run.
 tessera_tests_at_levels(verify "${PROJECT_SOURCE_DIR}/tests/kernels/verify_folders.sh" $<TARGET_FILE:tessera>
   "${PROJECT_SOURCE_DIR}/tests/data/goldens" A_models/gpt2 A_models/bert_mlm A_models/gemma2 A_models/t5_v1_1 B_train/llama_dora)

@@ -13,6 +13,7 @@
 #include "chat/jinja/json.h"
 #include "chat/jinja/template_error.h"
 #include "formats/gguf.h"
+#include "formats/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"
 #include "text/tokenizer_config.h"
@@ -44,27 +45,30 @@ void take(TokenizerTemplates& out, const std::string& name, std::string source, 
 }  // namespace
 
 const std::string& TokenizerTemplates::choose(const std::string& name, bool with_tools) const {
-  return templates.at(chosen_name(name, with_tools));
+  return templates.at(known(name, with_tools));
 }
 
 const std::string& TokenizerTemplates::file_of(const std::string& name, bool with_tools) const {
-  return files.at(chosen_name(name, with_tools));
+  return files.at(known(name, with_tools));
 }
 
-std::string TokenizerTemplates::chosen_name(const std::string& name, bool with_tools) const {
+std::string TokenizerTemplates::wanted(const std::string& name, bool with_tools) const {
+  if (!name.empty()) return name;
+  return with_tools && templates.contains("tool_use") ? "tool_use" : "default";
+}
+
+std::string TokenizerTemplates::known(const std::string& name, bool with_tools) const {
   if (templates.empty())
     throw DataError(fmt::format("{}: this tokenizer has no chat template (chat_template in tokenizer_config.json, or "
                                 "chat_template.jinja); name one with --chat_template FILE",
                                 folder),
                     folder);
+  if (has(name, with_tools)) return wanted(name, with_tools);
   std::vector<std::string> names;
-  for (const auto& [known, source] : templates) names.push_back(known);
-  const std::string wanted = !name.empty()                                  ? name
-                             : with_tools && templates.contains("tool_use") ? "tool_use"
-                                                                            : "default";
-  if (templates.contains(wanted)) return wanted;
-  throw DataError(fmt::format("{}: no chat template named '{}'{}; there are: {}", folder, wanted,
-                              did_you_mean(wanted, names), fmt::join(names, ", ")),
+  for (const auto& [own, source] : templates) names.push_back(own);
+  const std::string missing = wanted(name, with_tools);
+  throw DataError(fmt::format("{}: no chat template named '{}'{}; there are: {}", folder, missing,
+                              did_you_mean(missing, names), fmt::join(names, ", ")),
                   folder);
 }
 
@@ -125,7 +129,7 @@ TokenizerTemplates read_tokenizer_templates(const std::string& folder_or_file) {
   out.templates = std::move(config.chat_templates);
   out.files = std::move(config.template_files);
   out.special_tokens = template_variables(config.special);
-  const auto file = folder / "chat_template.json";
+  const auto file = folder / kProcessorTemplate;
   if (out.templates.empty())
     if (auto source = processor_template(file)) take(out, "default", *std::move(source), file);
   return out;

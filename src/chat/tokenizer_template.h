@@ -10,21 +10,23 @@ namespace tessera::chat {
 
 struct TokenizerTemplates {
   /// By name; "default" is the one of a folder that has only one. Empty: the folder has none.
-  std::map<std::string, std::string> templates;
+  std::map<std::string, std::string> templates = {};
   /// The file that each of them stands in.
-  std::map<std::string, std::string> files;
+  std::map<std::string, std::string> files = {};
   /// bos_token, eos_token, pad_token, unk_token, ... and additional_special_tokens: variables of every template.
-  std::map<std::string, Value> special_tokens;
-  std::string folder;
+  std::map<std::string, Value> special_tokens = {};
+  std::string folder = {};
 
   /// The template's source: `name`, or when that is empty "tool_use" where tools are given and it exists, else
   /// "default". DataError lists the names there are.
   const std::string& choose(const std::string& name, bool with_tools) const;
+  bool has(const std::string& name, bool with_tools) const { return templates.contains(wanted(name, with_tools)); }
   /// The file that the source stands in.
   const std::string& file_of(const std::string& name, bool with_tools) const;
 
  private:
-  std::string chosen_name(const std::string& name, bool with_tools) const;
+  std::string wanted(const std::string& name, bool with_tools) const;
+  std::string known(const std::string& name, bool with_tools) const;
 };
 
 /// The special tokens as apply_chat_template() hands them to templates: bos_token, ..., additional_special_tokens, and

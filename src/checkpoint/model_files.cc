@@ -4,12 +4,12 @@
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
+#include "formats/model_folder.h"
 #include "models/gguf_model.h"
 #include "tessera/base/error.h"
 
@@ -19,45 +19,15 @@ namespace {
 namespace fs = std::filesystem;
 using ConfigJson = nlohmann::ordered_json;
 
-enum class Kind { kModel, kTokenizer, kStaysBehind };
-
-bool is_any_of(std::string_view name, auto... known) {
-  return ((name == known) || ...);
-}
-
-/// Tokenizers have files of many names, so their kinds decide; data sets (.jsonl, .csv) and weights are of other kinds.
-Kind kind_of(const fs::path& file) {
-  const std::string name = file.filename().string(), type = file.extension().string();
-  for (const char* terms : {"LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"})
-    if (name.starts_with(terms)) return Kind::kModel;
-  if (type == ".py" || name == "generation_config.json") return Kind::kModel;
-  const bool of_a_run =
-      name.ends_with(".index.json") || name.ends_with("_results.json") ||
-      is_any_of(name, "adapter_config.json", "trainer_state.json", "manifest.json", "state.json", "run.json");
-  if (name.starts_with('.') || name == "config.json" || of_a_run) return Kind::kStaysBehind;
-  return is_any_of(type, ".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".codes", ".vocab")
-             ? Kind::kTokenizer
-             : Kind::kStaysBehind;
-}
-
 void copy_file_to(const fs::path& file, const fs::path& folder) {
   write_file_atomically((folder / file.filename()).string(), read_file(file.string()));
 }
 
-/// Templates with names lie in a folder of their own.
-constexpr const char* kTemplates = "additional_chat_templates";
-
-void copy_templates(const fs::path& from, const fs::path& to) {
-  if (!fs::is_directory(from / kTemplates)) return;
-  fs::create_directories(to / kTemplates);
-  for (const auto& entry : fs::directory_iterator(from / kTemplates))
-    if (entry.path().extension() == ".jinja") copy_file_to(entry.path(), to / kTemplates);
-}
-
-/// What an older tokenizer has left there would win over the new one's.
-void remove_templates(const fs::path& folder) {
-  for (const char* name : {"chat_template.jinja", "chat_template.json"}) fs::remove(folder / name);
-  fs::remove_all(folder / kTemplates);
+void copy_named_templates(const fs::path& from, const fs::path& to) {
+  if (!fs::is_directory(from / kNamedTemplates)) return;
+  fs::create_directories(to / kNamedTemplates);
+  for (const auto& entry : fs::directory_iterator(from / kNamedTemplates))
+    if (entry.path().extension() == ".jinja") copy_file_to(entry.path(), to / kNamedTemplates);
 }
 
 bool names_token(const ConfigJson& value, std::int64_t id) {
@@ -150,10 +120,10 @@ bool is_elsewhere(const fs::path& from, const fs::path& to) {
   return !is_there(from) || !fs::equivalent(from, to);
 }
 
-void copy_kind(const fs::path& from, const fs::path& to, Kind kind) {
+void copy_kind(const fs::path& from, const fs::path& to, FolderFile kind) {
   if (!fs::is_directory(from)) return;
   for (const auto& entry : fs::directory_iterator(from))
-    if (entry.is_regular_file() && kind_of(entry.path()) == kind) copy_file_to(entry.path(), to);
+    if (entry.is_regular_file() && folder_file(entry.path().filename()) == kind) copy_file_to(entry.path(), to);
 }
 
 /// The folder of a tokenizer that may be named by one of its files. A GGUF file's is not a file that could be copied.
@@ -168,15 +138,16 @@ void copy_model_files(const ModelFiles& from, const std::string& to, const Confi
   if (!from.model.empty()) {
     const bool elsewhere = is_elsewhere(from.model, to);
     write_config(from.model, to, changes, elsewhere);
-    if (elsewhere) copy_kind(from.model, to, Kind::kModel);
+    if (elsewhere) copy_kind(from.model, to, FolderFile::kModel);
     write_generation_config(fs::path(to) / "generation_config.json", changes.token_ids);
   }
   if (from.tokenizer.empty()) return;
   const fs::path tokenizer = folder_of_tokenizer(from.tokenizer);
   if (!is_elsewhere(tokenizer, to)) return;
-  remove_templates(to);
-  copy_kind(tokenizer, to, Kind::kTokenizer);
-  copy_templates(tokenizer, to);
+  remove_template_files(to);
+  fs::remove(fs::path(to) / kProcessorTemplate);
+  copy_kind(tokenizer, to, FolderFile::kTokenizer);
+  copy_named_templates(tokenizer, to);
 }
 
 bool has_tokenizer(const std::string& folder) {

@@ -28,7 +28,6 @@ struct TokenId {
   std::int64_t of_model = -1;  // what the model takes where config.json has no such key
 };
 
-/// What config.json says of weights that changed.
 /// How config.json describes a classifier.
 struct ClassifierNames {
   std::string architecture = {};    // BertForSequenceClassification
@@ -37,6 +36,7 @@ struct ClassifierNames {
   std::int64_t pad_token_id = -1;   // where there is none yet
 };
 
+/// What config.json says of weights that changed.
 struct ConfigChanges {
   std::int64_t vocab_size = 0;                              // rows of the token tables; 0: as it is
   std::optional<at::ScalarType> dtype = {};                 // of the weights; unset: as it is

@@ -9,7 +9,8 @@
 #include "base/open_file.h"
 #include "chat/chat_template.h"
 #include "chat/jinja/json.h"
-#include "chat/tokenizer_template.h"
+#include "chat/jinja/template_error.h"
+#include "chat/row_templates.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
@@ -27,58 +28,42 @@ struct RenderOptions {
 
 class Renderer {
  public:
-  explicit Renderer(const RenderOptions& options) : options_(options) {
-    if (!options.tokenizer.empty()) tokens_ = chat::read_tokenizer_templates(hub::find_settings(options.tokenizer));
-    if (!options.template_file.empty()) {
-      file_source_ = chat::template_source(options.template_file);
+  /// DataError where there is no template: that is one error, not one a row.
+  explicit Renderer(const RenderOptions& options) {
+    chat::TokenizerTemplates tokens;
+    if (!options.tokenizer.empty()) tokens = chat::read_tokenizer_templates(hub::find_settings(options.tokenizer));
+    special_tokens_ = tokens.special_tokens;
+    if (options.template_file.empty()) {
+      tokens.choose(options.template_name, /*with_tools=*/false);
+      templates_.emplace(std::move(tokens), options.template_name);
     } else {
-      tokens_.choose(options.template_name, false);  // a folder without a template is one error, not one a row
+      templates_.emplace(chat::template_source(options.template_file), options.template_file);
     }
   }
 
   /// DataError when the template cannot be parsed. render() says the same for each row.
-  void check_template() {
-    try {
-      chosen("");
-    } catch (const chat::TemplateError& e) {
-      throw DataError(fmt::format("{}: {}", template_place(""), e.what()), options_.template_file, e.at.line);
-    }
-  }
+  void check_template() const { templates_->of({}); }
 
   /// The row's answer as JSON.
   std::string render(std::string_view line, std::int64_t number) {
-    std::string kind;
+    std::string place;
     try {
       const Value row = parse_row(line, number);
-      auto variables = tokens_.special_tokens;
+      auto variables = special_tokens_;
       for (const auto& [key, value] : (*row.get<chat::DictPtr>())->items()) variables[key.text()] = value;
-      const auto tools = variables.find("tools");
-      if (tools != variables.end() && !tools->second.is_none()) kind = "tools";
-      const auto& chat_template = chosen(kind);
-      check_messages(variables, chat_template, number);
-      return answer(chat::render_chat(chat_template, std::move(variables)));
+      const auto& chosen = templates_->of(variables);
+      place = chosen.place;
+      check_messages(variables, chosen.source, number);
+      return answer(chat::render_chat(chosen.source, std::move(variables)));
     } catch (const chat::TemplateError& e) {
       // What raise_exception says is the template author's.
-      return error(e.kind == chat::ErrorKind::kRaised ? e.what()
-                                                      : fmt::format("{}: {}", template_place(kind), e.what()));
+      return error(e.kind == chat::ErrorKind::kRaised ? e.what() : fmt::format("{}: {}", place, e.what()));
     } catch (const DataError& e) {
       return error(e.what());
     }
   }
 
  private:
-  std::string template_place(const std::string& kind) const {
-    return options_.template_file.empty() ? tokens_.file_of(options_.template_name, kind == "tools")
-                                          : options_.template_file;
-  }
-  const chat::Template& chosen(const std::string& kind) {
-    const auto it = templates_.find(kind);
-    if (it != templates_.end()) return it->second;
-    const std::string& source =
-        options_.template_file.empty() ? tokens_.choose(options_.template_name, kind == "tools") : file_source_;
-    return templates_.emplace(kind, chat::Template(source)).first->second;
-  }
-
   static Value parse_row(std::string_view line, std::int64_t number) {
     Value row;
     try {
@@ -137,10 +122,8 @@ class Renderer {
     return line(std::move(out));
   }
 
-  const RenderOptions& options_;
-  chat::TokenizerTemplates tokens_;
-  std::string file_source_;
-  std::map<std::string, chat::Template> templates_;  // parsed, by what the row needs: "" or "tools"
+  std::map<std::string, Value> special_tokens_;
+  std::optional<chat::RowTemplates> templates_;
 };
 
 }  // namespace

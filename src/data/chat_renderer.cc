@@ -11,23 +11,21 @@ namespace tessera::data {
 
 using chat::Value;
 
-ChatRenderer::ChatRenderer(const std::string& source, std::string place, const text::Tokenizer& tokenizer)
-    : place_(std::move(place)), special_tokens_(chat::template_variables(tokenizer.special_tokens())) {
-  const auto parse = [&](const std::string& text) -> std::unique_ptr<const chat::Template> {
-    if (text.empty()) return nullptr;
-    try {
-      return std::make_unique<const chat::Template>(text);
-    } catch (const chat::TemplateError& e) {
-      throw DataError(fmt::format("the chat template{} cannot be used: {}", in_place(), e.what()), place_);
-    }
-  };
-  template_ = parse(source.empty() ? tokenizer.chat_template() : source);
-  const auto& own = tokenizer.chat_templates();
-  if (const auto it = own.find("tool_use"); source.empty() && it != own.end()) tool_template_ = parse(it->second);
+namespace {
+
+chat::RowTemplates templates_of(const std::string& source, const std::string& place, const text::Tokenizer& tokenizer) {
+  if (!source.empty()) return {source, place};
+  chat::TokenizerTemplates own{.templates = tokenizer.chat_templates()};
+  for (const auto& [name, text] : own.templates) own.files[name] = place;
+  return chat::RowTemplates(std::move(own));
 }
 
-std::string ChatRenderer::in_place() const {
-  return place_.empty() ? "" : fmt::format(" in '{}'", place_);
+}  // namespace
+
+ChatRenderer::ChatRenderer(const std::string& source, const std::string& place, const text::Tokenizer& tokenizer)
+    : special_tokens_(chat::template_variables(tokenizer.special_tokens())),
+      templates_(templates_of(source, place, tokenizer)) {
+  if (has_template()) templates_.of({});
 }
 
 chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& object, const SourceRow& row,
@@ -38,24 +36,24 @@ chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& obj
       if (key.is_text()) variables[key.text()] = value;
   variables["messages"] = messages;
   variables["add_generation_prompt"] = add_generation_prompt;
+  std::string place;
   try {
     if (const Value* tools = object.find(std::string_view("tools")))
       variables["tools"] = tools->is_text() ? chat::parse_json(tools->text()) : *tools;
-    const auto tools = variables.find("tools");
-    const bool has_tools = tools != variables.end() && !tools->second.is_none();
-    const auto& chosen = has_tools && tool_template_ ? tool_template_ : template_;
-    if (!chosen)
+    if (!templates_.has(variables))
       throw ConfigError(
           "the data are conversations, but the tokenizer has no chat template; choose one with --chat_template_format "
           "chatml or zephyr",
           "chat_template_format");
-    return chat::render_chat(*chosen, std::move(variables));
+    const auto& chosen = templates_.of(variables);
+    place = chosen.place;
+    return chat::render_chat(chosen.source, std::move(variables));
   } catch (const chat::TemplateError& e) {
     const std::string at = e.kind == chat::ErrorKind::kRaised && e.at.line > 0
                                ? fmt::format(" (line {}, column {} of the template)", e.at.line, e.at.column)
                                : "";
-    throw DataError(fmt::format("{}: the chat template{} fails: {}{}", where(row), in_place(), e.what(), at), *row.file,
-                    row.number);
+    throw DataError(fmt::format("{}: the chat template{} fails: {}{}", where(row), chat::in_place(place), e.what(), at),
+                    *row.file, row.number);
   }
 }
 

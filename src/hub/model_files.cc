@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
+#include <iterator>
 #include <set>
-#include <string_view>
 
 #include "base/open_file.h"
+#include "formats/model_folder.h"
 #include "formats/weight_index.h"
 #include "tessera/base/error.h"
 
@@ -23,25 +23,6 @@ bool holds(const Names& sorted, const std::string& name) {
   return std::binary_search(sorted.begin(), sorted.end(), name);
 }
 
-template <std::size_t kCount>
-bool is_any_of(std::string_view text, const std::array<std::string_view, kCount>& known) {
-  return std::find(known.begin(), known.end(), text) != known.end();
-}
-
-/// What a folder holds beside weights and the state of runs (checkpoint/model_files.h says what of it travels).
-bool is_setting(const std::string& path) {
-  constexpr std::array<std::string_view, 9> kTypes{".json",     ".txt",   ".model", ".jinja", ".spm",
-                                                   ".tiktoken", ".codes", ".vocab", ".py"};
-  constexpr std::array<std::string_view, 4> kOfARun{"trainer_state.json", "manifest.json", "state.json", "run.json"};
-  const fs::path file(path);
-  const std::string name = file.filename().string();
-  if (file.has_parent_path()) return file.parent_path() == "additional_chat_templates" && file.extension() == ".jinja";
-  for (const char* terms : {"LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"})
-    if (name.starts_with(terms)) return true;
-  return !name.starts_with('.') && !name.ends_with(".index.json") && !name.ends_with("_results.json") &&
-         !is_any_of(name, kOfARun) && is_any_of(file.extension().string(), kTypes);
-}
-
 class ModelFiles {
  public:
   ModelFiles(const std::string& repository, const Names& files, const std::string& folder)
@@ -49,7 +30,8 @@ class ModelFiles {
 
   Names settings() const {
     Names out;
-    std::copy_if(files_.begin(), files_.end(), std::back_inserter(out), is_setting);
+    std::copy_if(files_.begin(), files_.end(), std::back_inserter(out),
+                 [](const std::string& file) { return folder_file(file) != FolderFile::kOther; });
     return out;
   }
 
@@ -111,10 +93,10 @@ class ModelFiles {
 };
 
 /// Transformers asks for these; a note that there are none saves it the question.
-const Names kMayLack = {"adapter_config.json",     "added_tokens.json", "chat_template.jinja",
+const Names kMayLack = {"adapter_config.json",     "added_tokens.json", kTemplateFile,
                         "generation_config.json",  "model.safetensors", "model.safetensors.index.json",
                         "special_tokens_map.json", "tokenizer.json",    "tokenizer_config.json",
-                        "chat_template.json"};
+                        kProcessorTemplate};
 
 }  // namespace
 

@@ -23,13 +23,13 @@ bool names_layer(const std::string& wanted, const std::string& name) {
 
 }  // namespace
 
-std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source) {
+std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source, std::optional<at::ScalarType> compute) {
   const NamesInFiles names(model);
   std::int64_t packed = 0;
   for (const auto& [name, linear] : linear_layers(model)) {
     const auto codec = source.codec(names.in(source, name + ".weight"));
     if (!codec) continue;
-    linear->pack(codec);
+    linear->pack(codec, compute);
     ++packed;
   }
   return packed;
@@ -98,10 +98,16 @@ quant::FileForm file_form(const families::Quantization& settings, at::ScalarType
   return form;
 }
 
+std::optional<at::ScalarType> compute_dtype(const families::Quantization& settings) {
+  if (settings.form != families::PackedForm::kFourBit) return std::nullopt;
+  return c10::getStringToDtypeMap().at(settings.compute_dtype);
+}
+
 std::shared_ptr<const quant::PackedSource> pack_while_reading(Model& model, const ModelConfig& family,
                                                               const families::Quantization& settings,
                                                               std::shared_ptr<const io::TensorSource> source,
-                                                              at::ScalarType rounded, const LayerChoice& dense) {
+                                                              at::ScalarType rounded, const LayerChoice& dense,
+                                                              std::optional<at::ScalarType> compute) {
   const NamesInFiles names(model);
   const auto layers = linear_layers(model);
   const auto form = packed_settings(settings);
@@ -114,7 +120,7 @@ std::shared_ptr<const quant::PackedSource> pack_while_reading(Model& model, cons
     stored_names[name] = stored;
   }
   const auto packing = quant::packing_source(std::move(source), std::move(packings));
-  for (const auto& [name, stored] : stored_names) layers.at(name)->pack(packing->codec(stored));
+  for (const auto& [name, stored] : stored_names) layers.at(name)->pack(packing->codec(stored), compute);
   return packing;
 }
 

@@ -13,8 +13,8 @@
 namespace tessera::models {
 
 /// Before adapters are attached. Every linear layer whose weight the source has packed becomes a packed one, without
-/// memory. Returns how many.
-std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source);
+/// memory, whose products compute as nn::Linear::pack() says. Returns how many.
+std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source, std::optional<at::ScalarType> compute = {});
 
 /// Of linear layers, by name.
 using LayerChoice = std::function<bool(const std::string& layer)>;
@@ -34,12 +34,15 @@ std::shared_ptr<const quant::PackedSource> unpacked_source(const Model& model,
 /// A source that quantises, in 4 bits or in 8, the weights of all linear layers but the head of a classifier and what
 /// transformers leaves as it is: T5's `wo`, skip_modules, and without these the output head. These become packed
 /// layers, but for those that are to be dense. Values are rounded to `rounded` before, as transformers loads weights in
-/// torch_dtype.
+/// torch_dtype. compute: as above.
 std::shared_ptr<const quant::PackedSource> pack_while_reading(Model& model, const ModelConfig& family,
                                                               const families::Quantization& settings,
                                                               std::shared_ptr<const io::TensorSource> source,
                                                               at::ScalarType rounded = at::kFloat,
-                                                              const LayerChoice& dense = no_layer);
+                                                              const LayerChoice& dense = no_layer,
+                                                              std::optional<at::ScalarType> compute = {});
+/// What the settings say of products with weights of 4 bits; unset for other forms.
+std::optional<at::ScalarType> compute_dtype(const families::Quantization& settings);
 
 /// ConfigError, which names `folder`, where the source has one of these layers in blocks of few bits (GGUF): packed
 /// again, its values would be rounded twice.

@@ -62,31 +62,56 @@ const Pairs& value_pairs(FourBitType type) {
   return type == FourBitType::kNf4 ? kNf4 : kFp4;
 }
 
-constexpr std::int64_t kWide = 16;  // elements of a vector
+constexpr std::int64_t kWide = 16;  // elements at a time
+
+/// `numel` elements from the beginning of a byte, a multiple of kWide, of one block: the table stays in registers.
+using DecodeWide = void (*)(const float* values, const std::uint8_t* codes, std::int64_t numel, float scale,
+                            float* out);
 
 #if defined(__x86_64__)
-bool decodes_wide() {
-  return cpu_level() >= CpuLevel::kAvx512;
+/// Eight bytes -> sixteen places in the table.
+__attribute__((target("sse4.1"))) inline __m128i places_of(const std::uint8_t* codes) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)), low_half = _mm_set1_epi8(15);
+  const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), low_half), low = _mm_and_si128(bytes, low_half);
+  return _mm_unpacklo_epi8(high, low);
 }
 
-/// `numel` elements from the beginning of a byte, a multiple of kWide, of one block: the table stays in a register.
-__attribute__((target("avx512f"))) void decode_wide(const float* values, const std::uint8_t* codes, std::int64_t numel,
-                                                    float scale, float* out) {
+__attribute__((target("avx512f"))) void decode_avx512(const float* values, const std::uint8_t* codes,
+                                                      std::int64_t numel, float scale, float* out) {
   const __m512 table = _mm512_loadu_ps(values), factor = _mm512_set1_ps(scale);
-  const __m128i low_half = _mm_set1_epi8(15);
   for (std::int64_t i = 0; i < numel; i += kWide, codes += kWide / 2) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-    const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), low_half), low = _mm_and_si128(bytes, low_half);
-    const __m512i places = _mm512_maskz_cvtepu8_epi32(0xFFFF, _mm_unpacklo_epi8(high, low));
+    const __m512i places = _mm512_maskz_cvtepu8_epi32(0xFFFF, places_of(codes));
     const __m512 found = _mm512_maskz_permutexvar_ps(0xFFFF, places, table);
     _mm512_storeu_ps(out + i, _mm512_mul_ps(found, factor));
   }
 }
-#else
-bool decodes_wide() {
-  return false;
+
+/// Each half of the table is looked up; the fourth bit of a place chooses.
+__attribute__((target("avx2"))) void decode_avx2(const float* values, const std::uint8_t* codes, std::int64_t numel,
+                                                 float scale, float* out) {
+  const __m256 low = _mm256_loadu_ps(values), high = _mm256_loadu_ps(values + 8), factor = _mm256_set1_ps(scale);
+  const auto eight = [&](__m128i bytes) __attribute__((target("avx2"), always_inline)) {
+    const __m256i places = _mm256_cvtepu8_epi32(bytes);
+    const __m256 is_high = _mm256_castsi256_ps(_mm256_slli_epi32(places, 28));
+    const __m256 found =
+        _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, places), _mm256_permutevar8x32_ps(high, places), is_high);
+    return _mm256_mul_ps(found, factor);
+  };
+  for (std::int64_t i = 0; i < numel; i += kWide, codes += kWide / 2) {
+    const __m128i places = places_of(codes);
+    _mm256_storeu_ps(out + i, eight(places));
+    _mm256_storeu_ps(out + i + 8, eight(_mm_srli_si128(places, 8)));
+  }
 }
-void decode_wide(const float*, const std::uint8_t*, std::int64_t, float, float*) {}
+
+/// Null where this processor has neither.
+DecodeWide decode_wide() {
+  return cpu_level() >= CpuLevel::kAvx512 ? decode_avx512 : cpu_level() >= CpuLevel::kAvx2 ? decode_avx2 : nullptr;
+}
+#else
+DecodeWide decode_wide() {
+  return nullptr;
+}
 #endif
 
 /// bitsandbytes rounds a value to one of 65,536 places from -1 to 1 before it takes the nearest code; so do we, for the
@@ -151,13 +176,14 @@ void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::
 void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* absmax, std::int64_t block,
                      std::int64_t begin, std::int64_t numel, float* out) {
   const auto& pairs = value_pairs(type);
+  const auto wide = decode_wide();
   for (std::int64_t i = begin, last = begin + numel; i < last;) {
     const float scale = absmax[i / block];
     const auto end = std::min(last, (i / block + 1) * block);
     if (i % 2 != 0) *out++ = pairs[codes[i++ / 2]][1] * scale;
     const auto whole = (end - i) / kWide * kWide;
-    if (whole > 0 && decodes_wide()) {
-      decode_wide(four_bit_values(type).data(), codes + i / 2, whole, scale, out);
+    if (whole > 0 && wide != nullptr) {
+      wide(four_bit_values(type).data(), codes + i / 2, whole, scale, out);
       i += whole, out += whole;
     }
     for (; i + 1 < end; i += 2) {

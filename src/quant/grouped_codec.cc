@@ -8,6 +8,7 @@
 #include <array>
 #include <vector>
 
+#include "quant/code_kernels.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
@@ -46,60 +47,119 @@ class GroupedCodec final : public tensor::Codec {
   void decode(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, float* out,
               std::int64_t stride) const override {
     const auto groups = groups_of(matrix, tile);
-    const auto rows = static_cast<std::size_t>(tile.rows);
-    std::vector<float> scales(rows), zeros(rows);
-    std::int64_t group = -1;
-    for (std::int64_t c = 0; c < tile.columns; ++c) {
-      if (groups[static_cast<std::size_t>(c)] != group) {
-        group = groups[static_cast<std::size_t>(c)];
-        read_group(matrix, group, tile.row, scales, zeros);
+    const auto words = is_gptq() ? gptq_words(matrix, tile) : awq_words(matrix, tile);
+    const auto skip = is_gptq() ? tile.column % per_word_ : 0;
+    std::vector<float> scales(static_cast<std::size_t>(s_.groups)), zeros(scales.size()), codes;
+    if (is_gptq() && words.columns * per_word_ != tile.columns)
+      codes.resize(static_cast<std::size_t>(words.columns * per_word_));
+    for (std::int64_t r = 0; r < tile.rows; ++r, out += stride) {
+      const auto row = tile.row + r;
+      if (!is_gptq()) {
+        codes_at(words.of_row(row / per_word_ - tile.row / per_word_), words.columns, s_.bits * place_of(row), out);
+      } else if (codes.empty()) {
+        codes_of_words(words.of_row(r), words.columns, s_.bits, out);
+      } else {
+        codes_of_words(words.of_row(r), words.columns, s_.bits, codes.data());
+        std::copy_n(codes.data() + skip, tile.columns, out);
       }
-      for (std::size_t r = 0; r < rows; ++r) {
-        const auto row = tile.row + static_cast<std::int64_t>(r);
-        const auto code = static_cast<float>(code_at(matrix, row, tile.column + c));
-        out[static_cast<std::int64_t>(r) * stride + c] = scales[r] * (code - zeros[r]);
-      }
+      read_scales(matrix, row, groups, scales, zeros);
+      scale(groups, scales, zeros, out);
     }
   }
 
  private:
+  /// Columns begin to end are of one group.
+  struct Run {
+    std::int64_t begin, end;
+    std::size_t group;
+  };
+  /// Of a tile's columns.
+  struct Groups {
+    std::vector<std::int32_t> of_column;
+    std::vector<Run> runs;          // where columns are not listed
+    std::vector<std::size_t> used;  // once each
+  };
+  /// A tile's, row by row.
+  struct Words {
+    std::int64_t columns;
+    std::vector<std::uint32_t> values;
+    const std::uint32_t* of_row(std::int64_t row) const { return values.data() + row * columns; }
+  };
+
   bool is_gptq() const { return s_.layout == WordLayout::kGptq; }
 
-  std::uint32_t part(std::int32_t word, std::int64_t place) const {
-    return static_cast<std::uint32_t>(word) >> (s_.bits * static_cast<int>(place)) & mask_;
+  /// Turned: in the file, neighbours are of rows that follow each other, `apart` of them for each column.
+  static Words turned(const std::int32_t* from, std::int64_t rows, std::int64_t columns, std::int64_t apart) {
+    Words out{columns, std::vector<std::uint32_t>(static_cast<std::size_t>(rows * columns))};
+    for (std::int64_t c = 0; c < columns; ++c, from += apart)
+      for (std::int64_t r = 0; r < rows; ++r)
+        out.values[static_cast<std::size_t>(r * columns + c)] = static_cast<std::uint32_t>(from[r]);
+    return out;
   }
-  /// Of neighbours in a word: outputs, but GPTQ's codes.
-  std::int64_t place_of(std::int64_t index) const {
-    return is_gptq() ? index % per_word_ : kAwqPlace[static_cast<std::size_t>(index % per_word_)];
+  /// Each has neighbours of one row.
+  Words gptq_words(const tensor::PackedMatrix& m, const tensor::MatrixTile& tile) const {
+    const auto first = tile.column / per_word_, end = (tile.column + tile.columns + per_word_ - 1) / per_word_;
+    return turned(m.fields[kWords].const_data_ptr<std::int32_t>() + first * m.rows + tile.row, tile.rows, end - first,
+                  m.rows);
+  }
+  /// Each has one column's of eight rows.
+  Words awq_words(const tensor::PackedMatrix& m, const tensor::MatrixTile& tile) const {
+    const auto first = tile.row / per_word_, end = (tile.row + tile.rows + per_word_ - 1) / per_word_;
+    const auto apart = m.rows / per_word_;
+    return turned(m.fields[kWords].const_data_ptr<std::int32_t>() + tile.column * apart + first, end - first,
+                  tile.columns, apart);
   }
 
-  std::uint32_t code_at(const tensor::PackedMatrix& m, std::int64_t row, std::int64_t column) const {
-    const auto* words = m.fields[kWords].const_data_ptr<std::int32_t>();
-    if (is_gptq()) return part(words[column / per_word_ * m.rows + row], column % per_word_);
-    return part(words[column * (m.rows / per_word_) + row / per_word_], place_of(row));
-  }
-
-  /// Each column's group; groups that there are not: the last.
-  std::vector<std::int64_t> groups_of(const tensor::PackedMatrix& m, const tensor::MatrixTile& tile) const {
-    std::vector<std::int64_t> groups(static_cast<std::size_t>(tile.columns));
-    const auto* listed = s_.listed ? m.fields[kGroupOfInput].const_data_ptr<std::int32_t>() : nullptr;
-    for (std::int64_t c = 0; c < tile.columns; ++c) {
-      const auto column = tile.column + c;
-      const std::int64_t group = listed ? listed[column] : column / s_.group_size;
-      groups[static_cast<std::size_t>(c)] = std::clamp<std::int64_t>(group, 0, s_.groups - 1);
+  void scale(const Groups& groups, const std::vector<float>& scales, const std::vector<float>& zeros, float* x) const {
+    if (s_.listed) {
+      const auto count = static_cast<std::int64_t>(groups.of_column.size());
+      return scale_by_group(x, count, groups.of_column.data(), scales.data(), zeros.data());
     }
-    return groups;
+    for (const auto& [begin, end, group] : groups.runs) scale_run(x + begin, end - begin, scales[group], zeros[group]);
   }
 
-  void read_group(const tensor::PackedMatrix& m, std::int64_t group, std::int64_t row, std::vector<float>& scales,
-                  std::vector<float>& zeros) const {
-    const auto* words = m.fields[kZeroWords].const_data_ptr<std::int32_t>() + group * (m.rows / per_word_);
-    const auto& table = m.fields[kGroupScales];
-    for (std::size_t r = 0; r < scales.size(); ++r, ++row) {
-      auto zero = part(words[row / per_word_], place_of(row));
+  /// Of neighbours in a word: outputs, but GPTQ's codes.
+  int place_of(std::int64_t index) const {
+    const auto place = static_cast<std::size_t>(index % per_word_);
+    return is_gptq() ? static_cast<int>(place) : kAwqPlace[place];
+  }
+
+  /// Groups that there are not: the last.
+  Groups groups_of(const tensor::PackedMatrix& m, const tensor::MatrixTile& tile) const {
+    Groups out;
+    if (!s_.listed) {
+      for (std::int64_t begin = 0; begin < tile.columns;) {
+        const auto group = std::min((tile.column + begin) / s_.group_size, s_.groups - 1);
+        const auto end = group + 1 == s_.groups ? tile.columns : (group + 1) * s_.group_size - tile.column;
+        out.runs.push_back({begin, std::min(end, tile.columns), static_cast<std::size_t>(group)});
+        out.used.push_back(out.runs.back().group);
+        begin = out.runs.back().end;
+      }
+      return out;
+    }
+    std::vector<bool> is_used(static_cast<std::size_t>(s_.groups));
+    const auto* listed = m.fields[kGroupOfInput].const_data_ptr<std::int32_t>() + tile.column;
+    for (std::int64_t c = 0; c < tile.columns; ++c) {
+      const auto group = static_cast<std::size_t>(std::clamp<std::int64_t>(listed[c], 0, s_.groups - 1));
+      out.of_column.push_back(static_cast<std::int32_t>(group));
+      if (!is_used[group]) out.used.push_back(group);
+      is_used[group] = true;
+    }
+    return out;
+  }
+
+  /// A row's, of the groups that are used.
+  void read_scales(const tensor::PackedMatrix& m, std::int64_t row, const Groups& groups, std::vector<float>& scales,
+                   std::vector<float>& zeros) const {
+    const auto apart = m.rows / per_word_;
+    const auto* words = m.fields[kZeroWords].const_data_ptr<std::int32_t>() + row / per_word_;
+    const int shift = s_.bits * place_of(row);
+    for (const auto group : groups.used) {
+      const auto g = static_cast<std::int64_t>(group);
+      auto zero = static_cast<std::uint32_t>(words[g * apart]) >> shift & mask_;
       if (is_gptq() && s_.zeros_less_one) zero = (zero + 1) & mask_;
-      zeros[r] = static_cast<float>(zero);
-      scales[r] = scale_at(table, group * m.rows + row);
+      zeros[group] = static_cast<float>(zero);
+      scales[group] = scale_at(m.fields[kGroupScales], g * m.rows + row);
     }
   }
 

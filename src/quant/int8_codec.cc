@@ -13,6 +13,8 @@
 #include <cmath>
 #include <vector>
 
+#include "quant/code_kernels.h"
+
 namespace tessera::quant {
 namespace {
 
@@ -50,7 +52,7 @@ class Int8Codec final : public tensor::Codec {
     for (std::int64_t r = tile.row; r < tile.row + tile.rows; ++r, out += stride) {
       const float scale = scales[r] * static_cast<float>(1.0 / 127.0);
       const auto* row = codes + r * matrix.columns + tile.column;
-      for (std::int64_t c = 0; c < tile.columns; ++c) out[c] = static_cast<float>(row[c]) * scale;
+      scale_int8(row, tile.columns, scale, out);
     }
   }
 

@@ -66,6 +66,9 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
   };
   const auto& wanted = options.quantization ? options.quantization : a.config.quantization;  // or config.json alone
   const auto packed = std::dynamic_pointer_cast<const quant::PackedSource>(fsdp.source);
+  // Of a packed folder its own, as in transformers. Mixed precision comes before it, as autocast does there.
+  const auto& settings = a.config.quantization ? a.config.quantization : wanted;
+  const auto compute = fsdp.precision.param_dtype || !settings ? std::nullopt : models::compute_dtype(*settings);
   const bool adapts = method || options.train_several == peft::Training::kAll;
   const bool stays = packed && (!packed->is_also_dense() || (adapts && !wanted));
   if (packed) {
@@ -75,7 +78,7 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
       return !stays || fused_head || trains(layer);
     };
     const auto left = models::unpacked_source(*a.model, packed, is_dense);
-    models::pack_as_stored(*a.model, *left);
+    models::pack_as_stored(*a.model, *left, compute);
     fsdp.source = left;
   }
   if (!stays && options.pack_dense && wanted) {
@@ -83,7 +86,7 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
       models::check_not_packed(*a.model, models::layers_to_pack(*a.model, a.config, *wanted), *packed,
                                options.model_folder);
     fsdp.source = models::pack_while_reading(*a.model, a.config, *wanted, fsdp.source,
-                                             fsdp.precision.param_dtype.value_or(at::kFloat), trains);
+                                             fsdp.precision.param_dtype.value_or(at::kFloat), trains, compute);
     a.config.quantization = wanted;
   }
 }

@@ -2,10 +2,10 @@
 // Conversations -> text, by the chat template of a tokenizer's folder or of --chat_template.
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
-#include "chat/chat_template.h"
-#include "chat/tokenizer_template.h"
+#include "chat/row_templates.h"
 
 namespace tessera::tasks {
 
@@ -23,15 +23,8 @@ class ConversationRenderer {
 
  private:
   std::string folder_, named_;
-  chat::TokenizerTemplates tokens_;
-  /// The template for rows with or without tools, parsed once; `place` is its file.
-  struct Parsed {
-    chat::Template source;
-    std::string place;
-  };
-  const Parsed& parsed(bool with_tools);
-  std::map<bool, Parsed> parsed_;
-  bool is_open_ = false;
+  std::map<std::string, chat::Value> special_tokens_;
+  std::optional<chat::RowTemplates> templates_;  // unset: not opened
 };
 
 }  // namespace tessera::tasks

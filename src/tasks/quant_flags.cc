@@ -40,8 +40,11 @@ void add_quant_flags(config::OptionTable& table, QuantFlags& f, const std::strin
       .add(&f.skip_modules, {"--llm_int8_skip_modules"},
            "modules that stay dense, besides the output head: names or parts of them between dots", group)
       .only_with({{"--use_4bit_quantization", {"true"}}, {"--use_8bit_quantization", {"true"}}});
-  table.add_without_effect(
-      {"--bnb_4bit_compute_dtype", Unused::kText, "products compute as --bf16 or the launcher says"});
+  of_four_bit(table.add(&f.settings.compute_dtype, {"--bnb_4bit_compute_dtype"},
+                        "products with 4-bit weights compute in it where the run is in float32; --bf16, --fp16 and the "
+                        "launcher's mixed precision come before it",
+                        group))
+      .choices({"float32", "bfloat16", "float16"});
   for (const char* name : {"--bnb_4bit_quant_storage_dtype", "--bnb_4bit_quant_storage"})
     table.add_without_effect({name, Unused::kText, "packed bytes are sharded as they are, whatever dtype names them"});
 }

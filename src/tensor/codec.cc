@@ -30,7 +30,8 @@ at::Tensor unpack(const PackedMatrix& matrix, at::ScalarType dtype) {
 }
 
 at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::ScalarType dtype) {
-  constexpr std::int64_t kNumel = 1 << 13;  // floats in between stay in the first cache
+  // Floats in between stay in the first cache. Several rows at a time, for formats whose words hold codes of several.
+  constexpr std::int64_t kNumel = 1 << 13, kColumns = 512;
   const at::NoGradGuard no_grad;
   if (!matrix.fields.front().is_cpu()) {
     if (const auto* there = dynamic_cast<const DeviceCodec*>(matrix.codec.get()))
@@ -40,17 +41,24 @@ at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::Scalar
     return unpack(host, tile, dtype);
   }
   auto whole = at::empty({tile.rows, tile.columns}, dtype);
-  const auto rows = std::max<std::int64_t>(1, kNumel / std::max<std::int64_t>(1, tile.columns));
+  const auto columns = std::min(kColumns, tile.columns), rows = kNumel / std::max<std::int64_t>(1, columns);
   at::parallel_for(0, (tile.rows + rows - 1) / rows, 1, [&](std::int64_t begin, std::int64_t end) {
     const at::NoGradGuard no_grad_here;
-    auto floats = dtype == at::kFloat ? at::Tensor() : at::empty({rows, tile.columns}, at::kFloat);
-    for (auto i = begin; i < end; ++i) {
-      const auto count = std::min(rows, tile.rows - i * rows);
-      auto to = whole.narrow(0, i * rows, count);
-      auto values = floats.defined() ? floats.narrow(0, 0, count) : to;
-      matrix.codec->decode(matrix, {tile.row + i * rows, count, tile.column, tile.columns},
-                           values.mutable_data_ptr<float>(), tile.columns);
-      if (floats.defined()) to.copy_(values);
+    const auto floats = dtype == at::kFloat ? at::Tensor() : at::empty({rows, columns}, at::kFloat);
+    for (auto row = begin * rows; row < std::min(end * rows, tile.rows); row += rows) {
+      for (std::int64_t column = 0; column < tile.columns; column += columns) {
+        const MatrixTile part{tile.row + row, std::min(rows, tile.rows - row), tile.column + column,
+                              std::min(columns, tile.columns - column)};
+        if (!floats.defined()) {
+          matrix.codec->decode(matrix, part, whole.mutable_data_ptr<float>() + row * tile.columns + column,
+                               tile.columns);
+          continue;
+        }
+        matrix.codec->decode(matrix, part, floats.mutable_data_ptr<float>(), columns);
+        whole.narrow(0, row, part.rows)
+            .narrow(1, column, part.columns)
+            .copy_(floats.narrow(0, 0, part.rows).narrow(1, 0, part.columns));
+      }
     }
   });
   return whole;

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/open_file.h"
+#include "formats/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"
 #include "text/tokenizer_classes.h"
@@ -118,8 +119,7 @@ void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
   Json map = Json::object();
   set_special(pipeline.special, map);
   write_file_atomically((out / "special_tokens_map.json").string(), json_text(map, 2) + "\n");
-  fs::remove(out / "chat_template.jinja");  // older ones would win over the configuration's
-  fs::remove_all(out / "additional_chat_templates");
+  remove_template_files(out);
   if (from.empty() || fs::equivalent(from, out)) return;
   for (const char* name : kOthers)
     if (is_there(from / name)) write_file_atomically((out / name).string(), read_file((from / name).string()));

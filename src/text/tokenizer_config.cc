@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
+#include "formats/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/special_names.h"
 
@@ -130,7 +131,7 @@ void take_templates(const json& root, const fs::path& file, TokenizerConfig& out
 // transformers 4.51 and later save templates as files of their own; where there is one, the configuration's do not
 // count.
 void take_template_files(const fs::path& folder, TokenizerConfig& out) {
-  const auto all = folder / "additional_chat_templates", own = folder / "chat_template.jinja";
+  const auto all = folder / kNamedTemplates, own = folder / kTemplateFile;
   std::vector<std::pair<std::string, fs::path>> files;
   if (is_there(own)) files.emplace_back("default", own);
   if (fs::is_directory(all))

@@ -15,7 +15,7 @@ class Blocks : public testing::TestWithParam<std::int64_t> {};
 TEST_P(Blocks, ProductAndGradientAreSumsOfProducts) {
   const std::int64_t size = GetParam(), count = 3, stride = count * size;
   const auto t = waves(count * size * size, 0.7f, 1.0f);
-  for (const std::int64_t rows : {1, 8}) {
+  for (const std::int64_t rows : {1, 7, 8, 13}) {
     const auto x = waves(rows * stride, 0.3f, 1.0f), g = waves(rows * stride, 0.11f, 1.0f);
     std::vector<float> y(x.size()), sums(t.size(), 1.0f);
     block_product(x.data(), t.data(), y.data(), {rows, stride, count, size});
@@ -39,7 +39,7 @@ TEST_P(Blocks, ProductAndGradientAreSumsOfProducts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, Blocks, testing::Values(1, 3, 4, 8, 12, 32, 37));
+INSTANTIATE_TEST_SUITE_P(Sizes, Blocks, testing::Values(1, 3, 4, 8, 12, 16, 32, 37, 64));
 
 }  // namespace
 }  // namespace tessera::nn::kernels

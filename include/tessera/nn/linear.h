@@ -1,5 +1,6 @@
 #pragma once
 // y = x W^T + b, or what an adapter makes of it.
+#include <optional>
 #include <string>
 
 #include "tessera/nn/adapter.h"
@@ -26,7 +27,8 @@ class Linear : public Adaptable<LinearAdapter> {
   /// Keeps the weight as the codec does: `weight` becomes the codes, frozen, and a child "weight" has the statistics.
   /// A weight with values is packed; one without memory stays without, and takes its fields from a source. The codec's
   /// matrix is [out_features, in_features] whatever layout the layer had, as bitsandbytes keeps GPT-2's Conv1D.
-  void pack(std::shared_ptr<const tensor::Codec> codec);
+  /// compute: as Weight takes it (bitsandbytes' compute_dtype).
+  void pack(std::shared_ptr<const tensor::Codec> codec, std::optional<at::ScalarType> compute = {});
   /// Null: the weight is dense.
   std::shared_ptr<const tensor::Codec> codec() const { return packed_ ? packed_->matrix()->codec : nullptr; }
   /// The weight as products see it, [out_features, in_features].
@@ -44,6 +46,7 @@ class Linear : public Adaptable<LinearAdapter> {
   std::int64_t in_features_, out_features_;
   WeightLayout layout_, layout_in_files_;
   std::shared_ptr<PackedWeight> packed_;
+  std::optional<at::ScalarType> compute_;  // of a packed weight's products
 };
 
 }  // namespace tessera::nn

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 
 #include "tessera/tensor/codec.h"
 
@@ -21,20 +22,22 @@ class Weight {
  public:
   /// [out, in]; a transposed view is read in place.
   Weight(at::Tensor dense) : tensor_(std::move(dense)) {}  // NOLINT: a dense matrix is a weight
-  /// [out, in], too.
-  explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed, PackedProduct product = PackedProduct::kOfValues);
+  /// [out, in], too. compute: products are made in this dtype, whatever the dtype of their inputs and results; unset: in
+  /// that of the inputs.
+  explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed, PackedProduct product = PackedProduct::kOfValues,
+                  std::optional<at::ScalarType> compute = {});
 
   bool packed() const { return packed_ != nullptr; }
   /// The dense matrix; of a packed one the codes, which stand for it where autograd wants a tensor.
   const at::Tensor& tensor() const { return tensor_; }
   std::int64_t out_features() const;
-  /// The same, whose products are those with its values.
+  /// The same, whose products are those with its values, in the dtype of their inputs.
   Weight of_values() const { return packed() ? Weight(packed_) : *this; }
   /// Only a dense weight can train.
   bool trains() const { return !packed() && tensor_.requires_grad(); }
 
   /// x W^T [N, out], and + u v where u is defined ([N, R], [R, out], of an adapter's dtype). x: [N, in], of the dense
-  /// weight's dtype; a packed one takes any floating dtype and computes in it.
+  /// weight's dtype; a packed one takes any floating dtype. The result has x's dtype.
   at::Tensor product(const at::Tensor& x, const at::Tensor& u = {}, const at::Tensor& v = {}) const;
   /// g W [N, in], and + u v. g: [N, out].
   at::Tensor transposed_product(const at::Tensor& g, const at::Tensor& u = {}, const at::Tensor& v = {}) const;
@@ -50,6 +53,7 @@ class Weight {
   at::Tensor tensor_;
   std::shared_ptr<const tensor::PackedMatrix> packed_;
   PackedProduct product_ = PackedProduct::kOfValues;
+  std::optional<at::ScalarType> compute_;
 };
 
 }  // namespace tessera::nn

@@ -11,10 +11,59 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::nn::kernels {
 namespace HWY_NAMESPACE {
 
-/// kSize: the size, 0 where it is not known to the compiler.
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Sizes whose columns fill vectors: a tile of sums, of some rows and one or two vectors of columns each, stays in
+/// registers.
 template <std::int64_t kSize>
-void product_of(const float* x, const float* t, float* y, const BlockRows& shape) {
-  const std::int64_t n = kSize > 0 ? kSize : shape.size;
+struct Tile {
+  using D = hn::CappedTag<float, kSize>;
+  static constexpr std::int64_t kWidth = hn::MaxLanes(D()), kVectors = kSize >= 2 * kWidth ? 2 : 1;
+  static constexpr std::int64_t kColumns = kWidth * kVectors, kRows = 8 / kVectors < kSize ? 8 / kVectors : kSize;
+  static constexpr bool kPays = kWidth > 1;
+};
+
+/// kRows rows of x (`stride` apart) with the columns of t, whose rows have kSize elements.
+template <std::int64_t kSize, std::int64_t kRows, class T = Tile<kSize>>
+void product_tile(const float* x, const float* t, float* y, std::int64_t stride) {
+  constexpr typename T::D d;
+  hn::Vec<typename T::D> sums[kRows][T::kVectors];
+  for (std::int64_t i = 0; i < kSize; ++i) {
+    for (std::int64_t v = 0; v < T::kVectors; ++v) {
+      const auto columns = hn::LoadU(d, t + i * kSize + v * T::kWidth);
+#pragma GCC unroll 8
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        const auto factor = hn::Set(d, x[r * stride + i]);
+        sums[r][v] = i == 0 ? hn::Mul(factor, columns) : hn::MulAdd(factor, columns, sums[r][v]);
+      }
+    }
+  }
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t v = 0; v < T::kVectors; ++v) hn::StoreU(sums[r][v], d, y + r * stride + v * T::kWidth);
+}
+
+/// sums [T::kRows, T::kColumns], of rows of kSize elements, += x' g.
+template <std::int64_t kSize, class T = Tile<kSize>>
+void gradient_tile(const float* x, const float* g, float* sums, const BlockRows& shape) {
+  constexpr typename T::D d;
+  hn::Vec<typename T::D> acc[T::kRows][T::kVectors];
+  for (std::int64_t i = 0; i < T::kRows; ++i)
+    for (std::int64_t v = 0; v < T::kVectors; ++v) acc[i][v] = hn::LoadU(d, sums + i * kSize + v * T::kWidth);
+  for (std::int64_t r = 0; r < shape.rows; ++r) {
+    for (std::int64_t v = 0; v < T::kVectors; ++v) {
+      const auto columns = hn::LoadU(d, g + r * shape.stride + v * T::kWidth);
+#pragma GCC unroll 8
+      for (std::int64_t i = 0; i < T::kRows; ++i)
+        acc[i][v] = hn::MulAdd(hn::Set(d, x[r * shape.stride + i]), columns, acc[i][v]);
+    }
+  }
+  for (std::int64_t i = 0; i < T::kRows; ++i)
+    for (std::int64_t v = 0; v < T::kVectors; ++v) hn::StoreU(acc[i][v], d, sums + i * kSize + v * T::kWidth);
+}
+
+/// Any size.
+void product_of_any(const float* x, const float* t, float* y, const BlockRows& shape) {
+  const std::int64_t n = shape.size;
   for (std::int64_t c = 0; c < shape.count; ++c) {
     const float* block = t + c * n * n;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
@@ -30,9 +79,8 @@ void product_of(const float* x, const float* t, float* y, const BlockRows& shape
   }
 }
 
-template <std::int64_t kSize>
-void gradient_of(const float* x, const float* g, float* sums, const BlockRows& shape) {
-  const std::int64_t n = kSize > 0 ? kSize : shape.size;
+void gradient_of_any(const float* x, const float* g, float* sums, const BlockRows& shape) {
+  const std::int64_t n = shape.size;
   for (std::int64_t c = 0; c < shape.count; ++c) {
     for (std::int64_t i = 0; i < n; ++i) {
       float* sum = sums + (c * n + i) * n;
@@ -46,18 +94,65 @@ void gradient_of(const float* x, const float* g, float* sums, const BlockRows& s
   }
 }
 
+template <std::int64_t kSize>
+void product_of(const float* x, const float* t, float* y, const BlockRows& shape) {
+  using T = Tile<kSize>;
+  if constexpr (!T::kPays) return product_of_any(x, t, y, shape);
+  for (std::int64_t c = 0; c < shape.count; ++c) {
+    for (std::int64_t j = 0; j < kSize; j += T::kColumns) {
+      const float *from = x + c * kSize, *block = t + c * kSize * kSize + j;
+      float* to = y + c * kSize + j;
+      std::int64_t r = 0;
+      for (; r + T::kRows <= shape.rows; r += T::kRows)
+        product_tile<kSize, T::kRows>(from + r * shape.stride, block, to + r * shape.stride, shape.stride);
+      for (; r < shape.rows; ++r)
+        product_tile<kSize, 1>(from + r * shape.stride, block, to + r * shape.stride, shape.stride);
+    }
+  }
+}
+
+template <std::int64_t kSize>
+void gradient_of(const float* x, const float* g, float* sums, const BlockRows& shape) {
+  using T = Tile<kSize>;
+  if constexpr (!T::kPays) return gradient_of_any(x, g, sums, shape);
+  for (std::int64_t c = 0; c < shape.count; ++c)
+    for (std::int64_t i = 0; i < kSize; i += T::kRows)
+      for (std::int64_t j = 0; j < kSize; j += T::kColumns)
+        gradient_tile<kSize>(x + c * kSize + i, g + c * kSize + j, sums + (c * kSize + i) * kSize + j, shape);
+}
+
 void block_product(const float* x, const float* t, float* y, const BlockRows& shape) {
-  if (shape.size == 4) return product_of<4>(x, t, y, shape);
-  if (shape.size == 8) return product_of<8>(x, t, y, shape);
-  if (shape.size == 32) return product_of<32>(x, t, y, shape);
-  product_of<0>(x, t, y, shape);
+  switch (shape.size) {
+    case 4:
+      return product_of<4>(x, t, y, shape);
+    case 8:
+      return product_of<8>(x, t, y, shape);
+    case 16:
+      return product_of<16>(x, t, y, shape);
+    case 32:
+      return product_of<32>(x, t, y, shape);
+    case 64:
+      return product_of<64>(x, t, y, shape);
+    default:
+      return product_of_any(x, t, y, shape);
+  }
 }
 
 void block_gradient(const float* x, const float* g, float* sums, const BlockRows& shape) {
-  if (shape.size == 4) return gradient_of<4>(x, g, sums, shape);
-  if (shape.size == 8) return gradient_of<8>(x, g, sums, shape);
-  if (shape.size == 32) return gradient_of<32>(x, g, sums, shape);
-  gradient_of<0>(x, g, sums, shape);
+  switch (shape.size) {
+    case 4:
+      return gradient_of<4>(x, g, sums, shape);
+    case 8:
+      return gradient_of<8>(x, g, sums, shape);
+    case 16:
+      return gradient_of<16>(x, g, sums, shape);
+    case 32:
+      return gradient_of<32>(x, g, sums, shape);
+    case 64:
+      return gradient_of<64>(x, g, sums, shape);
+    default:
+      return gradient_of_any(x, g, sums, shape);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

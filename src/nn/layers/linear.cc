@@ -30,7 +30,7 @@ std::string Linear::extra_repr() const {
          ", bias=" + (bias.defined() ? "True" : "False") + (packed_ ? ", weight=(" + codec()->name() + ")" : "");
 }
 
-void Linear::pack(std::shared_ptr<const tensor::Codec> codec) {
+void Linear::pack(std::shared_ptr<const tensor::Codec> codec, std::optional<at::ScalarType> compute) {
   TESSERA_CHECK(!packed_, "a weight is packed once");
   if (layout_ == WeightLayout::kInOut) {
     const at::NoGradGuard no_grad;
@@ -40,10 +40,12 @@ void Linear::pack(std::shared_ptr<const tensor::Codec> codec) {
                                : make_parameter({out_features_, in_features_}, weight.scalar_type()));
   }
   packed_ = register_module("weight", std::make_shared<PackedWeight>(std::move(codec), weight));
+  compute_ = compute;
 }
 
 Weight Linear::handle() const {
-  if (packed_) return Weight(packed_->matrix(), is_training() ? PackedProduct::kOfValues : PackedProduct::kOfInference);
+  if (packed_)
+    return Weight(packed_->matrix(), is_training() ? PackedProduct::kOfValues : PackedProduct::kOfInference, compute_);
   return layout_ == WeightLayout::kInOut ? weight.t() : weight;
 }
 

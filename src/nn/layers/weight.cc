@@ -12,14 +12,20 @@ struct SavedWeight : torch::CustomClassHolder {
   Weight weight;
 };
 
+// sum + u v, where u is defined.
+at::Tensor plus(at::Tensor sum, const at::Tensor& u, const at::Tensor& v) {
+  return u.defined() ? sum.add_(gemm(u, v)) : sum;
+}
+
 at::Tensor dense_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
   return u.defined() ? gemm_sum(a, b, u, v) : gemm(a, b);
 }
 
 }  // namespace
 
-Weight::Weight(std::shared_ptr<const tensor::PackedMatrix> packed, PackedProduct product)
-    : tensor_(packed->fields.front()), packed_(std::move(packed)), product_(product) {}
+Weight::Weight(std::shared_ptr<const tensor::PackedMatrix> packed, PackedProduct product,
+               std::optional<at::ScalarType> compute)
+    : tensor_(packed->fields.front()), packed_(std::move(packed)), product_(product), compute_(compute) {}
 
 std::int64_t Weight::out_features() const {
   return packed() ? packed_->rows : tensor_.size(0);
@@ -27,15 +33,18 @@ std::int64_t Weight::out_features() const {
 
 at::Tensor Weight::product(const at::Tensor& x, const at::Tensor& u, const at::Tensor& v) const {
   if (!packed()) return dense_product(x, tensor_.t(), u, v);
+  if (compute_ && compute_ != x.scalar_type()) return plus(product(x.to(*compute_)).to(x.scalar_type()), u, v);
   if (product_ == PackedProduct::kOfInference) {
     const auto y = packed_->codec->inference_product(*packed_, x);
-    if (y.defined()) return u.defined() ? y.add_(gemm(u, v)) : y;
+    if (y.defined()) return plus(y, u, v);
   }
   return gemm_packed(x, {*packed_, /*transposed=*/true}, u, v);
 }
 
 at::Tensor Weight::transposed_product(const at::Tensor& g, const at::Tensor& u, const at::Tensor& v) const {
   if (!packed()) return dense_product(g, tensor_, u, v);
+  if (compute_ && compute_ != g.scalar_type())
+    return plus(transposed_product(g.to(*compute_)).to(g.scalar_type()), u, v);
   return gemm_packed(g, {*packed_, /*transposed=*/false}, u, v);
 }
 

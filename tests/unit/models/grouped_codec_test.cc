@@ -2,7 +2,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "quant/packed_source.h"
 #include "tessera/base/error.h"
@@ -11,6 +13,9 @@
 
 namespace tessera::quant {
 namespace {
+
+const std::vector<std::string> kCases = {"gptq_g32",    "gptq_g64_act",  "gptq_g128", "gptq_whole", "gptq_short_last",
+                                         "gptq_v2_g32", "gptq_8bit_g32", "awq_g32",   "awq_g128"};
 
 using GroupedTensors = std::map<std::string, at::Tensor>;
 
@@ -28,8 +33,7 @@ std::shared_ptr<PackedSource> open_grouped(GroupedTensors tensors, const StoredS
 }
 
 TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
-  for (const std::string name : {"gptq_g32", "gptq_g64_act", "gptq_g128", "gptq_whole", "gptq_short_last",
-                                 "gptq_v2_g32", "gptq_8bit_g32", "awq_g32", "awq_g128"}) {
+  for (const auto& name : kCases) {
     SCOPED_TRACE(name);
     const auto tensors = tensors_of_case(name);
     const auto source = open_grouped(tensors, {.gptq_v2 = name.find("_v2_") != std::string::npos});
@@ -47,9 +51,10 @@ TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
 }
 
 TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
-  for (const std::string name : {"gptq_g64_act", "awq_g32"}) {
+  for (const auto& name : kCases) {
+    SCOPED_TRACE(name);
     const auto tensors = tensors_of_case(name);
-    const auto source = open_grouped(tensors);
+    const auto source = open_grouped(tensors, {.gptq_v2 = name.find("_v2_") != std::string::npos});
     const auto expected = tensors.at("l.values");
     auto matrix = std::make_shared<tensor::PackedMatrix>();
     *matrix = {source->codec("l.weight"), expected.size(0), expected.size(1), {}};
@@ -57,8 +62,14 @@ TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
       matrix->fields.push_back(at::empty(field.shape, field.dtype));
       source->read_bytes(field.full_name("l.weight"), 0, matrix->fields.back().view(-1).view(at::kByte));
     }
-    EXPECT_TRUE(
-        at::equal(tensor::unpack(*matrix, {3, 7, 5, 33}, at::kFloat), expected.narrow(0, 3, 7).narrow(1, 5, 33)));
+    for (const std::int64_t row : {0, 3, 7, 8})
+      for (const std::int64_t column : {0, 5, 8, 63}) {
+        const tensor::MatrixTile tile{row, std::min<std::int64_t>(10, matrix->rows - row), column,
+                                      std::min<std::int64_t>(49, matrix->columns - column)};
+        EXPECT_TRUE(at::equal(tensor::unpack(*matrix, tile, at::kFloat),
+                              expected.narrow(0, row, tile.rows).narrow(1, column, tile.columns)))
+            << row << " " << column;
+      }
     const nn::Weight weight(matrix);
     const auto x = at::randn({5, expected.size(1)}), g = at::randn({5, expected.size(0)});
     EXPECT_TRUE(at::allclose(weight.product(x), x.mm(expected.t()), 1e-5, 1e-4));

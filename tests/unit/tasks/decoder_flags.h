@@ -62,6 +62,7 @@ inline std::vector<FlagCase> model_cases(const PathIn& in) {
           {"--use_dora", {}, kLora},
           {"--use_4bit_quantization", {}, kLora},
           {"--bnb_4bit_quant_type", {"fp4"}, kFourBit},
+          {"--bnb_4bit_compute_dtype", {"bfloat16"}, kFourBit},
           {"--use_nested_quant", {}, kFourBit},
           {"--use_8bit_quantization", {}, kLora},
           {"--llm_int8_threshold", {"0.5"}, kEightBitEvaluated},

@@ -69,6 +69,7 @@ class PairFlags : public testing::Test {
             {"--prompt_tuning_init_text", {"good"}, kText},
             {"--use_4bit_quantization", {}, kLora},
             {"--bnb_4bit_quant_type", {"fp4"}, kFourBit},
+            {"--bnb_4bit_compute_dtype", {"bfloat16"}, kFourBit},
             {"--use_8bit_quantization", {}, kLora},
             {"--llm_int8_threshold", {"0.5"}, kEightBit},
             {"--llm_int8_skip_modules", {"q"}, kFourBit},

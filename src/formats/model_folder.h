@@ -1,0 +1,27 @@
+#pragma once
+// What the files of a model's folder are, by their names: one list for what is fetched, copied and removed.
+#include <filesystem>
+
+namespace tessera {
+
+enum class FolderFile {
+  kConfig,     // config.json, adapter_config.json
+  kModel,      // generation_config.json, code, terms of use: they belong to the weights
+  kTokenizer,  // vocabularies, settings and chat templates; also settings of processors
+  kOther,      // weights and their indexes, data sets, the state and the results of runs, hidden files, model cards
+};
+
+/// path: below the folder.
+FolderFile folder_file(const std::filesystem::path& path);
+
+/// A tokenizer's template; where there is one, those in tokenizer_config.json do not count.
+inline constexpr const char* kTemplateFile = "chat_template.jinja";
+/// The folder of its further ones, NAME.jinja.
+inline constexpr const char* kNamedTemplates = "additional_chat_templates";
+/// A processor's: {"chat_template": ...}.
+inline constexpr const char* kProcessorTemplate = "chat_template.json";
+
+/// Removes the first two: what an older tokenizer left would win over a new one's configuration.
+void remove_template_files(const std::filesystem::path& folder);
+
+}  // namespace tessera
