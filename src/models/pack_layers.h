@@ -14,7 +14,8 @@ namespace tessera::models {
 
 /// Before adapters are attached. Every linear layer whose weight the source has packed becomes a packed one, without
 /// memory, whose products compute as nn::Linear::pack() says. Returns how many.
-std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source, std::optional<at::ScalarType> compute = {});
+std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source,
+                            std::optional<at::ScalarType> compute = {});
 
 /// Of linear layers, by name.
 using LayerChoice = std::function<bool(const std::string& layer)>;

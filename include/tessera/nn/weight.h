@@ -22,8 +22,8 @@ class Weight {
  public:
   /// [out, in]; a transposed view is read in place.
   Weight(at::Tensor dense) : tensor_(std::move(dense)) {}  // NOLINT: a dense matrix is a weight
-  /// [out, in], too. compute: products are made in this dtype, whatever the dtype of their inputs and results; unset: in
-  /// that of the inputs.
+  /// [out, in], too. compute: products are made in this dtype, whatever the dtype of their inputs and results; unset:
+  /// in that of the inputs.
   explicit Weight(std::shared_ptr<const tensor::PackedMatrix> packed, PackedProduct product = PackedProduct::kOfValues,
                   std::optional<at::ScalarType> compute = {});
 

@@ -2,12 +2,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "comm/run_threads.h"
 #include "quant/four_bit_codec.h"
 #include "tasks/assemble.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/nn/weight.h"
 
-namespace tessera::tasks {
+namespace tessera::tasks::compute_dtype {
 namespace {
 
 const std::string kData = TESSERA_TEST_DATA, kFolder = kData + "/goldens/C_quant/base_llama";
@@ -64,4 +64,4 @@ TEST(ComputeDtype, BothProductsOfAPackedWeightCompute) {
 }
 
 }  // namespace
-}  // namespace tessera::tasks
+}  // namespace tessera::tasks::compute_dtype
