@@ -1,6 +1,6 @@
 # Parquet is read where Arrow's C++ library is found: the pyarrow wheel carries its headers and shared libraries.
 # Order: -DTESSERA_PYARROW=DIR, $TESSERA_PYARROW, the active Python's site-packages. Without it --dataset_name refuses .parquet
-# files with a sentence that says how to convert them. -DTESSERA_PYARROW=OFF: do not look.
+# and .arrow files with a sentence that says how to convert them. -DTESSERA_PYARROW=OFF: do not look.
 set(TESSERA_PYARROW "$ENV{TESSERA_PYARROW}" CACHE STRING "pyarrow package folder (holds include/ and libparquet.so.*), or OFF")
 set(_pyarrow "${TESSERA_PYARROW}")
 if(NOT _pyarrow)
@@ -34,9 +34,10 @@ endif()
 # Adds the reader to the room `data`.
 function(tessera_add_parquet target)
   if(TESSERA_HAVE_PARQUET)
-    target_sources(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src/data/parquet/parquet_rows.cc")
-    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/data/parquet/parquet_rows.cc" PROPERTIES
-      SKIP_UNITY_BUILD_INCLUSION ON)
+    set(_sources arrow_rows.cc batch_source.cc parquet_rows.cc)
+    list(TRANSFORM _sources PREPEND "${PROJECT_SOURCE_DIR}/src/data/parquet/")
+    target_sources(${target} PRIVATE ${_sources})
+    set_source_files_properties(${_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     target_compile_definitions(${target} PRIVATE TESSERA_HAVE_PARQUET)
     target_link_libraries(${target} PRIVATE tessera_arrow)
   endif()

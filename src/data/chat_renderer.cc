@@ -31,9 +31,14 @@ ChatRenderer::ChatRenderer(const std::string& source, const std::string& place, 
 chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& object, const SourceRow& row,
                                     bool add_generation_prompt) const {
   auto variables = special_tokens_;
-  if (const Value* more = object.find(std::string_view("chat_template_kwargs")); more && more->is<chat::DictPtr>())
+  if (const Value* more = object.find(std::string_view("chat_template_kwargs")); more && !more->is_none()) {
+    if (!more->is<chat::DictPtr>())
+      throw DataError(
+          fmt::format("{}: key \"chat_template_kwargs\" must be an object, found {}", where(row), called(*more, row)),
+          *row.file, row.number);
     for (const auto& [key, value] : (*more->get<chat::DictPtr>())->items())
       if (key.is_text()) variables[key.text()] = value;
+  }
   variables["messages"] = messages;
   variables["add_generation_prompt"] = add_generation_prompt;
   std::string place;

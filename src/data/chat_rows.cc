@@ -73,7 +73,7 @@ Value check_messages(const Value& messages, const std::string& key, const Source
     }
   }
   if (!list.is<chat::ListPtr>())
-    fail(source, fmt::format("key \"{}\" must be a list of messages, found {}", key, chat::type_name(list)));
+    fail(source, fmt::format("key \"{}\" must be a list of messages, found {}", key, called(list, source)));
   std::vector<Value> out;
   for (const auto& message : chat::iterate(list))
     out.push_back(check_message(message, fmt::format("{}[{}]", key, out.size()), source, roles));

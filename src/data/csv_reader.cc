@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/row_limit.h"
 #include "tessera/base/error.h"
@@ -10,9 +11,7 @@
 namespace tessera::data {
 
 bool CsvReader::at_line_end() const {
-  if (at_ >= seen_.size() || seen_[at_] == '\n') return true;
-  if (seen_[at_] != '\r') return false;
-  return dialect_ == CsvDialect::kPython || seen_.substr(at_, 2) == "\r\n";
+  return at_ >= seen_.size() || seen_[at_] == '\n' || seen_[at_] == '\r';
 }
 
 void CsvReader::skip_line_end() {
@@ -20,9 +19,22 @@ void CsvReader::skip_line_end() {
   ++line_;
 }
 
+void CsvReader::skip_empty_lines() {
+  while (at_ < seen_.size()) {
+    const auto begin = at_;
+    if (dialect_ == CsvDialect::kRfc4180)
+      while (!at_line_end() && seen_[at_] != separator_ && (seen_[at_] == ' ' || seen_[at_] == '\t')) ++at_;
+    if (!at_line_end()) {
+      at_ = begin;
+      return;
+    }
+    if (at_ < seen_.size()) skip_line_end();
+  }
+}
+
 bool CsvReader::next(std::vector<std::string>& fields, std::int64_t& line) {
   seen_ = text_;
-  while (at_ < seen_.size() && at_line_end()) skip_line_end();
+  skip_empty_lines();
   seen_ = text_.substr(0, std::min(text_.size(), at_ + kMaxRowBytes));
   fields.clear();
   line = record_line_ = line_;
@@ -33,7 +45,7 @@ bool CsvReader::next(std::vector<std::string>& fields, std::int64_t& line) {
       check_length();
       return true;
     }
-    if (seen_[at_] == ',') {
+    if (seen_[at_] == separator_) {
       ++at_;
       continue;
     }
@@ -51,10 +63,10 @@ std::string CsvReader::field() {
   if (at_ < seen_.size() && seen_[at_] == '"') {
     quoted(out);
     if (dialect_ == CsvDialect::kRfc4180) {
-      if (!at_line_end() && seen_[at_] != ',')
-        throw DataError(
-            fmt::format("{}:{}: expected a comma or the end of the line after a quoted field", file_, line_), file_,
-            line_);
+      if (!at_line_end() && seen_[at_] != separator_)
+        throw DataError(fmt::format("{}:{}: expected a {} or the end of the line after a quoted field", file_, line_,
+                                    separator_ == '\t' ? "tab" : "comma"),
+                        file_, line_);
       return out;
     }
   }
@@ -64,7 +76,8 @@ std::string CsvReader::field() {
 
 void CsvReader::plain(std::string& out) {
   const auto begin = at_;
-  while (!at_line_end() && seen_[at_] != ',') at_ = std::min(seen_.find_first_of(",\r\n", at_ + 1), seen_.size());
+  const std::array<char, 3> ends{separator_, '\r', '\n'};
+  at_ = std::min(seen_.find_first_of(ends.data(), at_, ends.size()), seen_.size());
   out += seen_.substr(begin, at_ - begin);
 }
 

@@ -8,9 +8,10 @@
 
 namespace tessera::data {
 
-/// The text in UTF-8, nothing where the bytes are that already. `latin1_fallback`: what kAuto means for bytes that are
-/// not UTF-8. DataError names the line of the first undecodable byte.
-std::optional<std::string> decode_bytes(const std::string& file, std::string_view bytes, FileEncoding encoding,
-                                        bool latin1_fallback);
+std::string latin1_to_utf8(std::string_view bytes);
+
+/// The text in UTF-8, nothing where the bytes are that already. DataError names the line of the first byte that is not
+/// kUtf8.
+std::optional<std::string> decode_bytes(const std::string& file, std::string_view bytes, FileEncoding encoding);
 
 }  // namespace tessera::data

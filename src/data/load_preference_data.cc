@@ -12,7 +12,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kPreferenceFormat = 1;  // raise when the same inputs give other rows
+constexpr std::int64_t kPreferenceFormat = 2;  // raise when the same inputs give other rows
 constexpr std::size_t kRowsTogether = 256;
 constexpr std::size_t kUnpairedTogether = 1000;  // TRL makes rows of so many pairs at a time, chosen ones first
 

@@ -34,11 +34,14 @@ const Value& value_at(const chat::Dict& object, std::string_view key, const Sour
                          key, fmt::join(columns, ", ")));
 }
 
-/// A text, or a checked list of messages (JSON of one, in files that have texts only).
+/// A text, or a checked list of messages (JSON of one, in tables, which have texts only).
 Value text_or_messages(const Value& value, const std::string& key, const SourceRow& row) {
+  if (value.is_none())
+    refuse_row(row, fmt::format("key \"{}\" must be a text or a list of messages, found {}", key, called(value, row)));
   if (!value.is_text()) return check_messages(value, key, row);
   const auto& text = value.text();
-  return text.starts_with("[{") && text.ends_with("}]") ? check_messages(value, key, row) : value;
+  const bool is_list = row.columns != nullptr && text.starts_with("[{") && text.ends_with("}]");
+  return is_list ? check_messages(value, key, row) : value;
 }
 
 std::size_t common_start(const IdList& a, const IdList& b) {
@@ -62,7 +65,7 @@ bool label_at(const chat::Dict& object, const SourceRow& row) {
   } else if (label.is<bool>() || label.integer()) {
     return chat::truth(label);
   }
-  refuse_row(row, fmt::format("key \"label\" must be true (desirable) or false, found {}", chat::type_name(label)));
+  refuse_row(row, fmt::format("key \"label\" must be true (desirable) or false, found {}", called(label, row)));
 }
 
 /// Whether rendering a prompt asks for an answer; a last message of the assistant is gone on with.

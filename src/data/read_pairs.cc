@@ -1,38 +1,113 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 
+#include "chat/jinja/repr.h"
+#include "chat/jinja/runtime.h"
 #include "data/decode_bytes.h"
 #include "data/mapped_text.h"
+#include "data/row_source.h"
 #include "data/row_table.h"
 #include "data/text_rows.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
-
 namespace {
 
-std::vector<TextPair> rows_of(const std::string& file, std::string_view bytes, const ReadOptions& options) {
-  const auto kind = std::filesystem::path(file).extension().string();
-  if (kind == ".txt" || kind == ".jsonl") {  // a line that is too long is found before anything is made of it
-    TextLines lines(file, bytes);
-    for (std::string_view line; lines.next(line);) continue;
+using chat::Value;
+
+std::string text_of(const Value& value, const std::string& column, const SourceRow& row) {
+  if (value.is_text()) return value.text();
+  if (value.is<bool>() || value.number()) return chat::to_text(value);
+  throw DataError(
+      fmt::format("{}: column '{}' must be a string or a number, found {}", where(row), column, called(value, row)),
+      *row.file, row.number);
+}
+
+bool is_integer(const Value& value, const SourceRow& row) {
+  if (!value.is_text()) return !value.is<bool>() && value.integer();
+  const std::string& text = value.text();
+  return row.columns != nullptr && !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// Rows of one file, of which the first decides which columns are meant.
+class PairReader {
+ public:
+  explicit PairReader(const ReadOptions& options) : options_(options) {}
+
+  TextPair read(const SourceRow& row) {
+    const auto object = parse_row(row);
+    choose(*object, row);
+    const Value& target = *object->find(std::string_view(chosen_.label_column));
+    TextPair out{text_of(*object->find(std::string_view(chosen_.text_column)), chosen_.text_column, row), "", *row.file,
+                 row.number};
+    if (!options_.takes_lists || !target.is<chat::ListPtr>()) {
+      out.target = label(target, row);
+      return out;
+    }
+    const auto items = chat::iterate(target);
+    if (items.empty()) out.target = "\n";
+    for (const auto& item : items) out.target += label(item, row) + "\n";
+    return out;
   }
-  const auto decoded = decode_bytes(file, bytes, options.encoding, kind == ".txt");
-  const std::string_view text = decoded ? std::string_view(*decoded) : bytes;
-  if (kind == ".txt") return read_phrase_bank(file, text);
-  if (kind == ".jsonl") return read_jsonl(file, text, options);
-  if (kind == ".json") return read_json(file, text, options);
-  if (kind == ".csv") return read_csv(file, text, options);
-  throw DataError(fmt::format("{}: expected a file that ends in .txt (sentence@label), .jsonl, .json or .csv", file),
-                  file);
+
+ private:
+  void choose(const chat::Dict& object, const SourceRow& row) {
+    const auto has = [&](const std::string& column) { return object.find(std::string_view(column)) != nullptr; };
+    if (!chosen_.text_column.empty() && has(chosen_.text_column) && has(chosen_.label_column)) return;
+    std::vector<std::string> columns;
+    for (const auto& [key, value] : object.items()) columns.push_back(key.text());
+    const auto names = choose_columns(*row.file, row.number, columns, chosen_.text_column.empty() ? options_ : chosen_);
+    chosen_.text_column = names.text;
+    chosen_.label_column = names.label;
+  }
+
+  std::string label(const Value& value, const SourceRow& row) const {
+    return label_text(*row.file, row.number, text_of(value, chosen_.label_column, row), is_integer(value, row),
+                      options_);
+  }
+
+  const ReadOptions& options_;
+  ReadOptions chosen_;
+};
+
+void decode(SourceRow& row, std::vector<std::string>& columns) {
+  row.json = latin1_to_utf8(row.json);
+  for (auto& field : row.fields) field = latin1_to_utf8(field);
+  if (row.columns == nullptr) return;
+  columns = *row.columns;
+  for (auto& column : columns) column = latin1_to_utf8(column);
+  row.columns = &columns;
+}
+
+std::vector<TextPair> rows_of(const std::string& file, const ReadOptions& options) {
+  std::vector<TextPair> rows;
+  std::vector<std::string> columns;
+  PairReader reader(options);
+  const auto source = open_rows(file, "");
+  for (SourceRow row; source->next(row);) {
+    if (options.encoding == FileEncoding::kLatin1 && row.object == nullptr) decode(row, columns);
+    rows.push_back(reader.read(row));
+  }
+  return rows;
+}
+
+std::vector<TextPair> phrases_of(const std::string& file, const ReadOptions& options) {
+  const MappedText mapped(file);
+  return mapped.read([&] {
+    TextLines lines(file, mapped.text());  // a line that is too long is found before anything is made of it
+    for (std::string_view line; lines.next(line);) continue;
+    const auto decoded = decode_bytes(file, mapped.text(), options.encoding);
+    return read_phrase_bank(file, decoded ? std::string_view(*decoded) : mapped.text());
+  });
 }
 
 }  // namespace
 
 std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options) {
-  const MappedText mapped(file);
-  auto rows = mapped.read([&] { return rows_of(file, mapped.text(), options); });
+  const bool is_text = std::filesystem::path(file).extension() == ".txt";
+  auto rows = is_text ? phrases_of(file, options) : rows_of(file, options);
   if (rows.empty()) throw DataError(fmt::format("{}: no rows in this file", file), file);
   return rows;
 }

@@ -19,7 +19,8 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::array<std::string_view, 6> kEndings{".jsonl", ".ndjson", ".json", ".csv", ".txt", ".parquet"};
+constexpr std::array<std::string_view, 8> kEndings{".jsonl", ".ndjson", ".json",    ".csv",
+                                                   ".tsv",   ".txt",    ".parquet", ".arrow"};
 
 /// Rows that are read where they lie in the file.
 class MappedSource : public RowSource {
@@ -36,9 +37,9 @@ class MappedSource : public RowSource {
 
 class LineSource : public MappedSource {
  public:
-  LineSource(const std::string& file, const std::string& text_column) : MappedSource(file), lines_(file, file_.text()) {
-    if (!text_column.empty()) columns_ = {text_column};
-  }
+  explicit LineSource(const std::string& file) : MappedSource(file), lines_(file, file_.text()) {}
+  LineSource(const std::string& file, const std::string& text_column)
+      : MappedSource(file), lines_(file, file_.text(), LineEnds::kUniversal), columns_{text_column} {}
 
  private:
   bool read(SourceRow& row) override {
@@ -76,7 +77,8 @@ class ArraySource : public MappedSource {
 
 class CsvSource : public MappedSource {
  public:
-  explicit CsvSource(const std::string& file) : MappedSource(file), reader_(file, file_.text()) {
+  CsvSource(const std::string& file, char separator)
+      : MappedSource(file), reader_(file, file_.text(), CsvDialect::kRfc4180, separator) {
     std::int64_t line = 0;
     file_.read([&] { return reader_.next(columns_, line); });
   }
@@ -96,34 +98,48 @@ class CsvSource : public MappedSource {
   std::vector<std::string> columns_;
 };
 
-// {"a": 1}\n{"a": 2} under the name .json, as some tools write it.
-bool is_one_object_a_line(const std::string& file) {
+std::unique_ptr<RowSource> open_json(const std::string& file, bool is_lines) {
   const MappedText mapped(file);
-  return mapped.read([text = mapped.text()] {
-    const auto begin = text.find_first_not_of(" \t\r\n");
-    if (begin == std::string_view::npos || text[begin] != '{') return false;
-    const auto end = text.substr(0, begin + kMaxRowBytes).find('\n', begin);
-    simdjson::dom::parser parser;
-    return end != std::string_view::npos && text.find_first_not_of(" \t\r\n", end) != std::string_view::npos &&
-           parser.parse(text.data() + begin, end - begin).error() == simdjson::SUCCESS;
+  const auto is_array = mapped.read([&] {
+    const auto begin = mapped.text().find_first_not_of(" \t\r\n");
+    const bool is_list = begin != std::string_view::npos && mapped.text()[begin] == '[';
+    return is_list || (!is_lines && !is_one_object_a_line(mapped.text()));
   });
+  if (is_array) return std::make_unique<ArraySource>(file);
+  return std::make_unique<LineSource>(file);
 }
 
 }  // namespace
 
 #ifndef TESSERA_HAVE_PARQUET
+namespace {
+
+[[noreturn]] void refuse_arrow(const std::string& file, const char* kind, const std::string& reading) {
+  throw DataError(fmt::format("{0}: this build reads no {1}; configure it with TESSERA_PYARROW set to the folder of an "
+                              "installed pyarrow, or convert the file once: python -c \"{2}('{0}').to_json('{3}', "
+                              "orient='records', lines=True)\"",
+                              file, kind, reading, std::filesystem::path(file).replace_extension(".jsonl").string()),
+                  file);
+}
+
+}  // namespace
+
 std::unique_ptr<RowSource> open_parquet(const std::string& file) {
-  throw DataError(
-      fmt::format("{0}: this build reads no Parquet; configure it with TESSERA_PYARROW set to the folder of an "
-                  "installed pyarrow, or convert the file once: python -c \"import pandas; "
-                  "pandas.read_parquet('{0}').to_json('{1}', orient='records', lines=True)\"",
-                  file, std::filesystem::path(file).replace_extension(".jsonl").string()),
-      file);
+  refuse_arrow(file, "Parquet", "import pandas; pandas.read_parquet");
+}
+
+std::unique_ptr<RowSource> open_arrow(const std::string& file) {
+  refuse_arrow(file, "Arrow", "import datasets; datasets.Dataset.from_file");
 }
 #endif
 
 std::string where(const SourceRow& row) {
   return fmt::format("{}:{}", *row.file, row.number);
+}
+
+std::string called(const chat::Value& value, const SourceRow& row) {
+  if (!value.is_none()) return chat::type_name(value);
+  return row.columns != nullptr ? "an empty cell" : "null";
 }
 
 bool is_data_file(const std::string& file) {
@@ -133,15 +149,13 @@ bool is_data_file(const std::string& file) {
 
 std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column) {
   const std::string ending = std::filesystem::path(file).extension().string();
-  if (ending == ".jsonl" || ending == ".ndjson") return std::make_unique<LineSource>(file, "");
-  if (ending == ".json") {
-    if (is_one_object_a_line(file)) return std::make_unique<LineSource>(file, "");
-    return std::make_unique<ArraySource>(file);
-  }
-  if (ending == ".csv") return std::make_unique<CsvSource>(file);
+  if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return open_json(file, ending != ".json");
+  if (ending == ".csv" || ending == ".tsv") return std::make_unique<CsvSource>(file, ending == ".csv" ? ',' : '\t');
   if (ending == ".txt") return std::make_unique<LineSource>(file, text_column);
   if (ending == ".parquet") return open_parquet(file);
-  throw DataError(fmt::format("{}: expected a file that ends in .jsonl, .json, .csv, .txt or .parquet", file), file);
+  if (ending == ".arrow") return open_arrow(file);
+  throw DataError(
+      fmt::format("{}: expected a file that ends in .jsonl, .json, .csv, .tsv, .txt, .parquet or .arrow", file), file);
 }
 
 chat::DictPtr parse_row(const SourceRow& row) {
@@ -153,13 +167,15 @@ chat::DictPtr parse_row(const SourceRow& row) {
     auto dict = std::make_shared<chat::Dict>();
     for (std::size_t i = 0; i < row.fields.size(); ++i) {
       if (!simdjson::validate_utf8(row.fields[i])) fail("bytes that are not UTF-8; convert the file");
-      dict->set((*row.columns)[i], chat::Value(row.fields[i]));
+      if (dict->find(std::string_view((*row.columns)[i])) != nullptr) continue;
+      dict->set((*row.columns)[i], row.fields[i].empty() ? chat::Value() : chat::Value(row.fields[i]));
     }
     return dict;
   }
   chat::Value value;
   try {
-    value = chat::parse_json(row.json);
+    const auto parsed = without_nan(row.json);
+    value = chat::parse_json(parsed ? *parsed : row.json);
   } catch (const chat::TemplateError& e) {
     fail(e.message);
   }

@@ -15,9 +15,9 @@ struct SourceRow {
   const std::string* file = nullptr;
   std::int64_t number = 0;          // the line; in a .json file the number of the row
   std::string json;                 // of .jsonl and .json
-  std::vector<std::string> fields;  // of .csv and .txt
+  std::vector<std::string> fields;  // of .csv, .tsv and .txt
   const std::vector<std::string>* columns = nullptr;
-  chat::DictPtr object;  // of .parquet
+  chat::DictPtr object;  // of .parquet and .arrow
 };
 
 class RowSource {
@@ -27,16 +27,20 @@ class RowSource {
   virtual bool next(SourceRow& row) = 0;
 };
 
-/// .jsonl (also .ndjson), .json (an array of objects, also below "data"; or one object a line), .csv (with a header),
-/// .txt (a row a line, blank lines left out; the column is called `text_column`), .parquet. DataError for other
-/// endings; in a build without Arrow it says how to convert .parquet.
+/// .jsonl (also .ndjson; an object a line), .json (an array of objects, also below "data", one object, or an object a
+/// line), .csv and .tsv (with a
+/// header), .txt (a row a line, blank lines left out; the column is called `text_column`), .parquet, .arrow. DataError
+/// for other endings; in a build without Arrow it says how to convert these two.
 std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column);
 bool is_data_file(const std::string& file);
 
-/// The row as an object. DataError names file and row: bad JSON, no object, bytes that are not UTF-8.
+/// The row as an object. Of a table an empty cell is none, and of columns with one name the first counts; NaN is none,
+/// too. DataError names file and row: bad JSON, no object, bytes that are not UTF-8.
 chat::DictPtr parse_row(const SourceRow& row);
 
 /// "file:12", as messages begin.
 std::string where(const SourceRow& row);
+/// What messages call a value of the row: its type, "null", or "an empty cell" of a table.
+std::string called(const chat::Value& value, const SourceRow& row);
 
 }  // namespace tessera::data

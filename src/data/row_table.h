@@ -1,5 +1,5 @@
 #pragma once
-// Reads a file with named columns into rows of text, two columns of it.
+// What pairs of texts (text_pair.h) are made of.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,11 +8,8 @@
 
 namespace tessera::data {
 
-/// One reader for each format. `text` is the file's content, already UTF-8.
+/// `text` is the file's content, already UTF-8.
 std::vector<TextPair> read_phrase_bank(const std::string& file, std::string_view text);
-std::vector<TextPair> read_csv(const std::string& file, std::string_view text, const ReadOptions& options);
-std::vector<TextPair> read_json(const std::string& file, std::string_view text, const ReadOptions& options);
-std::vector<TextPair> read_jsonl(const std::string& file, std::string_view text, const ReadOptions& options);
 
 /// The names of the text and the label column among `columns`; DataError lists them when one is missing.
 struct ColumnNames {

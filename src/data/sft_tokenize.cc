@@ -20,7 +20,7 @@ using chat::Value;
 const std::string& text_at(const chat::Dict& object, std::string_view key, const SourceRow& row) {
   const Value* value = object.find(key);
   if (value == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));
-  if (!value->is_text()) fail(row, fmt::format("key \"{}\" must be a text, found {}", key, chat::type_name(*value)));
+  if (!value->is_text()) fail(row, fmt::format("key \"{}\" must be a text, found {}", key, called(*value, row)));
   return value->text();
 }
 
@@ -84,8 +84,12 @@ SftRow SftTokenizer::tokenize(const SourceRow& row) const {
     case RowKind::kMessages:
       return tokenize_messages(*object, row);
     case RowKind::kPromptCompletion: {
-      for (const char* key : {"prompt", "completion"})
-        if (object->find(std::string_view(key)) == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));
+      for (const char* key : {"prompt", "completion"}) {
+        const Value* value = object->find(std::string_view(key));
+        if (value == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));
+        if (value->is_none())
+          fail(row, fmt::format("key \"{}\" must be a text or a list of messages, found {}", key, called(*value, row)));
+      }
       return tokenize_pair(*object->find(std::string_view("prompt")), *object->find(std::string_view("completion")),
                            *object, row);
     }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "base/folder_names.h"
@@ -41,26 +42,24 @@ std::vector<std::string> split_names(const std::string& splits) {
 
 using Paths = std::vector<std::string>;  // below the data set's folder
 
+constexpr std::array<std::string_view, 6> kPackings{".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip"};
+
+/// rows.jsonl.gz
+bool is_packed(const fs::path& file) {
+  return std::find(kPackings.begin(), kPackings.end(), file.extension().string()) != kPackings.end() &&
+         is_data_file(file.stem().string());
+}
+
 /// Files of rows, not what stands beside them.
 bool holds_rows(const fs::path& file) {
   std::string name = file.filename().string();
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  const bool other = name.starts_with("license") || name.starts_with("readme") || name == "dataset_infos.json" ||
-                     name == "dataset_dict.json" || name == "state.json";
-  return !other && is_data_file(file.string());
-}
-
-bool is_separator(char c) {
-  return c == '-' || c == '_' || c == '.';
-}
-
-// train, train-00000-of-00002, my_train
-bool is_named_after(const fs::path& file, const std::string& split) {
-  const std::string stem = file.stem().string();
-  if (stem == split) return true;
-  if (stem.size() <= split.size()) return false;
-  return (stem.starts_with(split) && is_separator(stem[split.size()])) ||
-         (stem.ends_with(split) && is_separator(stem[stem.size() - split.size() - 1]));
+  constexpr std::array<std::string_view, 5> kOthers{"config.json", "dataset_info.json", "dataset_infos.json",
+                                                    "dataset_dict.json", "state.json"};
+  const bool is_cache = name.starts_with("cache-") && name.ends_with(".arrow");  // of Dataset.map(), beside saved rows
+  const bool is_prose = (name.starts_with("license") || name.starts_with("readme")) && name.ends_with(".txt");
+  const bool other = is_cache || is_prose || std::find(kOthers.begin(), kOthers.end(), name) != kOthers.end();
+  return !other && (is_data_file(file.string()) || is_packed(file));
 }
 
 /// The split's name, then what `datasets` takes for it as well.
@@ -71,48 +70,69 @@ std::vector<std::string> words_for(const std::string& split) {
   return {split};
 }
 
-constexpr std::array kPlaces{"", "data"};
-
-Paths named_after(const Paths& all, const std::string& word) {
-  const auto those = [&](const auto& take) {
-    Paths out;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(out), take);
-    return out;
-  };
-  for (const fs::path place : kPlaces) {
-    auto out = those([&](const fs::path& f) { return f.parent_path() == place && is_named_after(f, word); });
-    if (out.empty()) out = those([&](const fs::path& f) { return f.parent_path() == place / word; });
-    if (!out.empty()) return out;
-  }
-  return {};
-}
-
-Paths files_of(const Paths& all, const std::string& split) {
-  for (const auto& word : words_for(split))
-    if (auto out = named_after(all, word); !out.empty()) return out;
-  return {};
-}
-
-/// Where files_of() looks.
-Paths list_folder(const fs::path& folder, const std::vector<SplitFiles>& splits) {
+/// In the order of the patterns, each once.
+Paths matching(const Paths& all, const std::vector<std::string>& patterns) {
   Paths out;
-  const auto add = [&](const fs::path& below) {
-    std::error_code code;
-    for (const auto& entry : fs::directory_iterator(folder / below, code))
-      if (!entry.is_directory() && holds_rows(entry.path())) out.push_back((below / entry.path().filename()).string());
-  };
-  for (const fs::path place : kPlaces) {
-    add(place);
-    for (const auto& split : splits)
-      for (const auto& word : words_for(split.name)) add(place / word);
-  }
-  std::sort(out.begin(), out.end());
+  std::set<std::string> taken;
+  for (const auto& pattern : patterns)
+    for (const auto& file : all)
+      if (matches_pattern(pattern, file) && taken.insert(file).second) out.push_back(file);
   return out;
 }
 
-void check_one_kind(const SplitFiles& split) {
+constexpr std::string_view kShard = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*";
+
+/// Files whose folder (or own) name is a word of the split, or has it at its begin or end or between separators.
+Paths named_after(const Paths& all, const std::string& split, std::initializer_list<const char*> forms) {
+  std::vector<std::string> patterns;
+  for (const auto& word : words_for(split))
+    for (const char* form : forms) patterns.push_back(fmt::format(fmt::runtime(form), word, "-._ 0-9"));
+  return matching(all, patterns);
+}
+
+/// The order in which `datasets` looks (its data_files.py): data/train-00000-of-00002.json; where no such files of any
+/// split are there, below folders that are named after splits; where there are none, all files that are, wherever they
+/// lie; else all files are for training.
+class SplitFinder {
+ public:
+  explicit SplitFinder(const Paths& all) : all_(all) {
+    is_numbered_ = !matching(all, {fmt::format("data/*{}", kShard)}).empty();
+    const auto any = [&](const auto& find) {
+      return !find("train").empty() || !find("validation").empty() || !find("test").empty();
+    };
+    has_folders_ = any([&](const char* split) { return below_folders(split); });
+    has_names_ = is_numbered_ || has_folders_ || any([&](const char* split) { return files_named(split); });
+  }
+  bool has_names() const { return has_names_; }
+  Paths files_of(const std::string& split) const {
+    if (is_numbered_) return matching(all_, {fmt::format("data/{}{}", split, kShard)});
+    return has_folders_ ? below_folders(split) : files_named(split);
+  }
+
+ private:
+  Paths below_folders(const std::string& split) const {
+    return named_after(all_, split, {"**/{0}/**", "**/{0}[{1}]*/**", "**/*[{1}]{0}/**", "**/*[{1}]{0}[{1}]*/**"});
+  }
+  Paths files_named(const std::string& split) const {
+    return named_after(all_, split, {"**/{0}[{1}]*", "**/*[{1}]{0}[{1}]*"});
+  }
+
+  const Paths& all_;
+  bool is_numbered_ = false, has_folders_ = false, has_names_ = false;
+};
+
+void check_files(const SplitFiles& split) {
   std::set<std::string> kinds;
-  for (const auto& file : split.files) kinds.insert(fs::path(file).extension().string());
+  for (const auto& file : split.files) {
+    if (is_packed(file))
+      throw DataError(
+          fmt::format("{}: this file of the split '{}' is compressed, and rows are read where they lie: unpack it "
+                      "and take the packed one away",
+                      file, split.name),
+          file);
+    const std::string ending = fs::path(file).extension().string();
+    kinds.insert(ending == ".json" || ending == ".ndjson" ? ".jsonl" : ending);
+  }
   if (kinds.size() > 1)
     throw DataError(fmt::format("split '{}' mixes files of several kinds ({}): {}; keep one kind", split.name,
                                 fmt::join(kinds, ", "), fmt::join(split.files, ", ")),
@@ -121,19 +141,11 @@ void check_one_kind(const SplitFiles& split) {
 
 /// Fills in the files of all splits; false where the first has none.
 bool choose(const Paths& all, std::vector<SplitFiles>& splits) {
-  bool any = false;
-  for (auto& split : splits) {
-    split.files = files_of(all, split.name);
-    check_one_kind(split);
-    any = any || !split.files.empty();
-  }
-  if (!splits.front().files.empty()) return true;
-  Paths top;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(top),
-               [](const fs::path& file) { return !file.has_parent_path(); });
-  if (any || top.size() != 1) return false;
-  splits.front().files = top;
-  return true;
+  const SplitFinder finder(all);
+  for (auto& split : splits) split.files = finder.files_of(split.name);
+  if (splits.front().files.empty() && !finder.has_names()) splits.front().files = matching(all, {"**"});
+  std::for_each(splits.begin(), splits.end(), check_files);
+  return !splits.front().files.empty();
 }
 
 [[noreturn]] void fail_empty(const std::string& name, const std::string& split, const std::string& found) {
@@ -143,7 +155,7 @@ bool choose(const Paths& all, std::vector<SplitFiles>& splits) {
 }
 
 std::string found_in(const Paths& all) {
-  return all.empty() ? "there is no data file (.jsonl, .json, .csv, .txt, .parquet) in this folder"
+  return all.empty() ? "there is no data file (.jsonl, .json, .csv, .tsv, .txt, .parquet, .arrow) in this folder"
                      : fmt::format("the data files here are: {}", fmt::join(all, ", "));
 }
 
@@ -178,12 +190,9 @@ void choose_by_card(const CardConfig& config, const DatasetName& dataset, const 
     for (const auto& word : words_for(split.name))
       for (const CardSplit& own : config.splits)
         if (!found && own.name == word) found = &own;
-    for (const auto& pattern : found ? found->patterns : Paths())
-      for (const auto& file : all)
-        if (matches_pattern(pattern, file) && is_data_file(file) &&
-            std::find(split.files.begin(), split.files.end(), file) == split.files.end())
-          split.files.push_back(file);
-    check_one_kind(split);
+    split.files = matching(all, found ? found->patterns : Paths());
+    std::erase_if(split.files, [](const std::string& file) { return !is_data_file(file) && !is_packed(file); });
+    check_files(split);
   }
   if (!splits.front().files.empty()) return;
   std::vector<std::string> said;
@@ -195,34 +204,27 @@ void choose_by_card(const CardConfig& config, const DatasetName& dataset, const 
                   dataset.name);
 }
 
-/// Every file below the folder.
+/// Every file below the folder; a link to a folder is followed unless it leads to one that holds it.
 Paths list_all(const fs::path& folder) {
   Paths out;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (!entry.is_directory()) out.push_back(entry.path().lexically_relative(folder).string());
+  const auto add = [&](const auto& self, const fs::path& here, std::set<fs::path> around) -> void {
+    if (!around.insert(fs::canonical(folder / here)).second) return;
+    for (const auto& entry : fs::directory_iterator(folder / here)) {
+      const fs::path path = here / entry.path().filename();
+      if (entry.is_directory())
+        self(self, path, around);
+      else
+        out.push_back(path.string());
+    }
+  };
+  add(add, "", {});
   std::sort(out.begin(), out.end());
   return out;
 }
 
-void choose_here(const DatasetName& dataset, std::vector<SplitFiles>& splits) {
-  fs::path folder = dataset.name;
-  const auto card = read_dataset_card((folder / kCard).string());
-  const Paths below = card.empty() ? Paths() : list_all(folder);
-  const CardConfig* config = described(card, dataset, below);
-  if (config && !config->splits.empty()) {
-    choose_by_card(*config, dataset, below, splits);
-  } else {
-    folder /= config ? config->folder : dataset.config;
-    const Paths all = list_folder(folder, splits);
-    if (!choose(all, splits)) fail_empty(folder.string(), splits.front().name, found_in(all));
-  }
-  for (auto& split : splits)
-    for (auto& file : split.files) file = (folder / file).string();
-}
-
-/// Of a repository's files those of the configuration, as paths below its folder.
+/// Of all files those of the configuration, as paths below its folder.
 struct ConfigFiles {
-  std::string folder;  // below the repository's; with a slash at its end, or empty
+  std::string folder;  // below the data set's; with a slash at its end, or empty
   Paths files;
 };
 
@@ -235,6 +237,28 @@ ConfigFiles files_of_config(const Paths& all, const std::string& config) {
   for (const auto& file : all)
     if (file.starts_with(out.folder) && holds_rows(file)) out.files.push_back(file.substr(out.folder.size()));
   return out;
+}
+
+/// By the card, else by names. Returns the configuration's folder, below which the files are named; `found` says what
+/// is there instead of the first split.
+std::string choose_files(const std::vector<CardConfig>& card, const DatasetName& dataset, const Paths& all,
+                         std::vector<SplitFiles>& splits, const std::function<std::string(const Paths&)>& found) {
+  const CardConfig* config = described(card, dataset, all);
+  if (config && !config->splits.empty()) {
+    choose_by_card(*config, dataset, all, splits);
+    return "";
+  }
+  const auto [folder, files] = files_of_config(all, config ? without_end_slashes(config->folder) : dataset.config);
+  if (!choose(files, splits)) fail_empty(dataset.name, splits.front().name, found(files));
+  return folder;
+}
+
+void choose_here(const DatasetName& dataset, std::vector<SplitFiles>& splits) {
+  const fs::path root = dataset.name;
+  const std::string folder =
+      choose_files(read_dataset_card((root / kCard).string()), dataset, list_all(root), splits, found_in);
+  for (auto& split : splits)
+    for (auto& file : split.files) file = (root / (folder + file)).string();
 }
 
 /// Why a repository has no split of that name: folders to choose among, a script, or nothing of use.
@@ -255,7 +279,7 @@ std::string found_on_hub(const std::string& name, const Paths& all) {
     return fmt::format("its data files lie in: {}; --dataset_config_name chooses a folder, --splits the names",
                        fmt::join(folders, ", "));
   if (!data.empty()) return fmt::format("its data files are: {}", fmt::join(data, ", "));
-  return "it has no data file that is read here (.jsonl, .json, .csv, .txt, .parquet)";
+  return "it has no data file that is read here (.jsonl, .json, .csv, .tsv, .txt, .parquet, .arrow)";
 }
 
 hub::RepositoryName name_on_hub(const std::string& name) {
@@ -272,16 +296,8 @@ void choose_on_hub(const DatasetName& dataset, std::vector<SplitFiles>& splits) 
   const auto select = [&](const Paths& all, const std::string& root) {
     const std::string card_file = root + "/" + kCard;
     if (!is_there(card_file) && std::binary_search(all.begin(), all.end(), kCard)) return Paths{kCard};
-    const auto card = read_dataset_card(card_file);
-    const CardConfig* config = described(card, dataset, all);
-    for (auto& split : splits) split.files.clear();
-    if (config && !config->splits.empty()) {
-      choose_by_card(*config, dataset, all, splits);
-    } else {
-      const auto [folder, files] = files_of_config(all, config ? without_end_slashes(config->folder) : dataset.config);
-      if (!choose(files, splits)) fail_empty(dataset.name, splits.front().name, found_on_hub(dataset.name, all));
-      below = folder;
-    }
+    below = choose_files(read_dataset_card(card_file), dataset, all, splits,
+                         [&](const Paths&) { return found_on_hub(dataset.name, all); });
     Paths out;
     for (const auto& split : splits)
       for (const auto& file : split.files) out.push_back(below + file);
@@ -310,22 +326,6 @@ std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::
     out.front().files = {dataset.name};
   }
   return out;
-}
-
-std::string find_pair_files(const std::string& name) {
-  if (is_there(name)) return name;
-  const auto select = [&](const Paths& all, const std::string&) {
-    Paths out;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(out), [](const fs::path& file) {
-      return !file.has_parent_path() && file.extension() != ".parquet" && holds_rows(file);
-    });
-    if (out.empty())
-      throw DataError(fmt::format("'{}' has no file of pairs (.jsonl, .json, .csv, .txt) at its top; {}", name,
-                                  found_on_hub(name, all)),
-                      name);
-    return out;
-  };
-  return hub::fetch(name_on_hub(name), {.select = select}, hub::settings_from_environment());
 }
 
 }  // namespace tessera::data

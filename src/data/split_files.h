@@ -7,7 +7,7 @@ namespace tessera::data {
 
 struct SplitFiles {
   std::string name;                // "train"
-  std::vector<std::string> files;  // in the order of their names; empty: there is no such split
+  std::vector<std::string> files;  // empty: there is no such split
 };
 
 struct DatasetName {
@@ -16,15 +16,13 @@ struct DatasetName {
                        // card's default, or the whole
 };
 
-/// Where the data set's card says which files it has (dataset_card.h), those. Else "train,test" of a file (it is the
-/// first split, the others are empty) or a folder: files named after the split (train.jsonl, train-00000-of-00002.json,
-/// my_train.csv; in the folder, in its data/ or in a folder train/), or after another word that `datasets` takes for it
-/// (dev.jsonl for validation). A folder with one data file is the first split. Of a name on the Hub those files are
-/// downloaded, and no others. DataError when the first split has no file (lists what is there), when a split mixes
-/// kinds of files; ConfigError for an empty or doubled name.
+/// "train,test" of a file (it is the first split, the others are empty), a folder, or a name on the Hub, of which those
+/// files are downloaded and no others. Where the data set's card says which files it has (dataset_card.h), those; else
+/// by the rules of the library `datasets` (see SplitFinder in split_files.cc): data/train-00000-of-00002.json, else all
+/// files below folders named train, else all files with that word in their names; other words stand for a split as well
+/// (training; valid, dev, val; testing, eval, evaluation). Where no file or folder has the name of a split, all files
+/// are the first. DataError when the first split has no file (lists what is there), when a file is compressed, when a
+/// split mixes kinds of files; ConfigError for an empty or doubled name.
 std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::string& splits);
-
-/// For data sets of pairs: the file or folder itself; of a name on the Hub its folder with the files that hold rows.
-std::string find_pair_files(const std::string& name);
 
 }  // namespace tessera::data

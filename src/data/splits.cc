@@ -17,73 +17,48 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 4> kKinds{".jsonl", ".json", ".csv", ".txt"};
-constexpr std::array<std::string_view, 4> kValidation{"val", "valid", "validation", "eval"};
+using Files = std::vector<std::string>;
+
+constexpr std::array<std::string_view, 5> kValidation{"val", "valid", "validation", "dev", "eval"};
 constexpr std::array<const char*, 4> kPhraseBank{"Sentences_AllAgree.txt", "Sentences_75Agree.txt",
                                                  "Sentences_66Agree.txt", "Sentences_50Agree.txt"};
 
-// "x_train.jsonl" -> "train"; "train.csv" -> "train".
-std::string split_name(const fs::path& file) {
-  const auto stem = file.stem().string();
-  const auto cut = stem.find_last_of("_-");
-  return cut == std::string::npos ? stem : stem.substr(cut + 1);
-}
-
-bool is_validation(const fs::path& file) {
-  return std::find(kValidation.begin(), kValidation.end(), split_name(file)) != kValidation.end();
-}
-
-std::vector<fs::path> table_files(const fs::path& folder) {
-  std::vector<fs::path> out;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const auto& path = entry.path();
-    auto name = path.filename().string();
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    const bool prose = name.rfind("license", 0) == 0 || name.rfind("readme", 0) == 0;
-    if (!prose && !entry.is_directory() && std::find(kKinds.begin(), kKinds.end(), path.extension()) != kKinds.end())
-      out.push_back(path);
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-struct Found {
-  fs::path train, validation;  // validation may be empty
-};
-
-// The validation file that belongs to `train`: the same name but for the last word.
-fs::path partner(const fs::path& train) {
-  if (split_name(train) != "train") return {};
+/// The validation file that belongs to a training file: the same name but for its last word.
+Files partner(const fs::path& train) {
   const auto stem = train.stem().string();
+  constexpr std::string_view kTrain = "train";
+  const auto before = stem.size() - std::min(stem.size(), kTrain.size());
+  const bool is_named = stem.ends_with(kTrain) && (before == 0 || stem[before - 1] == '_' || stem[before - 1] == '-');
   for (auto name : kValidation) {
-    auto path =
-        train.parent_path() / (stem.substr(0, stem.size() - 5) + std::string(name) + train.extension().string());
-    if (is_there(path)) return path;
+    auto path = train.parent_path() / (stem.substr(0, before) + std::string(name) + train.extension().string());
+    if (is_named && is_there(path)) return {path.string()};
   }
   return {};
 }
 
-Found find_in_folder(const fs::path& folder) {
-  const auto files = table_files(folder);
-  std::vector<fs::path> train, validation;
-  for (const auto& file : files) {
-    if (split_name(file) == "train") train.push_back(file);
-    if (is_validation(file)) validation.push_back(file);
+struct Found {
+  Files train, validation;  // validation may be empty
+};
+
+Found find_files(const DatasetName& dataset) {
+  auto splits = find_split_files(dataset, "train,validation,eval");
+  Found out{splits[0].files, splits[1].files.empty() ? splits[2].files : splits[1].files};
+  if (out.train == Files{dataset.name}) out.validation = partner(dataset.name);
+  for (const char* name : kPhraseBank) {
+    const auto bank =
+        std::find_if(out.train.begin(), out.train.end(), [&](const fs::path& file) { return file.filename() == name; });
+    if (bank != out.train.end()) return {{*bank}, out.validation};
   }
-  if (train.size() == 1 && validation.size() <= 1) return {train[0], validation.empty() ? fs::path() : validation[0]};
-  for (const char* name : kPhraseBank)
-    if (is_there(folder / name)) return {folder / name, {}};
-  if (files.size() == 1) return {files[0], {}};
-  std::vector<std::string> names;
-  for (const auto& file : files) names.push_back(file.filename().string());
-  throw DataError(
-      names.empty()
-          ? fmt::format(
-                "{}: no data file in this folder; looked for {}, *_train and *_val files, and one file that ends in {}",
-                folder.string(), fmt::join(kPhraseBank, ", "), fmt::join(kKinds, ", "))
-          : fmt::format("{}: cannot choose among {}; name one file, or have one *_train and one *_val file",
-                        folder.string(), fmt::join(names, ", ")),
-      folder.string());
+  return out;
+}
+
+std::vector<TextPair> rows_of(const Files& files, const ReadOptions& options) {
+  std::vector<TextPair> rows;
+  for (const auto& file : files) {
+    auto more = read_pairs(file, options);
+    rows.insert(rows.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -105,20 +80,21 @@ PairSplits split(std::vector<TextPair> rows, const SplitOptions& options) {
   return out;
 }
 
-PairSplits read_splits(const std::string& file_or_folder, const ReadOptions& read, const SplitOptions& options) {
-  const fs::path path(find_pair_files(file_or_folder));
-  const auto found = fs::is_directory(path) ? find_in_folder(path) : Found{path, partner(path)};
-  auto rows = read_pairs(found.train.string(), read);
+PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, const SplitOptions& options) {
+  const auto found = find_files(dataset);
+  auto rows = rows_of(found.train, read);
   const auto total = rows.size();
+  const auto train = fmt::format("{}", fmt::join(found.train, ", "));
   if (!found.validation.empty()) {
-    PairSplits out{std::move(rows), read_pairs(found.validation.string(), read), {}};
-    out.notes = {fmt::format("training data: {} ({} rows)", found.train.string(), total),
-                 fmt::format("validation data: {} ({} rows)", found.validation.string(), out.validation.size())};
+    PairSplits out{std::move(rows), rows_of(found.validation, read), {}};
+    out.notes = {
+        fmt::format("training data: {} ({} rows)", train, total),
+        fmt::format("validation data: {} ({} rows)", fmt::join(found.validation, ", "), out.validation.size())};
     return out;
   }
   auto out = split(std::move(rows), options);
-  out.notes = {fmt::format("data: {} ({} rows, of which {} held out for validation with seed {})", found.train.string(),
-                           total, out.validation.size(), options.seed)};
+  out.notes = {fmt::format("data: {} ({} rows, of which {} held out for validation with seed {})", train, total,
+                           out.validation.size(), options.seed)};
   return out;
 }
 

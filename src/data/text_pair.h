@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "data/split_files.h"
+
 namespace tessera::data {
 
 struct TextPair {
@@ -19,19 +21,19 @@ enum class FileEncoding {
 };
 
 struct ReadOptions {
-  /// Empty: the first of sentence, text, source, input, document / text_label, label, target, output, summary that is
-  /// there.
+  /// Empty: the first of sentence, text, source, input, document / text_label, label, target, output, summary that the
+  /// first row of a file has.
   std::string text_column, label_column;
   /// Integer label i becomes label_names[i]; empty: integers stay as they are ("2").
   std::vector<std::string> label_names;
   FileEncoding encoding = FileEncoding::kAuto;
-  /// A label in JSON may be a list: its texts, each with a line feed behind it. Otherwise DataError.
+  /// A label may be a list: its texts, each with a line feed behind it. Otherwise DataError.
   bool takes_lists = false;
 };
 
-/// All rows of one file: FinancialPhraseBank's .txt ("sentence@label", the last @ splits), .jsonl, .json (an array of
-/// objects), .csv (RFC 4180, with a header row). DataError names file and line: no @, undecodable bytes, bad JSON or
-/// CSV, a missing column (lists the columns there are), a label outside label_names, no rows at all.
+/// All rows of one file: FinancialPhraseBank's .txt ("sentence@label", the last @ splits), or any other of open_rows().
+/// DataError names file and line: no @, undecodable bytes, bad JSON or CSV, a missing column (lists the columns there
+/// are), a column without a value, a label outside label_names, no rows at all.
 std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options);
 
 struct PairSplits {
@@ -44,10 +46,12 @@ struct SplitOptions {
   std::uint64_t seed = 42;
 };
 
-/// A file or a folder. Files named *_train and *_val (also _valid, _validation, _eval) are used as they are; a folder
-/// of FinancialPhraseBank gives Sentences_AllAgree.txt, else 75Agree, 66Agree, 50Agree; otherwise the folder must hold
-/// one data file. Without a validation file the rows are split (see split()).
-PairSplits read_splits(const std::string& file_or_folder, const ReadOptions& read, const SplitOptions& split);
+/// Of a folder or a name on the Hub the files of the splits train and validation (else eval), see find_split_files();
+/// but of FinancialPhraseBank's Sentences_AllAgree.txt, else 75Agree, 66Agree, 50Agree alone. Beside a file that is
+/// named
+/// *_train its *_validation (also _valid, _val, _dev, _eval) is looked for. Without validation files the rows are split
+/// (see split()).
+PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, const SplitOptions& split);
 
 /// Moves round(fraction * rows) rows, chosen by the seed, into validation (at least one of each when the fraction is >
 /// 0 and there are two rows); the order of rows is kept in both. ConfigError when the fraction is not in [0, 1).

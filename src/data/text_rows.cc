@@ -38,15 +38,49 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
   return text.size();
 }
 
+constexpr std::string_view kBlanks = " \t\r\n";
+
 }  // namespace
+
+bool is_one_object_a_line(std::string_view text) {
+  const auto begin = std::min(text.find_first_not_of(kBlanks), text.size());
+  text = text.substr(begin);
+  if (!text.starts_with('{')) return false;
+  const auto end = end_of_value(text.substr(0, kMaxRowBytes), 0);
+  const auto line = text.find('\n');
+  const auto next = std::min(text.find_first_not_of(kBlanks, end), text.size());
+  return end <= line && line < next && next < text.size();
+}
+
+std::optional<std::string> without_nan(std::string_view json) {
+  std::string out;
+  std::size_t plain = 0;  // what is before it has been copied
+  for (std::size_t at = 0; at < json.size();) {
+    if (json[at] == '"') {
+      at = end_of_quoted(json, at);
+      continue;
+    }
+    std::size_t size = 0;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+      if (json.substr(at, word.size()) == word) size = word.size();
+    if (size > 0) {
+      out.append(json, plain, at - plain).append("null");
+      plain = at + size;
+    }
+    at += std::max<std::size_t>(size, 1);
+  }
+  if (plain == 0) return std::nullopt;
+  return out.append(json, plain);
+}
 
 bool TextLines::next(std::string_view& line) {
   while (!rest_.empty()) {
     ++number_;
-    const auto end = rest_.substr(0, kMaxRowBytes + 1).find('\n');
-    if (end == std::string_view::npos && rest_.size() > kMaxRowBytes) fail_long_row(file_, number_);
-    line = rest_.substr(0, end);
-    rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
+    const auto window = rest_.substr(0, kMaxRowBytes + 1);
+    line = window.substr(0, window.find('\n'));
+    if (ends_ == LineEnds::kUniversal) line = line.substr(0, line.find('\r'));
+    if (line.size() > kMaxRowBytes) fail_long_row(file_, number_);
+    rest_.remove_prefix(std::min(rest_.size(), line.size() + (rest_.substr(line.size(), 2) == "\r\n" ? 2 : 1)));
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) return true;
   }
@@ -56,13 +90,25 @@ bool TextLines::next(std::string_view& line) {
 JsonElements::JsonElements(std::string file, std::string_view text) : file_(std::move(file)), text_(text) {
   at_ = skip_blanks(0);
   in_object_ = at_ < text_.size() && text_[at_] == '{';
-  if (in_object_) at_ = find_array();
+  const auto data = in_object_ ? find_data() : at_;
+  is_row_ = in_object_ && data >= text_.size();
+  if (is_row_) return;
+  at_ = data;
   if (at_ >= text_.size() || text_[at_] != '[')
     fail("expected an array of objects (or an object with such an array under \"data\")");
   ++at_;
 }
 
+bool JsonElements::next_whole(std::string_view& element) {
+  if (number_ > 0) return false;
+  ++number_;
+  element = text_.substr(at_);
+  if (element.size() > kMaxRowBytes) fail_long_row(file_, number_);
+  return true;
+}
+
 bool JsonElements::next(std::string_view& element) {
+  if (is_row_) return next_whole(element);
   at_ = skip_blanks(at_);
   const bool closed = at_ < text_.size() && text_[at_] == ']';
   if (closed && !in_object_ && skip_blanks(at_ + 1) < text_.size())
@@ -83,22 +129,19 @@ bool JsonElements::next(std::string_view& element) {
   return true;
 }
 
-std::size_t JsonElements::find_array() const {
-  std::size_t first = text_.size();
+std::size_t JsonElements::find_data() const {
   for (auto at = skip_blanks(at_ + 1); at < text_.size() && text_[at] == '"'; at = skip_blanks(at + 1)) {
     const auto end = end_of_quoted(text_, at);
     const auto value = skip_blanks(skip_blanks(end) + 1);
-    const bool is_array = value < text_.size() && text_[value] == '[';
-    if (is_array && text_.substr(at, end - at) == "\"data\"") return value;
-    if (is_array) first = std::min(first, value);
+    if (value < text_.size() && text_[value] == '[' && text_.substr(at, end - at) == "\"data\"") return value;
     at = skip_blanks(end_of_value(text_, value));
     if (at >= text_.size() || text_[at] != ',') break;
   }
-  return first;
+  return text_.size();
 }
 
 std::size_t JsonElements::skip_blanks(std::size_t at) const {
-  return std::min(text_.find_first_not_of(" \t\r\n", at), text_.size());
+  return std::min(text_.find_first_not_of(kBlanks, at), text_.size());
 }
 
 void JsonElements::fail(const std::string& what) const {

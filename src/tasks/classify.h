@@ -15,7 +15,7 @@ namespace tessera::tasks {
 struct ClassifyOptions : JobOptions {
   ClassifyOptions();
 
-  std::string dataset_path;
+  std::string dataset_path, dataset_config;  // data::DatasetName
   data::ReadOptions columns;
   std::string problem_type = "auto";  // regression, single_label_classification, multi_label_classification
   bool do_regression = false;         // the same as problem_type regression

@@ -202,13 +202,13 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   auto columns = o.columns;
   columns.takes_lists = true;
   auto splits = data::read_splits(
-      o.dataset_path, columns,
+      {o.dataset_path, o.dataset_config}, columns,
       {.validation_fraction = o.validation_split, .seed = static_cast<std::uint64_t>(o.training.seed)});
   d.notes = splits.notes;
+  auto all = splits.train;  // the classes are those of all rows, however few are trained on
+  all.insert(all.end(), splits.validation.begin(), splits.validation.end());
   keep_first(splits.train, o.max_train_samples);
   keep_first(splits.validation, o.max_eval_samples);
-  auto all = splits.train;
-  all.insert(all.end(), splits.validation.begin(), splits.validation.end());
   d.problem = problem_of(o, known, all);
   const Labels labels(o, known, all, d.problem);
   d.names = labels.names();

@@ -28,8 +28,10 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
   const char* group = "Data";
   table
       .add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
-           "file or folder: JSONL, JSON, CSV, or sentence@label lines", group)
+           "file, folder or name on the Hub: JSONL, JSON, CSV, Parquet, or sentence@label lines", group)
       .required();
+  table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
+            "one of several configurations of the data set: as its card names it, or a folder", group);
   table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names"},
             "column of the text; empty: the first usual name", group);
   table.add(&o.columns.label_column, {"--label_column", "--label_column_name"},

@@ -15,7 +15,7 @@ namespace tessera::tasks {
 struct Seq2SeqOptions : JobOptions {
   Seq2SeqOptions();
 
-  std::string dataset_path;
+  std::string dataset_path, dataset_config;  // data::DatasetName
   data::ReadOptions columns;
   std::int64_t max_length = 64;
   std::optional<std::int64_t> max_target_length;  // none: the longest label

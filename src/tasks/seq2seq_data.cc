@@ -16,7 +16,7 @@ std::int64_t longest_target(const data::TokenizedPairs& pairs) {
 Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& tokenizer_path) {
   Seq2SeqData d;
   auto splits = data::read_splits(
-      options.dataset_path, options.columns,
+      {options.dataset_path, options.dataset_config}, options.columns,
       {.validation_fraction = options.validation_split, .seed = static_cast<std::uint64_t>(options.training.seed)});
   d.notes = splits.notes;
   d.train_rows = std::move(splits.train);

@@ -21,8 +21,10 @@ void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
   const char* group = "Data";
   table
       .add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
-           "file or folder: FinancialPhraseBank (sentence@label), JSONL, JSON or CSV", group)
+           "file, folder or name on the Hub: FinancialPhraseBank (sentence@label), JSONL, JSON, CSV or Parquet", group)
       .required();
+  table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
+            "one of several configurations of the data set: as its card names it, or a folder", group);
   table.add(&o.columns.text_column, {"--text_column"}, "column of the input text; empty: the first usual name", group);
   table.add(&o.columns.label_column, {"--label_column"}, "column of the text to predict; empty: the first usual name",
             group);

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/row_limit.h"
+#include "chat/jinja/json.h"
 #include "data/collate.h"
 #include "data/epoch_sampler.h"
 #include "data/row_source.h"
@@ -69,7 +70,7 @@ TEST_F(PhraseBank, NamesTheLineAtFault) {
   ReadOptions utf8;
   utf8.encoding = FileEncoding::kUtf8;
   expect_error([&] { read_pairs(write("a.txt", "x@y\n\xe4@z\n"), utf8); }, 2, {"not UTF-8"});
-  expect_error([&] { read_pairs(write("a.jsonl", "{\"text\":\"x\",\"label\":\"\xe4\"}\n"), {}); }, 1, {"not UTF-8"});
+  expect_error([&] { read_pairs(write("a.jsonl", "{\"text\":\"x\",\"label\":\"\xe4\"}\n"), {}); }, 1, {"UTF-8"});
   expect_error([&] { read_pairs((folder_ / "none.txt").string(), {}); }, 0, {"none.txt"});
   expect_error([&] { read_pairs(write("a.xml", "x"), {}); }, 0, {".jsonl"});
 }
@@ -107,7 +108,10 @@ TEST_F(Files, JsonArraysAreReadAsWrittenOrNotAtAll) {
   };
   EXPECT_EQ(texts(R"([{"text":"],[","label":1} , {"text":"b","label":2}] )"), "],[b");
   EXPECT_EQ(texts(R"({"version":[1,2],"data":[{"text":"a","label":1}],"end":0})"), "a");
-  EXPECT_EQ(texts(R"({"n\"[":{"data":[3]},"rows":[{"text":"c","label":1}]})"), "c");
+  EXPECT_EQ(texts(R"({"n\"[":{"data":[3]},"text":"c","label":1,"rows":[{"text":"d","label":1}]}
+)"),
+            "c");
+  EXPECT_EQ(texts("{\n\"text\": \"a\",\n\"label\": 1\n}\n"), "a");
   for (const auto& [json, says] : std::vector<std::pair<std::string, std::string>>{
            {R"([{"text":"a","label":1}][{"text":"b","label":2}])", "behind the array"},
            {R"([{"text":"a","label":1} {"text":"b","label":2}])", "expected a comma"},
@@ -115,9 +119,25 @@ TEST_F(Files, JsonArraysAreReadAsWrittenOrNotAtAll) {
            {R"([{"text":"a","label":1},])", "row 2 is empty"},
            {R"([{"text":"a","label":1})", "never closed"},
            {R"([{"text":"a","label":1)", "never closed"},
-           {R"({"rows":3})", "array of objects"}}) {
-    expect_error([&] { texts(json); }, 0, {"a.json", says});
+           {R"({"data":{"rows":3}] )", "not JSON"},
+           {"3", "array of objects"}}) {
+    expect_error([&] { texts(json); }, says == "not JSON" ? 1 : 0, {"a.json", says});
   }
+}
+
+TEST_F(Files, JsonIsWhatItsBeginSays) {
+  const auto texts = [&](const std::string& name, const std::string& json) {
+    std::string out;
+    const auto source = open_rows(write(name, json), "");
+    for (SourceRow row; source->next(row);) out += chat::dump_json(chat::Value(parse_row(row))) + " ";
+    return out;
+  };
+  EXPECT_EQ(texts("a.jsonl", "\n[{\"a\": 1},\n {\"a\": 2}]\n"), R"({"a": 1} {"a": 2} )");
+  EXPECT_EQ(texts("a.json", "{\"a\": \"}\"}\n\n{\"a\": 18446744073709551616}\n"),
+            R"({"a": "}"} {"a": 18446744073709551616} )");
+  EXPECT_EQ(texts("a.json", R"([{"a": NaN, "b": "NaN \" NaN"}, {"a": [-Infinity, Infinity], "NaN": 1}])"),
+            R"({"a": null, "b": "NaN \" NaN"} {"a": [null, null], "NaN": 1} )");
+  expect_error([&] { texts("a.jsonl", "{\"a\": N}\n"); }, 1, {"not JSON"});
 }
 
 TEST_F(Files, ReadsCsvWithQuotesAndLineBreaks) {
@@ -130,12 +150,57 @@ TEST_F(Files, ReadsCsvWithQuotesAndLineBreaks) {
   EXPECT_EQ(rows[1].line, 5);
 }
 
+/// As pandas reads them, which is what `datasets` does.
+TEST_F(Files, RowsOfTablesAreThoseOfPandas) {
+  const auto rows_of = [&](const std::string& name, const std::string& table) {
+    std::string out;
+    const auto source = open_rows(write(name, table), "text");
+    for (SourceRow row; source->next(row);) out += chat::dump_json(chat::Value(parse_row(row))) + " ";
+    return out;
+  };
+  EXPECT_EQ(rows_of("a.csv", "text,label\na,\n\"\",\"b\"\n"),
+            R"({"text": "a", "label": null} {"text": null, "label": "b"} )");
+  EXPECT_EQ(rows_of("a.csv", "text\na\n \t\n b \n\"\"\n  "), R"({"text": "a"} {"text": " b "} {"text": null} )");
+  EXPECT_EQ(rows_of("a.csv", "text,text\na,b\n"), R"({"text": "a"} )");
+  EXPECT_EQ(rows_of("a.csv", "text\r\"a\rb\"\rc\r"), R"({"text": "a\rb"} {"text": "c"} )");
+  EXPECT_EQ(rows_of("a.tsv", "text\tlabel\n\"a\tb\"\tx,y\n\t\n"),
+            R"({"text": "a\tb", "label": "x,y"} {"text": null, "label": null} )");
+  expect_error([&] { rows_of("a.tsv", "text\n\"a\"b\n"); }, 2, {"expected a tab"});
+  EXPECT_EQ(rows_of("a.txt", "a\rb\r\n\r\nc"), R"({"text": "a"} {"text": "b"} {"text": "c"} )");
+}
+
 TEST_F(Files, CsvErrorsNameTheLine) {
   expect_error([&] { read_pairs(write("a.csv", "text,label\na,b\nc\n"), {}); }, 3, {"expected 2 fields", "found 1"});
   expect_error([&] { read_pairs(write("a.csv", "text,label\na,b\n\"c,d\n"), {}); }, 3, {"never closed"});
   expect_error([&] { read_pairs(write("a.csv", "text,label\n\"a\"b,c\n"), {}); }, 2, {"expected a comma"});
-  expect_error([&] { read_pairs(write("a.csv", "foo,bar\n1,2\n"), {}); }, 1, {"foo, bar", "--text_column"});
+  expect_error([&] { read_pairs(write("a.csv", "foo,bar\n1,2\n"), {}); }, 2, {"foo, bar", "--text_column"});
   expect_error([&] { read_pairs(write("a.csv", "text,label\n"), {}); }, 0, {"no rows"});
+  expect_error([&] { read_pairs(write("a.csv", "text,label\na,b\nc,\n"), {}); }, 3,
+               {"column 'label'", "an empty cell"});
+}
+
+TEST_F(Files, TheFirstRowDecidesWhichColumnsAreMeant) {
+  const auto file = write("a.jsonl", R"({"text":"a","label":1}
+{"sentence":"no","text":"b","label":true}
+{"sentence":"no","label":1.5}
+)");
+  expect_error([&] { read_pairs(file, {}); }, 3, {"no column 'text'", "sentence, label"});
+  write("b.jsonl", R"({"text":"a","label":1}
+{"sentence":"no","text":"b","label":true}
+)");
+  const auto rows = read_pairs((folder_ / "b.jsonl").string(), {});
+  EXPECT_EQ(rows[1].source, "b");
+  EXPECT_EQ(rows[1].target, "True");
+}
+
+TEST_F(Files, TablesMayBeLatin1) {
+  ReadOptions latin1;
+  latin1.encoding = FileEncoding::kLatin1;
+  latin1.text_column = "s\u00e4tze";
+  const auto csv = read_pairs(write("a.csv", "s\xe4tze,label\n\xe4,\xf6\n"), latin1);
+  EXPECT_EQ(csv[0].source + csv[0].target, "\u00e4\u00f6");
+  const auto json = read_pairs(write("a.jsonl", "{\"s\xe4tze\":\"\xe4\",\"label\":\"\xf6\"}\n"), latin1);
+  EXPECT_EQ(json[0].source + json[0].target, "\u00e4\u00f6");
 }
 
 TEST_F(Files, ReadsJsonLinesWithChosenColumns) {
@@ -172,7 +237,7 @@ TEST_F(Files, FolderPrefersFullAgreementAndSaysSo) {
   write("Sentences_50Agree.txt", "a@b\nc@d\n");
   write("Sentences_AllAgree.txt", "x@y\nz@w\n");
   write("License.txt", "no at sign");
-  const auto splits = read_splits(folder_.string(), {}, {});
+  const auto splits = read_splits({folder_.string(), ""}, {}, {});
   EXPECT_EQ(splits.train.size() + splits.validation.size(), 2u);
   ASSERT_EQ(splits.notes.size(), 1u);
   EXPECT_NE(splits.notes[0].find("Sentences_AllAgree.txt"), std::string::npos);
@@ -182,18 +247,26 @@ TEST_F(Files, NamedSplitsAreUsedAsTheyAre) {
   const auto train = write("financial_phrase_bank_train.jsonl", "{\"sentence\":\"a\",\"text_label\":\"b\"}\n");
   write("financial_phrase_bank_val.jsonl", "{\"sentence\":\"c\",\"text_label\":\"d\"}\n");
   for (const auto& path : {folder_.string(), train}) {
-    const auto splits = read_splits(path, {}, {});
+    const auto splits = read_splits({path, ""}, {}, {});
     ASSERT_EQ(splits.train.size(), 1u);
     ASSERT_EQ(splits.validation.size(), 1u);
     EXPECT_EQ(splits.validation[0].source, "c");
   }
 }
 
-TEST_F(Files, UnclearFoldersAreAnError) {
-  expect_error([&] { read_splits(folder_.string(), {}, {}); }, 0, {"no data file", "Sentences_AllAgree.txt"});
+TEST_F(Files, FilesWithoutASplitsNameAreOneTrainingSet) {
+  expect_error([&] { read_splits({folder_.string(), ""}, {}, {}); }, 0, {"no data file"});
   write("a.csv", "text,label\na,b\n");
-  write("b.csv", "text,label\na,b\n");
-  expect_error([&] { read_splits(folder_.string(), {}, {}); }, 0, {"cannot choose among a.csv, b.csv"});
+  write("b.csv", "label,text\nc,d\n");
+  const auto splits = read_splits({folder_.string(), ""}, {}, {.validation_fraction = 0});
+  ASSERT_EQ(splits.train.size(), 2u);
+  EXPECT_EQ(splits.train[1].source, "d");
+  write("train.csv", "text,label\ne,f\n");
+  write("dev.csv", "text,label\ng,h\n");
+  const auto named = read_splits({folder_.string(), ""}, {}, {});
+  ASSERT_EQ(named.train.size(), 1u);
+  EXPECT_EQ(named.train[0].source, "e");
+  EXPECT_EQ(named.validation[0].source, "g");
 }
 
 std::vector<TextPair> numbered(int n) {

@@ -1,9 +1,11 @@
-// Parquet rows against the JSONL of the same rows, both written by tests/data/parquet/make_parquet.py.
+// Rows of Parquet and Arrow against the JSONL of the same rows, both written by tests/data/parquet/make_parquet.py.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "base/file.h"
 #include "chat/jinja/json.h"
 #include "data/row_source.h"
+#include "support/temp_folder.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -16,24 +18,48 @@ std::unique_ptr<RowSource> open_if_built(const std::string& file) {
   } catch (const DataError& e) {
     const std::string message = e.what();
     EXPECT_NE(message.find("configure it with TESSERA_PYARROW set"), std::string::npos) << message;
-    EXPECT_NE(message.find("to_json('" + file.substr(0, file.size() - 8) + ".jsonl'"), std::string::npos) << message;
+    EXPECT_NE(message.find("to_json('" + file.substr(0, file.rfind('.')) + ".jsonl'"), std::string::npos) << message;
     return nullptr;
   }
 }
 
-TEST(Parquet, RowsAreThoseOfTheSameJsonl) {
-  const std::string folder = std::string(TESSERA_TEST_DATA) + "/parquet/rows";
-  const auto parquet = open_if_built(folder + ".parquet"), jsonl = open_rows(folder + ".jsonl", "");
-  if (parquet == nullptr) GTEST_SKIP() << "this build has no Arrow";
+class RowsOf : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RowsOf, AreThoseOfTheSameJsonl) {
+  const std::string folder = std::string(TESSERA_TEST_DATA) + "/parquet/", file = folder + GetParam();
+  const auto rows = open_if_built(file), jsonl = open_rows(folder + "rows.jsonl", "");
+  if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
   SourceRow got, want;
   for (int i = 1; i <= 7; ++i) {
-    ASSERT_TRUE(parquet->next(got));
+    ASSERT_TRUE(rows->next(got));
     ASSERT_TRUE(jsonl->next(want));
-    EXPECT_EQ(where(got), folder + ".parquet:" + std::to_string(i));
+    EXPECT_EQ(where(got), file + ":" + std::to_string(i));
     EXPECT_EQ(chat::dump_json(chat::Value(parse_row(got))), chat::dump_json(chat::Value(parse_row(want))));
   }
-  EXPECT_FALSE(parquet->next(got));
-  EXPECT_FALSE(parquet->next(got));
+  EXPECT_FALSE(rows->next(got));
+  EXPECT_FALSE(rows->next(got));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RowsOf, ::testing::Values("rows.parquet", "rows.arrow", "table.arrow"),
+                         [](const auto& kind) {
+                           return std::string(kind.param).replace(std::string(kind.param).find('.'), 1, "_");
+                         });
+
+TEST(Arrow, ADamagedFileIsAnErrorThatNamesIt) {
+  const std::string sound = std::string(TESSERA_TEST_DATA) + "/parquet/rows.arrow";
+  if (open_if_built(sound) == nullptr) GTEST_SKIP() << "this build has no Arrow";
+  test::TempFolder folder("damaged_arrow");
+  const std::string file = folder.path() + "/rows.arrow", whole = read_file(sound);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{7}, whole.size() / 2}) {
+    write_file_atomically(file, whole.substr(0, size));
+    try {
+      const auto rows = open_rows(file, "");
+      for (SourceRow row; rows->next(row);) continue;
+      ADD_FAILURE() << size << " bytes were read as a whole file";
+    } catch (const DataError& e) {
+      EXPECT_NE(std::string(e.what()).find(file), std::string::npos) << e.what();
+    }
+  }
 }
 
 // 1500 rows name one word of 5 MiB: all together they would take 7 GiB.

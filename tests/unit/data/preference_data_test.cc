@@ -58,5 +58,23 @@ TEST_F(PreferenceData, CountsWhatIsDesirable) {
   EXPECT_EQ(read(3)->desirable(), 2);
 }
 
+// A table has texts only, so a list of messages stands there as JSON; elsewhere such a text is an answer.
+TEST_F(PreferenceData, AnAnswerMayBeJson) {
+  const std::string list = R"([{"role": "assistant", "content": "yes"}])";
+  options_.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  std::ofstream(options_.dataset_name)
+      << R"({"prompt": "of", "chosen": "[{\"role\": \"assistant\", \"content\": \"yes\"}]", )"
+      << R"("rejected": "no"})" << "\n";
+  const auto tokenizer = text::open_tokenizer(test::kTinyChat);
+  const auto text_of = [&](const std::vector<std::int32_t>& ids) { return tokenizer->decode(ids); };
+  EXPECT_NE(text_of(read(0)->row(0).chosen).find(list), std::string::npos);
+  options_.dataset_name = folder_.path() + "/train.csv";
+  std::ofstream(options_.dataset_name)
+      << "prompt,chosen,rejected\n"
+      << R"("[{""role"": ""user"", ""content"": ""of""}]","[{""role"": ""assistant"", ""content"": ""yes""}]",)"
+      << R"("[{""role"": ""assistant"", ""content"": ""no""}]")" << "\n";
+  EXPECT_EQ(text_of(read(0)->row(0).chosen), "yes");
+}
+
 }  // namespace
 }  // namespace tessera::data

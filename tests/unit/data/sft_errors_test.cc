@@ -69,6 +69,9 @@ TEST_F(SftData, MalformedChatRowsNameFileRowAndKey) {
       {R"({"messages": [{"role": "user"}]})", "train.jsonl:2: key \"messages[0].content\" is missing"},
       {R"({"messages": [{"role": "user", "content": 5}]})", "key \"messages[0].content\" must be a text or a list"},
       {R"({"text": "x"})", "train.jsonl:2: key \"messages\" is missing (the first row has messages"},
+      {R"({"messages": null})", "train.jsonl:2: key \"messages\" must be a list of messages, found null"},
+      {R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": "{}"})",
+       "train.jsonl:2: key \"chat_template_kwargs\" must be an object, found str"},
       {R"({"messages": )", "train.jsonl:2: not JSON at byte"},
       {R"([1])", "train.jsonl:2: expected a JSON object, found list"},
   };
@@ -96,6 +99,16 @@ TEST_F(SftData, EmptyMixedAndMissingSplitsAreRefused) {
   expect_failure("--splits: expected names");
   options_.splits = "train,train";
   expect_failure("is named twice");
+}
+
+TEST_F(SftData, EmptyCellsAreNoTexts) {
+  write("train.csv", "text\nabc\n\"\"\n");
+  expect_failure("train.csv:3: key \"text\" must be a text, found an empty cell");
+  write("train.csv", "prompt,completion\na,b\nc,\n");
+  expect_failure("train.csv:3: key \"completion\" must be a text or a list of messages, found an empty cell");
+  options_.chat_template = "{{ messages[0].content }}{% if tools %}+{% endif %}";
+  write("train.csv", "messages,tools\n\"[{\"\"role\"\": \"\"user\"\", \"\"content\"\": \"\"x\"\"}]\",\n");
+  EXPECT_EQ(load().train->row(0).input_ids, tokenizer_->encode("x", false).ids);
 }
 
 TEST_F(SftData, UnknownColumnsAreListed) {

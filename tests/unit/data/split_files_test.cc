@@ -48,11 +48,67 @@ TEST_F(SplitFilesHere, AConfigurationIsAFolderOfItsOwn) {
   EXPECT_THROW(find("train", "fr"), DataError);
 }
 
-TEST_F(SplitFilesHere, OtherWordsOfDatasetsStandForASplitWhereItsOwnIsMissing) {
-  for (const char* path : {"train.jsonl", "dev.jsonl", "eval.jsonl"}) put(path);
-  EXPECT_EQ(find("train,validation,test"), (Names{"train: train.jsonl", "validation: dev.jsonl", "test: eval.jsonl"}));
-  put("validation.jsonl");
-  EXPECT_EQ(find("train,validation"), (Names{"train: train.jsonl", "validation: validation.jsonl"}));
+/// What load_dataset_builder(folder).config.data_files says of these folders.
+TEST_F(SplitFilesHere, FilesHaveTheirSplitsNameAsDatasetsLooksForIt) {
+  for (const char* path : {"train.jsonl", "dev.jsonl", "eval.jsonl", "train2.jsonl", "pretrain.jsonl", "a train.jsonl",
+                           "deep/er/my_train-set.jsonl", "training.jsonl", "validation.jsonl", ".hidden/train.jsonl",
+                           "config.json", "notes.jsonl"})
+    put(path);
+  EXPECT_EQ(
+      find("train,validation,test"),
+      (Names{"train: train.jsonl", "train: train2.jsonl", "train: a train.jsonl", "train: deep/er/my_train-set.jsonl",
+             "train: training.jsonl", "validation: validation.jsonl", "validation: dev.jsonl", "test: eval.jsonl"}));
+}
+
+TEST_F(SplitFilesHere, FoldersWithASplitsNameComeBeforeFiles) {
+  for (const char* path :
+       {"train.jsonl", "x/train/b.jsonl", "x/train/deep/a.jsonl", "val_1/c.jsonl", "x/train/deep/test.jsonl"})
+    put(path);
+  EXPECT_EQ(find("train,validation"), (Names{"train: x/train/b.jsonl", "train: x/train/deep/a.jsonl",
+                                             "train: x/train/deep/test.jsonl", "validation: val_1/c.jsonl"}));
+  EXPECT_EQ(find("train,test").size(), 3U);  // rows that are trained on are no test
+}
+
+TEST_F(SplitFilesHere, NumberedFilesInDataComeBeforeAll) {
+  for (const char* path : {"train.jsonl", "train/a.jsonl", "data/train-00000-of-00002-0a1b.jsonl",
+                           "data/train-00001-of-00002-0a1b.jsonl", "data/train_sft-00000-of-00001.jsonl", "test.jsonl"})
+    put(path);
+  EXPECT_EQ(find("train,test"),
+            (Names{"train: data/train-00000-of-00002-0a1b.jsonl", "train: data/train-00001-of-00002-0a1b.jsonl"}));
+  EXPECT_EQ(find("train_sft"), (Names{"train_sft: data/train_sft-00000-of-00001.jsonl"}));
+  EXPECT_THROW(find("train_gen"), DataError);
+}
+
+TEST_F(SplitFilesHere, FilesOfNoSplitAreTheFirst) {
+  for (const char* path : {"b.jsonl", "deep/a.jsonl", "README.txt", "dataset_info.json", "__made/c.jsonl"}) put(path);
+  EXPECT_EQ(find("train,test"), (Names{"train: b.jsonl", "train: deep/a.jsonl"}));
+  put("test.jsonl");
+  EXPECT_THROW(find("train,test"), DataError);
+}
+
+TEST_F(SplitFilesHere, RowsThatSaveToDiskWroteAreFound) {
+  for (const char* path : {"dataset_dict.json", "train/data-00000-of-00001.arrow", "train/dataset_info.json",
+                           "train/state.json", "train/cache-0a1b.arrow", "test/data-00000-of-00001.arrow"})
+    put(path);
+  EXPECT_EQ(find("train,test"),
+            (Names{"train: train/data-00000-of-00001.arrow", "test: test/data-00000-of-00001.arrow"}));
+}
+
+TEST_F(SplitFilesHere, CompressedFilesAreRefusedByName) {
+  for (const char* path : {"train.jsonl", "train-2.jsonl.gz", "test.csv.zip"}) put(path);
+  try {
+    find("train");
+    FAIL() << "some rows of the split were left out";
+  } catch (const DataError& e) {
+    EXPECT_SAYS(std::string(e.what()), "train-2.jsonl.gz: this file of the split 'train' is compressed");
+  }
+}
+
+TEST_F(SplitFilesHere, LinksToFoldersAreFollowedButNotInCircles) {
+  put("x/train/a.jsonl");
+  fs::create_directory_symlink(folder_.path(), folder_.path() + "/x/around");
+  fs::create_directory_symlink(folder_.path() + "/x/train", folder_.path() + "/x/test");
+  EXPECT_EQ(find("train,test"), (Names{"train: x/train/a.jsonl", "test: x/test/a.jsonl"}));
 }
 
 /// As the library `datasets` finds them: these are its files for this card
@@ -171,10 +227,10 @@ TEST_F(SplitFilesOnTheHub, ThoseOfTheSplitsAreDownloadedAndNoOthers) {
 }
 
 TEST_F(SplitFilesOnTheHub, AConfigurationIsAFolder) {
-  put({"en/train-00000-of-00001.parquet", "en/test/0000.parquet", "de/train-00000-of-00001.parquet"});
-  EXPECT_EQ(find("train,test", "en"), (Names{"train: en/train-00000-of-00001.parquet", "test: en/test/0000.parquet"}));
+  put({"en/train/0000.parquet", "en/test/0000.parquet", "de/train-00000-of-00001.parquet"});
+  EXPECT_EQ(find("train,test", "en"), (Names{"train: en/train/0000.parquet", "test: en/test/0000.parquet"}));
   EXPECT_EQ(downloaded().size(), 2u);
-  EXPECT_SAYS(error("train"), "its data files lie in: de, en, en/test; --dataset_config_name chooses a folder");
+  EXPECT_SAYS(error("more"), "its data files lie in: de, en/test, en/train; --dataset_config_name chooses a folder");
   EXPECT_SAYS(error("train", "fr"), "--dataset_config_name chooses a folder");
 }
 
@@ -205,14 +261,6 @@ TEST_F(SplitFilesOnTheHub, ALoadingScriptIsRefusedByName) {
 
 TEST_F(SplitFilesOnTheHub, AMissingDataSetIsNamed) {
   EXPECT_SAYS(error("train"), "'org/rows' is neither a file or folder here nor a data set at " + server_.url());
-}
-
-TEST_F(SplitFilesOnTheHub, OfPairsTheTablesAtTheTopAreDownloaded) {
-  put({"README.md", "x_train.csv", "x_val.csv", "deep/other.csv", "x.parquet"});
-  EXPECT_EQ(find_pair_files("org/rows"), snapshot());
-  EXPECT_EQ(downloaded(), (Names{"x_train.csv", "x_val.csv"}));
-  put({"x.parquet"});
-  EXPECT_THROW(find_pair_files("org/rows"), DataError);
 }
 
 }  // namespace
