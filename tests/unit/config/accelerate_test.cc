@@ -45,6 +45,14 @@ TEST(AccelerateFile, AFileThatIsNotUtf8IsRefusedWithTheLine) {
             "c.yaml:2: expected UTF-8, found a byte that is none; save the file as UTF-8");
 }
 
+TEST(AccelerateFile, OffloadedActivationsAreKnownAndWithoutEffect) {
+  const std::string fsdp = "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: 2, ";
+  const auto on = load_text(fsdp + "fsdp_activation_checkpointing_offload: true}\n").warnings;
+  ASSERT_EQ(on.size(), 1U);
+  EXPECT_EQ(on[0], "c.yaml:3: fsdp_activation_checkpointing_offload has no effect here");
+  EXPECT_TRUE(load_text(fsdp + "activation_checkpointing_offload: false}\n").warnings.empty());
+}
+
 TEST(AccelerateFile, PrefetchesUnlessItIsToldNotToOrADiskHoldsTheParameters) {
   const std::string fsdp = "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD";
   const auto by_default = load_text(fsdp + "}\n").config.fsdp;
