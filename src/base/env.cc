@@ -1,5 +1,6 @@
 #include "base/env.h"
 
+#include <cctype>
 #include <cstdlib>
 #include <cstring>
 
@@ -15,8 +16,10 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"HF_HOME",
        "Hugging Face's folder: accelerate/default_config.yaml, hub and token below it (default: ~/.cache/huggingface)"},
       {"HF_HUB_CACHE", "the cache of models and data sets (default: hub in HF_HOME)"},
+      {"HUGGINGFACE_HUB_CACHE", "the same, where HF_HUB_CACHE is not set"},
       {"HF_ENDPOINT", "address of the Hub (default: https://huggingface.co)"},
       {"HF_TOKEN", "what the Hub is shown for private and gated repositories; goes to no other address", true},
+      {"HUGGING_FACE_HUB_TOKEN", "the same, where HF_TOKEN is not set", true},
       {"HF_TOKEN_PATH", "a file with the token (default: token in HF_HOME)"},
       {"HF_HUB_OFFLINE", "1: nothing is downloaded, the cache must do; likewise TRANSFORMERS_OFFLINE"},
       {"TRANSFORMERS_OFFLINE", "the same"},
@@ -68,10 +71,34 @@ std::optional<std::string> environment(const std::string& name) {
   return value;
 }
 
+std::string expanded_path(const std::string& path) {
+  std::string out;
+  std::size_t at = 0;
+  if (path == "~" || path.starts_with("~/")) {
+    out = environment("HOME").value_or(".");
+    at = 1;
+  }
+  const auto is_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  while (at < path.size()) {
+    const bool braces = path.compare(at, 2, "${") == 0;
+    const std::size_t begin = at + (braces ? 2 : 1);
+    std::size_t end = begin;
+    while (end < path.size() && is_word(path[end])) ++end;
+    const bool is_name = path[at] == '$' && end > begin && (!braces || (end < path.size() && path[end] == '}'));
+    const char* value = is_name ? std::getenv(path.substr(begin, end - begin).c_str()) : nullptr;
+    if (value == nullptr) {
+      out += path[at++];
+    } else {
+      out += value;
+      at = end + (braces ? 1 : 0);
+    }
+  }
+  return out;
+}
+
 std::string huggingface_home() {
-  if (const auto home = environment("HF_HOME")) return *home;
-  const auto cache = environment("XDG_CACHE_HOME");
-  return (cache ? *cache : environment("HOME").value_or(".") + "/.cache") + "/huggingface";
+  if (const auto home = environment("HF_HOME")) return expanded_path(*home);
+  return expanded_path(environment("XDG_CACHE_HOME").value_or("~/.cache") + "/huggingface");
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
@@ -72,9 +73,17 @@ bool is_of_version_1(const std::string& key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
+/// Numbers and switches may stand in quotes. Empty: the key is not there, or null.
+std::string value_text(const FileJson& object, const std::string& key) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return "";
+  return found->is_string() ? found->get<std::string>() : json_text(*found);
+}
+
+/// Of a strategy's name, which launch takes in any case, its number, or a switch.
 bool reshards(const std::string& strategy) {
-  return strategy == "true" || strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD" || strategy == "1" ||
-         strategy == "4";
+  return strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD" || strategy == "4" ||
+         parse_bool(strategy).value_or(false);
 }
 
 /// What a strategy's name meant, where true or false does not say it.
@@ -101,7 +110,8 @@ FileJson updated_document(const Node& document, const std::string& name) {
     throw ConfigError(name + ": distributed_type is missing; set it to FSDP, NO, MULTI_CPU or MULTI_GPU",
                       "distributed_type");
   if (!file.contains("num_processes") && file["distributed_type"] == "NO") file["num_processes"] = 1;
-  if (!file.contains("mixed_precision") && file.value("fp16", false)) file["mixed_precision"] = "fp16";
+  if (!file.contains("mixed_precision") && parse_bool(value_text(file, "fp16")).value_or(false))
+    file["mixed_precision"] = "fp16";
   file.erase("fp16");
   if (const auto backend = file.find("dynamo_backend"); backend != file.end()) {
     const bool is_on = backend->is_string() && *backend != "NO";
@@ -120,7 +130,7 @@ FileJson to_fsdp2(const Node& document, const std::string& name, std::vector<std
   name_switches(file);
   gather_fsdp_keys(file);
   const FileJson old = file.value("fsdp_config", FileJson::object());
-  if (old.empty() || old.value("fsdp_version", 1) == 2) {
+  if (old.empty() || value_text(old, "fsdp_version") == "2") {
     notes.push_back(old.empty() ? "no fsdp_config in the file: nothing to convert"
                                 : "the file is of version 2 already: nothing to convert");
     return file;
@@ -130,7 +140,9 @@ FileJson to_fsdp2(const Node& document, const std::string& name, std::vector<std
     if (is_of_version_1(key)) {
       notes.push_back(key + " is not part of version 2 and is left out");
     } else if (key == "fsdp_reshard_after_forward" || key == "fsdp_sharding_strategy") {
-      const std::string strategy = value.is_string() ? value.get<std::string>() : json_text(value);
+      std::string strategy = value_text(old, key);
+      std::transform(strategy.begin(), strategy.end(), strategy.begin(),
+                     [](unsigned char c) { return std::toupper(c); });
       converted["fsdp_reshard_after_forward"] = reshards(strategy);
       note_strategy(strategy, notes);
     } else if (key != "fsdp_version") {

@@ -43,9 +43,17 @@ const ForeignSection* find_foreign(const std::string& key) {
 }
 
 /// Keys that mean nothing on these machines: a warning where they are set to something.
-const std::vector<std::string> kIgnoredKeys = {"command_file",  "commands",        "tpu_name", "tpu_zone",
-                                               "tpu_env",       "tpu_use_cluster", "tpu_vm",   "tpu_use_sudo",
-                                               "downcast_bf16", "dynamo_config"};
+const std::vector<std::string> kIgnoredKeys = {"command_file",
+                                               "commands",
+                                               "tpu_name",
+                                               "tpu_zone",
+                                               "tpu_env",
+                                               "tpu_use_cluster",
+                                               "tpu_vm",
+                                               "tpu_use_sudo",
+                                               "downcast_bf16",
+                                               "dynamo_config",
+                                               "fsdp_activation_checkpointing_offload"};
 
 bool contains(const std::vector<std::string>& list, const std::string& name) {
   for (const std::string& item : list) {
@@ -104,13 +112,18 @@ class Reader {
     } else if (find_foreign(entry.key) != nullptr) {
       return;  // judged at the end
     } else if (contains(kIgnoredKeys, entry.key)) {
-      if (!is_empty(entry.value)) warnings_.push_back(fmt::format("{}{} has no effect here", where, entry.key));
+      note_ignored(entry);
     } else if (entry.key == "fp16") {
       read_legacy_fp16(entry);
     } else if (!assign(entry.key, entry)) {
       throw ConfigError(
           fmt::format("{}unknown key '{}'{}", where, entry.key, did_you_mean(entry.key, top_level_keys())), entry.key);
     }
+  }
+
+  void note_ignored(const Node::Entry& entry) {
+    if (!is_empty(entry.value))
+      warnings_.push_back(fmt::format("{}{} has no effect here", at_line(name_, entry.line), entry.key));
   }
 
   /// A file for jobs that start elsewhere has keys that nobody reads here: it is named as what it is.
@@ -149,6 +162,7 @@ class Reader {
   void read_fsdp_key(const Node::Entry& entry) {
     const std::string key = entry.key.starts_with("fsdp_") ? entry.key : "fsdp_" + entry.key;
     if (assign(key, entry)) return;
+    if (contains(kIgnoredKeys, key)) return note_ignored(entry);
     std::vector<std::string> known;
     for (const std::string& flag : table_.names()) {
       if (flag.starts_with("--fsdp_")) known.push_back(flag.substr(2));

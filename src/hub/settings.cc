@@ -28,8 +28,10 @@ std::string trimmed(std::string text) {
 
 std::string read_token(const std::string& home) {
   constexpr std::int64_t kLongest = 4096;
-  std::string token = environment("HF_TOKEN").value_or("");
-  const std::string file = environment("HF_TOKEN_PATH").value_or(home + "/token");
+  auto given = environment("HF_TOKEN");
+  if (!given) given = environment("HUGGING_FACE_HUB_TOKEN");
+  std::string token = given.value_or("");
+  const std::string file = expanded_path(environment("HF_TOKEN_PATH").value_or(home + "/token"));
   if (trimmed(token).empty() && is_there(file)) token = read_file(file, kLongest);
   token = trimmed(token);
   const bool fits = std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 0x7F; });
@@ -52,7 +54,9 @@ std::string read_endpoint() {
 Settings settings_from_environment() {
   const std::string home = huggingface_home();
   Settings out;
-  out.cache = environment("HF_HUB_CACHE").value_or(home + "/hub");
+  auto cache = environment("HF_HUB_CACHE");
+  if (!cache) cache = environment("HUGGINGFACE_HUB_CACHE");
+  out.cache = cache ? expanded_path(*cache) : home + "/hub";
   out.endpoint = read_endpoint();
   out.token = read_token(home);
   out.offline = is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE");

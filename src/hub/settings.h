@@ -17,9 +17,9 @@ struct Settings {
   std::chrono::seconds stall{60};                   // without a byte: the connection counts as cut
 };
 
-/// HF_HUB_CACHE (else hub in HF_HOME), HF_ENDPOINT, HF_TOKEN (else the file HF_TOKEN_PATH, else token in HF_HOME),
-/// HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE. ConfigError for an endpoint that is no address and for a token that cannot
-/// stand in a header (which is not shown).
+/// HF_HUB_CACHE or its older name (else hub in HF_HOME), HF_ENDPOINT, HF_TOKEN (else the file HF_TOKEN_PATH, else token
+/// in HF_HOME), HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE. ConfigError for an endpoint that is no address and for a token
+/// that cannot stand in a header (which is not shown).
 Settings settings_from_environment();
 
 }  // namespace tessera::hub

@@ -63,6 +63,23 @@ const std::vector<Key>& keys_of(const std::string& family) {
   return kLlamaKeys;
 }
 
+/// What changes a model's numbers and is read nowhere below, with the values that change nothing.
+struct Unread {
+  const char* stored;
+  double neutral, also_neutral;
+};
+constexpr Unread kUnread[] = {{"attention.scale", 0, 0},
+                              {"attention.clamp_kqv", 0, 0},
+                              {"attention.temperature_length", 0, 0},
+                              {"embedding_scale", 0, 1},
+                              {"residual_scale", 0, 1},
+                              {"logit_scale", 0, 1},
+                              {"expert_weights_scale", 0, 1},
+                              {"router_logit_softcapping", 0, 0},
+                              {"rope.scaling.yarn_ext_factor", 1, 1},
+                              {"rope.scaling.yarn_attn_factor", 1, 1},
+                              {"rope.scaling.yarn_log_multiplier", 0, 0}};
+
 json to_json(const GgufValue& value) {
   return std::visit([](const auto& v) { return json(v); }, value);
 }
@@ -73,16 +90,17 @@ class Config {
       : file_(file), family_(gguf_family(file)), architecture_(*file.header().text("general.architecture")) {}
 
   json build() {
+    refuse_unread();
     out_["model_type"] = family_ == "gptneox" ? "gpt_neox" : family_;
     out_["torch_dtype"] = "float32";
     for (const auto& k : keys_of(family_)) copy(k.stored, k.name);
     add_vocabulary();
     const bool always_tied = family_ == "falcon" || family_ == "bloom";
     out_["tie_word_embeddings"] = always_tied || !file_.find("output.weight");
-    if (family_ == "llama" || family_ == "mistral" || family_ == "mixtral") add_llama();
+    if (&keys_of(family_) == &kLlamaKeys) add_heads();
+    if (is_llama()) copy("attention.sliding_window", "sliding_window");
     if (family_ == "mixtral")
       copy("expert_count", "num_local_experts"), copy("expert_used_count", "num_experts_per_tok");
-    if (family_ == "qwen3") copy("attention.key_length", "head_dim");
     if (family_ == "gemma" || family_ == "gemma2") add_gemma();
     if (family_ == "phi3") add_phi3();
     if (family_ == "falcon") add_falcon();
@@ -124,15 +142,41 @@ class Config {
       if (const auto id = file_.header().integer(fmt::format("tokenizer.ggml.{}_token_id", stored))) out_[name] = *id;
   }
 
-  void add_llama() {
-    copy("rope.dimension_count", "head_dim");
-    if (!out_.contains("head_dim")) copy("attention.key_length", "head_dim");
-    copy("attention.sliding_window", "sliding_window");
+  [[noreturn]] void fail(const std::string& what) const {
+    throw DataError(file_.header().path + ": " + what, file_.header().path);
+  }
+
+  void refuse_unread() const {
+    for (const Unread& unread : kUnread) {
+      const auto value = file_.header().number(key(unread.stored));
+      if (value && *value != unread.neutral && *value != unread.also_neutral)
+        fail(fmt::format("key '{}' is {}, which is not supported", key(unread.stored), *value));
+    }
+  }
+
+  bool is_llama() const { return family_ == "llama" || family_ == "mistral" || family_ == "mixtral"; }
+
+  /// The size of a head, how much of it turns, and whether its projections have biases.
+  void add_heads() {
+    const auto& header = file_.header();
+    const auto size = header.integer(key("attention.key_length")),
+               of_values = header.integer(key("attention.value_length")),
+               turned = header.integer(key("rope.dimension_count"));
+    if (size && of_values && *of_values != *size)
+      fail(fmt::format("keys of {} and values of {} elements a head are not supported", *size, *of_values));
+    const bool said_by_turned = !size && turned && is_llama();  // in older files
+    if (size || said_by_turned) out_["head_dim"] = size ? *size : *turned;
+    if (family_ != "qwen2" && file_.find("blk.0.attn_q.bias")) out_["attention_bias"] = true;
+    if (file_.find("blk.0.ffn_up.bias")) out_["mlp_bias"] = true;
+    if (!turned || said_by_turned) return;
+    const auto head = size.value_or(integer("embedding_length") / integer("attention.head_count"));
+    if (*turned == head) return;
+    if (family_ != "phi3") fail(fmt::format("{} of a head's {} elements turn, which is not supported", *turned, head));
+    out_["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head);
   }
 
   void add_gemma() {
     out_["hidden_activation"] = "gelu_pytorch_tanh";
-    copy("attention.key_length", "head_dim");
     if (family_ != "gemma2") return;
     copy("attention.sliding_window", "sliding_window");
     copy("attn_logit_softcapping", "attn_logit_softcapping");
@@ -152,6 +196,16 @@ class Config {
     out_["rope_scaling"] = {{"type", "longrope"}, {"rope_type", "longrope"}};
     for (const char* which : {"long", "short"})
       out_["rope_scaling"][which + std::string("_factor")] = values(fmt::format("rope_factors_{}.weight", which));
+    const auto factor = file_.header().number(key("rope.scaling.attn_factor"));
+    if (factor && std::abs(*factor - usual_attention_factor()) > 1e-5)
+      out_["rope_scaling"]["attention_factor"] = *factor;
+  }
+
+  /// Phi-3's, by how much longer its context has become.
+  double usual_attention_factor() const {
+    const auto original = static_cast<double>(integer("rope.scaling.original_context_length"));
+    const double scale = static_cast<double>(integer("context_length")) / original;
+    return scale <= 1 ? 1 : std::sqrt(1 + std::log(scale) / std::log(original));
   }
 
   void add_falcon() {
@@ -177,14 +231,24 @@ class Config {
   }
 
   void add_rope_scaling() {
-    const auto type = file_.header().text(key("rope.scaling.type")).value_or("none");
-    if (type == "linear" || type == "yarn") {
+    const GgufHeader& header = file_.header();
+    auto factor = header.number(key("rope.scaling.factor"));
+    if (!factor) factor = header.number(key("rope.scale_linear"));  // of older files
+    const bool scales = factor && *factor != 0 && *factor != 1;
+    const auto type = header.text(key("rope.scaling.type")).value_or(scales ? "linear" : "none");
+    if (type == "yarn" || (type == "linear" && scales)) {
       out_["rope_scaling"] = {{"type", type}, {"rope_type", type}};
-      if (const auto factor = file_.header().number(key("rope.scaling.factor")))
-        out_["rope_scaling"]["factor"] = *factor;
-      if (const auto length = file_.header().integer(key("rope.scaling.original_context_length")))
+      if (factor) out_["rope_scaling"]["factor"] = *factor;
+      if (const auto length = header.integer(key("rope.scaling.original_context_length")))
         out_["rope_scaling"]["original_max_position_embeddings"] = *length;
+      for (const char* name : {"beta_fast", "beta_slow"})
+        if (const auto beta = header.number(key("rope.scaling.yarn_") + name)) out_["rope_scaling"][name] = *beta;
+    } else if (type != "none" && type != "linear" && !(type == "longrope" && family_ == "phi3")) {
+      fail(fmt::format("key '{}' is '{}', which is not supported for architecture '{}'", key("rope.scaling.type"), type,
+                       family_));
     }
+    if (family_ != "phi3" && (file_.find("rope_factors_long.weight") || file_.find("rope_factors_short.weight")))
+      fail(fmt::format("rope_factors_long and rope_factors_short of architecture '{}' are not supported", family_));
     if (file_.find("rope_freqs.weight")) add_llama3_scaling();
   }
 

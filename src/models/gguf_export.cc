@@ -41,6 +41,7 @@ class Planner {
       : c_(config), weights_(weights), form_(form) {}
 
   GgufExport plan() {
+    refuse_what_has_no_key();
     out_.architecture = c_.model_type == "mistral" ? "llama" : c_.model_type;
     if (c_.model_type == "gpt2")
       add_gpt2_keys();
@@ -55,6 +56,27 @@ class Planner {
  private:
   void add(const std::string& key, io::GgufItem value) {
     out_.metadata.emplace_back(out_.architecture + "." + key, std::move(value));
+  }
+
+  [[noreturn]] static void refuse(const std::string& what) {
+    throw ConfigError("--gguf: the file has no key for " + what, "gguf");
+  }
+
+  /// What readers of the file take for granted.
+  void refuse_what_has_no_key() {
+    const bool is_gpt2 = c_.model_type == "gpt2";
+    if (c_.activation != (is_gpt2 ? Activation::kGeluTanh : Activation::kSilu))
+      refuse(
+          fmt::format("the activation of this {}: readers compute {}", c_.model_type, is_gpt2 ? "gelu_new" : "silu"));
+    const double usual = std::pow(static_cast<double>(c_.head_dim), -0.5);
+    if (std::any_of(c_.attention_scale.begin(), c_.attention_scale.end(), [&](double s) { return s != usual; }))
+      refuse("scale_attn_weights false and scale_attn_by_inverse_layer_idx true");
+    std::int64_t window = 0;
+    for (const std::int64_t of_layer : c_.attention_window) window = std::max(window, of_layer);
+    if (window > 0 && window < c_.max_positions)
+      out_.note = fmt::format(
+          "the file has no key for the sliding window of {} tokens: in longer rows its readers attend to all\n",
+          window);
   }
 
   void add_gpt2_keys() {
@@ -76,8 +98,7 @@ class Planner {
     add("attention.head_count_kv", u32(c_.num_kv_heads));
     add("rope.freq_base", static_cast<float>(c_.rotary.theta));
     add("attention.layer_norm_rms_epsilon", static_cast<float>(c_.norm_eps));
-    const bool says_head_dim = c_.model_type == "llama" || c_.head_dim * c_.num_heads != c_.hidden_size;
-    if (is_llama && says_head_dim) {
+    if (c_.model_type == "llama" || c_.head_dim * c_.num_heads != c_.hidden_size) {
       add("attention.key_length", u32(c_.head_dim));
       add("attention.value_length", u32(c_.head_dim));
     }
@@ -95,6 +116,12 @@ class Planner {
       add("rope.scaling.type", std::string("linear"));
       add("rope.scaling.factor", static_cast<float>(c_.rotary.factor));
     } else if (!is_llama && scaling == RopeScaling::kYarn) {
+      const families::RotarySettings& r = c_.rotary;
+      const double usual_factor = r.factor <= 1 ? 1 : 0.1 * std::log(r.factor) + 1;
+      const bool is_usual = r.beta_fast == families::RotarySettings().beta_fast &&
+                            r.beta_slow == families::RotarySettings().beta_slow && r.truncate &&
+                            std::abs(r.table_factor - usual_factor) < 1e-9;
+      if (!is_usual) refuse("beta_fast, beta_slow, truncate, mscale and attention_factor of yarn: leave them out");
       add("rope.scaling.type", std::string("yarn"));
       add("rope.scaling.factor", static_cast<float>(c_.rotary.factor));
       add("rope.scaling.original_context_length", u32(c_.rotary.original_positions));

@@ -24,6 +24,7 @@ struct ExportedTensor {
 
 struct GgufExport {
   std::string architecture;
+  std::string note;           // a line about what readers of the file do otherwise; empty: nothing
   io::GgufMetadata metadata;  // the architecture's keys
   std::vector<ExportedTensor> tensors;
 };

@@ -138,7 +138,7 @@ std::string write_gguf(const GgufRequest& r) {
   for (const auto& tensor : planned.tensors)
     writer.write(models::values_for_gguf(tensor, *r.weights).const_data_ptr<float>());
   writer.commit();
-  return fmt::format("{} with {} tensors saved in {}\n", planned.architecture, plans.size(), r.output);
+  return planned.note + fmt::format("{} with {} tensors saved in {}\n", planned.architecture, plans.size(), r.output);
 }
 
 }  // namespace tessera::tasks

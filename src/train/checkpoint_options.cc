@@ -1,5 +1,7 @@
 #include "train/checkpoint_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -46,9 +48,15 @@ void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, co
             group);
 }
 
+void check_steps(Interval strategy, double steps, const std::string& key, config::Problems& problems) {
+  if (strategy != Interval::kSteps) return;
+  problems.require(steps > 0, "--" + key + " must be positive", key);
+  problems.require(steps <= 1 || steps == std::floor(steps),
+                   fmt::format("--{} above 1 counts steps and must be whole, found {}", key, steps), key);
+}
+
 void check_checkpoint_options(const CheckpointOptions& o, config::Problems& problems) {
-  problems.require(o.save_steps > 0 || o.save_strategy != Interval::kSteps, "--save_steps must be positive",
-                   "save_steps");
+  check_steps(o.save_strategy, o.save_steps, "save_steps", problems);
 }
 
 void check_evaluates_only(const CheckpointOptions& o, bool evaluates, const std::string& evaluation_flag,

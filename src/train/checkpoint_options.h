@@ -40,6 +40,8 @@ struct CheckpointOptions {
 
 /// Adds the flags, with these values as their defaults.
 void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& options, const char* group);
+/// Of the flag --`key`, where a strategy goes by steps: a part of all steps, or a whole number of them.
+void check_steps(Interval strategy, double steps, const std::string& key, config::Problems& problems);
 /// Values out of range.
 void check_checkpoint_options(const CheckpointOptions& options, config::Problems& problems);
 /// --do_train false evaluates and writes metrics only: it needs evaluations, which evaluation_flag switches on, and no

@@ -91,7 +91,9 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
       state_(checkpoints_.state()) {
   const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
   state_.logging_steps = every(arguments_.logging_steps);
-  state_.eval_steps = every(arguments_.eval_steps.value_or(arguments_.logging_steps));
+  constexpr double kUnset = 500;  // what transformers' TrainerState says then
+  const bool by_steps = arguments_.eval_strategy == Interval::kSteps;
+  state_.eval_steps = every(by_steps ? eval_steps() : arguments_.eval_steps.value_or(kUnset));
   if (model_.group().rank() != 0) return;
   const ReportTo reports = read_report_to(arguments_.report_to);
   if (reports.tensorboard) {
@@ -115,7 +117,7 @@ bool Session::run() {
   checkpoints_.resume();
   check_weights();
   bar_.start_at(state_.global_step);
-  if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) evaluate();
+  if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) measure();
   if (state_.evaluation_due) evaluate_what_was_left();
   const auto start = Clock::now();
   TrainerCallbacks callbacks = checkpoints_.callbacks();
@@ -369,28 +371,34 @@ void Session::evaluate() {
   const double waited =
       arguments_.eval_strategy == Interval::kEpoch ? state_.epoch : static_cast<double>(state_.global_step);
   if (waited < arguments_.eval_delay) return;
+  measure();
+  judge();
+}
+
+void Session::measure() {
   evaluated_at_ = state_.global_step;
   bar_.clear();
   enter(Phase::kEvaluation);
-  const Metrics& metrics = evaluated_;
-  {
-    const ShownAverage result(optimizer_, model_);
-    const tensor::RandomGuard random;  // the run, and what is saved below, go on as without evaluations
-    evaluated_ = task_.evaluate(bars_);
-    log(evaluation_row(metrics, state_.epoch), Json::object());
-    if (task_.presentation) task_.presentation->on_evaluation(metrics, epoch_ends_);
-    if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
-  }
-  const auto found = std::find_if(metrics.begin(), metrics.end(),
+  const ShownAverage result(optimizer_, model_);
+  const tensor::RandomGuard random;  // the run, and what is saved afterwards, go on as without evaluations
+  evaluated_ = task_.evaluate(bars_);
+  log(evaluation_row(evaluated_, state_.epoch), Json::object());
+  if (task_.presentation) task_.presentation->on_evaluation(evaluated_, epoch_ends_);
+  if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
+}
+
+void Session::judge() {
+  const auto found = std::find_if(evaluated_.begin(), evaluated_.end(),
                                   [&](const auto& m) { return m.first == arguments_.metric_for_best_model; });
-  if (found == metrics.end()) {
+  if (found == evaluated_.end()) {
     std::string names;
-    for (const auto& [name, value] : metrics) names += (names.empty() ? "" : ", ") + name;
+    for (const auto& [name, value] : evaluated_) names += (names.empty() ? "" : ", ") + name;
     throw ConfigError(
         "metric_for_best_model '" + arguments_.metric_for_best_model + "' is not measured; there are " + names,
         "metric_for_best_model");
   }
   trainer_.schedule().observe(found->second);
+  if (!arguments_.chooses_best && !task_.presentation) return;
   is_best_ = update_best(found->second);
   if (is_best_ && arguments_.save_strategy == Interval::kBest) save_checkpoint();
 }
@@ -433,7 +441,7 @@ void Session::save_now() {
                                        ? checkpoints_.resumed_from()
                                        : fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
   }
-  checkpoints_.save(arguments_.load_best_model_at_end ? state_.best_model_checkpoint : "");
+  checkpoints_.save(arguments_.chooses_best ? state_.best_model_checkpoint : "");
   if (page_) page_->renew();
 }
 
@@ -455,8 +463,10 @@ void Session::summarise(double seconds) {
               {"train_samples_per_second", rounded(rows / seconds, 3)},
               {"train_steps_per_second", rounded(steps / seconds, 3)},
               {"total_flos", state_.total_flos},
-              {"train_loss", state_.loss.mean()},
-              {"epoch", state_.epoch}};
+              {"train_loss", state_.loss.mean()}};
+  if (state_.window.tokens > 0) row["num_tokens"] = static_cast<double>(state_.num_input_tokens_seen);  // since a row
+  for (const auto& [name, value] : state_.window.metrics.values()) row[name] = value;
+  row["epoch"] = state_.epoch;
   if (all_.tokens > 0 && all_.seconds > 0) {
     const double rate = static_cast<double>(all_.tokens) / all_.seconds;
     row["train_tokens_per_second"] = rounded(rate, 1);

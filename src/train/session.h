@@ -82,6 +82,10 @@ class Session {
   /// Collective, a fraction of a second; not before the first step, which nobody should wait for.
   void measure_machine(double step_seconds);
   void evaluate();
+  /// One evaluation into the log.
+  void measure();
+  /// What the last evaluation means: to the schedule, to the best model, to early stopping.
+  void judge();
   bool update_best(double value);
   /// After an epoch's last step it waits for what the epoch's end brings: log rows and evaluations.
   void save_checkpoint();

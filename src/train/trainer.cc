@@ -63,7 +63,7 @@ std::int64_t steps_per_epoch(const TrainerOptions& options, std::int64_t batches
 std::int64_t total_steps(const TrainerOptions& options, std::int64_t batches_per_epoch) {
   if (options.max_steps > 0) return options.max_steps;
   const auto steps = static_cast<double>(steps_per_epoch(options, batches_per_epoch));
-  return static_cast<std::int64_t>(std::ceil(options.num_train_epochs * steps - 1e-9));
+  return static_cast<std::int64_t>(std::ceil(options.num_train_epochs * steps));
 }
 
 std::int64_t warmup_steps(const TrainerOptions& options, std::int64_t total_steps) {
@@ -265,7 +265,7 @@ void Trainer::run(const TrainerCallbacks& callbacks) {
       if (callbacks.on_step) callbacks.on_step(report);
     }
     if (s == first_step) break;
-    if (!stop && callbacks.on_epoch_end)
+    if (callbacks.on_epoch_end)  // also of an epoch that ends early, as in transformers
       callbacks.on_epoch_end({.epoch = epoch, .mean_loss = epoch_loss_.mean(), .seconds = seconds_since(start)});
   }
 }

@@ -41,8 +41,8 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
            "passes over the training rows; fractions allowed", group)
       .idle_with({"--max_steps", {config::kSet}});
   table.add(&a.max_steps, {"--max_steps"}, "optimizer steps; above 0 it overrides the epochs", group);
-  table.add(&a.dataloader_drop_last, {"--dataloader_drop_last"}, "leave out the last incomplete batch of an epoch",
-            group);
+  table.add(&a.dataloader_drop_last, {"--dataloader_drop_last"},
+            "leave out the last incomplete batch of an epoch; evaluations take all rows", group);
   table.add(&a.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&a.data_seed, {"--data_seed"}, "of the order of rows; none: seed", group);
   table
@@ -185,18 +185,24 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
       .placeholder("FILE");
 }
 
+/// As transformers sees it, which compares parts of all steps in millionths: 0.3 is three times 0.1.
+bool is_multiple(double steps, double of) {
+  constexpr double kMillion = 1e6;
+  return std::fmod(steps, of) == 0 || (steps < 1 && of < 1 && std::fmod(steps * kMillion, of * kMillion) == 0);
+}
+
 void check_intervals(TrainingArguments& a, const config::OptionTable& table, config::Problems& problems) {
-  problems.require(a.logging_steps > 0 || a.logging_strategy != Interval::kSteps, "--logging_steps must be positive",
-                   "logging_steps");
+  check_steps(a.logging_strategy, a.logging_steps, "logging_steps", problems);
   problems.require(a.check_replicas >= 0, "--check_replicas must not be negative; 0 never compares", "check_replicas");
   check_checkpoint_options(a, problems);
   if (!a.do_train) {
     check_evaluates_only(a, a.do_eval.value_or(true), "--do_eval (--run_validation)", problems);
     a.do_eval = true;
   }
-  if (!a.eval_steps) a.eval_steps = a.logging_steps;
-  problems.require(*a.eval_steps > 0 || a.eval_strategy != Interval::kSteps, "--eval_steps must be positive",
-                   "eval_steps");
+  const bool as_logging = !a.eval_steps && a.eval_strategy == Interval::kSteps;
+  if (as_logging) a.eval_steps = a.logging_steps;
+  if (!as_logging || a.logging_strategy != Interval::kSteps)
+    check_steps(a.eval_strategy, a.eval_steps.value_or(1), "eval_steps", problems);
   // A task that evaluates unless it is told otherwise is told so by either flag.
   const bool is_told = table.given("--eval_strategy") && !table.given("--do_eval") && a.do_train;
   if (a.do_eval.value_or(false) && a.eval_strategy == Interval::kNo && !is_told) a.eval_strategy = Interval::kEpoch;
@@ -211,11 +217,15 @@ void check_intervals(TrainingArguments& a, const config::OptionTable& table, con
         a.save_strategy == a.eval_strategy,
         "--load_best_model_at_end needs --save_strategy and --eval_strategy to be the same, or --save_strategy best",
         "load_best_model_at_end");
-    problems.require(a.save_strategy != Interval::kSteps || std::fmod(a.save_steps, *a.eval_steps) == 0,
+    const bool by_steps = a.save_strategy == Interval::kSteps && a.eval_strategy == Interval::kSteps;
+    problems.require(!by_steps || is_multiple(a.save_steps, *a.eval_steps),
                      "--load_best_model_at_end needs --save_steps to be a multiple of --eval_steps", "save_steps");
   }
   problems.require(!(a.load_best_model_at_end && a.save_only_model),
                    "--load_best_model_at_end needs whole checkpoints; leave out --save_only_model", "save_only_model");
+  const bool follows_metric =
+      a.lr_scheduler_type == "reduce_lr_on_plateau" || a.lr_scheduler_type == "ReduceLROnPlateau";
+  a.chooses_best = needs_evaluation || follows_metric || !a.metric_for_best_model.empty();
   if (a.metric_for_best_model.empty()) a.metric_for_best_model = "loss";
   if (!a.metric_for_best_model.starts_with("eval_")) a.metric_for_best_model.insert(0, "eval_");
   if (!a.greater_is_better) a.greater_is_better = !a.metric_for_best_model.ends_with("loss");

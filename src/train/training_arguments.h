@@ -53,6 +53,7 @@ struct TrainingArguments : CheckpointOptions {
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;
   std::optional<bool> greater_is_better;
+  bool chooses_best = true;                  // some flag asks for the best model: the run notes which one it is
   std::int64_t early_stopping_patience = 0;  // evaluations without improvement; 0: off
   double early_stopping_threshold = 0;
 

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
+#include "config/accelerate_convert.h"
 #include "config/accelerate_input.h"
 #include "tessera/base/error.h"
 
@@ -43,6 +45,33 @@ bool mentions(const std::vector<std::string>& warnings, const std::string& text)
 TEST(AccelerateFile, AFileThatIsNotUtf8IsRefusedWithTheLine) {
   EXPECT_EQ(error_of("num_processes: 2\nmain_process_ip: caf\xe9\n"),
             "c.yaml:2: expected UTF-8, found a byte that is none; save the file as UTF-8");
+}
+
+TEST(AccelerateConvert, NamesOfAnyCaseAndNumbersInQuotesMeanWhatLaunchReads) {
+  const auto converted = [](const std::string& fsdp) {
+    std::vector<std::string> notes;
+    return to_fsdp2(parse_yaml("distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {" + fsdp + "}\n", "c.yaml"),
+                    "c.yaml", notes)
+        .at("fsdp_config");
+  };
+  for (const char* on : {"FULL_SHARD", "full_shard", "Hybrid_Shard", "1", "'1'", "4"})
+    EXPECT_EQ(converted(std::string("fsdp_sharding_strategy: ") + on).at("fsdp_reshard_after_forward"), true) << on;
+  for (const char* off : {"SHARD_GRAD_OP", "shard_grad_op", "no_shard", "2", "'5'", "hybrid_shard_zero2"})
+    EXPECT_EQ(converted(std::string("fsdp_sharding_strategy: ") + off).at("fsdp_reshard_after_forward"), false) << off;
+  EXPECT_EQ(converted("fsdp_reshard_after_forward: 'True'").at("fsdp_reshard_after_forward"), true);
+  EXPECT_EQ(converted("fsdp_version: '1', fsdp_use_orig_params: true").count("fsdp_use_orig_params"), 0U);
+  EXPECT_EQ(converted("fsdp_version: '2', fsdp_use_orig_params: true").count("fsdp_use_orig_params"), 1U);
+  const auto updated =
+      updated_document(parse_yaml("distributed_type: FSDP\nnum_processes: 2\nfp16: 'yes'\n", "c.yaml"), "c.yaml");
+  EXPECT_EQ(updated.at("mixed_precision"), "fp16");
+}
+
+TEST(AccelerateFile, OffloadedActivationsAreKnownAndWithoutEffect) {
+  const std::string fsdp = "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: 2, ";
+  const auto on = load_text(fsdp + "fsdp_activation_checkpointing_offload: true}\n").warnings;
+  ASSERT_EQ(on.size(), 1U);
+  EXPECT_EQ(on[0], "c.yaml:3: fsdp_activation_checkpointing_offload has no effect here");
+  EXPECT_TRUE(load_text(fsdp + "activation_checkpointing_offload: false}\n").warnings.empty());
 }
 
 TEST(AccelerateFile, PrefetchesUnlessItIsToldNotToOrADiskHoldsTheParameters) {

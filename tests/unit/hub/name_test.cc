@@ -40,8 +40,9 @@ class HubSettings : public ::testing::Test {
       value ? ::setenv(name.c_str(), value->c_str(), 1) : ::unsetenv(name.c_str());
   }
 
-  static constexpr const char* kNames[] = {"HF_HOME",       "HF_HUB_CACHE",   "HF_ENDPOINT",         "HF_TOKEN",
-                                           "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"};
+  static constexpr const char* kNames[] = {
+      "HF_HOME",       "HF_HUB_CACHE",   "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT",   "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
+      "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",  "XDG_CACHE_HOME"};
   test::TempFolder folder_{"hub_settings"};
   std::vector<std::pair<std::string, std::optional<std::string>>> before_;
 };
@@ -63,6 +64,30 @@ TEST_F(HubSettings, ComeFromTheVariablesOfHuggingfaceHub) {
   EXPECT_EQ(s.cache, "/c");
   EXPECT_EQ(s.endpoint, "http://mirror");
   EXPECT_TRUE(s.offline);
+}
+
+// huggingface_hub's order, and its reading of ~ and of variables in paths.
+TEST_F(HubSettings, OlderNamesCountWhereTodaysAreNotSetAndPathsAreExpanded) {
+  ::setenv("HUGGINGFACE_HUB_CACHE", "/older", 1);
+  ::setenv("HUGGING_FACE_HUB_TOKEN", "hf_older", 1);
+  EXPECT_EQ(settings_from_environment().cache, "/older");
+  EXPECT_EQ(settings_from_environment().token, "hf_older");
+  ::setenv("HF_HUB_CACHE", "/newer", 1);
+  ::setenv("HF_TOKEN", "hf_newer", 1);
+  EXPECT_EQ(settings_from_environment().cache, "/newer");
+  EXPECT_EQ(settings_from_environment().token, "hf_newer");
+  const std::string home = ::getenv("HOME");
+  ::setenv("HF_HUB_CACHE", "~/a~b", 1);
+  EXPECT_EQ(settings_from_environment().cache, home + "/a~b");
+  ::setenv("XDG_CACHE_HOME", "/x", 1);
+  ::setenv("HF_HUB_CACHE", "$XDG_CACHE_HOME/${XDG_CACHE_HOME}y/$NO_SUCH_NAME/$", 1);
+  EXPECT_EQ(settings_from_environment().cache, "/x//xy/$NO_SUCH_NAME/$");
+  ::unsetenv("HF_HUB_CACHE");
+  ::unsetenv("HUGGINGFACE_HUB_CACHE");
+  ::setenv("HF_HOME", "${XDG_CACHE_HOME}/hf", 1);
+  EXPECT_EQ(settings_from_environment().cache, "/x/hf/hub");
+  ::unsetenv("HF_HOME");
+  EXPECT_EQ(settings_from_environment().cache, "/x/huggingface/hub");
 }
 
 TEST_F(HubSettings, ATokenThatWouldEndItsHeaderIsRefusedAndNotShown) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "io/gguf_writer.h"
 #include "models/gguf_layout.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -102,6 +103,77 @@ TEST(GgufModel, IsFoundInAFolderWithoutConfiguration) {
   EXPECT_THROW(gguf_file_of(folder.string()), DataError);
   std::ofstream(folder / "config.json") << "{}";
   EXPECT_EQ(gguf_file_of(folder.string()), std::nullopt);
+}
+
+/// The file of a family, its values as float32, with more keys and tensors.
+std::string with(const std::string& family, const io::GgufMetadata& keys,
+                 const std::vector<std::string>& vectors = {}) {
+  const auto from = io::open_gguf(data(family + ".gguf"));
+  io::GgufMetadata metadata;
+  for (const auto& [key, value] : from->header().metadata) {
+    if (std::any_of(keys.begin(), keys.end(), [&](const auto& item) { return item.first == key; })) continue;
+    if (const auto* text = std::get_if<std::string>(&value)) metadata.emplace_back(key, *text);
+    if (const auto* number = std::get_if<std::int64_t>(&value))
+      metadata.emplace_back(key, static_cast<std::uint32_t>(*number));
+    if (const auto* number = std::get_if<double>(&value)) metadata.emplace_back(key, static_cast<float>(*number));
+  }
+  metadata.insert(metadata.end(), keys.begin(), keys.end());
+  std::vector<io::GgufTensorPlan> plans;
+  for (const auto& info : from->tensors()) plans.push_back({info.name, info.shape});
+  for (const auto& name : vectors) plans.push_back({name, {4}});
+  const auto path = (std::filesystem::path(testing::TempDir()) / "gguf_with.gguf").string();
+  io::GgufWriter writer(path, metadata, plans);
+  for (const auto& info : from->tensors())
+    writer.write(io::read_tensor(*from, info.name).to(at::kFloat).contiguous().const_data_ptr<float>());
+  const std::vector<float> ones(4, 1.0F);
+  for (std::size_t i = 0; i < vectors.size(); ++i) writer.write(ones.data());
+  writer.commit();
+  return path;
+}
+
+std::string refusal_of(const std::string& file) {
+  try {
+    read_model_config(file);
+  } catch (const DataError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(GgufModel, ReadsHowAHeadTurnsAndHowItsRopeIsScaled) {
+  EXPECT_EQ(read_model_config(with("phi3", {}))["partial_rotary_factor"], json());
+  const auto half = read_model_config(data("phi3.gguf"))["hidden_size"].get<std::uint32_t>() /
+                    read_model_config(data("phi3.gguf"))["num_attention_heads"].get<std::uint32_t>() / 2;
+  EXPECT_EQ(read_model_config(with("phi3", {{"phi3.rope.dimension_count", half}}))["partial_rotary_factor"], 0.5);
+  EXPECT_EQ(read_model_config(with("llama", {{"llama.rope.scaling.factor", 2.0F}}))["rope_scaling"]["type"], "linear");
+  EXPECT_EQ(read_model_config(with("llama", {{"llama.rope.scale_linear", 4.0F}}))["rope_scaling"]["factor"], 4);
+  EXPECT_FALSE(read_model_config(with("llama", {{"llama.rope.scaling.factor", 1.0F}})).contains("rope_scaling"));
+  const auto yarn = read_model_config(with("qwen2", {{"qwen2.rope.scaling.type", std::string("yarn")},
+                                                     {"qwen2.rope.scaling.factor", 4.0F},
+                                                     {"qwen2.rope.scaling.yarn_beta_fast", 16.0F},
+                                                     {"qwen2.rope.scaling.yarn_beta_slow", 2.0F}}))["rope_scaling"];
+  EXPECT_EQ(yarn["beta_fast"], 16);
+  EXPECT_EQ(yarn["beta_slow"], 2);
+  const auto biased = read_model_config(with("llama", {}, {"blk.0.attn_q.bias", "blk.0.ffn_up.bias"}));
+  EXPECT_EQ(biased["attention_bias"], true);
+  EXPECT_EQ(biased["mlp_bias"], true);
+}
+
+// Left out, they would give another model without a word.
+TEST(GgufModel, RefusesWhatChangesTheNumbersAndIsNotKnown) {
+  const auto of_llama = [](const std::string& key, io::GgufItem value) {
+    return refusal_of(with("llama", {{"llama." + key, std::move(value)}}));
+  };
+  EXPECT_NE(of_llama("attention.scale", 0.5F).find("'llama.attention.scale' is 0.5"), std::string::npos);
+  EXPECT_NE(of_llama("logit_scale", 4.0F).find("'llama.logit_scale' is 4"), std::string::npos);
+  EXPECT_EQ(of_llama("logit_scale", 1.0F), "");
+  EXPECT_NE(of_llama("rope.scaling.type", std::string("longrope")).find("is 'longrope'"), std::string::npos);
+  EXPECT_NE(of_llama("rope.scaling.yarn_log_multiplier", 0.1F).find("yarn_log_multiplier"), std::string::npos);
+  EXPECT_NE(refusal_of(with("llama", {}, {"rope_factors_long.weight"})).find("rope_factors_long"), std::string::npos);
+  EXPECT_NE(refusal_of(with("qwen2", {{"qwen2.rope.dimension_count", std::uint32_t{2}}})).find("2 of a head's"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(with("qwen3", {{"qwen3.attention.value_length", std::uint32_t{2}}})).find("values of 2"),
+            std::string::npos);
 }
 
 TEST(GgufModel, NamesUnknownArchitecturesAndTensors) {

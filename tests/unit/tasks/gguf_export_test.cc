@@ -32,8 +32,9 @@ class GgufExports : public ::testing::Test {
  protected:
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  /// A model with random weights that float16 has exactly; of 256 columns, so that K blocks fit.
-  std::string make(const std::string& family, bool tied = false) {
+  /// A model with random weights that float16 has exactly; of 256 columns, so that K blocks fit. more: of its
+  /// config.json.
+  std::string make(const std::string& family, bool tied = false, const json& more = json::object()) {
     json config = {{"torch_dtype", "float16"}, {"initializer_range", 0.4}, {"vocab_size", 2048},
                    {"bos_token_id", 1},        {"eos_token_id", 2},        {"tie_word_embeddings", tied}};
     const json llama = {{"hidden_size", 256},       {"intermediate_size", 512}, {"num_attention_heads", 4},
@@ -56,7 +57,9 @@ class GgufExports : public ::testing::Test {
                                   {"high_freq_factor", 4.0},
                                   {"original_max_position_embeddings", 8192}};
     }
+    config.update(more);
     const std::string from = in(family + "_config"), to = in(family + (tied ? "_tied" : ""));
+    std::filesystem::remove_all(to);
     std::filesystem::create_directories(from);
     std::filesystem::copy(kTokenizers + (family == "gpt2" ? "gpt2" : "chatml"), from,
                           std::filesystem::copy_options::overwrite_existing | std::filesystem::copy_options::recursive);
@@ -286,6 +289,36 @@ TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
             std::string::npos);
   EXPECT_NE(message({in("t5"), in("folder"), "--gguf", "f16"}).find("must end in .gguf"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(in("t5.gguf")));
+}
+
+// Readers of the file would compute another model without a word.
+TEST_F(GgufExports, WhatTheFormatCannotSayOfAModelIsRefusedOrSaid) {
+  const auto said = [&](const std::string& family, const json& more) -> std::string {
+    const std::string model = make(family, false, more);
+    std::ostringstream out, err;
+    try {
+      export_checkpoint({model, in("said.gguf"), "--gguf", "f16", "--overwrite_output_dir"}, out, err);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return out.str();
+  };
+  EXPECT_SAYS(said("llama", {{"hidden_act", "gelu"}}), "no key for the activation of this llama");
+  EXPECT_SAYS(said("gpt2", {{"activation_function", "relu"}}), "no key for the activation of this gpt2");
+  EXPECT_SAYS(said("gpt2", {{"scale_attn_by_inverse_layer_idx", true}}), "scale_attn_by_inverse_layer_idx");
+  json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
+  EXPECT_SAYS(said("qwen2", {{"rope_scaling", yarn}}), "saved in");
+  yarn["beta_fast"] = 16;
+  EXPECT_SAYS(said("qwen2", {{"rope_scaling", yarn}}), "no key for beta_fast");
+  EXPECT_SAYS(said("mistral", {{"sliding_window", 32}}), "no key for the sliding window of 32 tokens");
+  EXPECT_EQ(said("mistral", {{"sliding_window", 4096}}).find("window"), std::string::npos);
+}
+
+TEST_F(GgufExports, BiasesAndTheSizeOfAHeadAreKept) {
+  const std::string llama = make("llama", false, {{"attention_bias", true}, {"mlp_bias", true}, {"head_dim", 32}});
+  EXPECT_EQ(answered(exported(llama, "f16")), answered(llama));
+  const std::string qwen2 = make("qwen2", false, {{"head_dim", 32}});
+  EXPECT_EQ(answered(exported(qwen2, "f16")), answered(qwen2));
 }
 
 TEST_F(GgufAdapters, WhatAnAdapterOfTheFormatCannotSayIsRefused) {

@@ -155,6 +155,28 @@ TEST_F(SftFlags, EverythingWrongIsSaidAtOnceAndBeforeAnythingIsLoaded) {
             "optim_args: optimizer 'sgd' has no ar");
 }
 
+TEST_F(SftFlags, StepsAreWholeNumbersOrPartsOfAllAsInTransformers) {
+  const auto refusal = [&](const Words& flags) {
+    Words all = {"--model", "m", "--dataset_name", "d", "--eval_strategy", "steps", "--save_strategy", "steps"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return error_of(all);
+  };
+  for (const std::string flag : {"--logging_steps", "--eval_steps", "--save_steps"}) {
+    EXPECT_EQ(refusal({flag, "2.5"}), flag + " above 1 counts steps and must be whole, found 2.5");
+    EXPECT_EQ(refusal({flag, "0"}), flag + " must be positive");
+    EXPECT_EQ(refusal({flag, "1.0"}), "no error");
+    EXPECT_EQ(refusal({flag, "0.3"}), "no error");
+  }
+  const auto best = [&](const char* eval_steps, const char* save_steps) {
+    return refusal({"--load_best_model_at_end", "--eval_steps", eval_steps, "--save_steps", save_steps});
+  };
+  EXPECT_EQ(best("0.1", "0.3"), "no error");  // whose remainder is no zero as doubles
+  EXPECT_EQ(best("2", "6"), "no error");
+  for (const auto& [eval_steps, save_steps] : {std::pair("0.2", "0.3"), std::pair("2", "3"), std::pair("2", "0.5")})
+    EXPECT_EQ(best(eval_steps, save_steps),
+              "--load_best_model_at_end needs --save_steps to be a multiple of --eval_steps");
+}
+
 // What evaluations give is known before anything is loaded, so a name that is not among it is refused then.
 TEST_F(SftFlags, TheMetricForTheBestModelIsOneOfThoseThatEvaluationsGive) {
   const Words nowhere = {"--model", in("nowhere"), "--dataset_name", in("nowhere"), "--metric_for_best_model"};

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/run_lock.h"
 #include "support/program.h"
 #include "support/small_net.h"
@@ -319,6 +320,73 @@ TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
   a.early_stopping_threshold = 2.5;
   run(a);
   EXPECT_EQ(steps_of(rows(a)), 4);
+}
+
+TEST_F(Sessions, AnEpochThatEarlyStoppingCutsEndsAsOthersDo) {
+  auto a = arguments("cut_epoch");  // it stops in step 6 of 8, in the middle of the second epoch
+  a.early_stopping_patience = 1;
+  a.logging_strategy = a.save_strategy = Interval::kEpoch;
+  run(a);
+  std::vector<std::pair<int, double>> losses;
+  for (const json& row : rows(a))
+    if (row.contains("loss")) losses.emplace_back(row.at("step"), row.at("epoch"));
+  EXPECT_EQ(losses, (std::vector<std::pair<int, double>>{{4, 1.0}, {6, 1.5}}));
+  std::vector<std::int64_t> saved;
+  for (const auto& c : checkpoint::list_checkpoints(a.output_dir)) saved.push_back(c.step);
+  EXPECT_EQ(saved, (std::vector<std::int64_t>{4, 6}));
+}
+
+// As in transformers: it waits for no delay, and is not among the models to choose from.
+TEST_F(Sessions, TheEvaluationBeforeTheFirstStepIsLoggedAlone) {
+  auto a = arguments("on_start");
+  a.eval_on_start = true;
+  a.eval_delay = 3;
+  a.greater_is_better = true;  // steps 0 and 8 are the best
+  run(a);
+  std::vector<int> steps;
+  for (const json& row : rows(a))
+    if (row.contains("eval_loss")) steps.push_back(row.at("step"));
+  EXPECT_EQ(steps, (std::vector<int>{0, 4, 6, 8}));
+  const auto state = TrainerState::read(a.output_dir + "/trainer_state.json");
+  EXPECT_EQ(state.best_global_step, 8);
+  EXPECT_EQ(state.best_model_checkpoint, a.output_dir + "/checkpoint-8");
+}
+
+// With any flag that asks for the best model, as in transformers; without one it is not named.
+TEST_F(Sessions, TheBestCheckpointStaysWhereAFlagAsksForTheBest) {
+  auto a = arguments("limited");
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 2;
+  a.save_total_limit = 2;
+  const auto saved = [&a] {
+    std::vector<std::int64_t> steps;
+    for (const auto& c : checkpoint::list_checkpoints(a.output_dir)) steps.push_back(c.step);
+    return steps;
+  };
+  run(a);
+  EXPECT_EQ(saved(), (std::vector<std::int64_t>{4, 8}));
+  a.output_dir = folder_.path() + "/not_asked";
+  a.chooses_best = false;
+  run(a);
+  EXPECT_EQ(saved(), (std::vector<std::int64_t>{6, 8}));
+  EXPECT_EQ(json::parse(read_file(a.output_dir + "/trainer_state.json")).at("best_metric"), json());
+}
+
+TEST_F(Sessions, TheStateSaysTheStepsThatTransformersSays) {
+  const auto state_of = [this](const TrainingArguments& a) {
+    run(a);
+    return json::parse(read_file(a.output_dir + "/trainer_state.json"));
+  };
+  auto a = arguments("parts");
+  a.logging_steps = 0.3;
+  a.eval_steps = std::nullopt;
+  json state = state_of(a);
+  EXPECT_EQ(state.at("logging_steps"), 3);
+  EXPECT_EQ(state.at("eval_steps"), 3);
+  a = arguments("by_epochs");
+  a.eval_strategy = Interval::kEpoch;
+  a.eval_steps = std::nullopt;
+  EXPECT_EQ(state_of(a).at("eval_steps"), 500);  // nothing says how many
 }
 
 TEST_F(Sessions, TheBestModelIsWhatARunEndsWith) {

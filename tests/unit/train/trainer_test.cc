@@ -172,6 +172,9 @@ TEST(Trainer, PartsOfEpochsAndMaxStepsEndWhereTheySay) {
   auto job = job_of(4, 1);  // 3 steps an epoch
   job.trainer.num_train_epochs = 1.5;
   EXPECT_EQ(train(job).steps.size(), 5u);  // ceil, as transformers
+  TrainerOptions part;
+  part.num_train_epochs = 1.1;
+  EXPECT_EQ(total_steps(part, 110), 122);  // 121.00000000000001, and there, too
   job.trainer.max_steps = 4;
   const auto outcome = train(job);
   EXPECT_EQ(outcome.steps.size(), 4u);
