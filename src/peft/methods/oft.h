@@ -29,6 +29,7 @@ class Oft final : public TransformMethod {
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
 
  protected:
+  bool takes_transposed() const override { return false; }
   at::Tensor transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const override;
 
  private:

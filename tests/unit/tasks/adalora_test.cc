@@ -16,6 +16,7 @@
 #include "tessera/checkpoint/state.h"
 #include "tessera/optim/factory.h"
 #include "train/method_optimizer.h"
+#include "train/rank_allocation.h"
 #include "unit/tasks/adapted_llama.h"
 
 namespace tessera::tasks {
