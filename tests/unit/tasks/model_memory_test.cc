@@ -69,27 +69,8 @@ struct Family {
   json config;
 };
 
-const json kPositions = {{"max_position_embeddings", 520}};
-const json kGpt = {{"n_embd", 64}, {"n_head", 4}, {"n_layer", 4}, {"n_positions", 520}};
-
-json with(json config, const json& more) {
-  config.update(more);
-  return config;
-}
-
 const std::vector<Family> kFamilies = {
     {"llama", decoder("llama", "Llama", json::object())},
-    {"mixtral", decoder("mixtral", "Mixtral", {{"num_local_experts", 4}, {"num_experts_per_tok", 2}})},
-    {"mixtral_8_of_1", decoder("mixtral", "Mixtral", {{"num_local_experts", 8}, {"num_experts_per_tok", 1}})},
-    {"gemma2", decoder("gemma2", "Gemma2", {{"head_dim", 16}, {"query_pre_attn_scalar", 16}, {"sliding_window", 128}})},
-    {"qwen3", decoder("qwen3", "Qwen3", {{"head_dim", 16}})},
-    {"phi3", decoder("phi3", "Phi3", {{"pad_token_id", 0}})},
-    {"gpt2", decoder("gpt2", "GPT2LMHead", kGpt)},
-    {"gptj", decoder("gptj", "GPTJ", with(kGpt, {{"rotary_dim", 8}}))},
-    {"gpt_neox", decoder("gpt_neox", "GPTNeoX", with(kPositions, {{"intermediate_size", 256}, {"rotary_pct", 0.25}}))},
-    {"falcon", decoder("falcon", "Falcon", with(kPositions, {{"bias", false}, {"multi_query", true}}))},
-    {"bloom", decoder("bloom", "Bloom", {{"n_head", 4}, {"n_layer", 4}})},
-    {"opt", decoder("opt", "OPT", with(kPositions, {{"ffn_dim", 256}, {"word_embed_proj_dim", 64}, {"dropout", 0.0}}))},
     {"t5", t5(json::object())},
     {"t5_gated", t5({{"feed_forward_proj", "gated-gelu"}, {"tie_word_embeddings", false}})},
     {"t5_narrow_heads", t5({{"d_kv", 8}, {"num_heads", 3}})},
