@@ -95,14 +95,15 @@ bool keep_tied(const models::Model& model, const models::ModelConfig& family, Pe
 }
 
 // A tied head trains apart from the embedding when it, or the embedding alone, is to be saved.
-bool untie_if_needed(models::Model& model, const models::ModelConfig& family, const PeftConfig& config) {
-  bool wanted = is_saved(family.output_embedding, config) ||
-                (config.target_regex.empty() && is_target(family.output_embedding, config));
+bool untie_if_needed(models::Model& model, const models::ModelConfig& family, const PeftMethod& method) {
+  bool wanted = is_saved(family.output_embedding, method);
+  bool targeted = is_target(family.output_embedding, method);
   for (const auto& slot : slots(model)) {
     const bool table = slot.embedding && slot.weight().size(0) == family.vocab_size;
-    wanted = wanted || (table && is_saved(slot.name, config));
+    wanted = wanted || (table && is_saved(slot.name, method));
+    if (table && method.adapts_tied_together() && is_target(slot.name, method)) targeted = false;
   }
-  return wanted && model.untie_head();
+  return (wanted || targeted) && model.untie_head();
 }
 
 void set_trainable(nn::HookedModule& model, const PeftMethod& config, const std::set<std::string>& adapters) {

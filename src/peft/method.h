@@ -58,6 +58,9 @@ class PeftMethod : public PeftConfig {
   virtual std::vector<FromWeight> from_weights(const nn::HookedModule&, std::uint64_t /*seed*/) const { return {}; }
   /// The same where the adapter's values are read from a file: what the file does not hold.
   virtual std::vector<FromWeight> from_weights_of_saved(const nn::HookedModule&) const { return {}; }
+  /// A head that is tied to the word embedding has its adapter where both are targets; false: one of its own, on a
+  /// matrix of its own.
+  virtual bool adapts_tied_together() const { return false; }
   /// A module of the base model that the configuration asks to train whole, in place (modules_to_save).
   virtual bool has_modules_to_save() const { return true; }
   /// The file keeps the base weights of adapted embed_tokens and lm_head.

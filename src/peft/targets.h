@@ -26,10 +26,8 @@ bool has_suffix(const std::string& name, const std::string& key);
 template <class Value>
 Value by_pattern(const std::string& name, const std::vector<std::pair<std::string, Value>>& patterns, Value fallback,
                  const char* key) {
-  for (const auto& [pattern, value] : patterns) {
-    const bool anchored = pattern.starts_with('^');
-    if (Pattern(anchored ? pattern : "(?:.*\\.)?(?:" + pattern + ")", key).matches(name)) return value;
-  }
+  for (const auto& [pattern, value] : patterns)
+    if (Pattern("(?:.*\\.)?(?:" + pattern + ")", key).matches(name)) return value;
   return fallback;
 }
 

@@ -21,6 +21,7 @@ void add_model(config::OptionTable& table, ClassifyOptions& o) {
             "a head for another number of labels than the data has begins anew", group);
   table.add(&o.pad_token, {"--pad_token"}, "empty: the tokenizer's, or eos", group);
   add_lora_flags(table, o.adapter, "Adapters");
+  refuse_adapter_list(table);
   add_quant_flags(table, o.quant, "Packed weights");
 }
 

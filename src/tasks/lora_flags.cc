@@ -207,6 +207,11 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
        "write --target_parameters, as the configuration names it, or name modules with --lora_target_modules"});
 }
 
+void refuse_adapter_list(config::OptionTable& table) {
+  table.add_refused({"--adapters", config::Unused::kText,
+                     "several adapters side by side are trained by tessera sft alone; train them one after another"});
+}
+
 std::vector<std::string> with_method_keys(const std::vector<std::string>& args) {
   const auto plain = [](const std::string& word) {
     auto name = word.starts_with("--") ? word.substr(2, word.find('=') - 2) : std::string();

@@ -30,6 +30,8 @@ struct LoraFlags {
 
 /// With the values of `flags` as the defaults.
 void add_lora_flags(config::OptionTable& table, LoraFlags& flags, const std::string& group);
+/// --adapters, of tasks that train one adapter at a time.
+void refuse_adapter_list(config::OptionTable& table);
 /// Flags that are keys of the configuration of --peft_type's method and no flags of their own (`--alpha 8`), gathered
 /// in one --peft_args.
 std::vector<std::string> with_method_keys(const std::vector<std::string>& args);

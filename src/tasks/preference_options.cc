@@ -342,6 +342,7 @@ config::OptionTable preference_table(PreferenceOptions& o) {
       "--model_name_or_path SmolLM2-135M-Instruct --dataset_name pairs/ --use_peft_lora true --output_dir out");
   add_preference_model(table, o);
   add_lora_flags(table, o.adapter, "Adapters");
+  refuse_adapter_list(table);
   add_quant_flags(table, o.quant, "Packed weights");
   add_loss(table, o);
   add_reference(table, o);

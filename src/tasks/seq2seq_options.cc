@@ -14,6 +14,7 @@ void add_model(config::OptionTable& table, Seq2SeqOptions& o) {
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);
   add_lora_flags(table, o.adapter, group);
+  refuse_adapter_list(table);
   add_quant_flags(table, o.quant, "Packed weights");
 }
 

@@ -19,6 +19,7 @@ void add_summarize_inputs(config::OptionTable& table, SummarizeOptions& o) {
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", "Model");
   add_lora_flags(table, o.adapter, "Model");
+  refuse_adapter_list(table);
   add_quant_flags(table, o.quant, "Packed weights");
   const char* group = "Data";
   table.add(&o.data.data_dir, {"--data_dir", "--dataset_path"},

@@ -17,6 +17,7 @@
 #include "tessera/base/error.h"
 #include "tessera/tensor/random.h"
 #include "train/lora_fa_projections.h"
+#include "train/method_optimizer.h"
 #include "train/rank_allocation.h"
 
 namespace tessera::tasks {
@@ -237,8 +238,8 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
 }
 
 std::unique_ptr<optim::Optimizer> TrainingJob::optimizer() {
-  return train::allocating_ranks(train::make_optimizer(arguments_, *model_.model, *model_.sharded), *model_.sharded,
-                                 model_.adapters ? model_.adapters->method.get() : nullptr);
+  return train::with_method(train::make_optimizer(arguments_, *model_.model, *model_.sharded), *model_.sharded,
+                            model_.adapters ? model_.adapters->method.get() : nullptr);
 }
 
 bool TrainingJob::train() {

@@ -1,7 +1,6 @@
 #include "train/rank_allocation.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -31,27 +30,18 @@ std::int64_t budget_at(const peft::AdaLora& m, std::int64_t step, std::int64_t f
   return static_cast<std::int64_t>(static_cast<double>(first - last) * std::pow(left, 3.0) + static_cast<double>(last));
 }
 
+std::unique_ptr<optim::Optimizer> without_lora_fa(std::unique_ptr<optim::Optimizer> inner) {
+  if (dynamic_cast<const optim::LoraFa*>(inner.get()))
+    throw ConfigError("--optim lorafa freezes lora_A, whose ranks ADALORA allocates; choose another optimizer",
+                      "optim");
+  return inner;
+}
+
 }  // namespace
 
 RankAllocatingOptimizer::RankAllocatingOptimizer(std::unique_ptr<optim::Optimizer> inner,
                                                  fsdp::FullyShardedDataParallel& model, peft::AdaLora& method)
-    : Optimizer(model.parameters(), fsdp::parameter_slices(model), inner->lr()),
-      inner_(std::move(inner)),
-      method_(method),
-      group_(model.shard_group()),
-      offload_(model.offload_store()) {
-  if (dynamic_cast<const optim::LoraFa*>(inner_.get()))
-    throw ConfigError("--optim lorafa freezes lora_A, whose ranks ADALORA allocates; choose another optimizer",
-                      "optim");
-  if (inner_->averages())
-    throw ConfigError(
-        "ADALORA drops ranks of what is trained, and a schedule-free optimizer evaluates and saves an "
-        "average; choose another optimizer",
-        "optim");
-  if (std::any_of(parameters_.begin(), parameters_.end(), [](const auto& p) { return !p.is_cpu(); }))
-    throw ConfigError(
-        "ADALORA allocates ranks on the CPU; set fsdp_offload_params: true, which keeps its parameters there",
-        "fsdp_offload_params");
+    : WrappedOptimizer(without_lora_fa(std::move(inner)), model, "ADALORA allocates ranks"), method_(method) {
   const std::array<std::pair<std::string, Factor>, 3> kFactors = {
       {{".lora_A.default", Factor::kA}, {kEndOfE, Factor::kE}, {".lora_B.default", Factor::kB}}};
   for (const auto& slice : slices_) {
@@ -63,8 +53,6 @@ RankAllocatingOptimizer::RankAllocatingOptimizer(std::unique_ptr<optim::Optimize
     }
   }
 }
-
-RankAllocatingOptimizer::~RankAllocatingOptimizer() = default;
 
 void RankAllocatingOptimizer::set_total_steps(std::int64_t steps) {
   if (method_.total_step == 0) method_.total_step = steps;
@@ -80,7 +68,7 @@ void RankAllocatingOptimizer::check_ranks() const {
 }
 
 std::vector<optim::StateSlice> RankAllocatingOptimizer::state() {
-  auto result = inner_->state();
+  auto result = WrappedOptimizer::state();
   for (const char* kind : {kSensitivity, kUncertainty}) {
     for (const auto& part : parts_) {
       result.push_back({part.slice.name, kind, part.slice.shape, part.slice.offset,
@@ -95,12 +83,8 @@ std::vector<optim::StateSlice> RankAllocatingOptimizer::state() {
 void RankAllocatingOptimizer::step() {
   const at::NoGradGuard no_grad;
   if (steps_ == 0) check_ranks();
-  inner_->set_lr(lr_);
-  inner_->set_steps(steps_);
-  inner_->scale_next_gradients(gradient_factor_);
-  inner_->step();
   const auto now = steps_, falls_until = method_.total_step - method_.tfinal;  // counted from 0, as PEFT's users do
-  steps_ = inner_->steps();
+  step_inner();
   std::int64_t all = 0;
   for (const auto& [layer, kept] : method_.kept()) all += kept.numel();
   const auto target = method_.target_r * static_cast<std::int64_t>(method_.kept().size());
@@ -142,11 +126,6 @@ void RankAllocatingOptimizer::update_averages(double gradient_factor) {
   }
 }
 
-optim::FlatNumbers RankAllocatingOptimizer::numbers_of(const at::Tensor& parameter) const {
-  if (const auto* halves = offload_ ? offload_->halves_of(parameter) : nullptr) return {.halves = halves};
-  return {.data = parameter.mutable_data_ptr(), .dtype = parameter.scalar_type()};
-}
-
 std::map<std::string, std::vector<float>> RankAllocatingOptimizer::score() const {
   std::map<std::string, std::int64_t> first;  // by layer: the place of its first rank
   std::int64_t all = 0;
@@ -167,10 +146,7 @@ std::map<std::string, std::vector<float>> RankAllocatingOptimizer::score() const
       to[by_column ? place % part.columns : place / part.columns] += static_cast<double>(s[i] * u[i]) / count;
     }
   }
-  if (group_->size() > 1) {
-    const auto shared = at::from_blob(sums.data(), {3 * all}, at::kDouble);
-    group_->all_reduce(shared, comm::ReduceOp::kSum)->wait();
-  }
+  sum_over_ranks(sums);
   std::map<std::string, std::vector<float>> out;
   const auto sum = [&](Factor factor, std::int64_t rank) {
     return static_cast<float>(sums[static_cast<std::size_t>(static_cast<std::int64_t>(factor) * all + rank)]);
@@ -221,13 +197,6 @@ void RankAllocatingOptimizer::forget_averages() {
     part.sensitivity.zero_();
     part.uncertainty.zero_();
   }
-}
-
-std::unique_ptr<optim::Optimizer> allocating_ranks(std::unique_ptr<optim::Optimizer> inner,
-                                                   fsdp::FullyShardedDataParallel& model, peft::PeftMethod* method) {
-  auto* adalora = dynamic_cast<peft::AdaLora*>(method);
-  if (!adalora || !adalora->allocates()) return inner;
-  return std::make_unique<RankAllocatingOptimizer>(std::move(inner), model, *adalora);
 }
 
 void set_total_steps(optim::Optimizer& optimizer, std::int64_t steps) {

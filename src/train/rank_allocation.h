@@ -7,28 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "optim/flat_numbers.h"
 #include "peft/methods/adalora.h"
-#include "tensor/offload_store.h"
-#include "tessera/fsdp/fully_shard.h"
+#include "train/wrapped_optimizer.h"
 
 namespace tessera::train {
 
 /// Steps another optimizer, then allocates. The averages are state like the other's, so that a run goes on bit for bit.
-class RankAllocatingOptimizer final : public optim::Optimizer {
+class RankAllocatingOptimizer final : public WrappedOptimizer {
  public:
   /// method: what the model was adapted with; outlives this, as `model` does.
   RankAllocatingOptimizer(std::unique_ptr<optim::Optimizer> inner, fsdp::FullyShardedDataParallel& model,
                           peft::AdaLora& method);
-  ~RankAllocatingOptimizer() override;
 
   /// ConfigError where the method's total_step is not known, or ranks cannot fall.
   void step() override;
-  bool collective() const override { return true; }
   std::vector<optim::StateSlice> state() override;
-  void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) override {
-    inner_->keep_state_in(std::move(offload));
-  }
 
   const peft::AdaLora& method() const { return method_; }
   /// Of the last allocation, by layer.
@@ -47,7 +40,6 @@ class RankAllocatingOptimizer final : public optim::Optimizer {
     at::Tensor sensitivity, uncertainty;  // [slice.numel] float32, averages
   };
   void check_ranks() const;
-  optim::FlatNumbers numbers_of(const at::Tensor& parameter) const;
   void update_averages(double gradient_factor);
   /// Collective: the score of each rank of each layer.
   std::map<std::string, std::vector<float>> score() const;
@@ -56,17 +48,11 @@ class RankAllocatingOptimizer final : public optim::Optimizer {
   /// E of what is not kept becomes zero.
   void mask();
 
-  std::unique_ptr<optim::Optimizer> inner_;
   peft::AdaLora& method_;
-  std::shared_ptr<comm::Communicator> group_;
-  std::shared_ptr<tensor::OffloadStore> offload_;
   std::vector<Part> parts_;
   std::map<std::string, std::vector<float>> scores_;
 };
 
-/// `inner` itself where the method (null: none) allocates no ranks. ConfigError for LoRA-FA, which freezes A.
-std::unique_ptr<optim::Optimizer> allocating_ranks(std::unique_ptr<optim::Optimizer> inner,
-                                                   fsdp::FullyShardedDataParallel& model, peft::PeftMethod* method);
 /// Of an optimizer that allocates ranks; others are left alone.
 void set_total_steps(optim::Optimizer& optimizer, std::int64_t steps);
 

@@ -3,7 +3,7 @@
 #include "checkpoint/pretrained.h"
 #include "peft/adapter_files.h"
 #include "train/lora_fa_projections.h"
-#include "train/rank_allocation.h"
+#include "train/method_optimizer.h"
 
 namespace tessera::verify {
 namespace {
@@ -31,7 +31,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, cons
       optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
   optimizer->keep_state_in(a.sharded->offload_store());
   train::set_projections(*optimizer, *a.model, *a.sharded);
-  return train::allocating_ranks(std::move(optimizer), *a.sharded, a.adapters ? a.adapters->method.get() : nullptr);
+  return train::with_method(std::move(optimizer), *a.sharded, a.adapters ? a.adapters->method.get() : nullptr);
 }
 
 std::map<std::string, at::Tensor> final_tensors(const tasks::Assembled& a) {

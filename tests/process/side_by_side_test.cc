@@ -219,6 +219,7 @@ TEST_F(SideBySide, SaysWhatCannotBe) {
   EXPECT_SAYS(beside("peft_type: PROMPT_TUNING, num_virtual_tokens: 3"),
               "adapter 'b': PROMPT_TUNING changes what the model reads");
   EXPECT_SAYS(beside("peft_type: ADALORA"), "adapter 'b': AdaLoRA");
+  EXPECT_SAYS(beside("peft_type: OFT, coft: true"), "adapter 'b': COFT");
   EXPECT_SAYS(beside("init_lora_weights: pissa"), "adapter 'b': init_lora_weights pissa");
   EXPECT_SAYS(beside("lora_modules_to_save: lm_head"), "adapter 'b': it trains whole");
   EXPECT_SAYS(beside("chat_template_format: chatml"), "adapter 'b': its chat template");

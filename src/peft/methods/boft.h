@@ -20,6 +20,7 @@ class Boft final : public TransformMethod {
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
 
  protected:
+  bool takes_transposed() const override { return false; }
   at::Tensor transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const override;
   at::Tensor scale(const Tensors& t) const override { return t[1].flatten(); }
 };

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include <cmath>
+#include <set>
 
 #include "base/json_text.h"
 #include "peft/methods/dora_layers.h"
@@ -105,11 +106,15 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
   }
   if (!alora_invocation_tokens.is_null()) activated_ = std::make_shared<ActivatedTokens>();
   if (!target_modules.empty() || !target_regex.empty()) names = LayerMethod::attach(model, family);
+  const std::set<std::string> targets(names.begin(), names.end());
   for (const auto& wanted : target_parameters) {
     bool any = false;
     for (const auto& slot : slots(model)) {
       if (!slot.linear || !has_suffix(slot.name + ".weight", wanted)) continue;
       any = true;
+      if (targets.contains(slot.name))
+        refuse("target_parameters", "names the weight of '" + slot.name +
+                                        "', which target_modules name, too; leave it out of one of them, as in PEFT");
       if (slot.adapter()) continue;
       attach_to(slot);
       names.push_back(slot.name);

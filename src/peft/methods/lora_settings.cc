@@ -98,8 +98,9 @@ void Lora::check() const {
 
 void Lora::check_new() const {
   if (init_lora_weights == "eva")
-    refuse_setting("init_lora_weights",
-                   "eva begins with what layers see of training rows: tessera sft and classify have them");
+    refuse_setting(
+        "init_lora_weights",
+        "eva begins with what layers see of training rows: commands that train decoders or classifiers have them");
 }
 
 }  // namespace tessera::peft

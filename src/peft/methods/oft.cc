@@ -38,9 +38,8 @@ std::int64_t near_divisor(std::int64_t features, std::int64_t wanted) {
   return wanted - lower <= higher - wanted ? lower : higher;
 }
 
-/// Scales the blocks whose norm is more than eps / sqrt(blocks) back to it.
-at::Tensor projected(const at::Tensor& weight, double eps) {
-  const double bound = eps / std::sqrt(static_cast<double>(weight.size(0)));
+/// Scales the blocks whose norm is more than `bound` back to it.
+at::Tensor projected(const at::Tensor& weight, double bound) {
   // A skew-symmetric matrix has each number twice.
   const auto norms = at::linalg_vector_norm(weight.to(at::kFloat), 2, at::IntArrayRef{1}, true) * std::sqrt(2.0);
   return at::where(norms.le(bound), weight, weight * (bound / norms).to(weight.scalar_type()));
@@ -78,6 +77,10 @@ void Oft::check() const {
     throw ConfigError("num_cayley_neumann_terms must be at least 1", "num_cayley_neumann_terms");
 }
 
+double Oft::radius(std::int64_t blocks) const {
+  return eps / std::sqrt(static_cast<double>(blocks));
+}
+
 Oft::Blocks Oft::blocks_of(const LayerSizes& layer) const {
   if (oft_block_size > 0) {
     const auto size = near_divisor(layer.in, oft_block_size);
@@ -89,8 +92,7 @@ Oft::Blocks Oft::blocks_of(const LayerSizes& layer) const {
 
 std::vector<AddedTensor> Oft::added(const LayerSizes& layer) const {
   const auto [count, size] = blocks_of(layer);
-  return {
-      {"oft_R.default.weight", {block_share ? 1 : count, size * (size - 1) / 2}, init_weights ? zeros() : normal(0.1)}};
+  return {{kBlocks, {block_share ? 1 : count, size * (size - 1) / 2}, init_weights ? zeros() : normal(0.1)}};
 }
 
 at::Tensor Oft::rotations(const at::Tensor& weight, std::int64_t size) const {
@@ -115,7 +117,7 @@ at::Tensor Oft::rotations(const at::Tensor& weight, std::int64_t size) const {
 at::Tensor Oft::transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
   const auto [count, size] = blocks_of(sizes);
   // Upstream projects the stored parameter: the gradient is that of the projected one.
-  const auto weight = coft ? t[0] + (projected(t[0].detach(), eps) - t[0].detach()) : t[0];
+  const auto weight = coft ? t[0] + (projected(t[0].detach(), radius(t[0].size(0))) - t[0].detach()) : t[0];
   auto turn = rotations(weight, size);
   if (sizes.training && module_dropout > 0) turn = with_dropped_blocks(turn, module_dropout);
   return nn::block_product(x, turn.expand({count, size, size}));

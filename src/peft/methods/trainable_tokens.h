@@ -13,6 +13,7 @@ class TrainableTokens final : public LayerMethod {
   /// As in PEFT.
   bool has_modules_to_save() const override { return false; }
   bool keeps_base_weights() const override { return false; }
+  bool adapts_tied_together() const override { return true; }
   std::string type() const override { return "TRAINABLE_TOKENS"; }
   void bind(ConfigKeys& keys) override;
   void resolve(const models::ModelConfig&) override {}  // the default target is known from the modules

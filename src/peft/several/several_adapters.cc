@@ -10,6 +10,7 @@
 #include "peft/adapter_files.h"
 #include "peft/apply.h"
 #include "peft/methods/lora.h"
+#include "peft/methods/oft.h"
 #include "peft/several/routed_adapter.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -49,6 +50,8 @@ void check_sits_in_layers(const AdapterFolder& adapter, const models::Model& mod
 
 void check_trains(const AdapterFolder& adapter, const PeftMethod& method) {
   if (method.type() == "ADALORA") refuse(adapter, "peft_type", "AdaLoRA takes ranks away as its own run goes on");
+  const auto* oft = dynamic_cast<const Oft*>(&method);
+  if (oft && oft->coft) refuse(adapter, "coft", "COFT projects its blocks at each step of its own run");
   const auto* lora = dynamic_cast<const Lora*>(&method);
   const std::vector<std::string> drawn = {"true", "false", "gaussian", "orthogonal"};
   if (lora && adapter.folder.empty() && std::find(drawn.begin(), drawn.end(), lora->init_lora_weights) == drawn.end())

@@ -156,6 +156,33 @@ TEST(PrefixTuning, GeneratesWhatPeftGenerates) {
             Rows({{5, 9, 12, 7, 62, 56, 70, 36, 5, 4, 5, 5}, {0, 0, 6, 8, 73, 66, 72, 62, 56, 70, 7, 74}}));
   EXPECT_EQ(generated("llama_prefix_projection", "base_llama", ids, mask, 3),
             Rows({{5, 9, 12, 7, 5, 5, 5, 5, 5, 5, 5, 5}, {0, 0, 6, 8, 10, 19, 90, 7, 74, 62, 70, 66}}));
+  for (const int beams : {1, 3}) {  // a prefix of keys and values for each query head
+    EXPECT_EQ(generated("falcon_prefix", "base_falcon", ids, mask, beams),
+              Rows({{5, 9, 12, 7, 7, 68, 68, 68, 68, 68, 68, 68}, {0, 0, 6, 8, 8, 79, 79, 79, 79, 79, 79, 79}}));
+  }
+}
+
+Loaded load_keys(const json& keys, const std::string& base) {
+  return load(*read_peft_keys(keys, "the test"), base);
+}
+
+// As in PEFT; the head alone has rows of its own.
+TEST(TrainableTokens, OfATableAndTheHeadThatIsTiedToItStayTied) {
+  json keys = {
+      {"peft_type", "TRAINABLE_TOKENS"}, {"token_indices", {3, 8}}, {"target_modules", {"embed_tokens", "lm_head"}}};
+  const auto both = load_keys(keys, "base_tied");
+  EXPECT_FALSE(both.report.untied);
+  EXPECT_EQ(both.report.adapted, std::vector<std::string>{"model.embed_tokens"});
+  keys["target_modules"] = {"lm_head"};
+  const auto head = load_keys(keys, "base_tied");
+  EXPECT_TRUE(head.report.untied);
+  EXPECT_EQ(head.report.adapted, std::vector<std::string>{"lm_head"});
+}
+
+TEST(Lora, ARegularExpressionMayNameATiedHead) {
+  const auto lora = load_keys({{"peft_type", "LORA"}, {"target_modules", ".*1.*q_proj|lm_head"}}, "base_tied");
+  EXPECT_TRUE(lora.report.untied);
+  EXPECT_EQ(lora.report.adapted, (std::vector<std::string>{"model.layers.1.self_attn.q_proj", "lm_head"}));
 }
 
 TEST(TrainableTokens, GenerateWhatPeftGenerates) {

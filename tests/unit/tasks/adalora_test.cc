@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/optim/factory.h"
+#include "train/method_optimizer.h"
 #include "train/rank_allocation.h"
 #include "unit/tasks/adapted_llama.h"
 
@@ -54,7 +55,7 @@ struct Rank {
     optimizer = optim::make_optimizer("adamw_torch", {.lr = 1e-2}, a.sharded->parameters(),
                                       fsdp::parameter_slices(*a.sharded), a.sharded->shard_group());
     optimizer->keep_state_in(a.sharded->offload_store());
-    optimizer = train::allocating_ranks(std::move(optimizer), *a.sharded, a.adapters->method.get());
+    optimizer = train::with_method(std::move(optimizer), *a.sharded, a.adapters->method.get());
     a.model->train();
   }
   double step(int number) {

@@ -19,7 +19,7 @@
 #include "tasks/assemble.h"
 #include "tensor/rng.h"
 #include "tessera/optim/factory.h"
-#include "train/rank_allocation.h"
+#include "train/method_optimizer.h"
 
 namespace tessera::tasks::adapter_runs {
 
@@ -77,7 +77,7 @@ struct RankRun {
     optimizer = optim::make_optimizer("adamw_torch", {.lr = 5e-3}, a.sharded->parameters(),
                                       fsdp::parameter_slices(*a.sharded), a.sharded->shard_group());
     optimizer->keep_state_in(a.sharded->offload_store());
-    optimizer = train::allocating_ranks(std::move(optimizer), *a.sharded, a.adapters->method.get());
+    optimizer = train::with_method(std::move(optimizer), *a.sharded, a.adapters->method.get());
     a.model->train();
   }
   void move() {

@@ -6,6 +6,7 @@
 #include "flag_sweep.h"
 #include "support/program.h"
 #include "tasks/classify.h"
+#include "tasks/preference.h"
 #include "tasks/seq2seq.h"
 #include "tasks/summarize.h"
 #include "upload_flags.h"
@@ -357,6 +358,26 @@ TEST_F(ClassifyFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
     return parse_classify(args, quiet)->notes;
   };
   sweep(table, task, notes, cases, unseen);
+}
+
+TEST(AdaptersSideBySide, AreOfSftAlone) {
+  std::ostringstream quiet;
+  const Words model = {"--model", "m"}, adapters = {"--adapters", "adapters.yaml"};
+  const auto said = [&](const auto& parse, const Words& data) -> std::string {
+    try {
+      (void)parse(model + data + adapters);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return {};
+  };
+  const Words path = {"--dataset_path", "d"}, folder = {"--data_dir", "d"};
+  for (const auto& text :
+       {said([&](const Words& args) { return parse_classify(args, quiet); }, path),
+        said([&](const Words& args) { return parse_seq2seq(args, quiet); }, path),
+        said([&](const Words& args) { return parse_summarize(args, quiet); }, folder),
+        said([&](const Words& args) { return parse_preference(preference::Method::kKto, args, quiet); }, path)})
+    EXPECT_NE(text.find("--adapters"), std::string::npos) << text;
 }
 
 }  // namespace

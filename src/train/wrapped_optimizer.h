@@ -1,0 +1,40 @@
+#pragma once
+// An optimizer around another: what a PEFT method does to its parameters beside the other's step.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "optim/flat_numbers.h"
+#include "tensor/offload_store.h"
+#include "tessera/fsdp/fully_shard.h"
+
+namespace tessera::train {
+
+class WrappedOptimizer : public optim::Optimizer {
+ public:
+  ~WrappedOptimizer() override;
+  /// Whether or not the inner one is: all of these sum over ranks.
+  bool collective() const final { return true; }
+  std::vector<optim::StateSlice> state() override { return inner_->state(); }
+  void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) final { inner_->keep_state_in(std::move(offload)); }
+
+ protected:
+  /// what: "ADALORA allocates ranks", for messages. ConfigError for optimizers that evaluate averages, and for
+  /// parameters that do not lie on the CPU.
+  WrappedOptimizer(std::unique_ptr<optim::Optimizer> inner, fsdp::FullyShardedDataParallel& model,
+                   const std::string& what);
+
+  /// With this optimizer's rate, count of steps and factor of gradients.
+  void step_inner();
+  /// Of a flat parameter: its masters in float32.
+  optim::FlatNumbers numbers_of(const at::Tensor& parameter) const;
+  /// They become those of all ranks together. Collective.
+  void sum_over_ranks(std::vector<double>& numbers) const;
+
+ private:
+  std::unique_ptr<optim::Optimizer> inner_;
+  std::shared_ptr<comm::Communicator> group_;
+  std::shared_ptr<tensor::OffloadStore> offload_;
+};
+
+}  // namespace tessera::train
