@@ -28,9 +28,8 @@ class RowSource {
 };
 
 /// .jsonl (also .ndjson; an object a line), .json (an array of objects, also below "data", one object, or an object a
-/// line), .csv and .tsv (with a
-/// header), .txt (a row a line, blank lines left out; the column is called `text_column`), .parquet, .arrow. DataError
-/// for other endings; in a build without Arrow it says how to convert these two.
+/// line), .csv and .tsv (with a header), .txt (a row a line, blank lines left out; the column is called `text_column`),
+/// .parquet, .arrow. DataError for other endings; in a build without Arrow it says how to convert these two.
 std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column);
 bool is_data_file(const std::string& file);
 

@@ -48,9 +48,8 @@ struct SplitOptions {
 
 /// Of a folder or a name on the Hub the files of the splits train and validation (else eval), see find_split_files();
 /// but of FinancialPhraseBank's Sentences_AllAgree.txt, else 75Agree, 66Agree, 50Agree alone. Beside a file that is
-/// named
-/// *_train its *_validation (also _valid, _val, _dev, _eval) is looked for. Without validation files the rows are split
-/// (see split()).
+/// named *_train its *_validation (also _valid, _val, _dev, _eval) is looked for. Without validation files the rows are
+/// split (see split()).
 PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, const SplitOptions& split);
 
 /// Moves round(fraction * rows) rows, chosen by the seed, into validation (at least one of each when the fraction is >

@@ -158,10 +158,10 @@ void Lora::check_can_merge(const nn::HookedModule& adapted) const {
     refuse("alora_invocation_tokens",
            "acts on some tokens only, so it cannot be merged into the weights; use the adapter as it is");
   if (!layer_replication.is_null())
-    refuse(
-        "layer_replication",
-        "gives the places of a layer different adapters over one weight, so it cannot be merged (nor in PEFT); use the "
-        "adapter as it is");
+    refuse("layer_replication",
+           "gives the places of a layer different adapters over one weight, so it cannot be merged (PEFT adds all of "
+           "them to it: another model); use the "
+           "adapter as it is");
   if (!lora_bias) return;
   for (const auto& slot : adapted_slots(adapted))
     if (!slot.bias().defined())

@@ -33,8 +33,10 @@ at::Tensor logits(const AssembleOptions& options) {
   return out;
 }
 
+/// Of tokens that are no padding.
 double apart(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>();
+  const auto mask = io::read_tensor(*io::open_safetensors(kFolder + "/batch.safetensors"), "attention_mask");
+  return (a - b).abs().amax(-1).mul(mask).max().item<double>();
 }
 
 TEST(ComputeDtype, FourBitProductsOfAModelInFloat32AreTheReferences) {
