@@ -41,7 +41,7 @@ file(CREATE_LINK "${fmt_headers}/fmt" "${PROJECT_BINARY_DIR}/fmt/fmt" SYMBOLIC)
 function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
-  list(FILTER sources EXCLUDE REGEX "/(main|parquet_rows)\\.cc$")  # programs, and what cmake/Parquet.cmake adds
+  list(FILTER sources EXCLUDE REGEX "/main\\.cc$|/data/parquet/")  # programs, and what cmake/Parquet.cmake adds
   set(rooms_without_torch "^(base|formats|config|families|hub|text|chat|launch|estimate|report|cli)$")
   if(sources)
     tessera_batches(sources ${name} "${PROJECT_SOURCE_DIR}/src" ${sources})
