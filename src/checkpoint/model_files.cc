@@ -24,10 +24,9 @@ void copy_file_to(const fs::path& file, const fs::path& folder) {
 }
 
 void copy_named_templates(const fs::path& from, const fs::path& to) {
-  if (!fs::is_directory(from / kNamedTemplates)) return;
-  fs::create_directories(to / kNamedTemplates);
-  for (const auto& entry : fs::directory_iterator(from / kNamedTemplates))
-    if (entry.path().extension() == ".jinja") copy_file_to(entry.path(), to / kNamedTemplates);
+  const auto files = named_template_files(from);
+  if (!files.empty()) fs::create_directories(to / kNamedTemplates);
+  for (const auto& file : files) copy_file_to(file, to / kNamedTemplates);
 }
 
 bool names_token(const ConfigJson& value, std::int64_t id) {

@@ -53,6 +53,8 @@ bool is_one_object_a_line(std::string_view text) {
 }
 
 std::optional<std::string> without_nan(std::string_view json) {
+  const auto has = [json](std::string_view word) { return json.find(word) != std::string_view::npos; };
+  if (!has("NaN") && !has("Infinity")) return std::nullopt;  // of nearly every row; the rest goes byte by byte
   std::string out;
   std::size_t plain = 0;  // what is before it has been copied
   for (std::size_t at = 0; at < json.size();) {

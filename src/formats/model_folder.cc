@@ -41,6 +41,14 @@ FolderFile folder_file(const fs::path& path) {
              : FolderFile::kOther;
 }
 
+std::vector<fs::path> named_template_files(const fs::path& folder) {
+  std::vector<fs::path> out;
+  if (!fs::is_directory(folder / kNamedTemplates)) return out;
+  for (const auto& entry : fs::directory_iterator(folder / kNamedTemplates))
+    if (folder_file(entry.path().lexically_relative(folder)) == FolderFile::kTokenizer) out.push_back(entry.path());
+  return out;
+}
+
 void remove_template_files(const fs::path& folder) {
   fs::remove(folder / kTemplateFile);
   fs::remove_all(folder / kNamedTemplates);

@@ -1,6 +1,7 @@
 #pragma once
 // What the files of a model's folder are, by their names: one list for what is fetched, copied and removed.
 #include <filesystem>
+#include <vector>
 
 namespace tessera {
 
@@ -18,10 +19,12 @@ FolderFile folder_file(const std::filesystem::path& path);
 inline constexpr const char* kTemplateFile = "chat_template.jinja";
 /// The folder of its further ones, NAME.jinja.
 inline constexpr const char* kNamedTemplates = "additional_chat_templates";
+/// Those that are there.
+std::vector<std::filesystem::path> named_template_files(const std::filesystem::path& folder);
 /// A processor's: {"chat_template": ...}.
 inline constexpr const char* kProcessorTemplate = "chat_template.json";
 
-/// Removes the first two: what an older tokenizer left would win over a new one's configuration.
+/// Removes a tokenizer's: what an older one left would win over a new one's configuration.
 void remove_template_files(const std::filesystem::path& folder);
 
 }  // namespace tessera

@@ -184,7 +184,7 @@ TESSERA_BLOCK(q5_k)
 TESSERA_BLOCK(q6_k)
 #undef TESSERA_BLOCK
 
-constexpr int kK = 256;
+using HWY_NAMESPACE::kK;
 
 constexpr std::array<GgufBlock, 10> kBlocks = {{
     {2, "Q4_0", 32, 18, q4_0},

@@ -69,8 +69,8 @@ using DecodeWide = void (*)(const float* values, const std::uint8_t* codes, std:
                             float* out);
 
 #if defined(__x86_64__)
-/// Eight bytes -> sixteen places in the table.
-__attribute__((target("sse4.1"))) inline __m128i places_of(const std::uint8_t* codes) {
+/// Of eight bytes.
+__attribute__((target("sse4.1"))) inline __m128i sixteen_codes(const std::uint8_t* codes) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)), low_half = _mm_set1_epi8(15);
   const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), low_half), low = _mm_and_si128(bytes, low_half);
   return _mm_unpacklo_epi8(high, low);
@@ -80,7 +80,7 @@ __attribute__((target("avx512f"))) void decode_avx512(const float* values, const
                                                       std::int64_t numel, float scale, float* out) {
   const __m512 table = _mm512_loadu_ps(values), factor = _mm512_set1_ps(scale);
   for (std::int64_t i = 0; i < numel; i += kWide, codes += kWide / 2) {
-    const __m512i places = _mm512_maskz_cvtepu8_epi32(0xFFFF, places_of(codes));
+    const __m512i places = _mm512_maskz_cvtepu8_epi32(0xFFFF, sixteen_codes(codes));
     const __m512 found = _mm512_maskz_permutexvar_ps(0xFFFF, places, table);
     _mm512_storeu_ps(out + i, _mm512_mul_ps(found, factor));
   }
@@ -98,7 +98,7 @@ __attribute__((target("avx2"))) void decode_avx2(const float* values, const std:
     return _mm256_mul_ps(found, factor);
   };
   for (std::int64_t i = 0; i < numel; i += kWide, codes += kWide / 2) {
-    const __m128i places = places_of(codes);
+    const __m128i places = sixteen_codes(codes);
     _mm256_storeu_ps(out + i, eight(places));
     _mm256_storeu_ps(out + i + 8, eight(_mm_srli_si128(places, 8)));
   }

@@ -131,12 +131,10 @@ void take_templates(const json& root, const fs::path& file, TokenizerConfig& out
 // transformers 4.51 and later save templates as files of their own; where there is one, the configuration's do not
 // count.
 void take_template_files(const fs::path& folder, TokenizerConfig& out) {
-  const auto all = folder / kNamedTemplates, own = folder / kTemplateFile;
+  const auto own = folder / kTemplateFile;
   std::vector<std::pair<std::string, fs::path>> files;
   if (is_there(own)) files.emplace_back("default", own);
-  if (fs::is_directory(all))
-    for (const auto& entry : fs::directory_iterator(all))
-      if (entry.path().extension() == ".jinja") files.emplace_back(entry.path().stem().string(), entry.path());
+  for (const auto& file : named_template_files(folder)) files.emplace_back(file.stem().string(), file);
   if (files.empty()) return;
   out.chat_templates.clear();
   out.template_files.clear();

@@ -1,5 +1,7 @@
 #include "nn/kernels/block_kernels.h"
 
+#include <type_traits>
+
 #include "base/cpu_dispatch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,6 +23,10 @@ struct Tile {
   static constexpr std::int64_t kWidth = hn::MaxLanes(D()), kVectors = kSize >= 2 * kWidth ? 2 : 1;
   static constexpr std::int64_t kColumns = kWidth * kVectors, kRows = 8 / kVectors < kSize ? 8 / kVectors : kSize;
   static constexpr bool kPays = kWidth > 1;
+};
+template <>
+struct Tile<0> {
+  static constexpr bool kPays = false;
 };
 
 /// kRows rows of x (`stride` apart) with the columns of t, whose rows have kSize elements.
@@ -97,16 +103,19 @@ void gradient_of_any(const float* x, const float* g, float* sums, const BlockRow
 template <std::int64_t kSize>
 void product_of(const float* x, const float* t, float* y, const BlockRows& shape) {
   using T = Tile<kSize>;
-  if constexpr (!T::kPays) return product_of_any(x, t, y, shape);
-  for (std::int64_t c = 0; c < shape.count; ++c) {
-    for (std::int64_t j = 0; j < kSize; j += T::kColumns) {
-      const float *from = x + c * kSize, *block = t + c * kSize * kSize + j;
-      float* to = y + c * kSize + j;
-      std::int64_t r = 0;
-      for (; r + T::kRows <= shape.rows; r += T::kRows)
-        product_tile<kSize, T::kRows>(from + r * shape.stride, block, to + r * shape.stride, shape.stride);
-      for (; r < shape.rows; ++r)
-        product_tile<kSize, 1>(from + r * shape.stride, block, to + r * shape.stride, shape.stride);
+  if constexpr (!T::kPays) {
+    product_of_any(x, t, y, shape);
+  } else {
+    for (std::int64_t c = 0; c < shape.count; ++c) {
+      for (std::int64_t j = 0; j < kSize; j += T::kColumns) {
+        const float *from = x + c * kSize, *block = t + c * kSize * kSize + j;
+        float* to = y + c * kSize + j;
+        std::int64_t r = 0;
+        for (; r + T::kRows <= shape.rows; r += T::kRows)
+          product_tile<kSize, T::kRows>(from + r * shape.stride, block, to + r * shape.stride, shape.stride);
+        for (; r < shape.rows; ++r)
+          product_tile<kSize, 1>(from + r * shape.stride, block, to + r * shape.stride, shape.stride);
+      }
     }
   }
 }
@@ -114,45 +123,41 @@ void product_of(const float* x, const float* t, float* y, const BlockRows& shape
 template <std::int64_t kSize>
 void gradient_of(const float* x, const float* g, float* sums, const BlockRows& shape) {
   using T = Tile<kSize>;
-  if constexpr (!T::kPays) return gradient_of_any(x, g, sums, shape);
-  for (std::int64_t c = 0; c < shape.count; ++c)
-    for (std::int64_t i = 0; i < kSize; i += T::kRows)
-      for (std::int64_t j = 0; j < kSize; j += T::kColumns)
-        gradient_tile<kSize>(x + c * kSize + i, g + c * kSize + j, sums + (c * kSize + i) * kSize + j, shape);
+  if constexpr (!T::kPays) {
+    gradient_of_any(x, g, sums, shape);
+  } else {
+    for (std::int64_t c = 0; c < shape.count; ++c)
+      for (std::int64_t i = 0; i < kSize; i += T::kRows)
+        for (std::int64_t j = 0; j < kSize; j += T::kColumns)
+          gradient_tile<kSize>(x + c * kSize + i, g + c * kSize + j, sums + (c * kSize + i) * kSize + j, shape);
+  }
+}
+
+/// With the size as a constant: 0 is any that has no tile of its own.
+template <class Call>
+void with_size(std::int64_t size, const Call& call) {
+  switch (size) {
+    case 4:
+      return call(std::integral_constant<std::int64_t, 4>());
+    case 8:
+      return call(std::integral_constant<std::int64_t, 8>());
+    case 16:
+      return call(std::integral_constant<std::int64_t, 16>());
+    case 32:
+      return call(std::integral_constant<std::int64_t, 32>());
+    case 64:
+      return call(std::integral_constant<std::int64_t, 64>());
+    default:
+      return call(std::integral_constant<std::int64_t, 0>());
+  }
 }
 
 void block_product(const float* x, const float* t, float* y, const BlockRows& shape) {
-  switch (shape.size) {
-    case 4:
-      return product_of<4>(x, t, y, shape);
-    case 8:
-      return product_of<8>(x, t, y, shape);
-    case 16:
-      return product_of<16>(x, t, y, shape);
-    case 32:
-      return product_of<32>(x, t, y, shape);
-    case 64:
-      return product_of<64>(x, t, y, shape);
-    default:
-      return product_of_any(x, t, y, shape);
-  }
+  with_size(shape.size, [&](auto size) { product_of<size()>(x, t, y, shape); });
 }
 
 void block_gradient(const float* x, const float* g, float* sums, const BlockRows& shape) {
-  switch (shape.size) {
-    case 4:
-      return gradient_of<4>(x, g, sums, shape);
-    case 8:
-      return gradient_of<8>(x, g, sums, shape);
-    case 16:
-      return gradient_of<16>(x, g, sums, shape);
-    case 32:
-      return gradient_of<32>(x, g, sums, shape);
-    case 64:
-      return gradient_of<64>(x, g, sums, shape);
-    default:
-      return gradient_of_any(x, g, sums, shape);
-  }
+  with_size(shape.size, [&](auto size) { gradient_of<size()>(x, g, sums, shape); });
 }
 
 }  // namespace HWY_NAMESPACE
