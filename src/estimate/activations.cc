@@ -1,6 +1,7 @@
 #include "estimate/activations.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
@@ -35,10 +36,10 @@ struct BlockShape {
     const auto [inputs, outputs] = sides_of(t);
     if (closes_branch(path)) {
       hidden = outputs;
-      kept += outputs;  // the residual stream after the branch before
+      kept += t.kept_outputs.value_or(outputs);  // the residual stream after the branch before
       if (is_in_attention(path)) attended += inputs;
     } else {
-      kept += outputs;
+      kept += t.kept_outputs.value_or(outputs);
       if (!is_in_attention(path)) widest = std::max(widest, outputs);
     }
   }
@@ -46,9 +47,10 @@ struct BlockShape {
 
 }  // namespace
 
-bool sees_tokens(const std::string& parameter) {
-  const auto at = parameter.find("experts.");
-  return at == std::string::npos || parameter.compare(at + 8, 2, "0.") == 0 || parameter.compare(at + 8, 2, "1.") == 0;
+bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token) {
+  static const std::string kExperts = "experts.";
+  const auto at = parameter.find(kExperts);
+  return at == std::string::npos || std::atoll(parameter.c_str() + at + kExperts.size()) < experts_per_token;
 }
 
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
@@ -65,7 +67,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     if (unit.empty()) {
       auto& rows = is_head(t.name) ? head : table;
       rows = std::max(rows, t.shape[0]);
-    } else if (is_linear(t) && sees_tokens(t.name)) {
+    } else if (is_linear(t) && sees_tokens(t.name, t.experts_per_token)) {
       blocks[unit].add(t);
       out.heads_working = std::max(out.heads_working, t.kept_heads);
     }
@@ -101,7 +103,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
   std::set<std::string> inputs;
   AdapterActivations out;
   for (const auto& t : tensors) {
-    if (!is_linear(t) || !sees_tokens(t.name)) continue;
+    if (!is_linear(t) || !sees_tokens(t.name, t.experts_per_token)) continue;
     const auto bytes = of_adapter(t);
     const bool is_new = inputs.insert(input_of(module_of(t.name))).second;
     kept[unit_of(t.name)] += bytes.kept + (is_new ? bytes.kept_by_input : 0);

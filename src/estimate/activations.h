@@ -33,8 +33,8 @@ struct ActivationShape {
 /// All zero for a model without blocks.
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors);
 
-/// Of the experts of a mixture two see a token, as Mixtral has it.
-bool sees_tokens(const std::string& parameter);
+/// Of the experts of a mixture the first so many stand for those that a token is sent to.
+bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token);
 
 /// Bytes that a step holds for adapters, beside the layers' own.
 struct AdapterActivations {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/open_file.h"
+#include "estimate/kept_outputs.h"
 #include "estimate/packed_bytes.h"
 #include "estimate/rank_memory.h"
 #include "families/config_reader.h"
@@ -95,23 +96,12 @@ std::vector<ModelTensor> from_config(const std::string& file) {
   return tensors_of(families::parse_config(families::read_json(file), file));
 }
 
-void add_kept_heads(const families::FamilyConfig& config, std::vector<ModelTensor>& tensors) {
-  const auto* t5 = std::get_if<families::T5Config>(&config);
-  const auto* bert = std::get_if<families::BertConfig>(&config);
-  if (!t5 && !bert) return;
-  for (auto& t : tensors) {
-    const auto module = module_of(t.name);
-    if (is_linear(t) && (module.ends_with(".q") || module.ends_with(".query")))
-      t.kept_heads = t5 ? t5->num_heads : bert->num_heads;
-  }
-}
-
 /// Tensors of files, with what their shapes do not say, if there is a config.json of a family that is known here.
-std::vector<ModelTensor> with_kept_heads(std::vector<ModelTensor> tensors, const fs::path& folder) {
+std::vector<ModelTensor> described(std::vector<ModelTensor> tensors, const fs::path& folder) {
   const auto file = (folder / "config.json").string();
   if (!is_there(file)) return tensors;
   try {
-    add_kept_heads(families::parse_config(families::read_json(file), file), tensors);
+    describe_kept_outputs(families::parse_config(families::read_json(file), file), tensors);
   } catch (const ConfigError&) {  // what does not run here can be counted all the same
   }
   return tensors;
@@ -212,7 +202,7 @@ std::vector<ModelTensor> tensors_of(const families::FamilyConfig& config) {
   std::vector<ModelTensor> out;
   for (auto& p : families::parameters_of(families::blueprint_of(config)))
     out.push_back({std::move(p.name), std::move(p.shape), families::stored_dtype_of(config)});
-  add_kept_heads(config, out);
+  describe_kept_outputs(config, out);
   return out;
 }
 
@@ -226,8 +216,7 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path) {
   if (fs::is_directory(at)) {
     if (auto packed = read_packed_folder(at)) return *std::move(packed);
     const bool has_head = !has_tied_head(at);
-    if (const auto files = weight_files(at); !files.empty())
-      return with_kept_heads(from_safetensors(files, has_head), at);
+    if (const auto files = weight_files(at); !files.empty()) return described(from_safetensors(files, has_head), at);
     if (const auto gguf = find_gguf(path)) return from_gguf(*gguf);
     if (is_there(at / "config.json")) return from_config((at / "config.json").string());
     throw ConfigError(fmt::format("'{}' holds no model; looked for model.safetensors, model.safetensors.index.json, a "
@@ -237,7 +226,7 @@ std::vector<ModelTensor> read_model_tensors(const std::string& path) {
   }
   if (at.extension() == ".safetensors") {
     const auto folder = at.parent_path();
-    return with_kept_heads(from_safetensors({at}, !has_tied_head(folder)), folder);
+    return described(from_safetensors({at}, !has_tied_head(folder)), folder);
   }
   if (at.extension() == ".gguf") return from_gguf(path);
   throw ConfigError(fmt::format("'{}' is no model; expected a folder, a .safetensors or a .gguf file", path),

@@ -2,6 +2,7 @@
 // What a model consists of, by the headers of its weight files or by its config.json: no memory, no libtorch,
 // milliseconds.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct ModelTensor {
   /// Of a projection to queries whose attention keeps its probabilities for backward (nn/ops/attention.h: T5, BERT):
   /// its heads. 0: it makes them again, or nothing is said of them.
   std::int64_t kept_heads = 0;
+  /// Of a matrix in a block: elements a token that the block keeps for backward of its output and of what is made of
+  /// that. Unset: the output, once.
+  std::optional<std::int64_t> kept_outputs = {};
+  std::int64_t experts_per_token = 2;  // of a mixture
   std::int64_t numel() const;
 };
 

@@ -58,6 +58,7 @@ StepShape step_shape(const PlanRequest& request, const std::vector<ModelTensor>&
   std::map<std::string, std::size_t> index;
   std::vector<Sums> sums;
   Sums root;
+  const auto experts = tensors.empty() ? 0 : tensors.front().experts_per_token;
   const std::int64_t head = activations.classes * activations.hidden;
   bool head_trains = false;
   for (const auto& p : parameters_of(request, tensors)) {
@@ -72,7 +73,7 @@ StepShape step_shape(const PlanRequest& request, const std::vector<ModelTensor>&
         sums.emplace_back();
         out.blocks.push_back({.name = unit});
       }
-      sums[at->second].add(p, sees_tokens(p.name));
+      sums[at->second].add(p, sees_tokens(p.name, experts));
       continue;
     }
     head_trains = head_trains || (p.trainable && p.numel == head);

@@ -1,0 +1,74 @@
+#include "estimate/kept_outputs.h"
+
+#include <variant>
+
+#include "estimate/rank_memory.h"
+
+namespace tessera::estimate {
+namespace {
+
+using families::DecoderConfig;
+
+bool is_module(const std::string& module, const std::string& name) {
+  return !name.empty() && module.ends_with("." + name);
+}
+
+/// q, k and v: norms of heads keep what they are given, and attention what it is given; turned heads of one projection
+/// are copies beside v, which is a view of its output.
+std::optional<std::int64_t> kept_of_heads(const DecoderConfig& c, const std::string& module, bool turns,
+                                          std::int64_t outputs) {
+  const auto& attention = c.names.attention + ".";
+  if (c.qkv == families::QkvLayout::kSeparate) {
+    const bool is_normed = is_module(module, attention + c.names.q) || is_module(module, attention + c.names.k);
+    return is_normed && c.qk_norm != families::QkNorm::kNone ? std::optional(2 * outputs) : std::nullopt;
+  }
+  if (!is_module(module, attention + c.names.qkv)) return std::nullopt;
+  return outputs + (turns ? (c.num_heads + c.num_kv_heads) * c.head_dim : 0);
+}
+
+/// The two branches' last projections stand for the residual stream, which a norm keeps after each of them; if both
+/// branches read the same, once. A norm of a branch's result keeps that. Each expert gets a copy of its tokens; its
+/// result is kept for the gradient of its weight, and the product of the two, which is added to the tokens' sums.
+std::optional<std::int64_t> kept_of_branch(const DecoderConfig& c, const std::string& module) {
+  const auto hidden = c.hidden_size;
+  if (is_module(module, c.names.attention + "." + c.names.o)) return hidden * (c.names.after_attention.empty() ? 1 : 2);
+  if (c.mlp == families::MlpKind::kExperts) {
+    constexpr std::int64_t kCopies = 3;
+    if (!is_module(module, c.names.down)) return std::nullopt;
+    return hidden * (kCopies + (module.ends_with(".experts.0." + c.names.down) ? 1 : 0));
+  }
+  const auto prefix = c.names.mlp.empty() ? "" : c.names.mlp + ".";
+  if (!is_module(module, prefix + c.names.down)) return std::nullopt;
+  return hidden * ((c.residual == families::ResidualKind::kParallel ? 0 : 1) + (c.names.after_mlp.empty() ? 0 : 1));
+}
+
+bool turns_heads(const DecoderConfig& c, const std::string& unit) {
+  if (c.position != families::PositionKind::kRotary) return false;
+  const auto layer = static_cast<std::size_t>(std::stoll(unit.substr(unit.rfind('.') + 1)));
+  return layer >= c.rotary_layers.size() || c.rotary_layers[layer];
+}
+
+void describe(const DecoderConfig& c, std::vector<ModelTensor>& tensors) {
+  for (auto& t : tensors) {
+    if (c.mlp == families::MlpKind::kExperts) t.experts_per_token = c.experts.per_token;
+    if (!is_linear(t)) continue;
+    const auto module = module_of(t.name);
+    t.kept_outputs = kept_of_branch(c, module);
+    if (!t.kept_outputs) t.kept_outputs = kept_of_heads(c, module, turns_heads(c, unit_of(t.name)), sides_of(t).out);
+  }
+}
+
+}  // namespace
+
+void describe_kept_outputs(const families::FamilyConfig& config, std::vector<ModelTensor>& tensors) {
+  if (const auto* decoder = std::get_if<DecoderConfig>(&config)) return describe(*decoder, tensors);
+  const auto* t5 = std::get_if<families::T5Config>(&config);
+  const auto* bert = std::get_if<families::BertConfig>(&config);
+  for (auto& t : tensors) {
+    const auto module = module_of(t.name);
+    if (is_linear(t) && (module.ends_with(".q") || module.ends_with(".query")))
+      t.kept_heads = t5 ? t5->num_heads : bert->num_heads;
+  }
+}
+
+}  // namespace tessera::estimate
