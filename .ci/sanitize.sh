@@ -19,7 +19,9 @@ build_preset "$kind" "${targets[@]}"
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 # libgomp and libtorch are not instrumented: what their threads do with each other is not seen, so each rank has one thread.
 export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 OMP_NUM_THREADS=1
-for target in "${targets[@]}"; do
-    say "$kind: $target"
-    timeout 900 "build/$kind/$target" --gtest_brief=1
-done
+say "$kind: ${targets[*]}"
+failed=0
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c \
+    'timeout 900 "$0/{}" --gtest_brief=1 >"$0/{}.log" 2>&1 || { tail -n 100 "$0/{}.log"; echo "{} failed"; exit 1; }' "build/$kind" || failed=1
+for target in "${targets[@]}"; do printf '   %-22s %s\n' "$target" "$(tail -n 1 "build/$kind/$target.log")"; done
+[ "$failed" -eq 0 ] || fail "$kind found a failure; it stands above"
