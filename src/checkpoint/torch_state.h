@@ -31,14 +31,16 @@ struct TorchOptimizerOptions {
 /// Parameter -> its name in the files; "" : not saved. Null: all, under their own names.
 using TorchName = std::function<std::string(const std::string& parameter)>;
 
-/// Collective. Into `folder`, which exists.
-void push_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& folder, TorchStateType type,
-                      const TorchName& name, SaveQueue& queue);
-
-/// Another name of a parameter: torch's state dicts hold tied weights under all their names, in one storage.
+/// Another name of a parameter: torch's state dicts hold tied weights under all their names, in one storage, and its
+/// loaders ask for all of them.
 struct TiedName {
   std::string name, parameter;
 };
+
+/// Collective. Into `folder`, which exists. tied: of parameters under their own names; LOCAL files have none.
+void push_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& folder, TorchStateType type,
+                      const TorchName& name, SaveQueue& queue, const std::vector<TiedName>& tied = {});
+
 /// Collective; rank 0 writes. torch.save(model.state_dict(), file), streamed: torch.load(file, weights_only=True) reads
 /// it. CheckpointError on every rank where it cannot be written.
 void save_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& file,
