@@ -56,7 +56,11 @@ std::shared_ptr<io::TensorSource> open_torch_model(const std::string& folder);
 /// "state/<parameter>/<exp_avg>"; "state/<parameter>/step" counts the steps.
 std::shared_ptr<io::TensorSource> open_torch_optimizer(const std::string& folder);
 
-/// True when one of the three types of model is there.
+/// CheckpointError where `folder` has the files that Accelerate writes with use_dcp=False
+/// (pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin: pickles of DTensors, each of which is one rank's part).
+void refuse_rank_files(const std::string& folder);
+
+/// True when one of the three types of model is there, or one that is refused.
 bool has_torch_state(const std::string& folder);
 
 struct TorchNames {

@@ -7,6 +7,8 @@
 
 #include <filesystem>
 
+#include "base/file.h"
+#include "checkpoint/open_state.h"
 #include "io/torch_file.h"
 #include "support/fake_device.h"
 #include "support/temp_folder.h"
@@ -113,6 +115,25 @@ TEST_P(TorchState, ATiedWeightIsThereUnderAllItsNames) {
   there->read("other.name", 0, found);
   EXPECT_TRUE(at::equal(found, weights.at(parameter).flatten()));
   EXPECT_EQ(info->shape, weights.at(parameter).sizes().vec());
+}
+
+TEST_P(TorchState, FilesOfSingleRanksThatOnlyAccelerateReadsAreRefusedByName) {
+  write_file_atomically(folder_ + "/pytorch_model_fsdp_0_rank0.bin", "a DTensor");
+  ASSERT_TRUE(checkpoint::has_torch_state(folder_));
+  const auto said = [](const std::function<void()>& read) {
+    try {
+      read();
+    } catch (const CheckpointError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  for (const auto& text : {said([&] { run(1, 0, 1, true, false); }), said([&] { checkpoint::open_state(folder_); })}) {
+    EXPECT_NE(text.find("pytorch_model_fsdp_0_rank0.bin"), std::string::npos) << text;
+    EXPECT_NE(text.find("use_dcp=True"), std::string::npos) << text;
+  }
+  run(2, 0, 1, false, true);  // a model that is read lies beside them
+  EXPECT_NO_THROW(run(1, 0, 1, true, false));
 }
 
 std::string name_of_type(const ::testing::TestParamInfo<TorchStateType>& info) {
