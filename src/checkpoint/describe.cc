@@ -100,6 +100,12 @@ constexpr KnownFile kKnownFiles[] = {{"model.safetensors", "Hugging Face weights
                                      {"optimizer.bin", "Accelerate optimizer, FULL_STATE_DICT"},
                                      {"optimizer.pt", "optimizer of transformers' Trainer"}};
 
+/// Accelerate numbers the models of sharded files, not of LOCAL ones.
+const char* rank_part_kind(const std::string& name) {
+  return name.find("_0_rank") != std::string::npos ? "part of one rank (SHARDED_STATE_DICT with use_dcp=False)"
+                                                   : "part of one rank (LOCAL_STATE_DICT)";
+}
+
 PartJson parts_of_folder(const std::string& folder) {
   PartJson parts = PartJson::array();
   for (const auto& known : kKnownFiles) {
@@ -127,7 +133,7 @@ PartJson parts_of_folder(const std::string& folder) {
       parts.push_back(part(name + "/", "torch.distributed.checkpoint folder (SHARDED_STATE_DICT)",
                            [&] { return io::open_dcp(path)->tensors(); }));
     if (name.find("_rank") != std::string::npos && name.ends_with(".bin"))
-      parts.push_back(part(name, "part of one rank (LOCAL_STATE_DICT)", [&] { return list_any(path); }));
+      parts.push_back(part(name, rank_part_kind(name), [&] { return list_any(path); }));
     if (name.ends_with(".gguf")) parts.push_back(part(name, "GGUF weights", [&] { return list_any(path); }));
   }
   if (io::is_dcp_folder(folder))

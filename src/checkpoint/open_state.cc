@@ -35,6 +35,7 @@ OpenedState open_state(const std::string& path) {
   }
   if (auto source = open_torch_model(path)) return opened(std::move(source), path);
   if (io::is_dcp_folder(path)) return opened(io::open_dcp(path), path);
+  refuse_rank_files(path);
   throw DataError(
       fmt::format("'{}' holds no weights; looked for model.safetensors, pytorch_model.bin (or their indexes), "
                   "adapter_model.safetensors, pytorch_model_fsdp.bin, pytorch_model_fsdp_0/ and .metadata",

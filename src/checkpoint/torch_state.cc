@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -95,6 +96,19 @@ void push_local(Pieces pieces, const std::string& file, SaveQueue& queue) {
   });
 }
 
+/// The same bytes of the files under the other names.
+void add_tied(const std::vector<TiedName>& tied, io::DcpMetadata& metadata) {
+  const std::size_t own = metadata.tensors.size();
+  for (const auto& other : tied)
+    for (std::size_t i = 0; i < own; ++i) {
+      if (metadata.tensors[i].path.back() != other.parameter) continue;
+      io::DcpTensor copy = metadata.tensors[i];
+      copy.path.back() = other.name;
+      copy.name = fmt::format("{}", fmt::join(copy.path, "."));
+      metadata.tensors.push_back(std::move(copy));
+    }
+}
+
 struct TorchObject {
   std::vector<std::string> path;
   std::string pickle;
@@ -103,7 +117,7 @@ struct TorchObject {
 /// Where every rank's part will lie is known before it is written (to an archive with the same sizes), so that
 /// .metadata needs no word from the other ranks' threads.
 void push_dcp(comm::Communicator& group, Pieces pieces, std::vector<TorchObject> objects, const std::string& folder,
-              bool writes, SaveQueue& queue) {
+              bool writes, SaveQueue& queue, const std::vector<TiedName>& tied = {}) {
   const std::string name = fmt::format("__{}_0.distcp", group.rank());
   io::DcpLayout layout(name);
   for (const auto& p : pieces) layout.add(p.path, p.values.scalar_type(), p.shape, p.offset, p.values.numel());
@@ -123,7 +137,9 @@ void push_dcp(comm::Communicator& group, Pieces pieces, std::vector<TorchObject>
   std::vector<io::DcpMetadata> all;
   for (const auto& part : parts)
     if (!part.empty()) all.push_back(io::parse_dcp_metadata(part, folder));
-  queue.push([folder, text = io::write_dcp_metadata(io::joined_metadata(all))] {
+  io::DcpMetadata joined = io::joined_metadata(all);
+  add_tied(tied, joined);
+  queue.push([folder, text = io::write_dcp_metadata(joined)] {
     ensure_writable_folder(folder);
     write_file_atomically(folder + "/.metadata", text);
   });
@@ -251,14 +267,14 @@ std::vector<TorchParamGroup> torch_param_groups(const fsdp::FullyShardedDataPara
 }
 
 void push_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& folder, TorchStateType type,
-                      const TorchName& name, SaveQueue& queue) {
+                      const TorchName& name, SaveQueue& queue, const std::vector<TiedName>& tied) {
   comm::Communicator& group = model.group();
   const bool writes = writes_slices(model);
   switch (type) {
     case TorchStateType::kFull:
-      return push_full_model(model, folder + "/pytorch_model_fsdp.bin", name, queue);
+      return push_full_model(model, folder + "/pytorch_model_fsdp.bin", name, queue, tied);
     case TorchStateType::kSharded:
-      return push_dcp(group, model_pieces(model, name), {}, folder + "/pytorch_model_fsdp_0", writes, queue);
+      return push_dcp(group, model_pieces(model, name), {}, folder + "/pytorch_model_fsdp_0", writes, queue, tied);
     case TorchStateType::kLocal:
       if (writes)
         push_local(model_pieces(model, name), fmt::format("{}/pytorch_model_fsdp_rank{}.bin", folder, group.rank()),

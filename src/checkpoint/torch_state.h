@@ -31,14 +31,16 @@ struct TorchOptimizerOptions {
 /// Parameter -> its name in the files; "" : not saved. Null: all, under their own names.
 using TorchName = std::function<std::string(const std::string& parameter)>;
 
-/// Collective. Into `folder`, which exists.
-void push_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& folder, TorchStateType type,
-                      const TorchName& name, SaveQueue& queue);
-
-/// Another name of a parameter: torch's state dicts hold tied weights under all their names, in one storage.
+/// Another name of a parameter: torch's state dicts hold tied weights under all their names, in one storage, and its
+/// loaders ask for all of them.
 struct TiedName {
   std::string name, parameter;
 };
+
+/// Collective. Into `folder`, which exists. tied: of parameters under their own names; LOCAL files have none.
+void push_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& folder, TorchStateType type,
+                      const TorchName& name, SaveQueue& queue, const std::vector<TiedName>& tied = {});
+
 /// Collective; rank 0 writes. torch.save(model.state_dict(), file), streamed: torch.load(file, weights_only=True) reads
 /// it. CheckpointError on every rank where it cannot be written.
 void save_torch_model(fsdp::FullyShardedDataParallel& model, const std::string& file,
@@ -54,7 +56,11 @@ std::shared_ptr<io::TensorSource> open_torch_model(const std::string& folder);
 /// "state/<parameter>/<exp_avg>"; "state/<parameter>/step" counts the steps.
 std::shared_ptr<io::TensorSource> open_torch_optimizer(const std::string& folder);
 
-/// True when one of the three types of model is there.
+/// CheckpointError where `folder` has the files that Accelerate writes with use_dcp=False
+/// (pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin: pickles of DTensors, each of which is one rank's part).
+void refuse_rank_files(const std::string& folder);
+
+/// True when one of the three types of model is there, or one that is refused.
 bool has_torch_state(const std::string& folder);
 
 struct TorchNames {

@@ -110,9 +110,20 @@ std::shared_ptr<io::TensorSource> open_torch_optimizer(const std::string& folder
   return open_either(folder + "/optimizer.bin", folder + "/optimizer_0");
 }
 
+void refuse_rank_files(const std::string& folder) {
+  constexpr const char* kFile = "pytorch_model_fsdp_0_rank0.bin";
+  if (!is_there(folder + "/" + kFile)) return;
+  throw CheckpointError(
+      fmt::format(
+          "'{}' holds {}, one rank's part as Accelerate writes it with use_dcp=False: it reads only there, on as "
+          "many ranks. Load it there and save it with use_dcp=True, or with FULL_STATE_DICT",
+          folder, kFile),
+      folder);
+}
+
 bool has_torch_state(const std::string& folder) {
   return is_there(folder + "/pytorch_model_fsdp.bin") || io::is_dcp_folder(folder + "/pytorch_model_fsdp_0") ||
-         is_there(folder + "/pytorch_model_fsdp_rank0.bin");
+         is_there(folder + "/pytorch_model_fsdp_rank0.bin") || is_there(folder + "/pytorch_model_fsdp_0_rank0.bin");
 }
 
 void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* optimizer, const TorchNames& names,
@@ -124,6 +135,7 @@ void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* o
   };
   const auto whole = open_torch_model(folder);
   const StateReader weights(whole, whole ? nullptr : open_slices(folder, "pytorch_model_fsdp_rank"), folder);
+  if (!weights) refuse_rank_files(folder);
   if (!weights)
     throw CheckpointError(fmt::format("'{}' holds no pytorch_model_fsdp.bin, pytorch_model_fsdp_0/ or "
                                       "pytorch_model_fsdp_rank0.bin",
@@ -137,6 +149,7 @@ void load_torch_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer* o
   if (!optimizer) return;
   const auto whole_state = open_torch_optimizer(folder);
   const StateReader state(whole_state, whole_state ? nullptr : open_slices(folder, "optimizer_rank"), folder);
+  if (!state) refuse_rank_files(folder);
   if (!state)
     throw CheckpointError(fmt::format("'{}' holds no optimizer.bin, optimizer_0/ or optimizer_rank0.bin", folder),
                           folder);

@@ -166,6 +166,7 @@ class ClassifyJob final : public TrainingJob {
   train::SessionTask session_task() override {
     train::SessionTask task;
     task.num_examples = data_.train.size();
+    task.num_eval_examples = data_.validation.size();
     task.evaluate = [this](const report::BarStyle& bars) { return evaluate(bars); };
     if (data_.problem != ProblemType::kRegression)
       task.samples = [this] {

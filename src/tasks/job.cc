@@ -13,6 +13,7 @@
 #include "checkpoint/pretrained.h"
 #include "config/accelerate.h"
 #include "peft/adapter_files.h"
+#include "peft/methods/word_embedding.h"
 #include "report/memory.h"
 #include "train/interruption.h"
 
@@ -84,6 +85,13 @@ void save_member(Assembled& model, const peft::SeveralAdapters::Member& member, 
   });
 }
 
+std::vector<checkpoint::TiedName> tied_names(const Assembled& model) {
+  std::vector<checkpoint::TiedName> out;
+  for (const auto& module : peft::tied_to_words(*model.model, model.config))
+    out.push_back({module + ".weight", peft::word_embedding(*model.model, model.config.vocab_size).name + ".weight"});
+  return out;
+}
+
 void set_torch_state(const Assembled& model, train::CheckpointContent& content) {
   switch (config::from_environment().fsdp.state_dict_type) {
     case config::StateDictType::kFull:
@@ -96,6 +104,7 @@ void set_torch_state(const Assembled& model, train::CheckpointContent& content) 
       content.torch_state = checkpoint::TorchStateType::kLocal;
       break;
   }
+  if (!model.adapters && !model.several) content.tied_in_torch = tied_names(model);
   if (!model.adapters) return;
   std::map<std::string, std::string> names;  // of an adapter Accelerate keeps what PEFT keeps
   for (const auto& entry : peft::adapter_entries(*model.model, *model.adapters->method))

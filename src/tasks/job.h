@@ -32,6 +32,8 @@ void save_trained(Assembled& model, const ResultFiles& files, const std::string&
 /// The same of one of several adapters.
 void save_member(Assembled& model, const peft::SeveralAdapters::Member& member, const ResultFiles& files,
                  const std::string& folder, checkpoint::SaveQueue* queue = nullptr);
+/// Under which names upstream's state dict of the model holds the table of tokens besides its own.
+std::vector<checkpoint::TiedName> tied_names(const Assembled& model);
 /// Fills torch_state and the names of parameters in Accelerate's files: the type that the launch asks for.
 void set_torch_state(const Assembled& model, train::CheckpointContent& content);
 std::string saved_line(const Assembled& model, const std::string& folder);

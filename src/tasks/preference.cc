@@ -234,6 +234,7 @@ class PreferenceJob final : public TrainingJob {
     if (!trainable_) choose_reference({});  // an evaluation alone
     train::SessionTask task;
     task.num_examples = splits_.train->size();
+    if (splits_.eval) task.num_eval_examples = splits_.eval->size();
     task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate_preferences(*model_.model, eval_, objective_, eval_reference_, arguments_, *group_, bars, err_);
     };

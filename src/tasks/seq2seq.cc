@@ -64,8 +64,11 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
     train::SessionTask task;
     task.num_examples = static_cast<std::int64_t>(data_.train_rows.size());
     task.presentation = this;
-    task.evaluate = [this](const report::BarStyle& bars) {
-      const EvaluationOptions how{arguments_.per_device_eval_batch_size, o_.max_eval_steps};
+    const EvaluationOptions how{arguments_.per_device_eval_batch_size, o_.max_eval_steps};
+    task.num_eval_examples =
+        std::min(static_cast<std::int64_t>(data_.validation.rows.size()),
+                 evaluation_batches(data_.validation, how, group_->size()) * how.per_device_batch * group_->size());
+    task.evaluate = [this, how](const report::BarStyle& bars) {
       const auto batches = evaluation_batches(data_.validation, how, group_->size());
       report::ProgressBar bar(err_, bars, batches, "eval");
       last_ = evaluate(*model_.model, data_, how, *group_, [&] { bar.update(); });

@@ -44,6 +44,7 @@ class SftJob final : public TrainingJob {
   train::SessionTask session_task() override {
     train::SessionTask task;
     task.num_examples = rows_.splits.train->size();
+    if (rows_.splits.eval) task.num_eval_examples = rows_.splits.eval->size();
     task.flops_per_token = flops_per_token(*model_.model);
     task.evaluate = [this](const report::BarStyle& bars) {
       return evaluate(*model_.model, *rows_.splits.eval, rows_.collate, arguments_, *group_, bars, err_);

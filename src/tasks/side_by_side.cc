@@ -206,7 +206,11 @@ class SideBySideJob final : public TrainingJob {
 
   train::SessionTask session_task() override {
     train::SessionTask task;
-    for (const auto& adapter : adapters_) task.num_examples += adapter.rows.splits.train->size();
+    for (const auto& adapter : adapters_) {
+      const auto& splits = adapter.rows.splits;
+      task.num_examples += splits.train->size();
+      if (splits.eval) task.num_eval_examples += splits.eval->size();
+    }
     task.flops_per_token = flops_per_token(*model_.model);
     task.evaluate = [this](const report::BarStyle& bars) { return evaluate_all(bars); };
     task.has_one_rate = false;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -97,6 +96,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
   train::SessionTask session_task() override {
     train::SessionTask task;
     task.num_examples = static_cast<std::int64_t>(train_.rows.size());
+    task.num_eval_examples = static_cast<std::int64_t>(validation_.rows.size());
     task.presentation = this;
     task.evaluate = [this](const report::BarStyle& bars) { return validate(bars); };
     return task;
@@ -165,7 +165,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
     std::string saved;
     try {
       save(partial, nullptr);
-      if (o_.save_torch_file) checkpoint::save_torch_model(*model_.sharded, partial + ".pt", tied_names());
+      if (o_.save_torch_file) checkpoint::save_torch_model(*model_.sharded, partial + ".pt", tied_names(model_));
       if (group_->rank() == 0) {
         saved = give_name(partial, arguments_.output_dir + "/" + name);
         if (o_.save_torch_file) std::filesystem::rename(partial + ".pt", saved + ".pt");
@@ -180,16 +180,6 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
     }
     out_ << "--> saving as model name " << saved << "\n" << std::flush;
     return saved;
-  }
-
-  /// Under which names T5ForConditionalGeneration's state dict holds the table of tokens besides shared.weight.
-  std::vector<checkpoint::TiedName> tied_names() const {
-    std::vector<checkpoint::TiedName> out = {{"encoder.embed_tokens.weight", "shared.weight"},
-                                             {"decoder.embed_tokens.weight", "shared.weight"}};
-    const auto shards = model_.sharded->shards();
-    if (std::none_of(shards.begin(), shards.end(), [](const auto& s) { return s.name == "lm_head.weight"; }))
-      out.push_back({"lm_head.weight", "shared.weight"});
-    return out;
   }
 
   /// Another run of the same second may hold the name.

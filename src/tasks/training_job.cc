@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <ostream>
 
+#include "base/folder_names.h"
 #include "base/open_file.h"
 #include "base/rank_record.h"
 #include "checkpoint/checkpoint_folder.h"
@@ -19,6 +21,7 @@
 #include "train/lora_fa_projections.h"
 #include "train/method_optimizer.h"
 #include "train/rank_allocation.h"
+#include "train/results.h"
 
 namespace tessera::tasks {
 namespace {
@@ -272,12 +275,26 @@ bool TrainingJob::train() {
   train::Session session(arguments_, session_task, {trainer, *model_.sharded, *optimizer}, out_, err_);
   const bool finished = session.run();
   if (!finished) require_kept(plan_, watch, options_.max_memory, *group_);
-  if (finished && options_.save_model) {  // while the session holds the folder
-    save_result();
-    if (group_->rank() == 0) uploads_.push_result();
+  if (finished) {  // while the session holds the folder
+    if (options_.save_model) save_result();
+    if (group_->rank() == 0) write_results(session.state(), session_task);
+    if (options_.save_model && group_->rank() == 0) uploads_.push_result();
   }
   if (finished && reports_memory()) report_plan(plan_, watch.peak(), *group_, out_);
   return finished;
+}
+
+void TrainingJob::write_results(const train::TrainerState& state, const train::SessionTask& task) {
+  const auto leave = [&](const char* split, const nlohmann::json& metrics) {
+    train::save_metrics(arguments_.output_dir, split, metrics);
+    if (!task.presentation) out_ << train::metrics_block(split, metrics) << std::flush;
+  };
+  leave("train", train::train_results(state, task.num_examples));
+  std::int64_t step = -1;
+  if (arguments_.load_best_model_at_end)
+    step = checkpoint_step(std::filesystem::path(state.best_model_checkpoint).filename().string());
+  if (const auto metrics = train::eval_results(state, task.num_eval_examples, step); !metrics.is_null())
+    leave("eval", metrics);
 }
 
 nlohmann::ordered_json TrainingJob::settings() {

@@ -114,6 +114,8 @@ class TrainingJob {
   /// Plans what a rank will hold, and refuses what is over the budget.
   void plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp);
   bool train();
+  /// Of rank 0: what train/results.h says of the run, of the weights that it leaves.
+  void write_results(const train::TrainerState& state, const train::SessionTask& task);
   /// For run.json: flags, the launch, the plan.
   nlohmann::ordered_json settings();
 

@@ -162,7 +162,8 @@ void RunCheckpoints::save_model(const std::string& folder) {
 
 void RunCheckpoints::push_torch_state(const std::string& folder) {
   checkpoint::SaveQueue& queue = saver_.queue();
-  checkpoint::push_torch_model(model_, folder, content_.torch_state, content_.model_name_in_torch, queue);
+  checkpoint::push_torch_model(model_, folder, content_.torch_state, content_.model_name_in_torch, queue,
+                               content_.tied_in_torch);
   checkpoint::TorchOptimizerOptions options = content_.torch_optimizer;
   options.lr = optimizer_.lr();
   checkpoint::push_torch_optimizer(model_, optimizer_, options, folder, content_.torch_state,

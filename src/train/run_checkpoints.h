@@ -22,6 +22,7 @@ struct CheckpointContent {
   std::function<void(const std::string& folder)> saved = nullptr;
   /// Of --save_accelerate_state, and for going on from checkpoints of Accelerate. (The rate is the optimizer's.)
   checkpoint::TorchStateType torch_state = checkpoint::TorchStateType::kFull;
+  std::vector<checkpoint::TiedName> tied_in_torch = {};
   checkpoint::TorchName model_name_in_torch = nullptr, optimizer_name_in_torch = nullptr;
   checkpoint::TorchOptimizerOptions torch_optimizer = {};
 };

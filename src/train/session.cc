@@ -8,6 +8,7 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <limits>
 #include <ostream>
 
 #include "base/file.h"
@@ -48,32 +49,7 @@ std::string tensorboard_folder(const TrainingArguments& arguments) {
   return arguments.output_dir + "/runs/" + time + "_" + host;
 }
 
-/// For log rows: eval_loss and what goes with it.
-Json evaluation_row(const Metrics& metrics, double epoch) {
-  Json row;
-  for (const auto& [name, value] : metrics) row[name] = value;
-  row["epoch"] = epoch;
-  return row;
-}
-
 }  // namespace
-
-void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, comm::Communicator& group,
-                   std::ostream& out) {
-  checkpoint::CheckpointSaver folder(group, arguments.output_dir, 0, checkpoint::SaveQueue::Mode::kNow);  // locks it
-  report::MetricsFile metrics(group.rank() == 0 ? arguments.metrics_path() : "");
-  if (group.rank() == 0) folder.watch(metrics.hand_over_name());
-  const Metrics measured = task.evaluate(report::bar_style(group.rank(), arguments.disable_tqdm));
-  Json row = evaluation_row(measured, 0);
-  folder.check_files();
-  if (task.presentation)
-    task.presentation->on_evaluation(measured, /*at_epoch_end=*/false);
-  else
-    out << python_text(row) << "\n" << std::flush;
-  row["step"] = 0;
-  metrics.write(std::move(row));
-  if (task.samples) metrics.write({{"step", 0}, {"samples", task.samples()}});
-}
 
 Session::Session(const TrainingArguments& arguments, SessionTask task, const Training& training, std::ostream& out,
                  std::ostream& err)
@@ -382,7 +358,9 @@ void Session::measure() {
   const ShownAverage result(optimizer_, model_);
   const tensor::RandomGuard random;  // the run, and what is saved afterwards, go on as without evaluations
   evaluated_ = task_.evaluate(bars_);
-  log(evaluation_row(evaluated_, state_.epoch), Json::object());
+  Json row = named_values(evaluated_);
+  row["epoch"] = state_.epoch;
+  log(std::move(row), Json::object());
   if (task_.presentation) task_.presentation->on_evaluation(evaluated_, epoch_ends_);
   if (task_.samples) metrics_.write({{"step", state_.global_step}, {"samples", task_.samples()}});
 }
@@ -404,16 +382,14 @@ void Session::judge() {
 }
 
 bool Session::update_best(double value) {
-  const double gain = !state_.best_metric                            ? 0
-                      : arguments_.greater_is_better.value_or(false) ? value - *state_.best_metric
-                                                                     : *state_.best_metric - value;
-  const bool better = !state_.best_metric || gain > 0;
-  const bool counts = !state_.best_metric || gain > arguments_.early_stopping_threshold;
+  const bool greater = arguments_.greater_is_better.value_or(false), is_first = !state_.best_metric;
+  constexpr double kWorst = std::numeric_limits<double>::infinity();
+  const double best = state_.best_metric.value_or(greater ? -kWorst : kWorst);
+  const double gain = greater ? value - best : best - value;  // of a NaN: none
+  const bool better = gain > 0, counts = is_first || gain > arguments_.early_stopping_threshold;
   state_.evaluations_without_improvement = counts ? 0 : state_.evaluations_without_improvement + 1;
-  if (better) {
-    state_.best_metric = value;
-    state_.best_global_step = state_.global_step;
-  }
+  state_.best_metric = better ? value : best;
+  if (better && arguments_.save_strategy != Interval::kNo) state_.best_global_step = state_.global_step;
   const std::int64_t patience = arguments_.early_stopping_patience;
   if (patience > 0 && state_.evaluations_without_improvement >= patience) {
     bar_.clear();

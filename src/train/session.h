@@ -26,7 +26,8 @@ namespace tessera::train {
 
 /// What a task adds to the Trainer.
 struct SessionTask {
-  std::int64_t num_examples = 0, trainable_parameters = 0;
+  std::int64_t num_examples = 0, num_eval_examples = 0;
+  std::int64_t trainable_parameters = 0;
   double flops_per_token = 0;                 // of the model, forward and backward; 0: no utilisation is shown
   at::ScalarType compute_dtype = at::kFloat;  // of the model's products
   /// Collective: metrics by name, the same on every rank. "eval_loss" is among them.
@@ -44,8 +45,9 @@ struct SessionTask {
   CheckpointContent checkpoints;
 };
 
-/// Collective: one evaluation of the model as it is, and its samples, printed and added to the metrics file. Nothing
-/// else is written; the output folder is locked as by a run. CheckpointError on every rank when another run holds it.
+/// Collective: one evaluation of the model as it is, and its samples, printed, added to the metrics file and left as
+/// eval_results.json (train/results.h). Nothing else is written; the output folder is locked as by a run.
+/// CheckpointError on every rank when another run holds it.
 void evaluate_only(const TrainingArguments& arguments, const SessionTask& task, comm::Communicator& group,
                    std::ostream& out);
 
@@ -58,6 +60,7 @@ class Session {
   /// else the last ones; of an optimizer that averages, the average.
   /// Returns false when it was interrupted (a checkpoint was written then).
   bool run();
+  const TrainerState& state() const { return state_; }
 
  private:
   void print_banner();

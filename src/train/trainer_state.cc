@@ -38,7 +38,7 @@ std::string TrainerState::to_json() const {
                               {"should_save", true},
                               {"should_training_stop", global_step >= max_steps}};
   const SortedJson json = {
-      {"best_global_step", has_best ? SortedJson(best_global_step) : SortedJson()},
+      {"best_global_step", best_global_step > 0 ? SortedJson(best_global_step) : SortedJson()},
       {"best_metric", has_best ? SortedJson(*best_metric) : SortedJson()},
       {"best_model_checkpoint", best_model_checkpoint.empty() ? SortedJson() : SortedJson(best_model_checkpoint)},
       {"epoch", epoch},

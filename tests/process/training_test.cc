@@ -2,6 +2,7 @@
 // would have printed, and evaluating changes nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -252,7 +253,7 @@ TEST_F(Training, ARunThatGoesOnPrintsWhatItWouldHavePrinted) {
   }
 }
 
-TEST_F(Training, OnlyEvaluatingWritesNothingButTheMetrics) {
+TEST_F(Training, OnlyEvaluatingWritesNothingButMetrics) {
   struct Job {
     std::string task, loss, off;
     Words flags;
@@ -269,7 +270,12 @@ TEST_F(Training, OnlyEvaluatingWritesNothingButTheMetrics) {
     std::vector<std::string> left;
     for (const auto& entry : fs::directory_iterator(folder_ + "/" + task))
       if (entry.path().filename() != ".tessera.lock") left.push_back(entry.path().filename());
-    EXPECT_EQ(left, std::vector<std::string>{"metrics.jsonl"}) << task;
+    std::sort(left.begin(), left.end());
+    EXPECT_EQ(left, (Words{"all_results.json", "eval_results.json", "metrics.jsonl"})) << task;
+    const json results = json::parse(read_file(folder_ + "/" + task + "/eval_results.json"));
+    EXPECT_EQ(results.at(loss), column(task, loss).at(0)) << task;
+    EXPECT_GT(results.at("eval_samples"), 0) << task;
+    EXPECT_EQ(r.out.find("***** eval metrics *****\n") != std::string::npos, task == "sft") << r.out;
     EXPECT_EQ(column(task, loss).size(), 1u) << task;
     EXPECT_TRUE(column(task, "loss").empty() && column(task, "train_loss").empty()) << task;
     const Finished nothing = test::run(Words{TESSERA_BINARY, task, "--output_dir", folder_ + "/none"} + flags +

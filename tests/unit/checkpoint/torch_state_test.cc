@@ -1,10 +1,14 @@
 // What Accelerate writes, by us: every type reads back to the same values, at any number of ranks.
 #include "checkpoint/torch_state.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
+#include "base/file.h"
+#include "checkpoint/open_state.h"
 #include "io/torch_file.h"
 #include "support/fake_device.h"
 #include "support/temp_folder.h"
@@ -38,7 +42,7 @@ class TorchState : public ::testing::TestWithParam<TorchStateType> {
       }
       if (save) {
         checkpoint::SaveQueue now;
-        checkpoint::push_torch_model(*sharded, folder_, GetParam(), nullptr, now);
+        checkpoint::push_torch_model(*sharded, folder_, GetParam(), nullptr, now, tied_);
         checkpoint::push_torch_optimizer(*sharded, optimizer, {}, folder_, GetParam(), nullptr, now);
         checkpoint::throw_failure_of_any(*group, now.take_failure(), folder_);
       }
@@ -56,6 +60,7 @@ class TorchState : public ::testing::TestWithParam<TorchStateType> {
 
   const test::TempFolder temporary_{"torch_state"};
   const std::string& folder_ = temporary_.path();
+  std::vector<checkpoint::TiedName> tied_;
 };
 
 TEST_P(TorchState, TheSameWorldSizeContinuesBitEqual) {
@@ -94,6 +99,41 @@ TEST_P(TorchState, AMissingFileOfARankIsAnError) {
   if (GetParam() == TorchStateType::kSharded) fs::remove(folder_ + "/pytorch_model_fsdp_0/__1_0.distcp");
   if (GetParam() == TorchStateType::kLocal) fs::remove(folder_ + "/pytorch_model_fsdp_rank1.bin");
   EXPECT_THROW(run(1, 0, 1, true, false), Error);
+}
+
+// torch's loaders ask for every name of a state dict.
+TEST_P(TorchState, ATiedWeightIsThereUnderAllItsNames) {
+  if (GetParam() == TorchStateType::kLocal) return;  // our own names
+  const std::string parameter = run(3, 0, 1, false, false).begin()->first;
+  tied_ = {{"other.name", parameter}};
+  const auto weights = run(3, 0, 1, false, true);
+  const auto there = checkpoint::open_torch_model(folder_);
+  EXPECT_EQ(there->tensors().size(), weights.size() + 1);
+  const auto* info = there->find("other.name");
+  ASSERT_TRUE(info);
+  at::Tensor found = at::empty({info->numel()});
+  there->read("other.name", 0, found);
+  EXPECT_TRUE(at::equal(found, weights.at(parameter).flatten()));
+  EXPECT_EQ(info->shape, weights.at(parameter).sizes().vec());
+}
+
+TEST_P(TorchState, FilesOfSingleRanksThatOnlyAccelerateReadsAreRefusedByName) {
+  write_file_atomically(folder_ + "/pytorch_model_fsdp_0_rank0.bin", "a DTensor");
+  ASSERT_TRUE(checkpoint::has_torch_state(folder_));
+  const auto said = [](const std::function<void()>& read) {
+    try {
+      read();
+    } catch (const CheckpointError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  for (const auto& text : {said([&] { run(1, 0, 1, true, false); }), said([&] { checkpoint::open_state(folder_); })}) {
+    EXPECT_NE(text.find("pytorch_model_fsdp_0_rank0.bin"), std::string::npos) << text;
+    EXPECT_NE(text.find("use_dcp=True"), std::string::npos) << text;
+  }
+  run(2, 0, 1, false, true);  // a model that is read lies beside them
+  EXPECT_NO_THROW(run(1, 0, 1, true, false));
 }
 
 std::string name_of_type(const ::testing::TestParamInfo<TorchStateType>& info) {

@@ -99,6 +99,7 @@ class Sessions : public ::testing::Test {
     session.evaluate = [&](const report::BarStyle&) {
       (void)at::rand({3});
       if (group->rank() == 0) evaluated_ = at::cat(sharded->parameters()).detach().clone();
+      if (trainer.done() <= not_a_number_until_) return Metrics{{"eval_loss", std::nan("")}};
       return Metrics{{"eval_loss", std::abs(static_cast<double>(trainer.done()) - 4) + 0.5}};
     };
     session.checkpoints.save_model = [&](const std::string& folder, checkpoint::SaveQueue& queue) {
@@ -134,6 +135,7 @@ class Sessions : public ::testing::Test {
   nlohmann::ordered_json settings_;                             // for run.json; null: none is written
   std::function<void(::tessera::testing::SmallNet&)> prepare_;  // before sharding
   std::map<std::int64_t, double> factors_;                      // of the losses of some steps
+  std::int64_t not_a_number_until_ = -1;                        // step: evaluations
   // Rank 0's slices: at the end of the last run, and at its last save and evaluation.
   at::Tensor weights_, saved_, evaluated_;
 };
@@ -350,6 +352,32 @@ TEST_F(Sessions, TheEvaluationBeforeTheFirstStepIsLoggedAlone) {
   const auto state = TrainerState::read(a.output_dir + "/trainer_state.json");
   EXPECT_EQ(state.best_global_step, 8);
   EXPECT_EQ(state.best_model_checkpoint, a.output_dir + "/checkpoint-8");
+}
+
+// As in transformers: where nothing is saved, the best value has no step.
+TEST_F(Sessions, TheBestStepIsOneThatIsSaved) {
+  auto a = arguments("unsaved");
+  a.save_strategy = Interval::kNo;
+  run(a);
+  const auto state = json::parse(read_file(a.output_dir + "/trainer_state.json"));
+  EXPECT_EQ(state.at("best_metric"), 0.5);
+  EXPECT_TRUE(state.at("best_global_step").is_null()) << state.at("best_global_step");
+  EXPECT_TRUE(state.at("best_model_checkpoint").is_null());
+}
+
+TEST_F(Sessions, AnEvaluationThatIsNotANumberIsNeverTheBest) {
+  auto a = arguments("nan");
+  not_a_number_until_ = 4;
+  run(a);
+  const auto state = TrainerState::read(a.output_dir + "/trainer_state.json");
+  EXPECT_EQ(state.best_metric, 2.5);
+  EXPECT_EQ(state.best_global_step, 6);
+  a = arguments("nan_always");
+  not_a_number_until_ = 8;
+  a.early_stopping_patience = 2;
+  const std::string out = run(a);
+  EXPECT_NE(out.find("early stop"), std::string::npos) << out;
+  EXPECT_TRUE(checkpoint::list_checkpoints(a.output_dir).empty());
 }
 
 // With any flag that asks for the best model, as in transformers; without one it is not named.
