@@ -1,7 +1,7 @@
 #pragma once
 // What a training program prints. Tasks that stand for a program of their own show its lines; the others the Trainer's
 // rows.
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,12 +11,6 @@
 namespace tessera::train {
 
 using Metrics = std::vector<std::pair<std::string, double>>;  // "eval_loss" -> value
-
-inline nlohmann::ordered_json named_values(const Metrics& metrics) {
-  nlohmann::ordered_json row;
-  for (const auto& [name, value] : metrics) row[name] = value;
-  return row;
-}
 
 /// The lines of a program in place of the Trainer's rows on standard output. Log rows go to the metrics file,
 /// TensorBoard and trainer_state.json in either case. All calls are collective.

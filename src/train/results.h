@@ -5,9 +5,16 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "train/presentation.h"
 #include "train/trainer_state.h"
 
 namespace tessera::train {
+
+inline nlohmann::ordered_json named_values(const Metrics& metrics) {
+  nlohmann::ordered_json row;
+  for (const auto& [name, value] : metrics) row[name] = value;
+  return row;
+}
 
 /// epoch, train_loss, train_runtime, train_samples and what of the Trainer's keys else the run's last log row has;
 /// total_flos where they were counted.

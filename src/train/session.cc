@@ -22,6 +22,7 @@
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
 #include "train/report_to.h"
+#include "train/results.h"
 #include "train/seconds.h"
 #include "train/shown_average.h"
 #include "train/throughput.h"
