@@ -163,6 +163,7 @@ DecoderConfig parse_phi3(const ConfigReader& in) {
                            .pad_token_id = 32000,
                            .eos_token_id = 32000,
                            .rotary = {.parts = RotaryKeys::Part::kAny, .names = RotaryKeys::Names::kPhi3}});
+  if (c.rotary.scaling == RopeScaling::kLongRope) c.reread_beyond = c.rotary.original_positions;
   c.names.qkv = "qkv_proj";
   c.names.gate = "gate_up_proj";
   c.qkv = QkvLayout::kConcatenated;
