@@ -16,13 +16,14 @@ BertHead head_of(const ConfigReader& in, const std::string& prefix) {
 }
 
 BertPositions positions_of(const ConfigReader& in) {
-  const auto name = in.get<std::string>("position_embedding_type", "absolute");
+  const char* key = "position_embedding_type";
+  const auto name = in.contains(key) ? in.get<std::string>(key, "null") : "absolute";
   if (name == "absolute") return BertPositions::kAbsolute;
   if (name == "relative_key") return BertPositions::kRelativeKey;
   if (name == "relative_key_query") return BertPositions::kRelativeKeyQuery;
   throw ConfigError(
       in.file() + ": position_embedding_type '" + name + "' is none of absolute, relative_key, relative_key_query",
-      "position_embedding_type");
+      key);
 }
 
 void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
@@ -46,6 +47,9 @@ BertConfig parse_bert_config(const ConfigReader& in) {
   c.max_positions = in.positive("max_position_embeddings", 512);
   c.type_vocab_size = in.positive("type_vocab_size", 2);
   c.pad_token_id = in.token("pad_token_id", c.roberta ? 1 : 0);
+  const bool without_padding = in.contains("pad_token_id") && !in.has("pad_token_id");
+  if (without_padding && c.roberta) refuse(in, "pad_token_id", "must not be null: positions count what is not padding");
+  c.padding_idx = without_padding ? -1 : c.pad_token_id;
   c.hidden_dropout = in.get<double>("hidden_dropout_prob", 0.1);
   c.attention_dropout = in.get<double>("attention_probs_dropout_prob", 0.1);
   c.classifier_dropout = in.get<double>("classifier_dropout", c.hidden_dropout);

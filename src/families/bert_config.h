@@ -25,6 +25,7 @@ struct BertConfig {
   double norm_eps = 1e-12, initializer_range = 0.02;
   Activation activation = Activation::kGelu;
   ClassifierConfig classifier;
+  std::int64_t padding_idx = 0;      // row of the token table without a gradient through the lookup; -1: none
   bool tied = true;                  // the masked-LM head's matrix is the word table
   std::string stored_dtype = "F32";  // as safetensors spells it
 

@@ -1,6 +1,7 @@
 #pragma once
-// Typed reading of config.json: a missing key or null gives the default, a wrong type a ConfigError that names key and
-// file. A reader knows afterwards which keys were asked for.
+// Typed reading of config.json: a missing key or null gives the default (but null where a bool stands is false, as
+// Python takes it), a wrong type a ConfigError that names key and file. A reader knows afterwards which keys were asked
+// for.
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,7 +20,8 @@ class ConfigReader {
   template <class T>
   T get(const std::string& key, T fallback) const {
     const auto it = find(key);
-    if (it == json_.end() || it->is_null()) return fallback;
+    if (it == json_.end()) return fallback;
+    if (it->is_null()) return std::is_same_v<T, bool> ? T{} : fallback;
     return converted<T>(*it, key);
   }
 

@@ -75,6 +75,9 @@ struct DecoderConfig {
 
   PositionKind position = PositionKind::kRotary;
   RotarySettings rotary;
+  /// Generating: rows that grow beyond so many tokens are read again, for what follows turns with other factors; 0:
+  /// none.
+  std::int64_t reread_beyond = 0;
   std::vector<bool> rotary_layers;                      // empty: every layer turns
   std::int64_t position_rows = 0, position_offset = 0;  // of a learned table
   bool positions_count_visible = false;                 // positions come from the mask: cumsum(mask) - 1

@@ -145,8 +145,10 @@ DecoderConfig parse_smollm3(const ConfigReader& in) {
     throw ConfigError(in.file() + ": no_rope_layers must name every layer", "no_rope_layers");
   for (std::int64_t i = 0; i < c.num_layers; ++i)
     c.rotary_layers.push_back(given.empty() ? (i + 1) % every != 0 : given[static_cast<std::size_t>(i)] != 0);
-  const std::int64_t window = in.get<bool>("use_sliding_window", false) ? window_of(in, 0) : 0;
-  parse_layer_types(in, window, c, [&](std::int64_t i) { return !c.rotary_layers[static_cast<std::size_t>(i)]; });
+  // The switch decides where layer_types doesn't.
+  const bool slides = in.get<bool>("use_sliding_window", false);
+  parse_layer_types(in, window_of(in, 0), c,
+                    [&](std::int64_t i) { return slides && !c.rotary_layers[static_cast<std::size_t>(i)]; });
   finish(in, c);
   return c;
 }
@@ -161,6 +163,7 @@ DecoderConfig parse_phi3(const ConfigReader& in) {
                            .pad_token_id = 32000,
                            .eos_token_id = 32000,
                            .rotary = {.parts = RotaryKeys::Part::kAny, .names = RotaryKeys::Names::kPhi3}});
+  if (c.rotary.scaling == RopeScaling::kLongRope) c.reread_beyond = c.rotary.original_positions;
   c.names.qkv = "qkv_proj";
   c.names.gate = "gate_up_proj";
   c.qkv = QkvLayout::kConcatenated;

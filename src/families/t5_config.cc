@@ -65,7 +65,7 @@ T5Config parse_t5_config(const ConfigReader& in) {
   c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-6);
   c.initializer_factor = in.get<double>("initializer_factor", 1.0);
   c.tied = in.get<bool>("tie_word_embeddings", type != "mt5");
-  if (!in.get<bool>("is_encoder_decoder", true))
+  if (in.has("is_encoder_decoder") && !in.get<bool>("is_encoder_decoder", true))
     throw ConfigError(in.file() + ": 'is_encoder_decoder' false is not supported: a T5 has both", "is_encoder_decoder");
   c.scales_head = scales_head(in, type, c.tied);
   parse_feed_forward(in, type == "t5" ? "relu" : "gated-gelu", c);

@@ -29,7 +29,7 @@ std::shared_ptr<nn::LayerNorm> add_norm(torch::nn::Module& host, const families:
 
 BertEmbeddings::BertEmbeddings(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
     : class_name_(c.class_prefix + "Embeddings"), absolute_(c.positions == families::BertPositions::kAbsolute) {
-  word_ = add_embedding(*this, plan, "word_embeddings", dtype, c.pad_token_id);
+  word_ = add_embedding(*this, plan, "word_embeddings", dtype, c.padding_idx);
   // RoBERTa's padding has a position of its own, that of padding_idx.
   position_ = add_embedding(*this, plan, "position_embeddings", dtype, c.roberta ? c.pad_token_id : -1);
   token_type_ = add_embedding(*this, plan, "token_type_embeddings", dtype);

@@ -93,7 +93,8 @@ void BertModel::init_parameter(const std::string& name, at::Tensor values, tenso
     values.fill_(1);
   } else {
     tensor::fill_normal(values, key, 0.0, config_.initializer_range);
-    if (name.ends_with("word_embeddings.weight")) values.select(0, config_.pad_token_id).zero_();
+    if (name.ends_with("word_embeddings.weight") && config_.padding_idx >= 0)
+      values.select(0, config_.padding_idx).zero_();
   }
 }
 

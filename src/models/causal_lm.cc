@@ -127,7 +127,7 @@ bool CausalLm::untie_head() {
 }
 
 std::shared_ptr<Cache> CausalLm::make_cache() const {
-  return std::make_shared<DecoderCache>(static_cast<std::int64_t>(order_.size()));
+  return std::make_shared<DecoderCache>(static_cast<std::int64_t>(order_.size()), config_.reread_beyond);
 }
 
 at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, const nn::GradientSlot& slot,

@@ -40,6 +40,12 @@ void DecoderCache::reorder(const at::Tensor& rows) {
   next_position_ = std::move(next_position);
 }
 
+bool DecoderCache::outgrown_by(std::int64_t tokens) const {
+  if (reread_beyond_ == 0 || empty()) return false;
+  const auto longest = *std::max_element(next_position_.begin(), next_position_.end());
+  return longest <= reread_beyond_ && longest + tokens > reread_beyond_;
+}
+
 void DecoderCache::grow(std::int64_t need) {
   if (need <= capacity_) return;
   const std::int64_t grown = std::max<std::int64_t>(32, 2 * need);

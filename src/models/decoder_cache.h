@@ -9,11 +9,14 @@ namespace tessera::models {
 /// Keys and values of every layer. Rows may hold different numbers of tokens: padding is never cached.
 class DecoderCache : public Cache {
  public:
-  explicit DecoderCache(std::int64_t layers) : layers_(static_cast<std::size_t>(layers)) {}
+  /// reread_beyond: DecoderConfig's.
+  explicit DecoderCache(std::int64_t layers, std::int64_t reread_beyond = 0)
+      : layers_(static_cast<std::size_t>(layers)), reread_beyond_(reread_beyond) {}
 
   /// Also takes another number of rows than the last call had (a prompt is read once and continued several times).
   void reorder(const at::Tensor& rows) override;
   bool empty() const override { return lengths_.empty(); }
+  bool outgrown_by(std::int64_t tokens) const override;
 
   /// A fresh cache for so many rows begins with these keys and values (ModelInput::prefix).
   void begin_with(const at::Tensor& prefix, std::int64_t rows);
@@ -34,7 +37,8 @@ class DecoderCache : public Cache {
   void grow(std::int64_t need);
   std::vector<KeyValueCache> layers_;
   std::vector<std::int64_t> lengths_, next_position_;  // of each row
-  std::int64_t capacity_ = 0;                          // rows of a layer's tensors for each row of the batch
+  std::int64_t reread_beyond_ = 0;
+  std::int64_t capacity_ = 0;  // rows of a layer's tensors for each row of the batch
 };
 
 }  // namespace tessera::models

@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -127,24 +128,36 @@ NextLogits continue_source(Model& model, const at::Tensor& input_ids, const at::
   };
 }
 
-/// The prompts are read once each, however many rows continue them.
-NextLogits continue_prompts(Model& model, const at::Tensor& prompts, const at::Tensor& mask, std::int64_t each) {
-  return [&model, prompts, mask, each, cache = model.make_cache(), first = true](const at::Tensor& tokens,
-                                                                                 const at::Tensor& parents) mutable {
+at::Tensor rows_of(const at::Tensor& t, const at::Tensor& rows) {
+  return t.defined() && rows.defined() ? t.index_select(0, tensor::beside(rows, t)) : t;
+}
+
+/// The prompts are read once each, however many rows continue them; again where the rows outgrow the cache.
+NextLogits continue_prompts(Model& model, const at::Tensor& prompts, const at::Tensor& prompt_mask, std::int64_t each) {
+  return [&model, each, cache = model.make_cache(), ids = prompts, mask = prompt_mask](
+             const at::Tensor& tokens, const at::Tensor& parents) mutable {
     ModelInput in;
-    in.cache = cache;
-    if (!first) {
+    if (!cache->empty()) {
       if (parents.defined()) cache->reorder(parents);
-      in.input_ids = tensor::beside(tokens.contiguous(), prompts);
-      return last_logits(model, in);
+      in.input_ids = tensor::beside(tokens.contiguous(), ids);
+      ids = at::cat({rows_of(ids, parents), in.input_ids}, 1);
+      if (mask.defined()) mask = at::cat({rows_of(mask, parents), at::ones_like(in.input_ids)}, 1);
+      if (!cache->outgrown_by(tokens.size(1))) {
+        in.cache = cache;
+        return last_logits(model, in);
+      }
+      cache = model.make_cache();
+      each = 1;
     }
-    first = false;
-    in.input_ids = prompts;
+    in.cache = cache;
+    in.input_ids = ids;
     in.attention_mask = mask;
     const auto logits = last_logits(model, in);
     if (each == 1) return logits;
-    const auto rows = repeated_rows(prompts.size(0), each);
+    const auto rows = repeated_rows(ids.size(0), each);
     cache->reorder(rows);
+    ids = rows_of(ids, rows);
+    mask = rows_of(mask, rows);
     return logits.index_select(0, rows);
   };
 }

@@ -29,6 +29,8 @@ class Cache {
   virtual void reorder(const at::Tensor& rows) = 0;
   /// Before the first call.
   virtual bool empty() const = 0;
+  /// Whether so many tokens more change what the earlier ones are: all are then to be read again, into a new cache.
+  virtual bool outgrown_by(std::int64_t /*tokens*/) const { return false; }
 };
 
 /// A batch for any family. B batch, S length, T target length (encoder-decoder only; T = S elsewhere). int64 ids; masks

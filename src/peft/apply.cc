@@ -103,7 +103,16 @@ bool untie_if_needed(models::Model& model, const models::ModelConfig& family, co
     wanted = wanted || (table && is_saved(slot.name, method));
     if (table && method.adapts_tied_together() && is_target(slot.name, method)) targeted = false;
   }
-  return (wanted || targeted) && model.untie_head();
+  if (!wanted && !targeted) return false;
+  if (model.untie_head()) return true;
+  const auto tied = tied_to_words(model, family);
+  if (targeted && std::find(tied.begin(), tied.end(), family.output_embedding) != tied.end()) {
+    throw ConfigError("target_modules: '" + family.output_embedding +
+                          "' is this model's table of tokens and does not come apart from it, as a decoder's head "
+                          "does; leave it out of target_modules or name it in exclude_modules",
+                      "target_modules");
+  }
+  return false;
 }
 
 void set_trainable(nn::HookedModule& model, const PeftMethod& config, const std::set<std::string>& adapters) {

@@ -6,7 +6,8 @@ small model of `base` has, and whether that changes the reference.
 
 "effect" is true where the model cannot be built or computed with the value, or where parameters (names, shapes, first
 values) or the outputs of a forward with dropout differ from those of `base`, both seeded alike. It is null for keys of
-transformers 5, which version 4 leaves unread.
+transformers 5, which version 4 leaves unread. A key that is null has a row where the reference computes, but not what it
+does without the key; "same_as" are other changes that give the same numbers, if false or the number of heads does.
 """
 
 import json
@@ -72,7 +73,7 @@ COMBINATIONS = {
     "falcon": [{"alibi": True}, {"new_decoder_architecture": True, "num_kv_heads": 2}, {"multi_query": False}],
     "qwen2": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
     "qwen3": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
-    "smollm3": [{"use_sliding_window": True, "sliding_window": 2}],
+    "smollm3": [{"use_sliding_window": True, "sliding_window": 2}, {"layer_types": SLIDING, "sliding_window": 2}],
     "llama": [{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0}}, {"pad_token_id": -1}],
     "bert": [{"is_decoder": True, "add_cross_attention": True}],
 }
@@ -125,12 +126,39 @@ def outputs(family, changes):
     return out
 
 
+def differ(found, base):
+    return found.keys() != base.keys() or any(found[k].shape != base[k].shape or not torch.equal(found[k], base[k]) for k in base)
+
+
 def has_effect(family, changes, base):
     try:
-        found = outputs(family, changes)
+        return differ(outputs(family, changes), base)
     except Exception:
         return True
-    return found.keys() != base.keys() or any(found[k].shape != base[k].shape or not torch.equal(found[k], base[k]) for k in base)
+
+
+def null_row(family, key):
+    """None: the reference cannot compute with it, or null is no other than no key."""
+    try:
+        found = outputs(family, {key: None})
+        if not has_effect_without(family, key, found):
+            return None
+    except Exception:
+        return None
+    row = {"changes": {key: None}, "effect": True}
+    for value in (False, BASES[family].get("num_attention_heads")):
+        if value is not None and not has_effect(family, {key: value}, found):
+            return row | {"same_as": {key: value}}
+    return row
+
+
+def has_effect_without(family, key, found):
+    given = BASES[family]
+    BASES[family] = {k: v for k, v in given.items() if k != key}
+    try:
+        return has_effect(family, {}, found)
+    finally:
+        BASES[family] = given
 
 
 def keys_of(family):
@@ -154,6 +182,8 @@ for family in BASES:
         if key == "num_return_sequences":  # which may not be more than the beams
             changes["num_beams"] = 2
         rows.append({"changes": changes, "effect": has_effect(family, changes, base)})
+        if null := null_row(family, key):
+            rows.append(null)
     for changes in COMBINATIONS.get(family, []):
         rows.append({"changes": changes, "effect": has_effect(family, changes, base)})
     for key, value in (NEWER["*"] | NEWER.get(family, {})).items():

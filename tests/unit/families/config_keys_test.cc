@@ -51,6 +51,11 @@ TEST(ConfigKeys, WhatChangesTheReferenceIsUsedOrRefused) {
       if (row.at("effect") == true) {
         EXPECT_NE(got, "unused") << family << " " << row;
       }
+      if (row.contains("same_as") && got != "refused") {
+        EXPECT_EQ(parse_config(config_of(family, row.at("changes")), "config.json"),
+                  parse_config(config_of(family, row.at("same_as")), "config.json"))
+            << family << " " << row;
+      }
     }
   }
   EXPECT_GT(rows, 1000);
@@ -150,6 +155,24 @@ TEST(T5, ANewerFileSaysWhetherItsHeadScales) {
 TEST(ConfigKeys, NegativePaddingCountsFromTheEnd) {
   EXPECT_EQ(decoder("llama", {{"pad_token_id", -1}}).padding_idx, 23);
   EXPECT_EQ(decoder("llama", {{"pad_token_id", nullptr}}).padding_idx, -1);
+}
+
+TEST(ConfigKeys, ABertWithoutPaddingHasNoRowWithoutAGradient) {
+  const auto row = [](const json& changes) {
+    return std::get<BertConfig>(parse_config(config_of("bert", changes), "config.json")).padding_idx;
+  };
+  EXPECT_EQ(row({{"pad_token_id", nullptr}}), -1);
+  EXPECT_EQ(row({{"pad_token_id", 5}}), 5);
+  EXPECT_EQ(row({}), 0);
+}
+
+TEST(ConfigKeys, SmolLM3sLayerTypesNeedNoSwitch) {
+  const json types = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
+  const auto windows = [](const json& changes) { return decoder("smollm3", changes).attention_window; };
+  EXPECT_EQ(windows({{"layer_types", types}, {"sliding_window", 2}}), (std::vector<std::int64_t>{2, 0, 2, 0}));
+  EXPECT_EQ(windows({{"sliding_window", 2}}), (std::vector<std::int64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(windows({{"sliding_window", 2}, {"use_sliding_window", true}}),
+            (std::vector<std::int64_t>{0, 0, 0, 2}));  // the layer without rotary positions
 }
 
 TEST(ConfigKeys, HeadsOfAFamilyThatHasNoKeyForThemAreEven) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/compare.h"
+#include "support/temp_folder.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 
@@ -128,6 +129,64 @@ TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
   EXPECT_TRUE(torch::equal(plain, generate(*model_, prompt_, mask_, settings).sequences));
   settings.forced_eos_token_id = far;
   EXPECT_THROW(generate(*model_, prompt_, mask_, settings), ConfigError);
+}
+
+/// Rows of a Phi-3 that grow from short to long rotary factors: transformers reads them again there (its cached code
+/// without the causal mask, so that the reference is its generation without a cache: whole rows, step by step).
+class LongFactors : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream(folder_.path() + "/config.json")
+        << R"({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "vocab_size": 29, "hidden_size": 24,
+              "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+              "max_position_embeddings": 32, "original_max_position_embeddings": 6, "pad_token_id": 0,
+              "initializer_range": 0.5, "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.2],
+              "long_factor": [2.0, 5.0, 9.0]}})";
+    ModelConfig config;
+    model_ = build_model(folder_.path(), &config);
+    init_weights(*model_, 7);
+    settings_ = read_generation_config(folder_.path(), config);
+    settings_.max_new_tokens = 7;
+    settings_.eos_token_ids.clear();
+  }
+
+  /// Of what follows the first `length` tokens of each row.
+  at::Tensor logits_after(const at::Tensor& rows, std::int64_t length) {
+    const torch::NoGradGuard no_grad;
+    model_->eval();
+    ModelInput in;
+    in.input_ids = rows.narrow(1, 0, length).contiguous();
+    in.attention_mask = torch::cat({mask_, torch::ones({rows.size(0), length - mask_.size(1)}, torch::kLong)}, 1);
+    in.position_ids = (in.attention_mask.cumsum(1) - 1).clamp_min(0);
+    return (*model_)(in).logits.select(1, -1);
+  }
+
+  const test::TempFolder folder_{"long_factors"};
+  std::shared_ptr<Model> model_;
+  GenerationConfig settings_;
+  const at::Tensor prompt_ = torch::tensor({{5, 9, 11, 4}, {0, 0, 7, 8}}, torch::kLong);
+  const at::Tensor mask_ = torch::tensor({{1, 1, 1, 1}, {0, 0, 1, 1}}, torch::kLong);
+};
+
+TEST_F(LongFactors, AllTokensTurnWithThemWhenRowsGrowToThem) {
+  const auto out = generate(*model_, prompt_, mask_, settings_, true);
+  ASSERT_EQ(out.scores.size(), 7U);
+  for (std::size_t step = 0; step < out.scores.size(); ++step) {
+    test::expect_close(out.scores[step], logits_after(out.sequences, 4 + static_cast<std::int64_t>(step)), 1e-5,
+                       "step " + std::to_string(step));
+  }
+}
+
+TEST_F(LongFactors, BeamsAreReadAgainInTheirOrder) {
+  settings_.num_beams = 3;
+  settings_.length_penalty = 0;
+  const auto out = generate(*model_, prompt_, mask_, settings_);
+  auto sums = torch::zeros({2});
+  for (std::int64_t at = 4; at < out.sequences.size(1); ++at) {
+    const auto next = out.sequences.narrow(1, at, 1);
+    sums += torch::log_softmax(logits_after(out.sequences, at), -1).gather(1, next).squeeze(1);
+  }
+  test::expect_close(out.sequences_scores, sums, 1e-5, "scores");
 }
 
 TEST(GenerationOptions, MoreSequencesThanBeamsIsRefused) {

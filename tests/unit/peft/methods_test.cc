@@ -185,6 +185,20 @@ TEST(Lora, ARegularExpressionMayNameATiedHead) {
   EXPECT_EQ(lora.report.adapted, (std::vector<std::string>{"model.layers.1.self_attn.q_proj", "lm_head"}));
 }
 
+// PEFT adapts it, and merges into a head and a table that differ.
+TEST(Lora, TheTiedHeadOfAnEncoderDecoderIsRefusedByName) {
+  json keys = {{"peft_type", "LORA"}, {"target_modules", {"q", "lm_head"}}};
+  try {
+    load_keys(keys, "base_t5");
+    ADD_FAILURE() << "the head was left out in silence";
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(e.key, "target_modules");
+    EXPECT_NE(std::string(e.what()).find("'lm_head'"), std::string::npos) << e.what();
+  }
+  keys["exclude_modules"] = {"lm_head"};
+  EXPECT_FALSE(load_keys(keys, "base_t5").report.adapted.empty());
+}
+
 TEST(TrainableTokens, GenerateWhatPeftGenerates) {
   const auto ids = torch::tensor({5, 9, 12, 7, 0, 0, 6, 8}, at::kLong).view({2, 4});
   EXPECT_EQ(generated("llama_trainable_tokens", "base_llama", ids, ids.ne(0).to(at::kLong), 1),
