@@ -95,6 +95,7 @@ class SweptTask {
   static std::string without_times(const std::string& text) {
     static const std::regex times(
         R"re((['"](train_runtime|eval_runtime|[a-z_]*per_second|[a-z_]*seconds|time|model_flops_utilization|[a-z_]*_mib)['"]: ?)[-+.e0-9]+)re");
+    static const std::regex block(R"(((train|eval)_(runtime|[a-z_]*per_second) +=) +\S+)");  // train/results.h
     static const std::regex date(R"(\d{4}-\d\d-\d\d-[\d:]+_[AP]M)");
     static const std::regex memory(R"(memory: [^\n]*)");
     // Regular expressions are slow: only lines that can hold what they look for meet them.
@@ -104,7 +105,7 @@ class SweptTask {
       end = std::min(text.find('\n', begin), text.size() - 1) + 1;
       std::string line = text.substr(begin, end - begin);
       if (std::any_of(hints.begin(), hints.end(), [&](const auto& hint) { return line.find(hint) != line.npos; })) {
-        line = std::regex_replace(line, times, "$1T");
+        line = std::regex_replace(std::regex_replace(line, times, "$1T"), block, "$1 T");
         line = std::regex_replace(std::regex_replace(line, date, "DATE"), memory, "memory");
       }
       out += line;
