@@ -3,8 +3,8 @@
 #
 # tessera_precompiled(NAME STATIC|EXECUTABLE [LINK targets...] [HEADERS headers...]): what targets with the same options take by
 #   target_precompile_headers(TARGET REUSE_FROM NAME)
-# Where a macro that the headers look at is another one, the compiler warns (invalid-pch) and reads them as they are, which is
-# slower than without: LINK what defines it.
+# LINK: what defines macros that HEADERS look at. Where a target defines such a macro differently, the compiler warns (invalid-pch)
+# and reads all these headers as text, which is slower than building without.
 set(tessera_precompiled_headers <torch/csrc/autograd/custom_function.h> <torch/nn/module.h> <fmt/format.h> <fmt/ranges.h>
     <nlohmann/json.hpp>)
 file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/batches/empty_main.cc" CONTENT "int main() {}\n" @ONLY)

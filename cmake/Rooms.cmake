@@ -70,8 +70,8 @@ function(tessera_room name)
                           $<INSTALL_INTERFACE:tessera::installed_libtorch>)
     if(sources AND NOT name STREQUAL "comm")
       tessera_slim_torch(tessera_${name})
-      # Not where options of single sources, or of the room, decide how numbers are rounded: g++ 12 restores with the headers
-      # the options that they were compiled with (optim's products were contracted in spite of -ffp-contract=off).
+      # Not in rooms that have Highway's kernels or compiler options of their own: with precompiled headers g++ 12 contracted
+      # products in src/optim/update.cc in spite of its -ffp-contract=off.
       if(NOT name MATCHES "^(tensor|io|quant|optim|nn)$")
         target_precompile_headers(tessera_${name} REUSE_FROM rooms_precompiled)
       endif()
