@@ -73,14 +73,13 @@ train() { # OUTPUT FLAGS...
         --logging_steps 1 --eval_strategy steps --eval_steps 6 "${extra[@]}" "$@"
 }
 
-# The variable $2 of the process $1, as it was when its program started; nothing where it has none or has ended.
-variable_of() { { tr '\0' '\n' <"/proc/$1/environ" | sed -n "s/^$2=//p"; } 2>/dev/null || true; }
+name_of() { cat "/proc/$1/comm" 2>/dev/null || true; }
 
-# The ranks among the children of the launcher $1, by what it gave them. (Its keeper is a child, too.)
+# The ranks among the children of the launcher $1: processes that are called tessera:NUMBER. (Its keeper is a child, too.)
 ranks_of() {
     local child
     for child in $(pgrep -P "$1" || true); do
-        if [ "$(variable_of "$child" TORCHELASTIC_RUN_ID)" = "tessera-$1" ]; then echo "$child"; fi
+        case $(name_of "$child") in tessera:*) echo "$child" ;; esac
     done
 }
 
@@ -91,7 +90,8 @@ choose_rank() {
     while [ ${#ranks[@]} -lt 2 ] && kill -0 "$pid" 2>/dev/null; do mapfile -t ranks < <(ranks_of "$pid"); done
     [ ${#ranks[@]} -gt 0 ] || return 0
     victim=${ranks[RANDOM % ${#ranks[@]}]}
-    rank=$(variable_of "$victim" RANK)
+    rank=$(name_of "$victim")
+    rank=${rank#tessera:}
 }
 # What the run is at, as far as it can be seen, when a process is hurt.
 declare -A moments

@@ -37,6 +37,7 @@ struct LaunchPlan {
   std::vector<std::string> notes, warnings;  // for the log, each once
   std::string program;                       // what each rank runs
   std::vector<std::string> args;             // with args[0]
+  bool is_task = false;                      // the program is that of Tasks
   bool names_mixed_precision = true;         // false: the ranks' environment leaves it to the task
 };
 

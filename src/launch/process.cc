@@ -67,6 +67,7 @@ bool is_executable_file(const std::string& path) {
   if (command.stdout_fd != 1) ::dup2(command.stdout_fd, 1);
   if (command.stderr_fd != 2) ::dup2(command.stderr_fd, 2);
   if (null > 2) ::close(null);
+  for (const int fd : command.inherited) ::fcntl(fd, F_SETFD, 0);
   ::execve(command.program.c_str(), args, env);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = ::write(report, &error, sizeof(error));

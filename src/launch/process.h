@@ -17,7 +17,8 @@ struct Command {
   std::vector<int> cpus;            // empty: not bound
   int stdout_fd = 1;                // becomes its stdout; 1: inherited
   int stderr_fd = 2;
-  int announce_fd = -1;  // the child writes its pid_t here before it becomes the program; -1: nowhere
+  int announce_fd = -1;             // the child writes its pid_t here before it becomes the program; -1: nowhere
+  std::vector<int> inherited = {};  // descriptors that stay open in the program
 };
 
 /// Starts it; returns its pid, which is also its process group. stdin is /dev/null (a background group cannot read a

@@ -12,6 +12,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "launch/gpus.h"
 #include "launch/launch.h"
 #include "launch/machines.h"
 #include "tessera/base/error.h"
@@ -146,6 +147,8 @@ int run_launch(const LaunchPlan& plan) {
   if (const auto& seconds = plan.options.grace_period) {
     options.signal_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
   }
+  // CUDA cannot be taken along through fork, and a library may have begun with it.
+  options.fork_ranks = plan.is_task && ranks_here(plan.accelerate) > 1 && !has_gpu();
   outlive_readers();
   LaunchPlan now = plan;
   std::vector<int> machines(static_cast<std::size_t>(plan.accelerate.num_machines));

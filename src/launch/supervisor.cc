@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "launch/fork_server.h"
 #include "launch/keeper.h"
 #include "launch/signals.h"
 
@@ -47,7 +48,10 @@ class Supervisor {
       commands[r].stdout_fd = rank.out->child_fd();
       commands[r].stderr_fd = rank.err->child_fd();
       commands[r].announce_fd = keeper_.announce_fd();
-      rank.pid = start(commands[r]);
+      if (!options_.fork_ranks) rank.pid = start(commands[r]);
+    }
+    if (options_.fork_ranks) server_.emplace(commands);
+    for (Rank& rank : ranks_) {
       rank.out->close_child_end();
       rank.err->close_child_end();
     }
@@ -88,15 +92,34 @@ class Supervisor {
         streams.push_back(stream);
       }
     }
+    if (server_) fds.push_back({server_->read_fd(), POLLIN, 0});
     int timeout = -1;
     if (deadline_) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
       timeout = static_cast<int>(std::max<std::int64_t>(0, left.count()));
     }
     if (::poll(fds.data(), fds.size(), timeout) < 0) return;  // EINTR: the caller looks at everything anyway
-    for (std::size_t i = 1; i < fds.size(); ++i) {
+    for (std::size_t i = 1; i < streams.size(); ++i) {
       if (fds[i].revents != 0) streams[i]->drain();
     }
+    if (server_ && fds.back().revents != 0 && server_->drain()) take_ranks();
+  }
+
+  /// The server has ended: there are ranks, or it failed, which is the first rank's failure.
+  void take_ranks() {
+    const std::vector<pid_t> pids = server_->ranks();
+    const int status = server_->status();
+    server_.reset();
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      if (pids.empty())
+        ranks_[r].ended = true;
+      else
+        ranks_[r].pid = pids[r];
+    }
+    if (!pids.empty()) return;
+    const bool by_signal = WIFSIGNALED(status);
+    const Ending ending{name_of(0), by_signal ? 128 + WTERMSIG(status) : WEXITSTATUS(status), by_signal};
+    if (!is_our_doing(ending)) cause_.add({ending});
   }
 
   void handle(int signal) {
@@ -178,6 +201,10 @@ class Supervisor {
   /// Whole groups: also what a rank has started itself.
   void send_all(int signal) {
     sent_.insert(signal);
+    if (server_) {
+      sent_.insert(SIGKILL);  // nothing has begun that it could end well
+      server_->end();
+    }
     for (const Rank& rank : ranks_) {
       if (rank.pid > 0) ::kill(-rank.pid, signal);
     }
@@ -211,6 +238,7 @@ class Supervisor {
   const std::function<void(const std::string&)>& say_;
   Signals signals_;
   Keeper keeper_;
+  std::optional<ForkServer> server_;  // until there are ranks
   std::vector<Rank> ranks_;
   Stage stage_ = Stage::kRunning;
   std::optional<Clock::time_point> deadline_, requested_at_;

@@ -14,7 +14,8 @@ namespace tessera::launch {
 
 struct SupervisorOptions {
   OutputOptions output;
-  int first_rank = 0;  // what the first command's rank is called
+  int first_rank = 0;       // what the first command's rank is called
+  bool fork_ranks = false;  // the commands are one program, which calls become_rank() (fork_server.h)
   /// After SIGTERM to the other ranks of a failed one: then SIGKILL.
   std::chrono::milliseconds failure_grace{5'000};
   /// The same after a forwarded SIGINT, SIGTERM or SIGHUP. Nothing: as long as the ranks take; a step and a checkpoint

@@ -1,5 +1,7 @@
 // tessera-worker: runs one task. `tessera TASK` becomes this program; `tessera launch TASK` starts it once for each
 // rank.
+#include <sys/prctl.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +10,7 @@
 
 #include "base/cpu_level.h"
 #include "cli/exit_code.h"
+#include "launch/fork_server.h"
 #include "tensor/quieten.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/allocator.h"
@@ -25,9 +28,16 @@ int run(const tessera::cli::Arguments& args) {
   throw tessera::ConfigError("tessera-worker runs tasks for tessera; type 'tessera --help'");
 }
 
+/// For `top`, `ps -o comm` and those who look for a rank.
+void name_process() {
+  if (const char* rank = std::getenv("RANK")) ::prctl(PR_SET_NAME, (std::string("tessera:") + rank).c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::launch::become_rank();
+  name_process();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), which names it
   tessera::tensor::use_step_allocator();
   tessera::tensor::quieten_libtorch();
