@@ -82,8 +82,6 @@ void make_classifier(nlohmann::json& json, const ClassifierHead& head) {
   json["num_labels"] = head.config.num_labels;
   json.erase("id2label");
   json["problem_type"] = name();
-  if (head.pad_token_id >= 0 && json.value("pad_token_id", nlohmann::json()).is_null())
-    json["pad_token_id"] = head.pad_token_id;
 }
 
 }  // namespace
@@ -102,7 +100,10 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
   if (!options.attn_implementation.empty()) json["attn_implementation"] = options.attn_implementation;
   if (options.classifier) make_classifier(json, *options.classifier);
   ModelConfig found;
-  const auto described = families::parse_config(json, file, &found.note);
+  auto described = families::parse_config(json, file, &found.note);
+  auto* decoder = std::get_if<families::DecoderConfig>(&described);
+  if (decoder && options.classifier && options.classifier->pad_token_id >= 0)
+    decoder->given_pad_token_id = options.classifier->pad_token_id;  // the table's own row of padding stays
   found.model_type = families::ConfigReader(json, file).get<std::string>("model_type", "");
   found.no_split_classes = families::no_split_classes(described);
   found.folder = folder;

@@ -169,7 +169,7 @@ std::shared_ptr<nn::Linear> make_untied_head(const at::Tensor& table);
 /// A head of classification that the folder may not have, or has for other labels.
 struct ClassifierHead {
   families::ClassifierConfig config;
-  std::int64_t pad_token_id = -1;  // where config.json names none
+  std::int64_t pad_token_id = -1;  // what pads rows, whatever config.json says; -1: that
 };
 
 struct BuildOptions {

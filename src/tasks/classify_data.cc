@@ -76,8 +76,11 @@ class Labels {
          ProblemType problem)
       : problem_(problem), separator_(o.label_separator) {
     std::set<std::string> found;
-    for (const auto& row : rows)
-      for (auto& label : of(row)) found.insert(std::move(label));
+    for (const auto& row : rows) {
+      auto labels = of(row);
+      if (problem == ProblemType::kMultiLabel) check_are_names(row, labels);
+      for (auto& label : labels) found.insert(std::move(label));
+    }
     names_ = problem == ProblemType::kRegression ? std::vector<std::string>{"score"} : names_of(o, known, found);
     for (std::size_t i = 0; i < names_.size(); ++i) index_[names_[i]] = static_cast<std::int64_t>(i);
   }
@@ -119,6 +122,22 @@ class Labels {
     return {row.target};
   }
 
+  /// A list names the classes of its text; one of numbers may be meant as a vector, of which nothing would be learnt.
+  static void check_are_names(const TextPair& row, const std::vector<std::string>& labels) {
+    const std::set<std::string> truths = {"0", "1", "False", "True"};
+    std::set<std::string> seen;
+    for (const auto& label : labels) {
+      if (is_number(label) && !whole_number<std::int64_t>(label))
+        refuse(row, fmt::format("has the number {} in a list; a list names the classes of its text (of a vector of "
+                                "zeros and ones: the places that are 1), and a regression has one number a row",
+                                label));
+      if (!seen.insert(label).second && truths.contains(label))
+        refuse(row, fmt::format("has {} twice; a list names the classes of its text, each once: of a vector of zeros "
+                                "and ones list the places that are 1, [1, 2] for [0, 1, 1]",
+                                label));
+    }
+  }
+
   /// The classifier's own, or those of the data in order: by number where all are numbers.
   static std::vector<std::string> names_of(const ClassifyOptions& o, const std::optional<KnownClasses>& known,
                                            const std::set<std::string>& found) {
@@ -144,7 +163,10 @@ class Labels {
   std::int64_t index(const TextPair& row, const std::string& label) const {
     const auto found = index_.find(label);
     if (found != index_.end()) return found->second;
-    const auto number = whole_number<std::int64_t>(label);
+    // Names that are numbers themselves: the label 0 beside a class "1" is no place, which "1" would be, too.
+    const auto number = std::any_of(names_.begin(), names_.end(), &whole_number<std::int64_t>)
+                            ? std::nullopt
+                            : whole_number<std::int64_t>(label);
     if (number && *number >= 0 && *number < static_cast<std::int64_t>(names_.size())) return *number;
     refuse(row, fmt::format("'{}' is none of the model's classes ({}); --ignore_mismatched_sizes true makes a head for "
                             "those of the data",

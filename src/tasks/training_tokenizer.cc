@@ -1,5 +1,6 @@
 #include "tasks/training_tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"
@@ -26,6 +27,19 @@ text::TokenizerChanges changes_for(const std::string& format) {
   return changes;
 }
 
+/// Of the tokenizer or brought by the format. Another would be new, and the model's row of it would have learnt
+/// nothing.
+void require_known(const std::string& flag, const std::string& token, const text::Tokenizer& tokenizer,
+                   const text::SpecialTokens& brought, const std::string& path) {
+  const auto& more = brought.additional;
+  const bool is_brought = token == brought.bos || token == brought.eos || token == brought.pad ||
+                          std::find(more.begin(), more.end(), token) != more.end();
+  if (token.empty() || is_brought || tokenizer.token_to_id(token) >= 0) return;
+  throw ConfigError("--" + flag + " '" + token + "' is no token of the tokenizer '" + path +
+                        "'; name one of its tokens, or leave the flag out",
+                    flag);
+}
+
 /// Of a file, or of a tokenizer's folder.
 std::string template_at(const std::string& path) {
   if (!std::filesystem::is_directory(path)) return read_text_file(path);
@@ -50,6 +64,8 @@ TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const s
   text::TokenizerChanges changes = changes_for(options.chat_template_format);
   const std::string chosen = hub::find_settings(options.chat_template_path);
   if (!chosen.empty()) changes.chat_template = template_at(chosen);
+  require_known("eos_token", options.eos_token, *result.tokenizer, changes.special, path);
+  require_known("pad_token", options.pad_token, *result.tokenizer, changes.special, path);
   if (!options.eos_token.empty()) changes.special.eos = options.eos_token;
   if (!options.pad_token.empty()) changes.special.pad = options.pad_token;
   const auto& own = result.tokenizer->special_tokens();

@@ -23,7 +23,7 @@ struct TrainingTokenizer {
 };
 
 /// As the SFT script: chatml and zephyr bring eos, bos, pad and role tokens; without a padding token eos takes its
-/// place. ConfigError when there is neither.
+/// place. ConfigError when there is neither, or when eos_token or pad_token names no token.
 TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const std::string& path);
 
 }  // namespace tessera::tasks

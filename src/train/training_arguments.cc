@@ -225,6 +225,10 @@ void check_intervals(TrainingArguments& a, const config::OptionTable& table, con
                    "--load_best_model_at_end needs whole checkpoints; leave out --save_only_model", "save_only_model");
   const bool follows_metric =
       a.lr_scheduler_type == "reduce_lr_on_plateau" || a.lr_scheduler_type == "ReduceLROnPlateau";
+  problems.require(!follows_metric || a.eval_strategy != Interval::kNo || !a.do_train,
+                   "--lr_scheduler_type " + a.lr_scheduler_type +
+                       " lowers the rate where evaluations stop improving: it needs an --eval_strategy (steps, epoch)",
+                   "eval_strategy");
   a.chooses_best = needs_evaluation || follows_metric || !a.metric_for_best_model.empty();
   if (a.metric_for_best_model.empty()) a.metric_for_best_model = "loss";
   if (!a.metric_for_best_model.starts_with("eval_")) a.metric_for_best_model.insert(0, "eval_");

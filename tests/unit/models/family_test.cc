@@ -1,5 +1,8 @@
 // Which config.json files are understood, and what is said about others.
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,6 +13,7 @@
 #include "models/model.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
+#include "tessera/nn/init.h"
 
 namespace tessera::models {
 namespace {
@@ -50,6 +54,35 @@ TEST_F(Config, AnUnknownTypeListsTheKnownAndTheNearest) {
   const auto text = failure({{"model_type", "llamma"}});
   EXPECT_NE(text.find("gpt_neox"), std::string::npos) << text;
   EXPECT_NE(text.find("did you mean 'llama'"), std::string::npos) << text;
+}
+
+// As transformers' Trainer, which makes config.json's padding token the tokenizer's, and leaves the table as it is.
+TEST_F(Config, AClassifiersRowsEndWhereTheGivenPaddingBegins) {
+  constexpr std::int64_t kPad = 7;
+  for (const auto& own : {nlohmann::json(0), nlohmann::json()}) {
+    auto json = of("llama_gqa_rope3");
+    json["pad_token_id"] = own;
+    std::ofstream(folder_ + "/config.json") << json.dump();
+    BuildOptions options;
+    options.classifier = ClassifierHead{.config = {.num_labels = 2, .problem = families::ProblemType::kSingleLabel},
+                                        .pad_token_id = kPad};
+    const auto model = build_model(folder_, nullptr, options);
+    nn::reset_parameters(*model, 1);
+    const auto logits = [&](const at::Tensor& ids) {
+      ModelInput in;
+      in.input_ids = ids;
+      in.attention_mask = at::ones_like(ids);
+      in.want_logits = true;
+      return (*model)(std::move(in)).logits;
+    };
+    const auto padded = at::tensor(std::vector<std::int64_t>{3, kPad, 5, kPad, kPad, 9, 8, 6, 5, 4}).view({2, 5});
+    const auto both = logits(padded), alone = logits(padded.narrow(0, 0, 1).narrow(1, 0, 3));
+    EXPECT_TRUE(at::allclose(both[0], alone[0], 1e-5, 1e-6)) << own << both << alone;
+    both[0].sum().backward();
+    const auto* table = model->named_parameters().find("model.embed_tokens.weight");
+    ASSERT_NE(table, nullptr);
+    EXPECT_TRUE(table->grad()[kPad].any().item<bool>()) << own;
+  }
 }
 
 TEST_F(Config, TheDecoderFamilyIsDescribed) {

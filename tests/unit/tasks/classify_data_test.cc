@@ -2,6 +2,8 @@
 #include "tasks/classify_data.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -39,6 +41,47 @@ TEST_F(ClassDataOf, NumbersOfWhichOneIsMissingAreNoClasses) {
     FAIL() << "an empty label was taken for a class";
   } catch (const DataError& e) {
     EXPECT_SAYS(std::string(e.what()), "train.csv:3: column 'label' must be a string or a number, found an empty cell");
+  }
+}
+
+// Not the classes "0" and "1", which every such row would have both of.
+TEST_F(ClassDataOf, AListOfNumbersThatIsAVectorIsRefused) {
+  const auto refused = [&](const std::string& rows, const std::string& why) {
+    write("train.jsonl", rows);
+    try {
+      load();
+      FAIL() << "taken for names: " << rows;
+    } catch (const DataError& e) {
+      EXPECT_SAYS(std::string(e.what()), why);
+    }
+  };
+  const std::string first = R"({"text": "a", "label": [0, 1]})";
+  refused(first + "\n" + R"({"text": "b", "label": [0, 1, 1]})", "train.jsonl:2: the label has 1 twice");
+  refused(first + "\n" + R"({"text": "b", "label": [true, false, false]})", "train.jsonl:2: the label has False twice");
+  refused(R"({"text": "a", "label": [1.0, 0.0]})", "train.jsonl:1: the label has the number 1.0 in a list");
+  refused(R"({"text": "a", "label": [0.25, 3]})", "the number 0.25 in a list");
+  write("train.jsonl",
+        first + "\n" + R"({"text": "b", "label": ["x", "x", 2]})" + "\n" + R"({"text": "c", "label": []})");
+  const auto data = load();
+  EXPECT_EQ(data.names, (std::vector<std::string>{"0", "1", "2", "x"}));
+  EXPECT_TRUE(at::equal(data.train.labels,
+                        at::tensor({1.F, 1.F, 0.F, 0.F, 0.F, 0.F, 1.F, 1.F, 0.F, 0.F, 0.F, 0.F}).view({3, 4})))
+      << data.train.labels;
+}
+
+TEST_F(ClassDataOf, NumbersAreNamesOfAClassifiersClassesOrTheirPlacesNotBoth) {
+  const auto labels = [&](const std::vector<std::string>& names) {
+    const families::ClassifierConfig config{.num_labels = 2, .problem = families::ProblemType::kSingleLabel};
+    return load_class_data(options_, test::kTinyChat, KnownClasses{config, names}).train.labels;
+  };
+  write("train.csv", "text,label\na,0\nb,1\n");
+  EXPECT_TRUE(at::equal(labels({"bad", "good"}), at::tensor({0, 1}).to(at::kLong)));
+  EXPECT_TRUE(at::equal(labels({"1", "0"}), at::tensor({1, 0}).to(at::kLong)));
+  try {
+    labels({"1", "2"});
+    FAIL() << "0 and 1 became one class";
+  } catch (const DataError& e) {
+    EXPECT_SAYS(std::string(e.what()), "the label '0' is none of the model's classes (1, 2)");
   }
 }
 

@@ -177,6 +177,18 @@ TEST_F(SftFlags, StepsAreWholeNumbersOrPartsOfAllAsInTransformers) {
               "--load_best_model_at_end needs --save_steps to be a multiple of --eval_steps");
 }
 
+// As transformers: without evaluations the rate would never fall.
+TEST_F(SftFlags, APlateauIsSeenByEvaluations) {
+  for (const std::string schedule : {"reduce_lr_on_plateau", "ReduceLROnPlateau"}) {
+    Words flags = {"--model", "m", "--dataset_name", "d", "--lr_scheduler_type", schedule};
+    EXPECT_EQ(error_of(flags), "--lr_scheduler_type " + schedule +
+                                   " lowers the rate where evaluations stop improving: it needs an --eval_strategy "
+                                   "(steps, epoch)");
+    flags.insert(flags.end(), {"--eval_strategy", "epoch"});
+    EXPECT_EQ(error_of(flags), "no error");
+  }
+}
+
 // What evaluations give is known before anything is loaded, so a name that is not among it is refused then.
 TEST_F(SftFlags, TheMetricForTheBestModelIsOneOfThoseThatEvaluationsGive) {
   const Words nowhere = {"--model", in("nowhere"), "--dataset_name", in("nowhere"), "--metric_for_best_model"};

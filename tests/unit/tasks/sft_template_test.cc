@@ -95,5 +95,15 @@ TEST_F(SftTemplate, TheResultNamesTheTokensThatItWasTrainedWith) {
   EXPECT_EQ(nlohmann::json::parse(read_file(in("model/config.json"))), config) << "the base stays as it was";
 }
 
+// As TRL: a misspelt one would be a new token, of which the model knows nothing.
+TEST_F(SftTemplate, EosAndPadAreTokensThatAreThereOrThatTheFormatBrings) {
+  for (const std::string flag : {"--eos_token", "--pad_token"}) {
+    EXPECT_SAYS(train({flag, "<|im_ed|>"}), flag + " '<|im_ed|>' is no token of the tokenizer '" + in("model") + "'");
+    for (const char* brought : {"<pad>", "<|im_start|>user", "<s>"})
+      EXPECT_EQ(train({flag, brought, "--chat_template_format", "chatml"}), "");
+    EXPECT_SAYS(train({flag, "<|user|>", "--chat_template_format", "chatml"}), "is no token of the tokenizer");
+  }
+}
+
 }  // namespace
 }  // namespace tessera::tasks
