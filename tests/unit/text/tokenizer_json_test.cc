@@ -47,6 +47,21 @@ TEST(TokenizerJson, WithoutAnUnknownTokenAPieceMayCoverWhatItsCharactersDoNot) {
   EXPECT_THROW(t->encode("24"), DataError);
 }
 
+TEST(TokenizerJson, EqualPiecesAreAllSpecialWhereTheTokenIs) {
+  const auto t = tokenizer_of(R"({"added_tokens": [{"id": 2, "content": "<unk>", "special": true}],
+      "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0], ["<unk>", 0.0]]}})");
+  EXPECT_EQ(t->decode({0, 1, 2}, true), "a");
+  EXPECT_EQ(t->decode({0, 1, 2}, false), "<unk> a <unk>");
+}
+
+TEST(TokenizerJson, SpecialTokensOfATemplateMayHoldAnySign) {
+  const auto t = tokenizer_of(R"({"post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "\u0000", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+      "special_tokens": {"\u0000": {"id": "\u0000", "ids": [1], "tokens": ["\u0000"]}}},
+      "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "\u0000": 1}}})");
+  EXPECT_EQ(t->encode("u").ids, (std::vector<std::int32_t>{1, 0}));
+}
+
 TEST(TokenizerJson, TwoProcessorsThatAddTokensAreRefused) {
   const std::string bert = R"({"type": "BertProcessing", "sep": ["u", 0], "cls": ["u", 0]})",
                     bytes = R"({"type": "ByteLevel"})",
