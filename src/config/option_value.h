@@ -26,6 +26,7 @@ struct Binding {
   std::string placeholder;            // "INT", for the help text
   bool is_bool = false;
   bool is_list = false;
+  bool reads_none = false;  // set() takes "none"
 };
 
 Binding bind(std::string* target);
@@ -54,6 +55,7 @@ std::string one_of(const std::vector<std::string>& names);
 template <class T>
 Binding bind(std::optional<T>* target) {
   Binding binding = bind(static_cast<T*>(nullptr));  // for its descriptions only
+  binding.reads_none = true;
   binding.set = [target](const std::vector<std::string>& words) {
     if (detail::is_none(words)) {
       target->reset();

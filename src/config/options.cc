@@ -44,6 +44,7 @@ Option& Option::required() {
 }
 
 Option& Option::reads(std::string word, std::string as_value) {
+  binding_.reads_none |= word == "none";
   binding_.set = [set = binding_.set, word = std::move(word),
                   value = std::move(as_value)](const std::vector<std::string>& words) {
     const bool stands_for_it = words.size() == 1 && detail::equal_ignoring_case(words[0], word);
@@ -343,13 +344,20 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
   if (option == nullptr) return false;
   std::vector<std::string> words;
   switch (value.kind) {
-    case Node::Kind::kNull:
+    case Node::Kind::kNull:  // Python's None; where an option knows none, nothing
+      if (option->binding_.reads_none) option->binding_.set({"none"});
       return true;
     case Node::Kind::kScalar:
       words = option->binding_.is_list ? split_words(value.text) : std::vector<std::string>{value.text};
       break;
     case Node::Kind::kList:
-      for (const Node& item : value.items) words.push_back(item.text);
+      for (const Node& item : value.items) {
+        if (option->binding_.is_list && item.kind != Node::Kind::kScalar)
+          throw ConfigError(
+              fmt::format("{}{} expects {}, found a list of other things", where, name, option->binding_.expects),
+              name);
+        words.push_back(item.text);
+      }
       if (option->binding_.is_list) break;
       [[fallthrough]];
     case Node::Kind::kMap:

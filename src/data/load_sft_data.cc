@@ -16,7 +16,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kFormatVersion = 2;  // raise when the same inputs give other rows
+constexpr std::int64_t kFormatVersion = 3;  // raise when the same inputs give other rows
 
 class SplitBuilder {
  public:

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp_min.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
@@ -203,8 +204,9 @@ GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::T
   auto prompts = causal ? tensor::on_host(input_ids)
                         : at::full({batch, 1}, config.decoder_start_token_id, at::TensorOptions().dtype(at::kLong));
   const std::int64_t each = config.do_sample ? config.num_return_sequences : config.num_beams;
-  const auto next = finite(causal ? continue_prompts(model, input_ids, attention_mask, each)
-                                  : continue_source(model, input_ids, attention_mask),
+  const auto readable = input_ids.clamp_min(0);
+  const auto next = finite(causal ? continue_prompts(model, readable, attention_mask, each)
+                                  : continue_source(model, readable, attention_mask),
                            each);
   const std::int64_t max_length =
       config.max_new_tokens > 0 ? prompts.size(1) + config.max_new_tokens : config.max_length;

@@ -17,7 +17,8 @@ namespace tessera::models {
 struct GenerationConfig {
   std::int64_t max_new_tokens = 0;  // 0: from max_length
   std::int64_t max_length = 20;     // with the start token or the prompt; unused when max_new_tokens is given
-  std::int64_t min_new_tokens = 0, min_length = 0;
+  std::optional<std::int64_t> min_new_tokens;
+  std::int64_t min_length = 0;  // unused when min_new_tokens is given
   std::int64_t num_beams = 1, num_return_sequences = 1;
   double length_penalty = 1.0, repetition_penalty = 1.0;
   std::int64_t no_repeat_ngram_size = 0;
@@ -66,8 +67,10 @@ struct NonFiniteScores : DataError {
 using TokenCallback = std::function<void(const at::Tensor& tokens)>;
 
 /// input_ids, attention_mask: [B, S]; the mask may be undefined. Causal models continue the prompts, which are padded
-/// on the left (DataError otherwise). Runs in eval mode and without grad, and puts the mode back.
-/// NonFiniteScores as soon as the model gives such. The results are on the CPU, wherever the model is.
+/// on the left (DataError otherwise). Padding with ids below 0 is no part of a row: repetition penalties and minimum
+/// lengths see the prompt alone. Any other id counts there, as in transformers. Runs in eval mode and without grad, and
+/// puts the mode back. NonFiniteScores as soon as the model gives such. The results are on the CPU, wherever the model
+/// is.
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
                           const GenerationConfig& config, bool want_scores = false,
                           const TokenCallback& on_tokens = {});

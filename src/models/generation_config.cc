@@ -21,7 +21,7 @@ EarlyStopping early_stopping_of(const families::ConfigReader& in, const nlohmann
 
 // Options of other decoding methods; a value other than "off" would change the result.
 void refuse_unknown_methods(const families::ConfigReader& in, const nlohmann::json& json) {
-  for (const char* key : {"sequence_bias", "penalty_alpha", "constraints", "force_words_ids",
+  for (const char* key : {"sequence_bias", "stop_strings", "penalty_alpha", "constraints", "force_words_ids",
                           "encoder_no_repeat_ngram_size", "watermarking_config", "dola_layers"}) {
     if (in.has(key) && json[key] != 0) throw ConfigError(in.file() + ": '" + key + "' is not supported", key);
   }
@@ -86,7 +86,7 @@ void read_generation_json(const nlohmann::json& json, const std::string& file, G
   read_filters(in, json, c);
   c.max_new_tokens = in.get<std::int64_t>("max_new_tokens", c.max_new_tokens);
   c.max_length = in.positive("max_length", c.max_length);
-  c.min_new_tokens = in.get<std::int64_t>("min_new_tokens", c.min_new_tokens);
+  if (in.has("min_new_tokens")) c.min_new_tokens = in.get<std::int64_t>("min_new_tokens", 0);
   c.min_length = in.get<std::int64_t>("min_length", c.min_length);
   c.num_beams = in.positive("num_beams", c.num_beams);
   c.num_return_sequences = in.positive("num_return_sequences", c.num_return_sequences);

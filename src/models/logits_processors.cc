@@ -78,14 +78,18 @@ void suppress(Row row, const Ids& tokens) {
 }
 
 void process_row(Row row, const std::int64_t* ids, const Progress& progress, const GenerationConfig& config) {
-  const std::int64_t length = progress.ids.size(1), prompt = progress.prompt_length;
+  std::int64_t padding = 0;
+  while (padding < progress.prompt_length && ids[padding] < 0) ++padding;
+  ids += padding;
+  const std::int64_t length = progress.ids.size(1) - padding, prompt = progress.prompt_length - padding;
   if (config.repetition_penalty != 1.0)
     penalise_repetition(row, ids, length, static_cast<float>(config.repetition_penalty));
   if (config.no_repeat_ngram_size > 0) remove_repeated_ngrams(row, ids, length, config.no_repeat_ngram_size);
   remove_bad_words(row, ids, length, config);
-  if (length < config.min_length || length - prompt < config.min_new_tokens) suppress(row, config.eos_token_ids);
+  if (length < (config.min_new_tokens ? prompt + *config.min_new_tokens : config.min_length))
+    suppress(row, config.eos_token_ids);
   if (config.forced_bos_token_id && length == 1) force(row, *config.forced_bos_token_id, "forced_bos_token_id");
-  if (config.forced_eos_token_id && length == progress.max_length - 1)
+  if (config.forced_eos_token_id && length == progress.max_length - padding - 1)
     force(row, *config.forced_eos_token_id, "forced_eos_token_id");
   if (config.exponential_decay_length_penalty) decay_length(row, length, prompt, config);
   suppress(row, config.suppress_tokens);

@@ -20,7 +20,7 @@ nlohmann::ordered_json answer_samples(models::Model& model, const text::Tokenize
     const auto end = std::min(samples.size(), begin + step);
     std::vector<std::vector<std::int32_t>> prompts;
     for (std::size_t i = begin; i < end; ++i) prompts.push_back(samples[i].prompt);
-    const auto batch = left_padded(prompts, settings.pad_token_id);
+    const auto batch = left_padded(prompts);
     const auto result = models::generate(model, batch.ids, batch.mask, settings);
     for (std::size_t i = begin; i < end; ++i) {
       const auto generated = generated_text(result.sequences, static_cast<std::int64_t>(i - begin), batch.ids.size(1),

@@ -168,7 +168,7 @@ class ChatLoop {
 
   std::string generated() {
     const auto ids = opened_.tokenizer->encode(rendered(), /*add_special_tokens=*/false).ids;
-    const auto batch = left_padded({ids}, opened_.settings.pad_token_id);
+    const auto batch = left_padded({ids});
     TokenStream stream(out_, *opened_.tokenizer, options_.skip_special_tokens);
     try {
       models::generate(*opened_.loaded.model, batch.ids, batch.mask, opened_.settings, false, [&](const at::Tensor& t) {

@@ -88,7 +88,7 @@ class Generator {
       rows.push_back(std::move(ids));
     }
     if (loaded_.several) loaded_.several->use(adapter_of(prompts[batch_of[0]]));
-    const auto batch = left_padded(rows, settings_.pad_token_id);
+    const auto batch = left_padded(rows);
     const bool streams = single() && options_.stream && settings_.num_beams == 1 && settings_.num_return_sequences == 1;
     TokenStream stream(out_, *opened_.tokenizer, options_.skip_special_tokens);
     models::TokenCallback on_tokens;

@@ -6,12 +6,12 @@
 
 namespace tessera::tasks {
 
-LeftPadded left_padded(const std::vector<std::vector<std::int32_t>>& rows, std::int64_t pad_id) {
+LeftPadded left_padded(const std::vector<std::vector<std::int32_t>>& rows) {
   std::size_t longest = 1;
   for (const auto& row : rows) longest = std::max(longest, row.size());
   const auto batch = static_cast<std::int64_t>(rows.size()), length = static_cast<std::int64_t>(longest);
   const auto options = at::TensorOptions().dtype(at::kLong);
-  LeftPadded out{at::full({batch, length}, pad_id, options), at::full({batch, length}, 0, options)};
+  LeftPadded out{at::full({batch, length}, -1, options), at::full({batch, length}, 0, options)};
   for (std::int64_t r = 0; r < batch; ++r) {
     const auto& row = rows[static_cast<std::size_t>(r)];
     const auto first = length - static_cast<std::int64_t>(row.size());

@@ -29,6 +29,7 @@ void AddedTokenList::add(AddedToken token) {
   if (token.content.empty()) return;
   if (const auto it = by_content_.find(token.content); it != by_content_.end()) {
     token.id = tokens_[it->second].id;
+    token.special |= tokens_[it->second].special;  // once special, always, as upstream
     tokens_[it->second] = std::move(token);
     return;
   }

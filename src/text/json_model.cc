@@ -1,3 +1,8 @@
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
 #include "text/bpe.h"
 #include "text/json_parts.h"
 #include "text/word_models.h"
@@ -59,7 +64,31 @@ std::unique_ptr<const Model> bpe(const JsonPlace& json) {
   return make_bpe(std::move(out), json.where());
 }
 
-std::unique_ptr<const Model> unigram(const JsonPlace& json) {
+// serde_json, upstream's reader, rounds twice: its digits are an integer, which it multiplies or divides by a power of
+// ten. A last bit decides between segmentations of one score, "a aa" and "aa a".
+double as_upstream_reads(double value) {
+  std::array<char, 32> text{};
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), std::abs(value), std::chars_format::scientific).ptr;
+  std::uint64_t digits = 0;
+  int exponent = 0, count = 0;
+  const char* at = text.data();
+  for (; *at != 'e'; ++at) {
+    if (*at == '.') continue;
+    digits = digits * 10 + static_cast<std::uint64_t>(*at - '0');
+    ++count;
+  }
+  std::from_chars(at + (at[1] == '+' ? 2 : 1), end, exponent);
+  exponent -= count - 1;
+  if (std::abs(exponent) > std::numeric_limits<double>::max_exponent10) return value;  // far from any score
+  double power = 0;
+  const auto written = fmt::format("1e{}", std::abs(exponent));
+  std::from_chars(written.data(), written.data() + written.size(), power);
+  const auto whole = static_cast<double>(digits);
+  return std::copysign(exponent < 0 ? whole / power : whole * power, value);
+}
+
+std::unique_ptr<const Model> unigram(const JsonPlace& json, Origin origin) {
   UnigramOptions out;
   const auto pieces_json = json.at("vocab");
   simdjson::dom::array pieces;
@@ -70,7 +99,7 @@ std::unique_ptr<const Model> unigram(const JsonPlace& json) {
     simdjson::dom::array pair;
     if (piece.get(pair) || pair.size() != 2 || pair.at(0).get(token) || pair.at(1).get(score))
       pieces_json.fail(fmt::format("entry {} must be [token, score]", out.pieces.size()));
-    out.pieces.emplace_back(token, score);
+    out.pieces.emplace_back(token, origin == Origin::kFile ? as_upstream_reads(score) : score);
   }
   if (json.has("unk_id")) {
     const auto id = json.at("unk_id").integer();
@@ -100,10 +129,10 @@ std::string guess_type(const JsonPlace& json) {
 
 }  // namespace
 
-std::unique_ptr<const Model> json_model(const JsonPlace& json) {
+std::unique_ptr<const Model> json_model(const JsonPlace& json, Origin origin) {
   const auto type = json.has("type") ? json.at("type").string() : guess_type(json);
   if (type == "BPE") return bpe(json);
-  if (type == "Unigram") return unigram(json);
+  if (type == "Unigram") return unigram(json, origin);
   if (type == "WordPiece") return word_piece(json);
   if (type == "WordLevel")
     return make_word_level(vocabulary(json.at("vocab")), json.string_or("unk_token", "<unk>"), json.where());

@@ -7,7 +7,9 @@ namespace tessera::text {
 
 NormalizerPtr json_normalizer(const JsonPlace& json);
 PreTokenizerPtr json_pre_tokenizer(const JsonPlace& json);
-std::unique_ptr<const Model> json_model(const JsonPlace& json);
+/// Numbers of a file are those that upstream's reader makes of them; a converted vocabulary never was text there.
+enum class Origin { kFile, kConverted };
+std::unique_ptr<const Model> json_model(const JsonPlace& json, Origin origin = Origin::kFile);
 PostProcessor json_post_processor(const JsonPlace& json);
 DecoderPtr json_decoder(const JsonPlace& json);
 

@@ -12,7 +12,7 @@ std::int32_t token_id(const JsonPlace& json) {
 // "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}
 std::vector<std::int32_t> special_ids(const JsonPlace& json, const JsonPlace& part) {
   const auto name = part.at("id").string();
-  const auto special = json.at("special_tokens").at(name.c_str());
+  const auto special = json.at("special_tokens").at(name);
   std::vector<std::int32_t> out;
   for (const auto& id : special.at("ids").items()) out.push_back(token_id(id));
   return out;

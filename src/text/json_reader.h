@@ -23,10 +23,10 @@ class JsonPlace {
     simdjson::dom::element value;
     return !element_[key].get(value) && !value.is_null();
   }
-  JsonPlace at(const char* key) const {
+  JsonPlace at(std::string_view key) const {
     simdjson::dom::element value;
     if (element_[key].get(value)) fail(fmt::format("expected a key \"{}\"", key));
-    return {value, file_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
+    return {value, file_, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key)};
   }
   std::vector<JsonPlace> items() const {
     simdjson::dom::array array;

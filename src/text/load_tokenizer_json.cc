@@ -95,7 +95,7 @@ Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const Token
   out.source = std::move(source);
   if (root.has("normalizer")) out.normalizer = json_normalizer(root.at("normalizer"));
   if (root.has("pre_tokenizer")) out.pre_tokenizer = json_pre_tokenizer(root.at("pre_tokenizer"));
-  out.model = json_model(root.at("model"));
+  out.model = json_model(root.at("model"), out.source->json.empty() ? Origin::kFile : Origin::kConverted);
   if (root.has("post_processor")) out.post_processor = json_post_processor(root.at("post_processor"));
   if (root.has("decoder")) out.decoder = json_decoder(root.at("decoder"));
   out.special = config.special;

@@ -46,9 +46,11 @@ class PipelineTokenizer final : public Tokenizer {
     std::vector<std::string> tokens;
     tokens.reserve(ids.size());
     for (auto id : ids) {
-      const auto* added = p_.added_tokens.find(id);
-      if (added && added->special && skip_special_tokens) continue;
-      if (added || is_token(id)) tokens.push_back(id_to_token(id));
+      if (!p_.added_tokens.find(id) && !is_token(id)) continue;
+      auto token = id_to_token(id);
+      // By its text, as upstream: of equal pieces of a vocabulary only one has the special token's id.
+      const auto* added = skip_special_tokens ? p_.added_tokens.find(token) : nullptr;
+      if (!added || !added->special) tokens.push_back(std::move(token));
     }
     if (p_.decoder && !tokens.empty()) p_.decoder->decode(tokens);
     std::string out;

@@ -82,10 +82,12 @@ Interpreter::Flow Interpreter::execute(const Statement& s, const ScopePtr& scope
       auto [text, flow] = capture(s.body, std::make_shared<Scope>(scope));
       if (flow != Flow::kNext) return flow;
       const Value value = s.expression ? apply_filters(*s.expression, Value(text), scope) : Value(text);
-      if (s.kind == StatementKind::kFilter)
-        write(to_text(value));
-      else
+      if (s.kind == StatementKind::kFilter) {
+        if (!value.is_text()) type_error(fmt::format("a filter block must give text, not {}", type_name(value)));
+        write(value.text());
+      } else {
         assign(*s.target, value, scope);
+      }
       break;
     }
     case StatementKind::kWith:
@@ -128,16 +130,13 @@ Interpreter::Flow Interpreter::run_for(const Statement& s, const ScopePtr& scope
 Interpreter::Flow Interpreter::run_loop(const Statement& s, const ScopePtr& scope, const Value& over,
                                         std::int64_t depth0) {
   const Deeper deeper(*this);
-  std::vector<Value> items = iterate(over);
-  if (s.condition) {
-    std::vector<Value> chosen;
-    for (auto& item : items) {
+  Loop::Condition condition;
+  if (s.condition)
+    condition = [this, &s, scope](const Value& item) {
       const auto inner = std::make_shared<Scope>(scope);
       assign(*s.target, item, inner);
-      if (truth(evaluate(*s.condition, inner))) chosen.push_back(std::move(item));
-    }
-    items = std::move(chosen);
-  }
+      return truth(evaluate(*s.condition, inner));
+    };
   Loop::Again again;
   if (s.recursive)
     again = [this, &s, scope](const Value& more, std::int64_t depth) -> Value {
@@ -148,7 +147,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& s, const ScopePtr& scop
       return text;
     };
   bool any_finished = false;  // jinja2 takes the else branch, too, when break or continue ended every iteration
-  const auto loop = std::make_shared<Loop>(std::move(items), depth0, std::move(again));
+  const auto loop = std::make_shared<Loop>(iterate(over), depth0, std::move(condition), std::move(again));
   while (const Value* item = loop->advance()) {
     const auto inner = std::make_shared<Scope>(scope);
     inner->set("loop", ObjectPtr(loop));

@@ -64,6 +64,13 @@ TEST(TemplateErrors, WhatCannotBeSlicedIsRefused) {
   EXPECT_EQ(render("{{ list[1:] }}", variables), "[2]");
 }
 
+TEST(TemplateErrors, AFilterBlockMustGiveText) {
+  EXPECT_EQ(failure("{% filter length %}abc{% endfilter %}").message, "a filter block must give text, not int");
+  EXPECT_EQ(failure("{% filter first %}{% endfilter %}").kind, ErrorKind::kType);
+  EXPECT_EQ(render("{% filter list|join('-') %}abc{% endfilter %}"), "a-b-c");
+  EXPECT_EQ(render("{% set n | length %}abc{% endset %}{{ n + 1 }}"), "4");
+}
+
 TEST(TemplateErrors, EscapingOfAllOutputIsRefused) {
   EXPECT_EQ(render("{% autoescape false %}{{ '<' }}{% endautoescape %}"), "<");
   EXPECT_EQ(failure("{% autoescape true %}{{ '<' }}{% endautoescape %}").kind, ErrorKind::kSyntax);

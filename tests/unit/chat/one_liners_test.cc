@@ -47,5 +47,21 @@ TEST(Jinja, OneLinersAreThoseOfJinja2) {
   }
 }
 
+// Each output is jinja2's: an item is asked about when it is reached, or when the body reads what lies ahead.
+TEST(Jinja, TheConditionOfALoopSeesWhatItsBodyChanged) {
+  const auto changes = [](const std::string& before, const std::string& after = "") {
+    return Template("{% set ns = namespace(l='') %}{% for k in ['b', 'b', 'A', 'A', 'b'] if k != ns.l %}" + before +
+                    "{% set ns.l = k %}{{ k }}" + after + "{% endfor %}")
+        .render({})
+        .text;
+  };
+  EXPECT_EQ(changes(""), "bAb");
+  EXPECT_EQ(changes("{{ loop.index }}"), "1b2A3b");
+  EXPECT_EQ(changes("", "{{ loop.last }}"), "bFalseAFalsebTrue");
+  EXPECT_EQ(changes("", "{{ loop.length }}{{ loop.revindex }}"), "b33A32A31");
+  EXPECT_EQ(changes("", "{{ loop.nextitem }}{{ loop.previtem }}"), "bAAbbbA");
+  EXPECT_EQ(Template("{% for k, v in [(1, 2), 3] if v %}{{ k }}{% break %}{% endfor %}").render({}).text, "1");
+}
+
 }  // namespace
 }  // namespace tessera::chat

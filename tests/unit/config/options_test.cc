@@ -294,7 +294,29 @@ TEST(Options, FlagFileIsReadAndTheCommandLineWinsOverIt) {
   EXPECT_EQ(y.mode, Sample::Mode::kHalf);
 }
 
+TEST(Options, NullInAFlagFileIsNoneWhereTheOptionKnowsIt) {
+  for (const auto& [name, text] :
+       {std::pair("null.yaml", "max_steps: null\nlimit: ~\nsplits: null\nlearning_rate:\n"),
+        std::pair("null.json", R"({"max_steps": null, "limit": null, "learning_rate": null})")}) {
+    Sample s;
+    s.max_steps = 3;
+    std::int64_t limit = 512;
+    auto table = s.table();
+    table.add(&limit, {"--limit"}, "tokens of a row").reads("none", "0");
+    EXPECT_EQ(table.parse({write_temporary(name, text)}), ParseResult::kRun);
+    EXPECT_FALSE(s.max_steps.has_value()) << text;
+    EXPECT_EQ(limit, 0) << text;
+    EXPECT_EQ(s.rate, 5e-5) << text;
+    EXPECT_EQ(s.splits.size(), 2U) << text;
+    EXPECT_FALSE(table.given("--max_steps")) << text;
+  }
+}
+
 TEST(Options, FlagFileErrorsNameFileLineAndKey) {
+  const std::string nested = write_temporary("nested.yaml", "splits: [train, {test: 0.1}]\n");
+  EXPECT_EQ(message_of({nested}),
+            nested + ":1: splits expects words parted by commas or spaces, found a list of other things");
+
   const std::string unknown = write_temporary("unknown.yaml", "bf16: true\nlearning_rat: 1\n");
   EXPECT_EQ(message_of({unknown}),
             unknown +

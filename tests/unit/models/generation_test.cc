@@ -116,6 +116,34 @@ TEST_F(CausalGeneration, PromptsPaddedOnTheRightAreRefused) {
   EXPECT_THROW(generate(*model_, prompt_, mask_.flip(1), settings_), DataError);
 }
 
+TEST_F(CausalGeneration, PaddingIsNoPartOfAPrompt) {
+  const auto batch = torch::tensor({{5, 9, 11}, {-1, 7, 8}}, torch::kLong),
+             alone = torch::tensor({{7, 8}}, torch::kLong);
+  const auto first = generate(*model_, alone, {}, settings_).sequences[0][2].item<std::int64_t>();
+  std::vector<GenerationConfig> all(4, settings_);
+  all[0].repetition_penalty = 5;
+  all[1].no_repeat_ngram_size = 1;
+  all[2].eos_token_ids = {first};
+  all[2].min_length = 3;  // of two tokens, with padding of three
+  all[3].forced_eos_token_id = 9;
+  for (const auto& settings : all) {
+    const auto one = generate(*model_, alone, {}, settings).sequences[0];
+    const auto beside = generate(*model_, batch, mask_, settings).sequences[1].narrow(0, 1, one.numel());
+    EXPECT_TRUE(torch::equal(beside, one)) << beside << one;
+  }
+}
+
+// As transformers, which makes a minimum length of it.
+TEST_F(CausalGeneration, AMinimumOfNewTokensReplacesTheMinimumLength) {
+  const auto alone = torch::tensor({{7, 8}}, torch::kLong);
+  auto settings = settings_;
+  settings.eos_token_ids = {generate(*model_, alone, {}, settings).sequences[0][2].item<std::int64_t>()};
+  settings.min_length = 5;
+  EXPECT_GE(generate(*model_, alone, {}, settings).sequences.size(1), 5);
+  settings.min_new_tokens = 0;
+  EXPECT_EQ(generate(*model_, alone, {}, settings).sequences.size(1), 3);
+}
+
 TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
   const auto plain = generate(*model_, prompt_, mask_, settings_).sequences;
   auto settings = settings_;
@@ -123,7 +151,6 @@ TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
   settings.suppress_tokens = settings.begin_suppress_tokens = {-1, far};
   settings.bad_words_ids = {{far}, {-1}};
   settings.eos_token_ids.insert(settings.eos_token_ids.end(), {-1, far});
-  settings.min_new_tokens = 0;
   settings.min_length = 1;
   settings.exponential_decay_length_penalty = {0, 1.0};
   EXPECT_TRUE(torch::equal(plain, generate(*model_, prompt_, mask_, settings).sequences));
@@ -187,6 +214,12 @@ TEST_F(LongFactors, BeamsAreReadAgainInTheirOrder) {
     sums += torch::log_softmax(logits_after(out.sequences, at), -1).gather(1, next).squeeze(1);
   }
   test::expect_close(out.sequences_scores, sums, 1e-5, "scores");
+}
+
+TEST(GenerationOptions, WhatWouldEndATextElsewhereIsRefused) {
+  GenerationConfig config;
+  EXPECT_THROW(read_generation_json({{"stop_strings", {"\n\n"}}}, "generation_config.json", config), ConfigError);
+  read_generation_json({{"stop_strings", nullptr}}, "generation_config.json", config);
 }
 
 TEST(GenerationOptions, MoreSequencesThanBeamsIsRefused) {

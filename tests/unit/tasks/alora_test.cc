@@ -106,7 +106,8 @@ TEST(Alora, DecodesWithACacheWhatItComputesWithoutOne) {
     const at::NoGradGuard no_grad;
     const auto prompts = torch::tensor({{0, 5, kFirst, kSecond}, {9, 8, 7, 6}}, at::kLong);
     models::GenerationConfig config;
-    config.max_new_tokens = config.min_new_tokens = 5;
+    config.max_new_tokens = 5;
+    config.min_new_tokens = 5;
     config.eos_token_ids = {2};
     for (const std::int64_t beams : {1, 3}) {
       config.num_beams = beams;

@@ -47,6 +47,29 @@ TEST(TokenizerJson, WithoutAnUnknownTokenAPieceMayCoverWhatItsCharactersDoNot) {
   EXPECT_THROW(t->encode("24"), DataError);
 }
 
+TEST(TokenizerJson, EqualPiecesAreAllSpecialWhereTheTokenIs) {
+  const auto t = tokenizer_of(R"({"added_tokens": [{"id": 2, "content": "<unk>", "special": true}],
+      "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0], ["<unk>", 0.0]]}})");
+  EXPECT_EQ(t->decode({0, 1, 2}, true), "a");
+  EXPECT_EQ(t->decode({0, 1, 2}, false), "<unk> a <unk>");
+}
+
+TEST(TokenizerJson, SpecialTokensOfATemplateMayHoldAnySign) {
+  const auto t = tokenizer_of(R"({"post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "\u0000", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+      "special_tokens": {"\u0000": {"id": "\u0000", "ids": [1], "tokens": ["\u0000"]}}},
+      "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "\u0000": 1}}})");
+  EXPECT_EQ(t->encode("u").ids, (std::vector<std::int32_t>{1, 0}));
+}
+
+// T5's scores of these pieces; the segmentations differ in the last bit of their sums.
+TEST(TokenizerJson, ScoresAreReadWithTheReferencesRounding) {
+  const auto t = tokenizer_of(R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0],
+      ["9", -9.71633529663086], ["99", -10.582542419433594], ["999", -12.486284255981445]]}})");
+  EXPECT_EQ(t->encode("99999999999").ids, (std::vector<std::int32_t>{3, 3, 3, 2}));
+  EXPECT_EQ(t->encode("9999999999999999").ids, (std::vector<std::int32_t>{3, 3, 3, 2, 2, 3}));
+}
+
 TEST(TokenizerJson, TwoProcessorsThatAddTokensAreRefused) {
   const std::string bert = R"({"type": "BertProcessing", "sep": ["u", 0], "cls": ["u", 0]})",
                     bytes = R"({"type": "ByteLevel"})",
@@ -77,6 +100,14 @@ TEST(TokenizerConfig, SpecialTokensInATextMayBeText) {
   TokenizerChanges changes;
   changes.special.pad = "a";
   EXPECT_EQ(split->with(changes)->encode("a<e>").ids, (std::vector<std::int32_t>{1, 0, 3, 0}));
+}
+
+TEST(TokenizerConfig, WhatTokenizerJsonCallsSpecialStaysSo) {
+  const auto t = configured(R"({"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {
+      "2": {"content": "<e>", "lstrip": true, "special": false}}})");
+  const auto encoding = t->encode("a <e>");
+  EXPECT_EQ(encoding.offsets.back().first, 1);  // the configuration's flags count otherwise
+  EXPECT_EQ(t->decode(encoding.ids, true), "a");
 }
 
 TEST(TokenizerConfig, OfATokenInTwoPlacesTheFirstSaysItsFlags) {
