@@ -22,7 +22,7 @@ function(tessera_tests name folder)
   endif()
   target_compile_definitions(test_${name} PRIVATE
     TESSERA_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" TESSERA_BINARY="$<TARGET_FILE:tessera>")
-  if(NOT name MATCHES "^(unit_(comm|text|optim|nn|quant)|kernels)$")
+  if(NOT name MATCHES "^(unit_(comm|text|chat|optim|nn|quant)|kernels)$")
     target_compile_options(test_${name} PRIVATE -O0)
     string(REPLACE "unit_" "" room ${name})
     if(NOT room MATCHES "${rooms_without_torch}")
