@@ -228,6 +228,9 @@ can_hurt() { # KIND
                 ip -n "$spaces$space" link set lo up
             done
             ;;
+        hup)
+            case $(trap -p HUP) in "trap -- '' "*) why="SIGHUP is ignored here (nohup)" ;; esac
+            ;;
         clock)
             cat >"$work/clock.c" <<'CODE'
 #define _GNU_SOURCE
