@@ -360,7 +360,7 @@ injure() {
             code=0
             (ulimit -v "$limit" && run_and nothing && exit "$code") || code=$?
             [ "$code" -ne 0 ] || return 0
-            says "out of memory\|no shared memory\|failed to map segment\|std::bad_alloc\|Resource temporarily unavailable\|Thread creation failed" || blame "exit code $code, and the reason is not named (limit $limit KiB)"
+            says "out of memory\|not enough memory\|no shared memory\|failed to map segment\|std::bad_alloc\|Resource temporarily unavailable\|Thread creation failed" || blame "exit code $code, and the reason is not named (limit $limit KiB)"
             felt=1
             ;;
         host)
