@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -21,7 +20,8 @@
 namespace tessera::launch {
 namespace {
 
-/// "REQUEST REPLY GATE": descriptors that the server inherits.
+/// "REQUEST REPLY GATE OPENER": descriptors that the server inherits; GATE is the reading end of a pipe, OPENER the
+/// other.
 constexpr const char* kVariable = "TESSERA_FORK_SERVER";
 
 /// What each rank is told, as texts that end with 0.
@@ -103,19 +103,9 @@ std::string bytes_of(int fd) {
   return out;
 }
 
-/// As in start(): what a process of the launcher's is. False where the launcher or the server has died meanwhile.
+/// As start() leaves a process. False where the launcher or the server has died meanwhile.
 bool settle(const Request& request, const Command& own, int gate) {
-  ::setpgid(0, 0);
-  const pid_t self = ::getpid();
-  if (own.announce_fd >= 0 && ::write(own.announce_fd, &self, sizeof(self)) != sizeof(self)) return false;
-  if (!own.cpus.empty()) {
-    cpu_set_t mask;
-    CPU_ZERO(&mask);
-    for (const int cpu : own.cpus) CPU_SET(cpu, &mask);
-    ::sched_setaffinity(0, sizeof(mask), &mask);
-  }
-  if (own.stdout_fd != 1) ::dup2(own.stdout_fd, 1);
-  if (own.stderr_fd != 2) ::dup2(own.stderr_fd, 2);
+  if (!take_place(own)) return false;
   for (const Command& rank : request.ranks) {
     for (const int fd : {rank.stdout_fd, rank.stderr_fd, rank.announce_fd}) {
       if (fd > 2) ::close(fd);

@@ -49,23 +49,17 @@ bool is_executable_file(const std::string& path) {
 }
 
 /// Between fork and exec: only async-signal-safe calls.
-[[noreturn]] void become(const Command& command, char** args, char** env, const cpu_set_t* mask, pid_t parent,
-                         int report) {
-  ::setpgid(0, 0);
+[[noreturn]] void become(const Command& command, char** args, char** env, pid_t parent, int report) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
-  const pid_t self = ::getpid();
-  if (command.announce_fd >= 0 && ::write(command.announce_fd, &self, sizeof(self)) != sizeof(self)) ::_exit(127);
+  if (!take_place(command)) ::_exit(127);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   // A shell ignores SIGINT in what it puts in the background; what the launcher passes on must act.
   for (const int s : {SIGINT, SIGTERM}) ::signal(s, SIG_DFL);
-  if (mask != nullptr) ::sched_setaffinity(0, sizeof(*mask), mask);
   const int null = ::open("/dev/null", O_RDWR);
   if (null >= 0) ::dup2(null, 0);
-  if (command.stdout_fd != 1) ::dup2(command.stdout_fd, 1);
-  if (command.stderr_fd != 2) ::dup2(command.stderr_fd, 2);
   if (null > 2) ::close(null);
   for (const int fd : command.inherited) ::fcntl(fd, F_SETFD, 0);
   ::execve(command.program.c_str(), args, env);
@@ -75,6 +69,21 @@ bool is_executable_file(const std::string& path) {
 }
 
 }  // namespace
+
+bool take_place(const Command& command) {
+  ::setpgid(0, 0);
+  const pid_t self = ::getpid();
+  if (command.announce_fd >= 0 && ::write(command.announce_fd, &self, sizeof(self)) != sizeof(self)) return false;
+  if (!command.cpus.empty()) {
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    for (const int cpu : command.cpus) CPU_SET(cpu, &mask);
+    ::sched_setaffinity(0, sizeof(mask), &mask);
+  }
+  if (command.stdout_fd != 1) ::dup2(command.stdout_fd, 1);
+  if (command.stderr_fd != 2) ::dup2(command.stderr_fd, 2);
+  return true;
+}
 
 Pipe make_pipe() {
   int ends[2];
@@ -98,16 +107,13 @@ std::string find_program(const std::string& name) {
 pid_t start(const Command& command) {
   std::vector<std::string> args = command.args, env = merged_environment(command.environment);
   const std::vector<char*> arg_pointers = pointers(args), env_pointers = pointers(env);
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  for (const int cpu : command.cpus) CPU_SET(cpu, &mask);
   Pipe report = make_pipe();  // carries errno when exec fails, and just closes when it succeeds
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) throw Error(fmt::format("cannot start a process: {}", std::strerror(errno)));
   if (pid == 0) {
-    become(command, const_cast<char**>(arg_pointers.data()), const_cast<char**>(env_pointers.data()),
-           command.cpus.empty() ? nullptr : &mask, parent, report.write.get());
+    become(command, const_cast<char**>(arg_pointers.data()), const_cast<char**>(env_pointers.data()), parent,
+           report.write.get());
   }
   ::setpgid(pid, pid);  // both sides set it, so that neither runs ahead
   report.write.reset();

@@ -26,6 +26,10 @@ struct Command {
 /// started and why.
 pid_t start(const Command& command);
 
+/// What the new process itself does, whether it becomes another program or goes on: its process group, its pid to
+/// announce_fd, cores, stdout and stderr. Only async-signal-safe calls. False where nobody hears the pid.
+bool take_place(const Command& command);
+
 /// The path of a program as the shell would find it; "" where there is none that may be executed.
 std::string find_program(const std::string& name);
 

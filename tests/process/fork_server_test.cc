@@ -48,13 +48,8 @@ class ForkServer : public test::SftJob {
   static pid_t server_of(pid_t launcher) {
     const auto end = std::chrono::steady_clock::now() + 10s;
     while (std::chrono::steady_clock::now() < end && test::ranks_of(launcher).empty()) {
-      for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-        const pid_t pid = std::atoi(entry.path().filename().c_str());
-        if (pid <= 0 || test::parent_of(pid) != launcher) continue;
-        std::string name;
-        std::getline(std::ifstream(entry.path() / "comm"), name);
+      for (const auto& [pid, name] : test::children_of(launcher))
         if (name == "tessera-worker") return pid;
-      }
     }
     return -1;
   }

@@ -180,10 +180,7 @@ TEST_F(Interrupted, WhatTheLauncherPassesOnIsNoSecondRequest) {
   Subprocess launcher(words);
   ASSERT_TRUE(launcher.wait_for_output("Running training", 120s)) << launcher.finish(0s).err;
   pid_t child = -1;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const pid_t pid = std::atoi(entry.path().filename().c_str());
-    if (pid > 0 && test::parent_of(pid) == launcher.pid()) child = pid;
-  }
+  for (const auto& [pid, name] : test::children_of(launcher.pid())) child = pid;
   ASSERT_GT(child, 0);
   std::this_thread::sleep_for(500ms);
   ::kill(child, SIGINT);
