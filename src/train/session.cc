@@ -68,6 +68,8 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
       state_(checkpoints_.state()) {
   const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
   state_.logging_steps = every(arguments_.logging_steps);
+  state_.early_stopping_patience = arguments_.early_stopping_patience;
+  state_.early_stopping_threshold = arguments_.early_stopping_threshold;
   constexpr double kUnset = 500;  // what transformers' TrainerState says then
   const bool by_steps = arguments_.eval_strategy == Interval::kSteps;
   state_.eval_steps = every(by_steps ? eval_steps() : arguments_.eval_steps.value_or(kUnset));
@@ -391,11 +393,10 @@ bool Session::update_best(double value) {
   state_.evaluations_without_improvement = counts ? 0 : state_.evaluations_without_improvement + 1;
   state_.best_metric = better ? value : best;
   if (better && arguments_.save_strategy != Interval::kNo) state_.best_global_step = state_.global_step;
-  const std::int64_t patience = arguments_.early_stopping_patience;
-  if (patience > 0 && state_.evaluations_without_improvement >= patience) {
+  if (state_.stops_early()) {
     bar_.clear();
     out_ << fmt::format("early stop: no improvement of {} in {} evaluations\n", arguments_.metric_for_best_model,
-                        patience)
+                        state_.early_stopping_patience)
          << std::flush;
     stop_ = true;
   }

@@ -29,9 +29,11 @@ struct TrainerState {
   double total_flos = 0;
   std::int64_t num_input_tokens_seen = 0;
   nlohmann::json log_history = nlohmann::json::array();
-  std::int64_t evaluations_without_improvement = 0;  // of early stopping
-  bool evaluation_due = false;                       // a signal ended the run before it
-  LossMeter loss, epoch_loss;                        // of all steps, for train_loss; of those of the epoch
+  std::int64_t early_stopping_patience = 0;  // evaluations; 0: no early stopping
+  double early_stopping_threshold = 0;
+  std::int64_t evaluations_without_improvement = 0;
+  bool evaluation_due = false;  // a signal ended the run before it
+  LossMeter loss, epoch_loss;   // of all steps, for train_loss; of those of the epoch
   LogWindow window;
   RecentLosses recent_losses;
   bool has_meters = true;  // false: read from a file without running averages
@@ -41,6 +43,9 @@ struct TrainerState {
   std::int64_t rows_per_step = 0, steps_per_epoch = 0;  // of all ranks; 0: not known
   std::string schedule = "{}";                          // optim::Schedule::state()
 
+  bool stops_early() const {
+    return early_stopping_patience > 0 && evaluations_without_improvement >= early_stopping_patience;
+  }
   /// json.dumps(indent=2, sort_keys=True) and a newline.
   std::string to_json() const;
   /// CheckpointError names the file when it is missing, no JSON or lacks a key.

@@ -20,6 +20,8 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   s.best_global_step = 4;
   s.best_model_checkpoint = "out/checkpoint-4";
   s.num_input_tokens_seen = 1000;
+  s.early_stopping_patience = 3;
+  s.early_stopping_threshold = 0.5;
   s.evaluations_without_improvement = 2;
   s.loss = {3.5, 8};
   s.epoch_loss = {1.25, 3};
@@ -35,6 +37,7 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   const TrainerState r = TrainerState::read(file);
   EXPECT_EQ(r.to_json(), [&] {
     TrainerState expected = s;
+    expected.early_stopping_patience = 0;
     expected.num_train_epochs = expected.logging_steps = 0;  // settings come from the new run's flags
     expected.eval_steps = expected.save_steps = expected.train_batch_size = 0;
     return expected.to_json();
@@ -42,6 +45,24 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   write_file_atomically(file, "{\"global_step\": 3}");
   EXPECT_THROW((void)TrainerState::read(file), CheckpointError);
   std::filesystem::remove(file);
+}
+
+TEST(TrainerState, SaysHowEarlyStoppingStandsAsTransformersDoes) {
+  // EarlyStoppingCallback.state() and TrainerControl.state() of transformers 4.57.
+  TrainerState s;
+  s.max_steps = 12;
+  s.global_step = 8;
+  s.evaluations_without_improvement = 2;
+  const auto callbacks = [&] { return nlohmann::json::parse(s.to_json())["stateful_callbacks"]; };
+  EXPECT_FALSE(callbacks().contains("EarlyStoppingCallback"));
+  s.early_stopping_patience = 3;
+  s.early_stopping_threshold = 0.5;
+  EXPECT_EQ(callbacks()["EarlyStoppingCallback"],
+            nlohmann::json::parse(R"({"args": {"early_stopping_patience": 3, "early_stopping_threshold": 0.5},
+                                      "attributes": {"early_stopping_patience_counter": 2}})"));
+  EXPECT_EQ(callbacks()["TrainerControl"]["args"]["should_training_stop"], false);
+  s.evaluations_without_improvement = 3;
+  EXPECT_EQ(callbacks()["TrainerControl"]["args"]["should_training_stop"], true);
 }
 
 TEST(TrainerState, OfAnOlderVersionHasTheAverageOfAllStepsOnly) {
