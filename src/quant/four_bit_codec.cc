@@ -21,7 +21,7 @@ namespace {
 
 enum Field : std::size_t { kCodes, kAbsmax, kNestedAbsmax, kNestedOffset };
 
-/// The scale of an element's block; equal bits to decode_dynamic() and an addition.
+/// The scale of an element's block.
 class Scales {
  public:
   Scales(const FourBitSettings& s, const tensor::PackedMatrix& matrix)
@@ -34,6 +34,9 @@ class Scales {
     codes_ = matrix.fields[kAbsmax].const_data_ptr<std::uint8_t>();
     absmax_ = matrix.fields[kNestedAbsmax].const_data_ptr<float>();
     offset_ = *matrix.fields[kNestedOffset].const_data_ptr<float>();
+  }
+  void of_blocks(std::int64_t first, std::int64_t count, float* out) const {
+    for (std::int64_t k = 0; k < count; ++k) out[k] = of_block(first + k);
   }
   /// Of so many runs of kScaleRun elements: out[k * stride].
   void of_runs(std::int64_t element, std::int64_t runs, float* out, std::int64_t stride) const {
@@ -97,12 +100,12 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
   void decode(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, float* out,
               std::int64_t stride) const override {
     const auto* codes = matrix.fields[kCodes].const_data_ptr<std::uint8_t>();
-    std::vector<float> scales;
+    const Scales scales(s_, matrix);
+    std::vector<float> found(static_cast<std::size_t>(blocks_of(tile.columns, s_.block) + 1));
     for (std::int64_t r = 0; r < tile.rows; ++r, out += stride) {
-      const auto begin = (tile.row + r) * matrix.columns + tile.column;
-      const auto first = begin / s_.block, last = blocks_of(begin + tile.columns, s_.block);
-      const auto* absmax = scales_of(matrix, first, last - first, scales);
-      decode_four_bit(s_.type, codes, absmax - first, s_.block, begin, tile.columns, out);
+      const auto begin = (tile.row + r) * matrix.columns + tile.column, first = begin / s_.block;
+      scales.of_blocks(first, blocks_of(begin + tile.columns, s_.block) - first, found.data());
+      decode_four_bit(s_.type, codes, found.data() - first, s_.block, begin, tile.columns, out);
     }
   }
 
@@ -177,19 +180,6 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
         scales.of_runs((part.row + r) * matrix.columns + part.column, part.columns / kScaleRun, &found[r * kRuns], 1);
       quant::panel_of_rows(codes_of(matrix, part), found.data(), out);
     }
-  }
-
-  /// absmax of blocks [first, first + count).
-  const float* scales_of(const tensor::PackedMatrix& matrix, std::int64_t first, std::int64_t count,
-                         std::vector<float>& memory) const {
-    if (!s_.nested) return matrix.fields[kAbsmax].const_data_ptr<float>() + first;
-    memory.resize(static_cast<std::size_t>(count));
-    const DynamicCodes scales{matrix.fields[kAbsmax].const_data_ptr<std::uint8_t>(),
-                              matrix.fields[kNestedAbsmax].const_data_ptr<float>(), s_.nested_block};
-    decode_dynamic(true, scales, first, count, memory.data());
-    const float offset = *matrix.fields[kNestedOffset].const_data_ptr<float>();
-    for (auto& value : memory) value += offset;
-    return memory.data();
   }
 
   FourBitSettings s_;

@@ -14,6 +14,7 @@
 #include "nn/kernels/bf16_gemm.h"
 #include "nn/ops/onednn_matmul.h"
 #include "nn/ops/packed_panels.h"
+#include "nn/ops/tiled_gemm.h"
 #include "nn/ops/widened_gemm.h"
 #include "tessera/base/error.h"
 
@@ -161,14 +162,17 @@ at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Ten
   const PackedPanels panels(b.matrix, b.transposed ? tensor::PairsOf::kColumns : tensor::PairsOf::kRows);
   if (const auto product = panel_product_of(a, panels, u, v)) return run(*product, a.options());
   if (const auto product = panel_product_of(a, panels)) return plus_product(run(*product, a.options()), u, v);
+  const auto dtype = a.scalar_type();
+  if (a.is_cpu() && (dtype == at::kFloat || is_widened(dtype))) return gemm_by_tiles(a, b, {u, v});
   constexpr std::int64_t kPartBytes = 2 << 20, kFewestColumns = 128;
   const auto& matrix = b.matrix;
   const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;
   const std::int64_t fitting = kPartBytes / std::max<std::int64_t>(1, inner * a.element_size());
-  const std::int64_t width = std::max(kFewestColumns, fitting / kColumnsAThread * kColumnsAThread);
+  const std::int64_t width =
+      a.is_cpu() ? std::max(kFewestColumns, fitting / kColumnsAThread * kColumnsAThread) : columns;
   const auto part_of = [&](std::int64_t begin, std::int64_t count) {
-    const auto part = b.transposed ? tensor::unpack(matrix, {begin, count, 0, inner}, a.scalar_type()).t()
-                                   : tensor::unpack(matrix, {0, inner, begin, count}, a.scalar_type());
+    const auto part = b.transposed ? tensor::unpack(matrix, {begin, count, 0, inner}, dtype).t()
+                                   : tensor::unpack(matrix, {0, inner, begin, count}, dtype);
     return u.defined() ? gemm_sum(a, part, u, v.narrow(1, begin, count)) : gemm(a, part);
   };
   if (columns <= width) return part_of(0, columns);

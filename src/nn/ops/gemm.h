@@ -23,8 +23,8 @@ struct PackedFactor {
   bool transposed;
 };
 /// The same with a packed second factor; without the addend where u is undefined. Panels of bfloat16 are made of the
-/// codes themselves (packed_panels.h). Else some columns of the result are made at a time: their part of the matrix is
-/// unpacked to a's dtype into memory that stays in the cache.
+/// codes themselves (packed_panels.h). Else parts of the matrix are unpacked, one after the other: tiles into memory
+/// that stays in the cache, for products in float32 (tiled_gemm.h), or some columns; on a device the whole matrix.
 at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v);
 
 /// x W^T + bias with autograd; x: [..., in], bias: [out] or undefined. Keeps x for backward only where the weight

