@@ -163,10 +163,18 @@ at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Ten
   if (const auto product = panel_product_of(a, panels, u, v)) return run(*product, a.options());
   if (const auto product = panel_product_of(a, panels)) return plus_product(run(*product, a.options()), u, v);
   const auto dtype = a.scalar_type();
-  if (a.is_cpu() && (dtype == at::kFloat || is_widened(dtype))) return gemm_by_tiles(a, b, {u, v});
-  constexpr std::int64_t kPartBytes = 2 << 20, kFewestColumns = 128;
   const auto& matrix = b.matrix;
   const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;
+  if (a.is_cpu() && (dtype == at::kFloat || is_widened(dtype))) {
+    auto out = at::empty({a.size(0), columns}, a.options());
+    const auto tile_of = [&](const tensor::MatrixTile& t) {
+      if (!b.transposed) return tensor::unpack(matrix, t, dtype).to(at::kFloat);
+      return tensor::unpack(matrix, {t.column, t.columns, t.row, t.rows}, dtype).to(at::kFloat).t();
+    };
+    gemm_by_tiles(out, a, tile_of, {u, v});
+    return out;
+  }
+  constexpr std::int64_t kPartBytes = 2 << 20, kFewestColumns = 128;
   const std::int64_t fitting = kPartBytes / std::max<std::int64_t>(1, inner * a.element_size());
   const std::int64_t width =
       a.is_cpu() ? std::max(kFewestColumns, fitting / kColumnsAThread * kColumnsAThread) : columns;

@@ -1,15 +1,26 @@
 #pragma once
-// Products of float32 with a packed second factor, and of 16-bit dtypes that a processor cannot multiply.
+// Products in float32 whose second factor is made tile by tile: unpacked from codes, or widened from 16 bits.
 #include <ATen/core/Tensor.h>
 
-#include "nn/ops/gemm.h"
-#include "nn/ops/widened_gemm.h"
+#include <functional>
+
+#include "tessera/tensor/codec.h"
 
 namespace tessera::nn {
 
-/// a b + u v in float32, rounded once; a: [M, K] of float32, or of a dtype that is_widened() to it, to which b's values
-/// are rounded. b is unpacked tile by tile, each wide enough that its codes lie together in memory and deep enough that
-/// sums are seldom added to; a library that packs its factors would else pack a anew for every few columns.
-at::Tensor gemm_by_tiles(const at::Tensor& a, const PackedFactor& b, const Addend& addend);
+/// A part of the second factor [K, N] in float32; contiguous, or the transpose of a tensor that is.
+using TileSource = std::function<at::Tensor(const tensor::MatrixTile&)>;
+
+/// What is added to a product on the way, [M, R] times [R, N] of any floating dtype; undefined: nothing.
+struct Addend {
+  at::Tensor u, v;
+};
+
+/// out = alpha * (a b + u v), or out += that, rounded once to out's dtype; a: [M, K] of any floating dtype, out: [M, N]
+/// with contiguous rows. A tile stays in the cache; it is wide enough that what it is made of lies together in memory,
+/// and deep enough that sums are seldom added to. Libraries pack both factors: of a whole inner dimension so few
+/// columns would fit that packing a again for each tile cost as much.
+void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TileSource& b, const Addend& addend,
+                   double alpha = 1.0, bool add = false);
 
 }  // namespace tessera::nn

@@ -2,7 +2,7 @@
 // Products of 16-bit matrices on processors that cannot multiply these. libtorch's own way there takes elements one by
 // one: here parts of the factors become float32 in memory that stays in the cache, float32 is multiplied, and the sum
 // is rounded once.
-#include <ATen/core/Tensor.h>
+#include "nn/ops/tiled_gemm.h"
 
 namespace tessera::nn {
 
@@ -12,14 +12,6 @@ bool is_widened(at::ScalarType dtype);
 /// The product a b belongs here: of such a dtype on the CPU; but for a few rows with columns that are contiguous in
 /// memory (generation), where libtorch has fast dot products.
 bool needs_widening(const at::Tensor& a, const at::Tensor& b);
-
-/// How many rows of so many elements are widened at a time: their float32 stays in the cache.
-std::int64_t rows_at_a_time(std::int64_t inner);
-
-/// What is added to a product on the way, [M, R] times [R, N] of any floating dtype; undefined: nothing.
-struct Addend {
-  at::Tensor u, v;
-};
 
 /// out = alpha * (a b + u v), or out += that. a: [M, K], b: [K, N], or both with a leading batch size and no addend;
 /// same dtype; views that are transposed are read in place. out: contiguous rows, of the same dtype.
