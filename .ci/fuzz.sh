@@ -14,9 +14,10 @@ if [ $# -eq 0 ]; then
         fuzz_peft_config fuzz_pickle fuzz_regex fuzz_rows fuzz_safetensors fuzz_spiece fuzz_template fuzz_tokenizer_json fuzz_torch_file
         fuzz_wikihow fuzz_wire fuzz_yaml)
 fi
-CC=clang-19 CXX=clang++-19 build_preset fuzz "${targets[@]}"
-if [ $# -eq 0 ] && grep -q '^build fuzz_parquet: ' build/fuzz/build.ninja; then
-    cmake --build --preset fuzz --target fuzz_parquet
+build_preset asan "${targets[@]}"
+mkdir -p build/fuzz
+if [ $# -eq 0 ] && grep -q '^build fuzz_parquet: ' build/asan/build.ninja; then
+    cmake --build --preset asan --target fuzz_parquet
     targets+=(fuzz_parquet)
 elif [ $# -eq 0 ]; then
     say "fuzz_parquet is left out: no pyarrow found (TESSERA_PYARROW)"
@@ -36,7 +37,7 @@ run_target() { # NAME
     local name=$1 corpus=$corpora/$1 seeds=()
     mkdir -p "$corpus"
     if [ -d "tests/fuzz/seeds/${name#fuzz_}" ]; then seeds=("tests/fuzz/seeds/${name#fuzz_}"); fi
-    "build/fuzz/fuzz/$name" "${limits[@]}" -timeout=10 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ -print_final_stats=1 \
+    "build/asan/fuzz/$name" "${limits[@]}" -timeout=10 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/ -print_final_stats=1 \
         "$corpus" "${seeds[@]}" >"build/fuzz/$name.log" 2>&1
 }
 say "${#targets[@]} targets, $at_once at a time, each with ${limits[*]}"

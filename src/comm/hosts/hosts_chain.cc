@@ -26,9 +26,10 @@ std::int64_t chunks_of(const Slice& slice) {
   return (slice.count + kChunkNumel - 1) / kChunkNumel;
 }
 
+/// An empty one begins where b does.
 Slice intersection(const Slice& a, const Slice& b) {
-  const std::int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max<std::int64_t>(0, std::min(a.begin + a.count, b.begin + b.count) - begin)};
+  const std::int64_t begin = std::max(a.begin, b.begin), end = std::min(a.begin + a.count, b.begin + b.count);
+  return end > begin ? Slice{begin, end - begin} : Slice{b.begin, 0};
 }
 
 /// Memory of kChunksAhead chunks in turn.
@@ -149,7 +150,7 @@ void HostsCommunicator::reduce_scatter_by_chain(const at::Tensor& out, const at:
   }
   chain(elements_of(in), in.numel(), {sums, type}, {}, [&](std::int64_t, std::int64_t begin, std::int64_t count) {
     for (int h = 0; is_last_host() && h < last; ++h) {
-      const Slice part = intersection({mine.begin + begin, count}, part_of_host(h));
+      const Slice part = intersection(part_of_host(h), {mine.begin + begin, count});
       results.push_back(wire_->send(h, sums + (part.begin - mine.begin) * item, part.count * item));
     }
   });
