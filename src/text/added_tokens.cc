@@ -17,52 +17,67 @@ bool matches(const AlignedText& text, std::size_t at, std::size_t end, const std
 
 }  // namespace
 
-AddedTokenList::AddedTokenList(const Model& model, std::vector<AddedToken> tokens, std::int64_t first_id)
-    : model_(model), tokens_(std::move(tokens)), first_id_(first_id) {
-  for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    by_content_[tokens_[i].content] = i;
-    highest_ = std::max(highest_, std::int64_t{tokens_[i].id});
-  }
+void AddedTokenList::add(const std::vector<AddedToken>& batch, const Model& model) {
+  for (const auto& token : batch)
+    if (token.special && !token.content.empty() && special_contents_.insert(token.content).second)
+      special_.push_back({token.content, token.normalized});
+  for (const auto& token : batch)
+    if (!token.content.empty()) add_one(token, model);
 }
 
-void AddedTokenList::add(AddedToken token) {
-  if (token.content.empty()) return;
-  if (const auto it = by_content_.find(token.content); it != by_content_.end()) {
-    token.id = tokens_[it->second].id;
-    token.special |= tokens_[it->second].special;  // once special, always, as upstream
-    tokens_[it->second] = std::move(token);
-    return;
+void AddedTokenList::add_one(AddedToken token, const Model& model) {
+  token.special = special_contents_.contains(token.content);
+  const auto known = by_content_.find(token.content);
+  if (known != by_content_.end()) {
+    auto& old = tokens_[known->second];
+    token.id = old.id;
+    if (token == old) return;
+    old = token;
+  } else {
+    const auto in_model = model.find(token.content);
+    token.id = in_model >= 0 ? in_model : static_cast<std::int32_t>(std::max(first_id_, highest_ + 1));
+    highest_ = std::max(highest_, std::int64_t{token.id});
+    by_content_[token.content] = tokens_.size();
+    tokens_.push_back(token);
   }
-  const auto known = model_.find(token.content);
-  token.id = known >= 0 ? known : static_cast<std::int32_t>(std::max(first_id_, highest_ + 1));
-  highest_ = std::max(highest_, std::int64_t{token.id});
-  by_content_[token.content] = tokens_.size();
-  tokens_.push_back(std::move(token));
+  if (!token.special) others_.push_back({std::move(token.content), token.normalized});
 }
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, Special special)
-    : tokens_(std::move(tokens)), special_(special) {
-  for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    const auto& token = tokens_[i];
-    const auto id = static_cast<std::size_t>(token.id);
+const AddedToken* AddedTokenList::find(std::string_view content) const {
+  const auto it = by_content_.find(content);
+  return it == by_content_.end() ? nullptr : &tokens_[it->second];
+}
+
+std::vector<AddedTokenList::Spelling> AddedTokenList::spellings() const {
+  auto out = special_;
+  out.insert(out.end(), others_.begin(), others_.end());
+  return out;
+}
+
+AddedTokens::AddedTokens(AddedTokenList list, const Normalizer* normalizer, Special special)
+    : list_(std::move(list)), special_(special) {
+  for (std::size_t i = 0; i < tokens().size(); ++i) {
+    const auto id = static_cast<std::size_t>(tokens()[i].id);
     if (id >= by_id_.size()) by_id_.resize(id + 1, -1);
     by_id_[id] = static_cast<std::int32_t>(i);
-    by_content_[token.content] = i;
-    auto spelling = align(token.content);
-    if (token.normalized && normalizer) normalizer->normalize(spelling, 0);
+  }
+  std::size_t rank = 0;
+  for (const auto& spelling : list_.spellings()) {
+    auto aligned = align(spelling.content);
+    if (spelling.normalized && normalizer) normalizer->normalize(aligned, 0);
     std::u32string text;
-    for (const auto& a : spelling) text += a.c;
+    for (const auto& a : aligned) text += a.c;
     if (text.empty()) continue;
-    auto& patterns = token.normalized ? normalized_ : raw_;
-    patterns.by_first[text[0]].push_back({text, i});
+    auto& patterns = spelling.normalized ? normalized_ : raw_;
+    const auto token = static_cast<std::size_t>(find(spelling.content) - tokens().data());
     patterns.may_begin.set(text[0] % patterns.may_begin.size());
+    patterns.by_first[text[0]].push_back({text, token, rank++});
   }
   for (auto* patterns : {&raw_, &normalized_})
-    for (auto& [first, list] : patterns->by_first)
-      std::sort(list.begin(), list.end(), [this](const Pattern& a, const Pattern& b) {
+    for (auto& [first, same] : patterns->by_first)
+      std::sort(same.begin(), same.end(), [](const Pattern& a, const Pattern& b) {
         if (a.text.size() != b.text.size()) return a.text.size() > b.text.size();
-        if (tokens_[a.token].special != tokens_[b.token].special) return tokens_[a.token].special;
-        return a.token < b.token;  // normalizers make several alike
+        return a.rank < b.rank;  // normalizers make several alike
       });
 }
 
@@ -124,7 +139,7 @@ void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const P
       ++at;
       continue;
     }
-    const auto& token = tokens_[hit->token];
+    const auto& token = tokens()[hit->token];
     auto begin = at, end = at + hit->text.size();
     at = end;  // white space that rstrip takes below may still begin the next token, as upstream
     if (token.special && special_ == Special::kText) continue;
@@ -144,15 +159,10 @@ void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const P
   if (open < piece.end) out.push_back({open, piece.end, -1});
 }
 
-const AddedToken* AddedTokens::find(std::string_view content) const {
-  auto it = by_content_.find(content);
-  return it == by_content_.end() ? nullptr : &tokens_[it->second];
-}
-
 const AddedToken* AddedTokens::find(std::int32_t id) const {
   const auto index = static_cast<std::size_t>(id);
   return id < 0 || index >= by_id_.size() || by_id_[index] < 0 ? nullptr
-                                                               : &tokens_[static_cast<std::size_t>(by_id_[index])];
+                                                               : &tokens()[static_cast<std::size_t>(by_id_[index])];
 }
 
 std::int32_t AddedTokens::max_id() const {

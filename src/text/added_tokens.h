@@ -3,6 +3,7 @@
 #include <bitset>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,20 +27,30 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
-/// Collects added tokens and gives them ids: the one that the token has already, among the added ones or in the model,
-/// else the one behind all added ones, and at least `first_id`.
+/// Added tokens as the tokenizers package collects them. A token has the id that it has already, among the added ones
+/// or in the model, else the one behind all added ones, and at least `first_id`; its own `id` is not looked at.
 class AddedTokenList {
  public:
-  AddedTokenList(const Model& model, std::vector<AddedToken> tokens, std::int64_t first_id);
-  /// A token that is there already takes the new flags. Its `id` is not looked at.
-  void add(AddedToken token);
-  bool has(std::string_view content) const { return by_content_.contains(content); }
-  std::vector<AddedToken> take() { return std::move(tokens_); }
+  struct Spelling {  // one way in which a token is looked for
+    std::string content;
+    bool normalized = false;
+  };
+  explicit AddedTokenList(std::int64_t first_id = 0) : first_id_(first_id) {}
+
+  /// One that is there already takes the new flags and stays special, but is still looked for in the old way, and in
+  /// the new one too unless it was special; special tokens of a batch go before its others.
+  void add(const std::vector<AddedToken>& batch, const Model& model);
+  const AddedToken* find(std::string_view content) const;
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+  std::vector<Spelling> spellings() const;  // of equal ones the first counts
 
  private:
-  const Model& model_;
+  void add_one(AddedToken token, const Model& model);
+
   std::vector<AddedToken> tokens_;
   std::map<std::string, std::size_t, std::less<>> by_content_;
+  std::set<std::string, std::less<>> special_contents_;
+  std::vector<Spelling> special_, others_;
   std::int64_t first_id_, highest_ = -1;
 };
 
@@ -47,20 +58,21 @@ class AddedTokens {
  public:
   AddedTokens() = default;
   enum class Special { kFound, kText };  // kText: special tokens in a text are cut like any other part of it
-  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, Special special);
+  AddedTokens(AddedTokenList list, const Normalizer* normalizer, Special special);
 
   /// The input -> normalized pieces, the added tokens among them.
   Pieces extract(AlignedText input, const Normalizer* normalizer) const;
 
-  const std::vector<AddedToken>& tokens() const { return tokens_; }
-  const AddedToken* find(std::string_view content) const;
+  const AddedTokenList& list() const { return list_; }
+  const std::vector<AddedToken>& tokens() const { return list_.tokens(); }
+  const AddedToken* find(std::string_view content) const { return list_.find(content); }
   const AddedToken* find(std::int32_t id) const;
   std::int32_t max_id() const;  // -1: none
 
  private:
   struct Pattern {
     std::u32string text;
-    std::size_t token = 0;
+    std::size_t token = 0, rank = 0;  // rank: of equal texts the lowest is found
   };
   struct Patterns {
     std::unordered_map<char32_t, std::vector<Pattern>> by_first;  // code point; longest first
@@ -70,9 +82,8 @@ class AddedTokens {
   void cut(Pieces& pieces, const Patterns& patterns) const;
   void cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns, std::vector<Piece>& out) const;
 
-  std::vector<AddedToken> tokens_;
-  std::vector<std::int32_t> by_id_;  // index in tokens_, -1: none; as long as the highest id asks for
-  std::map<std::string, std::size_t, std::less<>> by_content_;
+  AddedTokenList list_;
+  std::vector<std::int32_t> by_id_;  // index in tokens(), -1: none; as long as the highest id asks for
   Patterns raw_, normalized_;
   Special special_ = Special::kFound;
 };

@@ -169,7 +169,8 @@ void set_own_form(const SentencePieceModel& model, const IdAndToken& bos, const 
 bool is_special(const SentencePieceModel::Piece& piece, const TokenizerConfig& config) {
   using Type = SentencePieceModel::PieceType;
   const bool turn = config.family() == "Gemma" && (piece.text == "<start_of_turn>" || piece.text == "<end_of_turn>");
-  return piece.type == Type::kControl || piece.type == Type::kUnknown || turn;
+  // A class calls the unknown piece special only if it is its unk_token.
+  return piece.type == Type::kControl || (config.family().empty() && piece.type == Type::kUnknown) || turn;
 }
 
 }  // namespace

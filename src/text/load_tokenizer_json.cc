@@ -27,45 +27,58 @@ AddedToken read_token(const JsonPlace& json) {
   return token;
 }
 
-// The configuration's tokens that the file lacks are added, and so are its special tokens.
+std::vector<AddedToken> file_tokens(const JsonPlace& root) {
+  std::vector<AddedToken> out;
+  if (root.has("added_tokens"))
+    for (const auto& json : root.at("added_tokens").items()) out.push_back(read_token(json));
+  return out;
+}
+
+// Behind bos, eos, unk and sep.
+std::ptrdiff_t place_of_pad(const TokenizerConfig& config) {
+  const auto& special = config.special;
+  const std::set<std::string> before{special.bos, special.eos, special.unk, special.sep};
+  return std::count_if(config.named.begin(), config.named.end(),
+                       [&](const NamedToken& named) { return before.contains(named.content); });
+}
+
+// The file's tokens; then once more all that are listed, by id, and the special tokens that are in neither or have
+// flags of their own.
 AddedTokens added_tokens(const JsonPlace& root, const TokenizerConfig& config, const Pipeline& pipeline) {
   // Where the vocabulary's ids have gaps, upstream counts tokens, not ids.
-  AddedTokenList list(*pipeline.model, {}, pipeline.model->count());
-  std::set<std::int32_t> ids;
-  if (root.has("added_tokens"))
-    for (const auto& json : root.at("added_tokens").items()) {
-      auto token = read_token(json);
-      ids.insert(token.id);
-      list.add(std::move(token));
-    }
-  auto special = special_list(config.special);
-  for (const auto& [name, token] : config.special.extra) special.push_back(token);
-  // A list of all added tokens says everything of them; without it, tokenizer.json does.
-  const auto says_all = [&](const std::string& content) {
-    const auto& said = config.added_tokens;
-    return config.has_added_tokens_decoder
-               ? std::any_of(said.begin(), said.end(), [&](const auto& token) { return token.content == content; })
-               : !config.is_converted && list.has(content);
-  };
-  std::vector<AddedToken> flagged;
-  for (const auto& token : config.flagged)
-    if (!says_all(token.content)) flagged.push_back(token);
-  if (config.class_mask && !(config.mask_is_named && says_all(config.class_mask->content)))
-    flagged.push_back(*config.class_mask);
-  for (auto token : config.added_tokens) {
-    if (!config.has_added_tokens_decoder && ids.contains(token.id)) continue;  // added_tokens.json knows less
-    token.special |= std::find(special.begin(), special.end(), token.content) != special.end();
-    list.add(std::move(token));
+  AddedTokenList list(pipeline.model->count());
+  const auto own = file_tokens(root);
+  list.add(own, *pipeline.model);
+  std::map<std::int32_t, AddedToken> listed;
+  for (const auto& token : config.added_tokens) listed[token.id] = token;
+  if (!config.has_added_tokens_decoder && !config.is_converted)
+    for (const auto& token : own) listed[token.id] = token;  // added_tokens.json knows less
+  auto all_named = config.named;
+  const auto& pad = pipeline.special.pad;
+  if (pad != config.special.pad) all_named.insert(all_named.begin() + place_of_pad(config), {pad, {}});
+  std::set<std::string> special, known;
+  for (const auto& named : all_named) special.insert(named.content);
+  std::vector<AddedToken> batch;
+  for (auto& [id, token] : listed) {
+    token.special |= special.contains(token.content);
+    known.insert(token.content);
+    batch.push_back(std::move(token));
   }
-  if (!config.found) special.clear();
-  for (const auto& content : special) {
-    const auto own = std::find_if(flagged.begin(), flagged.end(), [&](const auto& t) { return t.content == content; });
-    if (own != flagged.end())
-      list.add(*own);
-    else if (!list.has(content))
-      list.add({.content = content, .special = true});
+  for (const auto& named : all_named) {
+    const bool is_listed = known.contains(named.content);
+    if (!config.found || (named.yields && is_listed)) continue;
+    if (named.flags)
+      batch.push_back(*named.flags);
+    else if (!is_listed && !list.find(named.content))
+      batch.push_back({.content = named.content, .special = true});
   }
-  return AddedTokens(list.take(), pipeline.normalizer.get(), pipeline.special_in_text);
+  list.add(batch, *pipeline.model);
+  return AddedTokens(std::move(list), pipeline.normalizer.get(), pipeline.special_in_text);
+}
+
+Side file_truncation_side(const JsonPlace& root) {
+  const bool cuts = root.has("truncation");
+  return cuts && root.at("truncation").string_or("direction", "") == "Left" ? Side::kLeft : Side::kRight;
 }
 
 // Without a tokenizer_config.json beside the file, the model and the usual names tell what a special token is for.
@@ -105,6 +118,7 @@ Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const Token
   out.chat_templates = config.chat_templates;
   out.clean_up_tokenization_spaces = config.clean_up_tokenization_spaces.value_or(false);
   out.special_in_text = config.special_in_text;
+  out.truncation_side = config.truncation_side.value_or(file_truncation_side(root));
   out.added_tokens = added_tokens(root, config, out);
   if (config.found)
     apply_class_rules(root, config, out);
@@ -121,10 +135,9 @@ void take_added_tokens(const std::string& file, TokenizerConfig& config) {
     throw DataError(fmt::format("{}: expected a JSON object: {}", file, plain_reason(simdjson::error_message(error))),
                     file);
   const JsonPlace root(element, file, "");
-  if (!root.has("added_tokens")) return;
-  for (const auto& json : root.at("added_tokens").items()) config.added_tokens.push_back(read_token(json));
-  std::multimap<std::int32_t, AddedToken> by_id;  // those of one id stay in their order
-  for (auto& token : config.added_tokens) by_id.emplace(token.id, std::move(token));
+  std::map<std::int32_t, AddedToken> by_id;
+  for (auto& token : config.added_tokens) by_id[token.id] = std::move(token);
+  for (auto& token : file_tokens(root)) by_id[token.id] = std::move(token);
   config.added_tokens.clear();
   for (auto& [id, token] : by_id) config.added_tokens.push_back(std::move(token));
 }

@@ -163,7 +163,8 @@ class PipelineTokenizer final : public Tokenizer {
   Encoding finish(Encoding first, Encoding* second, const EncodeOptions& options) const {
     if (options.max_length > 0) {
       const auto added = options.add_special_tokens ? p_.post_processor.added(second != nullptr) : 0;
-      truncate(first, second, options.max_length - added, options.truncation, options.truncation_side);
+      truncate(first, second, options.max_length - added, options.truncation,
+               options.truncation_side.value_or(p_.truncation_side));
     }
     return p_.post_processor.apply(std::move(first), second, options.add_special_tokens);
   }

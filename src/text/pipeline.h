@@ -33,6 +33,7 @@ struct Pipeline {
   const TokenizerClass* tokenizer_class = nullptr;  // null: not known
   std::map<std::string, std::string> chat_templates;
   bool clean_up_tokenization_spaces = false;
+  Side truncation_side = Side::kRight;  // of texts that are too long, where nobody says another
   AddedTokens::Special special_in_text = AddedTokens::Special::kFound;
   std::shared_ptr<const TokenizerSource> source;
 };

@@ -97,14 +97,14 @@ std::string tokenizer_config_json(const Pipeline& pipeline) {
 
 void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline) {
   override_special(changes, pipeline.special);
-  AddedTokenList list(*pipeline.model, pipeline.added_tokens.tokens(), pipeline.model->size());
+  auto list = pipeline.added_tokens.list();
   for (const auto& content : special_list(changes)) {
     const auto* known = pipeline.added_tokens.find(std::string_view(content));
     auto token = known ? *known : AddedToken{.content = content};
     token.special = true;
-    list.add(std::move(token));
+    list.add({std::move(token)}, *pipeline.model);
   }
-  pipeline.added_tokens = AddedTokens(list.take(), pipeline.normalizer.get(), pipeline.special_in_text);
+  pipeline.added_tokens = AddedTokens(std::move(list), pipeline.normalizer.get(), pipeline.special_in_text);
 }
 
 void save_pipeline(const Pipeline& pipeline, const std::string& folder) {

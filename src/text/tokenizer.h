@@ -24,7 +24,7 @@ struct EncodeOptions {
   bool add_special_tokens = true;  // what the post-processor adds (T5: </s> at the end)
   std::int64_t max_length = 0;     // at most so many tokens, the special ones included; 0: no limit
   Truncation truncation = Truncation::kLongestFirst;
-  Side truncation_side = Side::kRight;
+  std::optional<Side> truncation_side = {};  // unset: the tokenizer's own
 };
 
 struct DecodeOptions {

@@ -20,6 +20,7 @@ enum ClassRule : unsigned {
   kMaskIsNormalized = 256,  // and is looked for in the normalized text
   kExtraIds = 512,          // extra_ids many <extra_id_N> are special tokens
   kOwnAdditional = 2048,    // the class's additional tokens join those of the configuration
+  kFlagsNames = 4096,       // tokens that are named as texts get flags: special, and none else
   kOwnPrefix = 1024,        // without add_prefix_space in the configuration the file's setting stays
 };
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/bounded_json.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
 #include "formats/model_folder.h"
@@ -19,7 +19,7 @@ namespace tessera::text {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // new tokens get their ids in the file's order
 
 // Not simdjson: published files say "model_max_length": 1000000000000000019884624838656, which it refuses as a number.
 json read_object(const std::string& file) {
@@ -61,29 +61,51 @@ void take_special(const json& root, SpecialTokens& out) {
     if (auto token = token_of(item); !token.empty()) out.additional.push_back(std::move(token));
 }
 
-AddedToken flagged_token(const json& value) {
+AddedToken flagged_token(const json& value, bool special) {
   AddedToken token;
   token.content = token_of(value);
   token.single_word = value.value("single_word", false);
   token.lstrip = value.value("lstrip", false);
   token.rstrip = value.value("rstrip", false);
-  token.special = value.value("special", false);
+  token.special = special || value.value("special", false);
   token.normalized = value.value("normalized", !token.special);
   return token;
 }
 
-// Special tokens that are objects: what they say of white space counts. Of one token in several places, the first does.
-void take_flagged(const json& root, const SpecialTokens& special, std::vector<AddedToken>& out) {
-  std::set<std::string> seen;
-  const auto take_one = [&](const std::string& content, const json& value) {
-    if (content.empty() || !seen.insert(content).second || !value.is_object() || token_of(value) != content) return;
-    out.push_back(flagged_token(value));
-    out.back().special = true;
+std::optional<AddedToken> given_flags(const json& value) {
+  return value.is_object() ? std::optional(flagged_token(value, true)) : std::nullopt;
+}
+
+// Upstream's order; of one token in several places the first counts, but of one that a list has twice all.
+std::vector<NamedToken> named_tokens(const json& root, const TokenizerConfig& config) {
+  std::vector<NamedToken> out;
+  std::ptrdiff_t seen = 0;  // of `out`, when a list began
+  const auto add = [&](NamedToken token) {
+    const auto is_same = [&](const NamedToken& other) { return other.content == token.content; };
+    if (!token.content.empty() && std::none_of(out.begin(), out.begin() + seen, is_same))
+      out.push_back(std::move(token));
   };
-  for (const auto& [name, token] : kSpecialNames) take_one(special.*token, root.value(name, json()));
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
-    if (const auto it = root.find(key); it != root.end() && it->is_structured())
-      for (const auto& value : *it) take_one(token_of(value), value);
+  const auto take_one = [&](NamedToken token) {
+    seen = std::ssize(out);
+    add(std::move(token));
+  };
+  for (const auto& [name, token] : kSpecialNames) {
+    const auto& content = config.special.*token;
+    auto flags = given_flags(root.value(name, json()));
+    const bool is_mask = token == &SpecialTokens::mask;
+    if (!flags && !is_mask && config.has_rule(kFlagsNames)) flags = {.content = content, .special = true};
+    if (!flags && is_mask && config.has_rule(kMaskTakesSpace))
+      flags = {.content = content, .lstrip = true, .normalized = config.has_rule(kMaskIsNormalized), .special = true};
+    take_one({content, std::move(flags), root.contains(name)});
+  }
+  seen = std::ssize(out);
+  for (const auto& value : root.value("additional_special_tokens", json::array()))
+    add({token_of(value), given_flags(value)});
+  for (const auto& content : config.special.additional) take_one({content, {}});  // the class's own among them
+  const auto extra = root.value("extra_special_tokens", json::object());
+  for (const auto& value : extra)
+    if (extra.is_object() || value.is_object()) take_one({token_of(value), given_flags(value)});
+  return out;
 }
 
 void take_added(const json& root, const std::string& file, std::vector<AddedToken>& out) {
@@ -95,7 +117,7 @@ void take_added(const json& root, const std::string& file, std::vector<AddedToke
       throw DataError(
           fmt::format("{}: added_tokens_decoder.{}: expected a token id and an object with \"content\"", file, id),
           file);
-    out.push_back(flagged_token(value));
+    out.push_back(flagged_token(value, false));
     out.back().id = std::stoi(id);
   }
 }
@@ -150,16 +172,22 @@ void take_extra_ids(const json& root, const std::string& file, std::optional<int
 }
 
 // added_tokens.json: {"<|im_start|>": 32000}, from before the configuration held them.
-void take_added_json(const json& root, const std::string& file, TokenizerConfig& out) {
+void take_added_json(const json& root, const std::string& file, const SpecialTokens& given,
+                     std::vector<AddedToken>& out) {
+  const auto special = special_list(given);
   for (const auto& [content, id] : root.items()) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > 0x7FFFFFFE)
       throw DataError(fmt::format("{}: \"{}\": expected a token id", file, content), file);
     AddedToken token{.content = content, .id = id.get<std::int32_t>()};
-    const auto special = special_list(out.special);
     token.special = std::find(special.begin(), special.end(), content) != special.end();
     token.normalized = !token.special;
-    out.added_tokens.push_back(std::move(token));
+    out.push_back(std::move(token));
   }
+}
+
+bool is_same_token(const json& a, const json& b) {
+  if (a.is_object() && b.is_object()) return flagged_token(a, true) == flagged_token(b, true);
+  return a == b;
 }
 
 // special_tokens_map.json counts where the configuration does not list all added tokens; then it wins.
@@ -172,7 +200,7 @@ void merge_special_map(const json& map, json& root) {
     auto& list = root[key];
     if (!list.is_array()) list = json::array();
     for (const auto& token : value)
-      if (std::none_of(list.begin(), list.end(), [&](const json& old) { return token_of(old) == token_of(token); }))
+      if (std::none_of(list.begin(), list.end(), [&](const json& old) { return is_same_token(old, token); }))
         list.push_back(token);
   }
 }
@@ -183,12 +211,7 @@ void take_all_special(const json& root, const std::string& file, TokenizerConfig
   const auto& own = out.tokenizer_class ? out.tokenizer_class->special : none;
   out.special = own;
   take_special(root, out.special);
-  take_flagged(root, out.special, out.flagged);
   out.pad_is_given = !out.special.pad.empty() || root.contains("pad_token");
-  out.mask_is_named = root.contains("mask_token");
-  if (out.has_rule(kMaskTakesSpace) && !(out.mask_is_named && root["mask_token"].is_object()))
-    out.class_mask = {
-        .content = out.special.mask, .lstrip = true, .normalized = out.has_rule(kMaskIsNormalized), .special = true};
   auto& additional = out.special.additional;
   if (out.has_rule(kOwnAdditional) && additional != own.additional)
     additional.insert(additional.end(), own.additional.begin(), own.additional.end());
@@ -223,6 +246,12 @@ void take_settings(const json& root, const std::string& file, TokenizerConfig& o
   take(root, "strip_accents", out.strip_accents);
   take(root, "tokenize_chinese_chars", out.tokenize_chinese_chars);
   take(root, "trim_offsets", out.trim_offsets);
+  if (const auto it = root.find("truncation_side"); it != root.end()) {
+    if (*it != "left" && *it != "right")
+      throw DataError(
+          fmt::format("{}: \"truncation_side\" must be \"left\" or \"right\", found {}", file, json_text(*it)), file);
+    out.truncation_side = *it == "left" ? Side::kLeft : Side::kRight;
+  }
   std::optional<bool> from_slow, split_special;
   take(root, "from_slow", from_slow);
   take(root, "split_special_tokens", split_special);
@@ -260,11 +289,16 @@ TokenizerConfig read_tokenizer_config(const std::string& folder) {
   take_settings(root, file, out);
   try {
     take_all_special(root, file, out);
+    out.named = named_tokens(root, out);
     take_added(root, file, out.added_tokens);
   } catch (const json::exception& e) {
     throw DataError(fmt::format("{}: a token: {}", file, plain_reason(e)), file);
   }
-  if (!out.has_added_tokens_decoder && is_there(added)) take_added_json(read_object(added), added, out);
+  if (!out.has_added_tokens_decoder && is_there(added)) {
+    SpecialTokens given;
+    take_special(root, given);
+    take_added_json(read_object(added), added, given, out.added_tokens);
+  }
   std::sort(out.added_tokens.begin(), out.added_tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   take_template_files(path, out);
   return out;

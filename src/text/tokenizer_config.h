@@ -12,15 +12,20 @@
 
 namespace tessera::text {
 
+/// A special token as the folder, or else its class, names it.
+struct NamedToken {
+  std::string content;
+  std::optional<AddedToken> flags;  // if they are given
+  bool yields = false;              // to the flags that a list of all added tokens gives it
+};
+
 struct TokenizerConfig {
   bool found = false;                               // there is a tokenizer_config.json, or the class is known
   std::string folder;                               // "": none
   const TokenizerClass* tokenizer_class = nullptr;  // null: no file tells it
   SpecialTokens special;
   bool pad_is_given = false;
-  std::vector<AddedToken> flagged;       // special tokens that are given with their flags
-  std::optional<AddedToken> class_mask;  // as the class has it, if no file gives its flags
-  bool mask_is_named = false;
+  std::vector<NamedToken> named;          // the same and more, each once, in the order in which new ones get their ids
   bool has_added_tokens_decoder = false;  // if not, special_tokens_map.json and added_tokens.json count
   std::vector<AddedToken> added_tokens;   // by id
   std::map<std::string, std::string> chat_templates, template_files;  // by name: the text, and where it stands
@@ -28,6 +33,7 @@ struct TokenizerConfig {
   std::optional<bool> add_prefix_space, add_bos_token, add_eos_token, legacy, clean_up_tokenization_spaces;
   std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars, trim_offsets;
   AddedTokens::Special special_in_text = AddedTokens::Special::kFound;
+  std::optional<Side> truncation_side = {};
   bool from_slow = false, prefix_is_null = false;
   bool is_converted = false;  // there is no tokenizer.json, or it is not used
 

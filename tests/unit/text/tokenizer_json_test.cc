@@ -81,13 +81,14 @@ TEST(TokenizerJson, TwoProcessorsThatAddTokensAreRefused) {
   EXPECT_THROW(tokenizer_of(sequence(bert, bert)), DataError);
 }
 
-/// Of a folder with these words and this tokenizer_config.json.
-std::shared_ptr<const Tokenizer> configured(const std::string& config) {
+/// Of a folder with these words, this tokenizer_config.json and this in tokenizer.json.
+std::shared_ptr<const Tokenizer> configured(const std::string& config, const std::string& more = {}) {
   const test::TempFolder folder("tokenizer_config");
-  write_file_atomically(folder.path() + "/tokenizer.json",
-                        R"({"added_tokens": [{"id": 2, "content": "<e>", "special": true}],
-                            "pre_tokenizer": {"type": "Whitespace"},
-                            "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1, "<e>": 2, "e": 3}}})");
+  const std::string added = R"("added_tokens": [{"id": 2, "content": "<e>", "special": true}])",
+                    model = R"("model": {"type": "WordLevel", "unk_token": "u", "vocab": )"
+                            R"({"u": 0, "a": 1, "<e>": 2, "e": 3, "<x>": 4}})";
+  write_file_atomically(folder.path() + "/tokenizer.json", R"({"pre_tokenizer": {"type": "Whitespace"}, )" +
+                                                               (more.empty() ? added : more) + ", " + model + "}");
   write_file_atomically(folder.path() + "/tokenizer_config.json", config);
   return open_tokenizer(folder.path());
 }
@@ -125,6 +126,86 @@ TEST(TokenizerConfig, AModelsOwnSpecialTokensHaveTheirFlags) {
   const auto t = configured(R"({"tokenizer_class": "PreTrainedTokenizerFast", "extra_special_tokens": {"image_token":
       {"__type": "AddedToken", "content": "<i>", "lstrip": true}}})");
   EXPECT_EQ(t->encode("a <i>").offsets.back().first, 1);
+}
+
+const std::string kFast = R"("tokenizer_class": "PreTrainedTokenizerFast")";
+
+TEST(TokenizerConfig, ATokenThatIsNamedIsSpecialThoughTokenizerJsonDoesNotSaySo) {
+  const std::string added = R"("added_tokens": [{"id": 2, "content": "<e>", "normalized": true, "special": false}])";
+  EXPECT_EQ(configured("{" + kFast + R"(, "eos_token": "<e>"})", added)->decode({1, 2}, true), "a");
+  EXPECT_EQ(configured("{" + kFast + "}", added)->decode({1, 2}, true), "a <e>");
+}
+
+TEST(TokenizerConfig, WhatATokenIsLookedForAsStays) {
+  const auto both = [](const char* special) {
+    const std::string token =
+        std::string(R"("content": "<X>", "single_word": false, "lstrip": false, "rstrip": false, "special": )") +
+        special;
+    const auto t = configured(
+        "{" + kFast + R"(, "added_tokens_decoder": {"5": {"normalized": true, )" + token + "}}}",
+        R"("normalizer": {"type": "Lowercase"}, "added_tokens": [{"id": 5, "normalized": false, )" + token + "}]");
+    return std::pair(t->encode("a<X>").ids, t->encode("a<x>").ids);
+  };
+  const std::vector<std::int32_t> found{1, 5}, cut{1, 0, 0, 0};
+  EXPECT_EQ(both("true"), std::pair(found, cut));     // a special token in its first way
+  EXPECT_EQ(both("false"), std::pair(found, found));  // another in both
+}
+
+TEST(TokenizerConfig, NewTokensGetTheirIdsInTheFilesOrder) {
+  const auto t =
+      configured("{" + kFast + R"(, "extra_special_tokens": {"z": "<z>", "y": "<y>"}, "additional_special_tokens":
+      ["<q>", "<p>"], "sep_token": "<s>", "mask_token": "<m>"})",
+                 R"("padding": {"pad_token": "<pad>"})");
+  std::vector<std::int32_t> ids;
+  for (const char* token : {"<s>", "<pad>", "<m>", "<q>", "<p>", "<z>", "<y>"}) ids.push_back(t->token_to_id(token));
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(t->pad_id(), 6);
+}
+
+TEST(TokenizerConfig, OfATokenThatIsListedTwiceTheLastSaysItsFlags) {
+  const auto t = configured("{" + kFast + R"(, "additional_special_tokens": ["<i>",
+      {"__type": "AddedToken", "content": "<i>", "lstrip": true}]})");
+  EXPECT_EQ(t->encode("a <i>").offsets.back().first, 1);
+}
+
+TEST(TokenizerConfig, Qwen2sNamedTokensHaveNoFlagsButSpecial) {
+  const auto spaces = [](const std::string& name) {
+    const auto t =
+        configured(R"({"tokenizer_class": ")" + name + R"(TokenizerFast", "eos_token": "<e>", "unk_token": "u",
+        "pad_token": "<e>", "added_tokens_decoder": {}})",
+                   R"("added_tokens": [{"id": 2, "content": "<e>", "lstrip": true, "special": false}])");
+    return std::pair(t->encode("a <e>").offsets.back().first, t->decode({1, 2}, true));
+  };
+  EXPECT_EQ(spaces("Qwen2"), std::pair(2, std::string("a")));
+  EXPECT_EQ(spaces("PreTrained"), std::pair(1, std::string("a <e>")));
+}
+
+TEST(TokenizerConfig, LongTextsAreCutOnTheSideThatTheFolderNames) {
+  const auto cut = [](const std::string& config, const std::string& json) {
+    return configured("{" + kFast + config + "}", json)->encode("a e u", EncodeOptions{.max_length = 2}).ids;
+  };
+  const std::vector<std::int32_t> begin{1, 3}, end{3, 0};
+  const std::string left =
+      R"("truncation": {"direction": "Left", "max_length": 2, "strategy": "LongestFirst", "stride": 0})";
+  EXPECT_EQ(cut("", ""), begin);
+  EXPECT_EQ(cut(R"(, "truncation_side": "left")", ""), end);
+  EXPECT_EQ(cut("", left), end);
+  EXPECT_EQ(cut(R"(, "truncation_side": "right")", left), begin);
+  EXPECT_THROW(configured("{" + kFast + R"(, "truncation_side": "both"})"), DataError);
+}
+
+TEST(TokenizerConfig, APieceForTheUnknownIsSpecialOnlyIfItIsTheClasssToken) {
+  const std::string files = std::string(TESSERA_TEST_DATA) + "/tokenizers/classes/";
+  const auto is_special = [&](const char* unk) {
+    const test::TempFolder folder("tokenizer_unknown");
+    write_file_atomically(folder.path() + "/spiece.model", read_file(files + "t5.model"));
+    write_file_atomically(folder.path() + "/tokenizer_config.json",
+                          std::string(R"({"tokenizer_class": "T5Tokenizer", "unk_token": ")") + unk + R"("})");
+    const auto t = open_tokenizer(folder.path());
+    return t->is_special(t->token_to_id("<unk>"));
+  };
+  EXPECT_TRUE(is_special("<unk>"));
+  EXPECT_FALSE(is_special("<pad>"));
 }
 
 }  // namespace
