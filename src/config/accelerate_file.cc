@@ -177,7 +177,7 @@ class Reader {
     const auto key = entry.key.starts_with(prefix) ? entry.key.substr(prefix.size()) : entry.key;
     if (!key.ends_with("_size")) return;  // how a dimension that is not there would communicate
     int size = 0;
-    bind(&size).set({entry.value.text});
+    bind(&size).set({number_text(entry.value)});
     const bool known = key == "dp_replicate_size" || key == "dp_shard_size";
     if (size < 1 || (!known && size > 1)) {
       throw ConfigError(fmt::format("{}{} {} is not supported: dp_replicate_size and dp_shard_size may be 1 or more, "

@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -40,6 +41,7 @@ class Builder {
       for (const auto& entry : in) {
         const int line = entry.first.Mark().line + 1;
         if (!entry.first.IsScalar()) fail(line, "a key must be a plain name");
+        if (entry.first.Scalar() == "<<") fail(line, "merging mappings with '<<' is not supported; write the keys out");
         add_entry(out, entry.first.Scalar(), line, build(entry.second, depth + 1));
       }
     }
@@ -94,6 +96,27 @@ Node require_map(Node node, const std::string& name) {
 
 }  // namespace
 
+std::string number_text(const Node& scalar) {
+  std::string digits = scalar.text;
+  if (scalar.is_quoted) return digits;
+  const bool negative = digits.starts_with('-');
+  if (negative || digits.starts_with('+')) digits.erase(0, 1);
+  if (digits.empty() || digits[0] < '0' || digits[0] > '9') return scalar.text;
+  std::erase(digits, '_');
+  int base = 10;
+  if (digits.starts_with("0x") || digits.starts_with("0b")) {
+    base = digits[1] == 'x' ? 16 : 2;
+    digits.erase(0, 2);
+  } else if (digits.size() > 1 && digits[0] == '0') {
+    base = 8;
+  }
+  std::int64_t value = 0;
+  const auto* end = digits.data() + digits.size();
+  const auto [at, error] = std::from_chars(digits.data(), end, value, base);
+  if (error != std::errc() || at != end) return scalar.text;
+  return std::to_string(negative ? -value : value);
+}
+
 std::string json_of(const Node& node) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array(), map = nlohmann::ordered_json::object();
   const auto parsed = [](const std::string& text) {
@@ -126,7 +149,9 @@ Node parse_yaml(std::string_view text, const std::string& name) {
     builder.fail(static_cast<int>(line), "expected UTF-8, found a byte that is none; save the file as UTF-8");
   }
   try {
-    return require_map(builder.build(YAML::Load(std::string(text))), name);
+    const auto documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) builder.fail(0, "expected one document, found a line '---' that begins another");
+    return require_map(documents.empty() ? Node() : builder.build(documents.front()), name);
   } catch (const YAML::Exception& e) {
     builder.fail(e.mark.is_null() ? 0 : e.mark.line + 1, "not valid YAML: " + plain_reason(e.msg));
   }

@@ -34,6 +34,10 @@ Node read_document(const std::string& path);
 Node parse_yaml(std::string_view text, const std::string& name);
 Node parse_json(std::string_view text, const std::string& name);
 
+/// A scalar for an option that is a number: whole numbers that are not in quotes as YAML 1.1 (PyYAML) reads them, 010
+/// is 8, 0x1F 31, 1_000 1000. All else as it is written.
+std::string number_text(const Node& scalar);
+
 /// As one line of JSON: for options whose text is JSON.
 std::string json_of(const Node& node);
 

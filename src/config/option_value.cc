@@ -50,6 +50,13 @@ Binding scalar(T* target, const char* expects, const char* placeholder, Parse pa
   return binding;
 }
 
+template <class T, class Parse>
+Binding number(T* target, const char* expects, const char* placeholder, Parse parse) {
+  Binding binding = scalar(target, expects, placeholder, parse);
+  binding.is_number = true;
+  return binding;
+}
+
 }  // namespace
 
 std::optional<bool> parse_bool(std::string_view text) {
@@ -81,7 +88,7 @@ Binding bind(std::string* target) {
 }
 
 Binding bind(int* target) {
-  return scalar(target, "an integer", "INT", [](const std::string& text) -> std::optional<int> {
+  return number(target, "an integer", "INT", [](const std::string& text) -> std::optional<int> {
     const auto value = parse_integer(text);
     if (!value || *value != static_cast<int>(*value)) return std::nullopt;
     return static_cast<int>(*value);
@@ -89,11 +96,11 @@ Binding bind(int* target) {
 }
 
 Binding bind(std::int64_t* target) {
-  return scalar(target, "an integer", "INT", parse_integer);
+  return number(target, "an integer", "INT", parse_integer);
 }
 
 Binding bind(double* target) {
-  return scalar(target, "a number", "NUMBER", parse_double);
+  return number(target, "a number", "NUMBER", parse_double);
 }
 
 Binding bind(bool* target) {

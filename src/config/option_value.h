@@ -26,6 +26,7 @@ struct Binding {
   std::string placeholder;            // "INT", for the help text
   bool is_bool = false;
   bool is_list = false;
+  bool is_number = false;
   bool reads_none = false;  // set() takes "none"
 };
 

@@ -348,7 +348,9 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
       if (option->binding_.reads_none) option->binding_.set({"none"});
       return true;
     case Node::Kind::kScalar:
-      words = option->binding_.is_list ? split_words(value.text) : std::vector<std::string>{value.text};
+      words = option->binding_.is_list     ? split_words(value.text)
+              : option->binding_.is_number ? std::vector{number_text(value)}
+                                           : std::vector{value.text};
       break;
     case Node::Kind::kList:
       for (const Node& item : value.items) {

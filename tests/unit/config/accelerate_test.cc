@@ -262,6 +262,13 @@ TEST(AccelerateFile, LegacyAndForeignKeysAreTakenAsTheyWereMeant) {
   EXPECT_EQ(loaded.warnings.size(), 2u);
 }
 
+TEST(AccelerateFile, ALeadingZeroMeansOctalDigits) {
+  EXPECT_EQ(load_text("num_processes: 010\n").config.num_processes, 8);
+  EXPECT_EQ(load_text("num_processes: 010\nfsdp_config: {fsdp_version: 2}\nparallelism_config: {dp_shard_size: 010}\n")
+                .config.num_processes,
+            8);
+}
+
 TEST(AccelerateFile, AliasesThatGrowWithoutEndAreRefused) {
   std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
   for (int i = 1; i < 8; ++i) {

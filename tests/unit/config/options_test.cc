@@ -312,6 +312,25 @@ TEST(Options, NullInAFlagFileIsNoneWhereTheOptionKnowsIt) {
   }
 }
 
+TEST(Options, NumbersOfAYamlFileAreReadAsPyYamlReadsThem) {
+  const auto batch = [](const std::string& number) {
+    Sample s;
+    s.parse(
+        {write_temporary("numbers.yaml", "batch-size: " + number + "\nlearning_rate: 010\nmodel_name_or_path: 010\n")});
+    EXPECT_EQ(s.rate, 8);
+    EXPECT_EQ(s.model, "010");  // a text stays as it is written
+    return s.batch;
+  };
+  EXPECT_EQ(batch("010"), 8);
+  EXPECT_EQ(batch("-0_17"), -15);
+  EXPECT_EQ(batch("0x1F"), 31);
+  EXPECT_EQ(batch("+0b101"), 5);
+  EXPECT_EQ(batch("1_000"), 1000);
+  EXPECT_EQ(batch("'010'"), 10);  // a text for Python, whose int() makes a number of it
+  EXPECT_EQ(batch("08"), 8);      // no octal digit
+  EXPECT_EQ(batch("0"), 0);
+}
+
 TEST(Options, FlagFileErrorsNameFileLineAndKey) {
   const std::string nested = write_temporary("nested.yaml", "splits: [train, {test: 0.1}]\n");
   EXPECT_EQ(message_of({nested}),
@@ -324,6 +343,10 @@ TEST(Options, FlagFileErrorsNameFileLineAndKey) {
                 "--help' lists all options");
   const std::string wrong = write_temporary("wrong.yaml", "learning_rate: [1]\n");
   EXPECT_EQ(message_of({wrong}), wrong + ":1: learning_rate expects a number, found a list");
+  const std::string merged = write_temporary("merged.yaml", "bf16: true\n<<: {learning_rate: 1}\n");
+  EXPECT_EQ(message_of({merged}), merged + ":2: merging mappings with '<<' is not supported; write the keys out");
+  const std::string two = write_temporary("two.yaml", "bf16: true\n---\nlearning_rate: 1\n");
+  EXPECT_EQ(message_of({two}), two + ": expected one document, found a line '---' that begins another");
   EXPECT_EQ(message_of({"/nowhere/x.json"}), "cannot read '/nowhere/x.json': No such file or directory");
 }
 
