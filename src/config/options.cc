@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
@@ -29,6 +30,14 @@ bool is_flag(const std::string& word) {
 
 bool is_flag_file(const std::string& word) {
   return word.ends_with(".json") || word.ends_with(".yaml") || word.ends_with(".yml");
+}
+
+void set_environment(const Node& variables, const std::string& where) {
+  for (const Node::Entry& own : variables.entries) {
+    if (own.value.kind != Node::Kind::kScalar || ::setenv(own.key.c_str(), own.value.text.c_str(), 1) != 0)
+      throw ConfigError(fmt::format("{}env expects lines of the form 'VARIABLE: text', found '{}'", where, own.key),
+                        "env");
+  }
 }
 
 }  // namespace
@@ -232,6 +241,7 @@ void OptionTable::scan_flag(Scan& scan) {
     });
     return;
   }
+  if (plain(flag) == "config" && !has_positionals()) return scan_config(scan, word);
   Option* negated = plain(flag).starts_with("no_") ? find(plain(flag).substr(3)) : nullptr;
   if (negated != nullptr && negated->binding_.is_bool && equals == std::string::npos) {
     scan.assignments.push_back({negated, {"false"}, flag});
@@ -256,6 +266,18 @@ void OptionTable::scan_unknown(Scan& scan, const std::string& flag) {
   scan.any_unknown = true;
   scan.problems.add(fmt::format("unknown flag {}{}", flag, did_you_mean(flag, names())), plain(flag));
   scan.problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
+}
+
+/// --config FILE or --config=FILE.
+void OptionTable::scan_config(Scan& scan, const std::string& word) const {
+  const auto fail = [&](const std::string& what) { scan.problems.add(what, "config"); };
+  const std::size_t equals = word.find('=');
+  const bool has_value = equals != std::string::npos || (scan.at < scan.args.size() && !is_flag(scan.args[scan.at]));
+  if (!has_value) return fail(word + " expects a file of flags");
+  const std::string file = equals != std::string::npos ? word.substr(equals + 1) : scan.args[scan.at++];
+  if (!scan.flag_file.empty())
+    return fail(fmt::format("two files of flags, {} and {}; keep one", scan.flag_file, file));
+  scan.flag_file = file;
 }
 
 /// Of an unknown flag. Beside arguments without dashes one word, where a flag of this table comes next.
@@ -380,6 +402,10 @@ void OptionTable::read_file(const std::string& path, Problems& problems) {
   for (const Node::Entry& entry : document.entries) {
     const std::string where = at_line(path, entry.line);
     bool known = true;
+    if (entry.key == "env" && find("env") == nullptr && entry.value.kind == Node::Kind::kMap) {
+      problems.attempt([&] { set_environment(entry.value, where); });
+      continue;
+    }
     problems.attempt([&] { known = assign(entry.key, entry.value, where); });
     if (known) continue;
     problems.add(

@@ -9,8 +9,9 @@
 //
 // Semantics follow HfArgumentParser: dashes and underscores are interchangeable; `--flag value` and `--flag=value`; a
 // bare boolean flag is true and `--no_flag` false; a list takes commas, spaces or several words; of duplicates the last
-// wins, unless they add up; one positional argument ending in .json, .yaml or .yml is a file of flags (flags on the
-// command line win over it). What is wrong with a command line is said at once (config/problems.h).
+// wins, unless they add up; where there are no positional arguments, --config FILE, or an argument that ends in .json,
+// .yaml or .yml, is a file of flags (flags on the command line win over it), whose mapping `env` sets variables of the
+// environment, as TrlParser's. What is wrong with a command line is said at once (config/problems.h).
 #include <deque>
 #include <string>
 #include <vector>
@@ -173,6 +174,7 @@ class OptionTable {
   void scan_flag(Scan& scan);
   static void remember(Scan& scan, Option& option, std::vector<std::string> words, const std::string& flag);
   void scan_unknown(Scan& scan, const std::string& flag);
+  void scan_config(Scan& scan, const std::string& word) const;
   void skip_values(Scan& scan) const;
   void scan_positional(Scan& scan);
   void read_file(const std::string& path, Problems& problems);

@@ -114,6 +114,7 @@ std::string OptionTable::help() const {
     }
   }
   std::string out = fmt::format("{}: {}\n\nUsage: {}\n", command_, summary_, usage());
+  if (!has_positionals()) out += "\nFlags may also stand in a YAML or JSON file: --config FILE, or FILE alone.\n";
   if (!example_.empty()) out += fmt::format("\nExample\n  {} {}\n", command_, example_);
   for (const std::string& group : groups) {
     out += fmt::format("\n{}\n", group);

@@ -294,6 +294,25 @@ TEST(Options, FlagFileIsReadAndTheCommandLineWinsOverIt) {
   EXPECT_EQ(y.mode, Sample::Mode::kHalf);
 }
 
+TEST(Options, AFlagFileMayBeNamedAsByTrlAndSetTheEnvironment) {
+  const std::string file = write_temporary(
+      "trl", "env:\n  TESSERA_TEST_OF_ENV: some text\n  TESSERA_TEST_OF_ENV_2: 7\nlearning_rate: 0.5\n");
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"--config", file, "--bf16"}, {"--config=" + file, "--bf16"}}) {
+    ::unsetenv("TESSERA_TEST_OF_ENV");
+    Sample s;
+    s.parse(args);
+    EXPECT_EQ(s.rate, 0.5);
+    EXPECT_TRUE(s.bf16);
+    EXPECT_STREQ(std::getenv("TESSERA_TEST_OF_ENV"), "some text");
+    EXPECT_STREQ(std::getenv("TESSERA_TEST_OF_ENV_2"), "7");
+  }
+  EXPECT_EQ(message_of({"--config", file, "--config", "b"}), "two files of flags, " + file + " and b; keep one");
+  EXPECT_EQ(message_of({"--config"}), "--config expects a file of flags");
+  const std::string nested = write_temporary("nested_env.yaml", "env: {A: [1]}\n");
+  EXPECT_EQ(message_of({"--config", nested}), nested + ":1: env expects lines of the form 'VARIABLE: text', found 'A'");
+}
+
 TEST(Options, NullInAFlagFileIsNoneWhereTheOptionKnowsIt) {
   for (const auto& [name, text] :
        {std::pair("null.yaml", "max_steps: null\nlimit: ~\nsplits: null\nlearning_rate:\n"),
