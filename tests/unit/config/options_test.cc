@@ -300,6 +300,7 @@ TEST(Options, AFlagFileMayBeNamedAsByTrlAndSetTheEnvironment) {
   for (const std::vector<std::string>& args :
        {std::vector<std::string>{"--config", file, "--bf16"}, {"--config=" + file, "--bf16"}}) {
     ::unsetenv("TESSERA_TEST_OF_ENV");
+    ::setenv("TESSERA_TEST_OF_ENV_2", "of before", 1);
     Sample s;
     s.parse(args);
     EXPECT_EQ(s.rate, 0.5);
