@@ -218,7 +218,7 @@ struct SecondMoment {
   const MatrixSlice& at;
   const double* row_scale;
   const A *col, *variance;
-  double floor;
+  double floor;  // 0 of transformers' form
 };
 
 /// Calls f(k, u) for elements [from, to) of the slice, u: the gradient over the root of its second moment.
@@ -233,10 +233,15 @@ void for_each_update(const SecondMoment<A>& moment, std::int64_t from, std::int6
       continue;
     }
     const auto r = (at.begin + k) / at.cols, c = (at.begin + k) % at.cols;
-    const auto scale = static_cast<A>(row_scale[r]);
     const auto* cols = col + r / at.rows * at.cols + c - k;
-    for (const auto end = std::min(to, k + at.cols - c); k < end; ++k)
-      f(k, static_cast<A>(g[k]) / std::sqrt(std::max(scale * cols[k], low)));
+    const auto end = std::min(to, k + at.cols - c);
+    if (floor > 0) {
+      for (const auto scale = static_cast<A>(row_scale[r]); k < end; ++k)
+        f(k, static_cast<A>(g[k]) / std::sqrt(std::max(scale * cols[k], low)));
+    } else {  // roots before they are multiplied: of a row and a column without gradients the product is no float32
+      for (const auto root = static_cast<A>(std::sqrt(row_scale[r])); k < end; ++k)
+        f(k, static_cast<A>(g[k]) / (root * std::sqrt(cols[k])));
+    }
   }
 }
 
