@@ -37,11 +37,13 @@ const FourBitOrder& four_bit_order(FourBitType type) {
   return type == FourBitType::kNf4 ? kNf4 : kFp4;
 }
 
-/// Places in the order of values; x has at most kGroup elements.
+constexpr float kLeastScale = 1e-38f;  // that bitsandbytes divides by
+
+/// Places in the order of values from -1 to 1; x has at most kGroup elements.
 constexpr std::int64_t kGroup = 64;
-void places_of(const FourBitOrder& order, const float* x, std::int64_t numel, float scale, std::int32_t* places) {
+void places_of(const FourBitOrder& order, const float* x, std::int64_t numel, std::int32_t* places) {
   for (std::int64_t i = 0; i < numel; ++i) {
-    const float value = x[i] * scale;
+    const float value = x[i];
     std::int32_t place = 0;
 #pragma GCC unroll 15
     for (std::size_t b = 0; b < 15; ++b) place += value > order.bounds[b] ? 1 : 0;
@@ -154,17 +156,25 @@ void block_absmax(const float* x, std::int64_t numel, std::int64_t block, float*
   }
 }
 
+void four_bit_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax) {
+  block_absmax(x, numel, block, absmax);
+  if (numel % block != 0) absmax[numel / block] = std::max(absmax[numel / block], kLeastScale);
+}
+
 void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::int64_t block, const float* absmax,
                      std::uint8_t* codes) {
   const auto& order = four_bit_order(type);
   for (std::int64_t begin = 0; begin < numel; begin += block) {
-    const float largest = absmax[begin / block], scale = largest > 0 ? 1.0f / largest : 0.0f;
-    for (auto i = begin, end = std::min(numel, begin + block); i < end; i += kGroup) {
-      std::int32_t places[kGroup + 1];
+    const auto end = std::min(numel, begin + block);
+    const float scale = std::max(absmax[begin / block], kLeastScale), inverse = 1.0f / scale;
+    const bool whole = end - begin == block;
+    for (auto i = begin; i < end; i += kGroup) {
+      std::array<float, kGroup + 1> scaled;
+      std::array<std::int32_t, kGroup + 1> places;
       const auto count = std::min(kGroup, end - i);
-      places_of(order, x + i, count, scale, places);
-      const float zero = 0;
-      if (count % 2 != 0) places_of(order, &zero, 1, 0, places + count);
+      for (std::int64_t k = 0; k < count; ++k) scaled[k] = whole ? x[i + k] * inverse : x[i + k] / scale;
+      scaled[count] = 0;  // behind an odd number
+      places_of(order, scaled.data(), count + count % 2, places.data());
       for (std::int64_t k = 0; k < count; k += 2) {
         const auto high = order.codes[static_cast<std::size_t>(places[k])];
         *codes++ = static_cast<std::uint8_t>(high << 4 | order.codes[static_cast<std::size_t>(places[k + 1])]);

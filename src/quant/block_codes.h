@@ -15,8 +15,11 @@ constexpr std::int64_t blocks_of(std::int64_t numel, std::int64_t block) {
 /// max |x| of each block: blocks_of(numel, block) values.
 void block_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax);
 
+/// The same for codes of four bits: of a last block that is not whole, bitsandbytes stores at least 1e-38.
+void four_bit_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax);
 /// Codes of four bits, (numel + 1) / 2 bytes, the first of two in the high half; after an odd number the code of zero.
-/// A value half-way between two takes the lower one; FP4's two codes for zero are 0 up to zero and 8 above, as on CPUs.
+/// Values are multiplied by the inverse of absmax, those of a last block that is not whole are divided by it. A value
+/// half-way between two takes the lower one; FP4's two codes for zero are 0 up to zero and 8 above, as on CPUs.
 void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::int64_t block, const float* absmax,
                      std::uint8_t* codes);
 /// value of the code * absmax of the block, for elements [begin, begin + numel) of the matrix that `codes` and `absmax`

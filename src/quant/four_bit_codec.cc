@@ -84,7 +84,7 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
 
   void encode(const float* values, std::int64_t numel, const std::vector<std::byte*>& out) const override {
     std::vector<float> absmax(static_cast<std::size_t>(blocks_of(numel, s_.block)));
-    block_absmax(values, numel, s_.block, absmax.data());
+    four_bit_absmax(values, numel, s_.block, absmax.data());
     encode_four_bit(s_.type, values, numel, s_.block, absmax.data(), reinterpret_cast<std::uint8_t*>(out[kCodes]));
     if (!s_.nested) {
       std::memcpy(out[kAbsmax], absmax.data(), absmax.size() * sizeof(float));

@@ -130,7 +130,7 @@ class PackingSource final : public PackedSource {
     for_pieces(m, 2 * begin, std::min(m.numel(), 2 * (begin + bytes)), s.block,
                [&](const float* values, std::int64_t at, std::int64_t count) {
                  absmax.resize(static_cast<std::size_t>(blocks_of(count, s.block)));
-                 block_absmax(values, count, s.block, absmax.data());
+                 four_bit_absmax(values, count, s.block, absmax.data());
                  encode_four_bit(s.type, values, count, s.block, absmax.data(), out + at / 2 - begin);
                });
   }
@@ -167,7 +167,7 @@ class PackingSource final : public PackedSource {
     const auto& s = *m.four_bit();
     absmax.resize(static_cast<std::size_t>(blocks_of(m.numel(), s.block)));
     for_pieces(m, 0, m.numel(), s.block, [&](const float* values, std::int64_t at, std::int64_t count) {
-      block_absmax(values, count, s.block, absmax.data() + at / s.block);
+      four_bit_absmax(values, count, s.block, absmax.data() + at / s.block);
     });
     if (s.nested) {
       const auto count = static_cast<std::int64_t>(absmax.size());

@@ -35,6 +35,32 @@ TEST(FourBitCodec, AnyPartOfAMatrixHasItsValues) {
   }
 }
 
+/// quantize_4bit() of bitsandbytes 0.50.2 on a CPU: the codes of the first byte, and absmax.
+struct Reference {
+  std::int64_t numel;
+  float first, second;  // and zeros
+  std::uint8_t codes;
+  float absmax;
+};
+
+TEST(FourBitCodec, SmallScalesAndALastBlockThatIsNotWholeAreBitsandbytes) {
+  for (const auto& r : {Reference{64, 0, 0, 0x77, 0},
+                        {6, 0, 0, 0x77, 1e-38f},
+                        {64, 1e-39f, -5e-40f, 0x86, 1e-39f},
+                        {6, 1e-39f, -5e-40f, 0x86, 1e-38f},
+                        {64, 0.903069258f, 0.351576209f, 0xfb, 0.903069258f},  // times the inverse
+                        {6, 0.903069258f, 0.351576209f, 0xfc, 0.903069258f},   // divided
+                        {64, 1.13868046f, 0.980948687f, 0xff, 1.13868046f},
+                        {6, 1.13868046f, 0.980948687f, 0xfe, 1.13868046f}}) {
+    const auto x = at::zeros({1, r.numel});
+    x.mutable_data_ptr<float>()[0] = r.first;
+    x.mutable_data_ptr<float>()[1] = r.second;
+    const auto packed = tensor::pack(four_bit_codec({}), x);
+    EXPECT_EQ(packed.fields[0].const_data_ptr<std::uint8_t>()[0], r.codes) << r.numel << ' ' << r.first;
+    EXPECT_EQ(packed.fields[1].const_data_ptr<float>()[0], r.absmax) << r.numel << ' ' << r.first;
+  }
+}
+
 TEST(FourBitCodec, AnotherDeviceMakesTheSameBitsItself) {
   at::manual_seed(5);
   for (const auto type : {FourBitType::kNf4, FourBitType::kFp4})
