@@ -258,7 +258,7 @@ std::vector<TorchParamGroup> torch_param_groups(const fsdp::FullyShardedDataPara
   for (const auto& slice : fsdp::parameter_slices(model)) {
     const std::string in_file = name_of(name, slice.name);
     if (in_file.empty()) continue;
-    const bool decays = !options.decays || options.decays(slice.name, slice.shape.size());
+    const bool decays = !options.decays || options.decays(slice.name);
     (decays ? decayed : kept).parameters.push_back(in_file);
   }
   std::vector<TorchParamGroup> out{decayed};

@@ -25,7 +25,7 @@ enum class TorchStateType { kFull, kSharded, kLocal };
 /// param_groups of torch's Adam and AdamW: what is decayed, then what is not (as transformers' Trainer groups them).
 struct TorchOptimizerOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
-  std::function<bool(const std::string& parameter, std::size_t dimensions)> decays = nullptr;  // null: all
+  std::function<bool(const std::string& parameter)> decays = nullptr;  // null: all
 };
 
 /// Parameter -> its name in the files; "" : not saved. Null: all, under their own names.

@@ -266,7 +266,7 @@ bool TrainingJob::train() {
                                               .eps = arguments_.adam_epsilon,
                                               .weight_decay = arguments_.weight_decay};
   session_task.checkpoints.saved = [this](const std::string& folder) { uploads_.push_checkpoint(folder); };
-  if (!arguments_.decays_all) session_task.checkpoints.torch_optimizer.decays = train::decays;
+  if (!arguments_.decays_all) session_task.checkpoints.torch_optimizer.decays = train::DecayByModule(*model_.model);
   set_torch_state(model_, session_task.checkpoints);
   report::MemoryWatch watch(budget_bytes(options_.max_memory));
   session_task.memory = &watch;

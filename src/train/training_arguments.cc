@@ -10,6 +10,7 @@
 #include "base/nearest.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"
+#include "tessera/nn/norm.h"
 #include "tessera/optim/factory.h"
 #include "tessera/optim/schedule.h"
 #include "train/idle_arguments.h"
@@ -281,11 +282,18 @@ TrainerOptions TrainingArguments::trainer_options() const {
   return t;
 }
 
-bool decays(const std::string& parameter, std::size_t dimensions) {
-  const bool vector = dimensions < 2 && !parameter.ends_with("lora_magnitude_vector");
-  return optim::decays_by_name(parameter) && !vector;
+DecayByModule::DecayByModule(nn::HookedModule& modules) {
+  for (const auto& item : modules.named_modules("", /*include_self=*/false))
+    if (dynamic_cast<const nn::LayerNorm*>(item.value().get())) layer_norms_.insert(item.key());
 }
 
+bool DecayByModule::operator()(const std::string& parameter, const std::string& own_name) const {
+  return optim::decays_by_name(own_name) && !layer_norms_.contains(parameter.substr(0, parameter.rfind('.')));
+}
+
+namespace {
+
+/// "...embed_tokens.weight": the tables of all nn::Embedding modules.
 std::set<std::string> embedding_tables(nn::HookedModule& modules) {
   std::set<std::string> names;
   for (const auto& item : modules.named_modules("", /*include_self=*/false))
@@ -293,18 +301,26 @@ std::set<std::string> embedding_tables(nn::HookedModule& modules) {
   return names;
 }
 
+/// The rows that an adapter's prompt encoder begins with: of an nn.Embedding in PEFT.
+bool is_prompt_table(const std::string& parameter) {
+  return parameter.starts_with("prompt_encoder.") && parameter.ends_with(".embedding.weight");
+}
+
+}  // namespace
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
                                                  fsdp::FullyShardedDataParallel& model,
                                                  const std::map<std::string, std::string>* own_names) {
   auto slices = fsdp::parameter_slices(model);
   if (own_names) std::erase_if(slices, [&](const auto& slice) { return !own_names->contains(slice.name); });
   const auto embeddings = embedding_tables(modules);
+  const DecayByModule decays(modules);
   std::vector<std::string> names;
   for (auto& slice : slices) {
-    slice.full_state = embeddings.contains(slice.name);
+    slice.full_state = embeddings.contains(slice.name) || is_prompt_table(slice.name);
     names.push_back(slice.name);
     if (own_names) slice.name = own_names->at(slice.name);
-    if (!arguments.decays_all && !decays(slice.name, slice.shape.size())) slice.weight_decay = 0.0;
+    if (!arguments.decays_all && !decays(names.back(), slice.name)) slice.weight_decay = 0.0;
   }
   apply_learning_rates(arguments.rates, arguments.learning_rate, slices);
   for (std::size_t i = 0; i < slices.size(); ++i) slices[i].name = names[i];

@@ -76,19 +76,26 @@ enum class LossFlags { kOfTokens, kOwn };
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments,
                             LossFlags loss = LossFlags::kOfTokens);
 
-/// Whether weight decay applies to a parameter.
-bool decays(const std::string& parameter, std::size_t dimensions);
-
-/// The optimizer that the arguments name, over this rank's slices. Biases and vectors (the weights of norms) are not
-/// decayed, and tables of embeddings keep 32 bits of state, as Trainer does it. `modules`: what was sharded. own_names:
-/// of the trained parameters that it steps, by their names in the model: what decays and learns at which rate is said
-/// of the own name; null: all, by these names. Collective.
+/// The optimizer that the arguments name, over this rank's slices. What is decayed, and that tables of embeddings keep
+/// 32 bits of state, is as in Trainer. `modules`: what was sharded. own_names: of the trained parameters that it steps,
+/// by their names in the model: what decays and learns at which rate is said of the own name; null: all, by these
+/// names. Collective.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
                                                  fsdp::FullyShardedDataParallel& model,
                                                  const std::map<std::string, std::string>* own_names = nullptr);
 
-/// "...embed_tokens.weight": the tables of all nn::Embedding modules.
-std::set<std::string> embedding_tables(nn::HookedModule& modules);
+/// Trainer's groups (get_decay_parameter_names): what is named as a bias or a norm is not decayed, nor a LayerNorm's
+/// parameters whatever their names.
+class DecayByModule {
+ public:
+  explicit DecayByModule(nn::HookedModule& modules);
+  /// own_name: whose words count, where the model has the parameter under another one.
+  bool operator()(const std::string& parameter, const std::string& own_name) const;
+  bool operator()(const std::string& parameter) const { return (*this)(parameter, parameter); }
+
+ private:
+  std::set<std::string> layer_norms_;
+};
 
 /// After parsing: contradictions, values out of range, names that nobody knows. What other flags mean is filled in
 /// (an evaluation's interval, the metric's direction, ...).

@@ -4,28 +4,16 @@
 #include "peft/adapter_files.h"
 #include "train/lora_fa_projections.h"
 #include "train/method_optimizer.h"
+#include "train/training_arguments.h"
 
 namespace tessera::verify {
-namespace {
-
-/// Trainer.get_decay_parameter_names: by the parameter's name, and no member of a LayerNorm whatever its name is.
-bool is_decayed(const std::string& name, nn::HookedModule& model) {
-  if (!optim::decays_by_name(name)) return false;
-  const auto modules = model.named_modules();
-  const auto* module = modules.find(name.substr(0, name.rfind('.')));
-  const auto* hooked = module ? dynamic_cast<const nn::HookedModule*>(module->get()) : nullptr;
-  return !hooked || hooked->class_name() != "LayerNorm";
-}
-
-}  // namespace
-
 std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, const std::string& name,
                                                  const optim::OptimizerOptions& options, DecayGroups groups,
                                                  const train::LearningRates& rates) {
   auto slices = fsdp::parameter_slices(*a.sharded);
-  for (auto& slice : slices) {
-    if (groups == DecayGroups::kTrainer && !is_decayed(slice.name, *a.model)) slice.weight_decay = 0.0;
-  }
+  const train::DecayByModule decays(*a.model);
+  for (auto& slice : slices)
+    if (groups == DecayGroups::kTrainer && !decays(slice.name)) slice.weight_decay = 0.0;
   train::apply_learning_rates(rates, options.lr, slices);
   auto optimizer =
       optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());
