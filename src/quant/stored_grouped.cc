@@ -102,7 +102,8 @@ void find_grouped(const io::TensorSource& source, const StoredSettings& said, St
     settings.layout = shape.layout;
     settings.bits = static_cast<int>(shape.bits);
     settings.groups = t.scales.shape[0];
-    settings.group_size = (shape.columns + settings.groups - 1) / settings.groups;
+    settings.group_size =
+        said.group_size > 0 ? said.group_size : (shape.columns + settings.groups - 1) / settings.groups;
     settings.zeros_less_one = !said.gptq_v2;
     settings.scales = t.scales.dtype;
     StoredMatrix matrix;

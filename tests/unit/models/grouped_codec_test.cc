@@ -77,6 +77,19 @@ TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
   }
 }
 
+// Three groups of 80 inputs might be 27 each; config.json says 32.
+TEST(GroupedCodec, AShortLastGroupNeedsNoListWhereTheSizeIsSaid) {
+  auto tensors = tensors_of_case("gptq_short_last");
+  for (const bool has_list : {true, false}) {
+    if (!has_list) tensors.erase("l.g_idx");
+    const auto source = open_grouped(tensors, {.bits = 4, .group_size = 32});
+    auto values = at::empty({tensors.at("l.values").numel()});
+    source->read("l.weight", 0, values);
+    EXPECT_TRUE(at::equal(values, tensors.at("l.values").view(-1))) << has_list;
+    EXPECT_EQ(source->codec("l.weight")->name().find("activations"), std::string::npos) << has_list;
+  }
+}
+
 TEST(GroupedCodec, DamageIsNamed) {
   const auto expect = [](const std::string& name, const std::string& tensor, const at::Tensor& value,
                          const std::string& part, const StoredSettings& said = {}) {
