@@ -93,6 +93,7 @@ class Config {
     refuse_unread();
     out_["model_type"] = family_ == "gptneox" ? "gpt_neox" : family_;
     out_["torch_dtype"] = "float32";
+    if (family_ == "mixtral") out_["rope_theta"] = 10000.0;  // where the file says none; config.json's is another
     for (const auto& k : keys_of(family_)) copy(k.stored, k.name);
     add_vocabulary();
     const bool always_tied = family_ == "falcon" || family_ == "bloom";

@@ -105,13 +105,14 @@ TEST(GgufModel, IsFoundInAFolderWithoutConfiguration) {
   EXPECT_EQ(gguf_file_of(folder.string()), std::nullopt);
 }
 
-/// The file of a family, its values as float32, with more keys and tensors.
-std::string with(const std::string& family, const io::GgufMetadata& keys,
-                 const std::vector<std::string>& vectors = {}) {
+/// The file of a family, its values as float32, with more keys and tensors, and one key less.
+std::string with(const std::string& family, const io::GgufMetadata& keys, const std::vector<std::string>& vectors = {},
+                 const std::string& left_out = "") {
   const auto from = io::open_gguf(data(family + ".gguf"));
   io::GgufMetadata metadata;
   for (const auto& [key, value] : from->header().metadata) {
-    if (std::any_of(keys.begin(), keys.end(), [&](const auto& item) { return item.first == key; })) continue;
+    const bool is_given = std::any_of(keys.begin(), keys.end(), [&](const auto& item) { return item.first == key; });
+    if (is_given || key == left_out) continue;
     if (const auto* text = std::get_if<std::string>(&value)) metadata.emplace_back(key, *text);
     if (const auto* number = std::get_if<std::int64_t>(&value))
       metadata.emplace_back(key, static_cast<std::uint32_t>(*number));
@@ -154,6 +155,9 @@ TEST(GgufModel, ReadsHowAHeadTurnsAndHowItsRopeIsScaled) {
                                                      {"qwen2.rope.scaling.yarn_beta_slow", 2.0F}}))["rope_scaling"];
   EXPECT_EQ(yarn["beta_fast"], 16);
   EXPECT_EQ(yarn["beta_slow"], 2);
+  // config.json of Mixtral has another default than readers of GGUF files.
+  EXPECT_EQ(read_model_config(with("mixtral", {}, {}, "llama.rope.freq_base"))["rope_theta"], 10000.0);
+  EXPECT_NE(read_model_config(with("mixtral", {{"llama.rope.freq_base", 3e4F}}))["rope_theta"], 10000.0);
   const auto biased = read_model_config(with("llama", {}, {"blk.0.attn_q.bias", "blk.0.ffn_up.bias"}));
   EXPECT_EQ(biased["attention_bias"], true);
   EXPECT_EQ(biased["mlp_bias"], true);
