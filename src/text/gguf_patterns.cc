@@ -49,8 +49,8 @@ GgufPre falcon() {
       {{"type", "Split"}, {"pattern", {{"Regex", "[0-9][0-9][0-9]"}}}, {"behavior", "Isolated"}, {"invert", false}});
   return {nullptr, {{"type", "Sequence"}, {"pretokenizers", parts}}};
 }
-GgufPre by_pattern(const char* pattern, bool ignore_merges) {
-  return {nullptr, json_split_then_byte_level(pattern), ignore_merges};
+GgufPre by_pattern(const char* pattern, bool ignore_merges, bool add_bos = false) {
+  return {nullptr, json_split_then_byte_level(pattern), ignore_merges, add_bos};
 }
 
 struct Entry {
@@ -63,13 +63,14 @@ const std::vector<Entry>& entries() {
       {{"default", "gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe", "jina-es", "jina-de", "jina-v2-es",
         "jina-v2-de", "jina-v2-code", "gigachat", "trillion", "granite-docling"},
        gpt2},
-      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "chatglm-bpe", "lfm2"}, llama3},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2"}, llama3},
+      {{"dbrx", "smaug-bpe", "chatglm-bpe", "glm4"}, [] { return by_pattern(kLlama3Pattern, false); }},
       {{"qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"}, qwen2},
       {{"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}, digits_apart},
       {{"falcon"}, falcon},
       {{"bloom", "poro-chat", "gpt3-finnish"}, [] { return by_pattern(kBloomPattern, false); }},
-      {{"gpt-4o", "llama4"}, [] { return by_pattern(kGpt4oPattern, true); }},
-      {{"tekken"}, [] { return by_pattern(kTekkenPattern, true); }},
+      {{"gpt-4o", "llama4"}, [] { return by_pattern(kGpt4oPattern, false); }},
+      {{"tekken"}, [] { return by_pattern(kTekkenPattern, true, true); }},
   };
   return table;
 }

@@ -52,7 +52,8 @@ class VocabularyBuilder {
     v_.mask_id = tokenizer_.mask_id();
     v_.chat_templates = tokenizer_.chat_templates();
     const auto ids = tokenizer_.encode("a").ids;  // what it puts around a text
-    if (v_.bos_id >= 0 && !ids.empty() && ids.front() == v_.bos_id) v_.add_bos = true;
+    const bool begins = v_.bos_id >= 0 && !ids.empty() && ids.front() == v_.bos_id;
+    if (begins || !is_byte_level_ || gguf_pre(v_.pre, "--gguf").add_bos) v_.add_bos = begins;  // readers assume one
     if (v_.eos_id >= 0 && !ids.empty() && ids.back() == v_.eos_id) v_.add_eos = true;
     return std::move(v_);
   }

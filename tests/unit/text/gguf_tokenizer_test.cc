@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "support/temp_folder.h"
 #include "tessera/base/error.h"
+#include "text/gguf_vocabulary_of.h"
 #include "text/sentencepiece_model.h"
 
 namespace tessera::text {
@@ -90,6 +92,44 @@ TEST(GgufTokenizer, PreNamesTheExpression) {
   EXPECT_EQ(digits.size(), 4u);
   vocabulary.pre = "falcon";
   EXPECT_FALSE(make_gguf_tokenizer(vocabulary)->encode("a!? 12345").ids.empty());
+}
+
+// What llama.cpp takes for granted of a name: whether a text begins with the first token, and whether a word that is a
+// token is one though no merges make it.
+TEST(GgufTokenizer, PreNamesWhatTheFileDoesNotSay) {
+  auto vocabulary = of_model("gpt2");
+  vocabulary.tokens = {"a", "b", "c", "ab", "abc", "<s>"};
+  vocabulary.token_types = {1, 1, 1, 1, 1, 3};
+  vocabulary.merges = {"a b"};
+  vocabulary.bos_id = 5;
+  for (const char* pre : {"llama-bpe", "llama3", "falcon3", "tekken"}) {
+    vocabulary.pre = pre;
+    EXPECT_EQ(make_gguf_tokenizer(vocabulary)->encode("abc").ids, (Ids{5, 4})) << pre;
+  }
+  for (const char* pre : {"dbrx", "smaug-bpe", "chatglm-bpe", "glm4", "gpt-4o", "qwen2"}) {
+    vocabulary.pre = pre;
+    EXPECT_EQ(make_gguf_tokenizer(vocabulary)->encode("abc").ids, (Ids{3, 2})) << pre;
+  }
+}
+
+TEST(GgufTokenizer, WhatIsWrittenSaysWhetherATextBeginsWithATokenWhereReadersAssumeIt) {
+  auto vocabulary = of_model("gpt2");
+  vocabulary.tokens = {"a", "b", "c", "ab", "abc", "<s>"};
+  vocabulary.token_types = {1, 1, 1, 1, 1, 3};
+  vocabulary.merges = {"a b"};
+  vocabulary.bos_id = 5;
+  for (const char* pre : {"llama-bpe", "tekken", "dbrx", "gpt-2"})
+    for (const bool begins : {true, false}) {
+      vocabulary.pre = pre;
+      vocabulary.add_bos = begins;
+      const auto tokenizer = make_gguf_tokenizer(vocabulary);
+      const auto folder = test::TempFolder("gguf_written");
+      tokenizer->save(folder.path());
+      const auto json = Json::parse(read_file(folder.path() + "/tokenizer.json"));
+      const auto written = gguf_vocabulary_of(*tokenizer, json, 6);
+      EXPECT_EQ(written.pre, pre);
+      EXPECT_EQ(make_gguf_tokenizer(written)->encode("abc").ids, tokenizer->encode("abc").ids) << pre << ' ' << begins;
+    }
 }
 
 TEST(GgufTokenizer, BertWordsHaveASignAndContinuationsNone) {
