@@ -1,5 +1,6 @@
 #include "peft/adapter_config.h"
 
+#include "base/file.h"
 #include "base/json_text.h"
 #include "families/config_reader.h"
 #include "tessera/base/error.h"
@@ -42,8 +43,9 @@ void check_unknown(const families::ConfigReader& in, const json& document, const
 
 }  // namespace
 
-std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::string& origin,
+std::unique_ptr<PeftMethod> read_peft_keys(const nlohmann::ordered_json& ordered, const std::string& origin,
                                            std::vector<std::string>* notes, UnknownKeys unknown) {
+  const json document = ordered;
   const families::ConfigReader in(document, origin);
   std::unique_ptr<PeftMethod> method;
   try {
@@ -51,14 +53,15 @@ std::unique_ptr<PeftMethod> read_peft_keys(const json& document, const std::stri
   } catch (const ConfigError& e) {
     throw ConfigError(origin + ": " + e.what(), "peft_type");
   }
-  ConfigKeys keys(in);
+  ConfigKeys keys(in, &ordered);
   bind_all(keys, *method);
   if (unknown == UnknownKeys::kRefused) check_unknown(in, document, origin, notes);
   return method;
 }
 
 std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes) {
-  return read_peft_keys(families::read_json(file), file, notes);
+  (void)families::read_json(file);  // says what is wrong with a file
+  return read_peft_keys(nlohmann::ordered_json::parse(read_text_file(file)), file, notes);
 }
 
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {

@@ -14,11 +14,13 @@ std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::
 /// The same from a file of any name.
 std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes = nullptr);
 enum class UnknownKeys { kRefused, kIgnored };
-/// The same from the keys themselves; `origin` names them in messages.
-std::unique_ptr<PeftMethod> read_peft_keys(const nlohmann::json& document, const std::string& origin,
+/// The same from the keys themselves; `origin` names them in messages. Of rank_pattern and the like the first that
+/// matches counts, in the order that they were given in.
+std::unique_ptr<PeftMethod> read_peft_keys(const nlohmann::ordered_json& ordered, const std::string& origin,
                                            std::vector<std::string>* notes = nullptr,
                                            UnknownKeys unknown = UnknownKeys::kRefused);
-/// adapter_config.json as PEFT writes it (json.dumps(indent=2, sort_keys=True)); target modules as resolved.
+/// adapter_config.json as PEFT writes it (json.dumps(indent=2, sort_keys=True)), but with patterns in their order,
+/// which PEFT loses and reads; target modules as resolved.
 std::string adapter_config_json(const PeftMethod& method);
 
 }  // namespace tessera::peft

@@ -36,16 +36,6 @@ std::vector<T> list_of(const families::ConfigReader& in, const std::string& key)
   return out;
 }
 
-template <class T>
-std::vector<std::pair<std::string, T>> pattern_of(const families::ConfigReader& in, const std::string& key) {
-  std::vector<std::pair<std::string, T>> out;
-  if (!in.has(key)) return out;
-  if (!in.at(key).is_object()) throw ConfigError(in.file() + ": key '" + key + "' must be an object", key);
-  for (const auto& [pattern, value] : in.at(key).items())
-    out.emplace_back(pattern, item_of<T>(in, key, key + "." + pattern, value));
-  return out;
-}
-
 json list_or_null(const auto& values) {
   return values.empty() ? json(nullptr) : json(values);
 }
@@ -145,22 +135,40 @@ void ConfigKeys::names_or_regex(const std::string& key, std::optional<std::vecto
   if (in_ && regex.empty()) values = std::move(names);
 }
 
-void ConfigKeys::pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values) {
-  if (in_) {
-    values = pattern_of<std::int64_t>(*in_, key);
+template <class T>
+void ConfigKeys::read_or_write(const std::string& key, std::vector<std::pair<std::string, T>>& values) {
+  if (!in_) {
+    out_[key] = json::object();  // its place
+    patterns_[key] = nlohmann::ordered_json::object();
+    for (const auto& [name, value] : values) patterns_[key][name] = as_given(static_cast<double>(value));
     return;
   }
-  out_[key] = json::object();
-  for (const auto& [name, value] : values) out_[key][name] = value;
+  values.clear();
+  if (!has(key)) return;
+  const auto& sorted = in_->at(key);
+  if (!sorted.is_object()) throw ConfigError(in_->file() + ": key '" + key + "' must be an object", key);
+  const auto add = [&](const std::string& name) {
+    values.emplace_back(name, item_of<T>(*in_, key, key + "." + name, sorted.at(name)));
+  };
+  if (ordered_) {
+    for (const auto& item : ordered_->at(key).items()) add(item.key());
+  } else {
+    for (const auto& item : sorted.items()) add(item.key());
+  }
+}
+
+void ConfigKeys::pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values) {
+  read_or_write(key, values);
 }
 
 void ConfigKeys::pattern(const std::string& key, std::vector<std::pair<std::string, double>>& values) {
-  if (in_) {
-    values = pattern_of<double>(*in_, key);
-    return;
-  }
-  out_[key] = json::object();
-  for (const auto& [name, value] : values) out_[key][name] = as_given(value);
+  read_or_write(key, values);
+}
+
+nlohmann::ordered_json ConfigKeys::document() const {
+  nlohmann::ordered_json document = out_;
+  for (const auto& [key, pattern] : patterns_.items()) document[key] = pattern;
+  return document;
 }
 
 void ConfigKeys::any(const std::string& key, json& value) {

@@ -15,8 +15,10 @@ class ConfigKeys {
  public:
   /// Writes: every bound key goes to document().
   ConfigKeys() = default;
-  /// Reads: a key that is there goes to its member. ConfigError names a key of a wrong type.
-  explicit ConfigKeys(const families::ConfigReader& in) : in_(&in) {}
+  /// Reads: a key that is there goes to its member. ConfigError names a key of a wrong type. `ordered`: the same keys
+  /// with their objects in the order in which they were given; null: by name.
+  explicit ConfigKeys(const families::ConfigReader& in, const nlohmann::ordered_json* ordered = nullptr)
+      : in_(&in), ordered_(ordered) {}
 
   void flag(const std::string& key, bool& value);
   void integer(const std::string& key, std::int64_t& value);
@@ -36,7 +38,7 @@ class ConfigKeys {
   void names_or_regex(const std::string& key, std::vector<std::string>& values, std::string& regex);
   /// Here null is not the same as an empty list.
   void names_or_regex(const std::string& key, std::optional<std::vector<std::string>>& values, std::string& regex);
-  /// An object of numbers.
+  /// An object of numbers, in its order: the first pattern that matches a name counts.
   void pattern(const std::string& key, std::vector<std::pair<std::string, std::int64_t>>& values);
   void pattern(const std::string& key, std::vector<std::pair<std::string, double>>& values);
   /// As it stands; unset: null.
@@ -46,12 +48,16 @@ class ConfigKeys {
   /// Written as `value`; what is read does not matter.
   void ignored(const std::string& key, const nlohmann::json& value);
 
-  const nlohmann::json& document() const { return out_; }
+  nlohmann::ordered_json document() const;
 
  private:
   bool has(const std::string& key) const { return in_->has(key); }
+  template <class T>
+  void read_or_write(const std::string& key, std::vector<std::pair<std::string, T>>& values);
   const families::ConfigReader* in_ = nullptr;
+  const nlohmann::ordered_json* ordered_ = nullptr;
   nlohmann::json out_ = nlohmann::json::object();
+  nlohmann::ordered_json patterns_ = nlohmann::ordered_json::object();  // of out_
 };
 
 }  // namespace tessera::peft

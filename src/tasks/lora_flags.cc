@@ -17,19 +17,19 @@
 namespace tessera::tasks {
 namespace {
 
-using nlohmann::json;
+using Keys = nlohmann::ordered_json;  // of a configuration, as they are given: the order of patterns counts
 
 /// A list of names, or one regular expression.
-json names(const std::vector<std::string>& words) {
+Keys names(const std::vector<std::string>& words) {
   const bool regex = words.size() == 1 && words[0].find_first_of("*+?()[]|^$\\") != std::string::npos;
-  return regex ? json(words[0]) : json(words);
+  return regex ? Keys(words[0]) : Keys(words);
 }
 
-void add_method_args(json& keys, const LoraFlags& f);
+void add_method_args(Keys& keys, const LoraFlags& f);
 
 /// The flags as the keys of adapter_config.json, of whatever method: it takes its own.
-json settings(const LoraFlags& f) {
-  json keys = {{"peft_type", f.peft_type},
+Keys settings(const LoraFlags& f) {
+  Keys keys = {{"peft_type", f.peft_type},
                {"r", f.lora_r},
                {"lora_alpha", f.lora_alpha},
                {"lora_dropout", f.lora_dropout},
@@ -51,15 +51,15 @@ json settings(const LoraFlags& f) {
 }
 
 /// "8", "true", "[1,2]" and "0.5" as JSON, other texts as they are; "5,9" is a list.
-json value_of(const std::string& text) {
+Keys value_of(const std::string& text) {
   for (const auto& form : {text, "[" + text + "]"}) {
-    const auto parsed = json::parse(form, nullptr, /*allow_exceptions=*/false);
+    const auto parsed = Keys::parse(form, nullptr, /*allow_exceptions=*/false);
     if (!parsed.is_discarded()) return parsed;
   }
   if (text == "True" || text == "False") return text == "True";
   if (text == "None") return nullptr;
   if (text.find(',') == std::string::npos) return text;
-  json words = json::array();
+  Keys words = Keys::array();
   for (std::size_t begin = 0; begin <= text.size();) {
     const auto end = std::min(text.find(',', begin), text.size());
     words.push_back(text.substr(begin, end - begin));
@@ -116,13 +116,13 @@ std::set<std::string> own_keys(const std::string& type) {
   std::set<std::string> keys;
   const auto types = peft::method_types();
   if (std::find(types.begin(), types.end(), type) == types.end()) return keys;
-  const auto defaults = json::parse(peft::adapter_config_json(*peft::make_method(type)));
+  const auto defaults = Keys::parse(peft::adapter_config_json(*peft::make_method(type)));
   for (const auto& item : defaults.items())
     if (!kOthers.contains(item.key())) keys.insert(item.key());
   return keys;
 }
 
-void add_method_args(json& keys, const LoraFlags& f) {
+void add_method_args(Keys& keys, const LoraFlags& f) {
   const auto known = own_keys(f.peft_type);
   for (const auto& [key, text] : split_args(f.peft_args)) {
     if (!known.contains(key)) {

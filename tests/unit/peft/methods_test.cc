@@ -7,10 +7,13 @@
 
 #include "base/file.h"
 #include "models/generation.h"
+#include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "peft/merge.h"
 #include "peft/methods/block_dropout.h"
+#include "peft/methods/fourierft.h"
 #include "peft/methods/ia3.h"
+#include "peft/methods/lora.h"
 #include "peft/methods/prompt_tuning.h"
 #include "support/compare.h"
 #include "tessera/base/error.h"
@@ -177,6 +180,36 @@ TEST(TrainableTokens, OfATableAndTheHeadThatIsTiedToItStayTied) {
   const auto head = load_keys(keys, "base_tied");
   EXPECT_TRUE(head.report.untied);
   EXPECT_EQ(head.report.adapted, std::vector<std::string>{"lm_head"});
+}
+
+// As get_pattern_key() takes them. PEFT sorts them as it saves, and may read other ranks than it trained.
+TEST(Lora, OfPatternsThatOverlapTheFirstThatIsGivenCounts) {
+  const auto keys = nlohmann::ordered_json::parse(
+      R"({"peft_type": "LORA", "rank_pattern": {"q_proj": 2, "layers.0.*": 4}, "alpha_pattern": {"v": 3, "a": 1.5}})");
+  const auto given = read_peft_keys(keys, "the test");
+  const auto saved = read_peft_keys(nlohmann::ordered_json::parse(adapter_config_json(*given)), "the test");
+  for (const auto* method : {given.get(), saved.get()}) {
+    const auto& lora = dynamic_cast<const Lora&>(*method);
+    EXPECT_EQ(lora.rank_pattern, (std::vector<std::pair<std::string, std::int64_t>>{{"q_proj", 2}, {"layers.0.*", 4}}));
+    EXPECT_EQ(lora.alpha_pattern, (std::vector<std::pair<std::string, double>>{{"v", 3}, {"a", 1.5}}));
+  }
+}
+
+// re.match(rf".*\.{key}$", name), or the name itself.
+TEST(FourierFt, PatternsAreMatchedAsInPeft) {
+  FourierFt method;
+  method.n_frequency = 5;
+  method.n_frequency_pattern = {{"q_proj|v_proj", 1}, {R"(layers\.1\.mlp\.up_proj)", 2}, {"o_proj", 3}};
+  const std::map<std::string, std::int64_t> expected = {{"model.layers.0.self_attn.q_proj", 1},
+                                                        {"model.layers.0.self_attn.v_proj", 5},
+                                                        {"model.layers.1.mlp.up_proj", 2},
+                                                        {"model.layers.0.mlp.up_proj", 5},
+                                                        {"model.layers.0.self_attn.q_proj_b", 1},
+                                                        {"o_proj", 3},
+                                                        {"model.o_proj", 3},
+                                                        {"v_proj", 1}};
+  for (const auto& [name, count] : expected)
+    EXPECT_EQ(method.added({.name = name, .in = 8, .out = 8})[0].sizes[0], count) << name;
 }
 
 TEST(Lora, ARegularExpressionMayNameATiedHead) {
