@@ -66,11 +66,12 @@ void HostsCommunicator::chain(Elements in, std::int64_t numel, Elements sums, co
     const Slice chunk = chunk_of(mine, j);
     Reduction step{reduction.op, 1.0, false, nullptr};
     if (is_last_host()) step = reduction;
-    Elements target{is_lane() ? static_cast<std::byte*>(sums.data) + (chunk.begin - mine.begin) * out_item : nullptr,
-                    sums.type};
+    Elements target{nullptr, sums.type};
     if (sends) {
       target = {after[j], sum_type};
       wire_->wait(sent[slot]);
+    } else if (is_lane() && chunk.count > 0) {
+      target.data = static_cast<std::byte*>(sums.data) + (chunk.begin - mine.begin) * out_item;
     }
     for (; receives && asked < std::min(own_chunks, j + kChunksAhead); ++asked) {
       received[static_cast<std::size_t>(asked % kChunksAhead)] =
