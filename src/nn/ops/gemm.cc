@@ -165,7 +165,7 @@ at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Ten
   const auto dtype = a.scalar_type();
   const auto& matrix = b.matrix;
   const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;
-  if (a.is_cpu() && (dtype == at::kFloat || is_widened(dtype))) {
+  if (a.is_cpu() && (dtype == at::kFloat || needs_widening(a, b.transposed))) {
     auto out = at::empty({a.size(0), columns}, a.options());
     const auto tile_of = [&](const tensor::MatrixTile& t) {
       if (!b.transposed) return tensor::unpack(matrix, t, dtype).to(at::kFloat);

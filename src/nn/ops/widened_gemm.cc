@@ -19,13 +19,13 @@ bool multiplies_bfloat16() {
 
 }  // namespace
 
-bool is_widened(at::ScalarType dtype) {
-  return dtype == at::kHalf || (dtype == at::kBFloat16 && !multiplies_bfloat16());
+bool needs_widening(const at::Tensor& a, bool contiguous_columns) {
+  if (!a.is_cpu() || (a.size(-2) <= kRowsOfDotProducts && a.stride(-1) == 1 && contiguous_columns)) return false;
+  return a.scalar_type() == at::kHalf || (a.scalar_type() == at::kBFloat16 && !multiplies_bfloat16());
 }
 
 bool needs_widening(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.is_cpu() || (a.size(-2) <= kRowsOfDotProducts && a.stride(-1) == 1 && b.stride(-2) == 1)) return false;
-  return is_widened(a.scalar_type());
+  return needs_widening(a, b.stride(-2) == 1);
 }
 
 void widened_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addend& addend, double alpha,

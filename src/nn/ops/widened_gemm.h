@@ -6,11 +6,9 @@
 
 namespace tessera::nn {
 
-/// Products of this dtype on the CPU are made in float32, as it is float16, or bfloat16 on a CPU without an instruction
-/// for it.
-bool is_widened(at::ScalarType dtype);
-/// The product a b belongs here: of such a dtype on the CPU; but for a few rows with columns that are contiguous in
-/// memory (generation), where libtorch has fast dot products.
+/// The product a b belongs here: of float16 on the CPU, or of bfloat16 on a CPU without an instruction for it; but for
+/// a few rows with columns of b that are contiguous in memory (generation), where libtorch has fast dot products.
+bool needs_widening(const at::Tensor& a, bool contiguous_columns);
 bool needs_widening(const at::Tensor& a, const at::Tensor& b);
 
 /// out = alpha * (a b + u v), or out += that. a: [M, K], b: [K, N], or both with a leading batch size and no addend;

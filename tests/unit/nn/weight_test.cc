@@ -54,9 +54,8 @@ TEST(Weight, PackedProductsHaveTheBitsOfDenseOnes) {
       EXPECT_EQ(packed.out_features(), 70);
       EXPECT_TRUE(at::equal(packed.dequantise(dtype), dense.tensor()));
       EXPECT_TRUE(at::equal(packed.product(x), dense.product(x)));
-      EXPECT_TRUE(at::equal(packed.transposed_product(g), dense.transposed_product(g)));
-      if (rows == 1 && dtype == at::kBFloat16) continue;  // a dense product of few rows may be rounded before the sum
       EXPECT_TRUE(at::equal(packed.product(x, u, v), dense.product(x, u, v)));
+      EXPECT_TRUE(at::equal(packed.transposed_product(g), dense.transposed_product(g)));
       EXPECT_TRUE(at::equal(packed.transposed_product(g, u, w), dense.transposed_product(g, u, w)));
     }
 }

@@ -89,7 +89,7 @@ Flags named_in(const fs::path& file) {
 class FlagNames : public testing::Test {
  protected:
   std::map<std::string, Flags> by_command_ = flags_by_command();
-  const Flags general_ = {"--help", "--version"};
+  const Flags general_ = {"--help", "--version", "--config"};  // beside the tables
 
   bool has(const std::string& command, const std::string& flag) const {
     return by_command_.at(command).contains(flag) || general_.contains(flag);
