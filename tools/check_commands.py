@@ -131,8 +131,8 @@ class Program:
         return subprocess.run([self.path, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL).stdout
 
     def flags(self):
-        """Every flag of every command, and the keys of PEFT's methods, which are flags, too."""
-        found = {"help", *re.findall(r'"([a-z_]+)"', "".join(path.read_text() for path in ROOT.glob("src/peft/methods/*.cc")))}
+        """Every flag of every command, what all of them have beside their tables, and the keys of PEFT's methods, which are flags, too."""
+        found = {"help", "config", *re.findall(r'"([a-z_]+)"', "".join(path.read_text() for path in ROOT.glob("src/peft/methods/*.cc")))}
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             tables = pool.map(lambda command: json.loads(self.output([*command.split(), "--help=json"])), [*self.commands, "config update", "config default"])
             for table in tables:
