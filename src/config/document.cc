@@ -87,6 +87,28 @@ class Builder {
   int nodes_ = 0;
 };
 
+/// The line at which a second document begins; 0: there is one at most. Lines '---' and '...' end a document wherever
+/// they stand, within a text, too. (YAML::LoadAll does not come to the end of every text.)
+int second_document(std::string_view text) {
+  bool has_begun = false, has_ended = false;
+  for (int number = 1; !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const auto first = line.find_first_not_of(" \t\r");
+    const bool is_marker = line.size() < 4 || line[3] == ' ' || line[3] == '\t' || line[3] == '\r';
+    if (line.starts_with("---") && is_marker) {
+      if (has_begun) return number;
+      has_begun = true;
+    } else if (line.starts_with("...") && is_marker) {
+      has_ended = has_begun;
+    } else if (first != std::string_view::npos && line[first] != '#' && !(line[0] == '%' && !has_begun)) {
+      if (has_ended) return number;
+      has_begun = true;
+    }
+  }
+  return 0;
+}
+
 Node require_map(Node node, const std::string& name) {
   if (node.kind == Node::Kind::kNull) node.kind = Node::Kind::kMap;  // an empty file sets nothing
   if (node.kind != Node::Kind::kMap)
@@ -149,9 +171,9 @@ Node parse_yaml(std::string_view text, const std::string& name) {
     builder.fail(static_cast<int>(line), "expected UTF-8, found a byte that is none; save the file as UTF-8");
   }
   try {
-    const auto documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) builder.fail(0, "expected one document, found a line '---' that begins another");
-    return require_map(documents.empty() ? Node() : builder.build(documents.front()), name);
+    if (const int line = second_document(text); line > 0)
+      builder.fail(line, "expected one document, found the beginning of another");
+    return require_map(builder.build(YAML::Load(std::string(text))), name);
   } catch (const YAML::Exception& e) {
     builder.fail(e.mark.is_null() ? 0 : e.mark.line + 1, "not valid YAML: " + plain_reason(e.msg));
   }

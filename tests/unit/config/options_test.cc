@@ -366,7 +366,12 @@ TEST(Options, FlagFileErrorsNameFileLineAndKey) {
   const std::string merged = write_temporary("merged.yaml", "bf16: true\n<<: {learning_rate: 1}\n");
   EXPECT_EQ(message_of({merged}), merged + ":2: merging mappings with '<<' is not supported; write the keys out");
   const std::string two = write_temporary("two.yaml", "bf16: true\n---\nlearning_rate: 1\n");
-  EXPECT_EQ(message_of({two}), two + ": expected one document, found a line '---' that begins another");
+  EXPECT_EQ(message_of({two}), two + ":2: expected one document, found the beginning of another");
+  for (const char* text : {"---\n---\nbf16: true\n", "bf16: true\n...\nlearning_rate: 1\n", "bf16: true\n---"})
+    EXPECT_NE(message_of({write_temporary("more.yaml", text)}).find("expected one document"), std::string::npos)
+        << text;
+  for (const char* text : {"%YAML 1.1\n---\nbf16: true\n", "# a\n--- \nbf16: true\n...\n# b\n", "bf16: true\n...\n"})
+    EXPECT_EQ(message_of({write_temporary("one.yaml", text)}), message_of({})) << text;
   EXPECT_EQ(message_of({"/nowhere/x.json"}), "cannot read '/nowhere/x.json': No such file or directory");
 }
 
