@@ -35,7 +35,7 @@ double cpu_seconds() {
 }
 
 // Seconds of processor time for a unit of work; on a machine that does nothing else it is one to two nanoseconds.
-#ifdef TESSERA_SANITIZED
+#ifdef TESSERA_ADDRESS_SANITIZER
 constexpr double kMostTime = 100e-9;
 #else
 constexpr double kMostTime = 10e-9;

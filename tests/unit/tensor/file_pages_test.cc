@@ -106,7 +106,7 @@ TEST(FilePagesDeathTest, APageThatNobodyGuardsEndsTheProcessAsBefore) {
   const MappedFile file("file_pages_death", 10);
   const FilePages pages({file.pages(0, 5)});
   file.cut(1);
-#ifdef TESSERA_SANITIZED  // reports the signal and exits
+#ifdef TESSERA_ADDRESS_SANITIZER  // reports the signal and exits
   const auto ends = ::testing::ExitedWithCode(1);
 #else
   const auto ends = ::testing::KilledBySignal(SIGBUS);
