@@ -17,9 +17,9 @@ struct Addend {
 };
 
 /// out = alpha * (a b + u v), or out += that, rounded once to out's dtype; a: [M, K] of any floating dtype, out: [M, N]
-/// with contiguous rows. A tile stays in the cache; it is wide enough that what it is made of lies together in memory,
-/// and deep enough that sums are seldom added to. Libraries pack both factors: of a whole inner dimension so few
-/// columns would fit that packing a again for each tile cost as much.
+/// with contiguous rows. A tile stays in the cache. It is wide: what it is made of then lies together in memory, and a,
+/// which the library packs anew for each tile, is packed seldom. It is not as deep as the inner dimension: the cache
+/// would then hold too few columns.
 void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TileSource& b, const Addend& addend,
                    double alpha = 1.0, bool add = false);
 
