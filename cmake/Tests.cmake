@@ -1,7 +1,8 @@
 # One GoogleTest program for each folder of tests: unit/<room> -> test_unit_<room>, process -> test_process, ...
 # Each program is one ctest test, so libtorch is loaded once per program, not once per case.
 find_package(GTest REQUIRED)
-add_library(test_fake_device STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_device.cc")
+add_library(test_fake_device STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_device.cc" "${PROJECT_SOURCE_DIR}/tests/support/host_kernels.cc")
+set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/support/host_kernels.cc" PROPERTIES COMPILE_OPTIONS -ffp-contract=off)  # the kernels' bits
 target_include_directories(test_fake_device PRIVATE "${PROJECT_SOURCE_DIR}/tests")
 target_link_libraries(test_fake_device PRIVATE tessera_tensor)
 # Tests that compute much are optimised, others compile longer than they run. Not by the source: a program takes inline

@@ -16,6 +16,7 @@
 #include <ATen/ops/randn.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "config/options.h"
 #include "e2e/memory_watch.h"
@@ -50,7 +52,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string model, tokens, adapter, precision = "fp32", strategy = "FULL_SHARD", offload_folder,
-                                      optim = "adamw_torch", out;
+                                      optim = "adamw_torch", out, trace;
   std::int64_t batch = 2, steps = 10, length = 0, lora_r = 0;
   double learning_rate = 1e-4, clip = 0, lora_dropout = 0;
   std::string device = "cpu";
@@ -78,6 +80,7 @@ bool parse(Options& o, const std::vector<std::string>& args) {
       .choices({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"});
   table.add(&o.device, {"--device"}, "what computes; cuda: adds a line with the peak of its allocator, in GB")
       .choices({"cpu", "cuda"});
+  table.add(&o.trace, {"--trace"}, "cuda: a file for libtorch's trace of the kernels of the last step");
   table.add(&o.offload_params, {"--offload_params"}, "cuda: all but what computes stays in host memory");
   table.add(&o.offload_folder, {"--offload_folder"}, "parameters and optimizer state in files there");
   table.add(&o.memory, {"--memory"}, "adds a line with the peak of proportional memory and what the formula says");
@@ -142,12 +145,15 @@ class Run {
 
   void run() {
     for (std::int64_t step = 0; step < o_.steps; ++step) {
+      const bool traced = !o_.trace.empty() && step + 1 == o_.steps;
+      if (traced) start_trace();
       const auto begin = Clock::now();
       const double cpu = thread_seconds();
       const double mine = train_step(step);
       const double cpu_seconds = thread_seconds() - cpu;
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       file_.write({{"step", step + 1}, {"loss", mean(mine)}, {"step_seconds", seconds}, {"cpu_seconds", cpu_seconds}});
+      if (traced) torch::autograd::profiler::disableProfiler()->save(o_.trace);
     }
     if (o_.device == "cuda") {
       const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(0);
@@ -181,6 +187,14 @@ class Run {
     optimizer_->step();
     optimizer_->zero_grad();
     return loss.item<double>();
+  }
+
+  static void start_trace() {
+    namespace profiler = torch::profiler::impl;
+    const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
+    const std::set<profiler::ActivityType> activities{profiler::ActivityType::CUDA};
+    torch::autograd::profiler::prepareProfiler(config, activities);
+    torch::autograd::profiler::enableProfiler(config, activities);
   }
 
   double mean(double value) {

@@ -4,13 +4,17 @@
 #
 #   bench/gpu/carry.sh            # takes minutes the first time: 531 MB to fetch, everything to compile
 #
-# It holds stripped programs, the system libraries that they were linked with (not libtorch and glibc), and the commit.
+# It holds stripped programs, kernels and the system libraries that they were linked with (not libtorch and glibc), in one
+# archive, and the commit.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
 
 version=2.11.0 limit_mib=64 torch=.deps/torch-cu130
-programs=(tessera tessera-worker bench/train_bench)
+programs=(tessera tessera-worker bench/train_bench) targets=(tessera tessera-worker train_bench) libraries=()
+if command -v nvcc >/dev/null; then
+    programs+=(cuda/kernel_check) targets+=(kernel_check tessera_cuda) libraries+=(libtessera_cuda.so)
+fi
 
 fetch_torch() {
     [ -e "$torch/lib/libtorch_cuda.so" ] && return
@@ -43,16 +47,20 @@ say "building with it"
 mkdir -p build/cuda
 choose_compiler
 cmake --preset cuda -DTESSERA_TESTS=OFF -DTESSERA_BENCH=ON >build/cuda/configure.log 2>&1 || { cat build/cuda/configure.log >&2; exit 1; }
-cmake --build --preset cuda --parallel "$(compile_jobs)" --target tessera tessera-worker train_bench
+cmake --build --preset cuda --parallel "$(compile_jobs)" --target "${targets[@]}"
 
 rm -rf .gpu
 mkdir -p .gpu/bin .gpu/lib
 for program in "${programs[@]}"; do strip -o ".gpu/bin/$(basename "$program")" "build/cuda/$program"; done
+for library in "${libraries[@]}"; do strip --strip-unneeded -o ".gpu/lib/$library" "build/cuda/$library"; done
 needed_libraries | while read -r library; do
     cp -L "$library" .gpu/lib/
     strip --strip-unneeded ".gpu/lib/$(basename "$library")"
 done
 git describe --always --abbrev=12 --dirty >.gpu/commit
-size=$(du -sm .gpu | cut -f1)
-[ "$size" -lt "$limit_mib" ] || fail ".gpu is $size MiB, and what travels must stay below $limit_mib MiB"
-say ".gpu is ready: $size MiB, commit $(cat .gpu/commit)"
+tar -C .gpu -cJf .gpu/carried.tar.xz bin lib  # run.sh unpacks it
+rm -rf .gpu/bin .gpu/lib
+size=$(($(git ls-files -z --cached --others --exclude-standard | xargs -0 cat | wc -c) + $(cat .gpu/* | wc -c)))
+[ "$size" -lt $((limit_mib << 20)) ] ||
+    fail "the checkout and .gpu are $((size >> 20)) MiB, and what travels must stay below $limit_mib MiB"
+say ".gpu is ready: $(du -h .gpu/carried.tar.xz | cut -f1), commit $(cat .gpu/commit)"

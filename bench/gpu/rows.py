@@ -4,15 +4,19 @@ import argparse
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 540  # seconds of a whole run
+LIMIT = {"tests": 200, "bench": 540}  # seconds of a whole run; a dry one has the larger
 PEAK_TFLOPS = 989  # of an H100 in bf16, dense
 
 DEVICE_FACTS = """
@@ -52,58 +56,127 @@ def llama(hidden, layers, heads, kv, ffn, vocab=128256):
 MODELS = {"tiny": llama(64, 2, 4, 2, 128, 512), "1b": llama(2048, 16, 32, 8, 8192), "3b": llama(3072, 28, 24, 8, 8192),
           "8b": llama(4096, 32, 32, 8, 14336)}
 
-OFFLOADED = ["launch", "--use_fsdp", "--fsdp_offload_params", "true", "--num_processes", "1"]
+THREADS = 2  # of a program that runs beside others
+OFFLOADED = ["launch", "--use_fsdp", "--fsdp_offload_params", "true", "--num_processes", "1",
+             "--num_cpu_threads_per_process", str(THREADS)]
+
+
+def parameters(config):
+    hidden, kv = config["hidden_size"], config["hidden_size"] // config["num_attention_heads"] * config["num_key_value_heads"]
+    layer = 2 * hidden * (hidden + kv) + 3 * hidden * config["intermediate_size"] + 2 * hidden
+    return config["num_hidden_layers"] * layer + (1 if config["tie_word_embeddings"] else 2) * config["vocab_size"] * hidden
+
+
+def fast_folder(gb):
+    """Where `gb` of models are written and read fastest: memory, or else the disk of temporary files (None)."""
+    memory = Path("/dev/shm")
+    fits = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free / 1e9 > gb + 8
+    return memory if fits else None
+
+
+class CannotRun(Exception):
+    pass
 
 
 class Rows:
     def __init__(self, options):
         self.dry, self.programs, self.out = options.dry, Path(options.programs), open(options.out, "w")
-        self.end = time.monotonic() + LIMIT - 20
+        self.end = time.monotonic() + LIMIT["bench" if self.dry else options.part] - 10
         self.device = "cpu" if self.dry else "cuda"
         self.work = tempfile.TemporaryDirectory(prefix="tessera_gpu_")
         commit = ROOT / ".gpu/commit"
         self.commit = (commit.read_text().strip() if commit.exists() and not self.dry else
                        subprocess.run(["git", "describe", "--always", "--abbrev=12", "--dirty"], cwd=ROOT, text=True,
                                       capture_output=True).stdout.strip() or "unknown")
-        self.good, self.models = True, {}
+        self.only = options.only.split(",") if options.part == "bench" and options.only else [""]
+        self.environment, self.ended, self.models = dict(os.environ), [], {}
+        self.lock, self.children = threading.Lock(), set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.stop)
+
+    def stop(self, number, _):
+        self.end = 0
+        for child in list(self.children):
+            self.kill(child)
+        raise SystemExit(128 + number)
+
+    @staticmethod
+    def kill(child):
+        """With all that it started."""
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def wanted(self, row):
+        return row.startswith(tuple(self.only))
 
     def write(self, row, status, **values):
-        self.good = self.good and status in ("ok", "cannot run")
         line = {"row": row, "status": status, "dry": self.dry, "commit": self.commit, **values}
-        print(json.dumps(line), file=self.out, flush=True)
-        print(f"{status:10} {row} {values.get('why', '')}", flush=True)
+        with self.lock:
+            self.ended.append(line)
+            print(json.dumps(line), file=self.out, flush=True)
+            print(f"{status:10} {row} {last_lines(line, 1)}", flush=True)
+
+    def bad(self):
+        return [line for line in self.ended if line["status"] not in ("ok", "cannot run")]
+
+    def summary(self):
+        count = lambda status: sum(line["status"] == status for line in self.ended)
+        print(f"\n{count('ok')} ok, {count('cannot run')} cannot run, {len(self.bad())} not ok")
+        for line in self.bad():
+            print(f"{line['status']}: {line['row']}\n    {last_lines(line, 3)}".rstrip())
+
+    def side_by_side(self, tasks, jobs):
+        """Runs functions, `jobs` at a time; those that a function returns come before the ones that wait."""
+        waiting, running = deque(tasks), set()
+        with ThreadPoolExecutor(jobs) as pool:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    running.add(pool.submit(waiting.popleft()))
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for task in ended:
+                    waiting.extendleft(reversed(task.result() or []))
 
     def command(self, words, limit):
         """Returns (status, output, seconds); kills all that the command started at its end."""
-        environment = dict(os.environ)
+        environment = dict(self.environment)
         if "TESSERA_LIBRARIES" in environment and words[0] != sys.executable:
             environment["LD_LIBRARY_PATH"] = environment["TESSERA_LIBRARIES"]
         left = self.end - time.monotonic()
         if left < 5:
             return "left out", "no time was left", 0.0
         begin = time.monotonic()
-        child = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                                 cwd=ROOT, env=environment, start_new_session=True)
+        try:
+            child = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                     errors="replace", cwd=ROOT, env=environment, start_new_session=True)
+        except OSError as e:
+            return "failed", str(e), 0.0
+        self.children.add(child)
         try:
             output, _ = child.communicate(timeout=min(limit, left))
             status = "ok" if child.returncode == 0 else "failed"
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
+            self.kill(child)
             output, _ = child.communicate()
             status = "timed out"
+        self.children.remove(child)
+        self.kill(child)
         return status, output, round(time.monotonic() - begin, 2)
 
-    def run(self, row, words, limit, read=lambda output: {}):
-        """`read` takes values out of the output of a command that went well; it may throw."""
+    def run(self, row, words, limit, read=lambda output: {}, keep=lambda output: {}):
+        """`read` takes values out of the output of a command that went well, and may throw; `keep` out of any."""
         status, output, seconds = self.command(words, limit)
-        values = {"seconds": seconds}
+        values = {"seconds": seconds, **keep(output)}
         if status == "ok":
             try:
                 values.update(read(output))
-            except (AssertionError, KeyError, ValueError, IndexError) as e:
+            except CannotRun as e:
+                status, values["why"] = "cannot run", str(e)
+            except (AssertionError, ArithmeticError, KeyError, ValueError, IndexError, OSError) as e:
                 status, values["why"] = "failed", f"{type(e).__name__}: {e}"
         if status != "ok":
-            values.setdefault("why", output[-600:].strip())
+            values.setdefault("why", output[-1500:].strip() or "it printed nothing")
         self.write(row, status, **values)
         return values if status == "ok" else None
 
@@ -112,31 +185,36 @@ class Rows:
             return self.write(row, "cannot run", why="of the GPU alone: a dry run has none")
         return self.run(row, [sys.executable, "-c", text], limit, lambda output: json.loads(output.splitlines()[-1]))
 
-    def model(self, name):
-        """The folder of a model with random weights, or None with the reason in a row."""
-        if name not in self.models:
-            config, folder, dtype = Path(self.work.name) / f"{name}_config", Path(self.work.name) / name, "bfloat16"
+    def make(self, name, folder):
+        """A model with random weights, unless `folder` has it from an earlier run; a row says where it fails."""
+        made = folder / name
+        if not made.exists():
+            config, part, dtype = Path(self.work.name) / f"{name}_config", folder / f"{name}.part", "bfloat16"
             if name == "tiny_chat":
                 config, dtype = ROOT / "tests/data/tiny_chat", "float32"
             else:
                 config.mkdir()
                 (config / "config.json").write_text(json.dumps(MODELS[name]))
-            made = self.run(f"make {name}", [self.programs / "tessera", "init-model", config, folder, "--dtype", dtype], 200)
-            self.models[name] = folder if made is not None else None
-        return self.models[name]
+            shutil.rmtree(part, ignore_errors=True)
+            if self.run(f"make {name}", [self.programs / "tessera", "init-model", config, part, "--dtype", dtype], 200) is None:
+                shutil.rmtree(part, ignore_errors=True)
+                return
+            part.rename(made)
+        self.models[name] = made
 
     def train(self, row, model, flags, limit, read):
-        folder = self.model(model)
-        if folder is None:
-            return self.write(row, "left out", why=f"the model {model} was not made")
         bench = self.programs / "train_bench"
         if not bench.exists():
             bench = self.programs / "bench/train_bench"
         if not bench.exists():
             return self.write(row, "cannot run", why="train_bench was not built")
         metrics = Path(self.work.name) / f"{row.replace(' ', '_')}.jsonl"
-        return self.run(row, [bench, "--model", folder, "--out", metrics, *flags], limit,
+        return self.run(row, [bench, "--model", self.models[model], "--out", metrics, *flags], limit,
                         lambda _: read([json.loads(line) for line in metrics.read_text().splitlines()]))
+
+
+def last_lines(line, n):
+    return "\n    ".join(line.get("why", "").splitlines()[-n:])
 
 
 def programs_start(rows):
@@ -145,11 +223,14 @@ def programs_start(rows):
 
 
 def verify(rows, family, names, flags=(), form="resident"):
-    for name in names:
-        folder = ROOT / "tests/data/goldens" / family / name
-        words = [rows.programs / "tessera", *flags, "verify", folder, "--sharded", "--device", rows.device]
+    """A function for each model."""
+    def one(name):
+        words = [rows.programs / "tessera", *flags, "verify", ROOT / "tests/data/goldens" / family / name, "--sharded",
+                 "--device", rows.device]
         rows.run(f"verify {form} {family}/{name}", words, 60,
                  lambda output: {"verified": output.splitlines()[-1].startswith("verified") or 1 / 0})
+
+    return [lambda name=name: one(name) for name in names]
 
 
 def losses(lines):
@@ -164,9 +245,10 @@ def close(mine, other, tolerance):
 
 
 def same_losses(rows, row, flags, tolerance):
-    """`tessera sft` on the CPU, and on the device in both forms: resident (stopped in the middle and resumed), and offloaded."""
-    model = rows.model("tiny_chat")
-    found = {}
+    """`tessera sft` on the CPU, and on the device in both forms: resident (stopped in the middle and resumed), and offloaded.
+
+    Returns the first function of this, for Rows.side_by_side."""
+    found, saved = {}, "checkpoint-3"
 
     def folder(name):
         return Path(rows.work.name) / f"{name} {row}".replace(" ", "_")
@@ -180,26 +262,68 @@ def same_losses(rows, row, flags, tolerance):
             assert len(mine) == steps, f"expected {steps} steps, found {mine}"
             return {"losses": mine, **check(mine)}
 
-        words = [rows.programs / "tessera", *launch, "sft", "--model_name_or_path", model, "--dataset_name", ROOT / "tests/data/tiny_chat",
-                 "--dataset_cache_dir", Path(rows.work.name) / "cache", "--output_dir", out, "--logging_steps", "1", "--disable_tqdm",
+        words = [rows.programs / "tessera", *launch, "sft", "--model_name_or_path", rows.models["tiny_chat"], "--dataset_name", ROOT / "tests/data/tiny_chat",
+                 "--dataset_cache_dir", folder("cache"), "--output_dir", out, "--logging_steps", "1", "--disable_tqdm",
                  "--max_seq_length", "128", "--seed", "7", "--learning_rate", "1e-2", "--max_steps", "6", "--print_model", "false", *flags]
         rows.run(f"sft {name} {row}", [*words, *more], 90, read)
 
-    if model is None:
-        return rows.write(f"sft {row}", "left out", why="the model was not made")
     beside = lambda mine: {"worst": close(mine, found["cpu"][-len(mine):], tolerance)}
-    sft("cpu", [], ["--device", "cpu", "--save_strategy", "no"], lambda mine: found.update(cpu=mine) or {})
-    if "cpu" not in found:
-        return rows.write(f"sft on the device {row}", "left out", why="there is nothing to compare with")
-    sft("resident", [], ["--device", rows.device, "--save_steps", "3"], beside)
-    sft("resumed", [], ["--device", rows.device, "--resume_from_checkpoint", folder("resident") / "checkpoint-3", "--save_strategy", "no"],
-        beside, steps=3)
-    sft("offloaded", OFFLOADED, ["--device", rows.device, "--save_strategy", "no"], beside)
+
+    def cpu():
+        sft("cpu", [], ["--device", "cpu", "--save_strategy", "no"], lambda mine: found.update(cpu=mine) or {})
+        if "cpu" in found:
+            return [resident, offloaded]
+        rows.write(f"sft on the device {row}", "left out", why="there is nothing to compare with")
+
+    def resident():
+        sft("resident", [], ["--device", rows.device, "--save_steps", "3"], beside)
+        if (folder("resident") / saved).exists():
+            return [resumed]
+        rows.write(f"sft resumed {row}", "left out", why="there is nothing to resume from")
+
+    def resumed():
+        sft("resumed", [], ["--device", rows.device, "--resume_from_checkpoint", folder("resident") / saved, "--save_strategy", "no"],
+            beside, steps=3)
+
+    def offloaded():
+        sft("offloaded", OFFLOADED, ["--device", rows.device, "--save_strategy", "no"], beside)
+
+    return cpu
 
 
-def run_tests(rows):
+def json_lines(output):
+    found = []
+    for line in output.splitlines():
+        try:
+            found += [json.loads(line)] if line.startswith("{") else []
+        except ValueError:
+            pass  # cut short, or not ours
+    return found
+
+
+def kernels(rows):
+    """Each kernel beside a plain form of it: runs alone, for its times. Returns functions that may run beside others."""
+    check = rows.programs / "kernel_check"
+    library = next((f for f in (rows.programs.parent / "lib/libtessera_cuda.so", rows.programs / "libtessera_cuda.so") if f.exists()), None)
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+    missing = ("of the GPU alone: a dry run has none" if rows.dry else "kernel_check was not built" if not check.exists() else
+               "libtessera_cuda.so was not built" if library is None else None)
+    if missing:
+        rows.write("kernels", "cannot run", why=missing)
+    else:
+        rows.run("kernels", [check, library], 60, keep=lambda output: {"checks": json_lines(output)})
+    missing = missing or (None if sanitizer else "this machine has no compute-sanitizer")
+    if missing:
+        return rows.write("compute-sanitizer", "cannot run", why=missing) or []
+    words = [sanitizer, "--tool", "memcheck", "--error-exitcode", "9", check, library, "--quick"]
+    return [lambda: rows.run("compute-sanitizer", words, 120) and None]
+
+
+def run_tests(rows, options):
+    rows.environment["OMP_NUM_THREADS"] = str(THREADS)
     programs_start(rows)
     rows.python("ceilings", CEILINGS, 60)
+    tasks = kernels(rows)
     small = ["gpt2", "llama_gqa_rope3"] if rows.dry else sorted(p.name for p in (ROOT / "tests/data/goldens/A_models").iterdir()
                                                                   if (p / "expect.json").exists() and p.name != "logits_processors")
     runs = ["llama_dora", "t5_full"] if rows.dry else ["bert_lora_cls", "gpt2_lora", "hf_trainer", "llama_dora", "llama_lora_embed", "t5_full",
@@ -207,19 +331,24 @@ def run_tests(rows):
     lora = ["--use_peft_lora", "--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_dropout", "0.1"]
     settings = [("full fp32", [], 1e-4), ("NF4 LoRA bf16", ["--bf16", "--use_4bit_quantization", *lora], 3e-2),
                 ("full bf16", ["--bf16"], 3e-2), ("LoRA bf16 recomputation", ["--bf16", "--gradient_checkpointing", *lora], 3e-2)]
+    rows.make("tiny_chat", Path(rows.work.name))
     for row, flags, tolerance in settings[:2] if rows.dry else settings:
-        same_losses(rows, row, flags, tolerance)
-    verify(rows, "B_train", runs)
-    verify(rows, "A_models", small)
-    verify(rows, "B_train", runs[:1] if rows.dry else ["llama_dora", "t5_full", "gpt2_lora"], OFFLOADED, "offloaded")
-    for row, why in (("compute-sanitizer", "no kernels of our own yet"), ("kernels", "no kernels of our own yet"),
-                     ("NCCL", "several GPUs exchange nothing yet")):
-        rows.write(row, "cannot run", why=why)
+        if "tiny_chat" in rows.models:
+            tasks.append(same_losses(rows, row, flags, tolerance))
+        else:
+            rows.write(f"sft {row}", "left out", why="the model was not made")
+    tasks += verify(rows, "B_train", runs)
+    tasks += verify(rows, "A_models", small)
+    tasks += verify(rows, "B_train", runs[:1] if rows.dry else ["llama_dora", "t5_full", "gpt2_lora"], OFFLOADED, "offloaded")
+    rows.side_by_side(tasks, options.jobs)
+    rows.write("NCCL", "cannot run", why="several GPUs exchange nothing yet")
 
 
 def speed(rows, tokens, gflop):
+    """Of the second half of the steps."""
     def read(lines):
-        seconds = sorted(line["step_seconds"] for line in lines if "step_seconds" in line)[: max(1, len(lines) // 2)]
+        seconds = [line["step_seconds"] for line in lines if "step_seconds" in line]
+        seconds = sorted(seconds[len(seconds) // 2:])
         rate = tokens / seconds[len(seconds) // 2]
         peak = next((line["peak_device_gb"] for line in lines if "peak_device_gb" in line), None)
         return {"tokens_s": round(rate, 1), "share_of_peak": round(rate * gflop / 1e3 / PEAK_TFLOPS, 4), "peak_gb": peak,
@@ -237,32 +366,100 @@ BENCH = [("1 1B LoRA", "1b", 8, 5.5, ["--lora_r", "16"]),
          ("3 3B full", "3b", 4, 20.5, [])]
 
 
-def run_bench(rows):
-    programs_start(rows)
-    rows.python("ceilings", CEILINGS, 60)
+def run_peer(rows, row, model, batch, length, gflop, steps, flags):
+    """The same of transformers (and PEFT), where they are."""
+    def read(output):
+        found = json_lines(output)[-1]
+        if "cannot_run" in found:
+            raise CannotRun(found["cannot_run"])
+        return {**found, "share_of_peak": round(found["tokens_s"] * gflop / 1e3 / PEAK_TFLOPS, 4)}
+
+    words = [sys.executable, ROOT / "bench/gpu/peers.py", "--model", rows.models[model], "--batch", batch, "--length", length,
+             "--steps", steps, "--device", rows.device, *flags]
+    return rows.run(row, words, 120, read)
+
+
+def beside_peers(rows, pairs):
+    """How many times the peer's tokens/s, and the first loss of both: the same weights and tokens."""
+    both = {row: (mine, peer) for row, mine, peer in pairs if mine and peer}
+    if not both:
+        return rows.write("times peer", "cannot run", why="no row has both")
+    rows.write("times peer", "ok", **{row: {"times_peer": round(mine["tokens_s"] / peer["tokens_s"], 3),
+                                            "tokens_s": [mine["tokens_s"], peer["tokens_s"]], "peak_gb": [mine["peak_gb"], peer["peak_gb"]],
+                                            "first_loss": [mine["losses"][0], peer["losses"][0]]} for row, (mine, peer) in both.items()})
+
+
+def run_bench(rows, options):
+    chosen = []
     for row, model, batch, gflop, flags in BENCH[:1] if rows.dry else BENCH:
-        length = 64 if rows.dry else 2048
-        rows.train(row, "tiny" if rows.dry else model,
-                   ["--precision", "bf16", "--batch", batch, "--length", length, "--steps", "6", "--clip", "1", "--device", rows.device, *flags],
-                   100, speed(rows, batch * length, gflop))
+        peer = f"{row}: transformers" + (" + PEFT" if "--lora_r" in flags else "") + (" + bitsandbytes" if "--load_in_4bit" in flags else "")
+        names = [row if rows.wanted(row) else None, peer if options.peers and rows.wanted(peer) else None]
+        if any(names):
+            chosen.append((row, names, "tiny" if rows.dry else model, batch, gflop, flags))
+    if rows.wanted("programs start"):
+        programs_start(rows)
+    if rows.wanted("ceilings"):
+        rows.python("ceilings", CEILINGS, 60)
+
+    models = [model for _, _, model, *_ in chosen]
+    with tempfile.TemporaryDirectory(prefix="tessera_models_", dir=fast_folder(sum(2e-9 * parameters(MODELS[m]) for m in set(models)))) as made:
+        folder = Path(options.models or made).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        rows.side_by_side([lambda name=name: rows.make(name, folder) for name in dict.fromkeys(models)], 2)
+        pairs = []
+        for i, (row, (mine, peer), model, batch, gflop, flags) in enumerate(chosen):
+            length = 64 if rows.dry else 2048
+            if model not in rows.models:
+                for name in filter(None, (mine, peer)):
+                    rows.write(name, "left out", why=f"the model {model} was not made")
+                continue
+            ours = mine and rows.train(mine, model, ["--precision", "bf16", "--batch", batch, "--length", length, "--steps", options.steps,
+                                                     "--clip", "1", "--device", rows.device, *flags], 100, speed(rows, batch * length, gflop))
+            pairs.append((row, ours, peer and run_peer(rows, peer, model, batch, length, gflop, options.steps, flags)))
+            if not options.models and model not in models[i + 1:]:
+                shutil.rmtree(rows.models[model])
+    if options.peers and pairs:
+        beside_peers(rows, pairs)
     for row, why in (("7 70B NF4", "140 GB of random weights do not fit on this disk, and packed bases have no kernels on GPUs"),
-                     ("8 8B full, optimizer on the CPU", "gradients and the optimizer do not overlap with backward yet"),
-                     ("peers", "transformers and PEFT are not carried yet")):
-        rows.write(row, "cannot run", why=why)
+                     ("8 8B full, optimizer on the CPU", "gradients and the optimizer do not overlap with backward yet")):
+        if rows.wanted(row):
+            rows.write(row, "cannot run", why=why)
+
+
+def at_least(least):
+    def parse(text):
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected at least {least}, found {text}")
+        return int(text)
+
+    return parse
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["tests", "bench"])
-    parser.add_argument("--programs", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--dry", action="store_true")
-    rows = Rows(parser.parse_args())
+    parser = argparse.ArgumentParser(prog="run.sh")
+    parts = parser.add_subparsers(dest="part", required=True)
+    tests, bench = (parts.add_parser(name) for name in ("tests", "bench"))
+    for part in (tests, bench):
+        part.add_argument("--programs", required=True)
+        part.add_argument("--out", required=True)
+        part.add_argument("--dry", action="store_true")
+    tests.add_argument("--jobs", type=at_least(1), default=8)
+    bench.add_argument("--only")
+    bench.add_argument("--steps", type=at_least(4), default=6)  # two to warm up
+    bench.add_argument("--models")
+    bench.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
+    options = parser.parse_args()
+    rows = Rows(options)
     if not rows.dry and rows.python("machine", DEVICE_FACTS, 60) is None:
         print("run.sh: torch finds no GPU (see the row 'machine'); look at nvidia-smi and CUDA_VISIBLE_DEVICES", file=sys.stderr)
         return 3
-    (run_tests if sys.argv[1] == "tests" else run_bench)(rows)
-    return 0 if rows.good else 1
+    (run_tests if options.part == "tests" else run_bench)(rows, options)
+    if all(line["row"] == "machine" for line in rows.ended):
+        print(f"run.sh: no row begins with '{options.only}'", file=sys.stderr)
+        return 2
+    rows.summary()
+    return 1 if rows.bad() else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"TESSERA_LOG_LEVEL", "info, warning, error or silent: what tessera launch says at least (default: info)"},
       {"TESSERA_CPU_LEVEL",
        "plain, avx2, avx512, avx512_bf16 or amx: the highest instructions that kernels use (default: all there are)"},
+      {"TESSERA_DEVICE_KERNELS",
+       "kernels for GPUs: a file in place of libtessera_cuda.so beside the program, or none (libtorch's operators "
+       "compute)"},
       {"HF_HOME",
        "Hugging Face's folder: accelerate/default_config.yaml, hub and token below it (default: ~/.cache/huggingface)"},
       {"HF_HUB_CACHE", "the cache of models and data sets (default: hub in HF_HOME)"},

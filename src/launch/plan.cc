@@ -101,8 +101,6 @@ void find_command(const Tasks& tasks, LaunchPlan& plan) {
   plan.args = plan.options.command;
   for (const std::string& task : tasks.names) {
     if (task != name) continue;
-    if (has_gpu() && !plan.accelerate.use_cpu)
-      plan.notes.push_back("tasks compute on the CPU unless they say --device cuda");
     plan.program = tasks.program;
     plan.is_task = true;
     plan.args.insert(plan.args.begin(), "tessera");

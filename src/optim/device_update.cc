@@ -11,6 +11,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 
@@ -135,8 +136,43 @@ void run(const Update& u, const Piece& x) {
 
 }  // namespace
 
+namespace {
+
+/// In one pass of the device's own kernel, where there is one for these.
+bool update_by_kernel(const Update& u, const at::Tensor& parameter, const at::Tensor& gradient,
+                      const std::array<at::Tensor, kMaxStates>& states) {
+  const auto is_float = [](const at::Tensor& t) { return t.defined() && t.scalar_type() == at::kFloat; };
+  if (u.rule != Rule::kAdam || states[2].defined() || !is_float(parameter) || !is_float(states[0]) ||
+      !is_float(states[1]) || !tensor::has_device_kernels(gradient))
+    return false;
+  const auto factor = u.gradient_factor == 1
+                          ? at::Tensor()
+                          : at::full({1}, u.gradient_factor, gradient.options().dtype(at::kFloat));
+  tensor::launch(&DeviceKernels::adam, "adam", parameter,
+                 DeviceAdam{.p = tensor::written_there<float>(parameter),
+                            .gradient = tensor::read_there(gradient),
+                            .gradient_dtype = tensor::device_dtype(gradient.scalar_type()),
+                            .low = nullptr,
+                            .low_dtype = kDeviceFloat,
+                            .m = tensor::written_there<float>(states[0]),
+                            .v = tensor::written_there<float>(states[1]),
+                            .numel = parameter.numel(),
+                            .factor = tensor::read_there<float>(factor),
+                            .beta1 = u.beta1,
+                            .beta2 = u.beta2,
+                            .eps = u.eps,
+                            .decay = u.decay,
+                            .step_size = u.step_size,
+                            .inv_sqrt_correction2 = u.inv_sqrt_correction2,
+                            .l2 = u.l2});
+  return true;
+}
+
+}  // namespace
+
 void update_on_device(const Update& update, const at::Tensor& parameter, const at::Tensor& gradient,
                       const std::array<at::Tensor, kMaxStates>& states) {
+  if (update_by_kernel(update, parameter, gradient, states)) return;
   const auto dtype = parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   for (std::int64_t begin = 0; begin < parameter.numel(); begin += kPiece) {
     const auto count = std::min(kPiece, parameter.numel() - begin);

@@ -35,6 +35,17 @@ States<T> from(const States<T>& states, std::int64_t offset) {
   return result;
 }
 
+/// Whether one launch may do both; rules of one's own are called for each.
+bool takes_same_step(const Update& a, const Update& b) {
+  const auto numbers = [](const Update& u) {
+    return std::array{u.gradient_factor, u.lr,  u.decay,         u.l2,          u.beta1,       u.beta2,
+                      u.beta3,           u.eps, u.step_size,     u.correction1, u.correction2, u.inv_sqrt_correction2,
+                      u.momentum,        u.mix, u.dampening,     u.alpha};
+  };
+  return a.rule == b.rule && a.rule != Rule::kCustom && a.adaptive == b.adaptive && a.nesterov == b.nesterov &&
+         numbers(a) == numbers(b);
+}
+
 }  // namespace
 
 FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, double lr,
@@ -99,10 +110,18 @@ void FlatOptimizer::step() {
     auto grad = p.grad();
     if (!grad.defined() || p.numel() == 0) continue;
     if (grad.scalar_type() != p.scalar_type() || !grad.is_contiguous()) grad = grad.to(p.scalar_type()).contiguous();
+    ParameterSlice run{};  // slices that follow each other and take the same step are one launch on a device
     for (const auto& slice : slices_) {
       if (slice.numel == 0 || slice.parameter != static_cast<std::int64_t>(i)) continue;
-      update_anywhere(slice, grad, scalars_of(slice));
+      if (!p.is_cpu() && run.numel > 0 && run.parameter_offset + run.numel == slice.parameter_offset &&
+          takes_same_step(scalars_of(run), scalars_of(slice))) {
+        run.numel += slice.numel;
+        continue;
+      }
+      if (run.numel > 0) update_anywhere(run, grad, scalars_of(run));
+      run = slice;
     }
+    if (run.numel > 0) update_anywhere(run, grad, scalars_of(run));
     p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
   }
   gradient_factor_ = 1;

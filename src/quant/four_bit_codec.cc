@@ -13,6 +13,7 @@
 #include "quant/block_codes.h"
 #include "quant/four_bit_panels.h"
 #include "tensor/device_codec.h"
+#include "tensor/device_kernels.h"
 #include "tensor/panel_codec.h"
 #include "tessera/base/error.h"
 
@@ -109,9 +110,10 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     }
   }
 
-  at::Tensor decode_there(const tensor::PackedMatrix& matrix) const override {
+  at::Tensor decode_there(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const override {
     const at::NoGradGuard no_grad;
     const auto& codes = matrix.fields[kCodes];
+    if (tensor::device_kernels(codes) != nullptr && dtype != at::kDouble) return decode_by_kernel(matrix, dtype);
     const auto numel = matrix.rows * matrix.columns, whole = numel / s_.block;  // blocks
     const auto& of_code = four_bit_values(s_.type);
     const auto pairs = at::empty({256, 2}, at::kFloat);  // a byte's first element is in its upper half
@@ -132,7 +134,7 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     }
     values.narrow(0, 0, whole * s_.block).view({whole, s_.block}).mul_(scales.narrow(0, 0, whole).unsqueeze(1));
     if (whole < scales.numel()) values.narrow(0, whole * s_.block, numel - whole * s_.block).mul_(scales[whole]);
-    return values.narrow(0, 0, numel).view({matrix.rows, matrix.columns});
+    return values.narrow(0, 0, numel).view({matrix.rows, matrix.columns}).to(dtype);
   }
 
   bool decode_panel(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, tensor::PairsOf pairs,
@@ -150,6 +152,44 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
   }
 
  private:
+  at::Tensor decode_by_kernel(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const {
+    const auto& codes = matrix.fields[kCodes];
+    const auto values = at::empty({matrix.rows, matrix.columns}, codes.options().dtype(dtype));
+    const auto map = s_.nested ? map_beside(codes) : at::Tensor();
+    DeviceFourBit there{.codes = tensor::read_there<std::uint8_t>(codes),
+                        .values = tensor::written_there(values),
+                        .dtype = tensor::device_dtype(dtype),
+                        .numel = values.numel(),
+                        .block = s_.block,
+                        .table = four_bit_values(s_.type).data(),
+                        .absmax = nullptr,
+                        .absmax_codes = nullptr,
+                        .map = tensor::read_there<float>(map),
+                        .nested_absmax = nullptr,
+                        .nested_offset = nullptr,
+                        .nested_block = s_.nested_block};
+    if (s_.nested) {
+      there.absmax_codes = tensor::read_there<std::uint8_t>(matrix.fields[kAbsmax]);
+      there.nested_absmax = tensor::read_there<float>(matrix.fields[kNestedAbsmax]);
+      there.nested_offset = tensor::read_there<float>(matrix.fields[kNestedOffset]);
+    } else {
+      there.absmax = tensor::read_there<float>(matrix.fields[kAbsmax]);
+    }
+    tensor::launch(&DeviceKernels::four_bit, "four_bit", codes, there);
+    return values;
+  }
+
+  /// dynamic_map(true) where t lies.
+  static at::Tensor map_beside(const at::Tensor& t) {
+    thread_local at::Tensor map;
+    if (!map.defined() || map.device() != t.device()) {
+      map = at::empty({256}, at::kFloat);
+      std::copy_n(dynamic_map(true).data(), 256, map.mutable_data_ptr<float>());
+      map = map.to(t.device());
+    }
+    return map;
+  }
+
   CodeTile codes_of(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile) const {
     const auto* codes = matrix.fields[kCodes].const_data_ptr<std::uint8_t>();
     return {four_bit_values(s_.type).data(), codes + (tile.row * matrix.columns + tile.column) / 2, matrix.columns / 2,

@@ -105,9 +105,12 @@ GpuFacts gpu_facts() {
 }
 
 at::Device compute_device(const std::string& device, const config::AccelerateConfig& config, const GpuFacts& facts) {
-  if (device != "cuda") return at::kCPU;
-  const auto refuse = [](bool missing, const std::string& what) {
-    if (missing) throw ConfigError("--device cuda: " + what + "; or use --device cpu", "device");
+  const bool none_here = config.use_cpu || !facts.built || (facts.count == 0 && facts.driver.empty());
+  if (device == "cpu" || (device == "auto" && none_here)) return at::kCPU;
+  const auto refuse = [&](bool missing, const std::string& what) {
+    if (missing)
+      throw ConfigError("--device " + device + ": " + what + "; or use --device cpu (use_cpu: true for the launcher)",
+                        "device");
   };
   refuse(config.use_cpu, "the launcher's settings say use_cpu: true; set it to false");
   refuse(!facts.built, "this libtorch was built without CUDA; build with one that has it (-DTESSERA_TORCH=DIR)");

@@ -13,7 +13,7 @@ namespace tessera::tasks {
 /// `wrap` stays unset for TRANSFORMER_BASED_WRAP without class names (the model's no-split classes are meant).
 fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config);
 
-/// What there is for --device cuda.
+/// What there is for --device.
 struct GpuFacts {
   bool built = false;  // libtorch has CUDA
   int count = 0;       // GPUs that libtorch can use
@@ -22,9 +22,9 @@ struct GpuFacts {
 };
 GpuFacts gpu_facts();
 
-/// Of a task's --device: the CPU for "auto" (no GPU has been measured) and "cpu"; for "cuda" one of the host's GPUs, by
-/// the rank on the host. ConfigError names what is missing for that: CUDA in libtorch, a driver, a GPU for each rank,
-/// and for several ranks fsdp_offload_params: true.
+/// Of a task's --device: one of the host's GPUs, by the rank on the host, for "cuda", and for "auto" where libtorch has
+/// CUDA, the system a driver, and `config` no use_cpu: true; else the CPU. ConfigError names what is missing for a GPU:
+/// CUDA in libtorch, a driver that works, a GPU for each rank, and for several ranks fsdp_offload_params: true.
 at::Device compute_device(const std::string& device, const config::AccelerateConfig& config,
                           const GpuFacts& facts = gpu_facts());
 

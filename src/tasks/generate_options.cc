@@ -57,7 +57,7 @@ void add_beams(config::OptionTable& table, DecodingFlags& s) {
 void add_device(config::OptionTable& table, GenerateOptions& o, const char* group) {
   table.add(&o.skip_special_tokens, {"--skip_special_tokens"}, "leave special tokens out of the text", group);
   table
-      .add(&o.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
+      .add(&o.device, {"--device"}, "what computes: auto a GPU where there is one, cpu the processor, cuda a GPU",
            group)
       .choices({"auto", "cpu", "cuda"});
 }

@@ -84,7 +84,7 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
                    "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
   problems.attempt([&] { (void)budget_bytes(o.max_memory); });
-  problems.attempt([&] { (void)compute_device(o.training.device, launch_settings(o.training.bf16, o.training.fp16)); });
+  problems.attempt([&] { (void)compute_device(o.training.wanted_device(), launch_settings(o.training.bf16, o.training.fp16)); });
 }
 
 train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches) {
@@ -158,7 +158,7 @@ void TrainingJob::assemble_model() {
   a.quantization = options_.quant.quantization();
   a.seed = static_cast<std::uint64_t>(arguments_.seed);
   a.fsdp = fsdp_options(settings);
-  a.fsdp.device = compute_device(arguments_.device, settings);
+  a.fsdp.device = compute_device(arguments_.wanted_device(), settings);
   a.fsdp.gather = options_.gather;
   complete(a);
   if (arguments_.do_train)

@@ -35,7 +35,7 @@ at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::Scalar
   const at::NoGradGuard no_grad;
   if (!matrix.fields.front().is_cpu()) {
     if (const auto* there = dynamic_cast<const DeviceCodec*>(matrix.codec.get()))
-      return there->decode_there(matrix).narrow(0, tile.row, tile.rows).narrow(1, tile.column, tile.columns).to(dtype);
+      return there->decode_there(matrix, dtype).narrow(0, tile.row, tile.rows).narrow(1, tile.column, tile.columns);
     auto host = matrix;
     for (auto& field : host.fields) field = field.cpu();
     return unpack(host, tile, dtype);

@@ -7,9 +7,9 @@ namespace tessera::tensor {
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
-  /// The whole matrix [rows, columns] in float32, on the device where its fields lie, by libtorch's operators: the bits
-  /// of Codec::decode().
-  virtual at::Tensor decode_there(const PackedMatrix& matrix) const = 0;
+  /// The whole matrix [rows, columns] rounded to `dtype`, on the device where its fields lie: the bits of
+  /// Codec::decode().
+  virtual at::Tensor decode_there(const PackedMatrix& matrix, at::ScalarType dtype) const = 0;
 };
 
 }  // namespace tessera::tensor

@@ -11,7 +11,7 @@ struct RandomKey {
 
 /// 32 uniformly distributed bits (two rounds of a multiply-xorshift hash; passes for masks and initial values, not for
 /// secrets).
-inline std::uint32_t random_bits(RandomKey key, std::uint32_t index) noexcept {
+constexpr std::uint32_t random_bits(RandomKey key, std::uint32_t index) noexcept {
   std::uint32_t x = index * 0x9E3779B9u + key.a;
   x ^= x >> 16;
   x *= 0x7FEB352Du;

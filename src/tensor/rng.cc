@@ -1,6 +1,7 @@
 #include "tensor/rng.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
 
 #include <cmath>
 #include <numbers>
@@ -22,6 +23,8 @@ RandomKey split(std::uint64_t x) noexcept {
   return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32)};
 }
 
+constexpr std::int64_t kGrain = 1 << 12;  // numbers of a thread
+
 double unit_open(std::uint32_t bits) noexcept {
   return (bits + 0.5) * 0x1p-32;
 }
@@ -36,10 +39,10 @@ void fill(const at::Tensor& out, RandomKey key, Value value) {
   TESSERA_CHECK(out.is_contiguous() && out.device().is_cpu(), "random fill needs a contiguous CPU tensor");
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, out.scalar_type(), "fill", [&] {
     auto* data = out.mutable_data_ptr<scalar_t>();
-    const auto n = static_cast<std::uint64_t>(out.numel());
-    for (std::uint64_t i = 0; i < n; ++i) {
-      data[i] = static_cast<scalar_t>(value(piece_key(key, i >> 31), static_cast<std::uint32_t>(i & 0x7FFFFFFF)));
-    }
+    at::parallel_for(0, out.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = static_cast<std::uint64_t>(begin); i < static_cast<std::uint64_t>(end); ++i)
+        data[i] = static_cast<scalar_t>(value(piece_key(key, i >> 31), static_cast<std::uint32_t>(i & 0x7FFFFFFF)));
+    });
   });
 }
 

@@ -47,10 +47,10 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&a.data_seed, {"--data_seed"}, "of the order of rows; none: seed", group);
   table
-      .add(&a.device, {"--device"}, "what computes: auto and cpu the processor, cuda a GPU (not tried on one yet)",
+      .add(&a.device, {"--device"}, "what computes: auto a GPU where there is one, cpu the processor, cuda a GPU",
            group)
       .choices({"auto", "cpu", "cuda"});
-  table.add(&a.use_cpu, {"--use_cpu", "--no_cuda"}, "the same as --device cpu, which auto means so far", group);
+  table.add(&a.use_cpu, {"--use_cpu", "--no_cuda"}, "the same as --device cpu", group);
 }
 
 void add_optimizer(config::OptionTable& table, TrainingArguments& a) {

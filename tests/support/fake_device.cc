@@ -13,6 +13,8 @@
 #include <cstring>
 #include <new>
 
+#include "support/host_kernels.h"
+#include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
 
 namespace tessera::test {
@@ -246,7 +248,68 @@ struct Registration {
   torch::Library operators, others;
 };
 
+/// Those of the CPU, with the fake bit taken off what they are given.
+class Kernels {
+ public:
+  static const DeviceKernels& table() {
+    static const DeviceKernels kernels = made();
+    return kernels;
+  }
+  static std::atomic<std::int64_t> launches;
+
+ private:
+  template <class T>
+  static void take_off(T*& p) {
+    p = static_cast<T*>(to_real(const_cast<void*>(static_cast<const void*>(p))));
+  }
+  template <class... T>
+  static void take_off(T*&... p)
+    requires(sizeof...(T) > 1)
+  {
+    (take_off(p), ...);
+  }
+  static void real(DeviceRotary& a) { take_off(a.x, a.y, a.cos, a.sin, a.positions); }
+  static void real(DeviceGate& a) { take_off(a.x, a.up, a.gradient, a.value, a.x_gradient, a.up_gradient); }
+  static void real(DeviceDropout& a) { take_off(a.x, a.base, a.y, a.keys); }
+  static void real(DeviceCrossEntropy& a) { take_off(a.logits, a.labels, a.losses, a.predictions); }
+  static void real(DeviceFourBit& a) {
+    take_off(a.codes, a.values, a.absmax, a.absmax_codes, a.map, a.nested_absmax, a.nested_offset);
+  }
+  static void real(DeviceAdam& a) { take_off(a.p, a.gradient, a.low, a.m, a.v, a.factor); }
+  static void real(DeviceSquares& a) { take_off(a.x, a.sums); }
+
+  template <auto kKernel, class Arguments>
+  static int run(void* stream, const Arguments* arguments) {
+    ++launches;
+    auto own = *arguments;
+    real(own);
+    return (host_kernels()->*kKernel)(stream, &own);
+  }
+  static DeviceKernels made() {
+    DeviceKernels out = *host_kernels();
+    out.rotary = &run<&DeviceKernels::rotary, DeviceRotary>;
+    out.gate = &run<&DeviceKernels::gate, DeviceGate>;
+    out.dropout = &run<&DeviceKernels::dropout, DeviceDropout>;
+    out.cross_entropy = &run<&DeviceKernels::cross_entropy, DeviceCrossEntropy>;
+    out.four_bit = &run<&DeviceKernels::four_bit, DeviceFourBit>;
+    out.adam = &run<&DeviceKernels::adam, DeviceAdam>;
+    out.squares = &run<&DeviceKernels::squares, DeviceSquares>;
+    return out;
+  }
+};
+std::atomic<std::int64_t> Kernels::launches{0};
+
 }  // namespace
+
+FakeKernels::FakeKernels() {
+  tensor::use_device_kernels(kType, &Kernels::table());
+}
+FakeKernels::~FakeKernels() {
+  tensor::use_device_kernels(kType, nullptr);
+}
+std::int64_t FakeKernels::launches() {
+  return Kernels::launches;
+}
 
 at::Device fake_device(int index) {
   TESSERA_CHECK(0 <= index && index < kFakeDevices, "fake devices have indices 0 to 7");

@@ -17,6 +17,18 @@ inline constexpr int kFakeDevices = 8;
 /// Device `index` (below kFakeDevices) of libtorch's type PrivateUse1; made ready by the first call, from any thread.
 at::Device fake_device(int index = 0);
 
+/// While it lives, fake devices have kernels of their own (base/device_kernels.h), which loop on the CPU; else
+/// libtorch's operators compute all, as where libtessera_cuda.so is missing.
+class FakeKernels {
+ public:
+  FakeKernels();
+  ~FakeKernels();
+  FakeKernels(const FakeKernels&) = delete;
+  FakeKernels& operator=(const FakeKernels&) = delete;
+  /// Launches of any of them since the process began.
+  static std::int64_t launches();
+};
+
 /// Bytes of the tensors that are on fake devices now, all together.
 std::int64_t fake_device_bytes();
 

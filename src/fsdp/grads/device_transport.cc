@@ -15,12 +15,19 @@ class DeviceTransport final : public GradientTransport {
   at::ScalarType contribution_dtype(const GradientBucket& b, std::size_t segment) const override {
     return b.segments[segment].reduce;
   }
+  /// The contribution becomes the sum, where it is as wide.
+  at::Tensor place_of_sum(const GradientBucket& b, std::size_t segment) const override {
+    const auto& contribution = b.buffers()[segment];
+    return contribution.scalar_type() == b.segments[segment].leaf.scalar_type() ? contribution : at::Tensor();
+  }
   /// Scaled in the dtype of `out`, which is the wider one, as the communicators do.
   std::unique_ptr<comm::Work> reduce(const GradientBucket& b, std::size_t segment, const at::Tensor& out,
                                      comm::ReduceOptions how) override {
     const auto& contribution = b.buffers()[segment];
     if (how.accumulate)
       out.add_(contribution, how.scale);
+    else if (out.is_same(contribution))
+      how.scale == 1 ? out : out.mul_(how.scale);
     else if (how.scale == 1)
       out.copy_(contribution);
     else

@@ -2,12 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addcmul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/rsqrt.h>
@@ -15,8 +13,8 @@
 
 #include <algorithm>
 
-#include "nn/ops/dropout_mask.h"
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/recompute.h"
 #include "tensor/device.h"
 
 namespace tessera::nn::composite {
@@ -37,12 +35,6 @@ at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   }
   y = y.to(x.scalar_type());
   return rest > 0 ? at::cat({y, x.narrow(-1, 2 * half, rest)}, -1) : y;
-}
-
-/// scaling * dropout(x) A^T B^T in the adapter's dtype.
-at::Tensor low_rank(const at::Tensor& x, const LowRank& low) {
-  const auto u = at::linear(nn::dropout(x.to(low.a.scalar_type()), low.dropout), low.a);
-  return at::linear(u, low.b) * low.scaling;
 }
 
 /// tensor::random_bits() of [rows, 1] keys and [n] indices, as numbers of 64 bits.
@@ -89,46 +81,38 @@ at::Tensor kept(const at::Tensor& x, const DropoutMask& mask) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset) {
-  // Keeps x and one number a row where the device has such a kernel.
-  if (offset == 0 && weight.scalar_type() == x.scalar_type()) return at::rms_norm(x, {x.size(-1)}, weight, eps);
-  const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
-  const auto dtype = narrow ? weight.scalar_type() : at::result_type(x, weight);
-  const auto wide = x.to(at::kFloat);
-  const auto scale = weight.to(at::kFloat) + offset;
-  return (wide * at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + eps) * scale).to(dtype);
-}
-
-std::pair<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& k, const RotaryTable& table) {
-  const auto turn = [&](const at::Tensor& x) {
-    std::vector<std::int64_t> sizes(static_cast<std::size_t>(x.dim()), 1);
-    sizes.front() = x.size(0);
-    sizes.back() = table.cos.size(1);
-    const auto row = [&](const at::Tensor& t) { return t.index_select(0, table.positions).view(sizes); };
-    return turned(x, row(table.cos), row(table.sin), table.pairs);
+  const auto normed = [eps, offset](const at::Tensor& x, const at::Tensor& weight) {
+    // Keeps x and one number a row where the device has such a kernel.
+    if (offset == 0 && weight.scalar_type() == x.scalar_type()) return at::rms_norm(x, {x.size(-1)}, weight, eps);
+    const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
+    const auto dtype = narrow ? weight.scalar_type() : at::result_type(x, weight);
+    const auto wide = x.to(at::kFloat);
+    const auto scale = weight.to(at::kFloat) + offset;
+    return (wide * at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + eps) * scale).to(dtype);
   };
-  return {turn(q), turn(k)};
+  const auto y = normed(x, weight);
+  if (at::GradMode::is_enabled() && x.is_contiguous())  // the weight may be elsewhere by then
+    set_recipe(y, {x}, [normed, kept = weight.detach().clone()](const auto& s) { return normed(s[0], kept); });
+  return y;
 }
 
-at::Tensor dropout(const at::Tensor& x, double p) {
-  const DropoutMask mask(p, mask_rows(x));
-  return (x.to(at::kFloat) * kept(x, mask) * mask.scale()).to(x.scalar_type());
+at::Tensor rotated(const at::Tensor& x, const RotaryTable& table, double direction) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(x.dim()), 1);
+  sizes.front() = x.size(0);
+  sizes.back() = table.cos.size(1);
+  const auto row = [&](const at::Tensor& t) { return t.index_select(0, table.positions).view(sizes); };
+  return turned(x, row(table.cos), row(table.sin) * direction, table.pairs).contiguous();
+}
+
+at::Tensor masked(const at::Tensor& x, const DropoutMask& mask, const at::Tensor& base) {
+  const at::NoGradGuard no_grad;
+  const auto y = x.to(at::kFloat) * kept(x, mask) * mask.scale();
+  return (base.defined() ? base.to(at::kFloat) + y : y).to(x.scalar_type());
 }
 
 at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, std::int64_t padding_idx) {
   return at::embedding(table, tensor::beside(ids, table), std::max<std::int64_t>(padding_idx, -1));
-}
-
-at::Tensor lora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low) {
-  const auto base = at::linear(x, weight, bias);
-  return (base + low_rank(x, low)).to(base.scalar_type());
-}
-
-at::Tensor dora_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LowRank& low,
-                       const at::Tensor& magnitude, const at::Tensor& norms) {
-  const auto base = at::linear(x, weight);
-  const auto sum = (base + low_rank(x, low)).to(base.scalar_type());
-  const auto factor = (magnitude / norms).to(sum.scalar_type());
-  return bias.defined() ? at::addcmul(bias, sum, factor) : sum * factor;
 }
 
 }  // namespace tessera::nn::composite

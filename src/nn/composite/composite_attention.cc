@@ -1,6 +1,9 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -8,8 +11,11 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
+#include <memory>
+#include <optional>
 
 #include "nn/composite/composite.h"
 #include "nn/ops/dropout_mask.h"
@@ -17,6 +23,9 @@
 
 namespace tessera::nn::composite {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 // Shapes: M queries and N keys of one sequence.
 
@@ -104,6 +113,71 @@ at::Tensor plain_causal_attention(const at::Tensor& q, const at::Tensor& k, cons
       .reshape({q.size(0) * q.size(1), -1});
 }
 
+/// [sequences + 1] int32 where `like` lies: where each begins, and the end of the last; undefined where they do not
+/// follow each other from the first of `tokens` to the last.
+at::Tensor offsets_of(const std::shared_ptr<const SequenceRows>& rows, std::int64_t tokens, const at::Tensor& like) {
+  struct Made {
+    std::shared_ptr<const SequenceRows> rows;
+    at::Tensor offsets;
+  };
+  thread_local Made last;  // all layers of a pass ask for the same
+  if (last.rows == rows && last.offsets.defined() && last.offsets.device() == like.device()) return last.offsets;
+  auto offsets = at::empty({rows->count() + 1}, at::kInt);
+  auto* to = offsets.mutable_data_ptr<std::int32_t>();
+  std::int64_t end = 0;
+  for (std::int64_t s = 0; s < rows->count(); ++s) {
+    if (rows->begin[static_cast<std::size_t>(s)] != end) return {};
+    to[s] = static_cast<std::int32_t>(end);
+    end += rows->length[static_cast<std::size_t>(s)];
+  }
+  if (end != tokens) return {};
+  to[rows->count()] = static_cast<std::int32_t>(end);
+  last = {rows, offsets.to(like.device())};
+  return last.offsets;
+}
+
+/// Sequences of any lengths, one after another, by libtorch's FlashAttention (Dao 2023) of NVIDIA's GPUs, which keeps q,
+/// k, v, the result and a number for each query and head. q: [T, H, D]; k, v: [T, KV, D].
+class FlashAttention : public torch::autograd::Function<FlashAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& offsets, std::int64_t longest, double scale, std::int64_t window) {
+    const auto [out, statistics, state, unused, none] =
+        at::_flash_attention_forward(q, k, v, offsets, offsets, longest, longest, /*dropout_p=*/0.0, /*is_causal=*/true,
+                                     /*return_debug_mask=*/false, scale, before(window), after(window));
+    ctx->save_for_backward({q, k, v, out, statistics, state, unused, offsets});
+    ctx->saved_data["longest"] = longest;
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["window"] = window;
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto longest = ctx->saved_data["longest"].toInt(), window = ctx->saved_data["window"].toInt();
+    const auto [gq, gk, gv] = at::_flash_attention_backward(
+        grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3], saved[4], saved[7], saved[7], longest, longest,
+        /*dropout_p=*/0.0, /*is_causal=*/true, saved[5], saved[6], ctx->saved_data["scale"].toDouble(), before(window),
+        after(window));
+    return {gq, gk, gv, {}, {}, {}, {}};
+  }
+
+ private:
+  static std::optional<std::int64_t> before(std::int64_t window) {
+    return window > 0 ? std::optional(window - 1) : std::nullopt;
+  }
+  static std::optional<std::int64_t> after(std::int64_t window) {
+    return window > 0 ? std::optional<std::int64_t>(0) : std::nullopt;
+  }
+};
+
+/// What that attention takes.
+bool fits_flash(const at::Tensor& q, const at::Tensor& k, const CausalAttentionOptions& o, const DropoutMask& mask) {
+  const auto size = q.size(-1);
+  return q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && size % 8 == 0 &&
+         size <= 256 && o.query_rows->begin == o.key_rows->begin && o.query_rows->length == o.key_rows->length &&
+         q.size(0) == k.size(0) && o.softcap == 0 && !o.key_visible.defined() && !o.slopes.defined() && !mask.drops();
+}
+
 /// All sequences are equally long, follow each other in q, k and v, and have as many queries as keys.
 bool is_one_batch(const CausalAttentionOptions& o, std::int64_t tokens) {
   const auto count = o.query_rows->count();
@@ -146,6 +220,11 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const CausalAttentionOptions& o) {
   const DropoutMask mask(o.dropout, q.size(0));
+  if (fits_flash(q, k, o, mask)) {
+    if (const auto offsets = offsets_of(o.query_rows, q.size(0), q); offsets.defined())
+      return FlashAttention::apply(q.flatten(1, 2), k, v, offsets, o.query_rows->longest(), o.scale, o.window)
+          .flatten(1);
+  }
   const bool plain = is_plain(o, mask);
   if (plain && is_one_batch(o, q.size(0)) && k.size(0) == q.size(0)) {
     const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {o.query_rows->count(), -1}); };

@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "nn/composite/composite.h"
+#include "nn/ops/gemm.h"
+#include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn::composite {
@@ -22,13 +24,40 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What becomes of the logits of some rows: [rows, classes] float32, scaled, and turned into gradients in place.
+/// What becomes of the logits of some rows, [rows, classes]: they are scaled, and turned into gradients in place.
 struct Logits {
   at::Tensor values, labels;
   const CrossEntropyOptions& options;
 
+  /// By the device's kernel: in the dtype that the product gave them, in one pass forward and one backward.
+  at::Tensor loss_there(bool backward) {
+    const auto& token_loss = options.token_loss;
+    const auto losses = at::empty({values.size(0)}, values.options().dtype(at::kFloat));
+    const bool dft = token_loss.kind == TokenLoss::Kind::kDft;
+    tensor::launch(
+        &DeviceKernels::cross_entropy, "cross_entropy", values,
+        DeviceCrossEntropy{
+            .logits = tensor::written_there(values),
+            .dtype = tensor::device_dtype(values.scalar_type()),
+            .rows = values.size(0),
+            .classes = values.size(1),
+            .labels = tensor::read_there<std::int64_t>(labels),
+            .losses = tensor::written_there<float>(losses),
+            .predictions = options.predictions ? tensor::written_there<std::int64_t>(*options.predictions) : nullptr,
+            .scale = static_cast<float>(options.scale),
+            .softcap = static_cast<float>(options.softcap),
+            .smoothing = dft ? 0 : static_cast<float>(token_loss.label_smoothing),
+            .factor = static_cast<float>(options.loss_scale / options.normalizer),
+            .dft = dft,
+            .backward = backward});
+    return losses.sum(at::kDouble);
+  }
+
   /// The sum of the rows' losses, in double; the unscaled gradient where `backward`.
   at::Tensor loss(bool backward) {
+    if (tensor::has_device_kernels(values)) return loss_there(backward);
+    values = values.to(at::kFloat);
+    if (options.scale != 1) values.mul_(options.scale);
     const auto& token_loss = options.token_loss;
     const double smoothing = token_loss.kind == TokenLoss::Kind::kDft ? 0 : token_loss.label_smoothing;
     const auto counts = labels.ge(0).to(at::kFloat).unsqueeze(1), target = labels.clamp_min(0).unsqueeze(1);
@@ -55,6 +84,16 @@ struct Logits {
   }
 };
 
+constexpr std::int64_t kPiecesOfWeight = 4;
+
+/// sum += a b, sum in float32.
+void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  if (has_wide_gemm(a))
+    gemm_add(sum, a, b);
+  else
+    sum.add_(at::mm(a, b));
+}
+
 struct Pieces {
   std::int64_t logits;
   bool gradients;
@@ -64,8 +103,10 @@ struct Pieces {
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, const CrossEntropyOptions& options, Pieces pieces) {
-    const auto rows = hidden.size(0),
-               step = std::max<std::int64_t>(1, pieces.logits / std::max<std::int64_t>(1, weight.size(0)));
+    const auto rows = hidden.size(0);
+    auto step = std::max<std::int64_t>(1, pieces.logits / std::max<std::int64_t>(1, weight.size(0)));
+    // The weight's gradient is read and written once a piece: a few are enough.
+    if (pieces.gradients && weight.requires_grad()) step = std::max(step, (rows + kPiecesOfWeight - 1) / kPiecesOfWeight);
     at::Tensor gh, gw;
     if (pieces.gradients && hidden.requires_grad()) gh = at::empty_like(hidden);
     if (pieces.gradients && weight.requires_grad()) gw = at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));
@@ -80,13 +121,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
         predictions = options.predictions->narrow(0, begin, count);
         here.predictions = &predictions;
       }
-      auto values = at::linear(h, weight).to(at::kFloat);
-      if (options.scale != 1) values.mul_(options.scale);
-      Logits logits{std::move(values), labels.narrow(0, begin, count), here};
+      Logits logits{at::linear(h, weight), labels.narrow(0, begin, count), here};
       total.add_(logits.loss(gh.defined() || gw.defined()));
       const auto g = logits.values.to(hidden.scalar_type());
       if (gh.defined()) gh.narrow(0, begin, count).copy_(at::mm(g, weight));
-      if (gw.defined()) gw.add_(at::mm(g.t(), h));
+      if (gw.defined()) add_product(gw, g.t(), h);
     }
     context->saved_data["loss_scale"] = options.loss_scale;
     if (gh.defined()) context->saved_data["gh"] = gh;

@@ -25,6 +25,7 @@
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/recompute.h"
 #include "nn/ops/rows.h"
+#include "tensor/device_kernels.h"
 
 namespace tessera::nn {
 namespace {
@@ -59,8 +60,46 @@ void write_values(const Gate& gate, const at::Tensor& y) {
   });
 }
 
+DeviceActivation device_activation(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return kDeviceSilu;
+    case Activation::kGelu:
+      return kDeviceGelu;
+    case Activation::kGeluTanh:
+      return kDeviceGeluTanh;
+    case Activation::kQuickGelu:
+      return kDeviceQuickGelu;
+    default:
+      return kDeviceReluSquared;
+  }
+}
+
+/// What the kernel of gate.x's device needs; the caller says what is written.
+DeviceGate device_gate(const Gate& gate) {
+  return {.x = tensor::read_there(gate.x),
+          .up = tensor::read_there(gate.up),
+          .gradient = nullptr,
+          .value = nullptr,
+          .x_gradient = nullptr,
+          .up_gradient = nullptr,
+          .dtype = tensor::device_dtype(gate.x.scalar_type()),
+          .activation = device_activation(gate.activation),
+          .rows = gate.x.size(0),
+          .n = gate.x.size(1),
+          .x_stride = gate.x.stride(0),
+          .up_stride = gate.up.defined() ? gate.up.stride(0) : 0};
+}
+
 at::Tensor values_of(const Gate& gate) {
   const auto dtype = gate.x.scalar_type();
+  if (!has_kernels(gate.x)) {
+    const auto y = at::empty(gate.x.sizes(), gate.x.options());
+    auto there = device_gate(gate);
+    there.value = tensor::written_there(y);
+    tensor::launch(&DeviceKernels::gate, "gate", y, there);
+    return y;
+  }
   if (dtype != at::kFloat && dtype != at::kBFloat16) return values_of(gate.in(at::kFloat)).to(dtype);
   const auto y = at::empty(gate.x.sizes(), gate.x.options());
   (dtype == at::kFloat ? write_values<float> : write_values<std::uint16_t>)(gate, y);
@@ -87,6 +126,18 @@ void write_gradients(const Gate& gate, const at::Tensor& gy, const at::Tensor& y
 /// y: written, or undefined.
 void find_gradients(const Gate& gate, const at::Tensor& gy, const at::Tensor& y, GateGradients& out) {
   const auto dtype = gate.x.scalar_type();
+  if (!has_kernels(gate.x)) {
+    out.x = at::empty(gate.x.sizes(), gate.x.options());
+    out.up = gate.up.defined() ? at::empty(gate.x.sizes(), gate.x.options()) : at::Tensor();
+    auto there = device_gate(gate);
+    const auto gradient = gy.contiguous();
+    there.gradient = tensor::read_there(gradient);
+    there.value = tensor::written_there(y);
+    there.x_gradient = tensor::written_there(out.x);
+    there.up_gradient = tensor::written_there(out.up);
+    tensor::launch(&DeviceKernels::gate, "gate", gy, there);
+    return;
+  }
   if (dtype != at::kFloat && dtype != at::kBFloat16) {
     const auto wide = y.defined() ? y.to(at::kFloat) : y;
     find_gradients(gate.in(at::kFloat), gy.to(at::kFloat), wide, out);
@@ -142,7 +193,8 @@ class Gated : public torch::autograd::Function<Gated> {
 };
 
 bool fits_kernel(const at::Tensor& x, Activation activation) {
-  return has_kernels(x) && x.scalar_type() != at::kDouble && kernels::has_activation_kernel(activation);
+  return (has_kernels(x) || tensor::has_device_kernels(x)) && x.scalar_type() != at::kDouble &&
+         kernels::has_activation_kernel(activation);
 }
 
 at::Tensor composite_activation(const at::Tensor& x, Activation activation) {

@@ -1,4 +1,5 @@
 // affine(): y = x W^T + b as one node.
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -21,7 +22,11 @@ namespace {
 /// a b, or undefined where it went to the place in which the weight's gradient is collected.
 at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) {
   const auto prepared = tensor::reserve_gradient(weight);
-  if (!prepared || prepared->memory.scalar_type() != a.scalar_type()) return gemm(a, b);
+  const auto fits = [&](const at::Tensor& place) {
+    return place.device() == a.device() &&
+           (place.scalar_type() == a.scalar_type() || (place.scalar_type() == at::kFloat && has_wide_gemm(a)));
+  };
+  if (!prepared || !fits(prepared->memory)) return gemm(a, b);
   if (prepared->filled)
     gemm_add(prepared->memory, a, b);
   else
@@ -43,8 +48,10 @@ at::Tensor transposed_parameter(const at::Tensor& w) {
 /// x W^T + bias. The bias is two more columns of x and rows of W^T where loops of our own then add it before they
 /// round.
 at::Tensor product_and_bias(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
+  if (!has_kernels(x) && !weight.packed() && bias.scalar_type() == x.scalar_type())
+    return at::addmm(bias, x, weight.tensor().t());
   constexpr std::int64_t kFewestRows = 32;  // that they multiply
-  if (x.size(0) < kFewestRows || x.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kBFloat16 ||
+  if (!has_kernels(x) || x.size(0) < kFewestRows || x.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kBFloat16 ||
       !kernels::has_bf16_gemm())
     return weight.product(x).add_(bias);
   const auto ones = at::zeros({x.size(0), 2}, x.options()), rows = at::zeros({2, bias.size(0)}, bias.options());
@@ -86,7 +93,7 @@ class Affine : public torch::autograd::Function<Affine> {
 }  // namespace
 
 at::Tensor affine(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
-  if (!has_kernels(x) || (!weight.packed() && x.scalar_type() != weight.tensor().scalar_type()))
+  if (!weight.packed() && x.scalar_type() != weight.tensor().scalar_type())
     return at::linear(x, weight.dequantise(x.scalar_type()), bias);
   const auto parameter = transposed_parameter(weight.tensor());
   return over_rows(x, [&](const at::Tensor& rows) {

@@ -1,5 +1,7 @@
 #include "nn/ops/dropout_mask.h"
 
+#include <ATen/ops/empty.h>
+
 #include "tensor/rng.h"
 
 namespace tessera::nn {
@@ -23,6 +25,24 @@ kernels::Mask DropoutMask::row(std::int64_t row) const {
   auto mask = mask_;
   mask.key = tensor::row_key(mask.key, rows_.defined() ? rows_.const_data_ptr<std::int64_t>()[row] : row);
   return mask;
+}
+
+at::Tensor DropoutMask::row_keys(std::int64_t rows, const at::Tensor& like) const {
+  struct Made {
+    at::Tensor rows, keys;
+    std::int64_t count = -1;
+  };
+  thread_local Made last;  // all draws of a pass are for the same rows
+  if (last.count == rows && last.rows.is_same(rows_) && last.keys.device() == like.device()) return last.keys;
+  auto keys = at::empty({rows, 2}, at::kInt);
+  auto* key = static_cast<std::uint32_t*>(keys.mutable_data_ptr());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto own = tensor::row_key({}, rows_.defined() ? rows_.const_data_ptr<std::int64_t>()[r] : r);
+    key[2 * r] = own.a;
+    key[2 * r + 1] = own.b;
+  }
+  last = {rows_, keys.to(like.device()), rows};
+  return last.keys;
 }
 
 void DropoutMask::save(torch::autograd::AutogradContext* context) const {

@@ -18,6 +18,10 @@ class DropoutMask {
   bool drops() const { return mask_.threshold != 0 || mask_.scale != 1.0f; }
   float scale() const { return mask_.scale; }
   kernels::Mask row(std::int64_t row) const;
+  /// With the draw's own key: that of a row is this, xor the row's.
+  kernels::Mask draw() const { return mask_; }
+  /// [rows, 2] int32, on `like`'s device: what row() mixes into the draw's key.
+  at::Tensor row_keys(std::int64_t rows, const at::Tensor& like) const;
 
   /// Keeps it from forward to backward.
   void save(torch::autograd::AutogradContext* context) const;

@@ -9,6 +9,7 @@
 #include "nn/composite/composite.h"
 #include "nn/ops/recompute.h"
 #include "nn/ops/rows.h"
+#include "tensor/device_kernels.h"
 
 namespace tessera::nn {
 namespace {
@@ -30,6 +31,34 @@ void for_each_row(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y,
       out.store();
     }
   });
+}
+
+/// y = base + mask(x) where they lie, or mask(x) without a base.
+void mask_into(const at::Tensor& base, const at::Tensor& x, const at::Tensor& y, const DropoutMask& mask) {
+  if (has_kernels(x)) {
+    for_each_row(base, x, y, [&](const float* b, const float* v, float* out, std::int64_t n, std::int64_t row) {
+      b ? kernels::dropout_add(b, v, out, n, 0, mask.row(row)) : kernels::dropout(v, out, n, 0, mask.row(row));
+    });
+    return;
+  }
+  if (!tensor::has_device_kernels(x)) {
+    y.copy_(composite::masked(x, mask, base));
+    return;
+  }
+  const auto keys = mask.row_keys(mask_rows(x), x);
+  const auto draw = mask.draw();
+  tensor::launch(&DeviceKernels::dropout, "dropout", x,
+                 DeviceDropout{.x = tensor::read_there(x),
+                               .base = tensor::read_there(base),
+                               .y = tensor::written_there(y),
+                               .dtype = tensor::device_dtype(x.scalar_type()),
+                               .rows = mask_rows(x),
+                               .n = x.numel() == 0 ? 0 : x.numel() / mask_rows(x),
+                               .keys = tensor::read_there<std::uint32_t>(keys),
+                               .draw_a = draw.key.a,
+                               .draw_b = draw.key.b,
+                               .threshold = draw.threshold,
+                               .scale = draw.scale});
 }
 
 class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
@@ -61,9 +90,7 @@ class DropoutAddFunction : public torch::autograd::Function<DropoutAddFunction> 
     const auto residual = residual_in.contiguous(), x = x_in.contiguous();
     const DropoutMask mask(p, mask_rows(x));
     const auto y = at::empty_like(residual);
-    for_each_row(residual, x, y, [&](const float* r, const float* v, float* out, std::int64_t n, std::int64_t row) {
-      kernels::dropout_add(r, v, out, n, 0, mask.row(row));
-    });
+    mask_into(residual, x, y, mask);
     mask.save(ctx);
     return y;
   }
@@ -110,15 +137,11 @@ std::int64_t mask_rows(const at::Tensor& x) {
 }
 
 void apply_mask(const at::Tensor& x, const at::Tensor& y, const DropoutMask& mask) {
-  for_each_row(x, {}, y, [&](const float* v, const float*, float* out, std::int64_t n, std::int64_t row) {
-    kernels::dropout(v, out, n, 0, mask.row(row));
-  });
+  mask_into({}, x, y, mask);
 }
 
 void accumulate_masked(const at::Tensor& x, const at::Tensor& y, const DropoutMask& mask) {
-  for_each_row(x, y, y, [&](const float* v, const float* old, float* out, std::int64_t n, std::int64_t row) {
-    kernels::dropout_add(old, v, out, n, 0, mask.row(row));
-  });
+  mask_into(y, x, y, mask);
 }
 
 at::Tensor masked(const at::Tensor& x, const DropoutMask& mask) {
@@ -129,12 +152,11 @@ at::Tensor masked(const at::Tensor& x, const DropoutMask& mask) {
 }
 
 at::Tensor dropout(const at::Tensor& x, double p) {
-  if (!has_kernels(x) && p != 0) return composite::dropout(x, p);
   return p == 0 ? x : DropoutFunction::apply(x, p, at::GradMode::is_enabled());
 }
 
 at::Tensor dropout_add(const at::Tensor& residual, const at::Tensor& x, double p) {
-  if (p == 0 || !has_kernels(x) || residual.scalar_type() != x.scalar_type()) return at::add(residual, dropout(x, p));
+  if (p == 0 || residual.scalar_type() != x.scalar_type()) return at::add(residual, dropout(x, p));
   return DropoutAddFunction::apply(residual, x, p);
 }
 

@@ -101,6 +101,13 @@ at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& option
   return out;
 }
 
+/// out = beta * out + alpha * a b, where out is wider than the factors.
+void wide_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta, double alpha) {
+  TESSERA_CHECK(has_wide_gemm(a) && out.scalar_type() == at::kFloat, "a product of 16 bits is summed up in float32");
+  const at::AutoDispatchBelowADInplaceOrView without_autograd;
+  at::addmm_out(const_cast<at::Tensor&>(out), out, a, b, at::kFloat, beta, alpha);
+}
+
 /// out += u v, of perhaps another dtype.
 at::Tensor plus_product(at::Tensor out, const at::Tensor& u, const at::Tensor& v) {
   if (out.scalar_type() == u.scalar_type()) {
@@ -112,6 +119,10 @@ at::Tensor plus_product(at::Tensor out, const at::Tensor& u, const at::Tensor& v
 }
 
 }  // namespace
+
+bool has_wide_gemm(const at::Tensor& a) {
+  return a.is_cuda() && (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
+}
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
@@ -125,6 +136,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
+  if (out.scalar_type() != a.scalar_type()) return wide_gemm(out, a, b, 0, alpha);
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
   if (needs_widening(a, b)) return widened_gemm(out, a, b, {}, alpha, false);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
@@ -138,6 +150,7 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
 }
 
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
+  if (out.scalar_type() != a.scalar_type()) return wide_gemm(out, a, b, 1, alpha);
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
   if (needs_widening(a, b)) return widened_gemm(out, a, b, {}, alpha, true);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
@@ -151,6 +164,12 @@ void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, d
 }
 
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v) {
+  if (!a.is_cpu() && u.scalar_type() == a.scalar_type()) {
+    // The short product first: the long one then adds what it reads back while it multiplies.
+    auto out = gemm(u, v);
+    gemm_add(out, a, b);
+    return out;
+  }
   if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
   if (!needs_widening(a, b)) return plus_product(gemm(a, b), u, v);
   auto out = at::empty({a.size(0), b.size(1)}, a.options());

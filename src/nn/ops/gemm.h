@@ -11,9 +11,11 @@ namespace tessera::nn {
 
 /// a [M, K] times b [K, N], or both with a leading batch size; same dtype; views that are transposed are read in place.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
-/// out = alpha * a b, out += alpha * a b. out: contiguous, of the same dtype.
+/// out = alpha * a b, out += alpha * a b. out: contiguous, of the same dtype, or float32 where has_wide_gemm().
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
+/// Whether products of a's dtype on its device can be written unrounded, in float32.
+bool has_wide_gemm(const at::Tensor& a);
 /// a b + u v, as a layer and its adapter give; u: [M, R], v: [R, N], of the adapter's dtype.
 at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u, const at::Tensor& v);
 

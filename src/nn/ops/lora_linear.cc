@@ -8,7 +8,6 @@
 
 #include <optional>
 
-#include "nn/composite/composite.h"
 #include "nn/layers/saved_weight.h"
 #include "nn/ops/dora.h"
 #include "nn/ops/dropout_ops.h"
@@ -146,7 +145,6 @@ at::Tensor product_with_rows(const Weight& weight, const at::Tensor& a, at::Scal
 }  // namespace
 
 at::Tensor lora_linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, const LowRank& low) {
-  if (!has_kernels(x)) return composite::lora_linear(x, weight.dequantise(x.scalar_type()), bias, low);
   return over_rows(x, [&](const at::Tensor& rows) {
     return LoraLinear::apply(rows, weight.tensor(), low.a, low.b, optional(bias), weight, low.scaling, low.dropout);
   });
@@ -157,8 +155,6 @@ at::Tensor dora_linear(const at::Tensor& x, const Weight& weight, const at::Tens
   const auto a = low.a.detach();
   const auto wa = product_with_rows(weight, a, x.scalar_type());
   const auto norms = adapted_norms(squares, wa, a, low.b.detach(), low.scaling);
-  if (!has_kernels(x))
-    return composite::dora_linear(x, weight.dequantise(x.scalar_type()), bias, low, magnitude, norms);
   return over_rows(x, [&](const at::Tensor& rows) {
     return DoraLinear::apply(rows, weight.tensor(), low.a, low.b, magnitude, norms, optional(bias), weight, low.scaling,
                              low.dropout);

@@ -47,7 +47,7 @@ const StorageWithRecipe* recipe_of(const at::Tensor& x) {
 
 void set_recipe(const at::Tensor& y, std::vector<at::Tensor> sources, Recompute compute,
                 RecomputeWithGradients with_gradients) {
-  if (y.numel() == 0 || !y.is_cpu() || y.is_inference()) return;
+  if (y.numel() == 0 || y.is_inference()) return;
   auto held = std::make_unique<StorageWithRecipe>();
   held->recipe = c10::make_intrusive<Recipe>(std::move(compute), std::move(with_gradients));
   for (auto& s : sources) {

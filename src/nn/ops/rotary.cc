@@ -9,6 +9,7 @@
 #include "nn/kernels/rotary_kernels.h"
 #include "nn/ops/device.h"
 #include "nn/ops/rows.h"
+#include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -60,7 +61,33 @@ void rotate_rows(const at::Tensor& x, const at::Tensor& y, const RotaryTable& ta
   });
 }
 
+at::Tensor rotated_there(const at::Tensor& x_in, const RotaryTable& table, float direction) {
+  const auto x = x_in.flatten(1, -2);  // a copy where the heads do not follow each other evenly
+  const auto y = at::empty(x_in.sizes(), x_in.options());
+  const auto cos = table.cos.contiguous(), sin = table.sin.contiguous(), positions = table.positions.contiguous();
+  tensor::launch(&DeviceKernels::rotary, "rotary", x,
+                 DeviceRotary{.x = tensor::read_there(x),
+                              .y = tensor::written_there(y),
+                              .dtype = tensor::device_dtype(x.scalar_type()),
+                              .tokens = x.size(0),
+                              .heads = x.size(1),
+                              .size = x.size(2),
+                              .token_stride = x.stride(0),
+                              .head_stride = x.stride(1),
+                              .cos = tensor::read_there<float>(cos),
+                              .sin = tensor::read_there<float>(sin),
+                              .positions = tensor::read_there<std::int64_t>(positions),
+                              .half = cos.size(1),
+                              .neighbours = table.pairs == RotaryPairs::kNeighbours,
+                              .direction = direction});
+  return y;
+}
+
 at::Tensor rotated(const at::Tensor& x, const RotaryTable& table, float direction) {
+  if (!has_kernels(x))
+    return tensor::has_device_kernels(x) && x.dim() > 2 && x.stride(-1) == 1
+               ? rotated_there(x, table, direction)
+               : composite::rotated(x, table, direction);
   const auto y = at::empty(x.sizes(), x.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "rotary", [&] {
     if constexpr (!std::is_same_v<scalar_t, double>) rotate_rows<scalar_t>(x, y, table, direction);
@@ -88,7 +115,6 @@ class Rotary : public torch::autograd::Function<Rotary> {
 
 std::pair<at::Tensor, at::Tensor> rotary(const at::Tensor& q, const at::Tensor& k, const RotaryTable& table) {
   TESSERA_CHECK(q.size(-1) >= 2 * table.cos.size(1), "a head is smaller than its rotary part");
-  if (!has_kernels(q)) return composite::rotary(q, k, table);
   auto out = Rotary::apply(q, k, table);
   return {std::move(out[0]), std::move(out[1])};
 }

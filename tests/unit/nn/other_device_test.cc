@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "nn/composite/composite.h"
@@ -32,9 +34,17 @@ using Tensors = std::vector<at::Tensor>;
 
 /// float32: the kernels' own exponential and tanh are right to about 1e-6. bfloat16: has eight bits, and a composite
 /// rounds between its steps where a kernel rounds once.
-class OtherDevice : public ::testing::TestWithParam<at::ScalarType> {
+/// Each with libtorch's operators alone, and with kernels of the device.
+class OtherDevice : public ::testing::TestWithParam<std::tuple<at::ScalarType, bool>> {
  protected:
-  at::ScalarType dtype() const { return GetParam(); }
+  OtherDevice() {
+    if (std::get<1>(GetParam())) kernels_.emplace();
+  }
+  at::ScalarType dtype() const { return std::get<0>(GetParam()); }
+  /// That the device's own kernels have computed since `before`, where there are any.
+  void expect_launched(std::int64_t before) const {
+    EXPECT_EQ(test::FakeKernels::launches() > before, kernels_.has_value());
+  }
   double tolerance() const { return dtype() == at::kFloat ? 2e-5 : 3e-2; }
 
   at::Tensor values(at::IntArrayRef sizes, double scale = 1.0) {
@@ -72,6 +82,7 @@ class OtherDevice : public ::testing::TestWithParam<at::ScalarType> {
     return out;
   }
 
+  std::optional<test::FakeKernels> kernels_;
   at::Generator generator_ = at::detail::createCPUGenerator(1);
 };
 
@@ -84,10 +95,14 @@ class HostPlace : public tensor::GradientPlace {
     parameter.mutable_grad().reset();
   }
   std::shared_ptr<tensor::PreparedGradient> reserve() override {
-    ADD_FAILURE() << "an operation on another device writes a gradient to the host";
-    return nullptr;
+    auto prepared = std::make_shared<tensor::PreparedGradient>();
+    prepared->memory = at::empty({9, 8});
+    prepared->place = this;
+    return prepared;
   }
-  void commit(const std::shared_ptr<tensor::PreparedGradient>&) override {}
+  void commit(const std::shared_ptr<tensor::PreparedGradient>&) override {
+    ADD_FAILURE() << "an operation on another device writes a gradient to the host";
+  }
 
  private:
   at::Tensor* collected_;
@@ -119,6 +134,7 @@ TEST_P(OtherDevice, RmsNorm) {
 TEST_P(OtherDevice, Rotary) {
   const auto angles = torch::arange(40, at::kFloat).reshape({10, 4}) * 0.37;
   const auto positions = torch::tensor({0, 1, 2, 0, 7, 9}, at::kLong);
+  const auto before = test::FakeKernels::launches();
   for (const auto pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
     for (const std::int64_t size : {8, 11}) {
       expect_same(
@@ -131,9 +147,11 @@ TEST_P(OtherDevice, Rotary) {
           "head of " + std::to_string(size));
     }
   }
+  expect_launched(before);
 }
 
 TEST_P(OtherDevice, Activations) {
+  const auto before = test::FakeKernels::launches();
   for (const auto a : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
                        Activation::kQuickGelu, Activation::kReluSquared, Activation::kTanh, Activation::kSigmoid,
                        Activation::kIdentity, Activation::kClippedGelu, Activation::kRelu6, Activation::kLeakyRelu,
@@ -145,9 +163,17 @@ TEST_P(OtherDevice, Activations) {
         [&](const auto& x, const auto&) { return gated(x[0].narrow(1, 0, 12), x[0].narrow(1, 12, 12), a); },
         name + ", gated");
   }
+  expect_launched(before);
+}
+
+TEST_P(OtherDevice, AGateIsMadeAgainForTheLayerThatReadsIt) {
+  expect_same(
+      {values({5, 12}), values({5, 12}), values({3, 12})},
+      [](const auto& x, const auto&) { return affine(gated(x[0], x[1], Activation::kSilu), x[2], {}); }, "gate");
 }
 
 TEST_P(OtherDevice, Dropout) {
+  const auto before = test::FakeKernels::launches();
   for (const double p : {0.0, 0.3, 1.0}) {
     const auto name = "p " + std::to_string(p);
     expect_same({values({4, 3, 10})}, [&](const auto& x, const auto&) { return dropout(x[0] * 1.0, p); }, name);
@@ -156,6 +182,7 @@ TEST_P(OtherDevice, Dropout) {
         {values({6, 10}), values({6, 10})}, [&](const auto& x, const auto&) { return dropout_add(x[0], x[1], p); },
         name);
   }
+  expect_launched(before);
 }
 
 TEST_P(OtherDevice, DropoutDrawsTheRowsKeys) {
@@ -209,6 +236,7 @@ TEST_P(OtherDevice, LinearCrossEntropy) {
 }
 
 TEST_P(OtherDevice, LogitsAreMadeInPiecesAndEveryKindOfLossIsRight) {
+  const auto before = test::FakeKernels::launches();
   const auto labels = torch::tensor({2, -100, 0, 8, 8, -1, 3}, at::kLong);
   using Kind = TokenLoss::Kind;
   for (const auto& loss : {TokenLoss{}, TokenLoss{Kind::kDft, 0}, TokenLoss{Kind::kNll, 0.1}})
@@ -222,6 +250,7 @@ TEST_P(OtherDevice, LogitsAreMadeInPiecesAndEveryKindOfLossIsRight) {
             return composite::linear_cross_entropy(x[0], x[1], place(labels), options, 9 * rows);
           },
           std::to_string(rows) + " rows");
+  expect_launched(before);
 }
 
 TEST_P(OtherDevice, TiedTableGetsBothGradients) {
@@ -391,8 +420,12 @@ TEST_P(OtherDevice, CausalAttentionBehindACache) {
       "cache");
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, OtherDevice, ::testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, OtherDevice,
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16), ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(c10::toString(std::get<0>(info.param))) +
+                                  (std::get<1>(info.param) ? "Kernels" : "Operators");
+                         });
 
 }  // namespace
 }  // namespace tessera::nn

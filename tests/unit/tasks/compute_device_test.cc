@@ -13,9 +13,9 @@ struct Case {
   config::AccelerateConfig config;
   GpuFacts facts{.built = true, .count = 1, .driver = "NVRM version: 580.95"};
 
-  std::string refusal() const {
+  std::string refusal(const std::string& device = "cuda") const {
     try {
-      return "none: " + compute_device("cuda", config, facts).str();
+      return "none: " + compute_device(device, config, facts).str();
     } catch (const ConfigError& e) {
       EXPECT_EQ(e.key, "device");
       EXPECT_SAYS(std::string(e.what()), "--device cpu");
@@ -24,8 +24,29 @@ struct Case {
   }
 };
 
-TEST(ComputeDevice, IsTheCpuUnlessCudaIsAskedFor) {
-  for (const char* device : {"auto", "cpu"}) EXPECT_TRUE(compute_device(device, {}, Case().facts).is_cpu());
+TEST(ComputeDevice, CpuIsTheCpuWhateverThereIs) {
+  EXPECT_TRUE(compute_device("cpu", {}, Case().facts).is_cpu());
+}
+
+TEST(ComputeDevice, AutoTakesAGpuWhereThereIsOne) {
+  Case c;
+  EXPECT_EQ(c.refusal("auto"), "none: cuda:0");
+  c.config.use_cpu = true;
+  EXPECT_EQ(c.refusal("auto"), "none: cpu");
+  c.config.use_cpu = false;
+  c.facts.built = false;
+  EXPECT_EQ(c.refusal("auto"), "none: cpu");
+  c.facts = {.built = true, .count = 0, .driver = ""};
+  EXPECT_EQ(c.refusal("auto"), "none: cpu");
+}
+
+TEST(ComputeDevice, AutoDoesNotFallBackToTheCpuInSilence) {
+  Case c;
+  c.facts.count = 0;
+  EXPECT_SAYS(c.refusal("auto"), "libtorch finds no GPU that it can use");
+  c.facts.count = 1;
+  c.facts.local_ranks = c.facts.ranks = 2;
+  EXPECT_SAYS(c.refusal("auto"), "2 ranks on this host and 1 GPUs");
 }
 
 TEST(ComputeDevice, IsTheGpuOfTheRankOnItsHost) {

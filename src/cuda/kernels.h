@@ -1,0 +1,15 @@
+#pragma once
+// The launchers that table.cu puts together, a file each.
+#include "base/device_kernels.h"
+
+namespace tessera::cuda {
+
+int rotary(void* stream, const DeviceRotary* args);
+int gate(void* stream, const DeviceGate* args);
+int dropout(void* stream, const DeviceDropout* args);
+int cross_entropy(void* stream, const DeviceCrossEntropy* args);
+int four_bit(void* stream, const DeviceFourBit* args);
+int adam(void* stream, const DeviceAdam* args);
+int squares(void* stream, const DeviceSquares* args);
+
+}  // namespace tessera::cuda
