@@ -2,6 +2,9 @@
 # Each program is one ctest test, so libtorch is loaded once per program, not once per case.
 find_package(GTest REQUIRED)
 add_library(test_fake_device STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_device.cc" "${PROJECT_SOURCE_DIR}/tests/support/host_kernels.cc")
+add_library(test_fake_nccl STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_nccl.cc")
+target_include_directories(test_fake_nccl PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+target_link_libraries(test_fake_nccl PRIVATE tessera_comm test_fake_device)
 set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/support/host_kernels.cc" PROPERTIES COMPILE_OPTIONS -ffp-contract=off)  # the kernels' bits
 target_include_directories(test_fake_device PRIVATE "${PROJECT_SOURCE_DIR}/tests")
 target_link_libraries(test_fake_device PRIVATE tessera_tensor)
@@ -20,6 +23,9 @@ function(tessera_tests name folder)
   target_link_libraries(test_${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
   if(name MATCHES "^(unit_(tensor|nn|models|fsdp|checkpoint|train)|golden)$")
     target_link_libraries(test_${name} PRIVATE test_fake_device)
+  endif()
+  if(name STREQUAL "unit_fsdp")
+    target_link_libraries(test_${name} PRIVATE test_fake_nccl)
   endif()
   target_compile_definitions(test_${name} PRIVATE
     TESSERA_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" TESSERA_BINARY="$<TARGET_FILE:tessera>")

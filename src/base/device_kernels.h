@@ -20,21 +20,25 @@ struct DeviceRotary {
   void* y;
   DeviceDtype dtype;
   std::int64_t tokens, heads, size, token_stride, head_stride;
-  const float *cos, *sin;          // [*, half]
-  const std::int64_t* positions;   // [tokens]
+  const float *cos, *sin;         // [*, half]
+  const std::int64_t* positions;  // [tokens]
   std::int64_t half;
-  bool neighbours;                 // (2 i, 2 i + 1) turn together, else (i, i + half)
+  bool neighbours;  // (2 i, 2 i + 1) turn together, else (i, i + half)
   float direction;
 };
 
 /// As tessera::Activation, those that have kernels.
 enum DeviceActivation : std::int32_t {
-  kDeviceSilu = 0, kDeviceGelu = 1, kDeviceGeluTanh = 2, kDeviceQuickGelu = 3, kDeviceReluSquared = 4
+  kDeviceSilu = 0,
+  kDeviceGelu = 1,
+  kDeviceGeluTanh = 2,
+  kDeviceQuickGelu = 3,
+  kDeviceReluSquared = 4
 };
 
-/// value = activate(x) * up, [rows, n]; up: null stands for ones. With a gradient of the value (null: none): x_gradient,
-/// up_gradient where there is an up, and value where it is not null (with the bits of the forward). Outputs and
-/// `gradient` are contiguous.
+/// value = activate(x) * up, [rows, n]; up: null stands for ones. With a gradient of the value (null: none):
+/// x_gradient, up_gradient where there is an up, and value where it is not null (with the bits of the forward). Outputs
+/// and `gradient` are contiguous.
 struct DeviceGate {
   const void *x, *up, *gradient;
   void *value, *x_gradient, *up_gradient;
@@ -59,9 +63,10 @@ struct DeviceDropout {
 /// What becomes of logits [rows, classes], contiguous: losses[r] (0 for a row with a negative label), and in place,
 /// where `backward`, the gradient: factor * d(sum of losses) / d(logits as they lie there), all zeros for a row with a
 /// negative label. A logit counts as z = scale * logit, with a softcap as z = softcap * tanh(scale * logit / softcap)
-/// (0: none); so the gradient has the factor `scale`, and 1 - (z / softcap)^2: `factor` is loss_scale / normalizer alone.
-/// smoothing: that part of the loss is the mean of -log p over classes. dft: the loss is -p log p of the label's p, where
-/// the first factor is a constant to the gradient; without smoothing then. A label beyond the classes: the loss is NaN.
+/// (0: none); so the gradient has the factor `scale`, and 1 - (z / softcap)^2: `factor` is loss_scale / normalizer
+/// alone. smoothing: that part of the loss is the mean of -log p over classes. dft: the loss is -p log p of the label's
+/// p, where the first factor is a constant to the gradient; without smoothing then. A label beyond the classes: the
+/// loss is NaN.
 struct DeviceCrossEntropy {
   void* logits;
   DeviceDtype dtype;
@@ -98,11 +103,11 @@ struct DeviceAdam {
   float* p;
   const void* gradient;
   DeviceDtype gradient_dtype;
-  void* low;              // where p is written too, rounded, or null
+  void* low;  // where p is written too, rounded, or null
   DeviceDtype low_dtype;
   float *m, *v;
   std::int64_t numel;
-  const float* factor;    // of the gradient, one number of the device, or null: 1
+  const float* factor;  // of the gradient, one number of the device, or null: 1
   double beta1, beta2, eps, decay, step_size, inv_sqrt_correction2, l2;
 };
 
@@ -116,11 +121,24 @@ struct DeviceSquares {
   std::int64_t parts;
 };
 
-constexpr std::int32_t kDeviceKernelsVersion = 1;
+/// out = scale * the sum over k of inputs[k], or added to out; inputs: [count, numel] contiguous, added in that order
+/// in float32, rounded once.
+struct DeviceRankSum {
+  const void* inputs;
+  void* out;
+  DeviceDtype dtype, out_dtype;
+  std::int64_t count, numel;
+  float scale;
+  bool accumulate;
+};
+
+constexpr std::int32_t kDeviceKernelsVersion = 2;
 
 struct DeviceKernels {
   std::int32_t version;
   const char* (*error_text)(int code);
+  /// Of the current device: 10 * major + minor of its compute capability; a code where these kernels do not run on it.
+  int (*capability)(std::int32_t* value);
   int (*rotary)(void* stream, const DeviceRotary*);
   int (*gate)(void* stream, const DeviceGate*);
   int (*dropout)(void* stream, const DeviceDropout*);
@@ -128,6 +146,7 @@ struct DeviceKernels {
   int (*four_bit)(void* stream, const DeviceFourBit*);
   int (*adam)(void* stream, const DeviceAdam*);
   int (*squares)(void* stream, const DeviceSquares*);
+  int (*rank_sum)(void* stream, const DeviceRankSum*);
 };
 
 /// The one symbol of libtessera_cuda.so.

@@ -11,5 +11,6 @@ int cross_entropy(void* stream, const DeviceCrossEntropy* args);
 int four_bit(void* stream, const DeviceFourBit* args);
 int adam(void* stream, const DeviceAdam* args);
 int squares(void* stream, const DeviceSquares* args);
+int rank_sum(void* stream, const DeviceRankSum* args);
 
 }  // namespace tessera::cuda

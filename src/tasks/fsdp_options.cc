@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "base/env.h"
 #include "comm/rendezvous/rank_environment.h"
 #include "tessera/base/error.h"
 
@@ -100,7 +101,7 @@ GpuFacts gpu_facts() {
   const auto ranks = comm::read_rank_environment();
   facts.local_rank = ranks.local_rank;
   facts.local_ranks = ranks.local_world_size > 0 ? ranks.local_world_size : ranks.local_rank + 1;
-  facts.ranks = ranks.world_size;
+  facts.share = environment("TESSERA_SHARE_GPUS") == "1";
   return facts;
 }
 
@@ -120,16 +121,12 @@ at::Device compute_device(const std::string& device, const config::AccelerateCon
   refuse(facts.count == 0, "libtorch finds no GPU that it can use, and the driver is '" + facts.driver +
                                "'; look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and whether the driver is new enough "
                                "for the CUDA of this libtorch (TORCH_CPP_LOG_LEVEL=WARNING shows what it says)");
-  refuse(facts.local_ranks > facts.count, std::to_string(facts.local_ranks) + " ranks on this host and " +
+  refuse(facts.local_ranks > facts.count && !facts.share, std::to_string(facts.local_ranks) + " ranks on this host and " +
                                               std::to_string(facts.count) +
                                               " GPUs, and each rank needs one; set num_processes, gpu_ids or "
-                                              "CUDA_VISIBLE_DEVICES");
-  refuse(facts.ranks > 1 && !config.fsdp.offload_params,
-         std::to_string(facts.ranks) +
-             " ranks with parameters that stay on GPUs need collectives between GPUs, of which there are none yet; set "
-             "fsdp_offload_params: true, which keeps slices, gradients and optimizer state in host memory and brings "
-             "units to the GPU while they compute, or start one process");
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(facts.local_rank)};
+                                              "CUDA_VISIBLE_DEVICES (for a trial, TESSERA_SHARE_GPUS=1 lets ranks "
+                                              "share them)");
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(facts.local_rank % facts.count)};
 }
 
 config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16) {

@@ -18,13 +18,14 @@ struct GpuFacts {
   bool built = false;  // libtorch has CUDA
   int count = 0;       // GPUs that libtorch can use
   std::string driver;  // the system's line about NVIDIA's kernel module; empty: none is loaded
-  int local_rank = 0, local_ranks = 1, ranks = 1;
+  int local_rank = 0, local_ranks = 1;
+  bool share = false;  // ranks may share GPUs
 };
 GpuFacts gpu_facts();
 
 /// Of a task's --device: one of the host's GPUs, by the rank on the host, for "cuda", and for "auto" where libtorch has
 /// CUDA, the system a driver, and `config` no use_cpu: true; else the CPU. ConfigError names what is missing for a GPU:
-/// CUDA in libtorch, a driver that works, a GPU for each rank, and for several ranks fsdp_offload_params: true.
+/// CUDA in libtorch, a driver that works, a GPU for each rank.
 at::Device compute_device(const std::string& device, const config::AccelerateConfig& config,
                           const GpuFacts& facts = gpu_facts());
 

@@ -45,6 +45,12 @@ const DeviceKernels* load() {
                             (kernels == nullptr ? "none" : "version " + std::to_string(kernels->version)) +
                             "; it must come from the same build as this program",
                         "TESSERA_DEVICE_KERNELS");
+    std::int32_t capability = 0;
+    if (const int code = kernels->capability(&capability); code != 0)
+      throw ConfigError(file + " does not run on this GPU (compute capability " + std::to_string(capability) +
+                            "): " + kernels->error_text(code) +
+                            "; build it for this GPU, or set TESSERA_DEVICE_KERNELS=none to do without",
+                        "TESSERA_DEVICE_KERNELS");
     return kernels;
   }
   if (environment("TESSERA_DEVICE_KERNELS") && !files.empty())
@@ -66,6 +72,19 @@ const DeviceKernels* device_kernels(const at::Tensor& t) {
     });
   }
   return in_use[static_cast<std::size_t>(t.device().type())].load(std::memory_order_acquire);
+}
+
+int compute_capability(const at::Tensor& t) {
+  const auto* kernels = device_kernels(t);
+  if (kernels == nullptr) return 0;
+  thread_local c10::Device known(c10::DeviceType::CPU);
+  thread_local std::int32_t value = 0;
+  if (known != t.device()) {
+    const c10::OptionalDeviceGuard guard(t.device());
+    check_launch(*kernels, kernels->capability(&value), "capability");
+    known = t.device();
+  }
+  return value;
 }
 
 void use_device_kernels(c10::DeviceType type, const DeviceKernels* kernels) {

@@ -13,6 +13,9 @@ namespace tessera::tensor {
 /// Null where there are none; the CPU has none here.
 const DeviceKernels* device_kernels(const at::Tensor& t);
 
+/// 10 * major + minor of its device's compute capability, where it has kernels that can tell; else 0.
+int compute_capability(const at::Tensor& t);
+
 /// From now on those of this type of device; they must outlive all calls.
 void use_device_kernels(c10::DeviceType type, const DeviceKernels* kernels);
 

@@ -500,6 +500,25 @@ std::string check_squares() {
   return "";
 }
 
+std::string check_rank_sum() {
+  for (const std::int64_t numel : {0, 1, 7, 1000, 4099})
+    for (const auto dtype : kDtypes)
+      for (const auto out_dtype : kDtypes)
+        for (const std::int64_t count : {1, 2, 5})
+          for (const bool accumulate : {false, true}) {
+            Case c(text("numel %lld, dtypes %d %d, %lld ranks, accumulate %d", (long long)numel, dtype, out_dtype,
+                        (long long)count, accumulate));
+            const int x = c.in(numel * count, dtype, 1, 0);
+            const int out = accumulate ? c.in(numel, out_dtype, 1, 0) : c.out(numel, out_dtype, 0);
+            const auto why = c.check([&](const DeviceKernels& k, void* queue) {
+              const DeviceRankSum a{c.at<void>(x), c.at<void>(out), dtype, out_dtype, count, numel, 0.25f, accumulate};
+              return k.rank_sum(queue, &a);
+            });
+            if (!why.empty()) return why;
+          }
+  return "";
+}
+
 std::string check_refusals() {
   DeviceRotary rotary{};
   DeviceGate gate{};
@@ -713,6 +732,14 @@ double measure_squares() {
   return rate(2.0 * kNumel, [&] { kernels->squares(stream, &a); });
 }
 
+double measure_rank_sum() {
+  constexpr std::int64_t kNumel = std::int64_t{1} << 26, kRanks = 4;
+  const auto x = filled<BFloat16>(kNumel * kRanks, 1, 1);
+  const Big<float> out(kNumel);
+  const DeviceRankSum a{x->data, out.data, kDeviceBFloat16, kDeviceFloat, kRanks, kNumel, 0.25f, false};
+  return rate((2.0 * kRanks + 4.0) * kNumel, [&] { kernels->rank_sum(stream, &a); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -750,6 +777,7 @@ int main(int argc, char** argv) {
   tell("four_bit", check_four_bit(), measure_four_bit());
   tell("adam", check_adam(), measure_adam());
   tell("squares", check_squares(), measure_squares());
+  tell("rank_sum", check_rank_sum(), measure_rank_sum());
   tell("many elements", check_many(), 0);
   return failed ? 1 : 0;
 }

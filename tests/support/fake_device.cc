@@ -89,6 +89,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return kFakeDevices; }
   void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
@@ -277,6 +278,7 @@ class Kernels {
   }
   static void real(DeviceAdam& a) { take_off(a.p, a.gradient, a.low, a.m, a.v, a.factor); }
   static void real(DeviceSquares& a) { take_off(a.x, a.sums); }
+  static void real(DeviceRankSum& a) { take_off(a.inputs, a.out); }
 
   template <auto kKernel, class Arguments>
   static int run(void* stream, const Arguments* arguments) {
@@ -294,12 +296,17 @@ class Kernels {
     out.four_bit = &run<&DeviceKernels::four_bit, DeviceFourBit>;
     out.adam = &run<&DeviceKernels::adam, DeviceAdam>;
     out.squares = &run<&DeviceKernels::squares, DeviceSquares>;
+    out.rank_sum = &run<&DeviceKernels::rank_sum, DeviceRankSum>;
     return out;
   }
 };
 std::atomic<std::int64_t> Kernels::launches{0};
 
 }  // namespace
+
+void* real_address(const void* address) {
+  return to_real(const_cast<void*>(address));
+}
 
 FakeKernels::FakeKernels() {
   tensor::use_device_kernels(kType, &Kernels::table());

@@ -29,6 +29,10 @@ class FakeKernels {
   static std::int64_t launches();
 };
 
+/// The memory behind an address of a fake device's tensor (or the CPU's own), for what stands in for a device's
+/// library.
+void* real_address(const void* address);
+
 /// Bytes of the tensors that are on fake devices now, all together.
 std::int64_t fake_device_bytes();
 

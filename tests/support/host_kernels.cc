@@ -255,11 +255,35 @@ int squares(void*, const DeviceSquares* args) {
   });
 }
 
+int rank_sum(void*, const DeviceRankSum* args) {
+  const auto& a = *args;
+  return with_dtype(a.dtype, [&]<class T>() {
+    const int code = with_dtype(a.out_dtype, [&]<class Out>() {
+      for (std::int64_t i = 0; i < a.numel; ++i) {
+        float sum = 0;
+        for (std::int64_t k = 0; k < a.count; ++k) {
+          const float x = widened(static_cast<const T*>(a.inputs)[k * a.numel + i]);
+          sum = k == 0 ? x : sum + x;
+        }
+        sum *= a.scale;
+        auto& out = static_cast<Out*>(a.out)[i];
+        out = narrowed<Out>(a.accumulate ? sum + widened(out) : sum);
+      }
+    });
+    static_cast<void>(code);
+  });
+}
+
+int capability(std::int32_t* value) {
+  *value = 0;
+  return 0;
+}
+
 }  // namespace
 
 const DeviceKernels* host_kernels() {
-  static constexpr DeviceKernels kTable = {kDeviceKernelsVersion, error_text, rotary, gate,   dropout,
-                                           cross_entropy,         four_bit,   adam,   squares};
+  static constexpr DeviceKernels kTable = {kDeviceKernelsVersion, error_text, capability, rotary,  gate,    dropout,
+                                           cross_entropy,         four_bit,   adam,       squares, rank_sum};
   return &kTable;
 }
 

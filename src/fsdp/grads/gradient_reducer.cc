@@ -172,7 +172,7 @@ void GradientReducer::start_segment(GradientBucket& b, std::size_t segment, Flig
   // Summed over replicas in the dtype of reductions, then added to what is there.
   if (mesh_.replicate && (part.accumulate || s.reduce != part.out.scalar_type())) {
     part.target = part.out;
-    part.out = at::empty({s.layout.slice_numel}, s.reduce);
+    part.out = at::empty({s.layout.slice_numel}, s.leaf.options().dtype(s.reduce).requires_grad(false));
     how.accumulate = false;
   }
   if (b.place() == GradientBucket::Place::kPrivate) part.buffer = b.buffers()[segment];

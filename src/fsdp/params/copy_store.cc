@@ -1,8 +1,9 @@
-// Gathering by copy: GPUs, ranks on other hosts.
+// Gathering by copy: several GPUs, ranks on other hosts.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include "fsdp/params/parameter_store.h"
+#include "tensor/mapped_zeros.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -10,9 +11,13 @@ namespace {
 class CopyStore final : public ParameterStore {
  public:
   CopyStore(const std::vector<Segment>& segments, std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
-            tensor::OffloadStore* offload)
-      : segments_(segments), group_(std::move(group)), meter_(meter), wholes_(segments.size()) {
-    for (const auto& s : segments_) shards_.push_back(allocate_shard(s, offload).set_requires_grad(s.trainable));
+            tensor::OffloadStore* offload, at::Device device)
+      : segments_(segments), group_(std::move(group)), meter_(meter), device_(device), wholes_(segments.size()) {
+    for (const auto& s : segments_) {
+      const auto shard = device_.is_cpu() ? allocate_shard(s, offload)
+                                          : tensor::lasting_zeros(s.slice_numel, s.shard_dtype(), device_);
+      shards_.push_back(shard.set_requires_grad(s.trainable));
+    }
   }
 
   ~CopyStore() override {
@@ -26,7 +31,7 @@ class CopyStore final : public ParameterStore {
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       const auto& s = segments_[i];
-      wholes_[i] = at::empty({s.numel}, s.compute);
+      wholes_[i] = at::empty({s.numel}, shards_[i].options().dtype(s.compute).requires_grad(false));
       meter_.add(wholes_[i].nbytes());
       auto input = shards_[i].detach();
       if (s.shard_dtype() != s.compute) {
@@ -74,6 +79,7 @@ class CopyStore final : public ParameterStore {
   std::vector<Segment> segments_;
   std::shared_ptr<comm::Communicator> group_;
   GatherMeter& meter_;
+  at::Device device_;
   std::vector<at::Tensor> wholes_;
   std::vector<std::unique_ptr<comm::Work>> works_;
 };
@@ -82,8 +88,8 @@ class CopyStore final : public ParameterStore {
 
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,
                                                 std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
-                                                tensor::OffloadStore* offload) {
-  return std::make_unique<CopyStore>(segments, std::move(group), meter, offload);
+                                                tensor::OffloadStore* offload, at::Device device) {
+  return std::make_unique<CopyStore>(segments, std::move(group), meter, offload, device);
 }
 
 }  // namespace tessera::fsdp

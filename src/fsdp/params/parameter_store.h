@@ -78,10 +78,11 @@ class ParameterStore {
 /// `offload`: where private slices lie; null: in memory.
 at::Tensor allocate_shard(const Segment& segment, tensor::OffloadStore* offload);
 
-/// Slices are private; gathering allocates the whole and all-gathers into it.
+/// Slices are private, in the host's memory or on a device that the group takes tensors of; gathering allocates the
+/// whole there and all-gathers into it. offload: of the host's alone.
 std::unique_ptr<ParameterStore> make_copy_store(const std::vector<Segment>& segments,
                                                 std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
-                                                tensor::OffloadStore* offload);
+                                                tensor::OffloadStore* offload, at::Device device = at::kCPU);
 
 /// For a rank that holds whole parameters (a group of one): slices are on the device and whole already.
 std::unique_ptr<ParameterStore> make_device_store(const std::vector<Segment>& segments, at::Device device,

@@ -89,15 +89,21 @@ class DeviceForm final : public MemoryForm {
   explicit DeviceForm(Runtime& runtime) : runtime_(runtime) {}
   bool shared() const override { return false; }
   std::unique_ptr<ParameterStore> make_store(const std::vector<Segment>& segments) override {
-    return make_device_store(segments, runtime_.options().device, runtime_.device_meter());
+    const auto& shard = runtime_.mesh().shard;
+    const auto device = runtime_.options().device;
+    if (shard->size() == 1) return make_device_store(segments, device, runtime_.device_meter());
+    return make_copy_store(segments, shard, runtime_.device_meter(), nullptr, device);
   }
-  std::unique_ptr<GradientTransport> make_transport() const override { return make_device_transport(); }
+  std::unique_ptr<GradientTransport> make_transport() const override {
+    return runtime_.mesh().shard->size() == 1 ? make_device_transport()
+                                              : make_reduce_scatter_transport(runtime_.mesh());
+  }
 
  private:
   Runtime& runtime_;
 };
 
-/// What stays on a device cannot be offloaded, shared or (so far) sharded.
+/// What stays on a device cannot be offloaded or shared.
 void check_resident(const Runtime& runtime) {
   const auto& options = runtime.options();
   const auto refuse = [&](bool asked, const std::string& what, const std::string& remedy) {
@@ -106,9 +112,6 @@ void check_resident(const Runtime& runtime) {
                             "' (fsdp_offload_params: false): " + what + "; " + remedy,
                         "fsdp_offload_params");
   };
-  const auto ranks = runtime.mesh().world->size();
-  refuse(ranks > 1, std::to_string(ranks) + " ranks need collectives between devices, of which there are none",
-         "start one process, or set fsdp_offload_params: true");
   refuse(!options.offload_folder.empty(), "fsdp_offload_folder moves them to a disk",
          "drop it, or set fsdp_offload_params: true");
   refuse(options.gather != GatherForm::kAuto, "gather forms are for host memory",

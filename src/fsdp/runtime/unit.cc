@@ -20,7 +20,7 @@ class ReducerPlace final : public tensor::GradientPlace {
     runtime_.reducer().accumulate(id_, grad);
   }
   std::shared_ptr<tensor::PreparedGradient> reserve() override {
-    if (runtime_.on_device()) return nullptr;  // what computes the gradient cannot write there
+    if (runtime_.on_device() && !runtime_.resident()) return nullptr;  // what computes the gradient cannot write there
     auto prepared = runtime_.reducer().reserve(id_);
     if (!prepared) return nullptr;
     prepared->memory = prepared->memory.view(shape_);

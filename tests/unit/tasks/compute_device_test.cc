@@ -45,7 +45,7 @@ TEST(ComputeDevice, AutoDoesNotFallBackToTheCpuInSilence) {
   c.facts.count = 0;
   EXPECT_SAYS(c.refusal("auto"), "libtorch finds no GPU that it can use");
   c.facts.count = 1;
-  c.facts.local_ranks = c.facts.ranks = 2;
+  c.facts.local_ranks = 2;
   EXPECT_SAYS(c.refusal("auto"), "2 ranks on this host and 1 GPUs");
 }
 
@@ -54,7 +54,7 @@ TEST(ComputeDevice, IsTheGpuOfTheRankOnItsHost) {
   EXPECT_EQ(c.refusal(), "none: cuda:0");
   c.config.fsdp.offload_params = true;
   c.facts.count = 4;
-  c.facts.local_rank = 2, c.facts.local_ranks = 3, c.facts.ranks = 6;
+  c.facts.local_rank = 2, c.facts.local_ranks = 3;
   EXPECT_EQ(c.refusal(), "none: cuda:2");
 }
 
@@ -87,16 +87,16 @@ TEST(ComputeDevice, NamesTheDriverUnderWhichNoGpuIsUsable) {
 TEST(ComputeDevice, RefusesMoreRanksOfAHostThanItHasGpus) {
   Case c;
   c.config.fsdp.offload_params = true;
-  c.facts.local_ranks = c.facts.ranks = 2;
+  c.facts.local_ranks = 2;
   EXPECT_SAYS(c.refusal(), "2 ranks on this host and 1 GPUs");
 }
 
-TEST(ComputeDevice, RefusesSeveralRanksWhoseParametersStayOnGpus) {
+TEST(ComputeDevice, RanksShareGpusWhereTheyMay) {
   Case c;
   c.facts.count = 2;
-  c.facts.local_ranks = c.facts.ranks = 2;
-  EXPECT_SAYS(c.refusal(), "set fsdp_offload_params: true");
-  c.config.fsdp.offload_params = true;
+  c.facts.local_ranks = 3, c.facts.local_rank = 2;
+  EXPECT_SAYS(c.refusal(), "TESSERA_SHARE_GPUS=1");
+  c.facts.share = true;
   EXPECT_EQ(c.refusal(), "none: cuda:0");
 }
 

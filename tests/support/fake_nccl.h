@@ -1,0 +1,26 @@
+#pragma once
+// NCCL's functions over threads of one process, for tensors of fake devices: an operation is done when its call
+// returns.
+#include <string>
+
+#include "comm/device/nccl.h"
+
+namespace tessera::test {
+
+/// While it lives, nccl() is this one.
+class FakeNccl {
+ public:
+  FakeNccl();
+  ~FakeNccl();
+  FakeNccl(const FakeNccl&) = delete;
+  FakeNccl& operator=(const FakeNccl&) = delete;
+
+  /// From now on the rank's calls of this function ("ncclSend") return an error.
+  static void fail(int rank, const std::string& function);
+  /// From now on this rank's communicators report that error as one that came while an operation ran.
+  static void fail_later(int rank);
+  /// Communicators that were not destroyed or aborted.
+  static int open_communicators();
+};
+
+}  // namespace tessera::test

@@ -1,0 +1,155 @@
+// Collectives of tensors on a device: what the host's group gives for the same tensors, by every engine; and FSDP over
+// NCCL's functions.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "comm/device/device_communicator.h"
+#include "support/fake_device.h"
+#include "support/fake_nccl.h"
+#include "support/program.h"
+#include "support/train_small_net.h"
+#include "tessera/base/error.h"
+
+namespace tessera::fsdp {
+namespace {
+
+using test::fake_device;
+
+enum class Engine { kHost, kNccl, kNcclWithKernels };
+
+class DeviceGroup : public ::testing::TestWithParam<Engine> {
+ protected:
+  DeviceGroup() {
+    if (GetParam() == Engine::kNcclWithKernels) kernels_.emplace();
+  }
+  ~DeviceGroup() override { EXPECT_EQ(test::FakeNccl::open_communicators(), 0); }
+
+  /// f(the host's group, the same for tensors of this rank's device, the device).
+  void run(int ranks, const std::function<void(comm::Communicator&, comm::Communicator&, at::Device)>& f) {
+    comm::run_threads(ranks, [&](std::shared_ptr<comm::Communicator> host) {
+      const auto device = fake_device(host->rank());
+      auto engine = GetParam() == Engine::kHost ? comm::make_staged_engine(host) : comm::make_nccl_engine(host, device);
+      const auto group = comm::with_device(host, std::move(engine));
+      f(*host, *group, device);
+    });
+    EXPECT_EQ(test::fake_device_bytes(), 0);
+  }
+
+  test::FakeNccl nccl_;
+  std::optional<test::FakeKernels> kernels_;
+};
+
+at::Tensor values(std::int64_t numel, int rank, at::ScalarType dtype) {
+  return (at::arange(numel, at::kFloat) * 0.37 + rank * 1.31).sin().mul(100).to(dtype);
+}
+
+TEST_P(DeviceGroup, GathersWhatTheHostGathers) {
+  for (const int ranks : {1, 2, 3})
+    run(ranks, [&](auto& host, auto& group, at::Device device) {
+      for (const auto dtype : {at::kFloat, at::kBFloat16, at::kByte}) {
+        const auto mine = values(5, host.rank(), dtype);
+        const auto expected = at::empty({5 * ranks}, mine.options());
+        host.all_gather(expected, mine)->wait();
+        const auto found = at::empty({5 * ranks}, mine.options().device(device));
+        group.all_gather(found, mine.to(device))->wait();
+        EXPECT_TRUE(at::equal(found.cpu(), expected));
+        const auto in_place = at::empty({5 * ranks}, mine.options().device(device));
+        const auto part = in_place.narrow(0, 5 * host.rank(), 5);
+        part.copy_(mine);
+        group.all_gather(in_place, part)->wait_input_free();
+        EXPECT_TRUE(at::equal(in_place.cpu(), expected));
+      }
+    });
+}
+
+TEST_P(DeviceGroup, SumsHaveTheHostsBits) {
+  for (const int ranks : {1, 2, 3, 5})
+    run(ranks, [&](auto& host, auto& group, at::Device device) {
+      for (const auto in_dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+        for (const auto out_dtype : {at::kFloat, at::kBFloat16})
+          for (const bool accumulate : {false, true}) {
+            const comm::ReduceOptions how{.scale = 1.0 / 3, .accumulate = accumulate};
+            const auto mine = values(7 * ranks, host.rank(), in_dtype);
+            const auto expected = values(7, 11, out_dtype);
+            const auto found = expected.to(device);
+            host.reduce_scatter(expected, mine, how)->wait_input_free();
+            group.reduce_scatter(found, mine.to(device), how)->wait_input_free();
+            EXPECT_TRUE(at::equal(found.cpu(), expected)) << ranks << in_dtype << out_dtype << accumulate;
+          }
+      for (const std::int64_t numel : {1, 6, 7})
+        for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+          const auto expected = values(numel, host.rank(), dtype);
+          const auto found = expected.to(device);
+          host.all_reduce(expected, comm::ReduceOp::kSum)->wait();
+          group.all_reduce(found, comm::ReduceOp::kSum)->wait();
+          EXPECT_TRUE(at::equal(found.cpu(), expected)) << ranks << " ranks, " << numel << dtype;
+        }
+    });
+}
+
+TEST_P(DeviceGroup, ExtremesBroadcastsAndPartsOfTheGroup) {
+  run(4, [&](auto& host, auto& group, at::Device device) {
+    for (const auto op : {comm::ReduceOp::kMax, comm::ReduceOp::kMin}) {
+      const auto expected = values(5, host.rank(), at::kFloat), found = expected.to(device);
+      host.all_reduce(expected, op)->wait();
+      group.all_reduce(found, op)->wait();
+      EXPECT_TRUE(at::equal(found.cpu(), expected));
+    }
+    const auto sent = values(5, host.rank(), at::kLong).to(device);
+    group.broadcast(sent, 2)->wait();
+    EXPECT_TRUE(at::equal(sent.cpu(), values(5, 2, at::kLong)));
+    const auto part = group.split(host.rank() % 2);
+    const auto sum = at::full({3}, host.rank() + 1.0).to(device);
+    part->all_reduce(sum, comm::ReduceOp::kSum)->wait();
+    EXPECT_EQ(sum.cpu()[0].template item<float>(), host.rank() % 2 == 0 ? 4 : 6);
+    const auto there = at::ones({2});
+    group.all_reduce(there, comm::ReduceOp::kSum)->wait();  // tensors of the host take the host's way
+    EXPECT_EQ(there[0].template item<float>(), 4);
+  });
+}
+
+std::string name_of(const ::testing::TestParamInfo<Engine>& info) {
+  return info.param == Engine::kHost ? "Host" : info.param == Engine::kNccl ? "Nccl" : "NcclWithKernels";
+}
+INSTANTIATE_TEST_SUITE_P(Engines, DeviceGroup,
+                         ::testing::Values(Engine::kHost, Engine::kNccl, Engine::kNcclWithKernels), name_of);
+
+TEST(Nccl, AnErrorNamesTheRankAndTheCall) {
+  const test::FakeNccl nccl;
+  test::FakeNccl::fail(0, "ncclAllGather");
+  std::string said;
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> host) {
+    const auto group = comm::with_device(host, comm::make_nccl_engine(host, fake_device()));
+    const auto x = at::ones({2}).to(fake_device());
+    try {
+      group->all_gather(at::empty_like(x), x)->wait();
+    } catch (const CommError& e) {
+      said = e.what();
+    }
+  });
+  EXPECT_SAYS(said, "rank 0: ncclAllGather: unhandled system error");
+}
+
+TEST(Nccl, AnErrorThatComesLaterEndsTheNextOperation) {
+  const test::FakeNccl nccl;
+  std::string said;
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> host) {
+    const auto group = comm::with_device(host, comm::make_nccl_engine(host, fake_device()));
+    const auto x = at::ones({2}).to(fake_device());
+    group->all_gather(at::empty_like(x), x)->wait();
+    test::FakeNccl::fail_later(0);
+    for (int tries = 0; tries < 100 && said.empty(); ++tries) try {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        group->broadcast(x, 0)->wait();
+      } catch (const CommError& e) {
+        said = e.what();
+      }
+  });
+  EXPECT_SAYS(said, "NCCL: unhandled system error");
+  EXPECT_EQ(test::FakeNccl::open_communicators(), 0) << "it was aborted";
+}
+
+}  // namespace
+}  // namespace tessera::fsdp
