@@ -52,7 +52,13 @@ set(kernel_library "${PROJECT_BINARY_DIR}/libtessera_cuda.so")
 add_custom_command(OUTPUT "${kernel_library}"
   COMMAND ${TESSERA_NVCC} ${nvcc_flags} ${nvcc_targets} -shared -Xlinker --exclude-libs,ALL ${kernel_objects} -o "${kernel_library}"
   DEPENDS ${kernel_objects} COMMENT "Linking libtessera_cuda.so" VERBATIM)
-add_custom_target(tessera_cuda ALL DEPENDS "${kernel_library}")
+# Part of every build that can use it; beside a libtorch without CUDA `ninja gpu_kernels` shows that it compiles.
+if(EXISTS "${_torch}/lib/libtorch_cuda.so")
+  add_custom_target(gpu_kernels ALL DEPENDS "${kernel_library}")
+  install(FILES "${kernel_library}" DESTINATION bin)
+else()
+  add_custom_target(gpu_kernels DEPENDS "${kernel_library}")
+endif()
 
 # For a machine with a GPU: build/cuda/kernel_check build/libtessera_cuda.so
 set(check_sources "${PROJECT_SOURCE_DIR}/tests/gpu/kernel_check.cu" "${PROJECT_SOURCE_DIR}/tests/support/host_kernels.cc")
@@ -61,4 +67,4 @@ add_custom_command(OUTPUT "${kernel_folder}/kernel_check"
           ${check_sources} -o "${kernel_folder}/kernel_check" -ldl -lpthread
   DEPENDS ${check_sources} "${PROJECT_SOURCE_DIR}/tests/support/host_kernels.h" ${kernel_headers}
   COMMENT "Linking kernel_check" VERBATIM)
-add_custom_target(kernel_check DEPENDS "${kernel_folder}/kernel_check" tessera_cuda)
+add_custom_target(kernel_check DEPENDS "${kernel_folder}/kernel_check" gpu_kernels)

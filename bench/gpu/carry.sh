@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 version=2.11.0 limit_mib=64 torch=.deps/torch-cu130
 programs=(tessera tessera-worker bench/train_bench) targets=(tessera tessera-worker train_bench) libraries=()
 if command -v nvcc >/dev/null; then
-    programs+=(cuda/kernel_check) targets+=(kernel_check tessera_cuda) libraries+=(libtessera_cuda.so)
+    programs+=(cuda/kernel_check) targets+=(kernel_check gpu_kernels) libraries+=(libtessera_cuda.so)
 fi
 
 fetch_torch() {

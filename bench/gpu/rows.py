@@ -222,10 +222,10 @@ def programs_start(rows):
     rows.run("programs start", [rows.programs / "tessera", "verify", ROOT / "tests/data/goldens/A_models/gpt2", "--device", "cpu"], 60)
 
 
-def verify(rows, family, names, flags=(), form="resident"):
+def verify(rows, family, names, flags=(), form="resident", before=()):
     """A function for each model."""
     def one(name):
-        words = [rows.programs / "tessera", *flags, "verify", ROOT / "tests/data/goldens" / family / name, "--sharded",
+        words = [*before, rows.programs / "tessera", *flags, "verify", ROOT / "tests/data/goldens" / family / name, "--sharded",
                  "--device", rows.device]
         rows.run(f"verify {form} {family}/{name}", words, 60,
                  lambda output: {"verified": output.splitlines()[-1].startswith("verified") or 1 / 0})
@@ -340,8 +340,12 @@ def run_tests(rows, options):
     tasks += verify(rows, "B_train", runs)
     tasks += verify(rows, "A_models", small)
     tasks += verify(rows, "B_train", runs[:1] if rows.dry else ["llama_dora", "t5_full", "gpt2_lora"], OFFLOADED, "offloaded")
+    for transport in ("host", "nccl"):
+        tasks += verify(rows, "B_train", runs[:2] if rows.dry else ["llama_dora", "t5_full", "hf_trainer"],
+                        ["launch", "--use_fsdp", "--num_processes", "2", "--num_cpu_threads_per_process", "1"],
+                        f"2 ranks, {transport}",
+                        ["env", "TESSERA_SHARE_GPUS=1", "NCCL_SOCKET_IFNAME=lo", f"TESSERA_DEVICE_TRANSPORT={transport}"])
     rows.side_by_side(tasks, options.jobs)
-    rows.write("NCCL", "cannot run", why="several GPUs exchange nothing yet")
 
 
 def speed(rows, tokens, gflop):

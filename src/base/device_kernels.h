@@ -132,13 +132,16 @@ struct DeviceRankSum {
   bool accumulate;
 };
 
-constexpr std::int32_t kDeviceKernelsVersion = 2;
+constexpr std::int32_t kDeviceKernelsVersion = 3;
 
 struct DeviceKernels {
   std::int32_t version;
   const char* (*error_text)(int code);
   /// Of the current device: 10 * major + minor of its compute capability; a code where these kernels do not run on it.
   int (*capability)(std::int32_t* value);
+  /// Pages of the host's memory that the device's copy engines may reach until they are unregistered.
+  int (*host_register)(void* memory, std::int64_t bytes);
+  int (*host_unregister)(void* memory);
   int (*rotary)(void* stream, const DeviceRotary*);
   int (*gate)(void* stream, const DeviceGate*);
   int (*dropout)(void* stream, const DeviceDropout*);

@@ -22,12 +22,25 @@ int capability(std::int32_t* value) {
   return static_cast<int>(code);
 }
 
+int host_register(void* memory, std::int64_t bytes) {
+  const auto code = cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable);
+  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return static_cast<int>(code);
+}
+
+int host_unregister(void* memory) {
+  const auto code = cudaHostUnregister(memory);
+  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return static_cast<int>(code);
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const tessera::DeviceKernels* tessera_device_kernels() {
   using namespace tessera;
-  static constexpr DeviceKernels kTable = {
-      kDeviceKernelsVersion, error_text,     capability, cuda::rotary,  cuda::gate,    cuda::dropout,
-      cuda::cross_entropy,   cuda::four_bit, cuda::adam, cuda::squares, cuda::rank_sum};
+  static constexpr DeviceKernels kTable = {kDeviceKernelsVersion, error_text,     capability, host_register,
+                                           host_unregister,       cuda::rotary,   cuda::gate, cuda::dropout,
+                                           cuda::cross_entropy,   cuda::four_bit, cuda::adam, cuda::squares,
+                                           cuda::rank_sum};
   return &kTable;
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "cuda/formulas.h"
@@ -279,11 +281,30 @@ int capability(std::int32_t* value) {
   return 0;
 }
 
+std::set<void*> registered;
+std::mutex mutex;
+
+int host_register(void* memory, std::int64_t) {
+  const std::lock_guard lock(mutex);
+  return registered.insert(memory).second ? 0 : 1;
+}
+
+int host_unregister(void* memory) {
+  const std::lock_guard lock(mutex);
+  return registered.erase(memory) == 1 ? 0 : 1;
+}
+
 }  // namespace
 
+std::int64_t registered_regions() {
+  const std::lock_guard lock(mutex);
+  return static_cast<std::int64_t>(registered.size());
+}
+
 const DeviceKernels* host_kernels() {
-  static constexpr DeviceKernels kTable = {kDeviceKernelsVersion, error_text, capability, rotary,  gate,    dropout,
-                                           cross_entropy,         four_bit,   adam,       squares, rank_sum};
+  static constexpr DeviceKernels kTable = {
+      kDeviceKernelsVersion, error_text, capability, host_register, host_unregister, rotary, gate, dropout,
+      cross_entropy,         four_bit,   adam,       squares,       rank_sum};
   return &kTable;
 }
 

@@ -7,4 +7,7 @@ namespace tessera::test {
 
 const DeviceKernels* host_kernels();
 
+/// Of host_register(), not unregistered yet.
+std::int64_t registered_regions();
+
 }  // namespace tessera::test

@@ -67,8 +67,8 @@ class GradientTransport {
   virtual std::int64_t bytes() const { return 0; }
 };
 
-/// Over the ranks of mesh.shard, which must be able to map memory together.
-std::unique_ptr<GradientTransport> make_slot_transport(const Mesh& mesh);
+/// Over the ranks of mesh.shard, which must be able to map memory together. device: where gradients are made.
+std::unique_ptr<GradientTransport> make_slot_transport(const Mesh& mesh, at::Device device);
 std::unique_ptr<GradientTransport> make_reduce_scatter_transport(const Mesh& mesh);
 /// For a rank that holds whole parameters on a device: contributions and sums stay there.
 std::unique_ptr<GradientTransport> make_device_transport();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "comm/device/pinned_region.h"
 #include "fsdp/grads/gradient_transport.h"
 
 namespace tessera::fsdp {
@@ -19,11 +20,14 @@ std::int64_t bytes_in(const TrainableSegment& s, at::ScalarType dtype) {
 
 class SlotTransport final : public GradientTransport {
  public:
-  explicit SlotTransport(const Mesh& mesh) : group_(mesh.shard), replicated_(mesh.replicate != nullptr) {}
+  SlotTransport(const Mesh& mesh, at::Device device)
+      : group_(mesh.shard), device_(device), replicated_(mesh.replicate != nullptr) {}
 
   void prepare(const std::vector<GradientBucket>& buckets) override {
     slots_ = GradientSlots(users_of(buckets));
-    if (!buckets.empty()) region_ = group_->map_shared(std::max<std::int64_t>(1, slots_.bytes()) * group_->size());
+    if (buckets.empty()) return;
+    const auto bytes = std::max<std::int64_t>(1, slots_.bytes()) * group_->size();
+    region_ = comm::pinned(group_->map_shared(bytes), device_);
   }
   void set_order(const std::vector<int>& order) override {
     if (region_) slots_.set_order(order);
@@ -114,6 +118,7 @@ class SlotTransport final : public GradientTransport {
   }
 
   std::shared_ptr<comm::Communicator> group_;
+  at::Device device_;
   bool replicated_;
   std::shared_ptr<comm::SharedRegion> region_;  // null: there is nothing to reduce
   GradientSlots slots_;                         // of buckets, by their index
@@ -123,8 +128,8 @@ class SlotTransport final : public GradientTransport {
 
 }  // namespace
 
-std::unique_ptr<GradientTransport> make_slot_transport(const Mesh& mesh) {
-  return std::make_unique<SlotTransport>(mesh);
+std::unique_ptr<GradientTransport> make_slot_transport(const Mesh& mesh, at::Device device) {
+  return std::make_unique<SlotTransport>(mesh, device);
 }
 
 }  // namespace tessera::fsdp

@@ -19,7 +19,9 @@ void DeviceCopy::bring(Copy& copy, const at::Tensor& host, std::uint32_t version
     copy.tensor = at::empty(host.sizes(), host.options().device(device_));
     meter_.add(static_cast<std::int64_t>(copy.tensor.nbytes()));
   }
-  copy.tensor.copy_(host);  // done when this returns: the host's memory may be written or freed
+  // Pinned memory is the shared region, which nobody writes before the end of backward waits for the device. All else
+  // may be written or freed when this returns.
+  copy.tensor.copy_(host, /*non_blocking=*/device_.is_cuda() && host.is_pinned());
   copy.version = version;
 }
 

@@ -1,5 +1,6 @@
 #include "fsdp/plan/memory_form.h"
 
+#include "comm/device/pinned_region.h"
 #include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 
@@ -43,6 +44,7 @@ std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, std::int64_t by
   auto& group = *runtime.mesh().shard;
   auto region = group.map_shared(runtime.offload() ? 1 : bytes);
   if (region && runtime.offload()) region = map_file_region(*runtime.offload(), group, bytes);
+  if (!runtime.offload()) region = comm::pinned(std::move(region), runtime.options().device);
   if (!region && form == GatherForm::kShared)
     throw ConfigError(
         "gather form 'shared': the ranks of backend '" + group.backend() + "' share no memory; use 'auto' or 'copy'",
@@ -53,17 +55,18 @@ std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, std::int64_t by
 class SharedForm final : public MemoryForm {
  public:
   SharedForm(const Runtime& runtime, std::shared_ptr<comm::SharedRegion> region)
-      : mesh_(runtime.mesh()), offload_(runtime.offload().get()), region_(std::move(region)) {}
+      : mesh_(runtime.mesh()), device_(runtime.options().device), offload_(runtime.offload().get()), region_(std::move(region)) {}
   bool shared() const override { return true; }
   std::unique_ptr<ParameterStore> make_store(const std::vector<Segment>& segments) override {
     auto store = make_shared_store(segments, mesh_.shard->rank(), region_, used_, offload_);
     used_ += shared_store_bytes(segments);
     return store;
   }
-  std::unique_ptr<GradientTransport> make_transport() const override { return make_slot_transport(mesh_); }
+  std::unique_ptr<GradientTransport> make_transport() const override { return make_slot_transport(mesh_, device_); }
 
  private:
   const Mesh& mesh_;
+  at::Device device_;
   tensor::OffloadStore* offload_;
   std::shared_ptr<comm::SharedRegion> region_;
   std::int64_t used_ = 0;  // bytes of the region

@@ -1,5 +1,6 @@
 #include "fsdp/runtime/runtime.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -107,6 +108,10 @@ void Runtime::prefetch_before(std::int64_t position) {
 
 void Runtime::end_backward() {
   note_activity("the end of a backward");
+  if (on_device() && !resident()) {  // optimizers may write what copies to the device read
+    const c10::impl::VirtualGuardImpl device(options_.device.type());
+    device.synchronizeStream(device.getStream(options_.device));
+  }
   for (const auto& unit : units_) unit->check_files();
   reducer_.backward_finished();
   for (auto& unit : units_) unit->end_backward();

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "support/fake_device.h"
+#include "support/host_kernels.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -202,6 +203,16 @@ TEST(Device, OneThatDoesNotExistIsSaidSo) {
       }
     }
   });
+}
+
+TEST(Device, SharedMemoryIsPinnedAsLongAsTheModelLives) {
+  const test::FakeKernels kernels;
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+    SmallNet net;
+    const auto sharded = fully_shard(net, group, on_device({.wrap = wrap_classes({"MlpBlock"})}, *group));
+    EXPECT_EQ(test::registered_regions(), 2) << "of parameters, and of gradients";
+  });
+  EXPECT_EQ(test::registered_regions(), 0);
 }
 
 }  // namespace
