@@ -72,6 +72,9 @@ LoadedAccelerate load_accelerate(const std::string& path);
 /// exists).
 std::string default_accelerate_path();
 
+/// Why so many ranks cannot compute on GPUs without fsdp_offload_params, and what to do.
+std::string resident_ranks_reason(int ranks);
+
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
 /// What a rank is told, by the names of the file's keys; unset ones are left out.

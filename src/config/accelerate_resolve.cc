@@ -243,4 +243,11 @@ void drop_overridden(const OptionTable& flags, AccelerateInput& from_file) {
   }
 }
 
+std::string resident_ranks_reason(int ranks) {
+  return std::to_string(ranks) +
+         " ranks with parameters that stay on GPUs need collectives between GPUs, of which there are none yet; set "
+         "fsdp_offload_params: true, which keeps slices, gradients and optimizer state in host memory and brings "
+         "units to the GPU while they compute, or start one process";
+}
+
 }  // namespace tessera::config

@@ -124,11 +124,7 @@ at::Device compute_device(const std::string& device, const config::AccelerateCon
                                               std::to_string(facts.count) +
                                               " GPUs, and each rank needs one; set num_processes, gpu_ids or "
                                               "CUDA_VISIBLE_DEVICES");
-  refuse(facts.ranks > 1 && !config.fsdp.offload_params,
-         std::to_string(facts.ranks) +
-             " ranks with parameters that stay on GPUs need collectives between GPUs, of which there are none yet; set "
-             "fsdp_offload_params: true, which keeps slices, gradients and optimizer state in host memory and brings "
-             "units to the GPU while they compute, or start one process");
+  refuse(facts.ranks > 1 && !config.fsdp.offload_params, config::resident_ranks_reason(facts.ranks));
   return {at::kCUDA, static_cast<c10::DeviceIndex>(facts.local_rank)};
 }
 

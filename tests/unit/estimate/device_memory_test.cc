@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <sstream>
 #include <string>
 
+#include "estimate/estimate.h"
 #include "estimate/plan_request.h"
 #include "support/temp_folder.h"
+#include "tessera/base/error.h"
 
 namespace tessera::estimate {
 namespace {
@@ -145,6 +148,52 @@ TEST_F(DeviceMemory, OffloadedHoldsCopiesOfAUnitAndOfTheRootAlone) {
   EXPECT_EQ(part_of(host, "activations kept for backward"), 0) << "they are on the GPU";
   request.batch.length = 0;
   EXPECT_EQ(host.total(), plan_for(request, tensors).total());
+}
+
+class DeviceTables : public DeviceMemory {
+ protected:
+  DeviceTables() { tensors_ = llama(k1B); }
+  std::string printed(std::vector<std::string> args) {
+    args.insert(args.begin(), {folder_, "--mixed_precision", "bf16"});
+    std::ostringstream out;
+    try {
+      print_estimate(*parse_estimate(args, out), tensors_, out);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return out.str();
+  }
+  std::vector<ModelTensor> tensors_;
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(DeviceTables, SayMemoryOfTheGpuAndOfTheHostApart) {
+  const auto text = printed({"--device", "cuda", "--lora_r", "16", "--per_device_train_batch_size", "8",
+                             "--max_seq_len", "2048", "--device_memory", "17GB"});
+  EXPECT_TRUE(contains(text, "Peak of a rank's GPU in fine-tuning here: adamw_torch, 1 rank(s)")) << text;
+  EXPECT_TRUE(contains(text, "Peak of a rank's host memory in fine-tuning here")) << text;
+  EXPECT_TRUE(contains(text, "LoRA, r 16: 16.21 GiB of a rank's GPU, more than the 17GB of --device_memory")) << text;
+  EXPECT_FALSE(contains(text, "offloaded to a disk")) << "which goes with offloaded parameters alone";
+  EXPECT_FALSE(contains(printed({"--device", "cuda"}), "--device_memory")) << "no verdict is asked for";
+}
+
+TEST_F(DeviceTables, WithoutAGpuAreThoseOfBefore) {
+  const auto text = printed({});
+  EXPECT_EQ(text, printed({"--device", "cpu"}));
+  EXPECT_EQ(text, printed({"--device", "auto"}));
+  EXPECT_FALSE(contains(text, "GPU")) << text;
+}
+
+TEST_F(DeviceTables, SeveralRanksNeedOffloadedParameters) {
+  EXPECT_TRUE(contains(printed({"--device", "cuda", "--num_processes", "2"}),
+                       "2 ranks with parameters that stay on GPUs need collectives between GPUs"));
+  const auto text = printed({"--device", "cuda", "--num_processes", "2", "--fsdp_offload_params", "true"});
+  EXPECT_TRUE(contains(text, "2 rank(s)") && contains(text, "all weights, offloaded to a disk")) << text;
+  EXPECT_TRUE(contains(printed({"--device_memory", "80GB"}), "no effect without --device cuda"));
+  EXPECT_TRUE(contains(printed({"--device", "cuda", "--device_memory", "80 cows"}), "--device_memory expects a size"));
 }
 
 }  // namespace
