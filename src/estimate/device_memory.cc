@@ -98,10 +98,12 @@ struct DeviceParts {
   void add_head(const ModelSizes& s, const DeviceJob& job);
   std::int64_t working_of_block(const DeviceJob& job) const;
 
-  std::int64_t compute_;  // bytes of an element
+  std::int64_t compute_;   // bytes of an element
+  std::int64_t unpacked_;  // the largest packed matrix
 };
 
-DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job) : compute_(job.low_precision ? 2 : 4) {
+DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
+    : compute_(job.low_precision ? 2 : 4), unpacked_(s.packed > 0 ? compute_ * job.shape.largest_matrix : 0) {
   using config::ShardingStrategy;
   const bool released = job.strategy == ShardingStrategy::kFullShard || job.strategy == ShardingStrategy::kHybridShard;
   const auto dense = s.trainable + s.frozen_mapped + s.frozen_cast;
@@ -117,7 +119,8 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job) : compute_(j
     frozen = compute_ * (s.frozen_mapped + s.frozen_cast);
     packed = s.packed_mapped_bytes + s.packed_read_bytes;
     gradients = trained;
-    unit_gradients = 4 * s.largest_unit_trainable;
+    // As backward brings it, where that is in fewer bits, and its sum.
+    unit_gradients = (job.low_precision ? 2 + 4 : 4) * s.largest_unit_trainable;
     // Where it trains in fewer bits than its master has: the present unit, and one that is cast ahead.
     root = job.low_precision ? compute_ * s.root_trainable : 0;
     units = !job.low_precision ? 0
@@ -144,7 +147,7 @@ std::int64_t DeviceParts::working_of_block(const DeviceJob& job) const {
   const auto attention =
       one * (2 * d.attended + 2 * d.keys + shared) + 4 * tokens * d.attended - one * (d.made + a.hidden);
   // Of a product with a packed matrix: that matrix unpacked.
-  const auto unpacked = packed > 0 || job.state_on_host ? one * d.inner + compute_ * d.largest_matrix : 0;
+  const auto unpacked = one * d.inner + unpacked_;
   return std::max({feed_forward, attention, unpacked});
 }
 
@@ -187,6 +190,10 @@ void DeviceParts::add_head(const ModelSizes& s, const DeviceJob& job) {
 }
 
 }  // namespace
+
+RankPlan host_beside_device(std::int64_t largest) {
+  return {.parts = {{"a parameter at a time, while the model is read", 4 * largest}}, .phase = "the start"};
+}
 
 RankPlan plan_device(const ModelSizes& sizes, const DeviceJob& job) {
   const DeviceParts p(sizes, job);

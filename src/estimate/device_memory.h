@@ -37,6 +37,9 @@ struct DeviceJob {
 /// Whether the output head, or the table that it is tied to, is among what trains.
 bool head_trains(const DeviceShape& shape, const std::vector<SizedParameter>& parameters);
 
+/// Of the host's memory where all is on the GPU; `largest`: elements of the largest parameter.
+RankPlan host_beside_device(std::int64_t largest);
+
 RankPlan plan_device(const ModelSizes& sizes, const DeviceJob& job);
 
 }  // namespace tessera::estimate

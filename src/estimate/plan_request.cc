@@ -264,9 +264,9 @@ RankPlan host_plan_for(const PlanRequest& request, const std::vector<ModelTensor
     without.batch.length = 0;  // activations are on the GPU
     return plan_for(without, tensors);
   }
-  std::int64_t largest = 0;  // tensor/staging.h
+  std::int64_t largest = 0;
   for (const auto& t : tensors) largest = std::max(largest, t.numel());
-  return {.parts = {{"a parameter at a time, while the model is read", 4 * largest}}, .phase = "the start"};
+  return host_beside_device(largest);
 }
 
 }  // namespace tessera::estimate

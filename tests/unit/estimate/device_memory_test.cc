@@ -150,6 +150,17 @@ TEST_F(DeviceMemory, OffloadedHoldsCopiesOfAUnitAndOfTheRootAlone) {
   EXPECT_EQ(host.total(), plan_for(request, tensors).total());
 }
 
+TEST_F(DeviceMemory, OfAFewTokensAPackedMatrixUnpackedIsTheMost) {
+  auto request = gpu_job(1, 16);
+  request.batch.length = 16;
+  const auto tensors = llama(k8B);
+  const auto dense = part_of(device_plan_for(request, tensors), "a block's backward");
+  request.packed = {.bits = 4};
+  const auto packed = part_of(device_plan_for(request, tensors), "a block's backward");
+  EXPECT_LT(dense, 5e6);
+  EXPECT_NEAR(packed, 2.0 * 4096 * 14336, 5e6);
+}
+
 class DeviceTables : public DeviceMemory {
  protected:
   DeviceTables() { tensors_ = llama(k1B); }
