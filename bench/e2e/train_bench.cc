@@ -14,7 +14,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
@@ -37,6 +36,7 @@
 #include "tasks/lora_flags.h"
 #include "tasks/memory_plan.h"
 #include "tasks/quant_flags.h"
+#include "tensor/device_memory.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/io/tensor_source.h"
@@ -78,7 +78,9 @@ bool parse(Options& o, const std::vector<std::string>& args) {
   table.add(&o.checkpointing, {"--activation_checkpointing"}, "recompute every block");
   table.add(&o.strategy, {"--strategy"}, "how the model is sharded")
       .choices({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"});
-  table.add(&o.device, {"--device"}, "what computes; cuda: adds a line with the peak of its allocator, in GB")
+  table
+      .add(&o.device, {"--device"},
+           "what computes; cuda: adds a line with the peak of its allocator and what the formula says, in GB")
       .choices({"cpu", "cuda"});
   table.add(&o.trace, {"--trace"}, "cuda: a file for libtorch's trace of the kernels of the last step");
   table.add(&o.offload_params, {"--offload_params"}, "cuda: all but what computes stays in host memory");
@@ -130,9 +132,10 @@ class Run {
     if (o_.length == 0) rows_ = io::read_tensor(*io::open_safetensors(o_.tokens), "input_ids");
     a.before_sharding = [this](const tasks::Assembled& model, const fsdp::FsdpOptions& options) {
       const auto length = o_.length > 0 ? o_.length : rows_.size(1);
-      plan_ = tasks::plan_rank(
-          model, options, {.model_folder = o_.model, .optim = o_.optim, .batch = {.rows = o_.batch, .length = length}},
-          *group_);
+      const tasks::PlanSettings settings{
+          .model_folder = o_.model, .optim = o_.optim, .batch = {.rows = o_.batch, .length = length}};
+      plan_ = tasks::plan_rank(model, options, settings, *group_);
+      device_plan_ = tasks::plan_device(model, options, settings, *group_);
     };
     model_ = tasks::assemble(a, group_);
     model_.model->train();
@@ -156,8 +159,9 @@ class Run {
       if (traced) torch::autograd::profiler::disableProfiler()->save(o_.trace);
     }
     if (o_.device == "cuda") {
-      const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(0);
-      file_.write({{"peak_device_gb", static_cast<double>(stats.allocated_bytes[0].peak) / 1e9}});
+      const auto peak = tensor::peak_device_bytes(at::Device(at::kCUDA, 0)).value_or(0);
+      file_.write({{"peak_device_gb", static_cast<double>(peak) / 1e9},
+                   {"formula_device_gb", static_cast<double>(device_plan_.total()) / 1e9}});
     }
     if (o_.memory || o_.device == "cuda") return;
     const auto single = gemm_rate(at::kFloat), narrow = gemm_rate(at::kBFloat16);
@@ -236,7 +240,7 @@ class Run {
   std::shared_ptr<comm::Communicator> group_;
   at::Tensor rows_;
   report::MetricsFile file_;
-  estimate::RankPlan plan_;
+  estimate::RankPlan plan_, device_plan_;
   tasks::Assembled model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
 };

@@ -9,11 +9,7 @@
 #include "estimate/rank_memory.h"
 
 namespace tessera::estimate {
-namespace {
 
-constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
-
-/// The projections that end a branch and add to the residual stream.
 bool closes_branch(const std::string& path) {
   static const std::set<std::string> kClosing = {"o_proj",    "o",  "out_proj", "dense", "attn_output", "c_proj",
                                                  "down_proj", "wo", "fc2",      "w2",    "ffn_down",    "dense_4h_to_h",
@@ -27,6 +23,10 @@ bool is_in_attention(const std::string& path) {
     if (path.find(word) != std::string::npos) return true;
   return false;
 }
+
+namespace {
+
+constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
 
 struct BlockShape {
   std::int64_t kept = 0, widest = 0, hidden = 0, attended = 0, heads = 0;

@@ -33,6 +33,10 @@ struct ActivationShape {
 /// All zero for a model without blocks.
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors);
 
+/// The projections that end a branch and add to the residual stream, by their path.
+bool closes_branch(const std::string& path);
+bool is_in_attention(const std::string& path);
+
 /// Of the experts of a mixture the first so many stand for those that a token is sent to.
 bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token);
 

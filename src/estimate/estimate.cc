@@ -62,6 +62,7 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   r.optim = o.optim;
   r.batch = {o.per_device_train_batch_size, o.max_seq_length, o.gradient_checkpointing};
   r.on_disk = on_disk;
+  r.offload_params = o.fsdp_offload_params;
   return r;
 }
 
@@ -76,6 +77,7 @@ std::vector<NamedJob> jobs_of(const EstimateOptions& options, const std::vector<
   const bool has_blocks = std::any_of(tensors.begin(), tensors.end(), is_linear);
   for (const bool with_adapter : {false, true}) {
     for (const bool on_disk : {false, true}) {
+      if (on_disk && options.on_gpu() && !options.fsdp_offload_params) continue;
       auto request = request_of(options, with_adapter, on_disk);
       if (!request.possible(tensors) || (with_adapter && !has_blocks)) continue;
       jobs.push_back({(with_adapter ? method_label(options.adapter) : std::string("all weights")) +
@@ -86,24 +88,34 @@ std::vector<NamedJob> jobs_of(const EstimateOptions& options, const std::vector<
   return jobs;
 }
 
-std::vector<std::string> rank_row(const NamedJob& job, const std::vector<ModelTensor>& tensors) {
+/// Memory that tables are about.
+struct Memory {
+  const char* of_what;
+  RankPlan (*plan)(const PlanRequest& request, const std::vector<ModelTensor>& tensors);
+  bool holds_program = true;
+};
+constexpr Memory kOfRank{"a rank", plan_for}, kOfGpu{"a rank's GPU", device_plan_for, false},
+    kBesideGpu{"a rank's host memory", host_plan_for};
+
+std::vector<std::string> rank_row(const NamedJob& job, const Memory& memory, const std::vector<ModelTensor>& tensors) {
   std::vector<std::string> row = {job.name};
   for (const auto strategy :
        {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
     auto request = job.request;
     request.strategy = strategy;
-    row.push_back(bytes_text(plan_for(request, tensors).total()));
+    row.push_back(bytes_text(memory.plan(request, tensors).total()));
   }
   return row;
 }
 
 /// What the numbers under FULL_SHARD consist of.
-std::string parts_table(const std::vector<NamedJob>& jobs, const std::vector<ModelTensor>& tensors) {
+std::string parts_table(const std::vector<NamedJob>& jobs, const Memory& memory,
+                        const std::vector<ModelTensor>& tensors) {
   std::vector<std::string> header = {"FULL_SHARD, part by part"}, names;
   std::vector<RankPlan> plans;
   for (const auto& job : jobs) {
     header.push_back(job.name);
-    plans.push_back(plan_for(job.request, tensors));
+    plans.push_back(memory.plan(job.request, tensors));
     for (const auto& part : plans.back().parts)
       if (std::find(names.begin(), names.end(), part.what) == names.end()) names.emplace_back(part.what);
   }
@@ -116,14 +128,47 @@ std::string parts_table(const std::vector<NamedJob>& jobs, const std::vector<Mod
       row.push_back(part == plan.parts.end() ? "" : bytes_text(part->bytes));
     }
   }
-  std::vector<std::string> program = {"the program itself"}, sum = {"together"}, phase = {"at its highest in"};
+  const auto program = memory.holds_program ? kProgramBytes : 0;
+  std::vector<std::string> own = {"the program itself"}, sum = {"together"}, phase = {"at its highest in"};
   for (const auto& plan : plans) {
-    program.push_back(bytes_text(kProgramBytes));
-    sum.push_back(bytes_text(plan.total() + kProgramBytes));
+    own.push_back(bytes_text(program));
+    sum.push_back(bytes_text(plan.total() + program));
     phase.emplace_back(plan.phase);
   }
-  rows.insert(rows.end(), {program, sum, phase});
+  if (memory.holds_program) rows.push_back(own);
+  rows.insert(rows.end(), {sum, phase});
   return framed_table("Where it goes", header, rows);
+}
+
+/// Both tables. The disk changes nothing on a GPU.
+std::string memory_tables(const EstimateOptions& options, const Memory& memory,
+                          const std::vector<ModelTensor>& tensors) {
+  auto jobs = jobs_of(options, tensors);
+  if (memory.plan == device_plan_for) std::erase_if(jobs, [](const NamedJob& job) { return job.request.on_disk; });
+  std::vector<std::vector<std::string>> rows;
+  rows.reserve(jobs.size());
+  for (const auto& job : jobs) rows.push_back(rank_row(job, memory, tensors));
+  const auto hosts = options.num_machines == 1 ? "one host" : fmt::format("{} hosts", options.num_machines);
+  return framed_table(fmt::format("Peak of {} in fine-tuning here: {}, {} rank(s) of {}, {}, {} x {} tokens{}",
+                                  memory.of_what, options.optim, options.num_processes, hosts,
+                                  options.mixed_precision == "no" ? "fp32" : options.mixed_precision,
+                                  options.per_device_train_batch_size, options.max_seq_length,
+                                  options.gradient_checkpointing ? ", checkpointed" : ""),
+                      {"what trains", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}, rows) +
+         parts_table(jobs, memory, tensors);
+}
+
+std::string device_budget_text(const EstimateOptions& options, const std::vector<ModelTensor>& tensors) {
+  const auto budget = config::parse_byte_size(options.device_memory, "device_memory");
+  std::string out;
+  for (const auto& job : jobs_of(options, tensors)) {
+    if (job.request.on_disk) continue;
+    const auto bytes = device_plan_for(job.request, tensors).total();
+    out +=
+        fmt::format("\n{}: {} of a rank's GPU, {} the {} of --device_memory; what CUDA itself takes is not counted\n",
+                    job.name, bytes_text(bytes), bytes <= budget ? "within" : "more than", options.device_memory);
+  }
+  return out;
 }
 
 std::string budget_text(const EstimateOptions& options, const std::vector<ModelTensor>& tensors) {
@@ -131,10 +176,11 @@ std::string budget_text(const EstimateOptions& options, const std::vector<ModelT
   std::string out;
   for (const auto& job : jobs_of(options, tensors)) {
     if (job.request.on_disk) continue;
-    const auto bytes = plan_for(job.request, tensors).total() + kProgramBytes;
+    const auto plan = options.on_gpu() ? host_plan_for(job.request, tensors) : plan_for(job.request, tensors);
+    const auto bytes = plan.total() + kProgramBytes;
     out += fmt::format("\n{}: {} a rank, {} the {} of --max_memory\n", job.name, bytes_text(bytes),
                        bytes <= budget ? "within" : "more than", options.max_memory);
-    if (bytes <= budget) continue;
+    if (bytes <= budget || options.on_gpu()) continue;
     const auto ways = ways_to_fit(job.request, tensors, budget);
     out += ways.empty() ? "  no flags make it fit; more ranks would (--num_processes), where each has so much\n"
                         : "it would fit with (beside what is set)\n" + remedy_lines(ways);
@@ -200,6 +246,13 @@ void check_cluster_flags(const EstimateOptions& o, config::Problems& problems) {
     problems.attempt([&] { (void)parse_byte_rate(o.memory_rate_per_rank, "memory_rate_per_rank"); });
 }
 
+void check_device_flags(const EstimateOptions& o, config::Problems& problems) {
+  if (!o.on_gpu()) return;
+  problems.require(o.link.empty(), "--link predicts steps of ranks on CPUs; leave out --device cuda", "link");
+  if (!o.device_memory.empty())
+    problems.attempt([&] { (void)config::parse_byte_size(o.device_memory, "device_memory"); });
+}
+
 }  // namespace
 
 std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& args, std::ostream& out) {
@@ -213,7 +266,21 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.dtypes, {"--dtypes"}, "dtypes of the first table")
       .choices({"float32", "float16", "bfloat16", "int8", "int4"});
   const char* group = "Fine-tuning";
-  table.add(&o.num_processes, {"--num_processes"}, "ranks of all hosts", group);
+  table
+      .add(&o.device, {"--device"},
+           "what computes: cuda a GPU for each rank, whose memory is then said beside the host's; auto and cpu the "
+           "processor. None of them needs a GPU here",
+           group)
+      .choices({"auto", "cpu", "cuda"});
+  const config::Need gpu{"--device", {"cuda"}};
+  table
+      .add(&o.fsdp_offload_params, {"--fsdp_offload_params"},
+           "all but what computes stays in host memory; false: on the GPUs", group)
+      .only_with({gpu});
+  table.add(&o.device_memory, {"--device_memory"}, "of a GPU, \"80GB\": says whether it is enough", group)
+      .only_with({gpu});
+  table.add(&o.num_processes, {"--num_processes"}, "ranks of all hosts; not given with --device cuda: one of each",
+            group);
   table.add(&o.num_machines, {"--num_machines", "--hosts"}, "hosts, each with as many of them", group);
   std::optional<int> ranks_per_host;
   table.add(&ranks_per_host, {"--ranks_per_host"}, "in place of --num_processes: ranks of each host", group);
@@ -246,8 +313,10 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
            "the scales of the blocks in 8 bits, too", group)
       .only_with({{"--use_4bit_quantization", {"true"}}});
   table.add(&o.load_in_8bit, {"--use_8bit_quantization", "--load_in_8bit"}, "in 8 bits (LLM.int8())", group);
-  table.add(&o.max_memory, {"--max_memory"},
-            "of a rank, \"20GiB\" or \"24GB\": says whether it is enough, and which flags would make it so", group);
+  table.add(
+      &o.max_memory, {"--max_memory"},
+      "of a rank in host memory, \"20GiB\" or \"24GB\": says whether it is enough, and which flags would make it so",
+      group);
   add_cluster_flags(table, o);
   table.add_without_effect({"--library_name", config::Unused::kText, "the library of a model is known"});
   table.add_without_effect({"--trust_remote_code", config::Unused::kBool, "no code is ever loaded"});
@@ -264,7 +333,9 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
                      "ranks_per_host");
     o.num_processes = *ranks_per_host * o.num_machines;
   }
+  if (o.on_gpu() && !table.given("num_processes") && !ranks_per_host) o.num_processes = std::max(1, o.num_machines);
   check_cluster_flags(o, problems);
+  check_device_flags(o, problems);
   problems.require(o.num_processes >= 1, "--num_processes must be at least 1", "num_processes");
   problems.require(o.adapter.lora_r >= 1, "--lora_r must be at least 1", "lora_r");
   problems.require(o.num_machines >= 1 && o.num_processes % std::max(1, o.num_machines) == 0,
@@ -292,9 +363,7 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
   for (const auto& dtype : options.dtypes) rows.push_back(dtype_row(dtype, layer, total));
   out << framed_table(fmt::format("Memory Usage for loading `{}`", options.model),
                       {"dtype", "Largest Layer", "Total Size", "Training using Adam"}, rows);
-  rows.clear();
   for (const auto& job : jobs) {
-    rows.push_back(rank_row(job, tensors));
     if (job.request.adapter) trained = sizes_of(parameters_of(job.request, tensors)).trainable;
   }
   const auto& adapter = options.adapter;
@@ -304,14 +373,9 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
                      : adapter.peft_type == "LN_TUNING" ? "norms"
                      : !adapter.in_layers()             ? "rows of tokens"
                                                         : fmt::format("{}", fmt::join(adapter.target_modules, ",")));
-  const auto hosts = options.num_machines == 1 ? "one host" : fmt::format("{} hosts", options.num_machines);
-  out << framed_table(
-      fmt::format("Peak of a rank in fine-tuning here: {}, {} rank(s) of {}, {}, {} x {} tokens{}", options.optim,
-                  options.num_processes, hosts, options.mixed_precision == "no" ? "fp32" : options.mixed_precision,
-                  options.per_device_train_batch_size, options.max_seq_length,
-                  options.gradient_checkpointing ? ", checkpointed" : ""),
-      {"what trains", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}, rows);
-  out << parts_table(jobs, tensors);
+  if (options.on_gpu()) out << memory_tables(options, kOfGpu, tensors);
+  out << memory_tables(options, options.on_gpu() ? kBesideGpu : kOfRank, tensors);
+  if (options.on_gpu() && !options.device_memory.empty()) out << device_budget_text(options, tensors);
   if (!options.max_memory.empty()) out << budget_text(options, tensors);
   if (!options.link.empty()) {
     const auto rates = rates_of(options, measure, out);

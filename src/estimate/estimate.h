@@ -22,10 +22,14 @@ struct EstimateOptions {
   std::int64_t per_device_train_batch_size = 1, max_seq_length = 512;
   bool gradient_checkpointing = false;
   bool load_in_4bit = false, use_nested_quant = false, load_in_8bit = false;
+  std::string device = "auto";
+  bool fsdp_offload_params = false;
+  std::string device_memory;                                           // of a GPU; empty: none is given
   std::string max_memory;                                              // of a rank, "24GB"; empty: none is given
   std::string link;                                                    // of a host, "25GB/s"; empty: no step times
   std::string latency = "50us", flops_per_rank, memory_rate_per_rank;  // empty: measured
   int gradient_accumulation_steps = 1;
+  bool on_gpu() const { return device == "cuda"; }
   int ranks_per_host() const { return num_processes / num_machines; }
 };
 

@@ -54,6 +54,8 @@ void describe(const DecoderConfig& c, std::vector<ModelTensor>& tensors) {
     if (!is_linear(t)) continue;
     const auto module = module_of(t.name);
     t.kept_outputs = kept_of_branch(c, module);
+    const auto& queries = c.qkv == families::QkvLayout::kSeparate ? c.names.q : c.names.qkv;
+    if (is_module(module, c.names.attention + "." + queries)) t.heads = c.num_heads;
     if (!t.kept_outputs) t.kept_outputs = kept_of_heads(c, module, turns_heads(c, unit_of(t.name)), sides_of(t).out);
   }
 }

@@ -241,4 +241,36 @@ RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& te
   return plan_rank(sizes_of(parameters_of(request, tensors)), job);
 }
 
+RankPlan device_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  const auto placed = stacked(request, tensors);
+  const auto parameters = parameters_of(request, tensors);
+  using config::ShardingStrategy;
+  const bool hybrid =
+      request.strategy == ShardingStrategy::kHybridShard || request.strategy == ShardingStrategy::kHybridShardZero2;
+  DeviceJob job{.strategy = request.strategy,
+                .ranks = hybrid ? std::max(1, request.ranks / request.hosts) : request.ranks,
+                .low_precision = request.mixed_precision != "no",
+                .state_on_host = request.offload_params,
+                .shape = device_shape(placed),
+                .activations = activation_shape(placed),
+                .batch = batch_of(request)};
+  job.head_trains = head_trains(job.shape, parameters);
+  if (request.adapter) {
+    const LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
+    job.adapters = adapter_activations(placed, of_adapter(*request.adapter, batch));
+  }
+  return plan_device(sizes_of(parameters), job);
+}
+
+RankPlan host_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  if (request.offload_params) {
+    auto without = request;
+    without.batch.length = 0;  // activations are on the GPU
+    return plan_for(without, tensors);
+  }
+  std::int64_t largest = 0;
+  for (const auto& t : tensors) largest = std::max(largest, t.numel());
+  return host_beside_device(largest);
+}
+
 }  // namespace tessera::estimate

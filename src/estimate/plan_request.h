@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/accelerate.h"
+#include "estimate/device_memory.h"
 #include "estimate/model_tensors.h"
 #include "estimate/packed_bytes.h"
 #include "estimate/rank_memory.h"
@@ -35,6 +36,7 @@ struct PlanRequest {
   std::string optim = "adamw_torch";
   BatchShape batch = {};
   bool on_disk = false;
+  bool offload_params = false;  // with a GPU: slices, gradients and optimizer state stay in host memory
 
   /// Packed weights do not train.
   bool possible(const std::vector<ModelTensor>& tensors) const;
@@ -44,6 +46,10 @@ struct PlanRequest {
 std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std::vector<ModelTensor>& tensors);
 
 RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors);
+
+/// Of a rank that computes on a GPU: what is on the GPU, and what in the host's memory beside it.
+RankPlan device_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors);
+RankPlan host_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors);
 
 /// Changes of flags, as the user types them, with the bytes that a rank then holds.
 struct Remedy {

@@ -6,6 +6,7 @@
 
 #include "base/gradient_ring.h"
 #include "base/offloaded_piece.h"
+#include "estimate/part_names.h"
 
 namespace tessera::estimate {
 namespace {
@@ -72,6 +73,7 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
     whole[unit] += p.numel;
     if (!p.trainable) continue;
     s.state_bytes += p.state_bytes < 0 ? 8 * p.numel : p.state_bytes;
+    if (unit.empty()) s.root_trainable += p.numel;
     buckets.add(unit, p.numel);
   }
   for (const auto& [name, bytes] : packed) s.largest_unit_packed_bytes = std::max(s.largest_unit_packed_bytes, bytes);
@@ -158,12 +160,8 @@ RankPlan worst_of(std::vector<Phase> phases) {
   return worst;
 }
 
-constexpr const char *kTrained = "weights that train", *kMasters = "their masters beside 16 bits",
-                     *kFrozen = "frozen weights", *kPacked = "packed weights", *kState = "optimizer state",
-                     *kSums = "gradients", *kSlots = "gradients on their way", *kGathered = "gathered units",
-                     *kKept = "activations kept for backward", *kWorking = "a block's backward",
-                     *kLoss = "logits and their gradient", *kUnits = "units in use, from the disk",
-                     *kPiece = "a piece of the update";
+constexpr const char *kMasters = "their masters beside 16 bits", *kSlots = "gradients on their way",
+                     *kUnits = "units in use, from the disk", *kPiece = "a piece of the update";
 
 /// Sums grow in backward while activations go.
 std::int64_t more_than(std::int64_t a, std::int64_t b) {

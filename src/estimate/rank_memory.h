@@ -23,7 +23,7 @@ struct SizedParameter {
 struct ModelSizes {
   std::int64_t trainable = 0, frozen_mapped = 0, frozen_cast = 0;
   std::int64_t root_whole = 0, largest_unit_whole = 0;  // frozen ones included
-  std::int64_t largest_unit_trainable = 0;
+  std::int64_t largest_unit_trainable = 0, root_trainable = 0;
   std::int64_t looked_up = 0;     // of the root, trainable: tables of which a step reads some rows
   std::int64_t largest_leaf = 0;  // trainable, in one flat tensor
   // Gradients on their way (fsdp/grads/gradient_slots.h): the ring, and what has a slot of its own, the root's small

@@ -119,6 +119,9 @@ std::string cost_section(const Runs& runs) {
     const std::string whose = runs.size() > 1 ? run.name + ": " : "";
     if (!run.planned_mib.empty()) memory.push_back({whose + "planned", visible(run.planned_mib)});
     if (!run.measured_mib.empty()) memory.push_back({whose + "measured at most", visible(run.measured_mib)});
+    if (!run.planned_device_mib.empty()) memory.push_back({whose + "planned, GPU", visible(run.planned_device_mib)});
+    if (!run.measured_device_mib.empty())
+      memory.push_back({whose + "measured at most, GPU", visible(run.measured_device_mib)});
     if (!run.phase_seconds.empty())
       time.push_back({runs.size() > 1 ? run.name : "this run", visible(run.phase_seconds)});
   }

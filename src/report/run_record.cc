@@ -121,6 +121,7 @@ class RunReader {
   void add_summary(const RowJson& row) {
     run_.phase_seconds.clear();
     run_.measured_mib.clear();
+    run_.measured_device_mib.clear();
     for (const auto& [key, value] : row.items())
       if (key != "step" && key != "time" && value.is_number()) run_.summary[key] = value.get<double>();
     for (const auto& [key, name] : kPhases)
@@ -132,6 +133,8 @@ class RunReader {
     };
     add_whole(run_.measured_mib, "measured_memory_mib");
     add_whole(run_.planned_mib, "planned_memory_mib");
+    add_whole(run_.measured_device_mib, "measured_device_mib");
+    add_whole(run_.planned_device_mib, "planned_device_mib");
   }
 
   void add_seconds(std::int64_t step, const RowJson& row) {
@@ -194,9 +197,10 @@ Settings add_settings(const std::string& file, RunRecord& run) {
   for (const char* section : {"flags", "launch"})
     if (json.contains(section))
       for (const auto& [key, value] : json[section].items()) run.configuration.emplace_back(key, setting_text(value));
-  if (json.contains("planned_memory_mib"))
-    for (const auto& [key, value] : json["planned_memory_mib"].items())
-      run.planned_mib.emplace_back(key, number_or_nan(value));
+  for (const auto& [section, parts] :
+       {std::pair{"planned_memory_mib", &run.planned_mib}, std::pair{"planned_device_mib", &run.planned_device_mib}})
+    if (json.contains(section))
+      for (const auto& [key, value] : json[section].items()) parts->emplace_back(key, number_or_nan(value));
   return {json.value("metrics_file", std::string()), json.value("preparation_seconds", 0.0)};
 }
 

@@ -22,6 +22,7 @@ struct RunRecord {
   std::map<std::string, Series> series;   // by the names of log rows: "loss", "eval_loss", "tokens_per_second"
   std::map<std::string, double> summary;  // of the run's last row: "train_runtime"; empty while it runs
   NamedNumbers phase_seconds, planned_mib, measured_mib;
+  NamedNumbers planned_device_mib, measured_device_mib;            // of a rank's GPU; empty: none
   std::map<std::int64_t, std::vector<AnswerSample>> samples;       // by step
   std::vector<std::pair<std::string, std::string>> configuration;  // "learning_rate" -> "0.0001"
   std::int64_t last_step = 0, max_steps = 0;                       // max_steps 0: not known

@@ -103,6 +103,8 @@ std::string terminal_view(const RunRecord& run, int columns, std::optional<doubl
       out += curve_line(name, values, columns);
   out += list_line("memory planned", run.planned_mib, columns, mib_text);
   out += list_line("memory measured at most", run.measured_mib, columns, mib_text);
+  out += list_line("GPU memory planned", run.planned_device_mib, columns, mib_text);
+  out += list_line("GPU memory measured", run.measured_device_mib, columns, mib_text);
   out += list_line("time", run.phase_seconds, columns, duration_text);
   if (!run.summary.empty()) out += "the run has ended\n";
   return out;

@@ -121,11 +121,11 @@ at::Device compute_device(const std::string& device, const config::AccelerateCon
   refuse(facts.count == 0, "libtorch finds no GPU that it can use, and the driver is '" + facts.driver +
                                "'; look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and whether the driver is new enough "
                                "for the CUDA of this libtorch (TORCH_CPP_LOG_LEVEL=WARNING shows what it says)");
-  refuse(facts.local_ranks > facts.count && !facts.share, std::to_string(facts.local_ranks) + " ranks on this host and " +
-                                              std::to_string(facts.count) +
-                                              " GPUs, and each rank needs one; set num_processes, gpu_ids or "
-                                              "CUDA_VISIBLE_DEVICES (for a trial, TESSERA_SHARE_GPUS=1 lets ranks "
-                                              "share them)");
+  refuse(facts.local_ranks > facts.count && !facts.share,
+         std::to_string(facts.local_ranks) + " ranks on this host and " + std::to_string(facts.count) +
+             " GPUs, and each rank needs one; set num_processes, gpu_ids or "
+             "CUDA_VISIBLE_DEVICES (for a trial, TESSERA_SHARE_GPUS=1 lets ranks "
+             "share them)");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(facts.local_rank % facts.count)};
 }
 

@@ -21,6 +21,7 @@
 #include "peft/methods/ia3.h"
 #include "peft/methods/lora.h"
 #include "peft/methods/virtual_token_method.h"
+#include "tensor/device_memory.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/packed_weight.h"
@@ -124,8 +125,16 @@ std::map<std::string, std::string> formula_settings(const peft::PeftMethod& meth
   return out;
 }
 
-estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
-                             const comm::Communicator& group) {
+namespace {
+
+/// A job, and what it is of.
+struct DescribedJob {
+  std::vector<estimate::ModelTensor> tensors;
+  estimate::RankJob job;
+};
+
+DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                           const comm::Communicator& group) {
   const auto local = ranks_of_host(group);
   estimate::RankJob job{.strategy = strategy_of(fsdp.strategy),
                         .ranks = static_cast<int>(local),
@@ -134,7 +143,7 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
                         .on_disk = !fsdp.offload_folder.empty(),
                         .hosts = static_cast<int>(std::max<std::int64_t>(1, group.size() / local))};
   const auto* lora = model.adapters ? dynamic_cast<const peft::Lora*>(model.adapters->method.get()) : nullptr;
-  const auto tensors =
+  auto tensors =
       estimate::at_places(described_tensors(settings.model_folder), lora ? json_text(lora->layer_replication) : "");
   job.activations = estimate::activation_shape(tensors);
   job.batch = settings.batch;
@@ -146,7 +155,45 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
     const estimate::LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
     job.adapters = estimate::adapter_activations(tensors, of_adapter(*model.adapters, batch));
   }
-  return estimate::plan_rank(estimate::sizes_of(parameters_of(model, fsdp, settings.optim)), job);
+  return {std::move(tensors), std::move(job)};
+}
+
+}  // namespace
+
+estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                             const comm::Communicator& group) {
+  const auto parameters = parameters_of(model, fsdp, settings.optim);
+  if (!fsdp.device.is_cpu() && fsdp.state_on == fsdp::StateOn::kDevice) {
+    std::int64_t largest = 0;
+    for (const auto& p : parameters) largest = std::max(largest, p.numel);
+    return estimate::host_beside_device(largest);
+  }
+  auto job = described_job(model, fsdp, settings, group).job;
+  if (!fsdp.device.is_cpu()) {  // activations are there
+    job.batch.length = 0;
+    job.adapters = {};
+  }
+  return estimate::plan_rank(estimate::sizes_of(parameters), job);
+}
+
+estimate::RankPlan plan_device(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                               const comm::Communicator& group) {
+  if (fsdp.device.is_cpu()) return {};
+  const auto [tensors, rank] = described_job(model, fsdp, settings, group);
+  const auto parameters = parameters_of(model, fsdp, settings.optim);
+  estimate::DeviceJob job{.strategy = rank.strategy,
+                          .ranks = rank.strategy == config::ShardingStrategy::kHybridShard ||
+                                           rank.strategy == config::ShardingStrategy::kHybridShardZero2
+                                       ? rank.ranks
+                                       : group.size(),
+                          .low_precision = rank.low_precision,
+                          .state_on_host = fsdp.state_on == fsdp::StateOn::kHost,
+                          .shape = estimate::device_shape(tensors),
+                          .activations = rank.activations,
+                          .adapters = rank.adapters,
+                          .batch = rank.batch};
+  job.head_trains = estimate::head_trains(job.shape, parameters);
+  return estimate::plan_device(estimate::sizes_of(parameters), job);
 }
 
 std::int64_t budget_bytes(const std::string& max_memory) {
@@ -184,6 +231,19 @@ void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak
              bytes_text(planned), size("held"), most["phase"].get<std::string>(),
              most["held"].get<double>() / static_cast<double>(planned), size("own"), size("tensors"), size("files"),
              size("shared"))
+      << std::flush;
+}
+
+void report_device_plan(const estimate::RankPlan& plan, at::Device device, comm::Communicator& group,
+                        std::ostream& out) {
+  if (plan.parts.empty()) return;
+  std::int64_t most = 0;
+  for (const auto& text : group.all_gather_objects(std::to_string(tensor::peak_device_bytes(device).value_or(0))))
+    most = std::max<std::int64_t>(most, std::atoll(text.c_str()));
+  const auto planned = plan.total();
+  out << fmt::format("memory of {}: planned {} a rank, measured {} at most ({:.2f})\n",
+                     at::DeviceTypeName(device.type(), /*lower_case=*/true), bytes_text(planned), bytes_text(most),
+                     static_cast<double>(most) / static_cast<double>(planned))
       << std::flush;
 }
 

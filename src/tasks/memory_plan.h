@@ -18,9 +18,14 @@ struct PlanSettings {
   estimate::BatchShape batch = {};  // without checkpointing: that is in the options of sharding
 };
 
-/// Of a model that is to be sharded by these options. Activations are counted as far as `batch` says their size.
+/// Of a model that is to be sharded by these options: host memory. Activations are counted as far as `batch` says their
+/// size.
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                              const comm::Communicator& group);
+
+/// Of the same rank's memory on FsdpOptions::device; empty where that is the CPU.
+estimate::RankPlan plan_device(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                               const comm::Communicator& group);
 
 /// A method's settings as its formulas take them (estimate/adapter_formulas.h).
 std::map<std::string, std::string> formula_settings(const peft::PeftMethod& method);
@@ -36,6 +41,10 @@ void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& re
 /// Collective: "memory: planned 1.2 GiB a rank, measured 1.1 GiB ..." of the rank that held the most.
 void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak& peak, comm::Communicator& group,
                  std::ostream& out);
+
+/// Collective: the same of the devices, in one line; nothing where `plan` is empty.
+void report_device_plan(const estimate::RankPlan& plan, at::Device device, comm::Communicator& group,
+                        std::ostream& out);
 
 /// Collective: Error on every rank where one of them held more than the budget; the run has ended for that.
 void require_kept(const estimate::RankPlan& plan, report::MemoryWatch& watch, const std::string& max_memory,

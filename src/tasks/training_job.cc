@@ -84,7 +84,8 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
                    "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
   problems.attempt([&] { (void)budget_bytes(o.max_memory); });
-  problems.attempt([&] { (void)compute_device(o.training.wanted_device(), launch_settings(o.training.bf16, o.training.fp16)); });
+  problems.attempt(
+      [&] { (void)compute_device(o.training.wanted_device(), launch_settings(o.training.bf16, o.training.fp16)); });
 }
 
 train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches) {
@@ -221,7 +222,10 @@ peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
 
 void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp) {
   const estimate::BatchShape batch{.rows = rows_of_a_batch(), .length = longest_row()};
-  plan_ = plan_rank(model, fsdp, {.model_folder = folder_, .optim = arguments_.optim, .batch = batch}, *group_);
+  const PlanSettings planned{.model_folder = folder_, .optim = arguments_.optim, .batch = batch};
+  plan_ = plan_rank(model, fsdp, planned, *group_);
+  device_plan_ = plan_device(model, fsdp, planned, *group_);
+  device_ = fsdp.device;
   const auto settings = launch();
   estimate::PlanRequest request;
   if (model.adapters || model.several) {
@@ -235,6 +239,7 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   request.mixed_precision = config::name_of(settings.mixed_precision);
   request.optim = arguments_.optim;
   request.batch = batch;
+  if (!device_.is_cpu()) request.batch.length = 0;  // activations are there
   request.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
   request.on_disk = !fsdp.offload_folder.empty();
   require_fit(plan_, request, folder_, options_.max_memory);
@@ -271,6 +276,8 @@ bool TrainingJob::train() {
   report::MemoryWatch watch(budget_bytes(options_.max_memory));
   session_task.memory = &watch;
   session_task.planned_bytes = plan_.total() + estimate::kProgramBytes;
+  session_task.device = device_;
+  session_task.planned_device_bytes = device_plan_.total();
   session_task.settings = settings();
   train::Session session(arguments_, session_task, {trainer, *model_.sharded, *optimizer}, out_, err_);
   const bool finished = session.run();
@@ -280,7 +287,10 @@ bool TrainingJob::train() {
     if (group_->rank() == 0) write_results(session.state(), session_task);
     if (options_.save_model && group_->rank() == 0) uploads_.push_result();
   }
-  if (finished && reports_memory()) report_plan(plan_, watch.peak(), *group_, out_);
+  if (finished && reports_memory()) {
+    report_plan(plan_, watch.peak(), *group_, out_);
+    report_device_plan(device_plan_, device_, *group_, out_);
+  }
   return finished;
 }
 
@@ -299,19 +309,26 @@ void TrainingJob::write_results(const train::TrainerState& state, const train::S
 
 nlohmann::ordered_json TrainingJob::settings() {
   using Json = nlohmann::ordered_json;
-  Json flags = Json::object(), launched = {{"num_processes", group_->size()}}, planned = Json::object();
+  Json flags = Json::object(), launched = {{"num_processes", group_->size()}};
   for (const auto& [name, value] : options_.given) flags[name] = value;
   for (const auto& [name, value] : config::settings_of(launch())) launched[name] = value;
-  const auto add_part = [&](const char* what, std::int64_t bytes) {
-    planned[what] = rounded(static_cast<double>(bytes) / (1 << 20), 10);
+  const auto mib_of = [](const estimate::RankPlan& plan) {
+    Json parts = Json::object();
+    for (const auto& part : plan.parts) {
+      const double mib = rounded(static_cast<double>(part.bytes) / (1 << 20), 10);
+      parts[part.what] = mib;
+    }
+    return parts;
   };
-  for (const auto& part : plan_.parts) add_part(part.what, part.bytes);
-  add_part("the program", estimate::kProgramBytes);
-  return {{"command", options_.command},
-          {"flags", std::move(flags)},
-          {"launch", std::move(launched)},
-          {"planned_memory_mib", std::move(planned)},
-          {"preparation_seconds", rounded(train::seconds_since(started_), 1e4)}};
+  auto planned = mib_of(plan_);
+  planned["the program"] = rounded(static_cast<double>(estimate::kProgramBytes) / (1 << 20), 10);
+  Json settings = {{"command", options_.command},
+                   {"flags", std::move(flags)},
+                   {"launch", std::move(launched)},
+                   {"planned_memory_mib", std::move(planned)},
+                   {"preparation_seconds", rounded(train::seconds_since(started_), 1e4)}};
+  if (!device_plan_.parts.empty()) settings["planned_device_mib"] = mib_of(device_plan_);
+  return settings;
 }
 
 void TrainingJob::save(const std::string& folder, checkpoint::SaveQueue* queue) {

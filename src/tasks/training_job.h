@@ -122,8 +122,9 @@ class TrainingJob {
   const JobOptions& options_;
   RunUploads uploads_;
   const train::Clock::time_point started_ = train::Clock::now();
-  bool scale_loss_ = false;  // fp16
-  estimate::RankPlan plan_;
+  bool scale_loss_ = false;                // fp16
+  estimate::RankPlan plan_, device_plan_;  // device_plan_: empty where the CPU computes
+  at::Device device_ = at::kCPU;
   at::ScalarType compute_dtype_ = at::kFloat;
 };
 

@@ -1,5 +1,7 @@
 #include "tensor/device_memory.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include "base/plain_reason.h"
 
 namespace tessera::tensor {
@@ -9,5 +11,12 @@ OutOfDeviceMemory::OutOfDeviceMemory(const std::string& place, const std::string
             ". What helps: --gradient_checkpointing true, a smaller --per_device_train_batch_size (with more "
             "--gradient_accumulation_steps) or --max_length, adapters, and fsdp_offload_params: true, which keeps all "
             "but what computes in host memory. Checkpoints that were saved are whole") {}
+
+std::optional<std::int64_t> peak_device_bytes(c10::Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  auto* counting = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (!counting || !counting->initialized()) return std::nullopt;
+  return counting->getDeviceStats(device.has_index() ? device.index() : c10::DeviceIndex{0}).allocated_bytes[0].peak;
+}
 
 }  // namespace tessera::tensor

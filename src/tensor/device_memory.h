@@ -1,5 +1,9 @@
 #pragma once
+#include <c10/core/Device.h>
+
+#include <cstdint>
 #include <new>
+#include <optional>
 #include <string>
 
 namespace tessera::tensor {
@@ -14,5 +18,9 @@ class OutOfDeviceMemory : public std::bad_alloc {
  private:
   std::string what_;
 };
+
+/// The most bytes that the device's allocator had given out at once (torch.cuda.max_memory_allocated); none: of the
+/// CPU, or of an allocator that does not count.
+std::optional<std::int64_t> peak_device_bytes(c10::Device device);
 
 }  // namespace tessera::tensor

@@ -19,6 +19,7 @@
 #include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/restore.h"
 #include "fsdp/runtime/check_replicas.h"
+#include "tensor/device_memory.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
 #include "train/report_to.h"
@@ -451,18 +452,20 @@ void Session::summarise(double seconds) {
     if (gemm_rate_ > 0) row["model_flops_utilization"] = rounded(rate * task_.flops_per_token / gemm_rate_, 4);
   }
   Json extra = Json::object();
-  if (task_.memory) {
+  const auto add = [&](const char* key, std::int64_t bytes) {
     constexpr double kMiB = 1 << 20;
-    extra["planned_memory_mib"] = rounded(static_cast<double>(task_.planned_bytes) / kMiB, 1);
+    extra[key] = rounded(static_cast<double>(bytes) / kMiB, 1);
+  };
+  if (task_.memory) {
+    add("planned_memory_mib", task_.planned_bytes);
     const auto measured = task_.memory->peak().memory;
-    const auto add = [&](const char* key, std::int64_t bytes) {
-      extra[key] = rounded(static_cast<double>(bytes) / kMiB, 1);
-    };
     add("measured_memory_mib", measured.proportional_bytes);
     add("measured_own_mib", measured.anonymous_bytes);
     add("measured_files_mib", measured.file_bytes);
     add("measured_shared_mib", measured.shared_bytes);
   }
+  if (task_.planned_device_bytes > 0) add("planned_device_mib", task_.planned_device_bytes);
+  if (const auto peak = tensor::peak_device_bytes(task_.device)) add("measured_device_mib", *peak);
   for (std::size_t i = 0; i < kPhaseCount; ++i)
     extra[kPhaseNames[i].key] = rounded(phases_.seconds(static_cast<Phase>(i)), 4);
   log(std::move(row), extra);

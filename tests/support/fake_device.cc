@@ -5,6 +5,7 @@
 #include <ATen/NativeFunctions.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -26,7 +27,7 @@ constexpr auto kKey = c10::DispatchKey::PrivateUse1;
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local c10::DeviceIndex current_index = 0;
-std::atomic<std::int64_t> used_bytes{0}, limit_bytes{0};
+std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0};
 
 void* to_fake(void* real) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(real) | kFakeBit);
@@ -47,7 +48,7 @@ void free_block(void* context) {
   std::free(block);
 }
 
-class Memory final : public c10::Allocator {
+class Memory final : public c10::DeviceAllocator {
  public:
   at::DataPtr allocate(std::size_t bytes) override {
     const at::Device device(kType, current_index);
@@ -58,12 +59,26 @@ class Memory final : public c10::Allocator {
     void* memory = nullptr;
     if (posix_memalign(&memory, alignof(Block), sizeof(Block) + bytes) != 0) throw std::bad_alloc();
     auto* block = new (memory) Block{bytes};
-    used_bytes += static_cast<std::int64_t>(bytes);
+    const auto used = used_bytes += static_cast<std::int64_t>(bytes);
+    for (auto peak = peak_bytes.load(); used > peak && !peak_bytes.compare_exchange_weak(peak, used);) {
+    }
     return {to_fake(block + 1), block, &free_block, device};
   }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::memcpy(to_real(to), to_real(const_cast<void*>(from)), bytes);
   }
+
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {  // of all together
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.allocated_bytes[0].current = used_bytes;
+    stats.allocated_bytes[0].peak = peak_bytes;
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { peak_bytes = used_bytes.load(); }
 };
 
 Memory& memory() {

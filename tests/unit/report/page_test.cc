@@ -87,6 +87,16 @@ TEST(Page, IsWellFormedWhateverTheTextsHold) {
   }
 }
 
+TEST(Page, ShowsAGpusMemoryWhereARunHasIt) {
+  auto run = sample_run("a", 0);
+  EXPECT_EQ(html_page({run}).find("GPU"), std::string::npos);
+  run.planned_device_mib = {{"optimizer state", 300}};
+  run.measured_device_mib = {{"all", 310}};
+  const auto page = html_page({run});
+  EXPECT_NE(page.find("planned, GPU"), std::string::npos);
+  EXPECT_NE(page.find("measured at most, GPU"), std::string::npos);
+}
+
 TEST(Page, LoadsNothing) {
   const std::string page = html_page({sample_run("a", 0), sample_run("b", 1)});
   for (const char* outside : {"http", "//", "src=", "href=", "url(", "@import", "<link", "fetch(", "import("})

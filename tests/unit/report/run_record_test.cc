@@ -88,12 +88,14 @@ TEST_F(RunRecords, AFolderOfTransformersTrainerIsReadFromItsState) {
 TEST_F(RunRecords, SettingsAndPlanComeFromRunJsonAndMeasurementsFromTheLastRow) {
   put("elsewhere/rows.jsonl",
       "{\"loss\": 2, \"step\": 1}\n{\"train_runtime\": 9, \"planned_memory_mib\": 150, \"measured_memory_mib\": 140,"
-      " \"measured_own_mib\": 100, \"measured_files_mib\": 30, \"measured_shared_mib\": 10, "
+      " \"measured_device_mib\": 70, \"planned_device_mib\": 75, \"measured_own_mib\": 100, \"measured_files_mib\": "
+      "30, \"measured_shared_mib\": 10, "
       "\"forward_and_backward_seconds\": 6,"
       " \"update_seconds\": 2, \"evaluation_seconds\": 0.5, \"saving_seconds\": 0.5, \"step\": 1}\n");
   put("run.json",
       "{\"command\": \"tessera sft\", \"flags\": {\"learning_rate\": \"0.001\"}, \"launch\": {\"num_processes\": 2},"
-      " \"planned_memory_mib\": {\"frozen weights\": 50, \"the program\": 100}, \"preparation_seconds\": 1.5,"
+      " \"planned_memory_mib\": {\"frozen weights\": 50, \"the program\": 100}, \"planned_device_mib\": {\"cuBLAS\": "
+      "64}, \"preparation_seconds\": 1.5,"
       " \"max_steps\": 1, \"metrics_file\": \"" +
           folder_.path() + "/elsewhere/rows.jsonl\"}");
   const RunRecord run = read();
@@ -103,6 +105,8 @@ TEST_F(RunRecords, SettingsAndPlanComeFromRunJsonAndMeasurementsFromTheLastRow) 
       {"preparation", 1.5}, {"forward and backward", 6}, {"update", 2}, {"evaluation", 0.5}, {"saving", 0.5}};
   EXPECT_EQ(run.planned_mib, planned);
   EXPECT_EQ(run.measured_mib, measured);
+  EXPECT_EQ(run.planned_device_mib, (NamedNumbers{{"cuBLAS", 64}})) << "part by part, not the sum of the last row";
+  EXPECT_EQ(run.measured_device_mib, (NamedNumbers{{"all", 70}}));
   EXPECT_EQ(run.phase_seconds, phases);
   const std::vector<std::pair<std::string, std::string>> configuration = {
       {"command", "tessera sft"}, {"learning_rate", "0.001"}, {"num_processes", "2"}};

@@ -251,13 +251,22 @@ TEST_P(MethodMemory, ARunPlansWhatEstimateSays) {
     options.fsdp.wrap = nullptr;
     if (checkpointing) options.fsdp.activation_checkpointing = fsdp::same_as_wrap();
     const auto group = comm::make_solo();
-    std::int64_t planned = 0;
+    std::int64_t planned = 0, on_device = 0;
     options.before_sharding = [&](const Assembled& model, const fsdp::FsdpOptions& fsdp) {
       const PlanSettings settings{.model_folder = kLlama, .optim = "adamw_torch", .batch = {.rows = 3, .length = 200}};
       planned = in_backward(plan_rank(model, fsdp, settings, *group));
+      EXPECT_EQ(plan_device(model, fsdp, settings, *group).total(), 0) << "the CPU computes";
+      auto there = fsdp;
+      there.device = at::kCUDA;
+      there.state_on = fsdp::StateOn::kDevice;
+      on_device = in_backward(plan_device(model, there, settings, *group));
     };
     assemble(options, group);
-    EXPECT_EQ(planned, in_backward(estimate::plan_for(request, estimate::read_model_tensors(kLlama)))) << checkpointing;
+    const auto tensors = estimate::read_model_tensors(kLlama);
+    EXPECT_EQ(planned, in_backward(estimate::plan_for(request, tensors))) << checkpointing;
+    // A prompt encoder's layers have numbers, as blocks have: a run counts gradients of one of them.
+    const auto there = static_cast<double>(in_backward(estimate::device_plan_for(request, tensors)));
+    EXPECT_NEAR(static_cast<double>(on_device), there, 0.002 * there) << checkpointing;
   }
 }
 

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "tensor/device_memory.h"
+
 namespace tessera::test {
 namespace {
 
@@ -43,6 +45,20 @@ TEST(FakeDevice, CountsItsBytes) {
     EXPECT_EQ(fake_device_bytes() - before, 20);
   }
   EXPECT_EQ(fake_device_bytes(), before);
+}
+
+TEST(FakeDevice, SaysItsPeakAsADevicesAllocatorDoes) {
+  {
+    const auto x = torch::empty({1 << 20}, at::TensorOptions().device(fake_device()));
+  }
+  const auto peak = tensor::peak_device_bytes(fake_device());
+  ASSERT_TRUE(peak);
+  EXPECT_GE(*peak, 4 << 20);
+  {
+    const auto x = torch::empty({*peak / 4 + 100}, at::TensorOptions().device(fake_device()));
+  }
+  EXPECT_GE(*tensor::peak_device_bytes(fake_device()), *peak + 400);
+  EXPECT_FALSE(tensor::peak_device_bytes(at::kCPU));
 }
 
 TEST(FakeDevice, OperatorsGiveWhatTheCpuGives) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
@@ -18,6 +19,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/run_lock.h"
+#include "support/fake_device.h"
 #include "support/program.h"
 #include "support/small_net.h"
 #include "support/temp_folder.h"
@@ -113,6 +115,8 @@ class Sessions : public ::testing::Test {
       });
     };
     session.settings = settings_;
+    session.device = device_;
+    session.planned_device_bytes = planned_device_bytes_;
     std::ostringstream out, err;
     Session(a, session, {trainer, *sharded, *optimizer}, out, err).run();
     if (group->rank() == 0) weights_ = at::cat(sharded->parameters()).detach().clone();
@@ -132,6 +136,8 @@ class Sessions : public ::testing::Test {
   }
 
   test::TempFolder folder_{"sessions"};
+  at::Device device_ = at::kCPU;  // whose memory is reported
+  std::int64_t planned_device_bytes_ = 0;
   nlohmann::ordered_json settings_;                             // for run.json; null: none is written
   std::function<void(::tessera::testing::SmallNet&)> prepare_;  // before sharding
   std::map<std::int64_t, double> factors_;                      // of the losses of some steps
@@ -144,6 +150,21 @@ std::function<void(std::int64_t)> stop_in(std::int64_t step) {
   return [=](std::int64_t now) {
     if (now == step) ::raise(SIGTERM);
   };
+}
+
+TEST_F(Sessions, TheLastRowHasThePeakOfADevicesMemory) {
+  const auto on_cpu = arguments("cpu"), on_device = arguments("device");
+  run(on_cpu);
+  EXPECT_FALSE(rows(on_cpu).back().contains("measured_device_mib"));
+  EXPECT_FALSE(rows(on_cpu).back().contains("planned_device_mib"));
+  device_ = test::fake_device();
+  planned_device_bytes_ = 3 << 20;
+  {
+    const auto gone_by_then = at::empty({5 << 20}, at::TensorOptions().dtype(at::kByte).device(device_));
+  }
+  run(on_device);
+  EXPECT_EQ(rows(on_device).back().at("planned_device_mib"), 3);
+  EXPECT_GE(rows(on_device).back().at("measured_device_mib").get<double>(), 5);
 }
 
 TEST_F(Sessions, TheHtmlPageIsRenewedWhileTheRunGoesOnAndStaysAtItsEnd) {

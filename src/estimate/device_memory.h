@@ -1,0 +1,46 @@
+#pragma once
+// The bytes that a rank holds on its GPU at its peak, by formula: docs/guides/large_models.md, "On a GPU". They are the
+// bytes that libtorch's allocator has given out; what CUDA itself takes comes on top.
+#include <cstdint>
+#include <vector>
+
+#include "estimate/rank_memory.h"
+
+namespace tessera::estimate {
+
+/// What the largest operations of a block work on, in elements a token where nothing else is said.
+struct DeviceShape {
+  std::int64_t inner = 0;           // what a feed-forward layer's last projection is given
+  std::int64_t made = 0;            // what its other projections make
+  std::int64_t attended = 0;        // what an attention gives
+  std::int64_t keys = 0;            // of an attention; as many values
+  std::int64_t heads = 0;           // of all attentions that keep a number for each query and head
+  std::int64_t heads_largest = 0;   // of those in one block
+  std::int64_t largest_matrix = 0;  // elements of the largest matrix in a block
+  bool tied = true;                 // the output head is the table of tokens
+  std::int64_t head_numel = 0;      // elements of the head
+};
+DeviceShape device_shape(const std::vector<ModelTensor>& tensors);
+
+struct DeviceJob {
+  config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;
+  int ranks = 1;               // that shard with each other
+  bool low_precision = false;  // bf16 or fp16 computation, fp32 masters
+  /// fsdp_offload_params: slices, gradients and optimizer state are in host memory.
+  bool state_on_host = false;
+  bool head_trains = false;
+  DeviceShape shape = {};
+  ActivationShape activations = {};
+  AdapterActivations adapters = {};  // of this batch
+  BatchShape batch = {};
+};
+
+/// Whether the output head, or the table that it is tied to, is among what trains.
+bool head_trains(const DeviceShape& shape, const std::vector<SizedParameter>& parameters);
+
+/// Of the host's memory where all is on the GPU; `largest`: elements of the largest parameter.
+RankPlan host_beside_device(std::int64_t largest);
+
+RankPlan plan_device(const ModelSizes& sizes, const DeviceJob& job);
+
+}  // namespace tessera::estimate
