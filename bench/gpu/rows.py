@@ -291,6 +291,35 @@ def same_losses(rows, row, flags, tolerance):
     return cpu
 
 
+def equal_runs(rows):
+    """Two runs with --full_determinism have the same losses, bit for bit; returns a function."""
+    def losses_of(name):
+        out = Path(rows.work.name) / f"equal_{name}"
+        words = [rows.programs / "tessera", "sft", "--model_name_or_path", rows.models["tiny_chat"], "--dataset_name",
+                 ROOT / "tests/data/tiny_chat", "--dataset_cache_dir", Path(rows.work.name) / "cache_equal", "--output_dir", out,
+                 "--logging_steps", "1", "--disable_tqdm", "--max_seq_length", "128", "--learning_rate", "1e-2", "--max_steps", "6",
+                 "--print_model", "false", "--bf16", "--full_determinism", "--save_strategy", "no", "--device", rows.device]
+        found = []
+
+        def read(_):
+            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            found.extend(line["train_loss_exact"] for line in lines if "train_loss_exact" in line)
+            assert len(found) >= 6, f"expected 6 steps, found {found}"
+            assert name == "first" or found == first, f"{found} beside {first}"
+            return {"losses": found}
+
+        rows.run(f"sft full_determinism, {name} run", words, 90, read)
+        return found
+
+    first = []
+
+    def both():
+        first.extend(losses_of("first"))
+        losses_of("second")
+
+    return both
+
+
 def json_lines(output):
     found = []
     for line in output.splitlines():
@@ -337,6 +366,8 @@ def run_tests(rows, options):
             tasks.append(same_losses(rows, row, flags, tolerance))
         else:
             rows.write(f"sft {row}", "left out", why="the model was not made")
+    if "tiny_chat" in rows.models:
+        tasks.append(equal_runs(rows))
     tasks += verify(rows, "B_train", runs)
     tasks += verify(rows, "A_models", small)
     tasks += verify(rows, "B_train", runs[:1] if rows.dry else ["llama_dora", "t5_full", "gpt2_lora"], OFFLOADED, "offloaded")

@@ -1,7 +1,9 @@
 #include "tasks/fsdp_options.h"
 
+#include <ATen/Context.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "base/env.h"
@@ -127,6 +129,19 @@ at::Device compute_device(const std::string& device, const config::AccelerateCon
              "CUDA_VISIBLE_DEVICES (for a trial, TESSERA_SHARE_GPUS=1 lets ranks "
              "share them)");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(facts.local_rank % facts.count)};
+}
+
+at::Device training_device(const train::TrainingArguments& arguments, const config::AccelerateConfig& config) {
+  const auto device = compute_device(arguments.wanted_device(), config);
+  if (device.is_cpu()) return device;
+  auto& libtorch = at::globalContext();
+  if (arguments.full_determinism) {
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // read when cuBLAS begins, which is later
+    libtorch.setDeterministicCuDNN(true);
+    libtorch.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  }
+  if (arguments.tf32) libtorch.setAllowTF32CuBLAS(true);
+  return device;
 }
 
 config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16) {

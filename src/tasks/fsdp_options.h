@@ -7,6 +7,7 @@
 
 #include "config/accelerate.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "train/training_arguments.h"
 
 namespace tessera::tasks {
 
@@ -28,6 +29,9 @@ GpuFacts gpu_facts();
 /// CUDA in libtorch, a driver that works, a GPU for each rank.
 at::Device compute_device(const std::string& device, const config::AccelerateConfig& config,
                           const GpuFacts& facts = gpu_facts());
+
+/// The device that a training job asks for, with libtorch's operators there as --full_determinism and --tf32 want them.
+at::Device training_device(const train::TrainingArguments& arguments, const config::AccelerateConfig& config);
 
 /// The launcher's settings with the task's own --bf16 and --fp16, which are stronger where they are given.
 config::AccelerateConfig launch_settings(std::optional<bool> bf16, std::optional<bool> fp16);

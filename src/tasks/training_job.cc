@@ -159,7 +159,7 @@ void TrainingJob::assemble_model() {
   a.quantization = options_.quant.quantization();
   a.seed = static_cast<std::uint64_t>(arguments_.seed);
   a.fsdp = fsdp_options(settings);
-  a.fsdp.device = compute_device(arguments_.wanted_device(), settings);
+  a.fsdp.device = training_device(arguments_, settings);
   a.fsdp.gather = options_.gather;
   complete(a);
   if (arguments_.do_train)

@@ -51,6 +51,9 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
            group)
       .choices({"auto", "cpu", "cuda"});
   table.add(&a.use_cpu, {"--use_cpu", "--no_cuda"}, "the same as --device cpu", group);
+  table.add(&a.full_determinism, {"--full_determinism"},
+            "the same bits in every run on a GPU, too, which is slower; on CPUs they always are", group);
+  table.add(&a.tf32, {"--tf32"}, "products of fp32 in TF32 on a GPU: faster, with 10 bits of a factor", group);
 }
 
 void add_optimizer(config::OptionTable& table, TrainingArguments& a) {

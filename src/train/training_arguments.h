@@ -65,6 +65,7 @@ struct TrainingArguments : CheckpointOptions {
   std::string profile;  // a file; empty: none
   std::string device = "auto";
   bool use_cpu = false;
+  bool full_determinism = false, tf32 = false;  // of GPUs
   std::string wanted_device() const { return use_cpu ? "cpu" : device; }
 
   /// With the ratios resolved for so many optimizer steps.
