@@ -25,7 +25,7 @@ struct PackedField {
 
 class Codec;
 
-/// A matrix [rows, columns], packed. fields: on the CPU, contiguous, as codec->fields(rows, columns) describes them.
+/// A matrix [rows, columns], packed. fields: on one device, contiguous, as codec->fields(rows, columns) describes them.
 struct PackedMatrix {
   std::shared_ptr<const Codec> codec;
   std::int64_t rows = 0, columns = 0;
@@ -52,7 +52,7 @@ class Codec {
   /// several threads at a time.
   virtual void decode(const PackedMatrix& matrix, const MatrixTile& tile, float* out, std::int64_t stride) const = 0;
   /// x W^T [N, rows] as inference has it, of a codec that rounds x [N, columns], too; undefined: it is the product with
-  /// the values. In x's dtype, on the CPU, without autograd.
+  /// the values. In x's dtype, on the device of x and the fields, without autograd.
   virtual at::Tensor inference_product(const PackedMatrix&, const at::Tensor& /*x*/) const { return {}; }
 };
 
