@@ -144,6 +144,31 @@ INSTANTIATE_TEST_SUITE_P(Families, OtherDeviceModel,
                                          DeviceCase{"llama_gqa_rope3", "holes", false, at::kFloat, kBloom},
                                          DeviceCase{"bert_mlm", "holes", false, at::kFloat, kRelative}));
 
+TEST(OtherDeviceExperts, TheHostWaitsAsOftenForManyAsForFew) {
+  const auto waits_with = [](int experts, bool keyed) {
+    const test::TempFolder changed("other_device");
+    auto config =
+        nlohmann::json::parse(std::ifstream(std::string(TESSERA_TEST_DATA) + "/goldens/A_models/mixtral/config.json"));
+    config["num_local_experts"] = experts;
+    std::ofstream(changed.path() + "/config.json") << config.dump();
+    const auto model = build_model(changed.path(), nullptr);
+    init_weights(*model, 3);
+    model->to(test::fake_device());
+    ModelInput in;
+    in.input_ids = (torch::arange(24, at::kLong).view({3, 8}) * 7).remainder(17).to(test::fake_device());
+    in.labels = in.input_ids.clone();
+    if (keyed) in.row_ids = torch::tensor({7, 70, 700}, at::kLong).to(test::fake_device());
+    const auto before = test::fake_device_waits();
+    (*model)(in).loss.backward();
+    return test::fake_device_waits() - before;
+  };
+  for (const bool keyed : {false, true}) {
+    const auto few = waits_with(2, keyed);
+    EXPECT_GT(few, 0);
+    EXPECT_EQ(waits_with(6, keyed), few) << keyed;
+  }
+}
+
 TEST(OtherDeviceDecoding, GivesTheCpusLogitsStepByStep) {
   for (const std::string name : {"llama_gqa_rope3", "gpt2", "t5_v1_0"}) {
     const auto run = [&](at::Device device) {
