@@ -58,7 +58,7 @@ class Codec {
 
 /// Packs a dense matrix, in memory of its own.
 PackedMatrix pack(const std::shared_ptr<const Codec>& codec, const at::Tensor& matrix);
-/// The whole matrix, rounded to `dtype`: [rows, columns]. On the CPU, or on the fields' device where the codec can.
+/// The whole matrix, rounded to `dtype`: [rows, columns], on the fields' device; decoded there where the codec can.
 at::Tensor unpack(const PackedMatrix& matrix, at::ScalarType dtype);
 /// A part of it: [tile.rows, tile.columns].
 at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::ScalarType dtype);
