@@ -1,10 +1,13 @@
 #include "models/mixture_of_experts.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -33,19 +36,28 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   const auto logits = (*gate_)(x);
   auto [weights, chosen] = at::topk(at::softmax(logits, 1, at::kFloat), per_token_, -1);
   weights = (weights / weights.sum(-1, /*keepdim=*/true)).to(x.scalar_type());
+  const auto flat_weights = weights.flatten();
+  // Choices by expert, and each expert's by token. The host asks the device once how many there are of each.
+  const auto [experts, choices] = at::sort(chosen.flatten(), /*stable=*/true, 0, /*descending=*/false);
+  const auto tokens = choices.floor_divide(per_token_);
+  const auto bounds =
+      at::searchsorted(experts, at::arange(static_cast<std::int64_t>(experts_.size()) + 1, experts.options()));
   auto out = at::zeros_like(x);
   auto& random = tensor::random_state();
+  const bool has_keys = random.rows.defined() && random.rows.numel() == x.size(0);
+  const auto on_host = tensor::on_host(has_keys ? at::cat({bounds, tokens}) : bounds);
+  const auto keys =
+      has_keys ? random.rows.index_select(0, on_host.narrow(0, bounds.numel(), tokens.numel())) : at::Tensor();
+  const auto* bound = on_host.const_data_ptr<std::int64_t>();
   const auto first_draw = random.position;
   for (std::size_t e = 0; e < experts_.size(); ++e) {
-    random.position = first_draw + e * kDrawsOfExpert;                    // whether or not this batch reaches it
-    const auto hits = chosen.eq(static_cast<std::int64_t>(e)).nonzero();  // [hits, 2]: token, rank of the choice
-    if (hits.size(0) == 0) continue;
-    const auto tokens = hits.select(1, 0), ranks = hits.select(1, 1);
-    const auto& keys = random.rows;
-    const tensor::RowScope rows(
-        keys.defined() && keys.numel() == x.size(0) ? keys.index_select(0, tensor::on_host(tokens)) : at::Tensor());
-    const auto weight = weights.flatten().index_select(0, tokens * per_token_ + ranks).unsqueeze(1);
-    out = out.index_add(0, tokens, (*experts_[e])(x.index_select(0, tokens)) * weight);
+    random.position = first_draw + e * kDrawsOfExpert;  // whether or not this batch reaches it
+    const auto begin = bound[e], count = bound[e + 1] - begin;
+    if (count == 0) continue;
+    const tensor::RowScope rows(has_keys ? keys.narrow(0, begin, count) : at::Tensor());
+    const auto hit = tokens.narrow(0, begin, count);
+    const auto weight = flat_weights.index_select(0, choices.narrow(0, begin, count)).unsqueeze(1);
+    out = out.index_add(0, hit, (*experts_[e])(x.index_select(0, hit)) * weight);
   }
   random.position = first_draw + experts_.size() * kDrawsOfExpert;
   return {out, logits};

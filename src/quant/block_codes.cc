@@ -7,49 +7,36 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <vector>
 
 #include "base/cpu_level.h"
+#include "quant/encode_kernels.h"
 
 namespace tessera::quant {
 namespace {
 
-/// Codes in the order of their values, and what a value must exceed to take the next one.
-struct FourBitOrder {
-  std::array<std::uint8_t, 16> codes{};
-  std::array<float, 15> bounds{};
-};
-
-FourBitOrder order_of(FourBitType type) {
+FourBitSteps make_steps(FourBitType type) {
   const auto& values = four_bit_values(type);
-  FourBitOrder order;
-  for (std::uint8_t i = 0; i < 16; ++i) order.codes[i] = i;
-  std::sort(order.codes.begin(), order.codes.end(),
+  std::array<std::uint8_t, 16> order{};
+  for (std::uint8_t i = 0; i < 16; ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
             [&](std::uint8_t a, std::uint8_t b) { return values[a] < values[b] || (values[a] == values[b] && a < b); });
+  FourBitSteps steps;
+  steps.first = order[0];
   for (std::size_t i = 0; i < 15; ++i) {
-    const double low = values[order.codes[i]], high = values[order.codes[i + 1]];
-    order.bounds[i] = static_cast<float>((low + high) / 2);
+    const double low = values[order[i]], high = values[order[i + 1]];
+    steps.bounds[i] = static_cast<float>((low + high) / 2);
+    steps.changes[i] = static_cast<std::uint32_t>(order[i] ^ order[i + 1]);
   }
-  return order;
+  return steps;
 }
 
-const FourBitOrder& four_bit_order(FourBitType type) {
-  static const FourBitOrder kNf4 = order_of(FourBitType::kNf4), kFp4 = order_of(FourBitType::kFp4);
+const FourBitSteps& steps_of(FourBitType type) {
+  static const FourBitSteps kNf4 = make_steps(FourBitType::kNf4), kFp4 = make_steps(FourBitType::kFp4);
   return type == FourBitType::kNf4 ? kNf4 : kFp4;
 }
 
 constexpr float kLeastScale = 1e-38f;  // that bitsandbytes divides by
-
-/// Places in the order of values from -1 to 1; x has at most kGroup elements.
-constexpr std::int64_t kGroup = 64;
-void places_of(const FourBitOrder& order, const float* x, std::int64_t numel, std::int32_t* places) {
-  for (std::int64_t i = 0; i < numel; ++i) {
-    const float value = x[i];
-    std::int32_t place = 0;
-#pragma GCC unroll 15
-    for (std::size_t b = 0; b < 15; ++b) place += value > order.bounds[b] ? 1 : 0;
-    places[i] = place;
-  }
-}
 
 /// What the two codes of a byte stand for.
 using Pairs = std::array<std::array<float, 2>, 256>;
@@ -148,12 +135,8 @@ void places_of(const float* x, float scale, std::int32_t* places) {
 }  // namespace
 
 void block_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax) {
-  for (std::int64_t begin = 0; begin < numel; begin += block) {
-    const auto end = std::min(numel, begin + block);
-    float largest = 0;
-    for (auto i = begin; i < end; ++i) largest = std::max(largest, std::abs(x[i]));
-    *absmax++ = largest;
-  }
+  for (std::int64_t begin = 0; begin < numel; begin += block)
+    *absmax++ = largest_magnitude(x + begin, std::min(block, numel - begin));
 }
 
 void four_bit_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax) {
@@ -163,24 +146,15 @@ void four_bit_absmax(const float* x, std::int64_t numel, std::int64_t block, flo
 
 void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::int64_t block, const float* absmax,
                      std::uint8_t* codes) {
-  const auto& order = four_bit_order(type);
-  for (std::int64_t begin = 0; begin < numel; begin += block) {
-    const auto end = std::min(numel, begin + block);
-    const float scale = std::max(absmax[begin / block], kLeastScale), inverse = 1.0f / scale;
-    const bool whole = end - begin == block;
-    for (auto i = begin; i < end; i += kGroup) {
-      std::array<float, kGroup + 1> scaled;
-      std::array<std::int32_t, kGroup + 1> places;
-      const auto count = std::min(kGroup, end - i);
-      for (std::int64_t k = 0; k < count; ++k) scaled[k] = whole ? x[i + k] * inverse : x[i + k] / scale;
-      scaled[count] = 0;  // behind an odd number
-      places_of(order, scaled.data(), count + count % 2, places.data());
-      for (std::int64_t k = 0; k < count; k += 2) {
-        const auto high = order.codes[static_cast<std::size_t>(places[k])];
-        *codes++ = static_cast<std::uint8_t>(high << 4 | order.codes[static_cast<std::size_t>(places[k + 1])]);
-      }
-    }
-  }
+  const auto& steps = steps_of(type);
+  const auto whole = numel / block * block;
+  for (std::int64_t begin = 0; begin < whole; begin += block)
+    four_bit_codes(steps, x + begin, block, 1.0f / std::max(absmax[begin / block], kLeastScale), codes + begin / 2);
+  if (whole == numel) return;
+  const float scale = std::max(absmax[whole / block], kLeastScale);
+  std::vector<float> scaled(static_cast<std::size_t>((numel - whole + 1) / 2 * 2));  // a zero behind an odd number
+  std::transform(x + whole, x + numel, scaled.begin(), [&](float value) { return value / scale; });
+  four_bit_codes(steps, scaled.data(), static_cast<std::int64_t>(scaled.size()), 1.0f, codes + whole / 2);
 }
 
 void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* absmax, std::int64_t block,

@@ -1,6 +1,6 @@
 #pragma once
 // Block-wise quantisation as bitsandbytes does it: a block of values is scaled by its largest magnitude (absmax), and
-// each takes the code whose value is nearest. Plain loops over memory, on one thread; equal bytes on every processor.
+// each takes the code whose value is nearest. Loops over memory, on one thread; equal bytes on every processor.
 #include <cstdint>
 
 #include "quant/code_maps.h"

@@ -1,5 +1,6 @@
 #include "quant/four_bit_codec.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -19,6 +20,8 @@
 
 namespace tessera::quant {
 namespace {
+
+constexpr std::int64_t kElementsOfThread = 1 << 15;  // at least
 
 enum Field : std::size_t { kCodes, kAbsmax, kNestedAbsmax, kNestedOffset };
 
@@ -85,16 +88,21 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
 
   void encode(const float* values, std::int64_t numel, const std::vector<std::byte*>& out) const override {
     std::vector<float> absmax(static_cast<std::size_t>(blocks_of(numel, s_.block)));
-    four_bit_absmax(values, numel, s_.block, absmax.data());
-    encode_four_bit(s_.type, values, numel, s_.block, absmax.data(), reinterpret_cast<std::uint8_t*>(out[kCodes]));
+    auto* codes = reinterpret_cast<std::uint8_t*>(out[kCodes]);
+    const auto blocks = static_cast<std::int64_t>(absmax.size());
+    at::parallel_for(0, blocks, kElementsOfThread / s_.block, [&](std::int64_t first, std::int64_t last) {
+      const auto begin = first * s_.block, count = std::min(numel, last * s_.block) - begin;
+      four_bit_absmax(values + begin, count, s_.block, &absmax[static_cast<std::size_t>(first)]);
+      encode_four_bit(s_.type, values + begin, count, s_.block, &absmax[static_cast<std::size_t>(first)],
+                      codes + begin / 2);
+    });
     if (!s_.nested) {
       std::memcpy(out[kAbsmax], absmax.data(), absmax.size() * sizeof(float));
       return;
     }
-    const auto count = static_cast<std::int64_t>(absmax.size());
-    const float offset = mean_of(absmax.data(), count);
+    const float offset = mean_of(absmax.data(), blocks);
     std::memcpy(out[kNestedOffset], &offset, sizeof offset);
-    encode_absmax(s_, absmax.data(), count, offset, reinterpret_cast<float*>(out[kNestedAbsmax]),
+    encode_absmax(s_, absmax.data(), blocks, offset, reinterpret_cast<float*>(out[kNestedAbsmax]),
                   reinterpret_cast<std::uint8_t*>(out[kAbsmax]));
   }
 
@@ -255,12 +263,15 @@ float mean_of(const float* values, std::int64_t count) {
 
 void encode_absmax(const FourBitSettings& settings, const float* absmax, std::int64_t count, float offset,
                    float* nested_absmax, std::uint8_t* codes) {
-  std::vector<float> rest(static_cast<std::size_t>(settings.nested_block));
-  for (std::int64_t begin = 0; begin < count; begin += settings.nested_block) {
-    const auto numel = std::min(settings.nested_block, count - begin);
-    for (std::int64_t i = 0; i < numel; ++i) rest[static_cast<std::size_t>(i)] = absmax[begin + i] - offset;
-    encode_dynamic(true, rest.data(), numel, settings.nested_block, nested_absmax++, codes + begin);
-  }
+  const auto block = settings.nested_block;
+  at::parallel_for(0, blocks_of(count, block), kElementsOfThread / block, [&](std::int64_t first, std::int64_t last) {
+    std::vector<float> rest(static_cast<std::size_t>(block));
+    for (auto begin = first * block; begin < std::min(count, last * block); begin += block) {
+      const auto numel = std::min(block, count - begin);
+      for (std::int64_t i = 0; i < numel; ++i) rest[static_cast<std::size_t>(i)] = absmax[begin + i] - offset;
+      encode_dynamic(true, rest.data(), numel, block, nested_absmax + begin / block, codes + begin);
+    }
+  });
 }
 
 }  // namespace tessera::quant

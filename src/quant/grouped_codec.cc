@@ -1,5 +1,8 @@
 #include "quant/grouped_codec.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <fmt/format.h>
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "quant/code_kernels.h"
+#include "tensor/device_codec.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
@@ -18,7 +22,7 @@ constexpr std::size_t kWords = 0, kZeroWords = 1, kGroupScales = 2, kGroupOfInpu
 /// Where in its word AWQ puts each of eight neighbours.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 
-class GroupedCodec final : public tensor::Codec {
+class GroupedCodec final : public tensor::Codec, public tensor::DeviceCodec {
  public:
   explicit GroupedCodec(const GroupedSettings& s) : s_(s), per_word_(32 / s.bits), mask_((1u << s.bits) - 1) {}
 
@@ -67,7 +71,38 @@ class GroupedCodec final : public tensor::Codec {
     }
   }
 
+  at::Tensor decode_there(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const override {
+    const at::NoGradGuard no_grad;
+    const auto& words = matrix.fields[kWords];
+    auto zeros = codes_there(matrix.fields[kZeroWords], 1);
+    if (is_gptq() && s_.zeros_less_one) zeros = zeros.add_(1).bitwise_and_(static_cast<std::int64_t>(mask_));
+    zeros = zeros.to(at::kFloat);
+    auto scales = matrix.fields[kGroupScales].to(at::kFloat);
+    auto values = codes_there(words, is_gptq() ? 0 : 1).to(at::kFloat);  // [in, out]
+    if (!s_.listed && matrix.columns == s_.groups * s_.group_size) {
+      values = values.view({s_.groups, s_.group_size, matrix.rows});
+      zeros = zeros.unsqueeze(1), scales = scales.unsqueeze(1);
+    } else {
+      const auto group = s_.listed ? matrix.fields[kGroupOfInput]
+                                   : at::arange(matrix.columns, words.options()).floor_divide_(s_.group_size);
+      const auto known = group.clamp(0, s_.groups - 1);
+      zeros = zeros.index_select(0, known), scales = scales.index_select(0, known);
+    }
+    return values.sub_(zeros).mul_(scales).view({matrix.columns, matrix.rows}).to(dtype).t().contiguous();
+  }
+
  private:
+  /// The codes of all words, in place of the dimension along which they are neighbours.
+  at::Tensor codes_there(const at::Tensor& words, std::int64_t dim) const {
+    auto places = at::arange(per_word_, words.options());
+    if (!is_gptq()) places = places.view({2, 4}).t().flatten();  // kAwqPlace
+    const auto shifts = dim == 0 ? (places * s_.bits).unsqueeze(1) : places * s_.bits;
+    return words.unsqueeze(dim + 1)
+        .bitwise_right_shift(shifts)
+        .bitwise_and_(static_cast<std::int64_t>(mask_))
+        .flatten(dim, dim + 1);
+  }
+
   /// Columns begin to end are of one group.
   struct Run {
     std::int64_t begin, end;

@@ -1,19 +1,22 @@
 #include "quant/int8_codec.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/round.h>
 #include <c10/util/Half.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "quant/code_kernels.h"
+#include "quant/encode_kernels.h"
+#include "tensor/device_codec.h"
 
 namespace tessera::quant {
 namespace {
@@ -24,7 +27,22 @@ float in_half(float x) {
   return static_cast<float>(c10::Half(x));
 }
 
-class Int8Codec final : public tensor::Codec {
+/// a b^T, of codes, in int32. On a GPU libtorch has it for more than 16 rows of a, and multiples of 8 otherwise.
+at::Tensor int8_product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_cpu()) return at::_int_mm(a, b.t());
+  constexpr std::int64_t kFewestRows = 24, kMultiple = 8;
+  const auto missing = [](std::int64_t size) { return (kMultiple - size % kMultiple) % kMultiple; };
+  const auto padded = [&](const at::Tensor& t, std::int64_t rows) {
+    const auto columns = missing(t.size(1));
+    return rows + columns == 0 ? t : at::constant_pad_nd(t, {0, columns, 0, rows});
+  };
+  const auto more = std::max(missing(a.size(0)), kFewestRows - a.size(0));
+  return at::_int_mm(padded(a, more), padded(b, missing(b.size(0))).t())
+      .narrow(0, 0, a.size(0))
+      .narrow(1, 0, b.size(0));
+}
+
+class Int8Codec final : public tensor::Codec, public tensor::DeviceCodec {
  public:
   Int8Codec(std::int64_t columns, double threshold) : columns_(columns), threshold_(threshold) {}
 
@@ -41,8 +59,14 @@ class Int8Codec final : public tensor::Codec {
 
   void encode(const float* values, std::int64_t numel, const std::vector<std::byte*>& out) const override {
     auto* scales = reinterpret_cast<float*>(out[kInt8Scales]);
-    int8_scales(values, numel / columns_, columns_, scales);
-    encode_int8(values, numel / columns_, columns_, scales, reinterpret_cast<std::int8_t*>(out[kInt8Codes]));
+    auto* codes = reinterpret_cast<std::int8_t*>(out[kInt8Codes]);
+    constexpr std::int64_t kElementsOfThread = 1 << 15;  // at least
+    const auto grain = std::max<std::int64_t>(1, kElementsOfThread / columns_);
+    at::parallel_for(0, numel / columns_, grain, [&](std::int64_t first, std::int64_t last) {
+      const auto begin = first * columns_;
+      int8_scales(values + begin, last - first, columns_, scales + first);
+      encode_int8(values + begin, last - first, columns_, scales + first, codes + begin);
+    });
   }
 
   void decode(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, float* out,
@@ -56,12 +80,18 @@ class Int8Codec final : public tensor::Codec {
     }
   }
 
+  at::Tensor decode_there(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const override {
+    const at::NoGradGuard no_grad;
+    const auto scales = matrix.fields[kInt8Scales].mul(1.0 / 127.0).unsqueeze(1);
+    return matrix.fields[kInt8Codes].to(at::kFloat).mul_(scales).to(dtype);
+  }
+
   at::Tensor inference_product(const tensor::PackedMatrix& matrix, const at::Tensor& x) const override {
     const at::NoGradGuard no_grad;
     const auto rows = int8_rows(x, threshold_);
     const auto &codes = matrix.fields[kInt8Codes], scales = matrix.fields[kInt8Scales].unsqueeze(0);
     constexpr double kSquared = 6.200124e-05;  // 1 / 127^2, as bitsandbytes has it
-    const auto sums = at::_int_mm(rows.codes, codes.t());
+    const auto sums = int8_product(rows.codes, codes);
     auto y = (sums * (rows.scales.unsqueeze(1) * scales)).mul_(kSquared).to(x.scalar_type());
     if (!rows.outliers.defined() || rows.outliers.numel() == 0) return y;
     const auto columns =
@@ -81,19 +111,13 @@ std::shared_ptr<const tensor::Codec> int8_codec(std::int64_t columns, double thr
 }
 
 void int8_scales(const float* x, std::int64_t rows, std::int64_t columns, float* scales) {
-  for (std::int64_t r = 0; r < rows; ++r, x += columns) {
-    float largest = 0;
-    for (std::int64_t c = 0; c < columns; ++c) largest = std::max(largest, std::abs(x[c]));
-    scales[r] = in_half(largest);  // rounding keeps the order
-  }
+  for (std::int64_t r = 0; r < rows; ++r, x += columns)
+    scales[r] = in_half(largest_magnitude(x, columns));  // rounding keeps the order
 }
 
 void encode_int8(const float* x, std::int64_t rows, std::int64_t columns, const float* scales, std::int8_t* codes) {
-  for (std::int64_t r = 0; r < rows; ++r, x += columns, codes += columns) {
-    const float factor = scales[r] > 0 ? 1.0f / scales[r] * 127.0f : 0.0f;
-    for (std::int64_t c = 0; c < columns; ++c)
-      codes[c] = static_cast<std::int8_t>(std::nearbyint(in_half(x[c]) * factor));
-  }
+  for (std::int64_t r = 0; r < rows; ++r, x += columns, codes += columns)
+    int8_codes(x, columns, scales[r] > 0 ? 1.0f / scales[r] * 127.0f : 0.0f, codes);
 }
 
 Int8Rows int8_rows(const at::Tensor& x, double threshold) {

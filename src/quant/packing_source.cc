@@ -1,4 +1,6 @@
 // Dense matrices that are packed while they are read.
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -15,10 +17,11 @@
 namespace tessera::quant {
 namespace {
 
-constexpr std::int64_t kPiece = 1 << 20;  // elements that are read at a time; whole blocks, or whole rows
+constexpr std::int64_t kPiece = 1 << 17;  // elements that a thread reads at a time; whole blocks, or whole rows
 
+/// Of a matrix with double quantisation.
 struct Statistics {
-  std::vector<float> absmax;  // of all blocks, or rows
+  std::vector<float> absmax;  // of all blocks
   float offset = 0;
   std::vector<float> nested_absmax;
   std::vector<std::uint8_t> codes;  // of absmax
@@ -55,12 +58,12 @@ class PackingSource final : public PackedSource {
     const auto& matrix = matrices_.at(field->second.matrix);
     auto* to = static_cast<std::byte*>(out.mutable_data_ptr());
     if (field->second.leaf.empty()) return read_codes(matrix, begin, out.numel(), reinterpret_cast<std::uint8_t*>(to));
+    if (!matrix.is_nested()) return read_scales(matrix, begin, out.numel(), reinterpret_cast<float*>(to));
     const std::lock_guard lock(mutex_);
     const auto& s = statistics(field->second.matrix, matrix);
-    const void* from = s.absmax.data();
+    const void* from = s.codes.data();
     if (field->second.leaf == "nested_offset") from = &s.offset;
     if (field->second.leaf == "nested_absmax") from = s.nested_absmax.data();
-    if (field->second.leaf == "absmax" && !s.codes.empty()) from = s.codes.data();
     std::memcpy(to, static_cast<const std::byte*>(from) + begin, static_cast<std::size_t>(out.numel()));
   }
   std::optional<io::MappedTensor> map(const std::string& name) const override {
@@ -79,6 +82,9 @@ class PackingSource final : public PackedSource {
     std::int64_t numel() const { return rows * columns; }
     /// Null: LLM.int8().
     const FourBitSettings* four_bit() const { return std::get_if<FourBitSettings>(&packing.form); }
+    bool is_nested() const { return four_bit() != nullptr && four_bit()->nested; }
+    /// Elements that share a scale.
+    std::int64_t unit() const { return four_bit() != nullptr ? four_bit()->block : columns; }
   };
   struct Field {
     std::string matrix, leaf;
@@ -103,33 +109,44 @@ class PackingSource final : public PackedSource {
     matrices_.emplace(info.name, std::move(m));
   }
 
-  /// body(values, begin, count) over elements [begin, end) of the matrix of codes, in pieces of whole units.
+  /// body(values, begin, count) over elements [begin, end) of the matrix of codes, in pieces of whole units: several
+  /// threads at a time.
   template <class Body>
-  void for_pieces(const Matrix& m, std::int64_t begin, std::int64_t end, std::int64_t unit, const Body& body) const {
+  void for_pieces(const Matrix& m, std::int64_t begin, std::int64_t end, const Body& body) const {
+    at::Tensor whole;
     if (m.packing.transposed) {
-      auto whole = at::empty({m.numel()}, m.packing.rounded);
+      whole = at::empty({m.numel()}, m.packing.rounded);
       dense_->read(m.name, 0, whole);
       whole = whole.view({m.columns, m.rows}).t().to(at::kFloat).contiguous();
-      return body(whole.const_data_ptr<float>() + begin, begin, end - begin);
     }
-    const auto size = std::max(unit, kPiece / unit * unit);
-    const auto piece = at::empty({std::min(size, end - begin)}, m.packing.rounded);
-    for (auto at = begin; at < end; at += size) {
-      const auto stored = piece.narrow(0, 0, std::min(size, end - at));
-      dense_->read(m.name, at, stored);
-      const auto values = stored.to(at::kFloat);
-      body(values.const_data_ptr<float>(), at, values.numel());
-    }
+    const auto size = std::max(m.unit(), kPiece / m.unit() * m.unit());
+    at::parallel_for(0, (end - begin + size - 1) / size, 1, [&](std::int64_t first, std::int64_t last) {
+      const at::NoGradGuard no_grad;
+      const auto from = begin + first * size, to = std::min(end, begin + last * size);
+      const auto values = whole.defined() ? whole.view(-1).narrow(0, from, to - from)
+                                          : at::empty({std::min(size, to - from)}, at::kFloat);
+      const bool as_stored = whole.defined() || m.packing.rounded == at::kFloat;
+      const auto rounded = as_stored ? values : at::empty(values.sizes(), m.packing.rounded);
+      for (auto at = from; at < to; at += size) {
+        const auto count = std::min(size, to - at);
+        if (whole.defined()) {
+          body(values.template const_data_ptr<float>() + (at - from), at, count);
+          continue;
+        }
+        dense_->read(m.name, at, rounded.narrow(0, 0, count));
+        if (!as_stored) values.narrow(0, 0, count).copy_(rounded.narrow(0, 0, count));
+        body(values.template const_data_ptr<float>(), at, count);
+      }
+    });
   }
 
   void read_codes(const Matrix& m, std::int64_t begin, std::int64_t bytes, std::uint8_t* out) const {
     if (!m.four_bit()) return read_int8_codes(m, begin, bytes, reinterpret_cast<std::int8_t*>(out));
     const auto& s = *m.four_bit();
     TESSERA_CHECK(begin % (s.block / 2) == 0, "codes are read from the beginning of a block");
-    std::vector<float> absmax;
-    for_pieces(m, 2 * begin, std::min(m.numel(), 2 * (begin + bytes)), s.block,
+    for_pieces(m, 2 * begin, std::min(m.numel(), 2 * (begin + bytes)),
                [&](const float* values, std::int64_t at, std::int64_t count) {
-                 absmax.resize(static_cast<std::size_t>(blocks_of(count, s.block)));
+                 std::vector<float> absmax(static_cast<std::size_t>(blocks_of(count, s.block)));
                  four_bit_absmax(values, count, s.block, absmax.data());
                  encode_four_bit(s.type, values, count, s.block, absmax.data(), out + at / 2 - begin);
                });
@@ -137,16 +154,31 @@ class PackingSource final : public PackedSource {
 
   void read_int8_codes(const Matrix& m, std::int64_t begin, std::int64_t bytes, std::int8_t* out) const {
     const auto end = begin + bytes, columns = m.columns;
-    std::vector<float> scales;
-    std::vector<std::int8_t> codes;
-    for_pieces(m, begin / columns * columns, (end + columns - 1) / columns * columns, columns,
+    for_pieces(m, begin / columns * columns, (end + columns - 1) / columns * columns,
                [&](const float* values, std::int64_t at, std::int64_t count) {
-                 scales.resize(static_cast<std::size_t>(count / columns));
-                 codes.resize(static_cast<std::size_t>(count));
-                 int8_scales(values, count / columns, columns, scales.data());
-                 encode_int8(values, count / columns, columns, scales.data(), codes.data());
-                 const auto first = std::max(begin, at), last = std::min(end, at + count);
-                 std::copy_n(codes.data() + (first - at), last - first, out + (first - begin));
+                 std::vector<std::int8_t> codes(static_cast<std::size_t>(columns));
+                 for (auto row = at; row < at + count; row += columns, values += columns) {
+                   const auto first = std::max(begin, row), last = std::min(end, row + columns);
+                   float scale = 0;
+                   int8_scales(values, 1, columns, &scale);
+                   encode_int8(values, 1, columns, &scale, codes.data());
+                   std::copy_n(codes.data() + (first - row), last - first, out + (first - begin));
+                 }
+               });
+  }
+
+  /// absmax of blocks, or scales of rows; `begin` and `bytes` among theirs.
+  void read_scales(const Matrix& m, std::int64_t begin, std::int64_t bytes, float* out) const {
+    constexpr std::int64_t kSize = sizeof(float);
+    TESSERA_CHECK(begin % kSize == 0 && bytes % kSize == 0, "scales are read whole");
+    const auto first = begin / kSize, end = first + bytes / kSize, unit = m.unit();
+    for_pieces(m, first * unit, std::min(m.numel(), end * unit),
+               [&](const float* values, std::int64_t at, std::int64_t count) {
+                 auto* to = out + (at / unit - first);
+                 if (m.four_bit())
+                   four_bit_absmax(values, count, unit, to);
+                 else
+                   int8_scales(values, count / unit, unit, to);
                });
   }
 
@@ -154,29 +186,16 @@ class PackingSource final : public PackedSource {
   const Statistics& statistics(const std::string& name, const Matrix& m) const {
     if (name == last_) return statistics_;
     last_.clear();
-    statistics_ = {};
-    auto& absmax = statistics_.absmax;
-    if (!m.four_bit()) {
-      absmax.resize(static_cast<std::size_t>(m.rows));
-      for_pieces(m, 0, m.numel(), m.columns, [&](const float* values, std::int64_t at, std::int64_t count) {
-        int8_scales(values, count / m.columns, m.columns, absmax.data() + at / m.columns);
-      });
-      last_ = name;
-      return statistics_;
-    }
     const auto& s = *m.four_bit();
-    absmax.resize(static_cast<std::size_t>(blocks_of(m.numel(), s.block)));
-    for_pieces(m, 0, m.numel(), s.block, [&](const float* values, std::int64_t at, std::int64_t count) {
-      four_bit_absmax(values, count, s.block, absmax.data() + at / s.block);
-    });
-    if (s.nested) {
-      const auto count = static_cast<std::int64_t>(absmax.size());
-      statistics_.offset = mean_of(absmax.data(), count);
-      statistics_.nested_absmax.resize(static_cast<std::size_t>(blocks_of(count, s.nested_block)));
-      statistics_.codes.resize(absmax.size());
-      encode_absmax(s, absmax.data(), count, statistics_.offset, statistics_.nested_absmax.data(),
-                    statistics_.codes.data());
-    }
+    const auto count = blocks_of(m.numel(), s.block);
+    statistics_ = {};
+    auto& [absmax, offset, nested_absmax, codes] = statistics_;
+    absmax.resize(static_cast<std::size_t>(count));
+    read_scales(m, 0, count * static_cast<std::int64_t>(sizeof(float)), absmax.data());
+    offset = mean_of(absmax.data(), count);
+    nested_absmax.resize(static_cast<std::size_t>(blocks_of(count, s.nested_block)));
+    codes.resize(absmax.size());
+    encode_absmax(s, absmax.data(), count, offset, nested_absmax.data(), codes.data());
     last_ = name;
     return statistics_;
   }

@@ -38,7 +38,7 @@ at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::Scalar
       return there->decode_there(matrix, dtype).narrow(0, tile.row, tile.rows).narrow(1, tile.column, tile.columns);
     auto host = matrix;
     for (auto& field : host.fields) field = field.cpu();
-    return unpack(host, tile, dtype);
+    return unpack(host, tile, dtype).to(matrix.fields.front().device());
   }
   auto whole = at::empty({tile.rows, tile.columns}, dtype);
   const auto columns = std::min(kColumns, tile.columns), rows = kNumel / std::max<std::int64_t>(1, columns);

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/scoped_value.h"
 #include "support/host_kernels.h"
 #include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
@@ -27,7 +28,8 @@ constexpr auto kKey = c10::DispatchKey::PrivateUse1;
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local c10::DeviceIndex current_index = 0;
-std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0};
+thread_local bool in_operator = false;  // whose own copies count as nothing
+std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0}, waits{0};
 
 void* to_fake(void* real) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(real) | kFakeBit);
@@ -139,6 +141,7 @@ c10::impl::ExcludeDispatchKeyGuard without_autograd() {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
   const auto guard = without_autograd();
+  if (to.is_cpu() && !in_operator) ++waits;
   on_cpu(to).copy_(on_cpu(from));
   return to;
 }
@@ -236,8 +239,27 @@ void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& st
   }
 }
 
+bool waits_on_gpu(const std::string& name) {
+  for (const auto* known : {"aten::nonzero", "aten::_local_scalar_dense", "aten::equal", "aten::masked_select",
+                            "aten::bincount", "aten::_unique2", "aten::repeat_interleave"})
+    if (name == known) return true;
+  return false;
+}
+
+/// What a GPU asks for.
+void check_int8_product(const torch::jit::Stack& stack) {
+  const auto factors = torch::jit::last(stack, 2);
+  const auto &a = factors[0].toTensor(), &b = factors[1].toTensor();
+  TORCH_CHECK(a.size(0) > 16 && a.size(1) % 8 == 0 && b.size(1) % 8 == 0, "_int_mm has no product of ", a.sizes(),
+              " and ", b.sizes(), " on a GPU");
+}
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_one_device(op, *stack);
+  const auto& name = op.schema().operator_name().name;
+  if (name == "aten::_int_mm") check_int8_product(*stack);
+  if (waits_on_gpu(name)) ++waits;
+  const ScopedValue inside(in_operator, true);
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }
 
@@ -343,6 +365,10 @@ at::Device fake_device(int index) {
 
 std::int64_t fake_device_bytes() {
   return used_bytes;
+}
+
+std::int64_t fake_device_waits() {
+  return waits;
 }
 
 void limit_fake_devices(std::int64_t bytes) {

@@ -36,6 +36,10 @@ void* real_address(const void* address);
 /// Bytes of the tensors that are on fake devices now, all together.
 std::int64_t fake_device_bytes();
 
+/// Calls for which a program waits for its GPU, since the process began: copies to the CPU, and operators whose
+/// result's size or value the CPU must know.
+std::int64_t fake_device_waits();
+
 /// From now on they have so much memory, all together, and are out of it beyond; 0: without limit.
 void limit_fake_devices(std::int64_t bytes);
 

@@ -25,7 +25,7 @@ struct PackedField {
 
 class Codec;
 
-/// A matrix [rows, columns], packed. fields: on the CPU, contiguous, as codec->fields(rows, columns) describes them.
+/// A matrix [rows, columns], packed. fields: on one device, contiguous, as codec->fields(rows, columns) describes them.
 struct PackedMatrix {
   std::shared_ptr<const Codec> codec;
   std::int64_t rows = 0, columns = 0;
@@ -52,13 +52,13 @@ class Codec {
   /// several threads at a time.
   virtual void decode(const PackedMatrix& matrix, const MatrixTile& tile, float* out, std::int64_t stride) const = 0;
   /// x W^T [N, rows] as inference has it, of a codec that rounds x [N, columns], too; undefined: it is the product with
-  /// the values. In x's dtype, on the CPU, without autograd.
+  /// the values. In x's dtype, on the device of x and the fields, without autograd.
   virtual at::Tensor inference_product(const PackedMatrix&, const at::Tensor& /*x*/) const { return {}; }
 };
 
 /// Packs a dense matrix, in memory of its own.
 PackedMatrix pack(const std::shared_ptr<const Codec>& codec, const at::Tensor& matrix);
-/// The whole matrix, rounded to `dtype`: [rows, columns]. On the CPU, or on the fields' device where the codec can.
+/// The whole matrix, rounded to `dtype`: [rows, columns], on the fields' device; decoded there where the codec can.
 at::Tensor unpack(const PackedMatrix& matrix, at::ScalarType dtype);
 /// A part of it: [tile.rows, tile.columns].
 at::Tensor unpack(const PackedMatrix& matrix, const MatrixTile& tile, at::ScalarType dtype);

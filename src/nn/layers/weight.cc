@@ -54,7 +54,7 @@ at::Tensor Weight::gradient(const at::Tensor& g, const at::Tensor& x) const {
 }
 
 at::Tensor Weight::dequantise(at::ScalarType dtype) const {
-  return packed() ? tensor::unpack(*packed_, dtype).to(tensor_.device()) : tensor_;
+  return packed() ? tensor::unpack(*packed_, dtype) : tensor_;
 }
 
 at::Tensor Weight::dequantised_rows(std::int64_t begin, std::int64_t count, at::ScalarType dtype) const {

@@ -2,6 +2,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
 #include "quant/four_bit_codec.h"
 #include "support/fake_device.h"
 
@@ -61,6 +66,51 @@ TEST(FourBitCodec, SmallScalesAndALastBlockThatIsNotWholeAreBitsandbytes) {
   }
 }
 
+/// The code of the nearest value, of two as near the lower one's; of NaN the lowest.
+std::uint8_t nearest_code(FourBitType type, float x) {
+  const auto& values = four_bit_values(type);
+  std::vector<std::uint8_t> order(16);
+  std::iota(order.begin(), order.end(), std::uint8_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return values[a] < values[b]; });
+  std::size_t place = 0;
+  for (std::size_t i = 0; i < 15; ++i) {
+    const double middle = (double{values[order[i]]} + double{values[order[i + 1]]}) / 2;
+    place += x > static_cast<float>(middle) ? 1 : 0;
+  }
+  return order[place];
+}
+
+TEST(FourBitCodec, EveryCodeIsThatOfTheNearestValue) {
+  at::manual_seed(6);
+  for (const auto type : {FourBitType::kNf4, FourBitType::kFp4})
+    for (const std::int64_t block : {32, 64, 4096})
+      for (const std::int64_t numel : {1, 7, 32, 64, 95, 4096, 4097, 3 * 4096, 9999}) {
+        const auto x = at::randn({1, numel});
+        auto* values = x.mutable_data_ptr<float>();
+        for (std::int64_t i = 0; i < numel; i += 7) {  // middles, and values that are none
+          const auto& of_code = four_bit_values(type);
+          values[i] = (of_code[static_cast<std::size_t>(i % 16)] + of_code[static_cast<std::size_t>((i + 1) % 16)]) / 2;
+        }
+        if (numel > 5000) values[5000] = std::nanf(""), values[5001] = -0.0f, values[5002] = 1e-42f;
+        const auto packed = tensor::pack(four_bit_codec({.type = type, .block = block}), x);
+        for (std::int64_t begin = 0, b = 0; begin < numel; begin += block, ++b) {
+          const auto end = std::min(numel, begin + block);
+          const bool whole = end - begin == block;
+          float absmax = whole ? 0.0f : 1e-38f;
+          for (auto i = begin; i < end; ++i) absmax = std::max(absmax, std::abs(values[i]));
+          ASSERT_EQ(packed.fields[1].const_data_ptr<float>()[b], absmax);
+          for (auto i = begin; i < end; ++i) {
+            const float scaled = whole ? values[i] * (1.0f / absmax) : values[i] / absmax;
+            const auto byte = packed.fields[0].const_data_ptr<std::uint8_t>()[i / 2];
+            ASSERT_EQ(i % 2 == 0 ? byte >> 4 : byte & 15, nearest_code(type, scaled))
+                << block << ' ' << numel << ' ' << i;
+          }
+        }
+        if (numel % 2 == 0) continue;
+        EXPECT_EQ(packed.fields[0].const_data_ptr<std::uint8_t>()[numel / 2] & 15, nearest_code(type, 0));
+      }
+}
+
 TEST(FourBitCodec, AnotherDeviceMakesTheSameBitsItself) {
   at::manual_seed(5);
   for (const auto type : {FourBitType::kNf4, FourBitType::kFp4})
@@ -69,7 +119,9 @@ TEST(FourBitCodec, AnotherDeviceMakesTheSameBitsItself) {
         const auto packed = tensor::pack(four_bit_codec({.type = type, .nested = nested}), at::randn({41, columns}));
         auto there = packed;
         for (auto& field : there.fields) field = field.to(test::fake_device());
+        const auto waits = test::fake_device_waits();
         const auto values = tensor::unpack(there, at::kFloat);
+        EXPECT_EQ(test::fake_device_waits(), waits);
         EXPECT_EQ(values.device(), test::fake_device());
         EXPECT_TRUE(at::equal(values.cpu(), tensor::unpack(packed, at::kFloat)));
         const tensor::MatrixTile tile{3, 7, 1, 2};

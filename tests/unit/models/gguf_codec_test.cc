@@ -6,6 +6,7 @@
 
 #include "io/gguf.h"
 #include "quant/gguf_codec.h"
+#include "support/fake_device.h"
 
 namespace tessera::models {
 namespace {
@@ -28,6 +29,10 @@ TEST(GgufCodec, EveryBlockFormatHasTheValuesOfTheDenseReader) {
     const tensor::MatrixTile tile{rows - 1, 1, 5, columns - 9};
     EXPECT_TRUE(at::equal(tensor::unpack(matrix, tile, at::kFloat),
                           expected.narrow(0, tile.row, 1).narrow(1, tile.column, tile.columns)));
+    matrix.fields[0] = matrix.fields[0].to(test::fake_device());  // decoded by the host
+    const auto there = tensor::unpack(matrix, at::kFloat);
+    EXPECT_EQ(there.device(), test::fake_device());
+    EXPECT_TRUE(at::equal(there.cpu(), expected));
   }
   EXPECT_EQ(formats.size(), 10u);
 }

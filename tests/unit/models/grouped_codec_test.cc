@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quant/packed_source.h"
+#include "support/fake_device.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/weight.h"
@@ -70,6 +71,16 @@ TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
                               expected.narrow(0, row, tile.rows).narrow(1, column, tile.columns)))
             << row << " " << column;
       }
+    auto there = std::make_shared<tensor::PackedMatrix>(*matrix);
+    for (auto& field : there->fields) field = field.to(test::fake_device());
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      const auto waits = test::fake_device_waits();
+      const auto values = tensor::unpack(*there, dtype), part = tensor::unpack(*there, {3, 5, 5, 41}, dtype);
+      EXPECT_EQ(test::fake_device_waits(), waits);
+      EXPECT_EQ(values.device(), test::fake_device());
+      EXPECT_TRUE(at::equal(values.cpu(), tensor::unpack(*matrix, dtype)));
+      EXPECT_TRUE(at::equal(part.cpu(), tensor::unpack(*matrix, {3, 5, 5, 41}, dtype)));
+    }
     const nn::Weight weight(matrix);
     const auto x = at::randn({5, expected.size(1)}), g = at::randn({5, expected.size(0)});
     EXPECT_TRUE(at::allclose(weight.product(x), x.mm(expected.t()), 1e-5, 1e-4));
@@ -86,7 +97,16 @@ TEST(GroupedCodec, AShortLastGroupNeedsNoListWhereTheSizeIsSaid) {
     auto values = at::empty({tensors.at("l.values").numel()});
     source->read("l.weight", 0, values);
     EXPECT_TRUE(at::equal(values, tensors.at("l.values").view(-1))) << has_list;
-    EXPECT_EQ(source->codec("l.weight")->name().find("activations"), std::string::npos) << has_list;
+    const auto codec = source->codec("l.weight");
+    EXPECT_EQ(codec->name().find("activations"), std::string::npos) << has_list;
+    const auto& expected = tensors.at("l.values");
+    tensor::PackedMatrix there{codec, expected.size(0), expected.size(1), {}};
+    for (const auto& field : codec->fields(there.rows, there.columns)) {
+      const auto bytes = at::empty(field.shape, field.dtype);
+      source->read_bytes(field.full_name("l.weight"), 0, bytes.view(-1).view(at::kByte));
+      there.fields.push_back(bytes.to(test::fake_device()));
+    }
+    EXPECT_TRUE(at::equal(tensor::unpack(there, at::kFloat).cpu(), expected));
   }
 }
 

@@ -2,10 +2,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <tuple>
+#include <vector>
 
+#include "quant/encode_kernels.h"
 #include "quant/int8_codec.h"
 #include "quant/packed_source.h"
+#include "support/fake_device.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/weight.h"
@@ -68,6 +74,89 @@ TEST(Int8Golden, ProductsOfTrainingAreTheReferences) {
     close(weight.product(x) + read(".bias"), read(".y"));
     close(weight.transposed_product(read(".dy")), read(".dx"));
   }
+}
+
+TEST(Int8Codec, EveryCodeIsTheRoundedQuotientOfHalves) {
+  at::manual_seed(7);
+  const auto in_half = [](float x) { return static_cast<float>(c10::Half(x)); };
+  for (const std::int64_t columns : {1, 3, 16, 33, 97, 1000})
+    for (const float size : {1e-8f, 1e-6f, 1e-4f, 1.0f, 3e4f}) {
+      const auto x = at::randn({5, columns}) * size;
+      x.mutable_data_ptr<float>()[0] = 0.0f;
+      x.mutable_data_ptr<float>()[columns] = std::nanf("");
+      x.mutable_data_ptr<float>()[2 * columns] = -65519.9f;
+      x.mutable_data_ptr<float>()[3 * columns] = 65520.0f;  // infinite as float16
+      const auto packed = tensor::pack(int8_codec(columns), x);
+      for (std::int64_t r = 0; r < 5; ++r) {
+        const auto* row = x.const_data_ptr<float>() + r * columns;
+        float largest = 0;
+        for (std::int64_t c = 0; c < columns; ++c) largest = std::max(largest, std::abs(row[c]));
+        const float scale = in_half(largest), factor = scale > 0 ? 1.0f / scale * 127.0f : 0.0f;
+        ASSERT_EQ(packed.fields[1].const_data_ptr<float>()[r], scale);
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const float scaled = std::nearbyint(in_half(row[c]) * factor);
+          const int expected = std::isnan(scaled) ? 0 : static_cast<int>(scaled);
+          ASSERT_EQ(packed.fields[0].const_data_ptr<std::int8_t>()[r * columns + c], expected)
+              << columns << ' ' << size << ' ' << r << ' ' << c;
+        }
+      }
+    }
+}
+
+/// Where a value lies among those of float16 shows in the last bits of its product with a power of two.
+TEST(Int8Codec, ValuesAreRoundedToHalfFirst) {
+  for (int exponent = -26; exponent < 17; ++exponent) {
+    const float factor = std::ldexp(1.0f, std::min(24, 10 - exponent));
+    std::vector<float> x;
+    for (int k = 0; k < 1 << 14; ++k) x.push_back(std::ldexp(1.0f + static_cast<float>(k) * 0x1p-14f, exponent));
+    for (const float sign : {1.0f, -1.0f}) {
+      auto values = x;
+      for (auto& value : values) value *= sign;
+      std::vector<std::int8_t> codes(values.size());
+      int8_codes(values.data(), static_cast<std::int64_t>(values.size()), factor, codes.data());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float scaled = static_cast<float>(c10::Half(values[i])) * factor;
+        if (std::isinf(scaled)) continue;
+        ASSERT_EQ(codes[i], static_cast<std::int8_t>(static_cast<std::int64_t>(std::nearbyint(scaled)))) << values[i];
+      }
+    }
+  }
+}
+
+TEST(Int8Codec, AnotherDeviceMakesTheSameBitsItself) {
+  at::manual_seed(8);
+  for (const std::int64_t columns : {64, 51, 3}) {
+    const auto packed = tensor::pack(int8_codec(columns), at::randn({41, columns}));
+    auto there = packed;
+    for (auto& field : there.fields) field = field.to(test::fake_device());
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const auto waits = test::fake_device_waits();
+      const auto values = tensor::unpack(there, dtype);
+      const auto part = tensor::unpack(there, {3, 7, 1, 2}, dtype);
+      EXPECT_EQ(test::fake_device_waits(), waits);
+      EXPECT_EQ(values.device(), test::fake_device());
+      EXPECT_TRUE(at::equal(values.cpu(), tensor::unpack(packed, dtype)));
+      EXPECT_TRUE(at::equal(part.cpu(), tensor::unpack(packed, {3, 7, 1, 2}, dtype)));
+    }
+  }
+}
+
+TEST(Int8Codec, InferenceOnAnotherDeviceIsTheCpus) {
+  at::manual_seed(9);
+  for (const auto& [tokens, out, in] : {std::tuple{1, 24, 40}, {7, 21, 33}, {17, 16, 64}, {40, 5, 3}})
+    for (const double threshold : {0.0, 6.0}) {
+      const auto matrix =
+          std::make_shared<tensor::PackedMatrix>(tensor::pack(int8_codec(in, threshold), at::randn({out, in})));
+      auto there = std::make_shared<tensor::PackedMatrix>(*matrix);
+      for (auto& field : there->fields) field = field.to(test::fake_device());
+      auto x = at::randn({tokens, in});
+      x.select(1, in / 2).mul_(20);
+      const auto expected = nn::Weight(matrix, nn::PackedProduct::kOfInference).product(x);
+      const auto y = nn::Weight(there, nn::PackedProduct::kOfInference).product(x.to(test::fake_device()));
+      EXPECT_EQ(y.device(), test::fake_device());
+      EXPECT_TRUE(at::allclose(y.cpu(), expected, 1e-6, 1e-5)) << tokens << ' ' << out << ' ' << in;
+      EXPECT_TRUE(threshold > 0 || at::equal(y.cpu(), expected));
+    }
 }
 
 TEST(Int8, InferenceIsTheRoundedRowsProductAndTheOutliersExact) {

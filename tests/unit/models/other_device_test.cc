@@ -8,11 +8,13 @@
 
 #include "models/generation.h"
 #include "models/model.h"
+#include "quant/int8_codec.h"
 #include "support/compare.h"
 #include "support/fake_device.h"
 #include "support/temp_folder.h"
 #include "tensor/rng.h"
 #include "tessera/io/tensor_source.h"
+#include "tessera/nn/linear.h"
 
 namespace tessera::models {
 namespace {
@@ -144,6 +146,31 @@ INSTANTIATE_TEST_SUITE_P(Families, OtherDeviceModel,
                                          DeviceCase{"llama_gqa_rope3", "holes", false, at::kFloat, kBloom},
                                          DeviceCase{"bert_mlm", "holes", false, at::kFloat, kRelative}));
 
+TEST(OtherDeviceExperts, TheHostWaitsAsOftenForManyAsForFew) {
+  const auto waits_with = [](int experts, bool keyed) {
+    const test::TempFolder changed("other_device");
+    auto config =
+        nlohmann::json::parse(std::ifstream(std::string(TESSERA_TEST_DATA) + "/goldens/A_models/mixtral/config.json"));
+    config["num_local_experts"] = experts;
+    std::ofstream(changed.path() + "/config.json") << config.dump();
+    const auto model = build_model(changed.path(), nullptr);
+    init_weights(*model, 3);
+    model->to(test::fake_device());
+    ModelInput in;
+    in.input_ids = (torch::arange(24, at::kLong).view({3, 8}) * 7).remainder(17).to(test::fake_device());
+    in.labels = in.input_ids.clone();
+    if (keyed) in.row_ids = torch::tensor({7, 70, 700}, at::kLong).to(test::fake_device());
+    const auto before = test::fake_device_waits();
+    (*model)(in).loss.backward();
+    return test::fake_device_waits() - before;
+  };
+  for (const bool keyed : {false, true}) {
+    const auto few = waits_with(2, keyed);
+    EXPECT_GT(few, 0);
+    EXPECT_EQ(waits_with(6, keyed), few) << keyed;
+  }
+}
+
 TEST(OtherDeviceDecoding, GivesTheCpusLogitsStepByStep) {
   for (const std::string name : {"llama_gqa_rope3", "gpt2", "t5_v1_0"}) {
     const auto run = [&](at::Device device) {
@@ -180,24 +207,32 @@ TEST(OtherDeviceDecoding, GivesTheCpusLogitsStepByStep) {
   }
 }
 
+/// LLM.int8() in place of the layers' own weights.
+void pack_layers_in_int8(Model& model) {
+  for (const auto& item : model.named_modules("", /*include_self=*/false))
+    if (auto* linear = dynamic_cast<nn::Linear*>(item.value().get()); linear != nullptr && item.key() != "lm_head")
+      linear->pack(quant::int8_codec(linear->weight.size(1), /*threshold=*/1.0));
+}
+
 TEST(OtherDeviceDecoding, GeneratesTheCpusTokens) {
-  for (const std::string name : {"llama_gqa_rope3", "t5_v1_0"}) {
-    for (const std::int64_t beams : {1, 3}) {
-      const auto run = [&](at::Device device) {
-        const auto folder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/" + name;
-        const auto model = build_model(folder, nullptr);
-        load_weights(*model, *io::open_weights(folder));
-        model->to(device);
-        GenerationConfig config;
-        config.max_new_tokens = 6;
-        config.num_beams = beams;
-        const auto ids = torch::tensor({5, 9, 3, 4, 8, 6}, at::kLong).view({2, 3});
-        const auto mask = torch::tensor({0, 1, 1, 1, 1, 1}, at::kLong).view({2, 3});
-        return generate(*model, ids.to(device), mask.to(device), config).sequences;
-      };
-      EXPECT_TRUE(torch::equal(run(at::kCPU), run(test::fake_device()))) << name << ", beams " << beams;
-    }
-  }
+  for (const std::string name : {"llama_gqa_rope3", "t5_v1_0"})
+    for (const std::int64_t beams : {1, 3})
+      for (const bool packed : {false, true}) {
+        const auto run = [&](at::Device device) {
+          const auto folder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/" + name;
+          const auto model = build_model(folder, nullptr);
+          load_weights(*model, *io::open_weights(folder));
+          if (packed) pack_layers_in_int8(*model);
+          model->to(device);
+          GenerationConfig config;
+          config.max_new_tokens = 6;
+          config.num_beams = beams;
+          const auto ids = torch::tensor({5, 9, 3, 4, 8, 6}, at::kLong).view({2, 3});
+          const auto mask = torch::tensor({0, 1, 1, 1, 1, 1}, at::kLong).view({2, 3});
+          return generate(*model, ids.to(device), mask.to(device), config).sequences;
+        };
+        EXPECT_TRUE(torch::equal(run(at::kCPU), run(test::fake_device()))) << name << ' ' << beams << ' ' << packed;
+      }
 }
 
 }  // namespace

@@ -2,11 +2,16 @@
 #include "quant/packed_source.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -65,6 +70,69 @@ TEST(PackingSource, ValuesAreRoundedFirst) {
   EXPECT_TRUE(is_part_of(bytes_of(*source, "w.absmax", 0, 8 * 4), rounded.fields[1], 0));
   EXPECT_FALSE(
       is_part_of(bytes_of(*source, "w.absmax", 0, 8 * 4), tensor::pack(four_bit_codec({}), values).fields[1], 0));
+}
+
+/// Counts what is read of a source, and by how many threads.
+class CountedSource final : public io::TensorSource {
+ public:
+  explicit CountedSource(std::shared_ptr<const io::TensorSource> of) : of_(std::move(of)) {}
+  const std::vector<io::TensorInfo>& tensors() const override { return of_->tensors(); }
+  const io::TensorInfo* find(const std::string& name) const override { return of_->find(name); }
+  void read(const std::string& name, std::int64_t begin, at::Tensor out) const override {
+    {
+      const std::lock_guard lock(mutex_);
+      elements += out.numel();
+      threads.insert(std::this_thread::get_id());
+    }
+    of_->read(name, begin, std::move(out));
+  }
+  std::optional<io::MappedTensor> map(const std::string& name) const override { return of_->map(name); }
+
+  mutable std::int64_t elements = 0;
+  mutable std::set<std::thread::id> threads;
+
+ private:
+  std::shared_ptr<const io::TensorSource> of_;
+  mutable std::mutex mutex_;
+};
+
+TEST(PackingSource, AllThreadsPackAndGiveTheBytesOfOne) {
+  at::manual_seed(3);
+  const auto values = at::randn({1027, 513}).to(at::kBFloat16);
+  const auto dense = std::make_shared<CountedSource>(io::memory_source({{"m.weight", values}}));
+  const auto threads_before = at::get_num_threads();
+  for (const PackedSettings& settings :
+       {PackedSettings(FourBitSettings{}), PackedSettings(FourBitSettings{.nested = true}),
+        PackedSettings(FourBitSettings{.type = FourBitType::kFp4}), PackedSettings(Int8Settings{})})
+    for (const bool transposed : {false, true}) {
+      std::vector<std::vector<at::Tensor>> read;
+      for (const int threads : {1, 3}) {
+        at::set_num_threads(threads);
+        dense->threads.clear();
+        const auto source = packing_source(dense, {{"m.weight", {settings, at::kBFloat16, transposed}}});
+        const auto& shape = source->find("m.weight")->shape;
+        read.emplace_back();
+        for (const auto& field : source->codec("m.weight")->fields(shape[0], shape[1])) {
+          const auto name = field.full_name("m.weight");
+          read.back().push_back(bytes_of(*source, name, 0, source->find(name)->nbytes()));
+        }
+        EXPECT_EQ(dense->threads.size(), static_cast<std::size_t>(transposed ? 1 : threads));
+      }
+      for (std::size_t i = 0; i < read[0].size(); ++i) EXPECT_TRUE(at::equal(read[0][i], read[1][i])) << i;
+    }
+  at::set_num_threads(threads_before);
+}
+
+TEST(PackingSource, ScalesOfARangeNeedThatRangeAlone) {
+  const auto dense = std::make_shared<CountedSource>(io::memory_source({{"m.weight", at::ones({640, 640})}}));
+  const auto read_after = [&](const PackedSettings& settings, const std::string& field) {
+    const auto source = packing_source(dense, {{"m.weight", {settings, at::kFloat, false}}});
+    dense->elements = 0;
+    EXPECT_TRUE(bytes_of(*source, field, 400, 80).view(at::kFloat).eq(1).all().item<bool>());
+    return dense->elements;
+  };
+  EXPECT_EQ(read_after(FourBitSettings{}, "m.weight.absmax"), 20 * 64);
+  EXPECT_EQ(read_after(Int8Settings{}, "m.weight.SCB"), 20 * 640);
 }
 
 TEST(StoredPacked, LooksDenseAndGivesItsBytes) {
