@@ -145,9 +145,8 @@ bool update_by_kernel(const Update& u, const at::Tensor& parameter, const at::Te
   if (u.rule != Rule::kAdam || states[2].defined() || !is_float(parameter) || !is_float(states[0]) ||
       !is_float(states[1]) || !tensor::has_device_kernels(gradient))
     return false;
-  const auto factor = u.gradient_factor == 1
-                          ? at::Tensor()
-                          : at::full({1}, u.gradient_factor, gradient.options().dtype(at::kFloat));
+  const auto factor =
+      u.gradient_factor == 1 ? at::Tensor() : at::full({1}, u.gradient_factor, gradient.options().dtype(at::kFloat));
   tensor::launch(&DeviceKernels::adam, "adam", parameter,
                  DeviceAdam{.p = tensor::written_there<float>(parameter),
                             .gradient = tensor::read_there(gradient),

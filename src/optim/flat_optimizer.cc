@@ -38,9 +38,9 @@ States<T> from(const States<T>& states, std::int64_t offset) {
 /// Whether one launch may do both; rules of one's own are called for each.
 bool takes_same_step(const Update& a, const Update& b) {
   const auto numbers = [](const Update& u) {
-    return std::array{u.gradient_factor, u.lr,  u.decay,         u.l2,          u.beta1,       u.beta2,
-                      u.beta3,           u.eps, u.step_size,     u.correction1, u.correction2, u.inv_sqrt_correction2,
-                      u.momentum,        u.mix, u.dampening,     u.alpha};
+    return std::array{u.gradient_factor, u.lr,  u.decay,     u.l2,          u.beta1,       u.beta2,
+                      u.beta3,           u.eps, u.step_size, u.correction1, u.correction2, u.inv_sqrt_correction2,
+                      u.momentum,        u.mix, u.dampening, u.alpha};
   };
   return a.rule == b.rule && a.rule != Rule::kCustom && a.adaptive == b.adaptive && a.nesterov == b.nesterov &&
          numbers(a) == numbers(b);

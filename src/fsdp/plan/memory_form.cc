@@ -55,7 +55,10 @@ std::shared_ptr<comm::SharedRegion> map_region(Runtime& runtime, std::int64_t by
 class SharedForm final : public MemoryForm {
  public:
   SharedForm(const Runtime& runtime, std::shared_ptr<comm::SharedRegion> region)
-      : mesh_(runtime.mesh()), device_(runtime.options().device), offload_(runtime.offload().get()), region_(std::move(region)) {}
+      : mesh_(runtime.mesh()),
+        device_(runtime.options().device),
+        offload_(runtime.offload().get()),
+        region_(std::move(region)) {}
   bool shared() const override { return true; }
   std::unique_ptr<ParameterStore> make_store(const std::vector<Segment>& segments) override {
     auto store = make_shared_store(segments, mesh_.shard->rank(), region_, used_, offload_);

@@ -1,5 +1,5 @@
-#include <ATen/TensorOperators.h>
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -140,8 +140,8 @@ at::Tensor offsets_of(const std::shared_ptr<const SequenceRows>& rows, std::int6
   return last.offsets;
 }
 
-/// Sequences of any lengths, one after another, by libtorch's FlashAttention (Dao 2023) of NVIDIA's GPUs, which keeps q,
-/// k, v, the result and a number for each query and head. q: [T, H, D]; k, v: [T, KV, D].
+/// Sequences of any lengths, one after another, by libtorch's FlashAttention (Dao 2023) of NVIDIA's GPUs, which keeps
+/// q, k, v, the result and a number for each query and head. q: [T, H, D]; k, v: [T, KV, D].
 class FlashAttention : public torch::autograd::Function<FlashAttention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -106,7 +106,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const auto rows = hidden.size(0);
     auto step = std::max<std::int64_t>(1, pieces.logits / std::max<std::int64_t>(1, weight.size(0)));
     // The weight's gradient is read and written once a piece: a few are enough.
-    if (pieces.gradients && weight.requires_grad()) step = std::max(step, (rows + kPiecesOfWeight - 1) / kPiecesOfWeight);
+    if (pieces.gradients && weight.requires_grad())
+      step = std::max(step, (rows + kPiecesOfWeight - 1) / kPiecesOfWeight);
     at::Tensor gh, gw;
     if (pieces.gradients && hidden.requires_grad()) gh = at::empty_like(hidden);
     if (pieces.gradients && weight.requires_grad()) gw = at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));

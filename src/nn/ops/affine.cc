@@ -51,8 +51,8 @@ at::Tensor product_and_bias(const at::Tensor& x, const Weight& weight, const at:
   if (!has_kernels(x) && !weight.packed() && bias.scalar_type() == x.scalar_type())
     return at::addmm(bias, x, weight.tensor().t());
   constexpr std::int64_t kFewestRows = 32;  // that they multiply
-  if (!has_kernels(x) || x.size(0) < kFewestRows || x.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kBFloat16 ||
-      !kernels::has_bf16_gemm())
+  if (!has_kernels(x) || x.size(0) < kFewestRows || x.scalar_type() != at::kBFloat16 ||
+      bias.scalar_type() != at::kBFloat16 || !kernels::has_bf16_gemm())
     return weight.product(x).add_(bias);
   const auto ones = at::zeros({x.size(0), 2}, x.options()), rows = at::zeros({2, bias.size(0)}, bias.options());
   ones.select(1, 0).fill_(1);

@@ -85,9 +85,8 @@ at::Tensor rotated_there(const at::Tensor& x_in, const RotaryTable& table, float
 
 at::Tensor rotated(const at::Tensor& x, const RotaryTable& table, float direction) {
   if (!has_kernels(x))
-    return tensor::has_device_kernels(x) && x.dim() > 2 && x.stride(-1) == 1
-               ? rotated_there(x, table, direction)
-               : composite::rotated(x, table, direction);
+    return tensor::has_device_kernels(x) && x.dim() > 2 && x.stride(-1) == 1 ? rotated_there(x, table, direction)
+                                                                             : composite::rotated(x, table, direction);
   const auto y = at::empty(x.sizes(), x.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "rotary", [&] {
     if constexpr (!std::is_same_v<scalar_t, double>) rotate_rows<scalar_t>(x, y, table, direction);
