@@ -16,11 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One rank where all stays on the device, else two.
 void expect_verified(const std::filesystem::path& folder, fsdp::GatherForm gather = fsdp::GatherForm::kAuto,
-                     fsdp::StateOn state_on = fsdp::StateOn::kHost) {
+                     fsdp::StateOn state_on = fsdp::StateOn::kHost, int ranks = 2) {
   SCOPED_TRACE(folder);
-  comm::run_threads(state_on == fsdp::StateOn::kHost ? 2 : 1, [&](std::shared_ptr<comm::Communicator> group) {
+  comm::run_threads(ranks, [&](std::shared_ptr<comm::Communicator> group) {
     at::set_num_threads(1);
     VerifyOptions options;
     options.folder = folder.string();
@@ -61,7 +60,17 @@ TEST(OnADeviceGolden, RunsAreThoseOfPeftAndOfTheTrainer) {
 
 TEST(OnADeviceGolden, NothingLeavesTheDeviceAndRunsAreThoseOfPeftAndOfTheTrainer) {
   for (const auto& name : folders_of("B_train"))
+    expect_verified(test::goldens("B_train") / name, fsdp::GatherForm::kAuto, fsdp::StateOn::kDevice, 1);
+}
+
+TEST(OnADeviceGolden, NothingLeavesTheDevicesOfTwoRanksThatHaveKernels) {
+  const test::FakeKernels kernels;
+  const auto before = test::FakeKernels::launches();
+  if (fs::exists(test::goldens("H_fsdp") / "expect.json"))
+    expect_verified(test::goldens("H_fsdp"), fsdp::GatherForm::kAuto, fsdp::StateOn::kDevice);
+  for (const auto& name : folders_of("B_train"))
     expect_verified(test::goldens("B_train") / name, fsdp::GatherForm::kAuto, fsdp::StateOn::kDevice);
+  EXPECT_GT(test::FakeKernels::launches(), before);
 }
 
 }  // namespace
