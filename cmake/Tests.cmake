@@ -1,7 +1,7 @@
 # One GoogleTest program for each folder of tests: unit/<room> -> test_unit_<room>, process -> test_process, ...
 # Each program is one ctest test, so libtorch is loaded once per program, not once per case.
 find_package(GTest REQUIRED)
-add_library(test_fake_device STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_device.cc" "${PROJECT_SOURCE_DIR}/tests/support/host_kernels.cc")
+add_library(test_fake_device STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_device.cc" "${PROJECT_SOURCE_DIR}/tests/support/fake_streams.cc" "${PROJECT_SOURCE_DIR}/tests/support/host_kernels.cc")
 add_library(test_fake_nccl STATIC "${PROJECT_SOURCE_DIR}/tests/support/fake_nccl.cc")
 target_include_directories(test_fake_nccl PRIVATE "${PROJECT_SOURCE_DIR}/tests")
 target_link_libraries(test_fake_nccl PRIVATE tessera_comm test_fake_device)

@@ -107,7 +107,7 @@ void check_launch(const DeviceKernels& kernels, int code, const char* name) {
 }
 
 void* current_stream(const at::Tensor& t) {
-  if (!t.is_cuda()) return nullptr;
+  if (t.is_cpu()) return nullptr;
   return c10::impl::VirtualGuardImpl(t.device().type()).getStream(t.device()).native_handle();
 }
 

@@ -9,12 +9,14 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "base/scoped_value.h"
+#include "support/fake_streams.h"
 #include "support/host_kernels.h"
 #include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
@@ -42,12 +44,27 @@ void* to_real(void* fake) {
 /// What a DataPtr of the device holds: the memory, which begins after it.
 struct alignas(64) Block {
   std::size_t bytes;
+  FakeStream* stream;  // that it was taken on, and is free for others behind
 };
+
+// By device. Of this thread.
+thread_local std::array<c10::StreamId, kFakeDevices> current_streams{};
+
+FakeStream* current_stream() {
+  return fake_stream(current_streams[static_cast<std::size_t>(current_index)]);
+}
+
+void poison(Block* block) {
+  if (has_fake_streams()) std::memset(static_cast<void*>(block + 1), 0xFF, block->bytes);
+}
 
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
-  used_bytes -= static_cast<std::int64_t>(block->bytes);
-  std::free(block);
+  run_on(block->stream, [block] {
+    used_bytes -= static_cast<std::int64_t>(block->bytes);
+    poison(block);
+    std::free(block);
+  });
 }
 
 class Memory final : public c10::DeviceAllocator {
@@ -60,7 +77,8 @@ class Memory final : public c10::DeviceAllocator {
                      "fake out of memory. Tried to allocate ", wanted, " bytes.");
     void* memory = nullptr;
     if (posix_memalign(&memory, alignof(Block), sizeof(Block) + bytes) != 0) throw std::bad_alloc();
-    auto* block = new (memory) Block{bytes};
+    auto* block = new (memory) Block{bytes, current_stream()};
+    poison(block);
     const auto used = used_bytes += static_cast<std::int64_t>(bytes);
     for (auto peak = peak_bytes.load(); used > peak && !peak_bytes.compare_exchange_weak(peak, used);) {
     }
@@ -88,7 +106,7 @@ Memory& memory() {
   return instance;
 }
 
-/// Without streams: all work is done when a call returns.
+/// All work is done when a call returns, but for what is told to another stream than the one that computes.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -104,18 +122,41 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.index() >= 0) current_index = device.index();
   }
-  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::Stream getStream(c10::Device device) const override {
+    const auto index = device.has_index() ? device.index() : current_index;
+    return c10::Stream(c10::Stream::UNSAFE, {kType, index}, current_streams[static_cast<std::size_t>(index)]);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, has_fake_streams() ? new_fake_stream() : 0);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const auto before = getStream(stream.device());
+    current_streams[static_cast<std::size_t>(stream.device_index())] = stream.id();
+    return before;
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return fake_stream(stream.id()); }
   c10::DeviceIndex deviceCount() const noexcept override { return kFakeDevices; }
-  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    if (*event == nullptr) *event = new std::shared_ptr<FakeMark>();
+    mark_of(*event) = mark(fake_stream(stream.id()), stream.device_index());
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    if (event != nullptr) delete &mark_of(event);
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) wait_for(fake_stream(stream.id()), mark_of(event));
+  }
+  bool queryEvent(void* event) const override { return event == nullptr || reached(*mark_of(event)); }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) wait_for(nullptr, mark_of(event));
+  }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeDevice(c10::DeviceIndex) const override {}
+
+ private:
+  static std::shared_ptr<FakeMark>& mark_of(void* event) { return *static_cast<std::shared_ptr<FakeMark>*>(event); }
 };
 
 /// What autograd asks about an accelerator.
@@ -142,6 +183,7 @@ c10::impl::ExcludeDispatchKeyGuard without_autograd() {
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
   const auto guard = without_autograd();
   if (to.is_cpu() && !in_operator) ++waits;
+  if (!to.is_cpu()) count_computation(to.device().index());
   on_cpu(to).copy_(on_cpu(from));
   return to;
 }
@@ -256,6 +298,13 @@ void check_int8_product(const torch::jit::Stack& stack) {
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_one_device(op, *stack);
+  for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().is_cpu()) continue;
+    const auto index = value.toTensor().device().index();
+    TESSERA_CHECK(current_streams[static_cast<std::size_t>(index)] == 0, "operators run on the stream that computes");
+    count_computation(index);
+    break;
+  }
   const auto& name = op.schema().operator_name().name;
   if (name == "aten::_int_mm") check_int8_product(*stack);
   if (waits_on_gpu(name)) ++waits;
@@ -322,7 +371,13 @@ class Kernels {
     ++launches;
     auto own = *arguments;
     real(own);
-    return (host_kernels()->*kKernel)(stream, &own);
+    if (stream == nullptr) {
+      count_computation(current_index);
+      return (host_kernels()->*kKernel)(nullptr, &own);
+    }
+    check_waits_for_computation(static_cast<FakeStream*>(stream), current_index);
+    run_on(static_cast<FakeStream*>(stream), [own] { (host_kernels()->*kKernel)(nullptr, &own); });
+    return 0;
   }
   static DeviceKernels made() {
     DeviceKernels out = *host_kernels();
@@ -340,6 +395,10 @@ class Kernels {
 std::atomic<std::int64_t> Kernels::launches{0};
 
 }  // namespace
+
+int fake_current_device() {
+  return current_index;
+}
 
 void* real_address(const void* address) {
   return to_real(const_cast<void*>(address));

@@ -29,6 +29,9 @@ class FakeKernels {
   static std::int64_t launches();
 };
 
+/// The index of the calling thread's current device.
+int fake_current_device();
+
 /// The memory behind an address of a fake device's tensor (or the CPU's own), for what stands in for a device's
 /// library.
 void* real_address(const void* address);

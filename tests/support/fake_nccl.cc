@@ -7,9 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/fake_device.h"
+#include "support/fake_streams.h"
 
 namespace tessera::test {
 namespace {
@@ -35,6 +37,7 @@ struct Transfer {
   std::size_t bytes;
   int peer;
   Comm* comm;
+  comm::NcclStream stream;
 };
 
 std::mutex mutex;
@@ -112,72 +115,84 @@ const char* get_last_error(comm::NcclComm) {
   return "made up";
 }
 
-int all_gather(const void* in, void* out, std::size_t count, int dtype, comm::NcclComm c, comm::NcclStream) {
-  auto& comm = of(c);
-  if (const int code = result_of(comm.rank, "ncclAllGather")) return code;
-  const auto bytes = count * size_of(dtype);
-  auto& room = *comm.room;
-  const std::vector<std::byte> own(static_cast<std::byte*>(real_address(in)),
-                                   static_cast<std::byte*>(real_address(in)) + bytes);  // `out` may hold it
-  room.pointers[static_cast<std::size_t>(comm.rank)] = own.data();
-  room.sync.arrive_and_wait();
-  for (int r = 0; r < comm.ranks; ++r)
-    std::memcpy(static_cast<std::byte*>(real_address(out)) + bytes * static_cast<std::size_t>(r),
-                room.pointers[static_cast<std::size_t>(r)], bytes);
-  room.sync.arrive_and_wait();
+/// The communicator's own part in an operation, for the time when the stream gets there.
+struct Part {
+  explicit Part(const Comm& comm) : room(comm.room), ranks(comm.ranks), rank(static_cast<std::size_t>(comm.rank)) {}
+  std::shared_ptr<Room> room;
+  int ranks;
+  std::size_t rank;
+};
+
+/// run(part), which the stream must be told behind all that was computed.
+template <class Run>
+int tell(Comm& comm, const char* function, comm::NcclStream stream, Run run) {
+  if (const int code = result_of(comm.rank, function)) return code;
+  auto* fake = static_cast<FakeStream*>(stream);
+  check_waits_for_computation(fake, fake_current_device());
+  run_on(fake, [run = std::move(run), part = Part(comm)]() mutable { run(part); });
   return 0;
 }
 
+int all_gather(const void* in, void* out, std::size_t count, int dtype, comm::NcclComm c, comm::NcclStream stream) {
+  const auto bytes = count * size_of(dtype);
+  return tell(of(c), "ncclAllGather", stream, [=](const Part& p) {
+    const auto* from = static_cast<std::byte*>(real_address(in));
+    const std::vector<std::byte> own(from, from + bytes);  // `out` may hold it
+    p.room->pointers[p.rank] = own.data();
+    p.room->sync.arrive_and_wait();
+    for (std::size_t r = 0; r < p.room->pointers.size(); ++r)
+      std::memcpy(static_cast<std::byte*>(real_address(out)) + bytes * r, p.room->pointers[r], bytes);
+    p.room->sync.arrive_and_wait();
+  });
+}
+
 template <class T>
-void combine(std::vector<T>& result, const Room& room, int op) {
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    result[i] = static_cast<const T*>(room.pointers[0])[i];
-    for (const auto* other : room.pointers) {
+void combine(const Part& p, const void* in, void* out, std::size_t count, int op) {
+  p.room->pointers[p.rank] = real_address(in);
+  p.room->sync.arrive_and_wait();
+  std::vector<T> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    result[i] = static_cast<const T*>(p.room->pointers[0])[i];
+    for (const auto* other : p.room->pointers) {
       const T x = static_cast<const T*>(other)[i];
       if (op == comm::kNcclMax ? x > result[i] : x < result[i]) result[i] = x;
     }
   }
+  p.room->sync.arrive_and_wait();
+  std::memcpy(real_address(out), result.data(), count * sizeof(T));
+  p.room->sync.arrive_and_wait();
 }
 
 /// Of maxima and minima of float32 and int64.
-int all_reduce(const void* in, void* out, std::size_t count, int dtype, int op, comm::NcclComm c, comm::NcclStream) {
-  auto& comm = of(c);
+int all_reduce(const void* in, void* out, std::size_t count, int dtype, int op, comm::NcclComm c,
+               comm::NcclStream stream) {
   if (op == comm::kNcclSum || (dtype != comm::kNcclFloat && dtype != comm::kNcclInt64)) return 4;
-  auto& room = *comm.room;
-  room.pointers[static_cast<std::size_t>(comm.rank)] = real_address(in);
-  room.sync.arrive_and_wait();
-  const auto run = [&]<class T>(T) {
-    std::vector<T> result(count);
-    combine(result, room, op);
-    room.sync.arrive_and_wait();
-    std::memcpy(real_address(out), result.data(), count * sizeof(T));
-  };
-  dtype == comm::kNcclFloat ? run(float{}) : run(std::int64_t{});
-  room.sync.arrive_and_wait();
-  return 0;
+  return tell(of(c), "ncclAllReduce", stream, [=](const Part& p) {
+    (dtype == comm::kNcclFloat ? combine<float> : combine<std::int64_t>)(p, in, out, count, op);
+  });
 }
 
-int broadcast(const void* in, void* out, std::size_t count, int dtype, int root, comm::NcclComm c, comm::NcclStream) {
-  auto& comm = of(c);
-  auto& room = *comm.room;
-  room.pointers[static_cast<std::size_t>(comm.rank)] = real_address(in);
-  room.sync.arrive_and_wait();
-  if (comm.rank != root)
-    std::memcpy(real_address(out), room.pointers[static_cast<std::size_t>(root)], count * size_of(dtype));
-  room.sync.arrive_and_wait();
-  return 0;
+int broadcast(const void* in, void* out, std::size_t count, int dtype, int root, comm::NcclComm c,
+              comm::NcclStream stream) {
+  return tell(of(c), "ncclBroadcast", stream, [=](const Part& p) {
+    p.room->pointers[p.rank] = real_address(in);
+    p.room->sync.arrive_and_wait();
+    const auto from = static_cast<std::size_t>(root);
+    if (p.rank != from) std::memcpy(real_address(out), p.room->pointers[from], count * size_of(dtype));
+    p.room->sync.arrive_and_wait();
+  });
 }
 
-int transfer(bool sends, const void* memory, std::size_t bytes, int peer, comm::NcclComm c) {
+int transfer(bool sends, const void* memory, std::size_t bytes, int peer, comm::NcclComm c, comm::NcclStream stream) {
   if (const int code = result_of(of(c).rank, sends ? "ncclSend" : "ncclRecv")) return code;
-  transfers.push_back({sends, static_cast<std::byte*>(real_address(memory)), bytes, peer, &of(c)});
+  transfers.push_back({sends, static_cast<std::byte*>(real_address(memory)), bytes, peer, &of(c), stream});
   return 0;
 }
-int send(const void* in, std::size_t count, int dtype, int peer, comm::NcclComm c, comm::NcclStream) {
-  return transfer(true, in, count * size_of(dtype), peer, c);
+int send(const void* in, std::size_t count, int dtype, int peer, comm::NcclComm c, comm::NcclStream stream) {
+  return transfer(true, in, count * size_of(dtype), peer, c, stream);
 }
-int recv(void* out, std::size_t count, int dtype, int peer, comm::NcclComm c, comm::NcclStream) {
-  return transfer(false, out, count * size_of(dtype), peer, c);
+int recv(void* out, std::size_t count, int dtype, int peer, comm::NcclComm c, comm::NcclStream stream) {
+  return transfer(false, out, count * size_of(dtype), peer, c, stream);
 }
 int group_start() {
   ++depth;
@@ -185,16 +200,17 @@ int group_start() {
 }
 int group_end() {
   if (--depth > 0 || transfers.empty()) return 0;
-  auto& comm = *transfers.front().comm;
-  auto& room = *comm.room;
-  for (const auto& t : transfers)
-    if (t.sends) room.sent[static_cast<std::size_t>(comm.rank)][t.peer] = t.memory;
-  room.sync.arrive_and_wait();
-  for (const auto& t : transfers)
-    if (!t.sends) std::memcpy(t.memory, room.sent[static_cast<std::size_t>(t.peer)].at(comm.rank), t.bytes);
-  room.sync.arrive_and_wait();
-  transfers.clear();
-  return 0;
+  auto all = std::exchange(transfers, {});
+  const auto first = all.front();
+  return tell(*first.comm, "ncclGroupEnd", first.stream, [all = std::move(all)](const Part& p) {
+    for (const auto& t : all)
+      if (t.sends) p.room->sent[p.rank][t.peer] = t.memory;
+    p.room->sync.arrive_and_wait();
+    for (const auto& t : all)
+      if (!t.sends)
+        std::memcpy(t.memory, p.room->sent[static_cast<std::size_t>(t.peer)].at(static_cast<int>(p.rank)), t.bytes);
+    p.room->sync.arrive_and_wait();
+  });
 }
 
 constexpr comm::NcclApi kApi = {get_version, get_unique_id,        comm_init_rank,   comm_end,

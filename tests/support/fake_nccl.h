@@ -1,6 +1,6 @@
 #pragma once
 // NCCL's functions over threads of one process, for tensors of fake devices: an operation is done when its call
-// returns.
+// returns, or where it is told to a stream of theirs (support/fake_streams.h) when that gets there.
 #include <string>
 
 #include "comm/device/nccl.h"

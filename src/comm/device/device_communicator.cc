@@ -39,10 +39,16 @@ class DeviceCommunicator final : public Communicator {
   std::unique_ptr<Work> broadcast(at::Tensor t, int src) override {
     return t.is_cpu() ? host_->broadcast(std::move(t), src) : engine_->broadcast(std::move(t), src);
   }
-  void barrier() override { host_->barrier(); }
+  void barrier() override {
+    engine_->check();
+    host_->barrier();
+  }
 
   std::vector<Bytes> gather(const Bytes& object, int dst) override { return host_->gather(object, dst); }
-  std::vector<Bytes> all_gather_objects(const Bytes& object) override { return host_->all_gather_objects(object); }
+  std::vector<Bytes> all_gather_objects(const Bytes& object) override {
+    engine_->check();
+    return host_->all_gather_objects(object);
+  }
   Bytes scatter(const std::vector<Bytes>& objects, int src) override { return host_->scatter(objects, src); }
   Bytes broadcast_object(const Bytes& object, int src) override { return host_->broadcast_object(object, src); }
 

@@ -13,6 +13,9 @@ class DeviceEngine {
  public:
   virtual ~DeviceEngine() = default;
   virtual std::string name() const = 0;
+  /// CommError where an operation has failed whose Work was waited for already: what it wrote is not right. The group
+  /// asks before every exchange of objects, so between a backward and the optimizer's step, too.
+  virtual void check() {}
   virtual std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) = 0;
   virtual std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in, ReduceOptions how) = 0;
   virtual std::unique_ptr<Work> all_reduce(at::Tensor t, ReduceOp op) = 0;

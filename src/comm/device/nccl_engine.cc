@@ -137,12 +137,12 @@ class NcclEngine final : public DeviceEngine {
     NcclUniqueId id{};
     Bytes bytes;
     if (host_->rank() == 0) {
-      check(api_.get_unique_id(&id), "ncclGetUniqueId");
+      require(api_.get_unique_id(&id), "ncclGetUniqueId");
       bytes.assign(id.bytes, sizeof id.bytes);
     }
     bytes = host_->broadcast_object(bytes, 0);
     std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
-    check(api_.comm_init_rank(&comm_, host_->size(), id, host_->rank()), "ncclCommInitRank");
+    require(api_.comm_init_rank(&comm_, host_->size(), id, host_->rank()), "ncclCommInitRank");
     const auto seconds = environment("TESSERA_COMM_TIMEOUT_S");
     watch_.emplace(api_, comm_, host_->rank(), std::chrono::seconds(seconds ? std::stoll(*seconds) : 1800));
   }
@@ -152,11 +152,12 @@ class NcclEngine final : public DeviceEngine {
     if (comm_ != nullptr && !failed) api_.comm_destroy(comm_);
   }
   std::string name() const override { return "nccl"; }
+  void check() override { watch_->check("an exchange of objects"); }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     return run("all_gather", {out, in}, [&](NcclStream stream) {
-      check(api_.all_gather(in.const_data_ptr(), out.mutable_data_ptr(), in.nbytes(), kNcclUint8, comm_, stream),
-            "ncclAllGather");
+      require(api_.all_gather(in.const_data_ptr(), out.mutable_data_ptr(), in.nbytes(), kNcclUint8, comm_, stream),
+              "ncclAllGather");
     });
   }
 
@@ -168,9 +169,9 @@ class NcclEngine final : public DeviceEngine {
   std::unique_ptr<Work> all_reduce(at::Tensor t, ReduceOp op) override {
     return run("all_reduce", {t}, [&](NcclStream stream) {
       if (op != ReduceOp::kSum) {
-        check(api_.all_reduce(t.const_data_ptr(), t.mutable_data_ptr(), static_cast<std::size_t>(t.numel()),
-                              dtype_of(t), op == ReduceOp::kMax ? kNcclMax : kNcclMin, comm_, stream),
-              "ncclAllReduce");
+        require(api_.all_reduce(t.const_data_ptr(), t.mutable_data_ptr(), static_cast<std::size_t>(t.numel()),
+                                dtype_of(t), op == ReduceOp::kMax ? kNcclMax : kNcclMin, comm_, stream),
+                "ncclAllReduce");
         return;
       }
       const auto flat = t.view(-1);
@@ -178,15 +179,16 @@ class NcclEngine final : public DeviceEngine {
       if (part > 0) {
         const auto whole = flat.narrow(0, 0, part * ranks), mine = whole.narrow(0, part * host_->rank(), part);
         sum_parts(mine, whole, {}, stream);
-        check(
+        require(
             api_.all_gather(mine.const_data_ptr(), whole.mutable_data_ptr(), mine.nbytes(), kNcclUint8, comm_, stream),
             "ncclAllGather");
       }
       if (const auto rest = flat.numel() - part * ranks; rest > 0) {
         const auto last = flat.narrow(0, part * ranks, rest);
         const auto all = at::empty({ranks * rest}, last.options());
-        check(api_.all_gather(last.const_data_ptr(), all.mutable_data_ptr(), last.nbytes(), kNcclUint8, comm_, stream),
-              "ncclAllGather");
+        require(
+            api_.all_gather(last.const_data_ptr(), all.mutable_data_ptr(), last.nbytes(), kNcclUint8, comm_, stream),
+            "ncclAllGather");
         rank_sum(last, all, {});
       }
     });
@@ -194,8 +196,8 @@ class NcclEngine final : public DeviceEngine {
 
   std::unique_ptr<Work> broadcast(at::Tensor t, int src) override {
     return run("broadcast", {t}, [&](NcclStream stream) {
-      check(api_.broadcast(t.const_data_ptr(), t.mutable_data_ptr(), t.nbytes(), kNcclUint8, src, comm_, stream),
-            "ncclBroadcast");
+      require(api_.broadcast(t.const_data_ptr(), t.mutable_data_ptr(), t.nbytes(), kNcclUint8, src, comm_, stream),
+              "ncclBroadcast");
     });
   }
 
@@ -233,16 +235,17 @@ class NcclEngine final : public DeviceEngine {
     const auto ranks = host_->size();
     const auto bytes = static_cast<std::size_t>(in.numel() / ranks) * in.element_size();
     const auto received = at::empty({in.numel()}, in.options());
-    check(api_.group_start(), "ncclGroupStart");
+    require(api_.group_start(), "ncclGroupStart");
     for (int r = 0; r < ranks; ++r) {
       const auto offset = bytes * static_cast<std::size_t>(r);
-      check(api_.send(static_cast<const std::byte*>(in.const_data_ptr()) + offset, bytes, kNcclUint8, r, comm_, stream),
-            "ncclSend");
-      check(
+      require(
+          api_.send(static_cast<const std::byte*>(in.const_data_ptr()) + offset, bytes, kNcclUint8, r, comm_, stream),
+          "ncclSend");
+      require(
           api_.recv(static_cast<std::byte*>(received.mutable_data_ptr()) + offset, bytes, kNcclUint8, r, comm_, stream),
           "ncclRecv");
     }
-    check(api_.group_end(), "ncclGroupEnd");
+    require(api_.group_end(), "ncclGroupEnd");
     rank_sum(out, received, how);
   }
 
@@ -290,7 +293,7 @@ class NcclEngine final : public DeviceEngine {
     }
   }
 
-  void check(int result, const char* call) const {
+  void require(int result, const char* call) const {
     if (result == kNcclSuccess || result == kNcclInProgress) return;
     throw CommError("rank " + std::to_string(host_->rank()) + ": " + call + ": " + api_.get_error_string(result) +
                         " (" + api_.get_last_error(comm_) + "); NCCL_DEBUG=INFO says more",

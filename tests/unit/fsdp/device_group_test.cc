@@ -8,6 +8,7 @@
 #include "comm/device/device_communicator.h"
 #include "support/fake_device.h"
 #include "support/fake_nccl.h"
+#include "support/fake_streams.h"
 #include "support/program.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
@@ -17,12 +18,13 @@ namespace {
 
 using test::fake_device;
 
-enum class Engine { kHost, kNccl, kNcclWithKernels };
+enum class Engine { kHost, kNccl, kNcclWithKernels, kNcclOnStreams };
 
 class DeviceGroup : public ::testing::TestWithParam<Engine> {
  protected:
   DeviceGroup() {
-    if (GetParam() == Engine::kNcclWithKernels) kernels_.emplace();
+    if (GetParam() == Engine::kNcclWithKernels || GetParam() == Engine::kNcclOnStreams) kernels_.emplace();
+    if (GetParam() == Engine::kNcclOnStreams) streams_.emplace(7);
   }
   ~DeviceGroup() override { EXPECT_EQ(test::FakeNccl::open_communicators(), 0); }
 
@@ -39,6 +41,7 @@ class DeviceGroup : public ::testing::TestWithParam<Engine> {
 
   test::FakeNccl nccl_;
   std::optional<test::FakeKernels> kernels_;
+  std::optional<test::FakeStreams> streams_;
 };
 
 at::Tensor values(std::int64_t numel, int rank, at::ScalarType dtype) {
@@ -111,10 +114,13 @@ TEST_P(DeviceGroup, ExtremesBroadcastsAndPartsOfTheGroup) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Engine>& info) {
-  return info.param == Engine::kHost ? "Host" : info.param == Engine::kNccl ? "Nccl" : "NcclWithKernels";
+  constexpr const char* kNames[] = {"Host", "Nccl", "NcclWithKernels", "NcclOnStreams"};
+  return kNames[static_cast<int>(info.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Engines, DeviceGroup,
-                         ::testing::Values(Engine::kHost, Engine::kNccl, Engine::kNcclWithKernels), name_of);
+                         ::testing::Values(Engine::kHost, Engine::kNccl, Engine::kNcclWithKernels,
+                                           Engine::kNcclOnStreams),
+                         name_of);
 
 TEST(Nccl, AnErrorNamesTheRankAndTheCall) {
   const test::FakeNccl nccl;
@@ -134,7 +140,7 @@ TEST(Nccl, AnErrorNamesTheRankAndTheCall) {
 
 TEST(Nccl, AnErrorThatComesLaterEndsTheNextOperation) {
   const test::FakeNccl nccl;
-  std::string said;
+  std::string said, exchanged;
   comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> host) {
     const auto group = comm::with_device(host, comm::make_nccl_engine(host, fake_device()));
     const auto x = at::ones({2}).to(fake_device());
@@ -146,8 +152,14 @@ TEST(Nccl, AnErrorThatComesLaterEndsTheNextOperation) {
       } catch (const CommError& e) {
         said = e.what();
       }
+    try {
+      group->all_gather_objects("norm");
+    } catch (const CommError& e) {
+      exchanged = e.what();
+    }
   });
   EXPECT_SAYS(said, "NCCL: unhandled system error");
+  EXPECT_SAYS(exchanged, "NCCL: unhandled system error");
   EXPECT_EQ(test::FakeNccl::open_communicators(), 0) << "it was aborted";
 }
 

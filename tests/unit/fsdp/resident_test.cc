@@ -4,6 +4,7 @@
 
 #include "support/fake_device.h"
 #include "support/fake_nccl.h"
+#include "support/fake_streams.h"
 #include "support/program.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
@@ -136,6 +137,7 @@ TEST(Resident, SeveralRanksTrainAsOnTheCpuUnderEveryStrategy) {
 TEST(Resident, SeveralRanksTrainAsOnTheCpuOverNccl) {
   const test::FakeNccl nccl;
   const test::FakeKernels kernels;
+  const test::FakeStreams streams(11);
   ::setenv("TESSERA_DEVICE_TRANSPORT", "nccl", 1);
   for (auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kNoShard, ShardingStrategy::kHybridShard}) {
     FsdpOptions options{.strategy = strategy, .wrap = wrap_classes({"MlpBlock"})};

@@ -1,0 +1,42 @@
+#pragma once
+// Streams of the fake devices, but for the one that computes, which is done with an operation when the call returns.
+// What is queued on another stream runs later, on a thread of its own, after pauses that a seed chooses. Memory is
+// poisoned when it is given out and when it is freed (one that was taken on a stream when that stream gets there), so
+// whoever leaves out a wait reads numbers that are none.
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace tessera::test {
+
+/// While it lives, fake devices have such streams; no tensor may outlive it.
+class FakeStreams {
+ public:
+  explicit FakeStreams(std::uint32_t seed);
+  ~FakeStreams();
+  FakeStreams(const FakeStreams&) = delete;
+  FakeStreams& operator=(const FakeStreams&) = delete;
+};
+
+/// A stream, and a new one for a device's pool; ids begin at 1.
+class FakeStream;
+bool has_fake_streams();
+std::int64_t new_fake_stream();
+FakeStream* fake_stream(std::int64_t id);
+
+/// Runs it when all before it has run. stream: null runs it at once.
+void run_on(FakeStream* stream, std::function<void()> run);
+/// What becomes true once: when a stream gets there, or at once for the one that computes.
+class FakeMark;
+std::shared_ptr<FakeMark> mark(FakeStream* stream, int device);
+bool reached(const FakeMark& mark);
+/// The stream goes on when the mark is reached; null: the caller waits.
+void wait_for(FakeStream* stream, const std::shared_ptr<FakeMark>& mark);
+
+/// The stream that computes on this device has done something more.
+void count_computation(int device);
+/// InternalError unless this stream was told to wait for all that the device had computed: it may read what is not
+/// there.
+void check_waits_for_computation(FakeStream* stream, int device);
+
+}  // namespace tessera::test
