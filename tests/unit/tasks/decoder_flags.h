@@ -160,7 +160,11 @@ inline std::vector<FlagCase> interval_cases(const PathIn& in) {
 }
 
 inline const std::vector<Unseen> kUnseenOfDecoders = {
-    {"--use_cpu", "nothing: auto means the CPU, and with --device cuda it is refused (process/sft_test.cc)"},
+    {"--use_cpu",
+     "where there is a GPU (unit/tasks/compute_device_test.cc); with --device cuda it is refused "
+     "(process/sft_test.cc)"},
+    {"--full_determinism", "of a GPU's operators (bench/gpu/rows.py: equal_runs)"},
+    {"--tf32", "of a GPU's products"},
     {"--dataset_cache_dir", "where tokenised rows lie"},
     {"--dataset_num_proc", "time"},
     {"--pad_to_multiple_of", "the shape of batches"},

@@ -154,7 +154,11 @@ class PairFlags : public testing::Test {
 
 const std::vector<Unseen> kUnseenOfPairs = {
     {"--per_device_eval_batch_size", "time and memory"},
-    {"--use_cpu", "nothing: auto means the CPU, and with --device cuda it is refused (process/sft_test.cc)"},
+    {"--use_cpu",
+     "where there is a GPU (unit/tasks/compute_device_test.cc); with --device cuda it is refused "
+     "(process/sft_test.cc)"},
+    {"--full_determinism", "of a GPU's operators (bench/gpu/rows.py: equal_runs)"},
+    {"--tf32", "of a GPU's products"},
     {"--gradient_checkpointing", "time and memory"},
     {"--pad_to_max_length", "the shape of batches"},
     {"--save_in_background", "time"},

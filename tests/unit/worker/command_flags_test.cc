@@ -214,6 +214,9 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--load_in_8bit", {}, estimate},
                 {"--max_memory", {"1MB"}, estimate},
                 {"--peft_args", {"r=3"}, {in("model"), "--peft_type", "LOHA"}},
+                {"--device", {"cuda"}, estimate},
+                {"--fsdp_offload_params", {"true"}, {in("model"), "--device", "cuda"}},
+                {"--device_memory", {"1MB"}, {in("model"), "--device", "cuda"}},
                 {"--library_name", {"transformers"}, estimate},
                 {"--trust_remote_code", {}, estimate}},
                in("out"));
