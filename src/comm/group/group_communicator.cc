@@ -1,5 +1,6 @@
 #include "comm/group/group_communicator.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 
 namespace tessera::comm {
 namespace {
+
+constexpr std::int64_t kGrain = 1 << 15;  // elements of a sum that a thread takes
 
 enum class PeersRead { kCopies, kMyMemory };
 
@@ -145,10 +148,13 @@ std::unique_ptr<Work> GroupCommunicator::reduce_shared(at::Tensor out, std::vect
   }
   const Announcement announcement = tensor_announcement(kOp, inputs[0]);
   const auto run = [out, inputs = std::move(inputs), options] {
-    std::vector<const void*> pointers;
-    for (const at::Tensor& input : inputs) pointers.push_back(input.data_ptr());
-    reduce_into(out.data_ptr(), out.scalar_type(), pointers, inputs[0].scalar_type(), out.numel(),
-                {ReduceOp::kSum, options.scale, options.accumulate});
+    at::parallel_for(0, out.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<const void*> pointers;
+      for (const at::Tensor& input : inputs)
+        pointers.push_back(static_cast<const std::byte*>(input.data_ptr()) + begin * input.element_size());
+      reduce_into(static_cast<std::byte*>(out.data_ptr()) + begin * out.element_size(), out.scalar_type(), pointers,
+                  inputs[0].scalar_type(), end - begin, {ReduceOp::kSum, options.scale, options.accumulate});
+    });
   };
   const auto sequence = queue_.start(announcement, run, Progress::kWhenWaited);
   return std::make_unique<GroupWork>(shared_from_this(), *this, sequence, PeersRead::kMyMemory);
