@@ -76,7 +76,7 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 FOREIGN = {
     "vLLM, llama.cpp, docker": "--enable-lora --lora-modules --max-lora-rank --jinja --lora --shm-size --ipc",
     "sbatch, srun, mpirun, torchrun, scripts of the project": "--signal --requeue --mpi --map-by --no_python --test",
-    "those of bench/": "--only --rounds --width --rows --device_ms --precision --no_peer --memory",
+    "those of bench/": "--only --rounds --width --rows --device_ms --precision --no_peer --memory --offload_params",
 }
 
 

@@ -455,7 +455,7 @@ def run_bench(rows, options):
                 shutil.rmtree(rows.models[model])
     if options.peers and pairs:
         beside_peers(rows, pairs)
-    for row, why in (("7 70B NF4", "140 GB of random weights do not fit on this disk, and packed bases have no kernels on GPUs"),
+    for row, why in (("7 70B NF4", "140 GB of random weights do not fit on this machine"),
                      ("8 8B full, optimizer on the CPU", "gradients and the optimizer do not overlap with backward yet")):
         if rows.wanted(row):
             rows.write(row, "cannot run", why=why)
