@@ -155,7 +155,7 @@ Adapted adapted(const std::string& folder, json keys, at::ScalarType dtype) {
 /// On all linear layers where the method sits in linear layers; IA3 also scales the inputs of some.
 json on_all_layers(json keys) {
   const auto layers = estimate::layer_methods();
-  if (std::find(layers.begin(), layers.end(), keys["peft_type"]) == layers.end()) return keys;
+  if (std::find(layers.begin(), layers.end(), keys["peft_type"].get<std::string>()) == layers.end()) return keys;
   keys["target_modules"] = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
   if (keys["peft_type"] == "IA3") keys["feedforward_modules"] = {"down_proj"};
   return keys;
