@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -43,7 +44,8 @@ struct Transfer {
 std::mutex mutex;
 std::map<std::string, std::shared_ptr<Room>> rooms;  // by id
 std::map<std::pair<int, std::string>, bool> failures;
-std::map<int, bool> later;
+std::map<int, bool> later, hanging;
+std::condition_variable aborted;
 std::atomic<int> ids{0}, open{0};
 thread_local std::vector<Transfer> transfers;
 thread_local int depth = 0;
@@ -99,8 +101,13 @@ int comm_end(comm::NcclComm comm) {
   --open;
   return 0;
 }
-int comm_abort(comm::NcclComm) {
+int comm_abort(comm::NcclComm c) {
   --open;  // its memory stays: someone may be inside
+  {
+    const std::lock_guard lock(mutex);
+    hanging.erase(of(c).rank);
+  }
+  aborted.notify_all();
   return 0;
 }
 int comm_get_async_error(comm::NcclComm comm, int* error) {
@@ -136,6 +143,10 @@ int tell(Comm& comm, const char* function, comm::NcclStream stream, Run run) {
 int all_gather(const void* in, void* out, std::size_t count, int dtype, comm::NcclComm c, comm::NcclStream stream) {
   const auto bytes = count * size_of(dtype);
   return tell(of(c), "ncclAllGather", stream, [=](const Part& p) {
+    {
+      std::unique_lock lock(mutex);
+      aborted.wait(lock, [&] { return !hanging.contains(static_cast<int>(p.rank)); });
+    }
     const auto* from = static_cast<std::byte*>(real_address(in));
     const std::vector<std::byte> own(from, from + bytes);  // `out` may hold it
     p.room->pointers[p.rank] = own.data();
@@ -226,11 +237,15 @@ FakeNccl::FakeNccl() {
 FakeNccl::~FakeNccl() {
   comm::use_nccl(nullptr);
   const std::lock_guard lock(mutex);
-  rooms.clear(), failures.clear(), later.clear();
+  rooms.clear(), failures.clear(), later.clear(), hanging.clear();
 }
 void FakeNccl::fail(int rank, const std::string& function) {
   const std::lock_guard lock(mutex);
   failures[{rank, function}] = true;
+}
+void FakeNccl::hang(int rank) {
+  const std::lock_guard lock(mutex);
+  hanging[rank] = true;
 }
 void FakeNccl::fail_later(int rank) {
   const std::lock_guard lock(mutex);

@@ -19,6 +19,8 @@ class FakeNccl {
   static void fail(int rank, const std::string& function);
   /// From now on this rank's communicators report that error as one that came while an operation ran.
   static void fail_later(int rank);
+  /// From now on this rank's gathers do not end before their communicator is aborted.
+  static void hang(int rank);
   /// Communicators that were not destroyed or aborted.
   static int open_communicators();
 };
