@@ -2,25 +2,12 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cstdlib>
 
 #include "comm/rendezvous/connect_hosts.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
 namespace {
-
-std::chrono::milliseconds operation_timeout(const RendezvousOptions& options) {
-  const char* text = std::getenv("TESSERA_COMM_TIMEOUT_S");
-  if (text == nullptr || *text == 0) return options.op_timeout;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  if (*end != 0 || !(seconds > 0) || seconds > 1e9) {
-    throw ConfigError(fmt::format("TESSERA_COMM_TIMEOUT_S must be a positive number of seconds, it is '{}'.", text),
-                      "TESSERA_COMM_TIMEOUT_S");
-  }
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
 
 /// Whether all ranks are on this host as far as the launcher has told. Without a word about it they are, unless there
 /// is an address to meet at, where they will tell each other.
@@ -47,7 +34,8 @@ std::shared_ptr<Communicator> connect(const RendezvousOptions& options) {
     share_cores(at::get_num_threads(), 1);
     return make_solo();
   }
-  const HostsRendezvous rendezvous{environment, connections++, options.init_timeout, operation_timeout(options)};
+  const HostsRendezvous rendezvous{environment, connections++, options.init_timeout,
+                                   operation_timeout(options.op_timeout)};
   const bool one_host = on_one_host(environment);
   if (backend == "shm" && !one_host && environment.local_world_size >= 0) {
     throw ConfigError(fmt::format("The backend 'shm' is for one host, and {} of {} ranks are on this one.",

@@ -29,7 +29,7 @@ struct Room {
 
 struct Comm {
   std::shared_ptr<Room> room;
-  int ranks, rank;
+  int rank;
 };
 
 struct Transfer {
@@ -92,7 +92,7 @@ int comm_init_rank(comm::NcclComm* comm, int ranks, comm::NcclUniqueId id, int r
     if (!place) place = std::make_shared<Room>(ranks);
     room = place;
   }
-  *comm = new Comm{std::move(room), ranks, rank};
+  *comm = new Comm{std::move(room), rank};
   ++open;
   return 0;
 }
@@ -124,9 +124,8 @@ const char* get_last_error(comm::NcclComm) {
 
 /// The communicator's own part in an operation, for the time when the stream gets there.
 struct Part {
-  explicit Part(const Comm& comm) : room(comm.room), ranks(comm.ranks), rank(static_cast<std::size_t>(comm.rank)) {}
+  explicit Part(const Comm& comm) : room(comm.room), rank(static_cast<std::size_t>(comm.rank)) {}
   std::shared_ptr<Room> room;
-  int ranks;
   std::size_t rank;
 };
 

@@ -9,6 +9,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -17,10 +18,10 @@
 #include <mutex>
 #include <thread>
 
-#include "base/env.h"
 #include "base/log.h"
 #include "comm/device/device_communicator.h"
 #include "comm/device/nccl.h"
+#include "comm/rendezvous/rank_environment.h"
 #include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
 
@@ -79,8 +80,10 @@ class Watch {
       if (asked && error != kNcclSuccess && error != kNcclInProgress) {
         fail(std::string("NCCL: ") + api_.get_error_string(error) + " (" + api_.get_last_error(comm_) + ")");
       } else if (!started_.empty() && Clock::now() - started_.front().begin > limit_) {
-        fail("no progress for " + std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit_).count()) +
-             " s; has another rank ended, or does it run other modules? (TESSERA_COMM_TIMEOUT_S sets the time)");
+        fail(
+            fmt::format("no progress for {:g} s; has another rank ended, or does it run other modules? "
+                        "(TESSERA_COMM_TIMEOUT_S sets the time)",
+                        std::chrono::duration<double>(limit_).count()));
       }
     }
   }
@@ -143,8 +146,7 @@ class NcclEngine final : public DeviceEngine {
     bytes = host_->broadcast_object(bytes, 0);
     std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
     require(api_.comm_init_rank(&comm_, host_->size(), id, host_->rank()), "ncclCommInitRank");
-    const auto seconds = environment("TESSERA_COMM_TIMEOUT_S");
-    watch_.emplace(api_, comm_, host_->rank(), std::chrono::seconds(seconds ? std::stoll(*seconds) : 1800));
+    watch_.emplace(api_, comm_, host_->rank(), operation_timeout(RendezvousOptions().op_timeout));
   }
   ~NcclEngine() override {
     const bool failed = watch_ && watch_->failed();
@@ -155,10 +157,7 @@ class NcclEngine final : public DeviceEngine {
   void check() override { watch_->check("an exchange of objects"); }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
-    return run("all_gather", {out, in}, [&](NcclStream stream) {
-      require(api_.all_gather(in.const_data_ptr(), out.mutable_data_ptr(), in.nbytes(), kNcclUint8, comm_, stream),
-              "ncclAllGather");
-    });
+    return run("all_gather", {out, in}, [&](NcclStream stream) { gather(out, in, stream); });
   }
 
   /// Every rank sends each part to the one that sums it: the bytes of a ring, and sums in rank order.
@@ -179,16 +178,12 @@ class NcclEngine final : public DeviceEngine {
       if (part > 0) {
         const auto whole = flat.narrow(0, 0, part * ranks), mine = whole.narrow(0, part * host_->rank(), part);
         sum_parts(mine, whole, {}, stream);
-        require(
-            api_.all_gather(mine.const_data_ptr(), whole.mutable_data_ptr(), mine.nbytes(), kNcclUint8, comm_, stream),
-            "ncclAllGather");
+        gather(whole, mine, stream);
       }
       if (const auto rest = flat.numel() - part * ranks; rest > 0) {
         const auto last = flat.narrow(0, part * ranks, rest);
         const auto all = at::empty({ranks * rest}, last.options());
-        require(
-            api_.all_gather(last.const_data_ptr(), all.mutable_data_ptr(), last.nbytes(), kNcclUint8, comm_, stream),
-            "ncclAllGather");
+        gather(all, last, stream);
         rank_sum(last, all, {});
       }
     });
@@ -228,6 +223,11 @@ class NcclEngine final : public DeviceEngine {
     watch_->add(std::move(watched), std::string(operation) + " of " + std::to_string(tensors.front().numel()) + " " +
                                         c10::toString(tensors.front().scalar_type()));
     return std::make_unique<NcclWork>(std::move(done), device_, std::move(tensors), *watch_, operation);
+  }
+
+  void gather(const at::Tensor& out, const at::Tensor& in, NcclStream stream) {
+    require(api_.all_gather(in.const_data_ptr(), out.mutable_data_ptr(), in.nbytes(), kNcclUint8, comm_, stream),
+            "ncclAllGather");
   }
 
   /// out becomes the sum over ranks of their part of `in` that is this rank's.

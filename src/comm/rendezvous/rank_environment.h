@@ -1,6 +1,7 @@
 #pragma once
 // Who am I, according to whoever started this process: torchrun's names (our launcher sets them too), else Open MPI's,
 // else PMI's (MPICH, Intel MPI), else SLURM's.
+#include <chrono>
 #include <string>
 
 namespace tessera::comm {
@@ -16,6 +17,9 @@ struct RankEnvironment {
 
 /// Throws ConfigError where the variables contradict each other.
 RankEnvironment read_rank_environment();
+
+/// TESSERA_COMM_TIMEOUT_S, which is stronger where it is set. ConfigError for what is no positive number of seconds.
+std::chrono::milliseconds operation_timeout(std::chrono::milliseconds otherwise);
 
 /// Of the environment; empty where it is not set.
 std::string variable(const char* name);

@@ -164,23 +164,25 @@ TEST(Nccl, AnErrorThatComesLaterEndsTheNextOperation) {
 }
 
 TEST(Nccl, AnOperationThatDoesNotEndIsBrokenOffWithItsNameAndTheTime) {
-  const test::FakeNccl nccl;
-  const test::FakeStreams streams(3);
-  ::setenv("TESSERA_COMM_TIMEOUT_S", "1", 1);
-  std::string said;
-  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> host) {
-    const auto group = comm::with_device(host, comm::make_nccl_engine(host, fake_device()));
-    const auto x = at::ones({2}).to(fake_device()), out = at::empty_like(x);
-    test::FakeNccl::hang(0);
-    try {
-      group->all_gather(out, x)->wait();
-    } catch (const CommError& e) {
-      said = e.what();
-    }
-  });
-  ::unsetenv("TESSERA_COMM_TIMEOUT_S");
-  EXPECT_SAYS(said, "rank 0: all_gather of 2 Float: no progress for 1 s");
-  EXPECT_EQ(test::FakeNccl::open_communicators(), 0);
+  for (const std::string seconds : {"1", "0.5"}) {
+    const test::FakeNccl nccl;
+    const test::FakeStreams streams(3);
+    ::setenv("TESSERA_COMM_TIMEOUT_S", seconds.c_str(), 1);
+    std::string said;
+    comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> host) {
+      const auto group = comm::with_device(host, comm::make_nccl_engine(host, fake_device()));
+      const auto x = at::ones({2}).to(fake_device()), out = at::empty_like(x);
+      test::FakeNccl::hang(0);
+      try {
+        group->all_gather(out, x)->wait();
+      } catch (const CommError& e) {
+        said = e.what();
+      }
+    });
+    ::unsetenv("TESSERA_COMM_TIMEOUT_S");
+    EXPECT_SAYS(said, "rank 0: all_gather of 2 Float: no progress for " + seconds + " s");
+    EXPECT_EQ(test::FakeNccl::open_communicators(), 0);
+  }
 }
 
 TEST(Nccl, WhereItIsMissingTheErrorSaysWhereItComesFrom) {
