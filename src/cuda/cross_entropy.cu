@@ -95,7 +95,6 @@ struct Statistics {
 template <class T, bool kCap>
 __device__ __forceinline__ Statistics read_row(const T* x, const Runs<T>& runs, const Logit<kCap>& logit) {
   constexpr int kN = kWide<T>;
-  constexpr int kUnroll = kUnrolled<kCap>;
   Statistics found;
   const T* body = x + runs.head;
   const auto take = [&](const Bits<16>& bits, std::int64_t vector) {
@@ -105,16 +104,7 @@ __device__ __forceinline__ Statistics read_row(const T* x, const Runs<T>& runs, 
     for (int k = 0; k < kN; ++k) z[k] = logit(z[k]);
     found.add_vector(z, runs.head + vector * kN);
   };
-  const std::int64_t step = blockDim.x;
-  std::int64_t i = threadIdx.x;
-  for (; i + (kUnroll - 1) * step < runs.vectors; i += kUnroll * step) {
-    Bits<16> bits[kUnroll];
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) bits[k] = load_bits<16>(body + (i + k * step) * kN);
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) take(bits[k], i + k * step);
-  }
-  for (; i < runs.vectors; i += step) take(load_bits<16>(body + i * kN), i);
+  for_vectors<kUnrolled<kCap>>(body, runs.vectors, blockDim.x, take);
   if (threadIdx.x < runs.head + runs.tail) {
     const auto at = runs.edge(threadIdx.x);
     found.add_one(logit(widened(x[at])), at);
@@ -159,24 +149,15 @@ struct Gradient {
 /// x = f(x, at) of all elements.
 template <class T, bool kCap>
 __device__ __forceinline__ void write_row(T* x, const Runs<T>& runs, const Gradient<kCap>& f) {
-  constexpr int kN = kWide<T>, kUnroll = kUnrolled<kCap>;
+  constexpr int kN = kWide<T>;
   T* body = x + runs.head;
-  const std::int64_t step = blockDim.x;
   const auto put = [&](const Bits<16>& bits, std::int64_t vector) {
     float values[kN];
     widen<T, kN>(bits, values);
     f.template vector<kN>(values, runs.head + vector * kN);
     store<T, kN>(body + vector * kN, values);
   };
-  std::int64_t i = threadIdx.x;
-  for (; i + (kUnroll - 1) * step < runs.vectors; i += kUnroll * step) {
-    Bits<16> bits[kUnroll];
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) bits[k] = load_bits<16>(body + (i + k * step) * kN);
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) put(bits[k], i + k * step);
-  }
-  for (; i < runs.vectors; i += step) put(load_bits<16>(body + i * kN), i);
+  for_vectors<kUnrolled<kCap>>(body, runs.vectors, blockDim.x, put);
   if (threadIdx.x < runs.head + runs.tail) {
     const auto at = runs.edge(threadIdx.x);
     x[at] = narrowed<T>(f(widened(x[at]), at));

@@ -211,4 +211,19 @@ struct Runs {
   __device__ __forceinline__ std::int64_t edge(std::int64_t k) const { return k < head ? k : k + vectors * kWide<T>; }
 };
 
+/// f(bits, vector) for the vectors of `body` that are this thread's, several of them read before the first is used.
+/// threads: of the block.
+template <int kUnroll, class T, class F>
+__device__ __forceinline__ void for_vectors(const T* body, std::int64_t vectors, std::int64_t threads, const F& f) {
+  std::int64_t i = threadIdx.x;
+  for (; i + (kUnroll - 1) * threads < vectors; i += kUnroll * threads) {
+    Bits<16> bits[kUnroll];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) bits[k] = load_bits<16>(body + (i + k * threads) * kWide<T>);
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) f(bits[k], i + k * threads);
+  }
+  for (; i < vectors; i += threads) f(load_bits<16>(body + i * kWide<T>), i);
+}
+
 }  // namespace tessera::cuda

@@ -27,21 +27,13 @@ __global__ void __launch_bounds__(kSumThreads) squares_kernel(DeviceSquares a, s
   const Runs<T> runs(x, n);
   const T* body = x + runs.head;
   double sum = 0;
-  const auto take = [&](const Bits<16>& bits) {
+  const auto take = [&](const Bits<16>& bits, std::int64_t) {
     float values[kN];
     widen<T, kN>(bits, values);
 #pragma unroll
     for (int k = 0; k < kN; ++k) sum = fma(static_cast<double>(values[k]), static_cast<double>(values[k]), sum);
   };
-  std::int64_t i = threadIdx.x;
-  for (; i + (kUnroll - 1) * kSumThreads < runs.vectors; i += kUnroll * kSumThreads) {
-    Bits<16> bits[kUnroll];
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) bits[k] = load_bits<16>(body + (i + k * kSumThreads) * kN);
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) take(bits[k]);
-  }
-  for (; i < runs.vectors; i += kSumThreads) take(load_bits<16>(body + i * kN));
+  for_vectors<kUnroll>(body, runs.vectors, kSumThreads, take);
   if (threadIdx.x < runs.head + runs.tail) {
     const double value = widened(x[runs.edge(threadIdx.x)]);
     sum = fma(value, value, sum);

@@ -102,6 +102,15 @@ struct DeviceParts {
   std::int64_t unpacked_;  // the largest packed matrix
 };
 
+/// With each other: those of a host under hybrid strategies.
+int ranks_that_shard(const DeviceJob& job) {
+  using config::ShardingStrategy;
+  if (job.strategy == ShardingStrategy::kNoShard) return 1;
+  const bool hybrid =
+      job.strategy == ShardingStrategy::kHybridShard || job.strategy == ShardingStrategy::kHybridShardZero2;
+  return hybrid ? job.ranks : job.ranks * job.hosts;
+}
+
 DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
     : compute_(job.low_precision ? 2 : 4), unpacked_(s.packed > 0 ? compute_ * job.shape.largest_matrix : 0) {
   using config::ShardingStrategy;
@@ -113,7 +122,7 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
     units = released ? compute_ * s.largest_unit_whole + s.largest_unit_packed_bytes
                      : compute_ * (dense - s.root_whole) + s.packed_mapped_bytes + s.packed_read_bytes;
     unit_gradients = compute_ * std::min(s.largest_unit_trainable, job.shape.largest_matrix);  // then it leaves
-  } else if (const auto ranks = job.strategy == ShardingStrategy::kNoShard ? 1 : job.ranks; ranks > 1) {
+  } else if (const auto ranks = ranks_that_shard(job); ranks > 1) {
     // Slices of all of it; whole units, frozen weights too, from gather to release, and one that is gathered ahead.
     trained = 4 * s.trainable / ranks;
     state = s.state_bytes / ranks;

@@ -24,7 +24,7 @@ DeviceShape device_shape(const std::vector<ModelTensor>& tensors);
 
 struct DeviceJob {
   config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;
-  int ranks = 1;               // that shard with each other
+  int ranks = 1, hosts = 1;    // ranks of one host
   bool low_precision = false;  // bf16 or fp16 computation, fp32 masters
   /// fsdp_offload_params: slices, gradients and optimizer state are in host memory.
   bool state_on_host = false;

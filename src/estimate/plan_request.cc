@@ -244,11 +244,9 @@ RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& te
 RankPlan device_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
   const auto placed = stacked(request, tensors);
   const auto parameters = parameters_of(request, tensors);
-  using config::ShardingStrategy;
-  const bool hybrid =
-      request.strategy == ShardingStrategy::kHybridShard || request.strategy == ShardingStrategy::kHybridShardZero2;
   DeviceJob job{.strategy = request.strategy,
-                .ranks = hybrid ? std::max(1, request.ranks / request.hosts) : request.ranks,
+                .ranks = std::max(1, request.ranks / request.hosts),
+                .hosts = request.hosts,
                 .low_precision = request.mixed_precision != "no",
                 .state_on_host = request.offload_params,
                 .shape = device_shape(placed),

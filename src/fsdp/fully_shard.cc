@@ -299,8 +299,7 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   if (options.activation_checkpointing) choose_checkpointing(root, plan, options.activation_checkpointing);
   check_same_plan(plan, *group);
   check_same_source(plan, options, *group);
-  const bool resident = !options.device.is_cpu() && options.state_on == StateOn::kDevice;
-  if (resident && group->size() > 1) group = comm::with_device(std::move(group), options.device);
+  if (is_resident(options) && group->size() > 1) group = comm::with_device(std::move(group), options.device);
   auto mesh = make_mesh(std::move(group), options.strategy, options.shard_group_size);
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
   if (runtime->options().sync_module_states) sync_buffers(root, *runtime->mesh().world);

@@ -134,10 +134,6 @@ void run(const Update& u, const Piece& x) {
       "optim");
 }
 
-}  // namespace
-
-namespace {
-
 /// In one pass of the device's own kernel, where there is one for these.
 bool update_by_kernel(const Update& u, const at::Tensor& parameter, const at::Tensor& gradient,
                       const std::array<at::Tensor, kMaxStates>& states) {

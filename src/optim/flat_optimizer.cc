@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "base/offloaded_piece.h"
 #include "optim/device_update.h"
@@ -37,13 +38,13 @@ States<T> from(const States<T>& states, std::int64_t offset) {
 
 /// Whether one launch may do both; rules of one's own are called for each.
 bool takes_same_step(const Update& a, const Update& b) {
-  const auto numbers = [](const Update& u) {
-    return std::array{u.gradient_factor, u.lr,  u.decay,     u.l2,          u.beta1,       u.beta2,
-                      u.beta3,           u.eps, u.step_size, u.correction1, u.correction2, u.inv_sqrt_correction2,
-                      u.momentum,        u.mix, u.dampening, u.alpha};
+  const auto scalars = [](const Update& u) {
+    const auto& [rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1, correction2,
+                 inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov, custom] = u;  // all of it
+    return std::tuple(rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1,
+                      correction2, inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov);
   };
-  return a.rule == b.rule && a.rule != Rule::kCustom && a.adaptive == b.adaptive && a.nesterov == b.nesterov &&
-         numbers(a) == numbers(b);
+  return a.rule != Rule::kCustom && scalars(a) == scalars(b);
 }
 
 }  // namespace

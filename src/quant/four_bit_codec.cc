@@ -135,10 +135,8 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     const auto values = look_up(pairs, codes).flatten();
     auto scales = matrix.fields[kAbsmax];
     if (s_.nested) {
-      const auto map = at::empty({256}, at::kFloat);
-      std::copy_n(dynamic_map(true).data(), 256, map.mutable_data_ptr<float>());
       const auto nested = matrix.fields[kNestedAbsmax].repeat_interleave(s_.nested_block).narrow(0, 0, scales.numel());
-      scales = look_up(map, scales).mul_(nested).add_(matrix.fields[kNestedOffset]);
+      scales = look_up(map_beside(codes), scales).mul_(nested).add_(matrix.fields[kNestedOffset]);
     }
     values.narrow(0, 0, whole * s_.block).view({whole, s_.block}).mul_(scales.narrow(0, 0, whole).unsqueeze(1));
     if (whole < scales.numel()) values.narrow(0, whole * s_.block, numel - whole * s_.block).mul_(scales[whole]);

@@ -15,6 +15,7 @@
 #include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
 #include "families/families.h"
+#include "fsdp/plan/mesh.h"
 #include "models/check_sizes.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/adalora.h"
@@ -163,7 +164,7 @@ DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                              const comm::Communicator& group) {
   const auto parameters = parameters_of(model, fsdp, settings.optim);
-  if (!fsdp.device.is_cpu() && fsdp.state_on == fsdp::StateOn::kDevice) {
+  if (fsdp::is_resident(fsdp)) {
     std::int64_t largest = 0;
     for (const auto& p : parameters) largest = std::max(largest, p.numel);
     return estimate::host_beside_device(largest);
@@ -182,10 +183,8 @@ estimate::RankPlan plan_device(const Assembled& model, const fsdp::FsdpOptions& 
   const auto [tensors, rank] = described_job(model, fsdp, settings, group);
   const auto parameters = parameters_of(model, fsdp, settings.optim);
   estimate::DeviceJob job{.strategy = rank.strategy,
-                          .ranks = rank.strategy == config::ShardingStrategy::kHybridShard ||
-                                           rank.strategy == config::ShardingStrategy::kHybridShardZero2
-                                       ? rank.ranks
-                                       : group.size(),
+                          .ranks = rank.ranks,
+                          .hosts = rank.hosts,
                           .low_precision = rank.low_precision,
                           .state_on_host = fsdp.state_on == fsdp::StateOn::kHost,
                           .shape = estimate::device_shape(tensors),

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include "fsdp/params/parameter_store.h"
-#include "tensor/mapped_zeros.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -12,12 +11,9 @@ class CopyStore final : public ParameterStore {
  public:
   CopyStore(const std::vector<Segment>& segments, std::shared_ptr<comm::Communicator> group, GatherMeter& meter,
             tensor::OffloadStore* offload, at::Device device)
-      : segments_(segments), group_(std::move(group)), meter_(meter), device_(device), wholes_(segments.size()) {
-    for (const auto& s : segments_) {
-      const auto shard = device_.is_cpu() ? allocate_shard(s, offload)
-                                          : tensor::lasting_zeros(s.slice_numel, s.shard_dtype(), device_);
-      shards_.push_back(shard.set_requires_grad(s.trainable));
-    }
+      : segments_(segments), group_(std::move(group)), meter_(meter), wholes_(segments.size()) {
+    for (const auto& s : segments_)
+      shards_.push_back(allocate_shard(s, offload, device).set_requires_grad(s.trainable));
   }
 
   ~CopyStore() override {
@@ -79,7 +75,6 @@ class CopyStore final : public ParameterStore {
   std::vector<Segment> segments_;
   std::shared_ptr<comm::Communicator> group_;
   GatherMeter& meter_;
-  at::Device device_;
   std::vector<at::Tensor> wholes_;
   std::vector<std::unique_ptr<comm::Work>> works_;
 };

@@ -2,7 +2,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include "fsdp/params/parameter_store.h"
-#include "tensor/mapped_zeros.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -13,7 +12,7 @@ class DeviceStore final : public ParameterStore {
   DeviceStore(const std::vector<Segment>& segments, at::Device device, GatherMeter& meter)
       : segments_(segments), meter_(meter), cast_(segments.size()) {
     for (const auto& s : segments_)
-      shards_.push_back(tensor::lasting_zeros(s.slice_numel, s.shard_dtype(), device).set_requires_grad(s.trainable));
+      shards_.push_back(allocate_shard(s, /*offload=*/nullptr, device).set_requires_grad(s.trainable));
   }
   ~DeviceStore() override { DeviceStore::release(); }
 

@@ -19,9 +19,9 @@ std::int64_t ParameterStore::shard_bytes() const {
   return bytes;
 }
 
-at::Tensor allocate_shard(const Segment& segment, tensor::OffloadStore* offload) {
+at::Tensor allocate_shard(const Segment& segment, tensor::OffloadStore* offload, at::Device device) {
   if (offload) return offload->allocate(segment.slice_numel, segment.shard_dtype());
-  return tensor::mapped_zeros(segment.slice_numel, segment.shard_dtype());
+  return tensor::lasting_zeros(segment.slice_numel, segment.shard_dtype(), device);
 }
 
 }  // namespace tessera::fsdp

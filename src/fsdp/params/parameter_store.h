@@ -75,8 +75,8 @@ class ParameterStore {
   std::vector<std::uint32_t> versions_;  // by segment, as noted
 };
 
-/// `offload`: where private slices lie; null: in memory.
-at::Tensor allocate_shard(const Segment& segment, tensor::OffloadStore* offload);
+/// `offload`: where private slices lie; null: in memory of the device.
+at::Tensor allocate_shard(const Segment& segment, tensor::OffloadStore* offload, at::Device device = at::kCPU);
 
 /// Slices are private, in the host's memory or on a device that the group takes tensors of; gathering allocates the
 /// whole there and all-gathers into it. offload: of the host's alone.

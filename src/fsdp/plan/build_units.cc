@@ -46,8 +46,7 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, b
   if (name_in_source(options, spec.name).empty() && !received && !options.param_init_fn)
     check_has_value(p.tensor, spec.name, options);
   const bool may_map = options.gather == GatherForm::kAuto || options.gather == GatherForm::kMapped;
-  const bool resident = !options.device.is_cpu() && options.state_on == StateOn::kDevice;  // a view is host memory
-  if (spec.trainable || !may_map || resident) return spec;
+  if (spec.trainable || !may_map || is_resident(options)) return spec;  // a view is host memory
   const auto reason = why_not_mapped(options, spec);
   spec.mapped = reason.empty();
   if (!spec.mapped && options.gather == GatherForm::kMapped)

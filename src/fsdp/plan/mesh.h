@@ -30,4 +30,9 @@ inline bool is_hybrid(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
 }
 
+/// Slices, gradients and optimizer state lie on another device than the CPU.
+inline bool is_resident(const FsdpOptions& options) {
+  return !options.device.is_cpu() && options.state_on == StateOn::kDevice;
+}
+
 }  // namespace tessera::fsdp

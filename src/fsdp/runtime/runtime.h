@@ -57,7 +57,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   GatherMeter& device_meter() { return device_meter_; }
   bool on_device() const { return !options_.device.is_cpu(); }
   /// Slices, gradients and all else that lasts lie there, too.
-  bool resident() const { return on_device() && options_.state_on == StateOn::kDevice; }
+  bool resident() const { return is_resident(options_); }
   const CommStats& stats() const { return stats_; }
   std::vector<std::shared_ptr<Unit>>& units() { return units_; }
   const std::vector<std::shared_ptr<Unit>>& units() const { return units_; }
