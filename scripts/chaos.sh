@@ -134,6 +134,7 @@ all_whole() {
 run_and() {
     local flags=()
     if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
+    : >"$work/run.log" # or what the last run said is still there when this one's start is looked for
     (train "$out" "${flags[@]}") >"$work/run.log" 2>&1 &
     pid=$!
     case $1 in nothing | hang_rank) ;; *) pause "$span" ;; esac # these choose their moment themselves
@@ -178,6 +179,7 @@ run_and_lose_a_host() {
     if [ -n "$(newest)" ]; then flags=(--resume_from_checkpoint true); fi
     export TESSERA_KEEPALIVE_S=2
     for machine in 1 0; do
+        : >"$work/run$machine.log"
         host=(ip netns exec "$spaces$machine")
         machines=(--num_machines 2 --machine_rank "$machine" --main_process_ip 10.79.0.1 --main_process_port "$port")
         (train "$out" "${flags[@]}") >"$work/run$machine.log" 2>&1 &

@@ -2,6 +2,7 @@
 """A training step of every family, all weights, against what matrix products alone reach: the share of the GEMM rate.
 
     bench/e2e/families.py [--tessera build/release/tessera] [--precision bf16] [--steps 8] [FAMILY ...]
+    bench/e2e/families.py --memory [FAMILY ...]     # what a rank holds beside the formula of `tessera estimate`
 
 Models are few layers of realistic width with random weights, so that the table takes minutes; 2 ranks of one thread, 2 rows of 256 tokens each.
 A token counts 6 operations for each weight of a linear layer and of the head; attention 12 a layer for each of its query's elements and visible
@@ -16,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 SEQ, BATCH, RANKS = 256, 2, 2
@@ -95,16 +97,37 @@ def flops_of_a_rank(folder: Path, config: dict) -> float:
     return BATCH * SEQ * (6 * linear_weights(folder, config) + 12 * queries * keys)
 
 
-def measure(tessera: Path, family: str, precision: str, steps: int, work: Path) -> list:
-    source, folder, out = work / "config", work / "model", work / "metrics.jsonl"
-    config = write_config(source, family)
-    write_tokens(work / "tokens.safetensors")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([tessera, "init-model", source, folder], check=True, env=environment, stdout=subprocess.DEVNULL)
+def train(tessera: Path, folder: Path, work: Path, *flags: str) -> list:
+    """The lines of a run's metrics."""
+    out = work / "metrics.jsonl"
+    out.unlink(missing_ok=True)
     subprocess.run([tessera, "launch", "--use_cpu", "--num_processes", str(RANKS), "--num_cpu_threads_per_process", "1", tessera.parent / "bench/train_bench",
-                    "--model", folder, "--tokens", work / "tokens.safetensors", "--precision", precision, "--batch", str(BATCH), "--steps", str(steps), "--out", out],
-                   check=True, env=environment, stdout=subprocess.DEVNULL)
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+                    "--model", folder, "--tokens", work / "tokens.safetensors", "--batch", str(BATCH), "--out", out, *flags],
+                   check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def make_model(tessera: Path, family: str, work: Path) -> dict:
+    """In work/model; returns its config.json."""
+    config = write_config(work / "config", family)
+    write_tokens(work / "tokens.safetensors")
+    subprocess.run([tessera, "init-model", work / "config", work / "model"], check=True, stdout=subprocess.DEVNULL)
+    return config
+
+
+def measure_memory(tessera: Path, family: str, work: Path) -> Iterator[list]:
+    """A row for each way to train."""
+    make_model(tessera, family, work)
+    for trained, adapter in (("all", []), ("LoRA", ["--lora_r", "8"])):
+        for precision, kept, checkpointing in (("fp32", "kept", []), ("bf16", "kept", []), ("fp32", "made again", ["--activation_checkpointing"])):
+            line = train(tessera, work / "model", work, "--precision", precision, "--steps", "2", "--memory", *adapter, *checkpointing)[-1]
+            yield [family, trained, precision, kept, f"{line['formula_mib']:.0f}", f"{line['held_mib']:.0f}",
+                   f"{line['held_mib'] / line['formula_mib']:.2f}", f"{line['base_mib']:.0f}"]
+
+
+def measure(tessera: Path, family: str, precision: str, steps: int, work: Path) -> list:
+    config, folder = make_model(tessera, family, work), work / "model"
+    lines = train(tessera, folder, work, "--precision", precision, "--steps", str(steps))
     timed = [line for line in lines if "step" in line][2:]
     last = next(line for line in lines if "gemm_gflops" in line)
     cpu, clock = (statistics.median(line[key] for line in timed) for key in ("cpu_seconds", "step_seconds"))
@@ -118,6 +141,7 @@ def main() -> None:
     parser.add_argument("--tessera", type=Path, default=Path(__file__).resolve().parents[2] / "build/release/tessera")
     parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--memory", action="store_true", help="what a rank holds, in MiB; steps and precision are then its own")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="of: " + ", ".join(FAMILIES))
     args = parser.parse_args()
     unknown = [family for family in args.families if family not in FAMILIES]
@@ -125,6 +149,13 @@ def main() -> None:
         parser.error(f"unknown family {unknown[0]!r}; expected one of {', '.join(FAMILIES)}")
     if args.steps < 3:
         parser.error("--steps: at least 3, for the first two are not counted")
+    if args.memory:
+        print("| family | trained | precision | activations | formula MiB | held MiB | held / formula | base MiB |\n|" + " --- |" * 8)
+        for family in args.families or FAMILIES:
+            with tempfile.TemporaryDirectory() as work:
+                for row in measure_memory(args.tessera.resolve(), family, Path(work)):
+                    print("| " + " | ".join(row) + " |", flush=True)
+        return
     print("| family | GFLOP of a rank | processor ms | ms | GFLOP/s of products | share, processor time | share, clock |\n|" + " --- |" * 7)
     for family in args.families or FAMILIES:
         with tempfile.TemporaryDirectory() as work:

@@ -82,4 +82,13 @@ CpuLevel cpu_level() {
   return level;
 }
 
+bool multiplies_bfloat16() {
+#if defined(__x86_64__)
+  return cpu_level() >= CpuLevel::kAvx512Bf16;
+#else
+  static const bool has_units = !native_bfloat16().empty();
+  return has_units;
+#endif
+}
+
 }  // namespace tessera

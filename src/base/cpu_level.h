@@ -27,4 +27,7 @@ CpuLevel cpu_level();
 /// (Arm). Empty: bfloat16 runs in software or by widening, and saves memory more than time.
 std::vector<std::string> native_bfloat16();
 
+/// Whether this process multiplies bfloat16 matrices by such an instruction.
+bool multiplies_bfloat16();
+
 }  // namespace tessera

@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "base/dotted_name.h"
+#include "base/gemm_tiles.h"
 #include "estimate/rank_memory.h"
 
 namespace tessera::estimate {
@@ -14,7 +16,7 @@ bool closes_branch(const std::string& path) {
   static const std::set<std::string> kClosing = {"o_proj",    "o",  "out_proj", "dense", "attn_output", "c_proj",
                                                  "down_proj", "wo", "fc2",      "w2",    "ffn_down",    "dense_4h_to_h",
                                                  "ffn_output"};
-  const auto name = path.substr(path.rfind('.') + 1);
+  const auto name = last_part(path);
   return kClosing.contains(name) && !path.ends_with("intermediate.dense");
 }
 
@@ -29,11 +31,12 @@ namespace {
 constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
 
 struct BlockShape {
-  std::int64_t kept = 0, widest = 0, hidden = 0, attended = 0, heads = 0;
+  std::int64_t kept = 0, widest = 0, widest_side = 0, hidden = 0, attended = 0, heads = 0;
   void add(const ModelTensor& t) {
     heads += t.kept_heads;
     const auto path = module_of(t.name);
     const auto [inputs, outputs] = sides_of(t);
+    widest_side = std::max({widest_side, inputs, outputs});
     if (closes_branch(path)) {
       hidden = outputs;
       kept += t.kept_outputs.value_or(outputs);  // the residual stream after the branch before
@@ -81,6 +84,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     out.heads += block.heads;
     out.heads_largest = std::max(out.heads_largest, block.heads);
     out.largest = std::max(out.largest, kept);
+    out.widest = std::max(out.widest, block.widest_side);
     out.working = std::max(out.working, kWorkingInner * block.widest + kWorkingHidden * block.hidden);
   }
   out.blocks = static_cast<std::int64_t>(blocks.size());
@@ -117,7 +121,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
 }
 
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
-                                 const BatchShape& batch, std::int64_t compute_bytes) {
+                                 const BatchShape& batch, std::int64_t compute_bytes, Products products) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time
   constexpr std::int64_t kAttentionHidden = 4, kPlaceBytes = 8;
   const std::int64_t tokens = batch.tokens(), one = tokens * compute_bytes;
@@ -125,20 +129,28 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   // Attention goes row by row, with a copy of a row's probabilities: after dropout, or their gradient. In forward the
   // bias lies beside it, in backward the feed-forward layer's memory is free again.
   const std::int64_t pairs = batch.length * batch.length;
-  const std::int64_t in_attention =
-      one * kAttentionHidden * shape.hidden + pairs * compute_bytes * (shape.heads_working + shape.bias_heads);
+  const bool widens = products == Products::kWidened;
+  const std::int64_t widened = widens ? static_cast<std::int64_t>(sizeof(float)) * shape.heads_working : 0;
+  const std::int64_t in_attention = one * kAttentionHidden * shape.hidden +
+                                    pairs * (compute_bytes * (shape.heads_working + shape.bias_heads) + widened);
   const std::int64_t working = std::max(one * shape.working, in_attention);
   ActivationBytes out;
   if (batch.checkpointing) {
     out.kept = one * shape.blocks * shape.hidden + pairs * compute_bytes * shape.bias_tables * shape.bias_heads;
+    out.first = one * shape.hidden;
     out.working = working + one * (shape.largest - shape.hidden + batch.length * shape.heads_largest) +
                   adapters.working + adapters.largest;
   } else {
     out.kept = one * (shape.kept + batch.length * shape.heads) + adapters.kept;
+    out.first = one * (shape.largest + batch.length * shape.heads_largest) + adapters.largest;
     out.working = working + adapters.working;
   }
   out.kept += pairs * kPlaceBytes * shape.bias_tables;
-  out.loss = one * shape.hidden + std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
+  const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
+  out.loss = one * shape.hidden + logits;
+  if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.widest, widens);
+  if (widens && shape.classes > 0)
+    out.loss += tiles_bytes(logits / (compute_bytes * shape.classes), shape.classes, shape.hidden, true);
   return out;
 }
 

@@ -18,6 +18,7 @@ struct ActivationShape {
   std::int64_t kept = 0;      // by all blocks, their inputs among it
   std::int64_t largest = 0;   // by one block
   std::int64_t working = 0;   // while one block's backward runs
+  std::int64_t widest = 0;    // side of a block's matrix
   std::int64_t attended = 0;  // by all blocks: what attention gives
   std::int64_t classes = 0;   // of the output head
   // Where attention keeps its probabilities: for each token a number a key and head.
@@ -58,11 +59,15 @@ struct BatchShape {
 
 struct ActivationBytes {
   std::int64_t kept = 0;     // at the end of forward
+  std::int64_t first = 0;    // of them by the first block
   std::int64_t working = 0;  // beside them, in the backward of a block
   std::int64_t loss = 0;     // beside them, while the loss and its gradient are made
 };
-/// compute_bytes: of an element, 4 or 2. adapters: of this batch.
+/// By a library, which needs little; tile by tile from packed weights; or by widening 16 bits (base/gemm_tiles.h).
+enum class Products { kLibrary, kTiles, kWidened };
+/// compute_bytes: of an element, 4 or 2. adapters: of this batch. products: of blocks; the head's are not packed.
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
-                                 const BatchShape& batch, std::int64_t compute_bytes);
+                                 const BatchShape& batch, std::int64_t compute_bytes,
+                                 Products products = Products::kLibrary);
 
 }  // namespace tessera::estimate

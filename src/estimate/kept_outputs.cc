@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "base/dotted_name.h"
 #include "estimate/rank_memory.h"
 
 namespace tessera::estimate {
@@ -9,20 +10,16 @@ namespace {
 
 using families::DecoderConfig;
 
-bool is_module(const std::string& module, const std::string& name) {
-  return !name.empty() && module.ends_with("." + name);
-}
-
 /// q, k and v: norms of heads keep what they are given, and attention what it is given; turned heads of one projection
 /// are copies beside v, which is a view of its output.
 std::optional<std::int64_t> kept_of_heads(const DecoderConfig& c, const std::string& module, bool turns,
                                           std::int64_t outputs) {
   const auto& attention = c.names.attention + ".";
   if (c.qkv == families::QkvLayout::kSeparate) {
-    const bool is_normed = is_module(module, attention + c.names.q) || is_module(module, attention + c.names.k);
+    const bool is_normed = has_suffix(module, attention + c.names.q) || has_suffix(module, attention + c.names.k);
     return is_normed && c.qk_norm != families::QkNorm::kNone ? std::optional(2 * outputs) : std::nullopt;
   }
-  if (!is_module(module, attention + c.names.qkv)) return std::nullopt;
+  if (!has_suffix(module, attention + c.names.qkv)) return std::nullopt;
   return outputs + (turns ? (c.num_heads + c.num_kv_heads) * c.head_dim : 0);
 }
 
@@ -31,20 +28,21 @@ std::optional<std::int64_t> kept_of_heads(const DecoderConfig& c, const std::str
 /// result is kept for the gradient of its weight, and the product of the two, which is added to the tokens' sums.
 std::optional<std::int64_t> kept_of_branch(const DecoderConfig& c, const std::string& module) {
   const auto hidden = c.hidden_size;
-  if (is_module(module, c.names.attention + "." + c.names.o)) return hidden * (c.names.after_attention.empty() ? 1 : 2);
+  if (has_suffix(module, c.names.attention + "." + c.names.o))
+    return hidden * (c.names.after_attention.empty() ? 1 : 2);
   if (c.mlp == families::MlpKind::kExperts) {
     constexpr std::int64_t kCopies = 3;
-    if (!is_module(module, c.names.down)) return std::nullopt;
-    return hidden * (kCopies + (module.ends_with(".experts.0." + c.names.down) ? 1 : 0));
+    if (!has_suffix(module, c.names.down)) return std::nullopt;
+    return hidden * (kCopies + (has_suffix(module, "experts.0." + c.names.down) ? 1 : 0));
   }
   const auto prefix = c.names.mlp.empty() ? "" : c.names.mlp + ".";
-  if (!is_module(module, prefix + c.names.down)) return std::nullopt;
+  if (!has_suffix(module, prefix + c.names.down)) return std::nullopt;
   return hidden * ((c.residual == families::ResidualKind::kParallel ? 0 : 1) + (c.names.after_mlp.empty() ? 0 : 1));
 }
 
 bool turns_heads(const DecoderConfig& c, const std::string& unit) {
   if (c.position != families::PositionKind::kRotary) return false;
-  const auto layer = static_cast<std::size_t>(std::stoll(unit.substr(unit.rfind('.') + 1)));
+  const auto layer = static_cast<std::size_t>(std::stoll(last_part(unit)));
   return layer >= c.rotary_layers.size() || c.rotary_layers[layer];
 }
 
@@ -55,7 +53,7 @@ void describe(const DecoderConfig& c, std::vector<ModelTensor>& tensors) {
     const auto module = module_of(t.name);
     t.kept_outputs = kept_of_branch(c, module);
     const auto& queries = c.qkv == families::QkvLayout::kSeparate ? c.names.q : c.names.qkv;
-    if (is_module(module, c.names.attention + "." + queries)) t.heads = c.num_heads;
+    if (has_suffix(module, c.names.attention + "." + queries)) t.heads = c.num_heads;
     if (!t.kept_outputs) t.kept_outputs = kept_of_heads(c, module, turns_heads(c, unit_of(t.name)), sides_of(t).out);
   }
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/dotted_name.h"
 #include "base/open_file.h"
 #include "estimate/kept_outputs.h"
 #include "estimate/packed_bytes.h"
@@ -176,7 +177,7 @@ bool is_head(const std::string& parameter) {
 }
 
 MatrixSides sides_of(const ModelTensor& matrix) {
-  const auto module = module_of(matrix.name), name = module.substr(module.rfind('.') + 1);
+  const auto module = module_of(matrix.name), name = last_part(module);
   const bool in_out = name == "c_attn" || name == "c_fc" || name == "c_proj";
   return {matrix.shape.at(in_out ? 0 : 1), matrix.shape.at(in_out ? 1 : 0)};
 }

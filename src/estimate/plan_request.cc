@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/dotted_name.h"
 #include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
 #include "tessera/base/error.h"
@@ -15,19 +16,14 @@ namespace {
 
 constexpr const char* kTrainableTokens = "TRAINABLE_TOKENS";
 
-std::string last_part(const std::string& name) {
-  return name.substr(name.rfind('.') + 1);
-}
-
-bool has_suffix(const std::string& module, const std::vector<std::string>& suffixes) {
-  return std::any_of(suffixes.begin(), suffixes.end(),
-                     [&](const std::string& suffix) { return module == suffix || module.ends_with("." + suffix); });
+bool has_a_suffix(const std::string& module, const std::vector<std::string>& suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(), [&](const auto& suffix) { return has_suffix(module, suffix); });
 }
 
 bool is_target(const ModelTensor& t, const std::vector<std::string>& targets) {
   if (!is_linear(t)) return false;
   const std::string module = module_of(t.name);
-  return has_suffix(module, targets) || std::find(targets.begin(), targets.end(), "all-linear") != targets.end();
+  return has_a_suffix(module, targets) || std::find(targets.begin(), targets.end(), "all-linear") != targets.end();
 }
 
 struct Trained {
@@ -45,7 +41,7 @@ struct Trained {
 
 AdaptedLayer adapted_layer(const AdapterRequest& adapter, const ModelTensor& t) {
   const auto [in, out] = sides_of(t);
-  return {in, out, has_suffix(module_of(t.name), adapter.feedforward_modules)};
+  return {in, out, has_a_suffix(module_of(t.name), adapter.feedforward_modules)};
 }
 
 /// The parameters that a method adds to a matrix.
@@ -76,8 +72,8 @@ std::int64_t key_and_value_rows(const std::vector<ModelTensor>& tensors) {
   for (const auto& t : tensors) {
     if (!is_linear(t) || t.name.starts_with("encoder.") || t.name.find("EncDecAttention") != std::string::npos)
       continue;
-    if (has_suffix(module_of(t.name), {"k_proj", "v_proj", "k", "v"})) rows += t.shape[0];
-    if (has_suffix(module_of(t.name), {"c_attn"})) rows += 2 * t.shape[1] / 3;
+    if (has_a_suffix(module_of(t.name), {"k_proj", "v_proj", "k", "v"})) rows += t.shape[0];
+    if (has_suffix(module_of(t.name), "c_attn")) rows += 2 * t.shape[1] / 3;
   }
   return rows;
 }
@@ -109,7 +105,7 @@ std::vector<SizedParameter> token_rows(const PlanRequest& request, const std::ve
   for (const auto& t : tensors) {
     if (t.shape.size() != 2 || !unit_of(t.name).empty()) continue;
     const auto module = module_of(t.name);
-    const bool is_wanted = named ? has_suffix(module, a.target_modules) : out.empty() && !is_head(module);
+    const bool is_wanted = named ? has_a_suffix(module, a.target_modules) : out.empty() && !is_head(module);
     if (is_wanted) out.push_back(Trained{request}(module + ".trainable_tokens_delta", {tokens, t.shape[1]}, true));
   }
   require_option(!out.empty(),

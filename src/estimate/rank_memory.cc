@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/cpu_level.h"
 #include "base/gradient_ring.h"
 #include "base/offloaded_piece.h"
 #include "estimate/part_names.h"
@@ -97,6 +98,10 @@ std::int64_t RankPlan::total() const {
 
 namespace {
 
+std::int64_t more_than(std::int64_t a, std::int64_t b) {
+  return std::max<std::int64_t>(0, a - b);
+}
+
 /// Sizes of the parts, in bytes of a rank; which of them are there at once depends on the phase.
 struct Parts {
   Parts(const ModelSizes& s, const RankJob& job);
@@ -104,7 +109,11 @@ struct Parts {
   bool whole, kept, copies;      // on every rank; gathered from forward to backward; gathers copy
   std::int64_t slices, compute;  // ranks that share a copy; bytes of an element
   std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
+  std::int64_t first_sums, last_sums;  // of `sums`: before the last block's backward, after the first block's
   ActivationBytes activations;
+
+ private:
+  void set_order_of_sums(const ModelSizes& s);
 };
 
 Parts::Parts(const ModelSizes& s, const RankJob& job) {
@@ -124,7 +133,11 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
   packed = s.packed_mapped_bytes / job.ranks + s.packed_read_bytes / slices;
   state = s.state_bytes / slices;
-  activations = activation_bytes(job.activations, job.adapters, job.batch, compute);
+  const bool widens = job.low_precision && (job.whole_masters || !multiplies_bfloat16());  // whole_masters: fp16
+  const auto products = widens                               ? Products::kWidened
+                        : s.packed > 0 && !job.low_precision ? Products::kTiles
+                                                             : Products::kLibrary;
+  activations = activation_bytes(job.activations, job.adapters, job.batch, compute, products);
   if (copies) {
     // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units. All of
     // it where units stay gathered until backward.
@@ -135,12 +148,21 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
     if (kept) gathered = compute * (s.trainable + s.frozen_cast) + s.packed_read_bytes;
     slots = 4 * (2 * s.largest_unit_trainable + s.root_rest + s.tables_apart);
     sums = all_gradients;
+    set_order_of_sums(s);
     return;
   }
   gathered = 0;
   slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
   const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
   sums = all_gradients - in_slots;  // those that need memory of their own
+  set_order_of_sums(s);
+}
+
+void Parts::set_order_of_sums(const ModelSizes& s) {
+  const std::int64_t tables = more_than(s.looked_up, s.tables_apart);
+  const std::int64_t heads = more_than(s.root_trainable, s.root_rest + s.looked_up);
+  first_sums = std::min(sums, 4 * heads / slices);
+  last_sums = std::min(sums - first_sums, 4 * (tables + s.largest_unit_trainable) / slices);
 }
 
 struct Phase {
@@ -163,11 +185,6 @@ RankPlan worst_of(std::vector<Phase> phases) {
 constexpr const char *kMasters = "their masters beside 16 bits", *kSlots = "gradients on their way",
                      *kUnits = "units in use, from the disk", *kPiece = "a piece of the update";
 
-/// Sums grow in backward while activations go.
-std::int64_t more_than(std::int64_t a, std::int64_t b) {
-  return std::max<std::int64_t>(0, a - b);
-}
-
 RankPlan plan_in_memory(const Parts& p) {
   const std::vector<MemoryPart> always = {{kTrained, p.trainable}, {kMasters, p.masters}, {kFrozen, p.frozen},
                                           {kPacked, p.packed},     {kState, p.state},     {kSlots, p.slots},
@@ -179,7 +196,9 @@ RankPlan plan_in_memory(const Parts& p) {
   const auto& a = p.activations;
   return worst_of({{"update", with({{kSums, p.sums}})},
                    {"forward", with({{kKept, a.kept}, {kLoss, a.loss}})},
-                   {"backward", with({{kSums, p.sums}, {kKept, more_than(a.kept, p.sums)}, {kWorking, a.working}})}});
+                   // Sums come as activations go, block by block.
+                   {"backward", with({{kSums, p.first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
+                   {"backward", with({{kSums, p.sums - p.last_sums}, {kKept, a.first}, {kWorking, a.working}})}});
 }
 
 RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {

@@ -7,10 +7,13 @@
 
 namespace tessera::families {
 
-nlohmann::json read_json(const std::string& file) {
+namespace {
+
+template <class Json>
+Json read(const std::string& file) {
   constexpr std::int64_t kMaxBytes = 64 << 20;
   try {
-    auto json = nlohmann::json::parse(bounded_json(read_file(file, kMaxBytes), file));
+    auto json = Json::parse(bounded_json(read_file(file, kMaxBytes), file));
     if (!json.is_object()) throw ConfigError(file + ": expected a JSON object at the top");
     return json;
   } catch (const DataError& e) {
@@ -18,6 +21,16 @@ nlohmann::json read_json(const std::string& file) {
   } catch (const nlohmann::json::exception& e) {
     throw ConfigError(file + ": " + plain_reason(e));
   }
+}
+
+}  // namespace
+
+nlohmann::json read_json(const std::string& file) {
+  return read<nlohmann::json>(file);
+}
+
+nlohmann::ordered_json read_ordered_json(const std::string& file) {
+  return read<nlohmann::ordered_json>(file);
 }
 
 std::string stored_dtype(const ConfigReader& config) {

@@ -81,6 +81,8 @@ class ConfigReader {
 
 /// config.json (or another file) of a folder. ConfigError when it is missing or not JSON.
 nlohmann::json read_json(const std::string& file);
+/// Keys in the file's order.
+nlohmann::ordered_json read_ordered_json(const std::string& file);
 
 /// "dtype" or "torch_dtype" as safetensors spells it, "BF16"; "F32" when the file says nothing or "auto".
 std::string stored_dtype(const ConfigReader& config);

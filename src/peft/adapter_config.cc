@@ -1,6 +1,5 @@
 #include "peft/adapter_config.h"
 
-#include "base/file.h"
 #include "base/json_text.h"
 #include "families/config_reader.h"
 #include "tessera/base/error.h"
@@ -60,8 +59,7 @@ std::unique_ptr<PeftMethod> read_peft_keys(const nlohmann::ordered_json& ordered
 }
 
 std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes) {
-  (void)families::read_json(file);  // says what is wrong with a file
-  return read_peft_keys(nlohmann::ordered_json::parse(read_text_file(file)), file, notes);
+  return read_peft_keys(families::read_ordered_json(file), file, notes);
 }
 
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {

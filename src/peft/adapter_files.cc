@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/dotted_name.h"
 #include "base/open_file.h"
 #include "models/names_in_files.h"
 #include "peft/apply.h"
@@ -15,13 +16,9 @@
 namespace tessera::peft {
 namespace {
 
-std::string leaf(const std::string& name) {
-  return name.substr(name.rfind('.') + 1);
-}
-
 /// PEFT keeps the base weights of targets with these names; other families' embeddings it does not.
 bool base_is_kept(const std::string& module, const PeftConfig& config) {
-  const auto name = leaf(module);
+  const auto name = last_part(module);
   if (name != "embed_tokens" && name != "lm_head") return false;
   if (!config.target_regex.empty()) return true;
   const auto& targets = config.target_modules;

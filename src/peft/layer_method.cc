@@ -1,6 +1,7 @@
 // What methods that sit in layers have in common: which layers those are.
 #include <algorithm>
 
+#include "base/dotted_name.h"
 #include "base/nearest.h"
 #include "peft/method.h"
 #include "peft/targets.h"
@@ -18,7 +19,7 @@ std::string joined(const std::vector<std::string>& names) {
 [[noreturn]] void refuse_targets(const std::vector<Slot>& all, const PeftConfig& config) {
   std::vector<std::string> leaves;
   for (const auto& slot : all) {
-    const auto leaf = slot.name.substr(slot.name.rfind('.') + 1);
+    const auto leaf = last_part(slot.name);
     if (std::find(leaves.begin(), leaves.end(), leaf) == leaves.end()) leaves.push_back(leaf);
   }
   const auto wanted = config.target_regex.empty() ? joined(config.target_modules) : config.target_regex;

@@ -36,10 +36,6 @@ bool in_chosen_layer(const std::string& name, const PeftConfig& config) {
 
 }  // namespace
 
-bool has_suffix(const std::string& name, const std::string& key) {
-  return name == key || name.ends_with("." + key);
-}
-
 bool wants_all_linear(const PeftConfig& config) {
   return is_all_linear(config.target_regex) ||
          (config.target_modules.size() == 1 && is_all_linear(config.target_modules[0]));

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/dotted_name.h"
 #include "base/pattern.h"
 #include "peft/config.h"
 
@@ -17,9 +18,6 @@ bool is_saved(const std::string& name, const PeftConfig& config);
 
 /// True for the full name of a module that the config targets. ConfigError for a bad regular expression.
 bool is_target(const std::string& name, const PeftConfig& config);
-
-/// True when `name` is `key` or ends with "." + key.
-bool has_suffix(const std::string& name, const std::string& key);
 
 /// The value of the first pattern (a regular expression, at the end of the name after a dot or the whole of it) that
 /// matches, or fallback.

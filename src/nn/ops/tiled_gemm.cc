@@ -4,26 +4,16 @@
 
 #include <algorithm>
 
+#include "base/gemm_tiles.h"
 #include "nn/ops/gemm.h"
 
 namespace tessera::nn {
-namespace {
-
-constexpr std::int64_t kTileDepth = 1024, kTileWidth = 512;            // 2 MiB in float32
-constexpr std::int64_t kWidenedBytes = 8 << 20, kFewestWidened = 256;  // of a's rows that are not float32
-
-std::int64_t rows_at_a_time(const at::Tensor& a) {
-  if (a.scalar_type() == at::kFloat) return std::max<std::int64_t>(1, a.size(0));
-  const auto row_bytes = std::max<std::int64_t>(1, a.size(1) * static_cast<std::int64_t>(sizeof(float)));
-  return std::max(kFewestWidened, kWidenedBytes / row_bytes / 64 * 64);
-}
-
-}  // namespace
 
 void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TileSource& b, const Addend& addend, double alpha,
                    bool add) {
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
-  const std::int64_t height = rows_at_a_time(a), inner = a.size(1), columns = out.size(1);
+  const std::int64_t inner = a.size(1), columns = out.size(1);
+  const auto height = a.scalar_type() == at::kFloat ? a.size(0) : widened_rows(a.size(0), inner);
   for (std::int64_t row = 0; row < a.size(0); row += height) {
     const auto rows = std::min(height, a.size(0) - row);
     const auto left = a.narrow(0, row, rows).to(at::kFloat);

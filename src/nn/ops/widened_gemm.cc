@@ -8,15 +8,6 @@ namespace {
 
 constexpr std::int64_t kRowsOfDotProducts = 4;
 
-bool multiplies_bfloat16() {
-#if defined(__x86_64__)
-  return cpu_level() >= CpuLevel::kAvx512Bf16;
-#else
-  static const bool has_units = !native_bfloat16().empty();
-  return has_units;
-#endif
-}
-
 }  // namespace
 
 bool needs_widening(const at::Tensor& a, bool contiguous_columns) {

@@ -1,5 +1,6 @@
 #include "peft/methods/ln_tuning.h"
 
+#include "base/dotted_name.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/norm.h"
@@ -64,7 +65,7 @@ std::vector<std::string> LnTuning::attach(models::Model& model, const models::Mo
   std::set<std::string> known;
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
     const bool norm = is_norm(*item.value());
-    if (norm) known.insert(item.key().substr(item.key().rfind('.') + 1));
+    if (norm) known.insert(last_part(item.key()));
     if (!is_target(item.key(), *this)) continue;
     if (!norm) {
       throw ConfigError("target_modules: '" + item.key() + "' is no norm; LN_TUNING trains norms only",

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/cpu_level.h"
 #include "estimate/activations.h"
 #include "estimate/model_tensors.h"
 #include "models/model.h"
@@ -125,10 +126,11 @@ struct StepBytes {
   std::int64_t forward, kept, backward;  // the peak of forward, what is there at its end, the peak of backward
 };
 
-StepBytes measure(const std::string& folder, const estimate::BatchShape& batch) {
+StepBytes measure(const std::string& folder, const estimate::BatchShape& batch, at::ScalarType dtype) {
   models::ModelConfig family;
   const auto model = models::build_model(folder, &family);
   models::init_weights(*model, 5);
+  model->to(dtype);
   model->train();
   models::ModelInput in;
   in.want_logits = false;
@@ -154,23 +156,35 @@ void PrintTo(const Family& family, std::ostream* out) {
 
 class ModelMemory : public testing::TestWithParam<Family> {};
 
-TEST_P(ModelMemory, OfAStepIsTheFormulas) {
+/// near_kept: besides what matters less the larger a model is, statistics of norms in float32 and experts' indices.
+void expect_formula(const Family& family, at::ScalarType dtype, double near_kept, double near_peak) {
   const test::TempFolder temporary("model_memory");
-  auto config = GetParam().config;
+  auto config = family.config;
   config["vocab_size"] = kVocabulary;
-  config["torch_dtype"] = "float32";
+  config["torch_dtype"] = dtype == at::kFloat ? "float32" : "bfloat16";
   std::ofstream(temporary.path() + "/config.json") << config;
   const auto shape = estimate::activation_shape(estimate::read_model_tensors(temporary.path()));
+  const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  const bool widens = dtype != at::kFloat && !multiplies_bfloat16();
+  const auto products = widens ? estimate::Products::kWidened : estimate::Products::kLibrary;
   for (const estimate::BatchShape batch : {estimate::BatchShape{8, 256}, {1, 512}, {16, 64}}) {
-    const auto measured = measure(temporary.path(), batch);
-    const auto formula = estimate::activation_bytes(shape, {}, batch, 4);
+    const auto measured = measure(temporary.path(), batch, dtype);
+    const auto formula = estimate::activation_bytes(shape, {}, batch, bytes, products);
     const auto kept = static_cast<double>(formula.kept);
     const auto peak = static_cast<double>(formula.kept + std::max(formula.working, formula.loss));
     const auto text = fmt::format("{} rows of {} tokens", batch.rows, batch.length);
-    const auto ends = GetParam().ends_kept * static_cast<double>(batch.tokens() * kHidden * 4);
-    EXPECT_NEAR(static_cast<double>(measured.kept) - ends, kept, 0.02 * kept) << text;
-    EXPECT_NEAR(static_cast<double>(std::max(measured.forward, measured.backward)), peak, 0.18 * peak) << text;
+    const auto ends = family.ends_kept * static_cast<double>(batch.tokens() * kHidden * bytes);
+    EXPECT_NEAR(static_cast<double>(measured.kept) - ends, kept, near_kept * kept) << text;
+    EXPECT_NEAR(static_cast<double>(std::max(measured.forward, measured.backward)), peak, near_peak * peak) << text;
   }
+}
+
+TEST_P(ModelMemory, OfAStepIsTheFormulas) {
+  expect_formula(GetParam(), at::kFloat, 0.02, 0.18);
+}
+
+TEST_P(ModelMemory, OfAStepIn16BitsIsTheFormulas) {
+  expect_formula(GetParam(), at::kBFloat16, 0.06, 0.25);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelMemory, testing::ValuesIn(kFamilies),
