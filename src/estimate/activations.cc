@@ -31,7 +31,9 @@ namespace {
 constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
 
 struct BlockShape {
-  std::int64_t kept = 0, widest = 0, widest_side = 0, hidden = 0, attended = 0, heads = 0;
+  std::int64_t kept = 0, widest = 0, inner = 0, widest_side = 0, hidden = 0, attended = 0, heads = 0;
+  /// Of the feed-forward layer: gate and up may be one matrix.
+  std::int64_t inner_size() const { return inner > 0 ? std::min(inner, widest) : widest; }
   void add(const ModelTensor& t) {
     heads += t.kept_heads;
     const auto path = module_of(t.name);
@@ -40,7 +42,7 @@ struct BlockShape {
     if (closes_branch(path)) {
       hidden = outputs;
       kept += t.kept_outputs.value_or(outputs);  // the residual stream after the branch before
-      if (is_in_attention(path)) attended += inputs;
+      is_in_attention(path) ? attended += inputs : inner = std::max(inner, inputs);
     } else {
       kept += t.kept_outputs.value_or(outputs);
       if (!is_in_attention(path)) widest = std::max(widest, outputs);
@@ -85,7 +87,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     out.heads_largest = std::max(out.heads_largest, block.heads);
     out.largest = std::max(out.largest, kept);
     out.widest = std::max(out.widest, block.widest_side);
-    out.working = std::max(out.working, kWorkingInner * block.widest + kWorkingHidden * block.hidden);
+    out.working = std::max(out.working, kWorkingInner * block.inner_size() + kWorkingHidden * block.hidden);
   }
   out.blocks = static_cast<std::int64_t>(blocks.size());
   return out;
@@ -148,7 +150,7 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   out.kept += pairs * kPlaceBytes * shape.bias_tables;
   const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
   out.loss = one * shape.hidden + logits;
-  if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.widest, widens);
+  if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, widens);
   if (widens && shape.classes > 0)
     out.loss += tiles_bytes(logits / (compute_bytes * shape.classes), shape.classes, shape.hidden, true);
   return out;

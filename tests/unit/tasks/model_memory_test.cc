@@ -184,7 +184,7 @@ TEST_P(ModelMemory, OfAStepIsTheFormulas) {
 }
 
 TEST_P(ModelMemory, OfAStepIn16BitsIsTheFormulas) {
-  expect_formula(GetParam(), at::kBFloat16, 0.06, 0.25);
+  expect_formula(GetParam(), at::kBFloat16, 0.06, 0.3);  // attention widens some rows, too
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelMemory, testing::ValuesIn(kFamilies),
