@@ -42,11 +42,28 @@ void GradientBucket::accumulate(std::size_t segment, std::size_t entry, const at
   auto& state_of_entry = entries_[segment][entry];
   if (!state_of_entry.prepared.expired()) evict();
   const auto view = view_of(segment, entry).view(grad.sizes());
-  if (state_of_entry.written)
+  if (state_of_entry.written) {
+    land();
     view.add_(grad.to(view.device()));
-  else
+  } else if (to_host_) {
+    send(view, grad);
+  } else {
     view.copy_(grad);
+  }
   state_of_entry.written = true;
+}
+
+void GradientBucket::send(const at::Tensor& view, const at::Tensor& grad) {
+  while (!leaving_.empty() && leaving_.front().done.query()) leaving_.pop_front();
+  auto sent = grad.to(view.scalar_type()).contiguous();
+  to_host_->wait_for_computation();
+  to_host_->copy(view, sent);
+  leaving_.push_back({to_host_->mark(), std::move(sent)});
+}
+
+void GradientBucket::land() {
+  if (!leaving_.empty()) leaving_.back().done.synchronize();
+  leaving_.clear();
 }
 
 std::shared_ptr<tensor::PreparedGradient> GradientBucket::reserve(std::size_t segment, std::size_t entry) {
@@ -100,6 +117,7 @@ void GradientBucket::fill_missing() {
 
 void GradientBucket::forget() noexcept {
   try {
+    land();
     evict();
   } catch (...) {  // no memory: what was prepared is lost, as its backward is
   }
