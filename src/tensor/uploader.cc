@@ -106,8 +106,7 @@ struct Uploader::Ring {
       }
       part.batch->changed.notify_all();
     }
-    for (auto& event : free)
-      if (event) event->synchronize();
+    stream_.mark().synchronize();  // nobody reads the pieces any more
   }
 
   CopyStream& stream_;

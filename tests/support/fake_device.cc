@@ -34,6 +34,7 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local c10::DeviceIndex current_index = 0;
 thread_local bool in_operator = false;  // whose own copies count as nothing
+std::array<std::atomic<std::int64_t>, kFakeDevices> reads{};
 std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0}, waits{0};
 
 void* to_fake(void* real) {
@@ -206,6 +207,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream& stream) const override {
     wait_for(nullptr, mark(fake_stream(stream.id()), stream.device_index()));
+    reads[static_cast<std::size_t>(stream.device_index())] = 0;
   }
   void synchronizeDevice(c10::DeviceIndex) const override {}
 
@@ -259,7 +261,10 @@ void copy_on(FakeStream& stream, const at::Tensor& from, const at::Tensor& to, b
     block.copied = told(stream);
     block.written = !to.is_cpu();
   });
-  goes_on ? count_copy() : wait_for(nullptr, mark(&stream, there.device().index()));
+  const auto index = there.device().index();
+  if (!goes_on) return wait_for(nullptr, mark(&stream, index));
+  count_copy();
+  if (from.is_cpu()) ++reads[static_cast<std::size_t>(index)];
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
@@ -522,6 +527,10 @@ std::int64_t fake_device_bytes() {
 
 std::int64_t fake_device_waits() {
   return waits;
+}
+
+std::int64_t fake_device_reads(int index) {
+  return reads[static_cast<std::size_t>(index)];
 }
 
 void limit_fake_devices(std::int64_t bytes) {

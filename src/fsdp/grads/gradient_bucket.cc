@@ -27,6 +27,7 @@ void GradientBucket::move_to_transport(const std::vector<at::Tensor>& places) {
 
 void GradientBucket::leave_transport() {
   evict();
+  land();
   for (std::size_t i = 0; i < segments.size(); ++i)
     buffers_[i] = buffers_[i].to(segments[i].reduce, /*non_blocking=*/false, /*copy=*/true);
   place_ = Place::kPrivate;
@@ -45,7 +46,7 @@ void GradientBucket::accumulate(std::size_t segment, std::size_t entry, const at
   if (state_of_entry.written) {
     land();
     view.add_(grad.to(view.device()));
-  } else if (to_host_) {
+  } else if (to_host_ && view.is_pinned()) {
     send(view, grad);
   } else {
     view.copy_(grad);
@@ -121,6 +122,7 @@ void GradientBucket::forget() noexcept {
     evict();
   } catch (...) {  // no memory: what was prepared is lost, as its backward is
   }
+  leaving_.clear();
   close();
   late.reset();
   state = BucketState::kIdle;

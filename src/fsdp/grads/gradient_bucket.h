@@ -14,8 +14,9 @@
 // backward that does not synchronise it stays kOpen, or kExpected.
 //
 // Note [Gradients of a device]
-// Buffers lie in the host's memory. A gradient that a device computed is copied there by a stream of its own and held
-// until that is done; whoever reads a buffer lands the copies first.
+// Buffers lie in the host's memory. A gradient that a device computed is copied into pinned ones by a stream of its own
+// and held until that is done; whoever reads a buffer lands the copies first. Into other memory, and where gradients
+// are added up, the caller waits.
 #include <ATen/core/Tensor.h>
 
 #include <deque>

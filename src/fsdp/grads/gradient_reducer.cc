@@ -233,10 +233,8 @@ void GradientReducer::wait_input_free(std::size_t position) {
 void GradientReducer::backward_finished() {
   at::NoGradGuard no_grad;
   if (!sync_) {  // what may follow is a backward with contributions of the other width
-    for (auto& b : buckets_) {
-      b.land();
+    for (auto& b : buckets_)
       if (b.place() == GradientBucket::Place::kTransport) b.leave_transport();
-    }
     holds_unsynced_ = true;
     return;
   }

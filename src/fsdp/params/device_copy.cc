@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "tessera/base/error.h"
+
 namespace tessera::fsdp {
 
 DeviceCopy::DeviceCopy(const std::vector<UnitParameter>& parameters, const ParameterStore& store, at::Device device,
@@ -36,7 +38,7 @@ void DeviceCopy::start() {
     meter_.add(static_cast<std::int64_t>(copy.tensor.nbytes()));
   });
   if (!any) return;
-  finish();
+  TESSERA_CHECK(!started_, "copies that were started are finished before others are");
   started_ = uploader_.begin();
   visit_missing([&](Copy& copy, const at::Tensor& host, std::uint32_t version) {
     uploader_.add(started_, copy.tensor, host);

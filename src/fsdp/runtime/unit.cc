@@ -152,7 +152,7 @@ void Unit::release() {
 void Unit::drop() {
   if (state_ == State::kWhole) detach("' is sharded; unshard its unit first");
   state_ = State::kSharded;
-  if (copy_) pinned_ ? copy_->finish() : copy_->clear();  // one that is never released is gathered again at once
+  if (copy_ && !pinned_) copy_->clear();  // else it is gathered again at once
   release_host();
 }
 

@@ -285,9 +285,11 @@ TEST_F(DeviceCopies, BackwardWaitsForNoGradient) {
     const auto sharded = fully_shard(net, group, on_device({.wrap = wrap_classes({"MlpBlock"})}, *group));
     for (int step = 0; step < 2; ++step) {
       const auto loss = loss_of(net(batch(0, step)), 0, step);
+      EXPECT_GT(test::fake_device_reads(0), 0);
       const auto waits = test::fake_device_waits();
       loss.backward();
       EXPECT_EQ(test::fake_device_waits(), waits);
+      EXPECT_EQ(test::fake_device_reads(0), 0) << "optimizers may write what copies read";
       sharded->zero_grad();
     }
   });
@@ -323,6 +325,9 @@ std::map<std::string, at::Tensor> train_with_failures(int world, FsdpOptions opt
     sharded->visit_full_grads([&](const std::string& name, const at::Tensor& t) {
       if (group->rank() == 0) grads[name] = t.clone();
     });
+    const auto loss = forward(4);
+    net.blocks[0]->throws = true;
+    EXPECT_THROW(loss.backward(), std::runtime_error);  // the model goes while gradients leave the device
   });
   return grads;
 }

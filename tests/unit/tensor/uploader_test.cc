@@ -76,6 +76,17 @@ TEST_F(UploaderTest, TheRingIsPinnedWhenItIsNeededAndAsLongAsItLives) {
   EXPECT_EQ(test::registered_regions(), 0);
 }
 
+TEST_F(UploaderTest, EndsWhenNothingIsReadFromTheRing) {
+  const auto host = torch::arange(2 * kUploadPieceBytes).to(torch::kByte), arrived = there(host);
+  {
+    Uploader uploader(device_);
+    const auto batch = uploader.begin();
+    uploader.add(batch, arrived, host);
+    uploader.end(*batch);
+  }
+  EXPECT_TRUE(torch::equal(arrived.cpu(), host));
+}
+
 TEST_F(UploaderTest, APageThatCannotBeReadIsAnErrorOfItsReader) {
   const test::MappedFile file("uploader_cut", 4);
   const auto host = file.pages(0, 4), arrived = there(host);
