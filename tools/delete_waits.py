@@ -23,21 +23,16 @@ NCCL = [["test_unit_fsdp", "--gtest_filter=*Resident*Nccl*:*DeviceGroup*:Nccl*"]
 COPIES = [["test_unit_tensor", "--gtest_filter=Uploader*"], ["test_unit_fsdp", "--gtest_filter=Device.*:DeviceCopies.*:GradientBucket.*"]]
 # (file, the line, what stands before it where there are several, the tests)
 WAITS = [
-    (ENGINE, "    done_.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));\n", "", NCCL),
-    (ENGINE, "    ready.record(impl.getStream(device_));\n", "", NCCL),
-    (ENGINE, "    ready.block(stream_);\n", "", NCCL),
-    (ENGINE, "    done.record(stream_);\n", "", NCCL),
     (STREAM, "  computed.record(computing_stream(device()));\n", "", COPIES),
     (STREAM, "  computed.block(stream_);\n", "", COPIES),
     (STREAM, "  done.record(stream_);\n", "", COPIES),
-    (STREAM, "  mark.block(computing_stream(device()));\n", "", COPIES),
     (UPLOADER, "  stream_.wait_for_computation();\n", "", COPIES),
     (UPLOADER, "        if (free[turn]) free[turn]->synchronize();\n", "", COPIES),
     (UPLOADER, "        free[turn] = stream_.mark();\n", "", COPIES),
     (UPLOADER, "    stream_.mark().synchronize();  // nobody reads the pieces any more\n", "", COPIES),
     (UPLOADER, "  batch.changed.wait(lock, [&] { return batch.parts == 0; });\n", "", COPIES),
     (UPLOADER, "  stream_.block_computation(*batch.done);\n", "", COPIES),
-    (COPY, "  finish();\n", "", COPIES),
+    (COPY, "    finish();\n", "", COPIES),
     (UNIT, "    copy_->finish();\n", "", COPIES),
     (RUNTIME, "    device.synchronizeStream(device.getStream(options_.device));\n", "", COPIES),
     (BUCKET, "  to_host_->wait_for_computation();\n", "", COPIES),
@@ -48,6 +43,10 @@ WAITS = [
     (REDUCER, "  b.land();\n", "  b.evict();\n", COPIES),
     (BUCKET, "  land();\n", "  evict();\n", COPIES),
     (REDUCER, "  for (auto& b : buckets_) b.forget();  // before the transport's memory goes, into which copies may be on their way\n", "", COPIES),
+    (ENGINE, "    done_.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));\n", "", NCCL),
+    (ENGINE, "    ready.record(impl.getStream(device_));\n", "", NCCL),
+    (ENGINE, "    ready.block(stream_);\n", "", NCCL),
+    (ENGINE, "    done.record(stream_);\n", "", NCCL),
 ]
 
 

@@ -65,11 +65,9 @@ struct Uploader::Ring {
     const std::lock_guard lock(mutex_);
     for (std::int64_t at = 0; at < bytes; at += kUploadPieceBytes) {
       const auto part = std::min(kUploadPieceBytes, bytes - at);
-      {
-        const std::lock_guard batch_lock(batch->mutex);
-        ++batch->parts;
-      }
       parts_.push_back({batch, target.narrow(0, at, part), source.narrow(0, at, part)});
+      const std::lock_guard batch_lock(batch->mutex);
+      ++batch->parts;
     }
     changed_.notify_all();
   }
@@ -98,6 +96,7 @@ struct Uploader::Ring {
       } catch (...) {
         failure = std::current_exception();
       }
+      part.to.reset(), part.from.reset();  // whoever waits shall be the last to hold them
       {
         const std::lock_guard lock(part.batch->mutex);
         --part.batch->parts;

@@ -58,8 +58,11 @@ bool DeviceCopy::stale() const {
   return false;
 }
 
-void DeviceCopy::clear() {
-  finish();
+void DeviceCopy::clear() noexcept {
+  try {
+    finish();
+  } catch (...) {  // nobody reads what did not come
+  }
   for (auto* copies : {&segments_, &mapped_})
     for (auto& copy : *copies) {
       if (copy.tensor.defined()) meter_.add(-static_cast<std::int64_t>(copy.tensor.nbytes()));

@@ -44,7 +44,7 @@ class DeviceCopy {
   void finish();
   /// A slice was written since.
   bool stale() const;
-  void clear();
+  void clear() noexcept;
   /// Where the parameter lies from its offset on, between start() and clear().
   const at::Tensor& memory_of(std::size_t parameter) const;
 
