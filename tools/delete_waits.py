@@ -2,48 +2,90 @@
 """Deletes each wait and each event's record of the code that uses several streams, one at a time, builds, and runs the tests
 that must fail then; prints those that no test misses and exits 1 when there is one. The source is put back in any case.
 
-    tools/delete_waits.py [BUILD_FOLDER]      # build/release; some minutes
+    tools/delete_waits.py [BUILD_FOLDER]      # build/release; a quarter of an hour
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = "src/comm/device/nccl_engine.cc"
+STREAM = "src/tensor/copy_stream.cc"
+UPLOADER = "src/tensor/uploader.cc"
+COPY = "src/fsdp/params/device_copy.cc"
+UNIT = "src/fsdp/runtime/unit.cc"
+RUNTIME = "src/fsdp/runtime/runtime.cc"
+BUCKET = "src/fsdp/grads/gradient_bucket.cc"
+REDUCER = "src/fsdp/grads/gradient_reducer.cc"
+NCCL = [["test_unit_fsdp", "--gtest_filter=*Resident*Nccl*:*DeviceGroup*:Nccl*"]]
+COPIES = [["test_unit_tensor", "--gtest_filter=Uploader*"], ["test_unit_fsdp", "--gtest_filter=Device.*:DeviceCopies.*:GradientBucket.*"]]
+# (file, the line, what stands before it where there are several, the tests)
 WAITS = [
-    (ENGINE, "    done_.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));\n"),
-    (ENGINE, "    ready.record(impl.getStream(device_));\n"),
-    (ENGINE, "    ready.block(stream_);\n"),
-    (ENGINE, "    done.record(stream_);\n"),
+    (STREAM, "  computed.record(computing_stream(device()));\n", "", COPIES),
+    (STREAM, "  computed.block(stream_);\n", "", COPIES),
+    (STREAM, "  done.record(stream_);\n", "", COPIES),
+    (UPLOADER, "  stream_.wait_for_computation();\n", "", COPIES),
+    (UPLOADER, "        if (free[turn]) free[turn]->synchronize();\n", "", COPIES),
+    (UPLOADER, "        free[turn] = stream_.mark();\n", "", COPIES),
+    (UPLOADER, "    stream_.mark().synchronize();  // nobody reads the pieces any more\n", "", COPIES),
+    (UPLOADER, "  batch.changed.wait(lock, [&] { return batch.parts == 0; });\n", "", COPIES),
+    (UPLOADER, "  stream_.block_computation(*batch.done);\n", "", COPIES),
+    (COPY, "    finish();\n", "", COPIES),
+    (UNIT, "    copy_->finish();\n", "", COPIES),
+    (RUNTIME, "    device.synchronizeStream(device.getStream(options_.device));\n", "", COPIES),
+    (BUCKET, "  to_host_->wait_for_computation();\n", "", COPIES),
+    (BUCKET, "  leaving_.push_back({to_host_->mark(), std::move(sent)});\n", "", COPIES),
+    (BUCKET, "  if (!leaving_.empty()) leaving_.back().done.synchronize();\n", "", COPIES),
+    (BUCKET, "    land();\n", "  if (state_of_entry.written) {\n", COPIES),
+    (BUCKET, "    land();\n", "  try {\n", COPIES),
+    (REDUCER, "  b.land();\n", "  b.evict();\n", COPIES),
+    (BUCKET, "  land();\n", "  evict();\n", COPIES),
+    (REDUCER, "  for (auto& b : buckets_) b.forget();  // before the transport's memory goes, into which copies may be on their way\n", "", COPIES),
+    (ENGINE, "    done_.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));\n", "", NCCL),
+    (ENGINE, "    ready.record(impl.getStream(device_));\n", "", NCCL),
+    (ENGINE, "    ready.block(stream_);\n", "", NCCL),
+    (ENGINE, "    done.record(stream_);\n", "", NCCL),
 ]
-TESTS = ["test_unit_fsdp", "--gtest_filter=*Resident*Nccl*:*DeviceGroup*:Nccl*"]
+
+
+def build(folder, tests):
+    programs = [t[0] for t in tests]
+    subprocess.run(["ninja", "-j", str(os.cpu_count()), "-C", str(folder), *programs], check=True, stdout=subprocess.DEVNULL)
+
+
+def fail(folder, tests):
+    for program, *arguments in tests:
+        try:
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            if subprocess.run([folder / program, *arguments], timeout=120, **quiet).returncode != 0:
+                return True
+        except subprocess.TimeoutExpired:  # it waits for ever, which somebody notices
+            return True
+    return False
 
 
 def main():
-    build = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/release"
-    make = ["ninja", "-C", str(build), TESTS[0]]
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/release"
+    for tests in (NCCL, COPIES):
+        build(folder, tests)
+        if fail(folder, tests):
+            sys.exit("the tests fail as things are")
     survivors = 0
-    for name, line in [(None, None), *WAITS]:
-        path = ROOT / (name or ENGINE)
+    for name, line, before, tests in WAITS:
+        path = ROOT / name
         text = path.read_text()
-        assert line is None or text.count(line) == 1, f"{name}: expected once: {line}"
+        assert text.count(before + line) == 1, f"{name}: expected once: {before + line}"
         try:
-            if line:
-                path.write_text(text.replace(line, ""))
-            subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
-            done = subprocess.run([build / TESTS[0], *TESTS[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
-        except subprocess.TimeoutExpired as e:  # it waits for ever, which somebody notices
-            done = e
+            path.write_text(text.replace(before + line, before))
+            build(folder, tests)
+            noticed = fail(folder, tests)
         finally:
             path.write_text(text)
-        failed = getattr(done, "returncode", 1) != 0
-        if line is None and failed:
-            sys.exit("the tests fail as things are")
-        if line:
-            survivors += not failed
-            print(f"{'noticed ' if failed else 'MISSED  '} {name}: {line.strip()}", flush=True)
-    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+        survivors += not noticed
+        print(f"{'noticed ' if noticed else 'MISSED  '} {name}: {line.strip()}", flush=True)
+    build(folder, NCCL + COPIES)
     return 1 if survivors else 0
 
 

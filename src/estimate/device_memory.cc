@@ -117,11 +117,11 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
   const bool released = job.strategy == ShardingStrategy::kFullShard || job.strategy == ShardingStrategy::kHybridShard;
   const auto dense = s.trainable + s.frozen_mapped + s.frozen_cast;
   if (job.state_on_host) {
-    // A unit is copied when it is gathered, frozen weights too.
+    // A unit is copied when it is gathered, frozen weights too, and the next one while it computes.
     root = compute_ * s.root_whole;
-    units = released ? compute_ * s.largest_unit_whole + s.largest_unit_packed_bytes
+    units = released ? 2 * (compute_ * s.largest_unit_whole + s.largest_unit_packed_bytes)
                      : compute_ * (dense - s.root_whole) + s.packed_mapped_bytes + s.packed_read_bytes;
-    unit_gradients = compute_ * std::min(s.largest_unit_trainable, job.shape.largest_matrix);  // then it leaves
+    unit_gradients = compute_ * 2 * s.largest_unit_trainable;  // a unit's leave while the next one's are made
   } else if (const auto ranks = ranks_that_shard(job); ranks > 1) {
     // Slices of all of it; whole units, frozen weights too, from gather to release, and one that is gathered ahead.
     trained = 4 * s.trainable / ranks;
@@ -205,7 +205,7 @@ void DeviceParts::add_head(const ModelSizes& s, const DeviceJob& job) {
   if (!job.head_trains) return;
   // A table's gradient is added to the head's where they are one, and then copied to the sum.
   const auto sum = job.state_on_host ? 0 : 4 * numel;
-  head_waits = job.shape.tied ? compute_ * numel : sum;
+  head_waits = job.shape.tied || job.state_on_host ? compute_ * numel : sum;
   head_sum = job.shape.tied ? sum : std::min<std::int64_t>(2 * sum, 4 * s.root_trainable);
   head_last = job.shape.tied ? std::max(3 * compute_ * numel, sum + compute_ * numel) : head_sum + compute_ * numel;
 }

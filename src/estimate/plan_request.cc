@@ -219,14 +219,13 @@ OfAdapter of_adapter(const AdapterRequest& adapter, const LayerBatch& batch) {
   };
 }
 
-}  // namespace
-
-RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors, bool for_device) {
   RankJob job{.strategy = request.strategy,
               .ranks = std::max(1, request.ranks / request.hosts),
               .low_precision = request.mixed_precision != "no",
               .whole_masters = request.mixed_precision == "fp16",
               .on_disk = request.on_disk,
+              .for_device = for_device,
               .hosts = request.hosts,
               .activations = activation_shape(stacked(request, tensors)),
               .batch = batch_of(request)};
@@ -235,6 +234,12 @@ RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& te
     job.adapters = adapter_activations(stacked(request, tensors), of_adapter(*request.adapter, batch));
   }
   return plan_rank(sizes_of(parameters_of(request, tensors)), job);
+}
+
+}  // namespace
+
+RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  return plan_for(request, tensors, /*for_device=*/false);
 }
 
 RankPlan device_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
@@ -260,7 +265,7 @@ RankPlan host_plan_for(const PlanRequest& request, const std::vector<ModelTensor
   if (request.offload_params) {
     auto without = request;
     without.batch.length = 0;  // activations are on the GPU
-    return plan_for(without, tensors);
+    return plan_for(without, tensors, /*for_device=*/true);
   }
   std::int64_t largest = 0;
   for (const auto& t : tensors) largest = std::max(largest, t.numel());

@@ -7,6 +7,7 @@
 #include "base/cpu_level.h"
 #include "base/gradient_ring.h"
 #include "base/offloaded_piece.h"
+#include "base/upload_ring.h"
 #include "estimate/part_names.h"
 
 namespace tessera::estimate {
@@ -183,7 +184,8 @@ RankPlan worst_of(std::vector<Phase> phases) {
 }
 
 constexpr const char *kMasters = "their masters beside 16 bits", *kSlots = "gradients on their way",
-                     *kUnits = "units in use, from the disk", *kPiece = "a piece of the update";
+                     *kUnits = "units in use, from the disk", *kPiece = "a piece of the update",
+                     *kRing = "pinned memory on the way to the GPU";
 
 RankPlan plan_in_memory(const Parts& p) {
   const std::vector<MemoryPart> always = {{kTrained, p.trainable}, {kMasters, p.masters}, {kFrozen, p.frozen},
@@ -231,7 +233,10 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
 
 RankPlan plan_rank(const ModelSizes& sizes, const RankJob& job) {
   const Parts parts(sizes, job);
-  return job.on_disk ? plan_on_disk(parts, sizes, job) : plan_in_memory(parts);
+  auto plan = job.on_disk ? plan_on_disk(parts, sizes, job) : plan_in_memory(parts);
+  const bool pageable = job.on_disk || parts.copies || sizes.frozen_mapped + sizes.packed_mapped_bytes > 0;
+  if (job.for_device && pageable) plan.parts.push_back({kRing, kUploadRingBytes});
+  return plan;
 }
 
 std::int64_t rank_bytes(const ModelSizes& sizes, const RankJob& job) {

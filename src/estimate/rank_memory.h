@@ -49,6 +49,7 @@ struct RankJob {
   bool low_precision = false;  // bf16 or fp16 computation, fp32 masters
   bool whole_masters = false;  // fp16: they are not kept in halves
   bool on_disk = false;        // fsdp_offload_folder
+  bool for_device = false;     // a GPU computes with copies of what is here
   int hosts = 1;
   ActivationShape activations = {};
   AdapterActivations adapters = {};  // of this batch

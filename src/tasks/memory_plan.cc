@@ -173,6 +173,7 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
   if (!fsdp.device.is_cpu()) {  // activations are there
     job.batch.length = 0;
     job.adapters = {};
+    job.for_device = true;
   }
   return estimate::plan_rank(estimate::sizes_of(parameters), job);
 }

@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/folder_names.h"
 #include "base/log.h"
-#include "comm/group/quiet_thread.h"
+#include "base/quiet_thread.h"
 #include "hub/upload.h"
 #include "tasks/model_card.h"
 #include "tessera/base/error.h"
@@ -186,7 +186,7 @@ class RunUploads::Thread {
 
   explicit Thread(hub::Settings settings) : settings_(std::move(settings)) {
     settings_.tries = 2;  // the end of the run tries again
-    thread_ = comm::start_quiet_thread("upload", [this] { run(); });
+    thread_ = start_quiet_thread("upload", [this] { run(); });
   }
   ~Thread() {
     {

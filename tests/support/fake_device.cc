@@ -13,6 +13,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <new>
 
 #include "base/scoped_value.h"
@@ -31,6 +34,7 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local c10::DeviceIndex current_index = 0;
 thread_local bool in_operator = false;  // whose own copies count as nothing
+std::array<std::atomic<std::int64_t>, kFakeDevices> reads{};
 std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0}, waits{0};
 
 void* to_fake(void* real) {
@@ -44,8 +48,44 @@ void* to_real(void* fake) {
 /// What a DataPtr of the device holds: the memory, which begins after it.
 struct alignas(64) Block {
   std::size_t bytes;
-  FakeStream* stream;  // that it was taken on, and is free for others behind
+  FakeStream* stream;         // that it was taken on, and is free for others behind
+  std::int64_t computed = 0;  // by the device, when its computation used the memory last
+  // The last copy by another stream, and whether that writes here.
+  FakeStream* copier = nullptr;
+  std::int64_t copied = 0;
+  bool written = false;
 };
+
+std::mutex blocks_mutex;
+std::map<std::uintptr_t, Block*> blocks;  // by the address of their memory, while there are fake streams
+
+/// f(block) with the lock on it, of the memory at this address; null: unknown.
+template <class F>
+void with_block(const void* address, const F& f) {
+  const std::lock_guard lock(blocks_mutex);
+  const auto at = reinterpret_cast<std::uintptr_t>(to_real(const_cast<void*>(address)));
+  const auto next = blocks.upper_bound(at);
+  if (next == blocks.begin()) return;
+  const auto& [begin, block] = *std::prev(next);
+  if (at < begin + block->bytes) f(*block);
+}
+template <class F>
+void with_block(const at::Tensor& t, const F& f) {
+  if (!has_fake_streams() || !t.defined() || t.is_cpu() || !t.has_storage()) return;
+  with_block(t.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get(), f);
+}
+
+bool awaits_copy(const Block& block) {
+  return block.copier != nullptr && awaited(*block.copier) < block.copied;
+}
+
+/// By the stream that computes.
+void use(const at::Tensor& t) {
+  with_block(t, [&](Block& block) {
+    block.computed = computed_by(t.device().index());
+    if (block.written && awaits_copy(block)) note_fault("computation uses what a copy brings without waiting for it");
+  });
+}
 
 // By device. Of this thread.
 thread_local std::array<c10::StreamId, kFakeDevices> current_streams{};
@@ -60,7 +100,16 @@ void poison(Block* block) {
 
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
-  run_on(block->stream, [block] {
+  auto* stream = block->stream;
+  {
+    const std::lock_guard lock(blocks_mutex);
+    blocks.erase(reinterpret_cast<std::uintptr_t>(block + 1));
+    if (awaits_copy(*block)) {
+      note_fault("memory is freed before a copy is done with it");
+      stream = block->copier;
+    }
+  }
+  run_on(stream, [block] {
     used_bytes -= static_cast<std::int64_t>(block->bytes);
     poison(block);
     std::free(block);
@@ -77,8 +126,12 @@ class Memory final : public c10::DeviceAllocator {
                      "fake out of memory. Tried to allocate ", wanted, " bytes.");
     void* memory = nullptr;
     if (posix_memalign(&memory, alignof(Block), sizeof(Block) + bytes) != 0) throw std::bad_alloc();
-    auto* block = new (memory) Block{bytes, current_stream()};
+    auto* block = new (memory) Block{bytes, current_stream(), computed_by(current_index)};
     poison(block);
+    if (has_fake_streams()) {
+      const std::lock_guard lock(blocks_mutex);
+      blocks[reinterpret_cast<std::uintptr_t>(block + 1)] = block;
+    }
     const auto used = used_bytes += static_cast<std::int64_t>(bytes);
     for (auto peak = peak_bytes.load(); used > peak && !peak_bytes.compare_exchange_weak(peak, used);) {
     }
@@ -152,7 +205,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) wait_for(nullptr, mark_of(event));
   }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeStream(const c10::Stream& stream) const override {
+    wait_for(nullptr, mark(fake_stream(stream.id()), stream.device_index()));
+    reads[static_cast<std::size_t>(stream.device_index())] = 0;
+  }
   void synchronizeDevice(c10::DeviceIndex) const override {}
 
  private:
@@ -164,6 +220,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  bool isPinnedPtr(const void* data) const override { return is_registered(data); }
 };
 
 // Before main(): autograd counts the devices once, in the first backward of the process.
@@ -180,10 +237,46 @@ c10::impl::ExcludeDispatchKeyGuard without_autograd() {
   return c10::impl::ExcludeDispatchKeyGuard(c10::autograd_dispatch_keyset);
 }
 
-at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+/// The same memory, which nobody keeps.
+at::Tensor unheld(const at::Tensor& t) {
+  return at::from_blob(to_real(t.unsafeGetTensorImpl()->mutable_data()), t.sizes(), t.strides(),
+                       at::TensorOptions().dtype(t.scalar_type()));
+}
+
+/// As on a GPU, the caller waits unless it may go on and the host's memory is pinned.
+void copy_on(FakeStream& stream, const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  const auto& there = to.is_cpu() ? from : to;
+  with_block(there, [&](const Block& block) {
+    if (waited_for(stream) < block.computed) note_fault("a copy does not wait for the computation before it");
+  });
+  const auto target = unheld(to);
+  const bool goes_on = non_blocking && (to.is_cpu() ? to : from).is_pinned();
+  if (goes_on && target.is_contiguous()) std::memset(target.mutable_data_ptr(), 0xFF, target.nbytes());
+  run_on(&stream, [target, source = unheld(from)] {
+    const auto guard = without_autograd();
+    target.copy_(source);
+  });
+  with_block(there, [&](Block& block) {
+    block.copier = &stream;
+    block.copied = told(stream);
+    block.written = !to.is_cpu();
+  });
+  const auto index = there.device().index();
+  if (!goes_on) return wait_for(nullptr, mark(&stream, index));
+  count_copy();
+  if (from.is_cpu()) ++reads[static_cast<std::size_t>(index)];
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const auto guard = without_autograd();
+  const auto index = (to.is_cpu() ? from : to).device().index();
+  if (auto* stream = fake_stream(current_streams[static_cast<std::size_t>(index)])) {
+    copy_on(*stream, from, to, non_blocking);
+    return to;
+  }
   if (to.is_cpu() && !in_operator) ++waits;
   if (!to.is_cpu()) count_computation(to.device().index());
+  use(from), use(to);
   on_cpu(to).copy_(on_cpu(from));
   return to;
 }
@@ -305,6 +398,11 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     count_computation(index);
     break;
   }
+  for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (value.isTensor()) use(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& t : value.toTensorVector()) use(t);
+  }
   const auto& name = op.schema().operator_name().name;
   if (name == "aten::_int_mm") check_int8_product(*stack);
   if (waits_on_gpu(name)) ++waits;
@@ -319,6 +417,7 @@ struct Registration {
     c10::register_privateuse1_backend("fake");
     at::RegisterPrivateUse1HooksInterface(new Hooks());
     c10::SetAllocator(kType, &memory());
+    at::globalContext().lazyInitDevice(kType);  // without which no memory counts as pinned
     operators.impl("empty.memory_format", &empty);
     operators.impl("empty_strided", &empty_strided);
     operators.impl("_copy_from", &copy_from);
@@ -428,6 +527,10 @@ std::int64_t fake_device_bytes() {
 
 std::int64_t fake_device_waits() {
   return waits;
+}
+
+std::int64_t fake_device_reads(int index) {
+  return reads[static_cast<std::size_t>(index)];
 }
 
 void limit_fake_devices(std::int64_t bytes) {

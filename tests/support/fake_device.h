@@ -43,6 +43,9 @@ std::int64_t fake_device_bytes();
 /// result's size or value the CPU must know.
 std::int64_t fake_device_waits();
 
+/// Copies from the host's memory that device `index` may still be reading: nobody has waited for what it was told.
+std::int64_t fake_device_reads(int index);
+
 /// From now on they have so much memory, all together, and are out of it beyond; 0: without limit.
 void limit_fake_devices(std::int64_t bytes);
 

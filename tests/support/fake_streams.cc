@@ -17,7 +17,7 @@ namespace tessera::test {
 
 class FakeMark {
  public:
-  explicit FakeMark(std::int64_t computed) : computed(computed) {}
+  FakeMark(std::int64_t computed, FakeStream* stream);
   void reach() {
     {
       const std::lock_guard lock(mutex_);
@@ -34,6 +34,8 @@ class FakeMark {
     changed_.wait(lock, [&] { return reached_; });
   }
   const std::int64_t computed;  // by the device when it was made on the stream that computes; -1: on another
+  FakeStream* const stream;     // that other
+  const std::int64_t position;  // in it
 
  private:
   mutable std::mutex mutex_;
@@ -56,10 +58,12 @@ class FakeStream {
     {
       const std::lock_guard lock(mutex_);
       queue_.push_back(std::move(run));
+      ++told;
     }
     changed_.notify_all();
   }
   std::atomic<std::int64_t> waited{-1};  // for so much of the device's computation
+  std::atomic<std::int64_t> told{0}, awaited{0};
 
  private:
   void work() {
@@ -85,9 +89,19 @@ class FakeStream {
   std::thread thread_;
 };
 
+FakeMark::FakeMark(std::int64_t computed, FakeStream* stream)
+    : computed(computed), stream(stream), position(stream == nullptr ? 0 : stream->told.load()) {}
+
 namespace {
 
+void raise(std::atomic<std::int64_t>& to, std::int64_t value) {
+  for (auto now = to.load(); now < value && !to.compare_exchange_weak(now, value);) {
+  }
+}
+
 std::mutex mutex;
+std::string first_fault;
+std::atomic<std::int64_t> queued_copies{0};
 std::vector<std::unique_ptr<FakeStream>> streams;
 std::atomic<bool> active = false;
 std::atomic<std::uint32_t> next_seed = 0;
@@ -97,6 +111,7 @@ std::array<std::atomic<std::int64_t>, kFakeDevices> computed{};
 
 FakeStreams::FakeStreams(std::uint32_t seed) {
   next_seed = seed;
+  first_fault.clear();
   active = true;
 }
 FakeStreams::~FakeStreams() {
@@ -127,22 +142,56 @@ void run_on(FakeStream* stream, std::function<void()> run) {
 
 std::shared_ptr<FakeMark> mark(FakeStream* stream, int device) {
   const auto made =
-      std::make_shared<FakeMark>(stream == nullptr ? computed[static_cast<std::size_t>(device)].load() : -1);
+      std::make_shared<FakeMark>(stream == nullptr ? computed[static_cast<std::size_t>(device)].load() : -1, stream);
   run_on(stream, [made] { made->reach(); });
   return made;
 }
 
+// Who has seen that it is reached need not wait.
 bool reached(const FakeMark& mark) {
-  return mark.reached();
+  const bool is = mark.reached();
+  if (is && mark.stream != nullptr) raise(mark.stream->awaited, mark.position);
+  return is;
 }
 
 void wait_for(FakeStream* stream, const std::shared_ptr<FakeMark>& mark) {
-  if (stream != nullptr && mark->computed > stream->waited) stream->waited = mark->computed;
+  if (stream != nullptr) raise(stream->waited, mark->computed);
   run_on(stream, [mark] { mark->wait(); });
+  if (stream == nullptr && mark->stream != nullptr) raise(mark->stream->awaited, mark->position);
 }
 
 void count_computation(int device) {
   ++computed[static_cast<std::size_t>(device)];
+}
+
+std::int64_t computed_by(int device) {
+  return computed[static_cast<std::size_t>(device)];
+}
+
+std::int64_t waited_for(const FakeStream& stream) {
+  return stream.waited;
+}
+std::int64_t told(const FakeStream& stream) {
+  return stream.told;
+}
+std::int64_t awaited(const FakeStream& stream) {
+  return stream.awaited;
+}
+
+void note_fault(const std::string& what) {
+  const std::lock_guard lock(mutex);
+  if (first_fault.empty()) first_fault = what;
+}
+std::string FakeStreams::fault() {
+  const std::lock_guard lock(mutex);
+  return first_fault;
+}
+
+void count_copy() {
+  ++queued_copies;
+}
+std::int64_t FakeStreams::copies() {
+  return queued_copies;
 }
 
 void check_waits_for_computation(FakeStream* stream, int device) {

@@ -1,11 +1,14 @@
 #pragma once
 // Streams of the fake devices, but for the one that computes, which is done with an operation when the call returns.
 // What is queued on another stream runs later, on a thread of its own, after pauses that a seed chooses. Memory is
-// poisoned when it is given out and when it is freed (one that was taken on a stream when that stream gets there), so
-// whoever leaves out a wait reads numbers that are none.
+// poisoned when it is given out and when it is freed (one that was taken on a stream when that stream gets there), and
+// so is what a queued copy will write, on either side; so whoever leaves out a wait reads numbers that are none. A copy
+// that does not wait for the computation that used its memory, and computation that does not wait for the copy, are
+// faults whatever the pauses were.
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace tessera::test {
 
@@ -16,6 +19,10 @@ class FakeStreams {
   ~FakeStreams();
   FakeStreams(const FakeStreams&) = delete;
   FakeStreams& operator=(const FakeStreams&) = delete;
+  /// The first since it began; empty: none.
+  static std::string fault();
+  /// Copies that were queued and not waited for by their caller.
+  static std::int64_t copies();
 };
 
 /// A stream, and a new one for a device's pool; ids begin at 1.
@@ -30,11 +37,19 @@ void run_on(FakeStream* stream, std::function<void()> run);
 class FakeMark;
 std::shared_ptr<FakeMark> mark(FakeStream* stream, int device);
 bool reached(const FakeMark& mark);
-/// The stream goes on when the mark is reached; null: the caller waits.
+/// The stream goes on when the mark is reached; null: the caller waits, and computes behind it.
 void wait_for(FakeStream* stream, const std::shared_ptr<FakeMark>& mark);
 
-/// The stream that computes on this device has done something more.
+/// The stream that computes on this device has done something more; and how much that is.
 void count_computation(int device);
+std::int64_t computed_by(int device);
+/// How much of it this stream was told to wait for; -1: none.
+std::int64_t waited_for(const FakeStream& stream);
+/// What it was told so far, and how much of that the stream that computes has waited for.
+std::int64_t told(const FakeStream& stream);
+std::int64_t awaited(const FakeStream& stream);
+void note_fault(const std::string& what);
+void count_copy();
 /// InternalError unless this stream was told to wait for all that the device had computed: it may read what is not
 /// there.
 void check_waits_for_computation(FakeStream* stream, int device);

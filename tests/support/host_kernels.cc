@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include "cuda/formulas.h"
@@ -281,17 +282,18 @@ int capability(std::int32_t* value) {
   return 0;
 }
 
-std::set<void*> registered;
+std::map<std::uintptr_t, std::int64_t> registered;  // bytes by address
+bool refuses = false;
 std::mutex mutex;
 
-int host_register(void* memory, std::int64_t) {
+int host_register(void* memory, std::int64_t bytes) {
   const std::lock_guard lock(mutex);
-  return registered.insert(memory).second ? 0 : 1;
+  return !refuses && registered.emplace(reinterpret_cast<std::uintptr_t>(memory), bytes).second ? 0 : 1;
 }
 
 int host_unregister(void* memory) {
   const std::lock_guard lock(mutex);
-  return registered.erase(memory) == 1 ? 0 : 1;
+  return registered.erase(reinterpret_cast<std::uintptr_t>(memory)) == 1 ? 0 : 1;
 }
 
 }  // namespace
@@ -299,6 +301,20 @@ int host_unregister(void* memory) {
 std::int64_t registered_regions() {
   const std::lock_guard lock(mutex);
   return static_cast<std::int64_t>(registered.size());
+}
+
+bool is_registered(const void* address) {
+  const std::lock_guard lock(mutex);
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const auto next = registered.upper_bound(at);
+  if (next == registered.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(next);
+  return at < begin + static_cast<std::uintptr_t>(bytes);
+}
+
+void refuse_to_register(bool refuse) {
+  const std::lock_guard lock(mutex);
+  refuses = refuse;
 }
 
 const DeviceKernels* host_kernels() {

@@ -9,5 +9,8 @@ const DeviceKernels* host_kernels();
 
 /// Of host_register(), not unregistered yet.
 std::int64_t registered_regions();
+bool is_registered(const void* address);
+/// From now on host_register() refuses, as where locked memory is limited.
+void refuse_to_register(bool refuse);
 
 }  // namespace tessera::test

@@ -80,7 +80,7 @@ struct FsdpOptions {
   /// When backward starts the gather of the unit that it needs next (whose forward ended before). kPre: before it
   /// computes the present one, which hides the gather behind that computation and takes the memory of one more unit;
   /// kPost: after it, when that memory is free; kNone: when it is needed. Only where gathers copy (GatherForm::kCopy,
-  /// several ranks) or read a disk (offload_folder): elsewhere nothing is started ahead and no memory taken.
+  /// several ranks; to a device) or read a disk (offload_folder): elsewhere nothing is started ahead, no memory taken.
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   /// Forward starts the next unit's gather, by the order of the last forward, before it computes the present one: the
   /// same, for the same memory.

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "comm/group/quiet_thread.h"
+#include "base/quiet_thread.h"
 #include "tensor/span.h"
 
 namespace tessera::comm {

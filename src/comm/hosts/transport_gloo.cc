@@ -10,7 +10,7 @@
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "comm/group/quiet_thread.h"
+#include "base/quiet_thread.h"
 #include "comm/hosts/control_store.h"
 
 namespace tessera::comm {

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "comm/group/quiet_thread.h"
+#include "base/quiet_thread.h"
 #include "comm/hosts/control_store.h"
 #include "comm/hosts/mpi_library.h"
 #include "tessera/base/error.h"

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "comm/group/quiet_thread.h"
+#include "base/quiet_thread.h"
 
 namespace tessera::comm {
 namespace {

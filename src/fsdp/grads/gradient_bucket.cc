@@ -27,6 +27,7 @@ void GradientBucket::move_to_transport(const std::vector<at::Tensor>& places) {
 
 void GradientBucket::leave_transport() {
   evict();
+  land();
   for (std::size_t i = 0; i < segments.size(); ++i)
     buffers_[i] = buffers_[i].to(segments[i].reduce, /*non_blocking=*/false, /*copy=*/true);
   place_ = Place::kPrivate;
@@ -42,11 +43,28 @@ void GradientBucket::accumulate(std::size_t segment, std::size_t entry, const at
   auto& state_of_entry = entries_[segment][entry];
   if (!state_of_entry.prepared.expired()) evict();
   const auto view = view_of(segment, entry).view(grad.sizes());
-  if (state_of_entry.written)
+  if (state_of_entry.written) {
+    land();
     view.add_(grad.to(view.device()));
-  else
+  } else if (to_host_ && view.is_pinned()) {
+    send(view, grad);
+  } else {
     view.copy_(grad);
+  }
   state_of_entry.written = true;
+}
+
+void GradientBucket::send(const at::Tensor& view, const at::Tensor& grad) {
+  while (!leaving_.empty() && leaving_.front().done.query()) leaving_.pop_front();
+  auto sent = grad.to(view.scalar_type()).contiguous();
+  to_host_->wait_for_computation();
+  to_host_->copy(view, sent);
+  leaving_.push_back({to_host_->mark(), std::move(sent)});
+}
+
+void GradientBucket::land() {
+  if (!leaving_.empty()) leaving_.back().done.synchronize();
+  leaving_.clear();
 }
 
 std::shared_ptr<tensor::PreparedGradient> GradientBucket::reserve(std::size_t segment, std::size_t entry) {
@@ -100,9 +118,11 @@ void GradientBucket::fill_missing() {
 
 void GradientBucket::forget() noexcept {
   try {
+    land();
     evict();
   } catch (...) {  // no memory: what was prepared is lost, as its backward is
   }
+  leaving_.clear();
   close();
   late.reset();
   state = BucketState::kIdle;

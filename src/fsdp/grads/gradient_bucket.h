@@ -12,12 +12,19 @@
 // kFinished: nothing more comes in this backward. kReducing: its reduction was started; the end of the backward makes
 // it kIdle. Steps may be left out: a bucket whose unit did not run goes from kIdle to kReducing, with zeros. After a
 // backward that does not synchronise it stays kOpen, or kExpected.
+//
+// Note [Gradients of a device]
+// Buffers lie in the host's memory. A gradient that a device computed is copied into pinned ones by a stream of its own
+// and held until that is done; whoever reads a buffer lands the copies first. Into other memory, and where gradients
+// are added up, the caller waits.
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "fsdp/plan/flat_layout.h"
+#include "tensor/copy_stream.h"
 #include "tensor/gradient_place.h"
 
 namespace tessera::fsdp {
@@ -38,7 +45,10 @@ class GradientBucket {
   /// Where the buffers lie: in memory of their own, or where the transport reads them.
   enum class Place { kPrivate, kTransport };
 
-  GradientBucket(std::size_t index, int unit, bool alone) : index(index), unit(unit), alone(alone) {}
+  /// to_host: see Note [Gradients of a device]; null: gradients are made where the buffers lie.
+  GradientBucket(std::size_t index, int unit, bool alone, tensor::CopyStream* to_host = nullptr)
+      : index(index), unit(unit), alone(alone), to_host_(to_host) {}
+  GradientBucket(GradientBucket&&) = default;
   void add_segment(TrainableSegment segment);
 
   const std::size_t index;  // among the buckets
@@ -71,6 +81,8 @@ class GradientBucket {
 
   /// Of an open bucket; by segment and entry of the segment. accumulate() adds to what has come for this entry.
   void accumulate(std::size_t segment, std::size_t entry, const at::Tensor& grad);
+  /// Waits for the copies that are on their way into the buffers.
+  void land();
   /// See tensor::GradientPlace; null: the entry is being prepared. commit(): false when what was prepared had to leave.
   std::shared_ptr<tensor::PreparedGradient> reserve(std::size_t segment, std::size_t entry);
   bool commit(std::size_t segment, std::size_t entry, const tensor::PreparedGradient& prepared);
@@ -88,11 +100,19 @@ class GradientBucket {
     bool written = false;
     std::weak_ptr<tensor::PreparedGradient> prepared;  // in the buffer and not committed yet
   };
+  /// A copy on its way, and what it reads.
+  struct Leaving {
+    c10::Event done;
+    at::Tensor grad;
+  };
   at::Tensor view_of(std::size_t segment, std::size_t entry) const;
+  void send(const at::Tensor& view, const at::Tensor& grad);
 
   std::vector<at::Tensor> buffers_;
   std::vector<std::vector<EntryState>> entries_;  // by segment
   Place place_ = Place::kPrivate;
+  tensor::CopyStream* to_host_;
+  std::deque<Leaving> leaving_;  // in the order of the stream
 };
 
 }  // namespace tessera::fsdp

@@ -24,10 +24,14 @@ struct GradientReducer::Flight {
   std::vector<Part> parts;  // by segment
 };
 
-GradientReducer::GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave)
-    : mesh_(std::move(mesh)), stats_(stats), divisor_(mesh_.world->size()), sums_leave_(sums_leave) {}
+GradientReducer::GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave, at::Device made_on)
+    : mesh_(std::move(mesh)), stats_(stats), divisor_(mesh_.world->size()), sums_leave_(sums_leave) {
+  if (!made_on.is_cpu()) to_host_ = std::make_unique<tensor::CopyStream>(made_on);
+}
 
-GradientReducer::~GradientReducer() = default;
+GradientReducer::~GradientReducer() {
+  for (auto& b : buckets_) b.forget();  // before the transport's memory goes, into which copies may be on their way
+}
 
 void GradientReducer::set_units(std::vector<std::vector<TrainableSegment>> units,
                                 std::unique_ptr<GradientTransport> transport) {
@@ -52,7 +56,7 @@ void GradientReducer::make_buckets(std::vector<std::vector<TrainableSegment>> un
       if (alone || together < 0) {
         mine.push_back(static_cast<int>(buckets_.size()));
         if (!alone) together = mine.back();
-        buckets_.emplace_back(buckets_.size(), static_cast<int>(u), alone);
+        buckets_.emplace_back(buckets_.size(), static_cast<int>(u), alone, to_host_.get());
       }
       const auto index = static_cast<std::size_t>(alone ? mine.back() : together);
       places.push_back({index, buckets_[index].segments.size()});
@@ -133,12 +137,13 @@ void GradientReducer::finish(GradientBucket& b) {
   if (!sync_ || b.state == BucketState::kFinished || b.reducing()) return;
   b.state = BucketState::kFinished;
   order_.observe(b.index);
-  start_ready();
+  start_ready(b);
 }
 
 // See Note [Order of reductions].
-void GradientReducer::start_ready() {
-  while (next_ < order_.size() && !in_order(next_).awaited()) start_next();
+void GradientReducer::start_ready(const GradientBucket& newest) {
+  const auto* too_early = to_host_ ? &newest : nullptr;
+  while (next_ < order_.size() && !in_order(next_).awaited() && &in_order(next_) != too_early) start_next();
 }
 
 void GradientReducer::start_next() {
@@ -153,6 +158,7 @@ void GradientReducer::start(GradientBucket& b, Flight& flight) {
   at::NoGradGuard no_grad;
   const tensor::Span span("fsdp::start_reduce", b.unit_name());
   b.evict();
+  b.land();
   if (!b.has_buffers()) open(b);
   b.fill_missing();
   if (transport_->has_places() && b.place() == GradientBucket::Place::kPrivate) b.move_to_transport(take_place(b));

@@ -9,6 +9,8 @@
 // gradient that arrives after its bucket was reduced (a parameter of the root that nested backward passes reach several
 // times) is reduced in a second round at the end of the backward, if any rank has one. A reduction is waited for when
 // the next one has started; under hybrid strategies the sum across replicas then starts, and is waited for one later.
+// Where gradients come from a device, a bucket is not reduced before the next one has finished: its copies to the host
+// go on while the device computes that one, and the host, which waits for them, has told the device what to do.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include "fsdp/grads/gradient_transport.h"
 #include "fsdp/grads/reduction_order.h"
 #include "fsdp/plan/mesh.h"
+#include "tensor/copy_stream.h"
 #include "tensor/gradient_place.h"
 #include "tessera/fsdp/fully_shard.h"
 
@@ -32,7 +35,8 @@ struct GradientId {
 class GradientReducer {
  public:
   /// sums_leave: the memory of gradients goes back to the system when they are freed; else later steps use it again.
-  GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave);
+  /// made_on: another device than where they are summed; or the CPU.
+  GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave, at::Device made_on = at::kCPU);
   ~GradientReducer();
 
   /// Units in registration order, the root first; without trainable segments too. Collective.
@@ -74,7 +78,7 @@ class GradientReducer {
   bool place_is_free(const GradientBucket& b) const;
   std::vector<at::Tensor> take_place(GradientBucket& b);
   void finish(GradientBucket& b);
-  void start_ready();
+  void start_ready(const GradientBucket& newest);
   void start_next();
   void start(GradientBucket& b, Flight& flight);
   void start_segment(GradientBucket& b, std::size_t segment, Flight& flight);
@@ -92,7 +96,8 @@ class GradientReducer {
   double divisor_;
   bool sums_leave_;
   bool sync_ = true;
-  bool holds_unsynced_ = false;  // sums of backward passes that did not communicate
+  bool holds_unsynced_ = false;                  // sums of backward passes that did not communicate
+  std::unique_ptr<tensor::CopyStream> to_host_;  // null: gradients are made where they are summed
   std::vector<GradientBucket> buckets_;
   std::vector<std::vector<int>> buckets_of_unit_;
   std::vector<std::vector<Place>> places_;  // by unit and trainable segment

@@ -15,8 +15,10 @@ namespace tessera::fsdp {
 Runtime::Runtime(Mesh mesh, FsdpOptions options)
     : mesh_(std::move(mesh)),
       options_(std::move(options)),
-      reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty()),
+      reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty(),
+               is_resident(options_) ? at::Device(at::kCPU) : options_.device),
       page_reader_(mesh_.world->rank(), mesh_.world->size()) {
+  if (on_device() && !resident()) uploader_ = std::make_unique<tensor::Uploader>(options_.device);
   if (!options_.offload_folder.empty()) offload_ = std::make_shared<tensor::DiskStore>(options_.offload_folder);
 }
 
@@ -108,13 +110,13 @@ void Runtime::prefetch_before(std::int64_t position) {
 
 void Runtime::end_backward() {
   note_activity("the end of a backward");
-  if (on_device() && !resident()) {  // optimizers may write what copies to the device read
-    const c10::impl::VirtualGuardImpl device(options_.device.type());
-    device.synchronizeStream(device.getStream(options_.device));
-  }
   for (const auto& unit : units_) unit->check_files();
   reducer_.backward_finished();
   for (auto& unit : units_) unit->end_backward();
+  if (uploader_) {  // optimizers may write what copies to the device read, and the stream that computes waits for
+    const c10::impl::VirtualGuardImpl device(options_.device.type());
+    device.synchronizeStream(device.getStream(options_.device));
+  }
   order_.end_backward();
   in_backward_ = false;
   if (!shared_memory_ && reducer_.sync()) check_same_gathers();

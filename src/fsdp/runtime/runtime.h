@@ -13,6 +13,7 @@
 #include "fsdp/runtime/unit.h"
 #include "tensor/offload_store.h"
 #include "tensor/page_reader.h"
+#include "tensor/uploader.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::fsdp {
@@ -56,6 +57,8 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   /// Of gathered units on the device that computes.
   GatherMeter& device_meter() { return device_meter_; }
   bool on_device() const { return !options_.device.is_cpu(); }
+  /// Where a device computes with copies of what lies in the host's memory.
+  tensor::Uploader& uploader() { return *uploader_; }
   /// Slices, gradients and all else that lasts lie there, too.
   bool resident() const { return is_resident(options_); }
   const CommStats& stats() const { return stats_; }
@@ -74,14 +77,15 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   void check_same_gathers();
   void note_activity(const std::string& what);
   void prefetch(std::optional<int> unit);
-  /// Something moves while this rank computes: copies from peers, or pages from a disk.
-  bool gathers_progress() const { return offload_ || (!shared_memory_ && mesh_.shard->size() > 1); }
+  /// Something moves while this rank computes: copies from peers or to a device, or pages from a disk.
+  bool gathers_progress() const { return offload_ || uploader_ || (!shared_memory_ && mesh_.shard->size() > 1); }
 
   Mesh mesh_;
   FsdpOptions options_;
   CommStats stats_;
   GatherMeter meter_, device_meter_;
   GradientReducer reducer_;
+  std::unique_ptr<tensor::Uploader> uploader_;  // null: nothing is copied
   std::vector<std::shared_ptr<Unit>> units_;
   std::shared_ptr<tensor::DiskStore> offload_;
   tensor::PageReader page_reader_;

@@ -60,7 +60,8 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
       pinned_(module == nullptr || runtime.always_whole()) {
   if (runtime.offload() && index_ != 0) file_pages_->expect_passes();  // of the root's tables a step reads some rows
   if (runtime.on_device() && !runtime.resident())
-    copy_ = std::make_unique<DeviceCopy>(parameters_, *store_, runtime.options().device, runtime.device_meter());
+    copy_ = std::make_unique<DeviceCopy>(parameters_, *store_, runtime.options().device, runtime.uploader(),
+                                         runtime.device_meter());
 }
 
 Unit::~Unit() {
@@ -100,7 +101,6 @@ bool Unit::stale() const {
 }
 
 void Unit::attach() {
-  if (copy_) copy_->update();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& p = parameters_[i];
     if (p.segment < 0 && !copy_) continue;
@@ -123,6 +123,7 @@ void Unit::prefetch() {
   store_->start_gather();
   state_ = State::kGathering;
   if (!segments_.empty() && !runtime_.always_whole()) runtime_.count_gather(*this);
+  if (copy_ && (segments_.empty() || store_->always_whole())) copy_->start();
 }
 
 void Unit::gather() {
@@ -131,6 +132,10 @@ void Unit::gather() {
   if (state_ != State::kGathering) return;
   const tensor::Span span("fsdp::gather", shown_name());
   store_->finish_gather();
+  if (copy_) {
+    copy_->start();
+    copy_->finish();
+  }
   attach();
   if (copy_) release_host();
   state_ = State::kWhole;

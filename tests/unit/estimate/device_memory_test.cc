@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/upload_ring.h"
 #include "estimate/estimate.h"
 #include "estimate/plan_request.h"
 #include "support/temp_folder.h"
@@ -134,7 +135,7 @@ TEST_F(DeviceMemory, WithoutActivationsEndsWithAllGradientsAndThatOfTheTable) {
   EXPECT_EQ(part_of(adapter, "gradients"), part_of(adapter, "weights that train"));
 }
 
-TEST_F(DeviceMemory, OffloadedHoldsCopiesOfAUnitAndOfTheRootAlone) {
+TEST_F(DeviceMemory, OffloadedHoldsCopiesOfTwoUnitsAndOfTheRootAlone) {
   auto request = gpu_job(4, 16);
   request.batch.checkpointing = request.offload_params = true;
   request.ranks = 2;
@@ -143,14 +144,18 @@ TEST_F(DeviceMemory, OffloadedHoldsCopiesOfAUnitAndOfTheRootAlone) {
   for (const char* absent : {"weights that train", "frozen weights", "optimizer state"})
     EXPECT_EQ(part_of(plan, absent), 0) << absent;
   const double block = 218112000 + 16 * (2 * 8192 + 2 * 5120 + 3 * 18432.0), root = 2 * 128256 * 4096.0 + 4096;
-  EXPECT_EQ(part_of(plan, "gathered units"), 2 * (block + root));
+  EXPECT_EQ(part_of(plan, "gathered units"), 2 * (2 * block + root));
+  EXPECT_EQ(part_of(plan, "gradients"), 2 * 2 * 16 * (2 * 8192 + 2 * 5120 + 3 * 18432.0));
   request.offload_params = false;
   EXPECT_EQ(part_of(plan, "a block's backward"), part_of(device_plan_for(request, tensors), "a block's backward"));
   request.offload_params = true;
   const auto host = host_plan_for(request, tensors);
   EXPECT_EQ(part_of(host, "activations kept for backward"), 0) << "they are on the GPU";
   request.batch.length = 0;
-  EXPECT_EQ(host.total(), plan_for(request, tensors).total());
+  EXPECT_EQ(part_of(host, "pinned memory on the way to the GPU"), kUploadRingBytes) << "of frozen weights";
+  EXPECT_EQ(host.total(), plan_for(request, tensors).total() + kUploadRingBytes);
+  request.adapter.reset();
+  EXPECT_EQ(host_plan_for(request, tensors).total(), plan_for(request, tensors).total());
 }
 
 TEST_F(DeviceMemory, OfAFewTokensAPackedMatrixUnpackedIsTheMost) {

@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "support/fake_device.h"
+#include "support/fake_streams.h"
 #include "support/host_kernels.h"
+#include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -16,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::fake_device;
+using test::TempFolder;
 using testing::Affine;
 using testing::batch;
 using testing::kForms;
@@ -154,7 +157,7 @@ TEST(Device, CopiesMappedParametersOfTheWeightFile) {
   }
 }
 
-TEST(Device, HoldsTheRootAndOneUnitWhileItRuns) {
+TEST(Device, HoldsTheRootAndTheUnitThatRunsAndOneAheadAfterTheFirstForward) {
   comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
     SmallNet net;
     // Parameters begin at multiples of 64 bytes, and so do slices.
@@ -165,14 +168,20 @@ TEST(Device, HoldsTheRootAndOneUnitWhileItRuns) {
     };
     const auto root = bytes_of({net.stem->weight, net.stem->bias, net.head->weight, net.head->bias});
     const auto block = bytes_of(net.blocks[0]->parameters());
-    const auto sharded = fully_shard(net, group, on_device({.wrap = wrap_classes({"MlpBlock"})}, *group));
-    EXPECT_EQ(sharded->memory().device_bytes, 0);
-    const auto loss = loss_of(net(batch(group->rank(), 0)), group->rank(), 0);
-    EXPECT_EQ(sharded->memory().device_bytes, root);
-    EXPECT_EQ(sharded->memory().peak_device_bytes, root + block);
-    loss.backward();
-    EXPECT_EQ(sharded->memory().device_bytes, 0);
-    EXPECT_EQ(sharded->memory().peak_device_bytes, root + block);
+    for (const int ahead : {0, 1, 2}) {
+      SmallNet copied;
+      const auto sharded = fully_shard(
+          copied, group, on_device({.wrap = wrap_classes({"MlpBlock"}), .max_gathers_in_flight = ahead}, *group));
+      EXPECT_EQ(sharded->memory().device_bytes, 0);
+      for (int step = 0; step < 2; ++step) {
+        const auto loss = loss_of(copied(batch(group->rank(), step)), group->rank(), step);
+        EXPECT_EQ(sharded->memory().device_bytes, root);
+        EXPECT_EQ(sharded->memory().peak_device_bytes, root + (step == 0 || ahead == 0 ? block : 2 * block));
+        loss.backward();
+        EXPECT_EQ(sharded->memory().device_bytes, 0);
+        EXPECT_EQ(sharded->memory().peak_device_bytes, root + (ahead == 0 ? block : 2 * block));
+      }
+    }
   });
 }
 
@@ -213,6 +222,138 @@ TEST(Device, SharedMemoryIsPinnedAsLongAsTheModelLives) {
     EXPECT_EQ(test::registered_regions(), 2) << "of parameters, and of gradients";
   });
   EXPECT_EQ(test::registered_regions(), 0);
+}
+
+/// Copies beside computation: on streams that are late, over memory that is poisoned.
+class DeviceCopies : public ::testing::Test {
+ protected:
+  ~DeviceCopies() override {
+    EXPECT_EQ(test::FakeStreams::fault(), "");
+    EXPECT_GT(test::FakeStreams::copies() - before_, 0);
+  }
+
+ private:
+  std::int64_t before_ = test::FakeStreams::copies();
+  const test::FakeKernels kernels_;  // without them no memory is pinned
+  const test::FakeStreams streams_{7};
+};
+
+TEST_F(DeviceCopies, TrainWithTheCpusBits) {
+  for (int world : {1, 2, 3})
+    for (auto form : kForms)
+      for (auto strategy : kDeviceStrategies)
+        expect_same_bits(world, {.strategy = strategy, .wrap = wrap_classes({"MlpBlock"}), .gather = form},
+                         world == 2 ? Trains::kSome : Trains::kAll);
+}
+
+TEST_F(DeviceCopies, RecomputeActivationsAndTakeParametersSeveralTimes) {
+  for (auto form : kForms) {
+    FsdpOptions options{.wrap = wrap_classes({"MlpBlock"}), .gather = form};
+    options.activation_checkpointing = same_as_wrap();
+    expect_same_bits(2, options, Trains::kSome);
+    options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat, .output_dtype = at::kFloat};
+    expect_same_bits(2, options, Trains::kAll, {.tied = true, .unused = true, .twice = true});
+    options.backward_prefetch = BackwardPrefetch::kPost;
+    expect_same_bits(2, options, Trains::kSome);
+  }
+  expect_same_bits(4, {.strategy = ShardingStrategy::kHybridShard, .shard_group_size = 2}, Trains::kSome);
+}
+
+TEST_F(DeviceCopies, OfIgnoredModulesMappedParametersAndAFolder) {
+  SmallNet original;
+  std::vector<std::pair<std::string, at::Tensor>> values;
+  for (auto& p : original.named_parameters()) values.emplace_back(p.key(), p.value().detach().clone());
+  const auto temp = TempFolder::on_disk("device_copies");
+  for (auto form : {GatherForm::kAuto, GatherForm::kCopy}) {
+    FsdpOptions options{.wrap = wrap_classes({"MlpBlock"}), .gather = form};
+    options.source = io::memory_source(values);
+    for (auto strategy : kDeviceStrategies) {
+      options.strategy = strategy;
+      expect_same_bits(2, options, Trains::kSome);
+    }
+    options.offload_folder = temp.path();
+    expect_same_bits(2, options, Trains::kSome);
+    options.offload_folder = "";
+    options.ignored_modules = named_like("block0\\.up|head");
+    expect_same_bits(2, options, Trains::kSome);
+  }
+}
+
+TEST_F(DeviceCopies, BackwardWaitsForNoGradient) {
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+    SmallNet net;
+    const auto sharded = fully_shard(net, group, on_device({.wrap = wrap_classes({"MlpBlock"})}, *group));
+    for (int step = 0; step < 2; ++step) {
+      const auto loss = loss_of(net(batch(0, step)), 0, step);
+      EXPECT_GT(test::fake_device_reads(0), 0);
+      const auto waits = test::fake_device_waits();
+      loss.backward();
+      EXPECT_EQ(test::fake_device_waits(), waits);
+      EXPECT_EQ(test::fake_device_reads(0), 0) << "optimizers may write what copies read";
+      sharded->zero_grad();
+    }
+  });
+}
+
+/// Whole gradients of the last of several steps, some of which fail half way.
+std::map<std::string, at::Tensor> train_with_failures(int world, FsdpOptions options, bool there) {
+  std::map<std::string, at::Tensor> grads;
+  options.activation_checkpointing = same_as_wrap();  // so that a block can fail in backward
+  comm::run_threads(world, [&](std::shared_ptr<comm::Communicator> group) {
+    SmallNet net;
+    net.blocks[0]->up->weight.set_requires_grad(false);
+    const auto sharded = fully_shard(net, group, there ? on_device(options, *group) : options);
+    optim::AdamW optimizer(sharded->parameters(), parameter_slices(*sharded), testing::adamw_options());
+    const auto forward = [&](int step) { return loss_of(net(batch(group->rank(), step)), group->rank(), step); };
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      if (step > 0) {
+        net.blocks[1]->throws = true;
+        EXPECT_THROW(forward(step), std::runtime_error);
+        net.blocks[1]->throws = false;
+      }
+      if (step > 1) {
+        const auto loss = forward(step);
+        net.blocks[step % 2]->throws = true;
+        EXPECT_THROW(loss.backward(), std::runtime_error);
+        net.blocks[step % 2]->throws = false;
+        optimizer.zero_grad();
+      }
+      forward(step).backward();
+      optimizer.step();
+    }
+    sharded->visit_full_grads([&](const std::string& name, const at::Tensor& t) {
+      if (group->rank() == 0) grads[name] = t.clone();
+    });
+    const auto loss = forward(4);
+    net.blocks[0]->throws = true;
+    EXPECT_THROW(loss.backward(), std::runtime_error);  // the model goes while gradients leave the device
+  });
+  return grads;
+}
+
+TEST_F(DeviceCopies, AFailureHalfWayLeavesTheModelUsable) {
+  for (int world : {1, 2}) {
+    const FsdpOptions options{.wrap = wrap_classes({"MlpBlock"}), .gather = GatherForm::kShared};
+    const auto here = train_with_failures(world, options, false), there = train_with_failures(world, options, true);
+    for (const auto& [name, t] : here) EXPECT_TRUE(at::equal(t, there.at(name))) << name;
+  }
+}
+
+TEST(Device, WhereNoMemoryCanBePinnedCopiesAreWaitedFor) {
+  const test::FakeKernels kernels;
+  const test::FakeStreams streams(5);
+  test::refuse_to_register(true);
+  SmallNet original;
+  std::vector<std::pair<std::string, at::Tensor>> values;
+  for (auto& p : original.named_parameters()) values.emplace_back(p.key(), p.value().detach().clone());
+  FsdpOptions options{.wrap = wrap_classes({"MlpBlock"})};
+  options.source = io::memory_source(values);
+  const auto copies = test::FakeStreams::copies();
+  expect_same_bits(2, options, Trains::kSome);
+  EXPECT_EQ(test::FakeStreams::copies(), copies);
+  EXPECT_EQ(test::FakeStreams::fault(), "");
+  test::refuse_to_register(false);
 }
 
 }  // namespace

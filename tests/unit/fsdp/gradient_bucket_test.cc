@@ -3,14 +3,18 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "support/fake_device.h"
+#include "support/fake_streams.h"
+#include "tensor/pinned_memory.h"
+
 namespace tessera::fsdp {
 namespace {
 
 /// Two parameters of 3 and 5 elements for a world of 2: there are gaps between and behind them.
-GradientBucket two_parameters() {
+GradientBucket two_parameters(tensor::CopyStream* to_host = nullptr) {
   auto segments = make_segments(
       {{.name = "a", .shape = {3}, .trainable = true}, {.name = "b", .shape = {5}, .trainable = true}}, 2);
-  GradientBucket bucket(0, 1, /*alone=*/false);
+  GradientBucket bucket(0, 1, /*alone=*/false, to_host);
   TrainableSegment segment;
   segment.layout = std::move(segments.front());
   bucket.add_segment(std::move(segment));
@@ -55,6 +59,34 @@ TEST(GradientBucket, AddsUpWhatComesAndHasZerosWhereNothingCame) {
   b.open({garbage(b)}, GradientBucket::Place::kPrivate);
   b.accumulate(0, 1, at::ones({5}));
   EXPECT_TRUE(part(b, 1).equal(at::ones({5}))) << "the next backward starts anew";
+}
+
+TEST(GradientBucket, GradientsOfADeviceAreThereWhenTheyAreReadOrAddedTo) {
+  const test::FakeKernels kernels;
+  const test::FakeStreams streams(1);
+  const auto device = test::fake_device();
+  tensor::CopyStream to_host(device);
+  for (int turn = 0; turn < 20; ++turn) {
+    auto b = two_parameters(&to_host);
+    const auto place = garbage(b);
+    const tensor::PinnedMemory pinned(place.mutable_data_ptr(), static_cast<std::int64_t>(place.nbytes()), device);
+    b.open({place}, GradientBucket::Place::kTransport);
+    b.accumulate(0, 0, at::ones({3}).to(device));
+    b.accumulate(0, 1, at::ones({5}).to(device, at::kDouble));
+    if (turn % 2 == 0) b.accumulate(0, 0, at::ones({3}).to(device));
+    if (turn % 3 == 0) {
+      b.leave_transport();
+    } else if (turn % 3 == 1) {
+      b.land();
+    } else {
+      b.forget();
+      continue;
+    }
+    EXPECT_TRUE(part(b, 0).equal(at::full({3}, turn % 2 == 0 ? 2.0f : 1.0f)));
+    EXPECT_TRUE(part(b, 1).equal(at::ones({5})));
+  }
+  EXPECT_EQ(test::FakeStreams::fault(), "");
+  EXPECT_GT(test::FakeStreams::copies(), 0);
 }
 
 TEST(GradientBucket, WhatIsBeingPreparedLeavesWhenAnotherGradientComes) {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-namespace tessera::comm {
+namespace tessera {
 
 /// While it lives, this thread and those that it starts take no signals but those of their own faults.
 class WithoutSignals {
@@ -33,4 +33,4 @@ std::thread start_quiet_thread(const char* name, Body body) {
   return thread;
 }
 
-}  // namespace tessera::comm
+}  // namespace tessera
