@@ -9,7 +9,7 @@ build_preset release
 # lies beside the program.) Some have programs and other users there.
 if [ -z "${TMPDIR:-}" ] && awk '/^MemAvailable/ { exit $2 < 8 * 1048576 }' /proc/meminfo &&
     df --output=avail -k /dev/shm 2>/dev/null | awk 'END { exit $1 < 4 * 1048576 }' && ! grep -q ' /dev/shm .*noexec' /proc/mounts; then
-    TMPDIR=$(mktemp -d /dev/shm/tessera-tests.XXXXXX)
+    TMPDIR=$(mktemp -d /dev/shm/tests.XXXXXX)
     export TMPDIR
     trap 'rm -rf "$TMPDIR"' EXIT
     chmod 1777 "$TMPDIR"
