@@ -1,8 +1,6 @@
 #include "support/loaded_programs.h"
 
 #include <ATen/Parallel.h>
-#include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio_ext.h>
 #include <sys/prctl.h>
@@ -13,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <string>
@@ -21,6 +18,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "support/copied_process.h"
 #include "worker/tasks.h"
 
 // Their main functions.
@@ -62,29 +60,6 @@ std::map<std::string, std::string> looked_at(char* const environment[]) {
 
 const std::map<std::string, std::string> loaded_with = looked_at(environ);
 
-/// Of a process that others copy: locks of threads that are not copied stay closed.
-bool has_other_threads(pid_t process) {
-  std::size_t threads = 0;
-  std::error_code code;
-  for (std::filesystem::directory_iterator at("/proc/" + std::to_string(process) + "/task", code), end;
-       !code && at != end; at.increment(code)) {
-    ++threads;
-  }
-  return threads != 1;
-}
-
-void close_what_exec_closes() {
-  DIR* folder = ::opendir("/proc/self/fd");
-  std::vector<int> found;
-  while (const dirent* entry = ::readdir(folder)) {
-    const int fd = std::atoi(entry->d_name);
-    if (entry->d_name[0] != '.' && fd != ::dirfd(folder) && (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0)
-      found.push_back(fd);
-  }
-  ::closedir(folder);
-  for (const int fd : found) ::close(fd);
-}
-
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action{};
@@ -96,7 +71,7 @@ void reset_signals() {
 /// argv, envp: stay where they are, as their owners never go on.
 [[noreturn]] void start_over(int (*program)(int, char**), const std::string& path, char* const argv[],
                              char* const envp[]) noexcept {
-  close_what_exec_closes();
+  tessera::test::close_what_exec_closes();
   reset_signals();
   ::prctl(PR_SET_NAME, path.substr(path.rfind('/') + 1).c_str());
   for (std::FILE* stream : {stdin, stdout, stderr}) ::__fpurge(stream);
@@ -117,7 +92,7 @@ extern "C" int execve(const char* path, char* const argv[], char* const envp[]) 
   static const std::string launcher = TESSERA_BINARY, worker = launcher + "-worker";
   const bool is_worker = path == worker;
   if ((is_worker || path == launcher) && !tessera::test::FromDisk::is_wanted() && ::getpid() == ::gettid() &&
-      looked_at(envp) == loaded_with && !has_other_threads(::getppid())) {
+      looked_at(envp) == loaded_with && !tessera::test::has_other_threads(::getppid())) {
     start_over(is_worker ? worker_main : tessera_main, path, argv, envp);
   }
   return static_cast<int>(::syscall(SYS_execve, path, argv, envp));
