@@ -56,14 +56,36 @@ tessera_tests(kernels kernels tessera_nn)
 tessera_tests(golden golden tessera_worker)
 tessera_tests(process process tessera_worker)
 tessera_tests(cli cli tessera_worker)
-# Those that take longest start first. Chaos apart: kills and restarts wait more than they compute.
+# These start the programs hundreds of times (support/loaded_programs.h). Sanitizers look at a process's end, which such starts cut short.
+if(NOT TESSERA_SANITIZE)
+  foreach(t process golden)
+    target_sources(test_${t} PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/loaded_programs.cc")
+    target_compile_definitions(test_${t} PRIVATE TESSERA_HOLDS_PROGRAMS)
+  endforeach()
+endif()
+# tessera_part(NAME PROGRAM FILTER): a program's tests that FILTER names run as a test of their own, beside the others; ranks share
+# the cores, and only a process without threads can be copied.
+function(tessera_part name program filter)
+  get_test_property(${program} ENVIRONMENT environment)
+  list(FILTER environment EXCLUDE REGEX "GTEST_FILTER")
+  list(TRANSFORM environment REPLACE "OMP_NUM_THREADS=.*" "OMP_NUM_THREADS=1" OUTPUT_VARIABLE of_part)
+  add_test(NAME ${name} COMMAND test_${program} "--gtest_filter=${filter}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 2400 ENVIRONMENT "${of_part}")
+  list(APPEND ${program}_parts "${filter}")
+  set(${program}_parts "${${program}_parts}" PARENT_SCOPE)
+  list(JOIN ${program}_parts ":" filters)
+  set_tests_properties(${program} PROPERTIES ENVIRONMENT "${environment};GTEST_FILTER=-${filters}")
+endfunction()
+tessera_part(chaos process "*Chaos*")  # kills and restarts wait more than they compute
+tessera_part(process_memory process "Machines.*:MemoryByProc.*:LargeData.*")
+tessera_part(golden_folders golden "*FoldersGolden*")
+tessera_part(unit_tasks_matrix unit_tasks "*MethodMatrix*")
+# Those that take longest start first.
 set_tests_properties(process PROPERTIES TIMEOUT 2400 COST 1000)
-get_test_property(process ENVIRONMENT process_environment)
-add_test(NAME chaos COMMAND test_process --gtest_filter=*Chaos*)
-set_tests_properties(chaos PROPERTIES TIMEOUT 2400 COST 970 ENVIRONMENT "${process_environment}")
-set_tests_properties(process PROPERTIES ENVIRONMENT "${process_environment};GTEST_FILTER=-*Chaos*")
-set_tests_properties(golden PROPERTIES TIMEOUT 1800 COST 980)  # TESSERA_GOLDENS may name a larger set
-set_tests_properties(unit_tasks PROPERTIES TIMEOUT 1800 COST 990)
+set_tests_properties(chaos PROPERTIES COST 970)
+set_tests_properties(process_memory PROPERTIES COST 960)
+set_tests_properties(golden golden_folders PROPERTIES TIMEOUT 1800 COST 950)  # TESSERA_GOLDENS may name a larger set
+set_tests_properties(unit_tasks unit_tasks_matrix PROPERTIES TIMEOUT 1800 COST 980)
 set_tests_properties(unit_comm PROPERTIES COST 960)
 foreach(t process cli golden)  # these start the program itself
   if(TARGET test_${t})

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/loaded_programs.h"
 #include "support/subprocess.h"
 
 namespace tessera {
@@ -132,6 +133,9 @@ class Environments : public testing::Test {
 
   static inline const std::string kDemo = std::string(TESSERA_TEST_DATA) + "/../../examples/demo/";
   static inline std::string folder_;
+
+ private:
+  test::FromDisk starts_;
 };
 
 TEST_F(Environments, TorchrunMpirunAndSlurmStartATaskAsOurLaunchDoes) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 
+#include "support/loaded_programs.h"
 #include "support/ranks.h"
 #include "support/sft_job.h"
 
@@ -53,6 +54,9 @@ class ForkServer : public test::SftJob {
     }
     return -1;
   }
+
+ private:
+  test::FromDisk loads_;
 };
 
 /// KiB of a line of /proc/PID/smaps_rollup.

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -17,15 +18,33 @@ const c10::ScalarType kReducible[] = {at::kFloat, at::kBFloat16, at::kHalf, at::
 // Around the borders of SIMD blocks and of staging buffers.
 const std::int64_t kSizes[] = {0, 1, 7, 63, 1025, 65536, 150'001};
 
-// Small integers: sums are exact in every dtype (and wrap alike).
+// Small integers: sums are exact in every dtype (and wrap alike). They repeat after ten, also summed, so ten are
+// computed.
+constexpr std::int64_t kPeriod = 10;
+at::Tensor ten_of(int rank) {
+  return (at::arange(kPeriod, at::kLong) * 7 + rank * 3) % 10 + 1;
+}
+
+at::Tensor repeated(const at::Tensor& ten, std::int64_t n) {
+  at::Tensor out = at::empty({n}, ten.options());
+  auto* bytes = static_cast<char*>(out.data_ptr());
+  std::size_t done = std::min(out.nbytes(), ten.nbytes());
+  if (done > 0) std::memcpy(bytes, ten.data_ptr(), done);
+  for (std::size_t more; done < out.nbytes(); done += more) {
+    more = std::min(done, out.nbytes() - done);
+    std::memcpy(bytes + done, bytes, more);
+  }
+  return out;
+}
+
 at::Tensor contribution(int rank, std::int64_t n, c10::ScalarType type) {
-  return ((at::arange(n, at::kLong) * 7 + rank * 3) % 10 + 1).to(type);
+  return repeated(ten_of(rank).to(type), n);
 }
 
 at::Tensor sum_of_contributions(int size, std::int64_t n, c10::ScalarType type) {
-  at::Tensor sum = at::zeros({n}, at::kLong);
-  for (int r = 0; r < size; ++r) sum += contribution(r, n, at::kLong);
-  return sum.to(type);
+  at::Tensor sum = at::zeros({kPeriod}, at::kLong);
+  for (int r = 0; r < size; ++r) sum += ten_of(r);
+  return repeated(sum.to(type), n);
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
@@ -38,7 +57,7 @@ void all_gather(Comm c) {
     for (std::int64_t n : kSizes) {
       const auto options = at::TensorOptions().dtype(type);
       std::vector<at::Tensor> parts;
-      for (int r = 0; r < c->size(); ++r) parts.push_back(contribution(r, n, at::kLong).remainder(r + 2).to(type));
+      for (int r = 0; r < c->size(); ++r) parts.push_back(repeated(ten_of(r).remainder(r + 2).to(type), n));
       at::Tensor out = at::zeros({c->size() * n}, options);
       c->all_gather(out, parts[c->rank()])->wait();
       REQUIRE(same_bits(out, at::cat(parts)));

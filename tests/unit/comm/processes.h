@@ -1,5 +1,5 @@
 #pragma once
-// Ranks as real processes: this test program, started again with the name of a body.
+// Ranks as real processes: copies of this test program, or the program started again, with the name of a body.
 #include <functional>
 #include <string>
 #include <vector>

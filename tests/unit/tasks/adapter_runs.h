@@ -145,11 +145,12 @@ inline Run train(const AssembleOptions& options, int world, const Stretch& stret
   return run;
 }
 
-/// The same run in two halves, the second one on `world` other ranks that read a checkpoint of the first.
+/// The same run in two halves, the second one on `world` other ranks that read a checkpoint of the first. adapter: the
+/// folder that it is saved in.
 inline Run train_in_halves(const AssembleOptions& options, int world, const AssembleOptions& then, int then_world,
-                           const std::string& checkpoint) {
+                           const std::string& checkpoint, const std::string& adapter = {}) {
   const auto first = train(options, world, {.end = kSteps / 2, .to = checkpoint});
-  auto second = train(then, then_world, {.begin = kSteps / 2, .from = checkpoint});
+  auto second = train(then, then_world, {.begin = kSteps / 2, .from = checkpoint, .adapter = adapter});
   for (std::size_t i = 0; i < kSteps / 2; ++i) {
     second.losses[i] = first.losses[i];
     second.norms[i] = first.norms[i];
