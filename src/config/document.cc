@@ -91,6 +91,7 @@ class Builder {
 /// they stand, within a text, too. (YAML::LoadAll does not come to the end of every text.)
 int second_document(std::string_view text) {
   bool has_begun = false, has_ended = false;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark
   for (int number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));

@@ -16,7 +16,20 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-std::optional<double> parse_double(std::string_view text) {
+/// Python's "1_000": between digits underscores say nothing.
+std::string without_underscores(std::string_view text) {
+  const auto is_digit = [&](std::size_t i) {
+    return i < text.size() && std::isdigit(static_cast<unsigned char>(text[i]));
+  };
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text[i] != '_' || i == 0 || !is_digit(i - 1) || !is_digit(i + 1)) out += text[i];
+  return out;
+}
+
+std::optional<double> parse_double(std::string_view given) {
+  const std::string digits = without_underscores(given);
+  std::string_view text = digits;
   if (text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -25,7 +38,9 @@ std::optional<double> parse_double(std::string_view text) {
 }
 
 /// Also "1e8": people write large counts so.
-std::optional<std::int64_t> parse_integer(std::string_view text) {
+std::optional<std::int64_t> parse_integer(std::string_view given) {
+  const std::string digits = without_underscores(given);
+  std::string_view text = digits;
   if (text.starts_with('+')) text.remove_prefix(1);
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

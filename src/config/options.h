@@ -24,8 +24,9 @@ namespace tessera::config {
 
 enum class ParseResult { kRun, kHelp };
 
-/// What a flag without effect takes. All but kText take "none", too; kBool may stand without a value.
-enum class Unused { kBool, kNumber, kText };
+/// What a flag without effect takes. All but those of texts take "none", too; kBool and kMaybeText may stand without a
+/// value.
+enum class Unused { kBool, kNumber, kText, kMaybeText, kList };
 struct UnusedFlag {
   const char* name;
   Unused type;

@@ -57,10 +57,13 @@ Option& OptionTable::add_unused(const char* name, Unused type, const char* why, 
   // For their descriptions; what is set has no place to go.
   Binding binding = type == Unused::kBool     ? bind(static_cast<bool*>(nullptr))
                     : type == Unused::kNumber ? bind(static_cast<double*>(nullptr))
+                    : type == Unused::kList   ? bind(static_cast<std::vector<std::string>*>(nullptr))
                                               : bind(static_cast<std::string*>(nullptr));
+  binding.is_bool |= type == Unused::kMaybeText;
   binding.set = [type](const std::vector<std::string>& words) {
     double number = 0;
-    if (type == Unused::kText || detail::is_none(words)) return words.size() == 1;
+    if (type == Unused::kList) return true;
+    if (type == Unused::kText || type == Unused::kMaybeText || detail::is_none(words)) return words.size() == 1;
     return type == Unused::kNumber ? bind(&number).set(words) : words.size() == 1 && parse_bool(words[0]).has_value();
   };
   binding.show = [] { return std::string(); };
@@ -80,7 +83,7 @@ Option& OptionTable::add_refused(const RefusedFlag& flag) {
 
 bool OptionTable::is_refused(const Option& option, const std::vector<std::string>& words) {
   if (option.effect_ != Option::Effect::kRefused) return false;
-  const std::string& word = words[0];
+  const std::string word = words.empty() ? "" : words[0];
   const bool off = word.empty() || word == "{}" || word == option.harmless_ || detail::is_none(words);
   return !off && parse_bool(word) != false;
 }

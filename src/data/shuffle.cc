@@ -1,6 +1,7 @@
 #include "data/shuffle.h"
 
 #include <numeric>
+#include <random>
 #include <utility>
 
 namespace tessera::data {
@@ -35,6 +36,14 @@ std::vector<std::int64_t> shuffled(std::int64_t count, std::uint64_t seed, std::
   return order;
 }
 
+std::vector<std::int64_t> torch_permutation(std::int64_t count, std::uint64_t seed) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937 random(static_cast<std::uint32_t>(seed));  // torch's engine; it drops the seed's upper half, too
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) std::swap(order[i], order[i + random() % (order.size() - i)]);
+  return order;
+}
+
 RowOrder RowOrder::in_sequence(std::int64_t count) {
   RowOrder order;
   order.count_ = count;
@@ -44,7 +53,7 @@ RowOrder RowOrder::in_sequence(std::int64_t count) {
 RowOrder RowOrder::random(std::int64_t count, std::uint64_t seed, std::uint64_t epoch) {
   RowOrder order = in_sequence(count);
   if (count <= kListed) {
-    const auto rows = shuffled(count, seed, epoch);
+    const auto rows = torch_permutation(count, seed + epoch);
     order.listed_.assign(rows.begin(), rows.end());
     return order;
   }

@@ -48,7 +48,8 @@ DecoderConfig parse_llama(const ConfigReader& in) {
 DecoderConfig parse_mistral(const ConfigReader& in) {
   auto c = llama_like(
       in, {.class_prefix = "Mistral", .intermediate_size = 14336, .num_kv_heads = 8, .max_positions = 131072});
-  c.attention_window.assign(static_cast<std::size_t>(c.num_layers), window_of(in, 4096));
+  const auto window = window_of(in, 4096);  // layer_types make it what transformers calls a Ministral
+  parse_layer_types(in, window, c, [](std::int64_t) { return true; });
   finish(in, c);
   return c;
 }

@@ -120,6 +120,8 @@ void parse_scaling(const ConfigReader& in, const ConfigReader& s, const std::str
       in.get<std::int64_t>("original_max_position_embeddings", keys.names == RotaryKeys::Names::kPhi3 ? 4096 : 0);
   if (r.scaling == RopeScaling::kNone) return;
   r.original_positions = get_or(s, "original_max_position_embeddings", r.max_positions);
+  const bool reads_it = r.scaling != RopeScaling::kLinear && r.scaling != RopeScaling::kDynamic;
+  if (where == kNewerKey && reads_it && outside > 0) r.original_positions = outside;  // as transformers 5
   switch (r.scaling) {
     case RopeScaling::kNone:
       break;
@@ -137,7 +139,7 @@ void parse_scaling(const ConfigReader& in, const ConfigReader& s, const std::str
       parse_yarn(s, r);
       break;
     case RopeScaling::kLongRope:
-      r.original_positions = outside > 0 || where != kNewerKey ? outside : r.original_positions;
+      if (where != kNewerKey) r.original_positions = outside;
       parse_longrope(s, where, r);
       break;
   }

@@ -203,7 +203,7 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
                     group));
   table.add_without_effect({"--lora_task_type", config::Unused::kText, "the task says it"});
   table.add_refused(
-      {"--lora_target_parameters", config::Unused::kText,
+      {"--lora_target_parameters", config::Unused::kList,
        "write --target_parameters, as the configuration names it, or name modules with --lora_target_modules"});
 }
 

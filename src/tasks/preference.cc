@@ -84,8 +84,7 @@ class PreferenceJob final : public TrainingJob {
                         .pad_to_multiple_of = o_.pad_to_multiple_of,
                         .max_length = is_cut ? o_.data.max_length : 0,
                         .truncation_mode = o_.data.truncation_mode},
-            .mismatch_group = arguments_.per_device_train_batch_size,
-            .shuffle = o_.shuffle};
+            .mismatch_group = arguments_.per_device_train_batch_size};
   }
 
   /// ORPO and CPO cut completions while they prepare rows, and take means over what is left.

@@ -25,7 +25,6 @@ struct PreferenceOptions : JobOptions, TokenizerFlags, TrlFlags {
   data::PreferenceDataOptions data;
   std::int64_t pad_to_multiple_of = 1;
   bool disable_dropout = true;
-  bool shuffle = true;
   std::string ref_model;  // a folder; empty: the model (without a new adapter) as it is at the start
   bool precompute_ref_log_probs = false;
   std::int64_t precompute_ref_batch_size = 0;  // rows of a rank; 0: per_device_train_batch_size

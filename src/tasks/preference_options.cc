@@ -176,9 +176,6 @@ void add_preference_data(config::OptionTable& table, PreferenceOptions& o) {
     table.add_enum(&d.truncation_mode,
                    {{"keep_start", data::TruncationMode::kKeepStart}, {"keep_end", data::TruncationMode::kKeepEnd}},
                    {"--truncation_mode"}, "what is left of longer rows", group);
-  if (o.objective.method == Method::kKto)
-    table.add_enum(&o.shuffle, {{"sequential", false}, {"random", true}}, {"--train_sampling_strategy"},
-                   "order of the rows", group);
   table
       .add(&o.pad_to_multiple_of, {"--pad_to_multiple_of"}, "length of padded batches; none and auto: any length",
            group)
@@ -332,7 +329,7 @@ PreferenceOptions::PreferenceOptions(Method method) {
   training.logging_steps = 10;
   training.bf16 = true;
   training.gradient_checkpointing = true;
-  shuffle = method != Method::kKto;
+  training.shuffle = method != Method::kKto;
 }
 
 config::OptionTable preference_table(PreferenceOptions& o) {

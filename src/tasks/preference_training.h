@@ -16,7 +16,6 @@ struct PreferenceRows {
   const data::PreferenceDataset* rows = nullptr;
   data::PreferenceCollateOptions collate;
   std::int64_t mismatch_group = 1;  // KTO: rows among which completions are exchanged
-  bool shuffle = true;
 };
 
 /// Where the reference's log-probabilities come from.

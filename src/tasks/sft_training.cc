@@ -26,7 +26,7 @@ data::SamplerOptions sampler(const data::SftDataset& rows, const train::Training
           .rank = all_ranks ? 0 : group.rank(),
           .world_size = all_ranks ? 1 : world,
           .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
-          .shuffle = true,
+          .shuffle = a.shuffle,
           .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
 }
 

@@ -91,10 +91,11 @@ void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags) {
   const char* group = "Data";
   table.add(&flags.dataset_train_split, {"--dataset_train_split"}, "the first of --splits by itself", group);
   table.add(&flags.dataset_test_split, {"--dataset_test_split"}, "the second of --splits by itself", group);
-  table.add(&flags.dataset_streaming, {"--dataset_streaming", "--streaming"},
-            "read only as many rows as --max_steps needs, in the order of the files. Without it all rows are tokenised "
-            "first; in neither case are they held in memory",
-            group);
+  table.add(
+      &flags.dataset_streaming, {"--dataset_streaming", "--streaming"},
+      "read only as many rows as --max_steps needs, and train on them in the order of the files "
+      "(--train_sampling_strategy). Without it all rows are tokenised first; in neither case are they held in memory",
+      group);
 }
 
 void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, JobOptions& job, std::string& splits,
@@ -102,6 +103,7 @@ void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, Jo
   problems.require(!flags.dataset_streaming || job.training.max_steps > 0,
                    "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
                    "dataset_streaming");
+  if (flags.dataset_streaming && !table.given("--train_sampling_strategy")) job.training.shuffle = false;
   if (flags.dataset_train_split || flags.dataset_test_split) {
     problems.require(!table.given("--splits"),
                      "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");

@@ -46,6 +46,9 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
             "leave out the last incomplete batch of an epoch; evaluations take all rows", group);
   table.add(&a.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&a.data_seed, {"--data_seed"}, "of the order of rows; none: seed", group);
+  table.add_enum(&a.shuffle, {{"random", true}, {"sequential", false}, {"group_by_length", true}},
+                 {"--train_sampling_strategy"},
+                 "order of the rows: random, anew in each epoch, or sequential; group_by_length is random", group);
   table
       .add(&a.device, {"--device"}, "what computes: auto a GPU where there is one, cpu the processor, cuda a GPU",
            group)

@@ -19,6 +19,7 @@ namespace tessera::train {
 struct TrainingArguments : CheckpointOptions {
   std::int64_t seed = 42;
   std::optional<std::int64_t> data_seed;
+  bool shuffle = true;
   bool do_train = true;
   std::optional<bool> do_eval;  // none: when eval_strategy asks for it
 

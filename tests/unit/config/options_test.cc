@@ -85,6 +85,8 @@ TEST(Options, FlagsWithoutEffectStillWantAValueOfTheirType) {
     table.add_without_effect({"--use_reentrant", Unused::kBool, "no difference"});
     table.add_without_effect({"--workers", Unused::kNumber, "none needed"});
     table.add_without_effect({"--hub_token", Unused::kText, "nothing is uploaded"});
+    table.add_without_effect({"--label_names", Unused::kList, "known"});
+    table.add_without_effect({"--count_tokens", Unused::kMaybeText, "always"});
     try {
       (void)table.parse(args);
     } catch (const ConfigError& e) {
@@ -94,7 +96,10 @@ TEST(Options, FlagsWithoutEffectStillWantAValueOfTheirType) {
   };
   for (const std::vector<std::string>& fine : {std::vector<std::string>{"--use_reentrant"},
                                                {"--use_reentrant", "False", "--workers", "4"},
-                                               {"--no_use_reentrant", "--workers=none", "--hub_token", "x"}})
+                                               {"--no_use_reentrant", "--workers=none", "--hub_token", "x"},
+                                               {"--label_names", "labels", "mask", "--workers", "1_000"},
+                                               {"--count_tokens", "--label_names", "a,b"},
+                                               {"--count_tokens", "non_padding", "--count_tokens=all"}})
     EXPECT_EQ(parse(fine), "");
   EXPECT_EQ(parse({"--use_reentrant", "maybe"}), "--use_reentrant expects true or false, found 'maybe'");
   EXPECT_EQ(parse({"--use_reentrant=2"}), "--use_reentrant expects true or false, found '2'");
@@ -370,7 +375,8 @@ TEST(Options, FlagFileErrorsNameFileLineAndKey) {
   for (const char* text : {"---\n---\nbf16: true\n", "bf16: true\n...\nlearning_rate: 1\n", "bf16: true\n---"})
     EXPECT_NE(message_of({write_temporary("more.yaml", text)}).find("expected one document"), std::string::npos)
         << text;
-  for (const char* text : {"%YAML 1.1\n---\nbf16: true\n", "# a\n--- \nbf16: true\n...\n# b\n", "bf16: true\n...\n"})
+  for (const char* text : {"%YAML 1.1\n---\nbf16: true\n", "\xEF\xBB\xBF# a\n---\nbf16: true\n",
+                           "# a\n--- \nbf16: true\n...\n# b\n", "bf16: true\n...\n"})
     EXPECT_EQ(message_of({write_temporary("one.yaml", text)}), message_of({})) << text;
   EXPECT_EQ(message_of({"/nowhere/x.json"}), "cannot read '/nowhere/x.json': No such file or directory");
 }

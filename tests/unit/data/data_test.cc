@@ -1,5 +1,7 @@
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/randperm.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <tuple>
 
 #include "base/row_limit.h"
 #include "chat/jinja/json.h"
@@ -326,10 +329,23 @@ TEST(RowOrder, IsAPermutationThatManyRowsNeedNoMemoryFor) {
   EXPECT_NEAR(moved / static_cast<double>(count), 1.0 / 3, 0.002);  // of independent places
 }
 
-TEST(RowOrder, FewRowsAreShuffledAsEver) {
-  const auto order = RowOrder::random(100, 7, 2);
-  const auto expected = shuffled(100, 7, 2);
-  for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(order[i], expected[static_cast<std::size_t>(i)]);
+// Rows of a Trainer of transformers 5.15 with accelerate 1.15: 10 rows, batches of 3, seed 42, two epochs.
+TEST(RowOrder, IsThatOfTransformersTrainer) {
+  EpochSampler sampler({.rows = 10, .per_device_batch = 3, .seed = 42});
+  std::vector<std::vector<std::int64_t>> batches;
+  for (int i = 0; i < 8; ++i) batches.push_back(sampler.next());
+  const std::vector<std::vector<std::int64_t>> expected = {{2, 6, 1}, {8, 4, 5}, {0, 9, 3}, {7},
+                                                           {8, 4, 9}, {0, 5, 1}, {6, 7, 2}, {3}};
+  EXPECT_EQ(batches, expected);
+}
+
+TEST(RowOrder, OfFewRowsIsTorchs) {
+  for (const auto& [count, seed, epoch] : {std::tuple{1, 7, 0}, {2, 0, 1}, {100, 7, 2}, {5000, 1234567, 3}}) {
+    auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed + epoch));
+    const auto expected = at::randperm(count, generator, at::kLong);
+    const auto order = RowOrder::random(count, static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(epoch));
+    for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(order[i], expected[i].item<std::int64_t>()) << count << " " << i;
+  }
 }
 
 TEST(EpochSampler, WorldSizesSeeTheSameGlobalBatches) {

@@ -125,6 +125,18 @@ TEST(Rotary, ParametersOfTransformers5AreThoseOfVersion4) {
   EXPECT_THROW(decoder("llama", {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}), ConfigError);
 }
 
+TEST(Rotary, PositionsBesideParametersOfTransformers5Win) {
+  const auto original = [](const std::string& type, const char* key) {
+    json scaling = {{"rope_type", type},       {"factor", 4.0},     {"low_freq_factor", 1.0},
+                    {"high_freq_factor", 4.0}, {"rope_theta", 5e5}, {"original_max_position_embeddings", 16}};
+    return decoder("llama", {{key, scaling}, {"original_max_position_embeddings", 8}}).rotary.original_positions;
+  };
+  for (const char* type : {"llama3", "yarn"}) {
+    EXPECT_EQ(original(type, "rope_parameters"), 8) << type;
+    EXPECT_EQ(original(type, "rope_scaling"), 16) << type;  // version 4 asks for no other place
+  }
+}
+
 TEST(Rotary, ZerosOfYarnAreItsDefaults) {
   const auto yarn = [](double fast, double slow) {
     return decoder("llama", {{"rope_scaling",
@@ -173,6 +185,14 @@ TEST(ConfigKeys, SmolLM3sLayerTypesNeedNoSwitch) {
   EXPECT_EQ(windows({{"sliding_window", 2}}), (std::vector<std::int64_t>{0, 0, 0, 0}));
   EXPECT_EQ(windows({{"sliding_window", 2}, {"use_sliding_window", true}}),
             (std::vector<std::int64_t>{0, 0, 0, 2}));  // the layer without rotary positions
+}
+
+TEST(ConfigKeys, AMistralWithLayerTypesSlidesWhereTheySay) {
+  const json types = {"full_attention", "sliding_attention", "sliding_attention", "full_attention"};
+  const auto windows = [](const json& changes) { return decoder("mistral", changes).attention_window; };
+  EXPECT_EQ(windows({{"layer_types", types}, {"sliding_window", 2}}), (std::vector<std::int64_t>{0, 2, 2, 0}));
+  EXPECT_EQ(windows({{"sliding_window", 2}}), (std::vector<std::int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(windows({{"sliding_window", nullptr}}), (std::vector<std::int64_t>{0, 0, 0, 0}));
 }
 
 TEST(ConfigKeys, HeadsOfAFamilyThatHasNoKeyForThemAreEven) {

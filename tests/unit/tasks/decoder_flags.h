@@ -90,6 +90,7 @@ inline std::vector<FlagCase> training_cases(const PathIn& in) {
            {"--per_device_train_batch_size", "70", "--max_steps", "-1", "--num_train_epochs", "1"}},
           {"--seed", {"1"}},
           {"--data_seed", {"1"}},
+          {"--train_sampling_strategy", {"sequential"}},
           {"--device", {"cuda"}},
           {"--profile", {in("trace.json")}},
           {"--learning_rate", {"1e-3"}},

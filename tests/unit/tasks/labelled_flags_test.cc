@@ -83,6 +83,7 @@ class PairFlags : public testing::Test {
             {"--dataloader_drop_last", {}, drops},
             {"--seed", {"2"}},
             {"--data_seed", {"2"}},
+            {"--train_sampling_strategy", {"sequential"}},
             {"--device", {"cuda"}},
             {"--profile", {in("trace.json")}},
             {"--learning_rate", {"1e-3"}},
