@@ -29,6 +29,7 @@ const std::vector<Family>& families() {
       {"gpt_neox", parsed<parse_gpt_neox>},
       {"gptj", parsed<parse_gptj>},
       {"llama", parsed<parse_llama>},
+      {"ministral", parsed<parse_mistral>},
       {"mistral", parsed<parse_mistral>},
       {"mixtral", parsed<parse_mixtral>},
       {"mt5", parsed<parse_t5_config>},

@@ -46,9 +46,12 @@ DecoderConfig parse_llama(const ConfigReader& in) {
 }
 
 DecoderConfig parse_mistral(const ConfigReader& in) {
-  auto c = llama_like(
-      in, {.class_prefix = "Mistral", .intermediate_size = 14336, .num_kv_heads = 8, .max_positions = 131072});
-  const auto window = window_of(in, 4096);  // layer_types make it what transformers calls a Ministral
+  const bool is_ministral = in.get<std::string>("model_type", "") == "ministral";
+  auto c = llama_like(in, {.class_prefix = is_ministral ? "Ministral" : "Mistral",
+                           .intermediate_size = 14336,
+                           .num_kv_heads = 8,
+                           .max_positions = 131072});
+  const auto window = window_of(in, 4096);  // layer_types make a Mistral what transformers calls a Ministral
   parse_layer_types(in, window, c, [](std::int64_t) { return true; });
   finish(in, c);
   return c;

@@ -193,6 +193,10 @@ TEST(ConfigKeys, AMistralWithLayerTypesSlidesWhereTheySay) {
   EXPECT_EQ(windows({{"layer_types", types}, {"sliding_window", 2}}), (std::vector<std::int64_t>{0, 2, 2, 0}));
   EXPECT_EQ(windows({{"sliding_window", 2}}), (std::vector<std::int64_t>{2, 2, 2, 2}));
   EXPECT_EQ(windows({{"sliding_window", nullptr}}), (std::vector<std::int64_t>{0, 0, 0, 0}));
+  // And writes so.
+  const json ministral = {{"layer_types", types}, {"sliding_window", 2}};
+  EXPECT_EQ(decoder("ministral", ministral).attention_window, (std::vector<std::int64_t>{0, 2, 2, 0}));
+  EXPECT_EQ(decoder("ministral", ministral).classes.causal, "MinistralForCausalLM");
 }
 
 TEST(ConfigKeys, HeadsOfAFamilyThatHasNoKeyForThemAreEven) {
