@@ -36,6 +36,7 @@ BASES = {
     "gpt_neox": dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=32),
     "gptj": GPT | dict(rotary_dim=2),
     "llama": LLAMA,
+    "ministral": LLAMA | dict(head_dim=4, sliding_window=4),
     "mistral": LLAMA | dict(sliding_window=4),
     "mixtral": LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, output_router_logits=True),
     "mt5": T5,
