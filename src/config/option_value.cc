@@ -1,6 +1,7 @@
 #include "config/option_value.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>

@@ -147,6 +147,7 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
     return std::make_shared<HostsCommunicator>(std::move(network), std::static_pointer_cast<GroupCommunicator>(local),
                                                hosts, host, "world");
   } catch (const std::system_error& error) {
+    if (error.code() == std::errc::not_enough_memory) throw;
     throw CommError(fmt::format("rank {}: connect: {}", environment.rank, error.what()), environment.rank, "connect",
                     0);
   }

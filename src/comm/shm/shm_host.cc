@@ -260,6 +260,7 @@ ShmWorld meet_on_this_host(const ShmRendezvous& rendezvous) {
     }
     return {host, host->memory(), host->cores()};
   } catch (const std::system_error& error) {
+    if (error.code() == std::errc::not_enough_memory) throw;
     fail_rendezvous(rendezvous, rendezvous.rank, error.what());
   }
 }

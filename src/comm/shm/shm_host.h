@@ -24,7 +24,8 @@ struct ShmWorld {
   int cores = 1;                         // that any of the ranks may run on
 };
 
-/// Collective. CommError after the timeout: says which ranks are missing.
+/// Collective. CommError after the timeout: says which ranks are missing. std::system_error ENOMEM: the system has no
+/// memory for it.
 ShmWorld meet_on_this_host(const ShmRendezvous& rendezvous);
 
 }  // namespace tessera::comm

@@ -1,5 +1,7 @@
 #include "nn/ops/widened_gemm.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include "base/cpu_level.h"
 #include "nn/ops/gemm.h"
 

@@ -1,10 +1,13 @@
 // Ranks as processes: the suite of every backend, and what happens when something goes wrong.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <chrono>
+#include <system_error>
 
+#include "comm/shm/shm_host.h"
 #include "tessera/base/error.h"
 #include "unit/comm/bodies.h"
 #include "unit/comm/processes.h"
@@ -84,6 +87,21 @@ TEST(Fault, AThreadThatThrowsIsNotHeldUpByWhatItHasStarted) {
   } catch (const std::exception& error) {
     EXPECT_STREQ(error.what(), "out of luck");
   }
+}
+
+TEST(Fault, MemoryThatTheSystemRefusesIsNoFaultOfRanks) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit none{1 << 20, before.rlim_max};
+  std::error_code code;
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+  try {
+    meet_on_this_host({.job_key = "refused"});
+  } catch (const std::system_error& error) {
+    code = error.code();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(code, std::errc::not_enough_memory);
 }
 
 TEST(Fault, AMissingRankEndsTheRendezvous) {
