@@ -17,8 +17,9 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// Python's "1_000": between digits underscores say nothing.
-std::string without_underscores(std::string_view text) {
+/// Without a plus sign, and underscores between digits, which say nothing (Python's "1_000").
+std::string plain_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
   const auto is_digit = [&](std::size_t i) {
     return i < text.size() && std::isdigit(static_cast<unsigned char>(text[i]));
   };
@@ -29,9 +30,7 @@ std::string without_underscores(std::string_view text) {
 }
 
 std::optional<double> parse_double(std::string_view given) {
-  const std::string digits = without_underscores(given);
-  std::string_view text = digits;
-  if (text.starts_with('+')) text.remove_prefix(1);
+  const std::string text = plain_number(given);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || std::isnan(value)) return std::nullopt;
@@ -40,9 +39,7 @@ std::optional<double> parse_double(std::string_view given) {
 
 /// Also "1e8": people write large counts so.
 std::optional<std::int64_t> parse_integer(std::string_view given) {
-  const std::string digits = without_underscores(given);
-  std::string_view text = digits;
-  if (text.starts_with('+')) text.remove_prefix(1);
+  const std::string text = plain_number(given);
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size()) return value;

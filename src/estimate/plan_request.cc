@@ -16,14 +16,10 @@ namespace {
 
 constexpr const char* kTrainableTokens = "TRAINABLE_TOKENS";
 
-bool has_a_suffix(const std::string& module, const std::vector<std::string>& suffixes) {
-  return std::any_of(suffixes.begin(), suffixes.end(), [&](const auto& suffix) { return has_suffix(module, suffix); });
-}
-
 bool is_target(const ModelTensor& t, const std::vector<std::string>& targets) {
   if (!is_linear(t)) return false;
   const std::string module = module_of(t.name);
-  return has_a_suffix(module, targets) || std::find(targets.begin(), targets.end(), "all-linear") != targets.end();
+  return has_suffix(module, targets) || std::find(targets.begin(), targets.end(), "all-linear") != targets.end();
 }
 
 struct Trained {
@@ -41,7 +37,7 @@ struct Trained {
 
 AdaptedLayer adapted_layer(const AdapterRequest& adapter, const ModelTensor& t) {
   const auto [in, out] = sides_of(t);
-  return {in, out, has_a_suffix(module_of(t.name), adapter.feedforward_modules)};
+  return {in, out, has_suffix(module_of(t.name), adapter.feedforward_modules)};
 }
 
 /// The parameters that a method adds to a matrix.
@@ -72,7 +68,7 @@ std::int64_t key_and_value_rows(const std::vector<ModelTensor>& tensors) {
   for (const auto& t : tensors) {
     if (!is_linear(t) || t.name.starts_with("encoder.") || t.name.find("EncDecAttention") != std::string::npos)
       continue;
-    if (has_a_suffix(module_of(t.name), {"k_proj", "v_proj", "k", "v"})) rows += t.shape[0];
+    if (has_suffix(module_of(t.name), std::vector<std::string>{"k_proj", "v_proj", "k", "v"})) rows += t.shape[0];
     if (has_suffix(module_of(t.name), "c_attn")) rows += 2 * t.shape[1] / 3;
   }
   return rows;
@@ -105,7 +101,7 @@ std::vector<SizedParameter> token_rows(const PlanRequest& request, const std::ve
   for (const auto& t : tensors) {
     if (t.shape.size() != 2 || !unit_of(t.name).empty()) continue;
     const auto module = module_of(t.name);
-    const bool is_wanted = named ? has_a_suffix(module, a.target_modules) : out.empty() && !is_head(module);
+    const bool is_wanted = named ? has_suffix(module, a.target_modules) : out.empty() && !is_head(module);
     if (is_wanted) out.push_back(Trained{request}(module + ".trainable_tokens_delta", {tokens, t.shape[1]}, true));
   }
   require_option(!out.empty(),

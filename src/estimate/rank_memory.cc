@@ -99,10 +99,6 @@ std::int64_t RankPlan::total() const {
 
 namespace {
 
-std::int64_t more_than(std::int64_t a, std::int64_t b) {
-  return std::max<std::int64_t>(0, a - b);
-}
-
 /// Sizes of the parts, in bytes of a rank; which of them are there at once depends on the phase.
 struct Parts {
   Parts(const ModelSizes& s, const RankJob& job);
@@ -110,11 +106,7 @@ struct Parts {
   bool whole, kept, copies;      // on every rank; gathered from forward to backward; gathers copy
   std::int64_t slices, compute;  // ranks that share a copy; bytes of an element
   std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
-  std::int64_t first_sums, last_sums;  // of `sums`: before the last block's backward, after the first block's
   ActivationBytes activations;
-
- private:
-  void set_order_of_sums(const ModelSizes& s);
 };
 
 Parts::Parts(const ModelSizes& s, const RankJob& job) {
@@ -149,21 +141,12 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
     if (kept) gathered = compute * (s.trainable + s.frozen_cast) + s.packed_read_bytes;
     slots = 4 * (2 * s.largest_unit_trainable + s.root_rest + s.tables_apart);
     sums = all_gradients;
-    set_order_of_sums(s);
     return;
   }
   gathered = 0;
   slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
   const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
   sums = all_gradients - in_slots;  // those that need memory of their own
-  set_order_of_sums(s);
-}
-
-void Parts::set_order_of_sums(const ModelSizes& s) {
-  const std::int64_t tables = more_than(s.looked_up, s.tables_apart);
-  const std::int64_t heads = more_than(s.root_trainable, s.root_rest + s.looked_up);
-  first_sums = std::min(sums, 4 * heads / slices);
-  last_sums = std::min(sums - first_sums, 4 * (tables + s.largest_unit_trainable) / slices);
 }
 
 struct Phase {
@@ -187,7 +170,11 @@ constexpr const char *kMasters = "their masters beside 16 bits", *kSlots = "grad
                      *kUnits = "units in use, from the disk", *kPiece = "a piece of the update",
                      *kRing = "pinned memory on the way to the GPU";
 
-RankPlan plan_in_memory(const Parts& p) {
+std::int64_t more_than(std::int64_t a, std::int64_t b) {
+  return std::max<std::int64_t>(0, a - b);
+}
+
+RankPlan plan_in_memory(const Parts& p, const ModelSizes& s) {
   const std::vector<MemoryPart> always = {{kTrained, p.trainable}, {kMasters, p.masters}, {kFrozen, p.frozen},
                                           {kPacked, p.packed},     {kState, p.state},     {kSlots, p.slots},
                                           {kGathered, p.gathered}};
@@ -196,11 +183,16 @@ RankPlan plan_in_memory(const Parts& p) {
     return more;
   };
   const auto& a = p.activations;
+  // Sums come as activations go, block by block: before the last block's backward those of heads are there, in the
+  // first block's its own and those of tables are not yet.
+  const std::int64_t heads = more_than(s.root_trainable, s.root_rest + s.looked_up);
+  const std::int64_t tables = more_than(s.looked_up, s.tables_apart);
+  const std::int64_t first_sums = std::min(p.sums, 4 * heads / p.slices);
+  const std::int64_t missing = std::min(p.sums - first_sums, 4 * (tables + s.largest_unit_trainable) / p.slices);
   return worst_of({{"update", with({{kSums, p.sums}})},
                    {"forward", with({{kKept, a.kept}, {kLoss, a.loss}})},
-                   // Sums come as activations go, block by block.
-                   {"backward", with({{kSums, p.first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
-                   {"backward", with({{kSums, p.sums - p.last_sums}, {kKept, a.first}, {kWorking, a.working}})}});
+                   {"backward", with({{kSums, first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
+                   {"backward", with({{kSums, p.sums - missing}, {kKept, a.first}, {kWorking, a.working}})}});
 }
 
 RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
@@ -233,7 +225,7 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
 
 RankPlan plan_rank(const ModelSizes& sizes, const RankJob& job) {
   const Parts parts(sizes, job);
-  auto plan = job.on_disk ? plan_on_disk(parts, sizes, job) : plan_in_memory(parts);
+  auto plan = job.on_disk ? plan_on_disk(parts, sizes, job) : plan_in_memory(parts, sizes);
   const bool pageable = job.on_disk || parts.copies || sizes.frozen_mapped + sizes.packed_mapped_bytes > 0;
   if (job.for_device && pageable) plan.parts.push_back({kRing, kUploadRingBytes});
   return plan;

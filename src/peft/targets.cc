@@ -13,10 +13,6 @@ bool is_all_linear(std::string text) {
   return text == "all-linear";
 }
 
-bool in_suffixes(const std::string& name, const std::vector<std::string>& keys) {
-  return std::any_of(keys.begin(), keys.end(), [&](const auto& key) { return has_suffix(name, key); });
-}
-
 // The number after the first list of layers in the name, for example 3 in "encoder.block.3.layer.0.SelfAttention.q".
 bool in_chosen_layer(const std::string& name, const PeftConfig& config) {
   if (config.layers_to_transform.empty()) return true;
@@ -53,12 +49,12 @@ bool is_saved(const std::string& name, const PeftConfig& config) {
 }
 
 bool is_target(const std::string& name, const PeftConfig& config) {
-  if (in_suffixes(name, config.exclude_modules) || is_saved(name, config)) return false;
+  if (has_suffix(name, config.exclude_modules) || is_saved(name, config)) return false;
   if (!config.exclude_regex.empty() && Pattern(config.exclude_regex, "exclude_modules").matches(name)) return false;
   if (!config.target_regex.empty()) return Pattern(config.target_regex, "target_modules").matches(name);
   const auto& names = config.target_modules;
   if (std::find(names.begin(), names.end(), name) != names.end()) return true;
-  return in_suffixes(name, names) && in_chosen_layer(name, config);
+  return has_suffix(name, names) && in_chosen_layer(name, config);
 }
 
 }  // namespace tessera::peft

@@ -14,6 +14,7 @@
 #include "tasks/classify_data.h"
 #include "tasks/classify_metrics.h"
 #include "tasks/find_non_finite.h"
+#include "tasks/row_sampler.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
 
@@ -43,18 +44,6 @@ models::ModelInput class_input(const ClassBatch& batch, double normalizer) {
   return in;
 }
 
-data::SamplerOptions class_sampler(const ClassRows& rows, const train::TrainingArguments& a,
-                                   const comm::Communicator& group, bool all_ranks) {
-  const int world = group.size();
-  return {.rows = rows.size(),
-          .per_device_batch = a.per_device_train_batch_size * (all_ranks ? world : 1),
-          .rank = all_ranks ? 0 : group.rank(),
-          .world_size = all_ranks ? 1 : world,
-          .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
-          .shuffle = a.shuffle,
-          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
-}
-
 /// Numbers that the loss of a row is a sum over: transformers takes the mean over all of a batch.
 double terms_of_row(const ClassRows& rows) {
   return rows.labels.dim() == 2 ? static_cast<double>(rows.labels.size(1)) : 1;
@@ -68,8 +57,8 @@ class ClassTrainable final : public train::Trainable {
         rows_(rows),
         pad_id_(pad_id),
         length_(length),
-        mine_(class_sampler(rows, arguments, group, false)),
-        all_(class_sampler(rows, arguments, group, true)) {}
+        mine_(row_sampler(rows.size(), arguments, group, false)),
+        all_(row_sampler(rows.size(), arguments, group, true)) {}
 
   std::int64_t batches_per_epoch() const override { return mine_.batches_per_epoch(); }
   double loss_tokens(std::int64_t, std::int64_t batch) override {

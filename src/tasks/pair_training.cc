@@ -7,23 +7,12 @@
 #include <algorithm>
 
 #include "tasks/find_non_finite.h"
+#include "tasks/row_sampler.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
 namespace {
-
-data::SamplerOptions pair_sampler(const data::TokenizedPairs& rows, const train::TrainingArguments& a,
-                                  const comm::Communicator& group, bool all_ranks) {
-  const int world = group.size();
-  return {.rows = static_cast<std::int64_t>(rows.rows.size()),
-          .per_device_batch = a.per_device_train_batch_size * (all_ranks ? world : 1),
-          .rank = all_ranks ? 0 : group.rank(),
-          .world_size = all_ranks ? 1 : world,
-          .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
-          .shuffle = a.shuffle,
-          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
-}
 
 data::EpochSampler evaluation_sampler(const data::TokenizedPairs& rows, const EvaluationOptions& options, int rank,
                                       int world_size) {
@@ -55,8 +44,8 @@ PairTrainable::PairTrainable(models::Model& model, const data::TokenizedPairs& r
     : model_(model),
       rows_(rows),
       collate_(collate),
-      mine_(pair_sampler(rows, arguments, group, false)),
-      all_(pair_sampler(rows, arguments, group, true)) {}
+      mine_(row_sampler(static_cast<std::int64_t>(rows.rows.size()), arguments, group, false)),
+      all_(row_sampler(static_cast<std::int64_t>(rows.rows.size()), arguments, group, true)) {}
 
 double PairTrainable::loss_tokens(std::int64_t epoch, std::int64_t batch) {
   all_.seek({epoch, batch});

@@ -10,6 +10,7 @@
 
 #include "report/progress.h"
 #include "tasks/find_non_finite.h"
+#include "tasks/row_sampler.h"
 #include "tasks/training_job.h"
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/linear.h"
@@ -17,18 +18,6 @@
 
 namespace tessera::tasks {
 namespace {
-
-data::SamplerOptions preference_sampler(const PreferenceRows& data, const train::TrainingArguments& a,
-                                        const comm::Communicator& group, bool all_ranks) {
-  const int world = group.size();
-  return {.rows = data.rows->size(),
-          .per_device_batch = a.per_device_train_batch_size * (all_ranks ? world : 1),
-          .rank = all_ranks ? 0 : group.rank(),
-          .world_size = all_ranks ? 1 : world,
-          .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
-          .shuffle = a.shuffle,
-          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
-}
 
 /// Evaluation mode while it lives; then every module is as it was, packed layers of a model without dropout, too.
 class EvaluationMode {
@@ -137,8 +126,8 @@ PreferenceTrainable::PreferenceTrainable(models::Model& model, const PreferenceR
       reference_(reference),
       drops_out_(drops_out),
       embedding_noise_(arguments.neftune_noise_alpha),
-      mine_(preference_sampler(data, arguments, group, false)),
-      all_(preference_sampler(data, arguments, group, true)),
+      mine_(row_sampler(data.rows->size(), arguments, group, false)),
+      all_(row_sampler(data.rows->size(), arguments, group, true)),
       per_device_(arguments.per_device_train_batch_size) {}
 
 at::Tensor PreferenceTrainable::loss(std::int64_t epoch, std::int64_t batch, double normalizer) {
@@ -197,7 +186,7 @@ ShownPreferences::ShownPreferences(models::Model& model, const PreferenceRows& d
     : model_(model),
       data_(data),
       objective_(objective),
-      mine_(preference_sampler(data, arguments, group, /*all_ranks=*/false)) {}
+      mine_(row_sampler(data.rows->size(), arguments, group, /*all_ranks=*/false)) {}
 
 at::Tensor ShownPreferences::loss(std::int64_t epoch, std::int64_t batch, double) {
   mine_.seek({epoch, batch});

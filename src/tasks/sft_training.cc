@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "tasks/find_non_finite.h"
+#include "tasks/row_sampler.h"
 #include "tasks/same_snapshot.h"
 #include "tasks/training_job.h"
 #include "tessera/base/error.h"
@@ -17,18 +18,6 @@
 
 namespace tessera::tasks {
 namespace {
-
-data::SamplerOptions sampler(const data::SftDataset& rows, const train::TrainingArguments& a,
-                             const comm::Communicator& group, bool all_ranks) {
-  const int world = group.size();
-  return {.rows = rows.size(),
-          .per_device_batch = a.per_device_train_batch_size * (all_ranks ? world : 1),
-          .rank = all_ranks ? 0 : group.rank(),
-          .world_size = all_ranks ? 1 : world,
-          .seed = static_cast<std::uint64_t>(a.data_seed.value_or(a.seed)),
-          .shuffle = a.shuffle,
-          .last_batch = a.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
-}
 
 /// Labels that the model would have chosen. predictions: [B, S], of the token behind each place.
 double count_right(const data::SftBatch& batch, const at::Tensor& predictions) {
@@ -72,8 +61,8 @@ SftTrainable::SftTrainable(models::Model& model, const data::SftDataset& rows, c
       rows_(rows),
       collate_(collate),
       embedding_noise_(arguments.neftune_noise_alpha),
-      mine_(sampler(rows, arguments, group, false)),
-      all_(sampler(rows, arguments, group, true)) {}
+      mine_(row_sampler(rows.size(), arguments, group, false)),
+      all_(row_sampler(rows.size(), arguments, group, true)) {}
 
 std::vector<std::int64_t> SftTrainable::rows_of(data::EpochSampler& sampler, std::int64_t epoch, std::int64_t batch) {
   const auto at = sampler.position();

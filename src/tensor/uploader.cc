@@ -124,10 +124,8 @@ Uploader::Uploader(at::Device device)
 Uploader::~Uploader() = default;
 
 Uploader::Ring* Uploader::ring() {
-  if (!asked_) ring_ = std::make_unique<Ring>(stream_, threads_);
-  asked_ = true;
-  if (ring_ && !ring_->pinned()) ring_.reset();
-  return ring_.get();
+  if (!ring_) ring_ = std::make_unique<Ring>(stream_, threads_);
+  return ring_->pinned() ? ring_.get() : nullptr;
 }
 
 std::shared_ptr<Uploader::Batch> Uploader::begin() {

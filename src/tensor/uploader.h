@@ -36,7 +36,6 @@ class Uploader {
 
   CopyStream stream_;
   int threads_;  // that fill pieces
-  bool asked_ = false;
   std::unique_ptr<Ring> ring_;
 };
 

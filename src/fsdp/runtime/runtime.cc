@@ -16,9 +16,9 @@ Runtime::Runtime(Mesh mesh, FsdpOptions options)
     : mesh_(std::move(mesh)),
       options_(std::move(options)),
       reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty(),
-               is_resident(options_) ? at::Device(at::kCPU) : options_.device),
+               copies_to_device() ? options_.device : at::Device(at::kCPU)),
       page_reader_(mesh_.world->rank(), mesh_.world->size()) {
-  if (on_device() && !resident()) uploader_ = std::make_unique<tensor::Uploader>(options_.device);
+  if (copies_to_device()) uploader_ = std::make_unique<tensor::Uploader>(options_.device);
   if (!options_.offload_folder.empty()) offload_ = std::make_shared<tensor::DiskStore>(options_.offload_folder);
 }
 

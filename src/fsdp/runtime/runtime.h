@@ -57,7 +57,8 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   /// Of gathered units on the device that computes.
   GatherMeter& device_meter() { return device_meter_; }
   bool on_device() const { return !options_.device.is_cpu(); }
-  /// Where a device computes with copies of what lies in the host's memory.
+  /// A device computes with copies of what lies in the host's memory, which the uploader brings.
+  bool copies_to_device() const { return on_device() && !resident(); }
   tensor::Uploader& uploader() { return *uploader_; }
   /// Slices, gradients and all else that lasts lie there, too.
   bool resident() const { return is_resident(options_); }

@@ -20,7 +20,7 @@ class ReducerPlace final : public tensor::GradientPlace {
     runtime_.reducer().accumulate(id_, grad);
   }
   std::shared_ptr<tensor::PreparedGradient> reserve() override {
-    if (runtime_.on_device() && !runtime_.resident()) return nullptr;  // what computes the gradient cannot write there
+    if (runtime_.copies_to_device()) return nullptr;  // what computes the gradient cannot write there
     auto prepared = runtime_.reducer().reserve(id_);
     if (!prepared) return nullptr;
     prepared->memory = prepared->memory.view(shape_);
@@ -59,7 +59,7 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
       file_pages_(file_pages_of(parameters_)),
       pinned_(module == nullptr || runtime.always_whole()) {
   if (runtime.offload() && index_ != 0) file_pages_->expect_passes();  // of the root's tables a step reads some rows
-  if (runtime.on_device() && !runtime.resident())
+  if (runtime.copies_to_device())
     copy_ = std::make_unique<DeviceCopy>(parameters_, *store_, runtime.options().device, runtime.uploader(),
                                          runtime.device_meter());
 }

@@ -151,6 +151,24 @@ TEST_F(Plan, ActivationsAreThoseThatRunsMeasured) {
   }
 }
 
+// In the first block's backward its own gradients and the table's have not come.
+TEST_F(Plan, GradientsComeAsActivationsGo) {
+  auto request = lora("no");
+  request.adapter.reset();
+  request.ranks = 2;
+  const auto tensors = llama({2048, 5632, 32, 4, 4});
+  request.batch = {};
+  const auto all = part(plan_for(request, tensors), "gradients");
+  request.batch = {.rows = 4, .length = 512, .checkpointing = true};
+  const auto plan = plan_for(request, tensors);
+  std::int64_t missing = 0;
+  for (const auto& t : tensors)
+    if (t.name.find("layers.0.") != std::string::npos || t.name.find("embed_tokens") != std::string::npos)
+      missing += t.numel();
+  EXPECT_STREQ(plan.phase, "backward");
+  EXPECT_EQ(part(plan, "gradients"), all - 4 * missing / 2);
+}
+
 TEST_F(Plan, A70BWithLoraTakesWhatEightRanksOf80GBHave) {
   auto request = lora();
   request.ranks = 8;

@@ -23,6 +23,12 @@ class UploaderTest : public ::testing::Test {
  protected:
   ~UploaderTest() override { EXPECT_EQ(test::FakeStreams::fault(), ""); }
   at::Tensor there(const at::Tensor& host) { return at::empty(host.sizes(), host.options().device(fake_device())); }
+  static std::shared_ptr<Uploader::Batch> start(Uploader& uploader, const at::Tensor& to, const at::Tensor& from) {
+    const auto batch = uploader.begin();
+    uploader.add(batch, to, from);
+    uploader.end(*batch);
+    return batch;
+  }
 
   const at::Device device_ = fake_device();
   const test::FakeKernels kernels_;
@@ -42,9 +48,7 @@ TEST_F(UploaderTest, BringsPinnedAndPageableMemoryOfAnySize) {
     std::vector<at::Tensor> arrived;
     for (const auto& host : hosts) {
       arrived.push_back(there(host));
-      batches.push_back(uploader.begin());
-      uploader.add(batches.back(), arrived.back(), host);
-      uploader.end(*batches.back());
+      batches.push_back(start(uploader, arrived.back(), host));
     }
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       uploader.wait(*batches[i]);
@@ -67,9 +71,7 @@ TEST_F(UploaderTest, TheRingIsPinnedWhenItIsNeededAndAsLongAsItLives) {
   {
     Uploader uploader(device_);
     EXPECT_EQ(test::registered_regions(), 0);
-    const auto batch = uploader.begin();
-    uploader.add(batch, arrived, host);
-    uploader.end(*batch);
+    const auto batch = start(uploader, arrived, host);
     EXPECT_EQ(test::registered_regions(), 1);
     uploader.wait(*batch);
   }
@@ -80,9 +82,7 @@ TEST_F(UploaderTest, EndsWhenNothingIsReadFromTheRing) {
   const auto host = torch::arange(2 * kUploadPieceBytes).to(torch::kByte), arrived = there(host);
   {
     Uploader uploader(device_);
-    const auto batch = uploader.begin();
-    uploader.add(batch, arrived, host);
-    uploader.end(*batch);
+    const auto batch = start(uploader, arrived, host);
   }
   EXPECT_TRUE(torch::equal(arrived.cpu(), host));
 }
@@ -93,9 +93,7 @@ TEST_F(UploaderTest, APageThatCannotBeReadIsAnErrorOfItsReader) {
   const FilePages pages({host});
   file.cut(2);
   Uploader uploader(device_);
-  const auto batch = uploader.begin();
-  uploader.add(batch, arrived, host);
-  uploader.end(*batch);
+  const auto batch = start(uploader, arrived, host);
   uploader.wait(*batch);
   EXPECT_EQ(arrived.cpu()[3 * test::kPageBytes].item<int>(), 0);
   EXPECT_THROW(pages.check(), DataError);
@@ -106,9 +104,7 @@ TEST_F(UploaderTest, WithoutPinnedMemoryTheCallerWaits) {
   const auto host = torch::arange(1000, torch::kFloat), arrived = there(host);
   const auto copies = test::FakeStreams::copies();
   Uploader uploader(device_);
-  const auto batch = uploader.begin();
-  uploader.add(batch, arrived, host);
-  uploader.end(*batch);
+  const auto batch = start(uploader, arrived, host);
   uploader.wait(*batch);
   test::refuse_to_register(false);
   EXPECT_TRUE(torch::equal(arrived.cpu(), host));
