@@ -2,6 +2,7 @@
 
 #include "base/json_text.h"
 #include "families/config_reader.h"
+#include "peft/older_folders.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -63,7 +64,11 @@ std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<
 }
 
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {
-  return read_peft_file(folder + "/adapter_config.json", notes);
+  const std::string file = folder + "/adapter_config.json";
+  const auto keys = families::read_ordered_json(file);
+  auto method = read_peft_keys(keys, file, notes);
+  heed_writer(keys, folder, *method, notes);
+  return method;
 }
 
 std::string adapter_config_json(const PeftMethod& method) {

@@ -9,7 +9,8 @@
 namespace tessera::peft {
 
 /// adapter_config.json of a folder. ConfigError for a peft_type that is not there, and for unknown keys; those whose
-/// values mean that they are not used (null, false, nothing) are ignored with a note in *notes.
+/// values mean that they are not used (null, false, nothing) are ignored with a note in *notes. Of a folder that an
+/// older PEFT wrote see peft/older_folders.h.
 std::unique_ptr<PeftMethod> read_adapter_config(const std::string& folder, std::vector<std::string>* notes = nullptr);
 /// The same from a file of any name.
 std::unique_ptr<PeftMethod> read_peft_file(const std::string& file, std::vector<std::string>* notes = nullptr);

@@ -197,7 +197,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   a.model = models::build_model(options.model_folder, &a.config, build);
   auto method = options.method;
   if (!options.adapter_folder.empty()) {
-    method = peft::read_adapter_config(options.adapter_folder);
+    method = peft::read_adapter_config(options.adapter_folder, &a.notes);
     const auto rows = peft::kept_vocabulary(options.adapter_folder, *a.model, a.config.vocab_size);
     if (rows > a.config.vocab_size) {
       build.min_vocab_size = rows;

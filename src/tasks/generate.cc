@@ -71,6 +71,7 @@ class Generator {
 
   void tell_idle_flags(std::ostream& err) const {
     for (const auto& note : options_.notes) err << note << "\n";
+    for (const auto& note : loaded_.notes) err << note << "\n";
     for (const auto& flag : options_.sampling_flags)
       if (!settings_.do_sample) err << flag << " has no effect without --do_sample\n";
     for (const auto& flag : options_.beam_flags)

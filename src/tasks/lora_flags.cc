@@ -158,7 +158,7 @@ void add_lora_flags(config::OptionTable& table, LoraFlags& f, const std::string&
   table
       .add(&f.peft_config, {"--peft_config"}, "a file like adapter_config.json with the method and its settings", group)
       .placeholder("FILE")
-      .only_with({{"--use_peft_lora", {"true"}}})
+      .implies("--use_peft_lora", "true")
       .idle_with({"--adapter_name_or_path", {config::kSet}});
   of_new_adapters(table.add(&f.target_modules, {"--target_modules"},
                             "name suffixes, one regular expression, or all-linear; empty: the family's", group));

@@ -1,6 +1,7 @@
 #include "tasks/merge.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <ostream>
@@ -37,6 +38,7 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
                           .dtype = dtype,
                           .fsdp = fsdp},
                          group);
+  const std::string notes = fmt::format("{}{}", fmt::join(a.notes, "\n"), a.notes.empty() ? "" : "\n");
   const checkpoint::SaveOptions options{
       .files = {.model = o.model_folder,
                 .tokenizer = checkpoint::tokenizer_among({o.tokenizer_folder, o.model_folder})},
@@ -58,20 +60,20 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
     if (quantization) packed.packed = {*quantization, models::layers_to_pack(*a.model, a.config, *quantization)};
     checkpoint::save_packed(*a.sharded, *a.model, packed, o.output);
     save_tokenizer();
-    return fmt::format("{} with {} {} saved in {}\n", a.config.model_type,
-                       a.adapters ? a.adapters->adapted.size() : static_cast<std::size_t>(a.parameters),
-                       a.adapters ? "merged adapters" : "parameters", o.output);
+    return notes + fmt::format("{} with {} {} saved in {}\n", a.config.model_type,
+                               a.adapters ? a.adapters->adapted.size() : static_cast<std::size_t>(a.parameters),
+                               a.adapters ? "merged adapters" : "parameters", o.output);
   }
   if (!a.adapters) {
     checkpoint::save_pretrained(*a.sharded, options, o.output);
     save_tokenizer();
-    return fmt::format("{} with {} parameters saved in {}\n", a.config.model_type, a.parameters, o.output);
+    return notes + fmt::format("{} with {} parameters saved in {}\n", a.config.model_type, a.parameters, o.output);
   }
   checkpoint::save_merged(*a.sharded, a.adapted(), options, o.output,
                           a.adapters->untied ? checkpoint::Head::kUntied : checkpoint::Head::kAsInBase);
   save_tokenizer();
-  return fmt::format("{} with {} merged adapters saved in {}\n", a.config.model_type, a.adapters->adapted.size(),
-                     o.output);
+  return notes + fmt::format("{} with {} merged adapters saved in {}\n", a.config.model_type,
+                             a.adapters->adapted.size(), o.output);
 }
 
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {

@@ -167,6 +167,7 @@ void TrainingJob::assemble_model() {
   compute_dtype_ = a.fsdp.precision.param_dtype.value_or(at::kFloat);
   const auto begun = begin_with_rows(a);
   model_ = assemble(a, group_);
+  notes_.insert(notes_.end(), model_.notes.begin(), model_.notes.end());
   if (!begun.empty()) checkpoint::write_values(*model_.sharded, begun);
   check_kind();
   if (model_.config.quantization && !model_.adapters && !model_.several && arguments_.do_train) {

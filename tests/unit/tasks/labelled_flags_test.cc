@@ -61,7 +61,7 @@ class PairFlags : public testing::Test {
             {"--init_lora_weights", {"gaussian"}, kLora},
             {"--convert_to_lora", {}, kPissa},
             {"--peft_type", {"IA3"}, kLora},
-            {"--peft_config", {in("peft.json")}, kLora},
+            {"--peft_config", {in("peft.json")}},
             {"--target_modules", {"q"}, kLora},
             {"--feedforward_modules", {"k"}, kIa3},
             {"--peft_args", {"r=4"}, kLora},
