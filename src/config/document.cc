@@ -11,6 +11,7 @@
 #include "base/json_text.h"
 #include "base/plain_reason.h"
 #include "base/utf8.h"
+#include "config/yaml_writer.h"
 #include "tessera/base/error.h"
 
 namespace tessera::config {
@@ -149,8 +150,11 @@ std::string json_of(const Node& node) {
   switch (node.kind) {
     case Node::Kind::kNull:
       return "null";
-    case Node::Kind::kScalar:
-      return json_text(parsed(node.text));
+    case Node::Kind::kScalar: {
+      if (node.is_quoted) return json_text(nlohmann::ordered_json(node.text));
+      const nlohmann::json value = typed_scalar(node.text);
+      return json_text(value.is_string() ? parsed(node.text) : nlohmann::ordered_json(value));
+    }
     case Node::Kind::kList:
       for (const Node& item : node.items) list.push_back(parsed(json_of(item)));
       return json_text(list);

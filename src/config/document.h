@@ -38,7 +38,8 @@ Node parse_json(std::string_view text, const std::string& name);
 /// is 8, 0x1F 31, 1_000 1000. All else as it is written.
 std::string number_text(const Node& scalar);
 
-/// As one line of JSON: for options whose text is JSON.
+/// As one line of JSON: for options whose text is JSON. What stands without quotes is what YAML 1.1 (PyYAML) makes of
+/// it (False, no, off), or else what JSON does (1e-4).
 std::string json_of(const Node& node);
 
 /// "file.yaml:3: ", or "file.json: " where the line is unknown.

@@ -385,7 +385,7 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
       if (option->binding_.is_list) break;
       [[fallthrough]];
     case Node::Kind::kMap:
-      if (option->binding_.placeholder == "JSON") {
+      if (option->binding_.placeholder == "JSON" || option->effect_ != Option::Effect::kWorks) {
         words = {json_of(value)};
         break;
       }

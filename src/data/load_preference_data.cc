@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include "data/cache_key.h"
+#include "data/mixture.h"
 #include "data/ordered_workers.h"
 #include "data/preference_dataset.h"
 #include "data/preference_tokenize.h"
 #include "data/row_cache.h"
-#include "data/split_files.h"
 #include "data/stored_preference.h"
 #include "tessera/base/error.h"
 
@@ -29,14 +29,14 @@ struct TokenisedPiece {
 /// Rows in the order of the files.
 class PieceReader {
  public:
-  explicit PieceReader(const std::vector<std::string>& files) : files_(files) {}
+  explicit PieceReader(const Split& split) : split_(split) {}
   std::optional<PieceOfRows> operator()() {
     PieceOfRows piece;
     SourceRow row;
     while (piece.rows.size() < kRowsTogether) {
       if (source_ == nullptr) {
-        if (next_ == files_.size()) break;
-        source_ = open_rows(files_[next_++], "text");
+        if (next_ == split_.files.size()) break;
+        source_ = open_rows(split_, next_++, "text");
       }
       if (source_->next(row)) {
         piece.rows.push_back(row);
@@ -51,7 +51,7 @@ class PieceReader {
   }
 
  private:
-  const std::vector<std::string>& files_;
+  const Split& split_;
   std::shared_ptr<RowSource> source_;
   std::size_t next_ = 0;
 };
@@ -78,7 +78,7 @@ class RowsInOrder {
     rejected_.clear();
   }
 
-  std::vector<std::string> notes(const SplitFiles& split, std::int64_t max_length) const {
+  std::vector<std::string> notes(const Split& split, std::int64_t max_length) const {
     if (read_ == 0)
       throw DataError(fmt::format("{}: the split '{}' has no rows", split.files.front(), split.name),
                       split.files.front());
@@ -118,12 +118,11 @@ class RowsInOrder {
   std::string first_dropped_;
 };
 
-std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, const SplitFiles& split,
-                                            std::int64_t most_rows,
+std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, const Split& split, std::int64_t most_rows,
                                             const std::shared_ptr<const text::Tokenizer>& text_tokenizer) {
   Fingerprint key;
   key.add(kPreferenceFormat);
-  for (const auto& file : split.files) key.add_file(file);
+  add_split(key, split);
   key.add(o.chat_template);
   for (const std::int64_t value :
        {static_cast<std::int64_t>(o.form), o.max_length, static_cast<std::int64_t>(o.truncation_mode)})
@@ -136,7 +135,7 @@ std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, cons
   RowCacheWriter writer(path);
   const PreferenceTokenizer tokenizer(o, text_tokenizer);
   RowsInOrder rows(tokenizer, most_rows, writer);
-  PieceReader read(split.files);
+  PieceReader read(split);
   const auto work = [&](PieceOfRows piece) {
     TokenisedPiece out;
     for (const auto& source : piece.rows) {
@@ -174,11 +173,7 @@ PreferenceSplits load_preference_data(const PreferenceDataOptions& options,
         "the tokenizer has no end-of-sequence token, which ends every completion; name one with "
         "--eos_token",
         "eos_token");
-  const auto splits = find_split_files({options.dataset_name, options.dataset_config}, options.splits);
-  if (splits.size() > 2)
-    throw ConfigError(
-        fmt::format("--splits names {} splits; expected one to train on and one to evaluate on", splits.size()),
-        "splits");
+  const auto splits = find_splits(options);
   PreferenceSplits out;
   for (std::size_t i = 0; i < splits.size(); ++i) {
     if (splits[i].files.empty()) {

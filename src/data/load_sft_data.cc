@@ -5,12 +5,12 @@
 
 #include "data/cache_key.h"
 #include "data/fingerprint.h"
+#include "data/mixture.h"
 #include "data/ordered_workers.h"
 #include "data/pack.h"
 #include "data/row_cache.h"
 #include "data/sft_dataset.h"
 #include "data/sft_tokenize.h"
-#include "data/split_files.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -25,7 +25,7 @@ class SplitBuilder {
                std::int64_t most_rows)
       : options_(options), tokenizer_(std::move(tokenizer)), packing_(packing), most_rows_(most_rows) {}
 
-  std::shared_ptr<const RowCache> build(const SplitFiles& split) {
+  std::shared_ptr<const RowCache> build(const Split& split) {
     const std::string path = cache_path(split);
     const CacheLock lock(path);
     if (auto cached = RowCache::open(path)) return cached;
@@ -48,10 +48,10 @@ class SplitBuilder {
     std::string first_cut, first_dropped;
   };
 
-  std::string cache_path(const SplitFiles& split) const {
+  std::string cache_path(const Split& split) const {
     Fingerprint key;
     key.add(kFormatVersion);
-    for (const auto& file : split.files) key.add_file(file);
+    add_split(key, split);
     key.add(options_.dataset_text_field);
     key.add(options_.chat_template);
     for (const std::int64_t value :
@@ -65,7 +65,7 @@ class SplitBuilder {
     return cache_file(options_.cache_folder, fmt::format("sft-{}-{}.rows", split.name, key.hex()));
   }
 
-  std::vector<std::string> write_rows(const SplitFiles& split, RowCacheWriter& writer) {
+  std::vector<std::string> write_rows(const Split& split, RowCacheWriter& writer) {
     Result total;
     std::int64_t written = 0;
     std::unique_ptr<const SftTokenizer> row_tokenizer;
@@ -80,7 +80,7 @@ class SplitBuilder {
       while (static_cast<std::int64_t>(piece.rows.size()) < kPackedTogether) {
         if (source == nullptr) {
           if (next_file == split.files.size()) break;
-          source = open_rows(split.files[next_file++], options_.dataset_text_field);
+          source = open_rows(split, next_file++, options_.dataset_text_field);
         }
         if (source->next(row)) {
           if (row_tokenizer == nullptr) {
@@ -169,7 +169,7 @@ class SplitBuilder {
     row.document_lengths = {static_cast<std::int32_t>(options_.max_length)};
   }
 
-  std::vector<std::string> notes_about(const SplitFiles& split, const Result& total, std::int64_t written) const {
+  std::vector<std::string> notes_about(const Split& split, const Result& total, std::int64_t written) const {
     if (total.read == 0)
       throw DataError(fmt::format("{}: the split '{}' has no rows", split.files.front(), split.name),
                       split.files.front());
@@ -209,11 +209,7 @@ SftSplits load_sft_data(const SftDataOptions& options, std::shared_ptr<const tex
   const bool eval_packing = options.eval_packing.value_or(options.packing);
   if (options.max_length == 0 && (options.packing || eval_packing))
     throw ConfigError("packing needs --max_length, the length of a packed row", "max_length");
-  const auto splits = find_split_files({options.dataset_name, options.dataset_config}, options.splits);
-  if (splits.size() > 2)
-    throw ConfigError(
-        fmt::format("--splits names {} splits; expected one to train on and one to evaluate on", splits.size()),
-        "splits");
+  const auto splits = find_splits(options);
   SftSplits out;
   for (std::size_t i = 0; i < splits.size(); ++i) {
     if (splits[i].files.empty()) {

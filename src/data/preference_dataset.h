@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset_options.h"
 #include "data/row_mark.h"
 #include "text/tokenizer.h"
 
@@ -24,14 +25,11 @@ enum class PreferenceForm {
 
 enum class TruncationMode { kKeepStart, kKeepEnd };
 
-struct PreferenceDataOptions {
+struct PreferenceDataOptions : DatasetOptions {
   PreferenceForm form = PreferenceForm::kPairs;
-  std::string dataset_name;           // a file, a folder with files for each split, or org/name on the Hub
-  std::string dataset_config;         // the folder of one of several configurations in it; empty: the whole
-  std::string splits = "train,test";  // the first is trained on, the second evaluated on
-  std::string chat_template;          // Jinja source; empty: the tokenizer's
-  std::string template_place;         // of the template, for messages: its file, or a name
-  std::int64_t max_length = 1024;     // tokens of prompt and completion; 0: no limit
+  std::string chat_template;       // Jinja source; empty: the tokenizer's
+  std::string template_place;      // of the template, for messages: its file, or a name
+  std::int64_t max_length = 1024;  // tokens of prompt and completion; 0: no limit
   TruncationMode truncation_mode = TruncationMode::kKeepStart;
   int dataset_num_proc = 0;    // threads that tokenise; 0: as many as the machine has, at most 16
   std::int64_t most_rows = 0;  // of the first split: read no further when there are so many to train on; 0: all

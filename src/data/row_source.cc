@@ -1,6 +1,7 @@
 #include "data/row_source.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <simdjson.h>
 
 #include <algorithm>
@@ -158,7 +159,9 @@ std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string&
       fmt::format("{}: expected a file that ends in .jsonl, .json, .csv, .tsv, .txt, .parquet or .arrow", file), file);
 }
 
-chat::DictPtr parse_row(const SourceRow& row) {
+namespace {
+
+chat::DictPtr whole_row(const SourceRow& row) {
   if (row.object != nullptr) return row.object;
   const auto fail = [&](const std::string& what) {
     throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
@@ -181,6 +184,21 @@ chat::DictPtr parse_row(const SourceRow& row) {
   }
   if (!value.is<chat::DictPtr>()) fail(fmt::format("expected a JSON object, found {}", chat::type_name(value)));
   return *value.get<chat::DictPtr>();
+}
+
+}  // namespace
+
+chat::DictPtr parse_row(const SourceRow& row) {
+  auto whole = whole_row(row);
+  if (row.kept == nullptr) return whole;
+  auto out = std::make_shared<chat::Dict>();
+  for (const auto& column : *row.kept)
+    if (const auto* value = whole->find(std::string_view(column))) out->set(column, *value);
+  if (out->size() == 0)
+    throw DataError(fmt::format("{}: the row has none of the columns that --datasets names ({})", where(row),
+                                fmt::join(*row.kept, ", ")),
+                    *row.file, row.number);
+  return out;
 }
 
 }  // namespace tessera::data

@@ -17,7 +17,8 @@ struct SourceRow {
   std::string json;                 // of .jsonl and .json
   std::vector<std::string> fields;  // of .csv, .tsv and .txt
   const std::vector<std::string>* columns = nullptr;
-  chat::DictPtr object;  // of .parquet and .arrow
+  chat::DictPtr object;                            // of .parquet and .arrow
+  const std::vector<std::string>* kept = nullptr;  // the columns that parse_row() gives; null: all
 };
 
 class RowSource {

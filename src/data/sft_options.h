@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "data/dataset_options.h"
+
 namespace tessera::data {
 
 enum class PackingStrategy {
@@ -13,10 +15,7 @@ enum class PackingStrategy {
   kWrapped,   // all tokens in a row, cut into pieces of max_length; attention crosses documents
 };
 
-struct SftDataOptions {
-  std::string dataset_name;           // a file, a folder with files for each split, or org/name on the Hub
-  std::string dataset_config;         // the folder of one of several configurations in it; empty: the whole
-  std::string splits = "train,test";  // the first is trained on, the second evaluated on
+struct SftDataOptions : DatasetOptions {
   std::string dataset_text_field = "text";
   std::string chat_template;                 // Jinja source; empty: the tokenizer's
   std::string template_place;                // of the template, for messages: its file, or a name

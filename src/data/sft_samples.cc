@@ -1,24 +1,23 @@
 #include "data/sft_samples.h"
 
-#include "data/row_source.h"
+#include "data/mixture.h"
 #include "data/sft_tokenize.h"
-#include "data/split_files.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
 
 std::vector<SftSample> first_samples(const SftDataOptions& options, std::shared_ptr<const text::Tokenizer> tokenizer,
                                      std::int64_t count) {
-  const auto splits = find_split_files({options.dataset_name, options.dataset_config}, options.splits);
+  const auto splits = find_splits(options);
   if (splits.size() < 2 || splits[1].files.empty())
-    throw ConfigError("--eval_generate needs a second split to take prompts from (--splits)", "eval_generate");
+    throw ConfigError("--eval_generate needs a second split to take prompts from " + options.remedy(), "eval_generate");
   SftDataOptions plain = options;
   plain.completion_only_loss.reset();
   plain.assistant_only_loss = false;
   std::vector<SftSample> samples;
   std::unique_ptr<const SftTokenizer> row_tokenizer;
-  for (const auto& file : splits[1].files) {
-    const auto source = open_rows(file, options.dataset_text_field);
+  for (std::size_t file = 0; file < splits[1].files.size(); ++file) {
+    const auto source = open_rows(splits[1], file, options.dataset_text_field);
     for (SourceRow row; static_cast<std::int64_t>(samples.size()) < count && source->next(row);) {
       if (!row_tokenizer) {
         const auto kind = kind_of_row(*parse_row(row), options.dataset_text_field, where(row));

@@ -239,10 +239,25 @@ ConfigFiles files_of_config(const Paths& all, const std::string& config) {
   return out;
 }
 
-/// By the card, else by names. Returns the configuration's folder, below which the files are named; `found` says what
-/// is there instead of the first split.
+void choose_by_patterns(const DatasetName& dataset, const Paths& all, std::vector<SplitFiles>& splits) {
+  const std::string folder = dataset.config.empty() ? "" : without_end_slashes(dataset.config) + "/";
+  Paths patterns;
+  for (const auto& file : dataset.files) patterns.push_back(folder + file);
+  splits.front().files = matching(all, patterns);
+  if (splits.front().files.empty())
+    throw DataError(fmt::format("{}: no file is named {}; {}", dataset.name, fmt::join(patterns, ", "), found_in(all)),
+                    dataset.name);
+  check_files(splits.front());
+}
+
+/// By the patterns that are given, the card, else by names. Returns the configuration's folder, below which the files
+/// are named; `found` says what is there instead of the first split.
 std::string choose_files(const std::vector<CardConfig>& card, const DatasetName& dataset, const Paths& all,
                          std::vector<SplitFiles>& splits, const std::function<std::string(const Paths&)>& found) {
+  if (!dataset.files.empty()) {
+    choose_by_patterns(dataset, all, splits);
+    return "";
+  }
   const CardConfig* config = described(card, dataset, all);
   if (config && !config->splits.empty()) {
     choose_by_card(*config, dataset, all, splits);

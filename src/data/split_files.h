@@ -14,6 +14,7 @@ struct DatasetName {
   std::string name;    // a file, a folder, or org/name[@revision] on the Hub
   std::string config;  // one of several configurations: as the card (README.md) describes it, or a folder; empty: the
                        // card's default, or the whole
+  std::vector<std::string> files = {};  // patterns of its files, below the configuration's folder; empty: by the splits
 };
 
 /// "train,test" of a file (it is the first split, the others are empty), a folder, or a name on the Hub, of which those

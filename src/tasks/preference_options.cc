@@ -29,6 +29,7 @@ constexpr config::RefusedFlag kRefusedPreference[] = {
     {"--is_encoder_decoder", Unused::kBool, "preference training is of causal models; leave it out"},
     {"--reference_free", Unused::kBool, "gone from TRL; tessera cpo and orpo need no reference"},
     {"--rpo_alpha", Unused::kNumber, "gone from TRL; --loss_type sigmoid,sft --loss_weights 1,ALPHA"},
+    {"--max_prompt_length", Unused::kNumber, "gone from TRL; --max_length cuts prompt and answer together"},
 };
 
 struct Words {
@@ -156,12 +157,10 @@ void add_reference(config::OptionTable& table, PreferenceOptions& o) {
 void add_preference_data(config::OptionTable& table, PreferenceOptions& o) {
   const char* group = "Data";
   auto& d = o.data;
-  table
-      .add(
-          &d.dataset_name, {"--dataset_name", "--dataset_path"},
-          "a file, a folder with a file (or several) for each split, or org/name on the Hub: JSONL, JSON, CSV, Parquet",
-          group)
-      .required();
+  table.add(
+      &d.dataset_name, {"--dataset_name", "--dataset_path"},
+      "a file, a folder with a file (or several) for each split, or org/name on the Hub: JSONL, JSON, CSV, Parquet",
+      group);
   table.add(&d.dataset_config, {"--dataset_config", "--dataset_config_name"},
             "the folder of one of several configurations in it", group);
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
@@ -169,7 +168,9 @@ void add_preference_data(config::OptionTable& table, PreferenceOptions& o) {
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)
       .choices({"chatml", "zephyr", "none"});
   table.add(&o.chat_template_path, {"--chat_template_path", "--chat_template"},
-            "file of a template, or folder of a tokenizer whose template is taken; empty: the tokenizer's own", group);
+            "file of a template, or folder of a tokenizer whose template is taken, or the template itself; empty: the "
+            "tokenizer's own",
+            group);
   table.add(&d.max_length, {"--max_length"}, "tokens of prompt and answer; none or 0: no limit", group)
       .reads("none", "0");
   if (o.objective.method == Method::kDpo)
@@ -271,7 +272,7 @@ void check_preference(const config::OptionTable& table, PreferenceOptions& o, co
                    "precompute_ref_batch_size");
   problems.require(o.chat_template_path.empty() || o.chat_template_format == "none",
                    "--chat_template_path and --chat_template_format exclude each other", "chat_template_path");
-  check_trl_flags(o, table, o, o.data.splits, problems);
+  check_trl_flags(o, table, o, o.data, problems);
 }
 
 data::PreferenceForm form_for(Method method) {

@@ -38,12 +38,10 @@ void add_model(config::OptionTable& table, SftOptions& o) {
 void add_data(config::OptionTable& table, SftOptions& o) {
   const char* group = "Data";
   data::SftDataOptions& d = o.data;
-  table
-      .add(&d.dataset_name, {"--dataset_name", "--dataset_path"},
-           "a file, a folder with a file (or several) for each split, or org/name on the Hub: JSONL, JSON, CSV, text, "
-           "Parquet",
-           group)
-      .required();
+  table.add(&d.dataset_name, {"--dataset_name", "--dataset_path"},
+            "a file, a folder with a file (or several) for each split, or org/name on the Hub: JSONL, JSON, CSV, text, "
+            "Parquet",
+            group);
   table.add(&d.dataset_config, {"--dataset_config", "--dataset_config_name"},
             "the folder of one of several configurations in it", group);
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
@@ -52,7 +50,9 @@ void add_data(config::OptionTable& table, SftOptions& o) {
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)
       .choices({"chatml", "zephyr", "none"});
   table.add(&o.chat_template_path, {"--chat_template_path", "--chat_template"},
-            "file of a template, or folder of a tokenizer whose template is taken; empty: the tokenizer's own", group);
+            "file of a template, or folder of a tokenizer whose template is taken, or the template itself; empty: the "
+            "tokenizer's own",
+            group);
   table
       .add(&d.max_length, {"--max_length", "--max_seq_length", "--max_seq_len"}, "tokens of a row; none or 0: no limit",
            group)
@@ -103,7 +103,7 @@ void add_output(config::OptionTable& table, SftOptions& o) {
 }
 
 void check(const config::OptionTable& table, SftOptions& o, config::Problems& problems) {
-  check_trl_flags(o, table, o, o.data.splits, problems);
+  check_trl_flags(o, table, o, o.data, problems);
   problems.require(o.chat_template_path.empty() || o.chat_template_format == "none",
                    "--chat_template_path and --chat_template_format exclude each other", "chat_template_path");
   problems.require(o.pad_to_multiple_of >= 1, "--pad_to_multiple_of must be at least 1", "pad_to_multiple_of");

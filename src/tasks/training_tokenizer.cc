@@ -40,8 +40,14 @@ void require_known(const std::string& flag, const std::string& token, const text
                     flag);
 }
 
+/// Jinja itself instead of the name of a file, as recipes for TRL have it.
+bool is_source(const std::string& text) {
+  return text.find("{%") != std::string::npos || text.find("{{") != std::string::npos;
+}
+
 /// Of a file, or of a tokenizer's folder.
 std::string template_at(const std::string& path) {
+  if (is_source(path)) return path;
   if (!std::filesystem::is_directory(path)) return read_text_file(path);
   return chat::read_tokenizer_templates(path).choose("", false);
 }
@@ -50,6 +56,7 @@ std::string template_at(const std::string& path) {
 std::string place_of_template(const std::string& format, const std::string& chosen, const std::string& tokenizer) {
   if (chat::builtin_template(format) != nullptr) return format;
   const std::string& path = chosen.empty() ? tokenizer : chosen;
+  if (is_source(path)) return "--chat_template_path";
   const bool is_file = !chosen.empty() && !std::filesystem::is_directory(path);
   if (is_file) return path;
   const auto templates = chat::read_tokenizer_templates(path);
@@ -62,7 +69,8 @@ TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const s
   TrainingTokenizer result{text::open_tokenizer(path)};
   const std::int64_t before = result.tokenizer->vocab_size();
   text::TokenizerChanges changes = changes_for(options.chat_template_format);
-  const std::string chosen = hub::find_settings(options.chat_template_path);
+  const std::string& given = options.chat_template_path;
+  const std::string chosen = is_source(given) ? given : hub::find_settings(given);
   if (!chosen.empty()) changes.chat_template = template_at(chosen);
   require_known("eos_token", options.eos_token, *result.tokenizer, changes.special, path);
   require_known("pad_token", options.pad_token, *result.tokenizer, changes.special, path);

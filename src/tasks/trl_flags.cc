@@ -23,6 +23,9 @@ constexpr config::UnusedFlag kIdleOfTrl[] = {
 
 constexpr config::RefusedFlag kRefusedOfTrl[] = {
     {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
+    {"--dataset_mixture", Unused::kText, "TRL's form is a list called datasets, with path, name, split, columns and "
+                                         "fraction, and test_split_size"},
+    {"--dataset_mixer", Unused::kText, "TRL's form is a list called datasets, with path, name, split and fraction"},
 };
 
 void check_attention(const std::string& name, config::Problems& problems) {
@@ -47,6 +50,25 @@ void check_dtype(const std::string& dtype, JobOptions& job, config::Problems& pr
                                dtype),
                    "dtype");
   if (is_16_bit) job.notes.push_back("--dtype " + dtype + " has no effect: --bf16 says it; masters stay float32");
+}
+
+void check_mixture(const TrlFlags& flags, JobOptions& job, data::DatasetOptions& dataset) {
+  if (flags.datasets.empty()) {
+    if (!dataset.dataset_name.empty()) return;
+    throw ConfigError("--dataset_name is required (or --datasets, a list of several)", "dataset_name");
+  }
+  data::Mixture& mixture = dataset.mixture;
+  mixture.parts = data::parse_mixture(flags.datasets);
+  mixture.test_split_size = flags.test_split_size;
+  mixture.seed = job.training.seed;
+  if (!dataset.dataset_name.empty()) job.notes.push_back("--dataset_name has no effect: --datasets is given");
+  const bool has_fractions = std::any_of(mixture.parts.begin(), mixture.parts.end(),
+                                         [](const auto& part) { return part.fraction.has_value(); });
+  if (flags.dataset_streaming && (has_fractions || flags.test_split_size))
+    throw ConfigError(
+        "--dataset_streaming reads no further than the steps need, so it does not go with a fraction of "
+        "--datasets or with --test_split_size",
+        "dataset_streaming");
 }
 
 }  // namespace
@@ -96,10 +118,21 @@ void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags) {
       "read only as many rows as --max_steps needs, and train on them in the order of the files "
       "(--train_sampling_strategy). Without it all rows are tokenised first; in neither case are they held in memory",
       group);
+  table
+      .add(&flags.datasets, {"--datasets"},
+           "instead of --dataset_name several data sets, one behind the other: a list of path, name, data_dir, "
+           "data_files, split, columns, fraction",
+           group)
+      .placeholder("JSON");
+  table
+      .add(&flags.test_split_size, {"--test_split_size"},
+           "rows of --datasets that are held out to evaluate on: below 1 a share, else a number", group)
+      .only_with({{"--datasets", {config::kSet}}});
 }
 
-void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, JobOptions& job, std::string& splits,
-                     config::Problems& problems) {
+void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, JobOptions& job,
+                     data::DatasetOptions& dataset, config::Problems& problems) {
+  problems.attempt([&] { check_mixture(flags, job, dataset); });
   problems.require(!flags.dataset_streaming || job.training.max_steps > 0,
                    "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
                    "dataset_streaming");
@@ -107,7 +140,7 @@ void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, Jo
   if (flags.dataset_train_split || flags.dataset_test_split) {
     problems.require(!table.given("--splits"),
                      "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");
-    splits = flags.dataset_train_split.value_or("train") + "," + flags.dataset_test_split.value_or("test");
+    dataset.splits = flags.dataset_train_split.value_or("train") + "," + flags.dataset_test_split.value_or("test");
   }
   if (flags.model_revision != "main") {
     if (is_there(job.model_name_or_path))

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "config/options.h"
+#include "data/dataset_options.h"
 #include "models/model.h"
 #include "tasks/training_job.h"
 
@@ -18,6 +19,8 @@ struct TrlFlags {
   std::optional<double> router_aux_loss_coef;                          // of experts; unset: as config.json says
   bool dataset_streaming = false;                                      // read as far as max_steps needs
   std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of --splits, by themselves
+  std::string datasets;                                                // a mixture, as JSON
+  std::optional<double> test_split_size;                               // of it
 };
 
 void add_trl_model_flags(config::OptionTable& table, TrlFlags& flags);
@@ -31,9 +34,9 @@ void weigh_balance(const TrlFlags& flags, models::Model& model);
 /// Behind --splits.
 void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags);
 
-/// Adds to the job's notes, and makes `splits` what the split flags say.
-void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, JobOptions& job, std::string& splits,
-                     config::Problems& problems);
+/// Adds to the job's notes, and makes `dataset` what the flags of splits and mixtures say.
+void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, JobOptions& job,
+                     data::DatasetOptions& dataset, config::Problems& problems);
 
 /// Of the first split: one where none are trained on, with --dataset_streaming what the steps take; 0: all.
 std::int64_t rows_to_read(const TrlFlags& flags, const train::TrainingArguments& arguments, int ranks);

@@ -89,6 +89,8 @@ class SftFlags : public testing::Test {
             {"--splits", {"test"}},
             {"--dataset_train_split", {"test"}},
             {"--dataset_test_split", {"train"}},
+            {"--datasets", {R"([{"path": ")" + kTinyChat + R"(", "split": "test"}])"}},
+            {"--test_split_size", {"40"}, {"--datasets", R"([{"path": ")" + kTinyChat + R"("}])"}},
             {"--dataset_text_field", {"other"}, text()},
             {"--chat_template_format", {"chatml"}},
             {"--chat_template_path", {in("chat.jinja")}},

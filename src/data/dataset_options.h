@@ -1,0 +1,45 @@
+#pragma once
+// Where rows come from: one data set, or several one behind the other, as TRL's DatasetMixtureConfig has them.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+/// An entry of TRL's `datasets`.
+struct MixturePart {
+  std::string path;                     // a file, a folder or a name on the Hub; or json, csv, parquet, text, arrow,
+                                        // whose files data_files names
+  std::string name;                     // one of several configurations in it
+  std::string data_dir;                 // the folder in it that counts
+  std::vector<std::string> data_files;  // or these files of it; with * and ** as the library `datasets` has them
+  std::string split = "train";
+  std::vector<std::string> columns;  // the others are left out; empty: all
+  std::optional<double> fraction;    // share of the mixture; of all parts or of none
+};
+
+struct Mixture {
+  std::vector<MixturePart> parts;         // empty: there is none
+  std::optional<double> test_split_size;  // rows that are held out to evaluate on: below 1 a share, else a number
+  std::int64_t seed = 42;                 // which ones
+};
+
+/// From a list of JSON. ConfigError names the entry and the key.
+std::vector<MixturePart> parse_mixture(const std::string& json);
+
+struct DatasetOptions {
+  std::string dataset_name;           // a file, a folder with files for each split, or org/name on the Hub
+  std::string dataset_config;         // the folder of one of several configurations in it; empty: the whole
+  std::string splits = "train,test";  // the first is trained on, the second evaluated on
+  Mixture mixture;                    // instead of these
+
+  /// What messages call it.
+  std::string called() const { return mixture.parts.empty() ? "'" + dataset_name + "'" : "--datasets"; }
+  /// How a second split comes to be, for messages.
+  std::string remedy() const {
+    return mixture.parts.empty() ? "(--splits '" + splits + "')" : "(--test_split_size holds rows out)";
+  }
+};
+
+}  // namespace tessera::data
