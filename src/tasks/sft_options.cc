@@ -112,6 +112,8 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
                    "eval_generate_max_new_tokens");
   problems.require(o.eval_generate == 0 || o.training.eval_strategy != train::Interval::kNo,
                    "--eval_generate answers prompts at evaluations, but --eval_strategy is no", "eval_generate");
+  if (o.eval_generate > 0 && o.training.insists_on_evaluation.empty())
+    o.training.insists_on_evaluation = "--eval_generate";
 }
 
 }  // namespace
