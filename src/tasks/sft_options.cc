@@ -163,7 +163,6 @@ std::optional<SftOptions> parse_one_sft(const std::vector<std::string>& args, st
   check_job(o, table, evaluation_names(o.training), problems);
   check(table, o, problems);
   problems.throw_all();
-  for (auto& note : table.notes()) o.notes.push_back(std::move(note));
   return o;
 }
 

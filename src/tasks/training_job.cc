@@ -79,6 +79,8 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   o.given = table.given_values();
   train::check_training_arguments(o.training, table, problems);
   train::check_metric(o.training, measured, problems);
+  if (o.training.train_sampling_strategy == train::SamplingStrategy::kGroupByLength)
+    o.notes.push_back("--train_sampling_strategy group_by_length takes rows in random order, whatever their lengths");
   check_lora_flags(o.adapter, problems);
   check_quant_flags(o.quant, o.adapter.use_peft_lora || !o.training.do_train, problems);
   problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
@@ -86,6 +88,7 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   problems.attempt([&] { (void)budget_bytes(o.max_memory); });
   problems.attempt(
       [&] { (void)compute_device(o.training.wanted_device(), launch_settings(o.training.bf16, o.training.fp16)); });
+  for (auto& note : table.notes()) o.notes.push_back(std::move(note));
 }
 
 train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches) {

@@ -46,7 +46,10 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
             "leave out the last incomplete batch of an epoch; evaluations take all rows", group);
   table.add(&a.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&a.data_seed, {"--data_seed"}, "of the order of rows; none: seed", group);
-  table.add_enum(&a.shuffle, {{"random", true}, {"sequential", false}, {"group_by_length", true}},
+  table.add_enum(&a.train_sampling_strategy,
+                 {{"random", SamplingStrategy::kRandom},
+                  {"sequential", SamplingStrategy::kSequential},
+                  {"group_by_length", SamplingStrategy::kGroupByLength}},
                  {"--train_sampling_strategy"},
                  "order of the rows: random, anew in each epoch, or sequential; group_by_length is random", group);
   table

@@ -16,10 +16,12 @@
 
 namespace tessera::train {
 
+enum class SamplingStrategy { kRandom, kSequential, kGroupByLength };
+
 struct TrainingArguments : CheckpointOptions {
   std::int64_t seed = 42;
   std::optional<std::int64_t> data_seed;
-  bool shuffle = true;
+  SamplingStrategy train_sampling_strategy = SamplingStrategy::kRandom;
   bool do_train = true;
   std::optional<bool> do_eval;  // none: when eval_strategy asks for it
 

@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "chat/jinja/json.h"
-#include "chat/jinja/runtime.h"
 #include "data/chat_rows.h"
 #include "data/row_source.h"
 #include "support/temp_folder.h"

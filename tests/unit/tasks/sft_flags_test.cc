@@ -326,6 +326,8 @@ TEST_F(SftFlags, WhatDoesNotCountIsSaid) {
             Words{"--per_device_eval_batch_size has no effect without --eval_strategy steps (or epoch) or "
                   "--eval_on_start or --do_train false"});
   EXPECT_EQ(notes({"--per_device_eval_batch_size", "2", "--do_eval", "true"}), Words{});
+  EXPECT_EQ(notes({"--train_sampling_strategy", "group_by_length"}),
+            Words{"--train_sampling_strategy group_by_length takes rows in random order, whatever their lengths"});
   EXPECT_EQ(notes({"--warmup_steps", "2", "--lr_scheduler_type", "constant"}),
             Words{"--warmup_steps has no effect with --lr_scheduler_type constant"});
 }
