@@ -36,13 +36,13 @@ Value check_message(const Value& message, const std::string& key, const SourceRo
   const Value* who = find(role);
   if (who == nullptr) fail(source, fmt::format("key \"{}.role\" is missing", key));
   if (!who->is_text())
-    fail(source, fmt::format("key \"{}.{}\" must be a text, found {}", key, role, chat::type_name(*who)));
+    fail(source, fmt::format("key \"{}.{}\" must be a text, found {}", key, role, called(*who, source)));
   const Value* what = find(content);
   if (what == nullptr && find("tool_calls") == nullptr)
     fail(source, fmt::format("key \"{}.{}\" is missing", key, content));
   if (what != nullptr && !what->is_text() && !what->is_none() && !what->is<chat::ListPtr>())
-    fail(source, fmt::format("key \"{}.{}\" must be a text or a list of parts, found {}", key, content,
-                             chat::type_name(*what)));
+    fail(source,
+         fmt::format("key \"{}.{}\" must be a text or a list of parts, found {}", key, content, called(*what, source)));
   const std::string_view called = roles == RoleNames::kStandard ? standard_name(who->text()) : who->text();
   if (!sharegpt && called == who->text()) return message;
   chat::Dict out;

@@ -139,6 +139,7 @@ std::string where(const SourceRow& row) {
 }
 
 std::string called(const chat::Value& value, const SourceRow& row) {
+  if (const auto* bytes = value.get<chat::UndefinedPtr>()) return (*bytes)->message;
   if (!value.is_none()) return chat::type_name(value);
   return row.columns != nullptr ? "an empty cell" : "null";
 }

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "chat/jinja/json.h"
+#include "chat/jinja/repr.h"
+#include "chat/jinja/template_error.h"
 #include "data/chat_rows.h"
 #include "tessera/base/error.h"
 
@@ -24,10 +27,38 @@ const std::string& text_at(const chat::Dict& object, std::string_view key, const
   return value->text();
 }
 
+/// A list of whole numbers; in a CSV file, its JSON.
+std::vector<std::int32_t> numbers_at(const chat::Dict& object, std::string_view key, std::int64_t below,
+                                     const SourceRow& row, bool takes_ignored = false) {
+  const Value* value = object.find(key);
+  if (value == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));
+  Value list = *value;
+  if (value->is_text()) {
+    try {
+      list = chat::parse_json(value->text());
+    } catch (const chat::TemplateError&) {  // what it is, is said below
+    }
+  }
+  if (!list.is<chat::ListPtr>())
+    fail(row, fmt::format("key \"{}\" must be a list of numbers, found {}", key, called(*value, row)));
+  std::vector<std::int32_t> out;
+  for (const auto& item : chat::iterate(list)) {
+    const auto number = item.integer();
+    const bool fits = number && number->is_small() && number->small() >= 0 && number->small() < below;
+    if (!fits && !(takes_ignored && number == chat::Integer(-100)))
+      fail(row, fmt::format("key \"{}\" must be a list of whole numbers below {}{}, found {} in it", key, below,
+                            takes_ignored ? ", or -100" : "", chat::repr(item)));
+    out.push_back(static_cast<std::int32_t>(number->small()));
+  }
+  return out;
+}
+
 }  // namespace
 
 const char* name_of(RowKind kind) {
   switch (kind) {
+    case RowKind::kTokens:
+      return "input_ids";
     case RowKind::kMessages:
       return "messages";
     case RowKind::kPromptCompletion:
@@ -42,6 +73,7 @@ const char* name_of(RowKind kind) {
 
 RowKind kind_of_row(const chat::Dict& row, const std::string& text_field, const std::string& where) {
   const auto has = [&](std::string_view key) { return row.find(key) != nullptr; };
+  if (has("input_ids")) return RowKind::kTokens;
   if (has("prompt") && has("completion")) return RowKind::kPromptCompletion;
   if (has("messages") || has("conversations")) return RowKind::kMessages;
   if (has(text_field)) return RowKind::kText;
@@ -51,7 +83,7 @@ RowKind kind_of_row(const chat::Dict& row, const std::string& text_field, const 
     if (key.is_text()) columns.push_back(key.text());
   throw DataError(
       fmt::format("{}: no column to learn from; expected messages or conversations, prompt and completion, instruction "
-                  "and output, or the text column '{}' (--dataset_text_field); found {}",
+                  "and output, input_ids, or the text column '{}' (--dataset_text_field); found {}",
                   where, text_field, columns.empty() ? "no columns" : fmt::format("{}", fmt::join(columns, ", "))));
 }
 
@@ -81,6 +113,8 @@ SftTokenizer::SftTokenizer(const SftDataOptions& options, std::shared_ptr<const 
 SftRow SftTokenizer::tokenize(const SourceRow& row) const {
   const auto object = parse_row(row);
   switch (kind_) {
+    case RowKind::kTokens:
+      return read_tokens(*object, row);
     case RowKind::kMessages:
       return tokenize_messages(*object, row);
     case RowKind::kPromptCompletion: {
@@ -113,7 +147,7 @@ SftSample SftTokenizer::split(const SourceRow& row) const {
     all = tokenize_pair(chat::make_list(std::move(question)), chat::make_list({answer}), *object, row);
   } else {
     all = tokenize(row);
-    if (kind_ == RowKind::kText) begin = (all.labels.size() + 1) / 2;
+    if (kind_ == RowKind::kText || kind_ == RowKind::kTokens) begin = (all.labels.size() + 1) / 2;
   }
   while (begin < all.labels.size() && all.labels[begin] == -100) ++begin;
   const auto middle = all.input_ids.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -134,6 +168,33 @@ SftTokenizer::Tokens SftTokenizer::render(const Conversation& chat, const Source
   const text::Encoding encoding = tokenizer_->encode(rendered.text, false);
   Tokens out{encoding.ids, {}};
   if (with_mask) out.assistant = assistant_mask(encoding, rendered.generation_spans);
+  return out;
+}
+
+SftRow SftTokenizer::read_tokens(const chat::Dict& object, const SourceRow& row) const {
+  const auto has = [&](std::string_view key) { return object.find(key) != nullptr; };
+  const std::int64_t ids = tokenizer_->vocab_size();
+  SftRow out;
+  out.input_ids = numbers_at(object, "input_ids", ids, row);
+  out.document_lengths = {static_cast<std::int32_t>(out.input_ids.size())};
+  const auto beside = [&](std::string_view key, std::int64_t below, bool takes_ignored = false) {
+    auto numbers = numbers_at(object, key, below, row, takes_ignored);
+    if (numbers.size() != out.input_ids.size())
+      fail(row, fmt::format("key \"{}\" must be as long as \"input_ids\", {}, found {}", key, out.input_ids.size(),
+                            numbers.size()));
+    return numbers;
+  };
+  if (has("labels")) {
+    out.labels = beside("labels", ids, /*takes_ignored=*/true);
+    return out;
+  }
+  out.labels = out.input_ids;
+  const auto apply = [&](const std::vector<std::int32_t>& mask) {
+    for (std::size_t i = 0; i < mask.size(); ++i)
+      if (mask[i] == 0) out.labels[i] = -100;
+  };
+  if (has("assistant_masks")) apply(beside("assistant_masks", 2));
+  if (options_.completion_only_loss.value_or(has("prompt") && has("completion"))) apply(beside("completion_mask", 2));
   return out;
 }
 

@@ -14,6 +14,7 @@
 namespace tessera::data {
 
 enum class RowKind {
+  kTokens,            // input_ids: a row that has been tokenised
   kMessages,          // messages or conversations: a list of {role, content}, or of {from, value} (ShareGPT)
   kPromptCompletion,  // prompt and completion: texts, or lists of messages
   kInstruction,       // instruction, optional input, output (Alpaca)
@@ -45,6 +46,7 @@ class SftTokenizer {
   Tokens render(const Conversation& chat, const SourceRow& row, bool with_mask, bool add_generation_prompt) const;
   Tokens encode(const std::string& text) const;
   std::string with_eos(std::string text) const;
+  SftRow read_tokens(const chat::Dict& object, const SourceRow& row) const;
   SftRow tokenize_messages(const chat::Dict& object, const SourceRow& row) const;
   SftRow tokenize_pair(const chat::Value& prompt, const chat::Value& completion, const chat::Dict& object,
                        const SourceRow& row) const;

@@ -6,6 +6,7 @@
 #include "base/nearest.h"
 #include "base/open_file.h"
 #include "config/accelerate_input.h"
+#include "config/option_value.h"
 #include "launch/gpus.h"
 #include "launch/idle_flags.h"
 #include "launch/launch.h"
@@ -84,6 +85,20 @@ void check_options(const LaunchPlan& plan, config::Problems& problems) {
   require(!o.multi_gpu || has_gpu(), "multi_gpu", ": no GPU found on this machine; leave it out to run on the CPU");
 }
 
+/// Variables of the shell that the ranks will not see: as under accelerate launch, flags and the file decide.
+void note_overridden(LaunchPlan& plan) {
+  const auto settings = config::settings_of(plan.accelerate);
+  const auto variables = config::to_environment(plan.accelerate);
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    const auto& [name, value] = variables[i];
+    const char* own = std::getenv(name.c_str());
+    const bool is_kept = name == "ACCELERATE_MIXED_PRECISION" && !plan.names_mixed_precision;
+    if (own == nullptr || *own == '\0' || is_kept || config::detail::equal_ignoring_case(own, value)) continue;
+    plan.warnings.push_back(fmt::format("the environment's {}={} has no effect: the launch says {} (--{}, or the file)",
+                                        name, own, value, settings[i].first));
+  }
+}
+
 void add_notes(const OptionTable& flags, LaunchPlan& plan) {
   for (std::string& note : flags.notes()) plan.notes.push_back(std::move(note));
   if (!has_gpu() && !plan.accelerate.use_cpu) plan.notes.push_back("no GPU found: running on the CPU");
@@ -147,6 +162,7 @@ std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, cons
   problems.throw_all();
   if (!plan.options.log_dir.empty()) ensure_writable_folder(plan.options.log_dir);
   add_notes(flags, plan);
+  note_overridden(plan);
   const config::AccelerateConfig& a = plan.accelerate;
   if (a.num_machines > 1) {
     const int here = ranks_here(a), first = a.machine_rank * here;

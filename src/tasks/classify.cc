@@ -116,7 +116,7 @@ class ClassifyJob final : public TrainingJob {
     notes_.push_back(fmt::format("{}: {} labels ({})", name_of(data_.problem), labels, fmt::join(data_.names, ", ")));
     classes_ = checkpoint::ClassifierNames{
         .labels = data_.names, .problem_type = name_of(data_.problem), .pad_token_id = tokenizer_->pad_id()};
-    require_rows_to_evaluate(data_.validation.size(), "give a --validation_split above 0");
+    require_rows_to_evaluate(data_.validation.size(), "no rows are held out: give a --validation_split above 0");
   }
 
   std::vector<PreparedRows> prepared() const override { return prepared_rows(&data_.train, &data_.validation); }

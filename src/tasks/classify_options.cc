@@ -109,7 +109,6 @@ std::optional<ClassifyOptions> parse_classify(const std::vector<std::string>& ar
   check(o, problems);
   check_job(o, table, names_of_all_class_metrics(), problems);
   problems.throw_all();
-  o.notes = table.notes();
   return o;
 }
 

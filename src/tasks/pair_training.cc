@@ -69,6 +69,7 @@ std::string PairTrainable::find_non_finite(std::int64_t epoch, std::int64_t batc
 }
 
 std::int64_t evaluation_batches(const data::TokenizedPairs& rows, const EvaluationOptions& options, int world_size) {
+  if (rows.rows.empty()) return 0;
   const auto all = evaluation_sampler(rows, options, 0, world_size).batches_per_epoch();
   return options.max_batches > 0 ? std::min(all, options.max_batches) : all;
 }

@@ -50,12 +50,7 @@ class PreferenceJob final : public TrainingJob {
     options.most_rows = rows_to_read(o_, arguments_, group_->size());
     splits_ = data::load_preference_data(options, tokenizer_, notes_);
     require_same_snapshot(splits_.files, *group_);
-    if (!splits_.eval &&
-        (arguments_.eval_strategy != train::Interval::kNo || arguments_.eval_on_start || !arguments_.do_train))
-      throw ConfigError("--eval_strategy, --eval_on_start or --do_train false asks for evaluations, but '" +
-                            o_.data.dataset_name + "' has no second split (--splits '" + o_.data.splits +
-                            "'); add one, or leave them out",
-                        "eval_strategy");
+    require_second_split(splits_.eval != nullptr, o_.data.dataset_name, o_.data.splits);
     if (objective_.method == Method::kKto && arguments_.do_train && !o_.dataset_streaming) {
       const auto& rows = *splits_.train;
       if (auto note = preference::note_on_balance(objective_.kto, rows.desirable(), rows.size()); !note.empty())

@@ -330,7 +330,7 @@ PreferenceOptions::PreferenceOptions(Method method) {
   training.logging_steps = 10;
   training.bf16 = true;
   training.gradient_checkpointing = true;
-  training.shuffle = method != Method::kKto;
+  if (method == Method::kKto) training.train_sampling_strategy = train::SamplingStrategy::kSequential;
 }
 
 config::OptionTable preference_table(PreferenceOptions& o) {
@@ -365,7 +365,6 @@ std::optional<PreferenceOptions> parse_preference(Method method, const std::vect
   check_job(o, table, measured_names(method), problems);
   check_preference(table, o, problems);
   problems.throw_all();
-  for (auto& note : table.notes()) o.notes.push_back(std::move(note));
   return o;
 }
 

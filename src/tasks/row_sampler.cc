@@ -10,7 +10,7 @@ data::SamplerOptions row_sampler(std::int64_t rows, const train::TrainingArgumen
           .rank = all_ranks ? 0 : group.rank(),
           .world_size = all_ranks ? 1 : world,
           .seed = static_cast<std::uint64_t>(arguments.data_seed.value_or(arguments.seed)),
-          .shuffle = arguments.shuffle,
+          .shuffle = arguments.train_sampling_strategy != train::SamplingStrategy::kSequential,
           .last_batch = arguments.dataloader_drop_last ? data::LastBatch::kDrop : data::LastBatch::kKeep};
 }
 

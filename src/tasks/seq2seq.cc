@@ -46,7 +46,7 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
     tokenizer_ = data_.tokenizer;
     for (const auto& note : data_.notes) notes_.push_back(note);
     require_rows_to_evaluate(static_cast<std::int64_t>(data_.validation_rows.size()),
-                             "give a --validation_split above 0");
+                             "no rows are held out: give a --validation_split above 0");
   }
 
   std::vector<PreparedRows> prepared() const override { return prepared_rows(&data_.train, &data_.validation); }

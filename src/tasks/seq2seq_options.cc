@@ -94,7 +94,6 @@ std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args
   check_pairs(options, problems);
   check(options, problems);
   problems.throw_all();
-  options.notes = table.notes();
   return options;
 }
 

@@ -112,6 +112,8 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
                    "eval_generate_max_new_tokens");
   problems.require(o.eval_generate == 0 || o.training.eval_strategy != train::Interval::kNo,
                    "--eval_generate answers prompts at evaluations, but --eval_strategy is no", "eval_generate");
+  if (o.eval_generate > 0 && o.training.insists_on_evaluation.empty())
+    o.training.insists_on_evaluation = "--eval_generate";
 }
 
 }  // namespace
@@ -161,7 +163,6 @@ std::optional<SftOptions> parse_one_sft(const std::vector<std::string>& args, st
   check_job(o, table, evaluation_names(o.training), problems);
   check(table, o, problems);
   problems.throw_all();
-  for (auto& note : table.notes()) o.notes.push_back(std::move(note));
   return o;
 }
 

@@ -132,13 +132,6 @@ SftRows load_sft_rows(const SftOptions& o, const std::string& tokenizer_path, co
   rows.collate.pad_id = rows.opened.tokenizer->pad_id();
   rows.collate.pad_to_multiple_of = o.pad_to_multiple_of;
   rows.collate.padding_free = o.padding_free;
-  const auto& a = o.training;
-  if (!rows.splits.eval && (a.eval_strategy != train::Interval::kNo || a.eval_on_start)) {
-    throw ConfigError("--eval_strategy, --eval_on_start or --do_train false asks for evaluations, but '" +
-                          o.data.dataset_name + "' has no second split (--splits '" + o.data.splits +
-                          "'); add one, or leave them out",
-                      "eval_strategy");
-  }
   return rows;
 }
 

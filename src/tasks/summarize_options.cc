@@ -106,7 +106,6 @@ std::optional<SummarizeOptions> parse_summarize(const std::vector<std::string>& 
   check_job(options, table, pair_metrics(/*with_texts=*/false), problems);
   check_pairs(options, problems);
   problems.throw_all();
-  options.notes = table.notes();
   return options;
 }
 

@@ -79,6 +79,8 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   o.given = table.given_values();
   train::check_training_arguments(o.training, table, problems);
   train::check_metric(o.training, measured, problems);
+  if (o.training.train_sampling_strategy == train::SamplingStrategy::kGroupByLength)
+    o.notes.push_back("--train_sampling_strategy group_by_length takes rows in random order, whatever their lengths");
   check_lora_flags(o.adapter, problems);
   check_quant_flags(o.quant, o.adapter.use_peft_lora || !o.training.do_train, problems);
   problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
@@ -86,6 +88,7 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   problems.attempt([&] { (void)budget_bytes(o.max_memory); });
   problems.attempt(
       [&] { (void)compute_device(o.training.wanted_device(), launch_settings(o.training.bf16, o.training.fp16)); });
+  for (auto& note : table.notes()) o.notes.push_back(std::move(note));
 }
 
 train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches) {
@@ -336,19 +339,16 @@ void TrainingJob::save(const std::string& folder, checkpoint::SaveQueue* queue) 
   save_trained(model_, {folder_, tokenizer_, tokenizer_path_, arguments_.save_dtype, classes_}, folder, queue);
 }
 
-void TrainingJob::require_rows_to_evaluate(std::int64_t rows, const std::string& remedy) {
+void TrainingJob::require_rows_to_evaluate(std::int64_t rows, const std::string& missing) {
   if (rows > 0) return;
-  if (!arguments_.do_train)
-    throw ConfigError("--do_train false evaluates, but no rows are held out: " + remedy, "do_train");
-  if (arguments_.load_best_model_at_end || arguments_.early_stopping_patience > 0 ||
-      arguments_.save_strategy == train::Interval::kBest)
-    throw ConfigError(
-        "--load_best_model_at_end, --early_stopping_patience and --save_strategy best need evaluations, "
-        "but no rows are held out: " +
-            remedy,
-        "load_best_model_at_end");
+  if (const std::string& flag = arguments_.insists_on_evaluation; !flag.empty())
+    throw ConfigError(flag + " asks for evaluations, but " + missing + ", or leave the flag out",
+                      flag.substr(2, flag.find(' ') - 2));
   arguments_.eval_strategy = train::Interval::kNo;
-  arguments_.eval_on_start = false;
+}
+
+void TrainingJob::require_second_split(bool there, const std::string& dataset, const std::string& splits) {
+  require_rows_to_evaluate(there, "'" + dataset + "' has no second split (--splits '" + splits + "'): add one");
 }
 
 void TrainingJob::save_result() {

@@ -103,8 +103,9 @@ class TrainingJob {
   std::optional<checkpoint::ClassifierNames> classes_;  // of a classifier, for config.json
   Assembled model_;
 
-  /// Where no rows are held out: without evaluations, unless something needs them (ConfigError with this remedy).
-  void require_rows_to_evaluate(std::int64_t rows, const std::string& remedy);
+  /// Without rows there are no evaluations, unless a flag insists on them: a ConfigError that says what is missing.
+  void require_rows_to_evaluate(std::int64_t rows, const std::string& missing);
+  void require_second_split(bool there, const std::string& dataset, const std::string& splits);
 
  private:
   void assemble_model();

@@ -136,7 +136,8 @@ void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, Jo
   problems.require(!flags.dataset_streaming || job.training.max_steps > 0,
                    "--dataset_streaming reads no further than the steps need: say how many with --max_steps",
                    "dataset_streaming");
-  if (flags.dataset_streaming && !table.given("--train_sampling_strategy")) job.training.shuffle = false;
+  if (flags.dataset_streaming && !table.given("--train_sampling_strategy"))
+    job.training.train_sampling_strategy = train::SamplingStrategy::kSequential;
   if (flags.dataset_train_split || flags.dataset_test_split) {
     problems.require(!table.given("--splits"),
                      "--splits and --dataset_train_split or --dataset_test_split exclude each other", "splits");

@@ -46,7 +46,10 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
             "leave out the last incomplete batch of an epoch; evaluations take all rows", group);
   table.add(&a.seed, {"--seed"}, "of adapters, dropout and the order of rows", group);
   table.add(&a.data_seed, {"--data_seed"}, "of the order of rows; none: seed", group);
-  table.add_enum(&a.shuffle, {{"random", true}, {"sequential", false}, {"group_by_length", true}},
+  table.add_enum(&a.train_sampling_strategy,
+                 {{"random", SamplingStrategy::kRandom},
+                  {"sequential", SamplingStrategy::kSequential},
+                  {"group_by_length", SamplingStrategy::kGroupByLength}},
                  {"--train_sampling_strategy"},
                  "order of the rows: random, anew in each epoch, or sequential; group_by_length is random", group);
   table
@@ -198,6 +201,25 @@ bool is_multiple(double steps, double of) {
   return std::fmod(steps, of) == 0 || (steps < 1 && of < 1 && std::fmod(steps * kMillion, of * kMillion) == 0);
 }
 
+bool follows_metric(const TrainingArguments& a) {
+  return a.lr_scheduler_type == "reduce_lr_on_plateau" || a.lr_scheduler_type == "ReduceLROnPlateau";
+}
+
+/// As Trainer, which reads --eval_steps beside --eval_strategy alone, and evaluates nothing without rows for it.
+std::string flag_that_evaluates(const TrainingArguments& a, const config::OptionTable& table) {
+  if (!a.do_train) return "--do_train false";
+  const std::vector<std::pair<const char*, bool>> flags = {
+      {"--eval_strategy", table.given("--eval_strategy") && a.eval_strategy != Interval::kNo},
+      {"--do_eval", table.given("--do_eval") && a.do_eval.value_or(false)},
+      {"--eval_on_start", a.eval_on_start},
+      {"--load_best_model_at_end", a.load_best_model_at_end},
+      {"--early_stopping_patience", a.early_stopping_patience > 0},
+      {"--save_strategy best", a.save_strategy == Interval::kBest},
+      {"--lr_scheduler_type", follows_metric(a)}};
+  const auto found = std::find_if(flags.begin(), flags.end(), [](const auto& flag) { return flag.second; });
+  return found == flags.end() ? "" : found->first;
+}
+
 void check_intervals(TrainingArguments& a, const config::OptionTable& table, config::Problems& problems) {
   check_steps(a.logging_strategy, a.logging_steps, "logging_steps", problems);
   problems.require(a.check_replicas >= 0, "--check_replicas must not be negative; 0 never compares", "check_replicas");
@@ -230,13 +252,12 @@ void check_intervals(TrainingArguments& a, const config::OptionTable& table, con
   }
   problems.require(!(a.load_best_model_at_end && a.save_only_model),
                    "--load_best_model_at_end needs whole checkpoints; leave out --save_only_model", "save_only_model");
-  const bool follows_metric =
-      a.lr_scheduler_type == "reduce_lr_on_plateau" || a.lr_scheduler_type == "ReduceLROnPlateau";
-  problems.require(!follows_metric || a.eval_strategy != Interval::kNo || !a.do_train,
+  problems.require(!follows_metric(a) || a.eval_strategy != Interval::kNo || !a.do_train,
                    "--lr_scheduler_type " + a.lr_scheduler_type +
                        " lowers the rate where evaluations stop improving: it needs an --eval_strategy (steps, epoch)",
                    "eval_strategy");
-  a.chooses_best = needs_evaluation || follows_metric || !a.metric_for_best_model.empty();
+  a.insists_on_evaluation = flag_that_evaluates(a, table);
+  a.chooses_best = needs_evaluation || follows_metric(a) || !a.metric_for_best_model.empty();
   if (a.metric_for_best_model.empty()) a.metric_for_best_model = "loss";
   if (!a.metric_for_best_model.starts_with("eval_")) a.metric_for_best_model.insert(0, "eval_");
   if (!a.greater_is_better) a.greater_is_better = !a.metric_for_best_model.ends_with("loss");

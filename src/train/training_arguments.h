@@ -16,10 +16,12 @@
 
 namespace tessera::train {
 
+enum class SamplingStrategy { kRandom, kSequential, kGroupByLength };
+
 struct TrainingArguments : CheckpointOptions {
   std::int64_t seed = 42;
   std::optional<std::int64_t> data_seed;
-  bool shuffle = true;
+  SamplingStrategy train_sampling_strategy = SamplingStrategy::kRandom;
   bool do_train = true;
   std::optional<bool> do_eval;  // none: when eval_strategy asks for it
 
@@ -50,7 +52,8 @@ struct TrainingArguments : CheckpointOptions {
   double logging_steps = 500;        // below 1: a part of all steps
   std::optional<double> eval_steps;  // none: logging_steps
   bool logging_first_step = false, eval_on_start = false;
-  double eval_delay = 0;  // epochs or steps before the first evaluation
+  double eval_delay = 0;              // epochs or steps before the first evaluation
+  std::string insists_on_evaluation;  // a flag that makes no sense without rows to evaluate; empty: none was given
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;
   std::optional<bool> greater_is_better;

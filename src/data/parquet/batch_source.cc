@@ -42,6 +42,15 @@ Value text_value(std::string_view bytes, const arrow::Array& array) {
   return Value(bytes);
 }
 
+/// Texts are stored as bytes, too; of other bytes (pictures) only whoever needs a text hears.
+template <typename Bytes>
+Value bytes_at(const arrow::Array& array, std::int64_t i) {
+  const std::string_view bytes = static_cast<const Bytes&>(array).GetView(i);
+  if (!simdjson::validate_utf8(bytes.data(), bytes.size()))
+    return chat::make_undefined("bytes that are not UTF-8 text");
+  return text_value(bytes, array);
+}
+
 /// What lies in a column of JSON (the feature Json of `datasets`).
 Value parsed(const Value& json) {
   if (!json.is_text()) return json;
@@ -129,9 +138,13 @@ Value RowReader::value_at(const arrow::Array& array, std::int64_t i) {
     case arrow::Type::STRING_VIEW:
       return text_at<arrow::StringViewArray>(array, i);
     case arrow::Type::BINARY:
-      return text_at<arrow::BinaryArray>(array, i);
+      return bytes_at<arrow::BinaryArray>(array, i);
     case arrow::Type::LARGE_BINARY:
-      return text_at<arrow::LargeBinaryArray>(array, i);
+      return bytes_at<arrow::LargeBinaryArray>(array, i);
+    case arrow::Type::BINARY_VIEW:
+      return bytes_at<arrow::BinaryViewArray>(array, i);
+    case arrow::Type::FIXED_SIZE_BINARY:
+      return bytes_at<arrow::FixedSizeBinaryArray>(array, i);
     case arrow::Type::LIST:
       return list_value<arrow::ListArray>(array, i);
     case arrow::Type::LARGE_LIST:

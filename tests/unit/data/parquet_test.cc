@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "chat/jinja/json.h"
+#include "data/chat_rows.h"
 #include "data/row_source.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
@@ -59,6 +60,27 @@ TEST(Arrow, ADamagedFileIsAnErrorThatNamesIt) {
     } catch (const DataError& e) {
       EXPECT_NE(std::string(e.what()).find(file), std::string::npos) << e.what();
     }
+  }
+}
+
+// Pictures lie beside texts; a row needs them nowhere, or says that they are no text.
+TEST(Parquet, BytesThatAreNoTextMatterToWhoeverNeedsATextAlone) {
+  const auto rows = open_if_built(std::string(TESSERA_TEST_DATA) + "/parquet/bytes.parquet");
+  if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
+  SourceRow first, second;
+  ASSERT_TRUE(rows->next(first) && rows->next(second));
+  const auto at = [](const SourceRow& row, std::string_view key) { return *parse_row(row)->find(key); };
+  EXPECT_EQ(at(first, "text").text() + at(second, "text").text(), "onetwo");
+  EXPECT_EQ(at(first, "raw").text(), "a plain text");
+  EXPECT_EQ(called(at(second, "raw"), second), "bytes that are not UTF-8 text");
+  EXPECT_EQ(chat::iterate(read_messages(*parse_row(first), first)).size(), 1U);
+  try {
+    read_messages(*parse_row(second), second);
+    FAIL() << "it was read";
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("\"messages[0].content\" must be a text or a list of parts, found bytes that"),
+              std::string::npos)
+        << e.what();
   }
 }
 

@@ -200,5 +200,37 @@ TEST_F(SftData, InstructionsBecomeChatsWhereThereIsATemplate) {
   EXPECT_NE(row.labels.back(), -100);
 }
 
+/// As TRL, which trains on a column input_ids as it is, whatever else a row has.
+TEST_F(SftData, RowsThatAreTokenisedStayAsTheyAre) {
+  using Ids = std::vector<std::int32_t>;
+  const auto labels = [&](const std::string& more) {
+    write("train.jsonl", R"({"text": "abc", "input_ids": [5, 6, 7])" + more + "}");
+    const auto row = load().train->row(0);
+    EXPECT_EQ(row.input_ids, (Ids{5, 6, 7}));
+    return row.labels;
+  };
+  const std::string masks = R"(, "assistant_masks": [0, 1, 1], "completion_mask": [1, 1, 0])";
+  EXPECT_EQ(labels(""), (Ids{5, 6, 7}));
+  EXPECT_EQ(labels(R"(, "labels": [-100, 9, 7])"), (Ids{-100, 9, 7}));
+  EXPECT_EQ(labels(masks), (Ids{-100, 6, 7}));
+  EXPECT_EQ(labels(masks + R"(, "prompt": "a", "completion": "b")"), (Ids{-100, 6, -100}));
+  options_.completion_only_loss = true;
+  EXPECT_EQ(labels(masks), (Ids{-100, 6, -100}));
+  write("train.jsonl", R"({"input_ids": [5]})");
+  expect_failure("train.jsonl:1: key \"completion_mask\" is missing");
+  options_.completion_only_loss.reset();
+  const auto refused = [&](const std::string& row, const std::string& says) {
+    write("train.jsonl", row);
+    expect_failure("train.jsonl:1: key " + says);
+  };
+  refused(R"({"input_ids": "abc"})", "\"input_ids\" must be a list of numbers, found str");
+  refused(R"({"input_ids": [5, 1000000]})", "\"input_ids\" must be a list of whole numbers below ");
+  refused(R"({"input_ids": [5, -100]})", "\"input_ids\" must be a list of whole numbers below ");
+  refused(R"({"input_ids": [5], "labels": [-1]})", "\"labels\" must be a list of whole numbers below ");
+  refused(R"({"input_ids": [5, 6], "labels": [5]})", "\"labels\" must be as long as \"input_ids\", 2, found 1");
+  refused(R"({"input_ids": [5], "assistant_masks": [2]})",
+          "\"assistant_masks\" must be a list of whole numbers below 2");
+}
+
 }  // namespace
 }  // namespace tessera::data

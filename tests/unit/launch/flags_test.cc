@@ -162,5 +162,22 @@ TEST_F(LaunchFlags, EverythingWrongIsSaidAtOnce) {
     EXPECT_NE(said.find(part), std::string::npos) << part << "\n" << said;
 }
 
+TEST_F(LaunchFlags, VariablesThatTheLaunchSetsAnewAreNamed) {
+  const auto warned = [](const Words& flags) { return fmt::format("{}", fmt::join(plan(flags).warnings, "\n")); };
+  ::setenv("FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT", 1);
+  ::setenv("ACCELERATE_MIXED_PRECISION", "bf16", 1);
+  ::setenv("FSDP_IGNORED_MODULES", "lm_head", 1);  // nothing else says it: the ranks see it
+  EXPECT_EQ(warned({}),
+            "the environment's FSDP_STATE_DICT_TYPE=SHARDED_STATE_DICT has no effect: the launch says FULL_STATE_DICT "
+            "(--fsdp_state_dict_type, or the file)");
+  EXPECT_EQ(
+      warned({"--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--mixed_precision", "no"}),
+      "the environment's ACCELERATE_MIXED_PRECISION=bf16 has no effect: the launch says no (--mixed_precision, or "
+      "the file)");
+  for (const char* name : {"FSDP_STATE_DICT_TYPE", "ACCELERATE_MIXED_PRECISION", "FSDP_IGNORED_MODULES"})
+    ::unsetenv(name);
+  EXPECT_EQ(warned({}), "");
+}
+
 }  // namespace
 }  // namespace tessera::launch

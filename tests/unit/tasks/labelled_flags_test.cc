@@ -223,6 +223,18 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   sweep(table, task, notes, cases, kUnseenOfPairs);
 }
 
+TEST_F(Seq2SeqFlags, OnlyWhatAsksForEvaluationsNeedsRowsForThem) {
+  const Words base = {"--model_name_or_path", in("model"), "--dataset_path", in("rows.csv"), "--text_column", "input",
+                      "--label_column",       "answer",    "--output_dir",   in("out"),      "--max_steps",   "1"};
+  SweptTask task(seq2seq, base, in("out"));
+  const auto run = [&](Words flags) { return task.run(flags + Words{"--validation_split", "0"}); };
+  EXPECT_TRUE(run({}).starts_with("exit code 0")) << run({});
+  EXPECT_TRUE(run({"--eval_steps", "1"}).starts_with("exit code 0")) << run({"--eval_steps", "1"});
+  EXPECT_NE(run({"--eval_strategy", "epoch"}).find("--eval_strategy asks for evaluations, but no rows are held out"),
+            std::string::npos)
+      << run({"--eval_strategy", "epoch"});
+}
+
 TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const std::string wikihow = std::string(TESSERA_TEST_DATA) + "/wikihow";
   const Words base = {"--model_name_or_path",

@@ -191,6 +191,29 @@ TEST_F(SftFlags, APlateauIsSeenByEvaluations) {
   }
 }
 
+// Without a second split Trainer ignores --eval_steps, and refuses what asks for evaluations.
+TEST_F(SftFlags, OnlyWhatAsksForEvaluationsNeedsASecondSplit) {
+  SweptTask task(sft, base(), in("out"));
+  const auto run = [&](Words flags) {
+    flags.insert(flags.end(), {"--dataset_name", in("pairs")});
+    return task.run(flags);
+  };
+  EXPECT_NE(run({"--eval_steps", "1"}).find("there will be no evaluation"), std::string::npos);
+  EXPECT_EQ(run({"--eval_steps", "1"}).find("'eval_loss'"), std::string::npos);
+  const std::vector<std::pair<std::string, Words>> asking = {
+      {"--eval_strategy", {"--eval_strategy", "steps"}},
+      {"--do_eval", {"--do_eval"}},
+      {"--eval_on_start", {"--eval_on_start"}},
+      {"--load_best_model_at_end", kBest},
+      {"--save_strategy best", {"--eval_steps", "1", "--save_strategy", "best"}},
+      {"--eval_generate", {"--eval_steps", "1", "--eval_generate", "1"}},
+      {"--do_train false", {"--do_train", "false"}}};
+  for (const auto& [flag, flags] : asking) {
+    const std::string says = flag + " asks for evaluations, but '" + in("pairs") + "' has no second split (--splits";
+    EXPECT_NE(run(flags).find(says), std::string::npos) << run(flags);
+  }
+}
+
 // What evaluations give is known before anything is loaded, so a name that is not among it is refused then.
 TEST_F(SftFlags, TheMetricForTheBestModelIsOneOfThoseThatEvaluationsGive) {
   const Words nowhere = {"--model", in("nowhere"), "--dataset_name", in("nowhere"), "--metric_for_best_model"};
@@ -305,6 +328,8 @@ TEST_F(SftFlags, WhatDoesNotCountIsSaid) {
             Words{"--per_device_eval_batch_size has no effect without --eval_strategy steps (or epoch) or "
                   "--eval_on_start or --do_train false"});
   EXPECT_EQ(notes({"--per_device_eval_batch_size", "2", "--do_eval", "true"}), Words{});
+  EXPECT_EQ(notes({"--train_sampling_strategy", "group_by_length"}),
+            Words{"--train_sampling_strategy group_by_length takes rows in random order, whatever their lengths"});
   EXPECT_EQ(notes({"--warmup_steps", "2", "--lr_scheduler_type", "constant"}),
             Words{"--warmup_steps has no effect with --lr_scheduler_type constant"});
 }
