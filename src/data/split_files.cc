@@ -264,8 +264,15 @@ std::string choose_files(const std::vector<CardConfig>& card, const DatasetName&
     return "";
   }
   const auto [folder, files] = files_of_config(all, config ? without_end_slashes(config->folder) : dataset.config);
-  if (!choose(files, splits)) fail_empty(dataset.name, splits.front().name, found(files));
-  return folder;
+  if (choose(files, splits)) return folder;
+  if (files.empty() && !dataset.config.empty() && !config) {
+    Paths rows;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(rows), holds_rows);
+    throw DataError(fmt::format("{}: no folder '{}' with data files, which --dataset_config_name names; {}",
+                                dataset.name, dataset.config, found(rows)),
+                    dataset.name);
+  }
+  fail_empty(dataset.name, splits.front().name, found(files));
 }
 
 void choose_here(const DatasetName& dataset, std::vector<SplitFiles>& splits) {

@@ -50,7 +50,7 @@ class PreferenceJob final : public TrainingJob {
     options.most_rows = rows_to_read(o_, arguments_, group_->size());
     splits_ = data::load_preference_data(options, tokenizer_, notes_);
     require_same_snapshot(splits_.files, *group_);
-    require_second_split(splits_.eval != nullptr, o_.data.dataset_name, o_.data.splits);
+    require_second_split(splits_.eval != nullptr, o_.data);
     if (objective_.method == Method::kKto && arguments_.do_train && !o_.dataset_streaming) {
       const auto& rows = *splits_.train;
       if (auto note = preference::note_on_balance(objective_.kto, rows.desirable(), rows.size()); !note.empty())

@@ -19,7 +19,7 @@ class SftJob final : public TrainingJob {
   void load_data() override {
     rows_ = load_sft_rows(o_, tokenizer_path_, *group_, notes_);
     tokenizer_ = rows_.opened.tokenizer;
-    require_second_split(rows_.splits.eval != nullptr, o_.data.dataset_name, o_.data.splits);
+    require_second_split(rows_.splits.eval != nullptr, o_.data);
   }
 
   std::vector<PreparedRows> prepared() const override {

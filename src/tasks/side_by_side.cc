@@ -127,7 +127,7 @@ class SideBySideJob final : public TrainingJob {
                               "': its chat template brings new tokens, whose rows of the token table " +
                               "adapters side by side would have to share; train it by itself",
                           "adapters");
-      require_second_split(adapter.rows.splits.eval != nullptr, options->data.dataset_name, options->data.splits);
+      require_second_split(adapter.rows.splits.eval != nullptr, options->data);
       adapters_.push_back(std::move(adapter));
     }
     tokenizer_ = adapters_[0].rows.opened.tokenizer;

@@ -347,8 +347,8 @@ void TrainingJob::require_rows_to_evaluate(std::int64_t rows, const std::string&
   arguments_.eval_strategy = train::Interval::kNo;
 }
 
-void TrainingJob::require_second_split(bool there, const std::string& dataset, const std::string& splits) {
-  require_rows_to_evaluate(there, "'" + dataset + "' has no second split (--splits '" + splits + "'): add one");
+void TrainingJob::require_second_split(bool there, const data::DatasetOptions& dataset) {
+  require_rows_to_evaluate(there, dataset.called() + " has no second split " + dataset.remedy() + ": add one");
 }
 
 void TrainingJob::save_result() {

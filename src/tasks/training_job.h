@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/accelerate.h"
+#include "data/dataset_options.h"
 #include "tasks/assemble.h"
 #include "tasks/job.h"
 #include "tasks/lora_flags.h"
@@ -105,7 +106,7 @@ class TrainingJob {
 
   /// Without rows there are no evaluations, unless a flag insists on them: a ConfigError that says what is missing.
   void require_rows_to_evaluate(std::int64_t rows, const std::string& missing);
-  void require_second_split(bool there, const std::string& dataset, const std::string& splits);
+  void require_second_split(bool there, const data::DatasetOptions& dataset);
 
  private:
   void assemble_model();

@@ -453,5 +453,35 @@ TEST(Options, GivenTellsSetFromDefault) {
   EXPECT_EQ(t.text("lr"), "1");
 }
 
+TEST(Options, OptionsThatAreJsonReadYamlAsPyYamlDoes) {
+  std::string kwargs;
+  OptionTable table("tessera test", "");
+  table.add(&kwargs, {"--kwargs"}, "").placeholder("JSON");
+  const auto parsed = [&](const std::string& yaml) {
+    (void)table.parse({write_temporary("kwargs.yaml", yaml)});
+    return kwargs;
+  };
+  EXPECT_EQ(parsed("kwargs: {a: False, b: no, c: On, d: ~, e: 1e-4, f: 0.5, g: 1_000, h: word}\n"),
+            R"({"a": false, "b": false, "c": true, "d": null, "e": 0.0001, "f": 0.5, "g": 1000, "h": "word"})");
+  EXPECT_EQ(parsed("kwargs: {a: 'False', b: \"1\"}\n"), R"({"a": "False", "b": "1"})");
+  EXPECT_EQ(parsed("kwargs:\n- path: x\n  columns: [a, b]\n"), R"([{"path":"x","columns":["a","b"]}])");
+}
+
+TEST(Options, KnownFlagsThatAreRefusedOrIdleTakeMappings) {
+  const auto message = [](const std::string& yaml) {
+    OptionTable table("tessera test", "");
+    table.add_without_effect({"--idle", Unused::kText, "there is none"});
+    table.add_refused({"--refused", Unused::kText, "leave it out"});
+    try {
+      (void)table.parse({write_temporary("kept.yaml", yaml)});
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message("idle: {a: 1}\nrefused: {}\n"), "");
+  EXPECT_NE(message("refused: {a: [1]}\n").find("refused is not supported: leave it out"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::config

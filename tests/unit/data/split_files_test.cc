@@ -104,6 +104,18 @@ TEST_F(SplitFilesHere, CompressedFilesAreRefusedByName) {
   }
 }
 
+TEST_F(SplitFilesHere, AConfigurationThatIsNotThereIsNamedWithTheFilesThatAre) {
+  for (const char* path : {"train.jsonl", "de/train.jsonl", "notes.md"}) put(path);
+  EXPECT_EQ(find("train", "de"), (Names{"train: de/train.jsonl"}));
+  try {
+    find("train", "fr");
+    FAIL() << "rows of another configuration";
+  } catch (const DataError& e) {
+    EXPECT_SAYS(std::string(e.what()), "no folder 'fr' with data files, which --dataset_config_name names");
+    EXPECT_SAYS(std::string(e.what()), "the data files here are: de/train.jsonl, train.jsonl");
+  }
+}
+
 TEST_F(SplitFilesHere, LinksToFoldersAreFollowedButNotInCircles) {
   put("x/train/a.jsonl");
   fs::create_directory_symlink(folder_.path(), folder_.path() + "/x/around");

@@ -61,6 +61,7 @@ TEST_F(SftTemplate, ThatFailsIsNamedByItsFile) {
   };
   write_lines(in("own.jinja"), {kFails});
   expect_named(in("own.jinja"), {"--chat_template_path", in("own.jinja")});
+  expect_named("--chat_template_path", {"--chat_template_path", kFails});  // the template itself
   write_lines(in("model/chat_template.jinja"), {kFails});
   expect_named(in("model/chat_template.jinja"), {});
   expect_named(in("model/chat_template.jinja"), {"--chat_template_path", in("model")});
