@@ -56,6 +56,14 @@ void RankRecord::set_activity(std::string_view what) {
   activity_since.store(steady_nanoseconds(), std::memory_order_relaxed);
 }
 
+std::string RankRecord::where() const {
+  std::string what = activity.get();
+  if (what.empty()) return what;
+  if (const auto now = step.load(); now > 0) what += ", step " + std::to_string(now);
+  if (const std::string at = rows.get(); !at.empty()) what += ", " + at;
+  return " (in " + what + ")";
+}
+
 void RankRecord::begin_step(std::int64_t number, std::int64_t total) {
   step.store(number, std::memory_order_relaxed);
   total_steps.store(total, std::memory_order_relaxed);

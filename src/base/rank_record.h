@@ -40,6 +40,8 @@ struct RankRecord {
   std::atomic<std::int32_t> waiting_for;  // a rank of the world
 
   void set_activity(std::string_view what);
+  /// " (in forward of unit 'encoder.block.3', step 2, rows 5 6)"; empty without a note.
+  std::string where() const;
   void begin_step(std::int64_t number, std::int64_t total);
   void end_step();
 };

@@ -304,13 +304,11 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
   if (runtime->options().sync_module_states) sync_buffers(root, *runtime->mesh().world);
   cast_buffers(root, plan.ignored, runtime->options().precision);
-  try {
-    move_buffers(root, runtime->options().device);
-    build_units(*runtime, plan);
-  } catch (const c10::OutOfMemoryError& e) {
-    throw tensor::OutOfDeviceMemory("sharding the model onto '" + runtime->options().device.str() + "'",
-                                    e.what_without_backtrace());
-  }
+  tensor::naming_device_errors([&] { return "sharding the model onto '" + runtime->options().device.str() + "'"; },
+                               [&] {
+                                 move_buffers(root, runtime->options().device);
+                                 build_units(*runtime, plan);
+                               });
   return std::make_unique<Model>(std::move(runtime), plan);
 }
 

@@ -2,12 +2,18 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "base/plain_reason.h"
-
 namespace tessera::tensor {
+namespace {
+
+std::string without_period(std::string text) {
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+}  // namespace
 
 OutOfDeviceMemory::OutOfDeviceMemory(const std::string& place, const std::string& reason)
-    : what_(place + ": " + plain_reason(reason) +
+    : what_(place + ": " + without_period(plain_reason(reason)) +
             ". What helps: --gradient_checkpointing true, a smaller --per_device_train_batch_size (with more "
             "--gradient_accumulation_steps) or --max_length, adapters, and fsdp_offload_params: true, which keeps all "
             "but what computes in host memory. Checkpoints that were saved are whole") {}

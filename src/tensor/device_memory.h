@@ -1,10 +1,14 @@
 #pragma once
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <new>
 #include <optional>
 #include <string>
+
+#include "base/plain_reason.h"
+#include "tessera/base/error.h"
 
 namespace tessera::tensor {
 
@@ -18,6 +22,19 @@ class OutOfDeviceMemory : public std::bad_alloc {
  private:
   std::string what_;
 };
+
+/// body(); where the device's library refuses something, what it says comes behind place(): as OutOfDeviceMemory, else
+/// as an Error.
+template <class Place, class Body>
+void naming_device_errors(const Place& place, const Body& body) {
+  try {
+    body();
+  } catch (const c10::OutOfMemoryError& e) {
+    throw OutOfDeviceMemory(place(), e.what_without_backtrace());
+  } catch (const c10::AcceleratorError& e) {
+    throw Error(place() + ": " + plain_reason(e.what_without_backtrace()));
+  }
+}
 
 /// The most bytes that the device's allocator had given out at once (torch.cuda.max_memory_allocated); none: of the
 /// CPU, or of an allocator that does not count.

@@ -361,7 +361,8 @@ void Session::measure() {
   enter(Phase::kEvaluation);
   const ShownAverage result(optimizer_, model_);
   const tensor::RandomGuard random;  // the run, and what is saved afterwards, go on as without evaluations
-  evaluated_ = task_.evaluate(bars_);
+  tensor::naming_device_errors([&] { return "evaluation, " + model_.activity(); },
+                               [&] { evaluated_ = task_.evaluate(bars_); });
   Json row = named_values(evaluated_);
   row["epoch"] = state_.epoch;
   log(std::move(row), Json::object());
@@ -420,7 +421,8 @@ void Session::save_now() {
                                        ? checkpoints_.resumed_from()
                                        : fmt::format("{}/checkpoint-{}", arguments_.output_dir, state_.global_step);
   }
-  checkpoints_.save(arguments_.chooses_best ? state_.best_model_checkpoint : "");
+  tensor::naming_device_errors([&] { return "saving step " + std::to_string(state_.global_step); },
+                               [&] { checkpoints_.save(arguments_.chooses_best ? state_.best_model_checkpoint : ""); });
   if (page_) page_->renew();
 }
 

@@ -26,16 +26,6 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// place: where a device's memory ended.
-template <class Body, class Place>
-auto naming_memory(const Body& body, const Place& place) {
-  try {
-    return body();
-  } catch (const c10::OutOfMemoryError& e) {
-    throw tensor::OutOfDeviceMemory(place(), e.what_without_backtrace());
-  }
-}
-
 }  // namespace
 
 void Trainable::note_rows(const std::vector<std::int64_t>& rows) const {
@@ -258,8 +248,9 @@ void Trainer::run(const TrainerCallbacks& callbacks) {
       }
       const std::int64_t first = s * options_.gradient_accumulation_steps;
       const auto batches = std::min(options_.gradient_accumulation_steps, task_.batches_per_epoch() - first);
-      StepReport report = naming_memory([&] { return step(epoch, first, batches, callbacks); },
-                                        [&] { return fmt::format("step {}, {}", done_ + 1, model_.activity()); });
+      StepReport report;
+      tensor::naming_device_errors([&] { return fmt::format("step {}, {}", done_ + 1, model_.activity()); },
+                                   [&] { report = step(epoch, first, batches, callbacks); });
       report.ends_epoch = s + 1 == steps_per_epoch_ || done_ == total_steps_;
       if (report.skipped.empty()) epoch_loss_.add(report.loss);
       if (callbacks.on_step) callbacks.on_step(report);

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -35,6 +36,7 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 thread_local c10::DeviceIndex current_index = 0;
 thread_local bool in_operator = false;  // whose own copies count as nothing
 std::array<std::atomic<std::int64_t>, kFakeDevices> reads{};
+std::function<void(int, FakeCall)> before_call;
 std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0}, waits{0};
 
 void* to_fake(void* real) {
@@ -121,6 +123,7 @@ class Memory final : public c10::DeviceAllocator {
   at::DataPtr allocate(std::size_t bytes) override {
     const at::Device device(kType, current_index);
     if (bytes == 0) return {nullptr, device};
+    if (before_call) before_call(current_index, FakeCall::kAllocation);
     const auto wanted = static_cast<std::int64_t>(bytes), limit = limit_bytes.load();
     TORCH_CHECK_WITH(OutOfMemoryError, limit == 0 || used_bytes + wanted <= limit,
                      "fake out of memory. Tried to allocate ", wanted, " bytes.");
@@ -270,6 +273,7 @@ void copy_on(FakeStream& stream, const at::Tensor& from, const at::Tensor& to, b
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const auto guard = without_autograd();
   const auto index = (to.is_cpu() ? from : to).device().index();
+  if (before_call && !in_operator) before_call(index, FakeCall::kCopy);
   if (auto* stream = fake_stream(current_streams[static_cast<std::size_t>(index)])) {
     copy_on(*stream, from, to, non_blocking);
     return to;
@@ -531,6 +535,10 @@ std::int64_t fake_device_waits() {
 
 std::int64_t fake_device_reads(int index) {
   return reads[static_cast<std::size_t>(index)];
+}
+
+void before_fake_calls(std::function<void(int, FakeCall)> call) {
+  before_call = std::move(call);
 }
 
 void limit_fake_devices(std::int64_t bytes) {

@@ -9,6 +9,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace tessera::test {
 
@@ -45,6 +46,12 @@ std::int64_t fake_device_waits();
 
 /// Copies from the host's memory that device `index` may still be reading: nobody has waited for what it was told.
 std::int64_t fake_device_reads(int index);
+
+/// What a device's library can refuse.
+enum class FakeCall { kAllocation, kCopy };
+/// From now on it is called before each of them, with the device's index, and may throw; null: no more. For when nobody
+/// uses a device.
+void before_fake_calls(std::function<void(int index, FakeCall call)> call);
 
 /// From now on they have so much memory, all together, and are out of it beyond; 0: without limit.
 void limit_fake_devices(std::int64_t bytes);

@@ -1,9 +1,10 @@
 #include "support/fake_nccl.h"
 
+#include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,17 +20,54 @@ namespace {
 
 constexpr int kSystemError = 2;
 
+std::mutex mutex;
+std::condition_variable changed;
+
 /// What the ranks of one communicator share.
 struct Room {
-  explicit Room(int ranks) : sync(ranks), pointers(static_cast<std::size_t>(ranks)), sent(pointers.size()) {}
-  std::barrier<> sync;
-  std::vector<const void*> pointers;                  // by rank, of the operation that is running
+  explicit Room(int ranks) : calls(static_cast<std::size_t>(ranks)), pointers(calls.size()), sent(calls.size()) {}
+
+  /// Waits for all ranks. Those that met meet again without fail.
+  void meet() {
+    std::unique_lock lock(mutex);
+    const auto mine = meetings;
+    if (++here == calls.size()) end_meeting();
+    changed.wait(lock, [&] { return meetings != mine; });
+  }
+  void end_meeting() {
+    here = 0;
+    ++meetings;
+    changed.notify_all();
+  }
+
+  std::vector<std::string> calls;                     // by rank, of the operation that is running
+  std::vector<const void*> pointers;                  // as well
   std::vector<std::map<int, const std::byte*>> sent;  // by sender: by receiver
+  std::size_t here = 0;
+  std::int64_t meetings = 0;
 };
 
-struct Comm {
+struct Comm : std::enable_shared_from_this<Comm> {
+  Comm(std::shared_ptr<Room> room, std::size_t rank) : room(std::move(room)), rank(rank) {}
   std::shared_ptr<Room> room;
-  int rank;
+  std::size_t rank;
+  bool aborted = false;
+
+  /// Waits for all ranks to make this call; false: the communicator was aborted before. Ranks that make different calls
+  /// wait for ever.
+  bool begin(const std::string& call, bool hangs) {
+    std::unique_lock lock(mutex);
+    if (hangs) changed.wait(lock, [&] { return aborted; });
+    if (aborted) return false;
+    const auto mine = room->meetings;
+    room->calls[rank] = call;
+    const auto& all = room->calls;
+    if (++room->here == all.size() && std::equal(all.begin() + 1, all.end(), all.begin())) room->end_meeting();
+    changed.wait(lock, [&] { return aborted || room->meetings != mine; });
+    if (room->meetings != mine) return true;
+    --room->here;
+    return false;
+  }
 };
 
 struct Transfer {
@@ -41,18 +79,25 @@ struct Transfer {
   comm::NcclStream stream;
 };
 
-std::mutex mutex;
+std::vector<std::shared_ptr<Comm>> comms;            // until the end: someone may be inside
 std::map<std::string, std::shared_ptr<Room>> rooms;  // by id
 std::map<std::pair<int, std::string>, bool> failures;
 std::map<int, bool> later, hanging;
-std::condition_variable aborted;
+std::function<void(int, const std::string&)> hook;
 std::atomic<int> ids{0}, open{0};
 thread_local std::vector<Transfer> transfers;
 thread_local int depth = 0;
+thread_local int group_error = 0;  // of a call in the group, which then does nothing
 
-int result_of(int rank, const char* function) {
+int result_of(std::size_t rank, const char* function) {
+  if (hook) hook(static_cast<int>(rank), function);
   const std::lock_guard lock(mutex);
-  return failures.contains({rank, function}) ? kSystemError : 0;
+  return failures.contains({static_cast<int>(rank), function}) ? kSystemError : 0;
+}
+
+bool is_hanging(const Comm& comm) {
+  const std::lock_guard lock(mutex);
+  return hanging.contains(static_cast<int>(comm.rank));
 }
 
 Comm& of(comm::NcclComm comm) {
@@ -84,35 +129,33 @@ int get_unique_id(comm::NcclUniqueId* id) {
   return 0;
 }
 int comm_init_rank(comm::NcclComm* comm, int ranks, comm::NcclUniqueId id, int rank) {
-  if (const int code = result_of(rank, "ncclCommInitRank")) return code;
-  std::shared_ptr<Room> room;
-  {
-    const std::lock_guard lock(mutex);
-    auto& place = rooms[id.bytes];
-    if (!place) place = std::make_shared<Room>(ranks);
-    room = place;
-  }
-  *comm = new Comm{std::move(room), rank};
+  const auto r = static_cast<std::size_t>(rank);
+  if (const int code = result_of(r, "ncclCommInitRank")) return code;
+  const std::lock_guard lock(mutex);
+  auto& room = rooms[id.bytes];
+  if (!room) room = std::make_shared<Room>(ranks);
+  comms.push_back(std::make_shared<Comm>(room, r));
+  *comm = comms.back().get();
   ++open;
   return 0;
 }
-int comm_end(comm::NcclComm comm) {
-  delete static_cast<Comm*>(comm);
+int comm_end(comm::NcclComm) {
   --open;
   return 0;
 }
 int comm_abort(comm::NcclComm c) {
-  --open;  // its memory stays: someone may be inside
+  --open;
   {
     const std::lock_guard lock(mutex);
-    hanging.erase(of(c).rank);
+    of(c).aborted = true;
+    hanging.erase(static_cast<int>(of(c).rank));
   }
-  aborted.notify_all();
+  changed.notify_all();
   return 0;
 }
 int comm_get_async_error(comm::NcclComm comm, int* error) {
   const std::lock_guard lock(mutex);
-  *error = later.contains(of(comm).rank) ? kSystemError : 0;
+  *error = later.contains(static_cast<int>(of(comm).rank)) ? kSystemError : 0;
   return 0;
 }
 const char* get_error_string(int) {
@@ -122,44 +165,37 @@ const char* get_last_error(comm::NcclComm) {
   return "made up";
 }
 
-/// The communicator's own part in an operation, for the time when the stream gets there.
-struct Part {
-  explicit Part(const Comm& comm) : room(comm.room), rank(static_cast<std::size_t>(comm.rank)) {}
-  std::shared_ptr<Room> room;
-  std::size_t rank;
-};
-
-/// run(part), which the stream must be told behind all that was computed.
+/// run(comm), when all ranks have got there on their streams, which must be told behind all that was computed.
 template <class Run>
-int tell(Comm& comm, const char* function, comm::NcclStream stream, Run run) {
+int tell(Comm& comm, const char* function, std::size_t bytes, comm::NcclStream stream, Run run) {
   if (const int code = result_of(comm.rank, function)) return code;
   auto* fake = static_cast<FakeStream*>(stream);
   check_waits_for_computation(fake, fake_current_device());
-  run_on(fake, [run = std::move(run), part = Part(comm)]() mutable { run(part); });
+  const bool hangs = is_hanging(comm);
+  run_on(fake, [hangs, own = comm.shared_from_this(), call = function + (" of " + std::to_string(bytes)),
+                run = std::move(run)] {
+    if (own->begin(call, hangs)) run(*own);
+  });
   return 0;
 }
 
 int all_gather(const void* in, void* out, std::size_t count, int dtype, comm::NcclComm c, comm::NcclStream stream) {
   const auto bytes = count * size_of(dtype);
-  return tell(of(c), "ncclAllGather", stream, [=](const Part& p) {
-    {
-      std::unique_lock lock(mutex);
-      aborted.wait(lock, [&] { return !hanging.contains(static_cast<int>(p.rank)); });
-    }
+  return tell(of(c), "ncclAllGather", bytes, stream, [=](const Comm& p) {
     const auto* from = static_cast<std::byte*>(real_address(in));
     const std::vector<std::byte> own(from, from + bytes);  // `out` may hold it
     p.room->pointers[p.rank] = own.data();
-    p.room->sync.arrive_and_wait();
+    p.room->meet();
     for (std::size_t r = 0; r < p.room->pointers.size(); ++r)
       std::memcpy(static_cast<std::byte*>(real_address(out)) + bytes * r, p.room->pointers[r], bytes);
-    p.room->sync.arrive_and_wait();
+    p.room->meet();
   });
 }
 
 template <class T>
-void combine(const Part& p, const void* in, void* out, std::size_t count, int op) {
+void combine(const Comm& p, const void* in, void* out, std::size_t count, int op) {
   p.room->pointers[p.rank] = real_address(in);
-  p.room->sync.arrive_and_wait();
+  p.room->meet();
   std::vector<T> result(count);
   for (std::size_t i = 0; i < count; ++i) {
     result[i] = static_cast<const T*>(p.room->pointers[0])[i];
@@ -168,33 +204,33 @@ void combine(const Part& p, const void* in, void* out, std::size_t count, int op
       if (op == comm::kNcclMax ? x > result[i] : x < result[i]) result[i] = x;
     }
   }
-  p.room->sync.arrive_and_wait();
+  p.room->meet();
   std::memcpy(real_address(out), result.data(), count * sizeof(T));
-  p.room->sync.arrive_and_wait();
+  p.room->meet();
 }
 
 /// Of maxima and minima of float32 and int64.
 int all_reduce(const void* in, void* out, std::size_t count, int dtype, int op, comm::NcclComm c,
                comm::NcclStream stream) {
   if (op == comm::kNcclSum || (dtype != comm::kNcclFloat && dtype != comm::kNcclInt64)) return 4;
-  return tell(of(c), "ncclAllReduce", stream, [=](const Part& p) {
+  return tell(of(c), "ncclAllReduce", count * size_of(dtype), stream, [=](const Comm& p) {
     (dtype == comm::kNcclFloat ? combine<float> : combine<std::int64_t>)(p, in, out, count, op);
   });
 }
 
 int broadcast(const void* in, void* out, std::size_t count, int dtype, int root, comm::NcclComm c,
               comm::NcclStream stream) {
-  return tell(of(c), "ncclBroadcast", stream, [=](const Part& p) {
+  return tell(of(c), "ncclBroadcast", count * size_of(dtype), stream, [=](const Comm& p) {
     p.room->pointers[p.rank] = real_address(in);
-    p.room->sync.arrive_and_wait();
+    p.room->meet();
     const auto from = static_cast<std::size_t>(root);
     if (p.rank != from) std::memcpy(real_address(out), p.room->pointers[from], count * size_of(dtype));
-    p.room->sync.arrive_and_wait();
+    p.room->meet();
   });
 }
 
 int transfer(bool sends, const void* memory, std::size_t bytes, int peer, comm::NcclComm c, comm::NcclStream stream) {
-  if (const int code = result_of(of(c).rank, sends ? "ncclSend" : "ncclRecv")) return code;
+  if (const int code = result_of(of(c).rank, sends ? "ncclSend" : "ncclRecv")) return group_error = code;
   transfers.push_back({sends, static_cast<std::byte*>(real_address(memory)), bytes, peer, &of(c), stream});
   return 0;
 }
@@ -209,17 +245,19 @@ int group_start() {
   return 0;
 }
 int group_end() {
-  if (--depth > 0 || transfers.empty()) return 0;
+  if (--depth > 0) return 0;
   auto all = std::exchange(transfers, {});
+  const int error = std::exchange(group_error, 0);
+  if (error != 0 || all.empty()) return error;
   const auto first = all.front();
-  return tell(*first.comm, "ncclGroupEnd", first.stream, [all = std::move(all)](const Part& p) {
+  return tell(*first.comm, "ncclGroupEnd", first.bytes, first.stream, [all = std::move(all)](const Comm& p) {
     for (const auto& t : all)
       if (t.sends) p.room->sent[p.rank][t.peer] = t.memory;
-    p.room->sync.arrive_and_wait();
+    p.room->meet();
     for (const auto& t : all)
       if (!t.sends)
         std::memcpy(t.memory, p.room->sent[static_cast<std::size_t>(t.peer)].at(static_cast<int>(p.rank)), t.bytes);
-    p.room->sync.arrive_and_wait();
+    p.room->meet();
   });
 }
 
@@ -236,7 +274,11 @@ FakeNccl::FakeNccl() {
 FakeNccl::~FakeNccl() {
   comm::use_nccl(nullptr);
   const std::lock_guard lock(mutex);
-  rooms.clear(), failures.clear(), later.clear(), hanging.clear();
+  rooms.clear(), comms.clear(), failures.clear(), later.clear(), hanging.clear();
+  hook = nullptr;
+}
+void FakeNccl::before_calls(std::function<void(int, const std::string&)> call) {
+  hook = std::move(call);
 }
 void FakeNccl::fail(int rank, const std::string& function) {
   const std::lock_guard lock(mutex);

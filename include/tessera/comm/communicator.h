@@ -54,6 +54,11 @@ class SharedRegion {
 
 using Bytes = std::string;  // an opaque object
 
+struct Peers {
+  std::string doing;  // "rank 1 (in forward of unit 'encoder'); rank 2 has left the group after 7 operations"
+  bool some_left = false;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -93,6 +98,13 @@ class Communicator {
   virtual void note_activity(const std::string& /*what*/) {}
   /// Where that and more is noted (base/rank_record.h); null: nowhere.
   virtual RankRecord* record() { return nullptr; }
+
+  /// From any thread, not collective. Why the world has failed, as far as this host knows; empty: it has not. And what
+  /// the other ranks of the group on this host do.
+  virtual std::string failure() const { return {}; }
+  virtual Peers peers() const { return {}; }
+  /// From any thread, not collective: the world has failed, which peers that wait shall learn.
+  virtual void tell_failure(const std::string& /*why*/) {}
 
   /// Memory addressed by all ranks, or null where the ranks share none (then gathers copy).
   virtual std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) = 0;

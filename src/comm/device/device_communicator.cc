@@ -59,6 +59,9 @@ class DeviceCommunicator final : public Communicator {
   }
   void note_activity(const std::string& what) override { host_->note_activity(what); }
   RankRecord* record() override { return host_->record(); }
+  std::string failure() const override { return host_->failure(); }
+  Peers peers() const override { return host_->peers(); }
+  void tell_failure(const std::string& why) override { host_->tell_failure(why); }
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override { return host_->map_shared(size_bytes); }
 
  private:

@@ -19,6 +19,8 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/plain_reason.h"
+#include "base/rank_record.h"
 #include "comm/device/device_communicator.h"
 #include "comm/device/nccl.h"
 #include "comm/rendezvous/rank_environment.h"
@@ -30,33 +32,43 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Watches operations that were started: one that does not end in time, or that NCCL reports as failed, breaks the
-/// communicator, so that the device and whoever waits for it go on.
+/// What the rank is doing, as errors say it.
+std::string where(Communicator& host) {
+  const auto* record = host.record();
+  return record == nullptr ? std::string() : record->where();
+}
+
+/// Watches operations that were started: one that does not end in time, that NCCL reports as failed, or that runs when
+/// the world has failed, breaks the communicator, so that the device and whoever waits for it go on.
 class Watch {
  public:
-  Watch(const NcclApi& api, NcclComm comm, int rank, Clock::duration limit)
-      : api_(api), comm_(comm), rank_(rank), limit_(limit), thread_([this] { run(); }) {}
-  ~Watch() {
-    {
-      const std::lock_guard lock(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
+  Watch(const NcclApi& api, NcclComm comm, Communicator& host, Clock::duration limit)
+      : api_(api), comm_(comm), host_(host), limit_(limit), thread_([this] { run(); }) {}
+  ~Watch() { finish(); }
 
   void add(c10::Event done, std::string what) {
     const std::lock_guard lock(mutex_);
     started_.push_back({std::move(done), std::move(what), Clock::now()});
   }
+  /// What was started last has failed: the communicator breaks.
+  void fail_now(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) fail(why);
+  }
   /// CommError once something has failed.
   void check(const std::string& operation) {
     const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) throw CommError(failure_, rank_, operation, 0);
+    if (!failure_.empty()) throw CommError(failure_, host_.rank(), operation, 0);
   }
-  bool failed() {
-    const std::lock_guard lock(mutex_);
-    return !failure_.empty();
+  /// When all that was started has ended; false: the communicator broke.
+  bool finish() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+    return failure_.empty();
   }
 
  private:
@@ -68,8 +80,8 @@ class Watch {
 
   void run() {
     std::unique_lock lock(mutex_);
-    while (!ends_) {
-      changed_.wait_for(lock, std::chrono::milliseconds(100));
+    while (!ends_ || (!started_.empty() && failure_.empty())) {
+      changed_.wait_for(lock, std::chrono::milliseconds(ends_ ? 1 : 100));
       while (!started_.empty() && started_.front().done.query()) {
         started_.pop_front();
         if (!started_.empty()) started_.front().begin = Clock::now();  // it ran behind that one
@@ -78,25 +90,38 @@ class Watch {
       int error = kNcclSuccess;
       const bool asked = api_.comm_get_async_error(comm_, &error) == kNcclSuccess;
       if (asked && error != kNcclSuccess && error != kNcclInProgress) {
-        fail(std::string("NCCL: ") + api_.get_error_string(error) + " (" + api_.get_last_error(comm_) + ")");
-      } else if (!started_.empty() && Clock::now() - started_.front().begin > limit_) {
-        fail(
-            fmt::format("no progress for {:g} s; has another rank ended, or does it run other modules? "
-                        "(TESSERA_COMM_TIMEOUT_S sets the time)",
-                        std::chrono::duration<double>(limit_).count()));
+        fail_first(std::string("NCCL: ") + api_.get_error_string(error) + " (" + api_.get_last_error(comm_) + ")");
+      } else if (!started_.empty()) {
+        const auto waited = Clock::now() - started_.front().begin;
+        const auto failed = host_.failure();
+        const auto peers = host_.peers();
+        const auto most = peers.some_left ? std::min<Clock::duration>(limit_, kPatience) : limit_;
+        if (!failed.empty())
+          fail_first("another rank has failed. " + failed);
+        else if (waited > most)
+          fail_first(
+              fmt::format("no progress for {:g} s; has another rank ended, or does it run other modules? {} "
+                          "(TESSERA_COMM_TIMEOUT_S sets the time)",
+                          std::chrono::duration<double>(most).count(), peers.doing));
       }
     }
   }
+  void fail_first(const std::string& why) {
+    fail("rank " + std::to_string(host_.rank()) + ": " +
+         (started_.empty() ? "between operations" + where(host_) : started_.front().what) + ": " + why);
+  }
   void fail(const std::string& why) {
-    failure_ = "rank " + std::to_string(rank_) + ": " +
-               (started_.empty() ? std::string("between operations") : started_.front().what) + ": " + why;
+    failure_ = why;
     log_error(failure_);
+    host_.tell_failure(failure_);
     api_.comm_abort(comm_);
   }
 
+  static constexpr std::chrono::seconds kPatience{30};  // once a rank has left
+
   const NcclApi& api_;
   const NcclComm comm_;
-  const int rank_;
+  Communicator& host_;
   const Clock::duration limit_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -146,12 +171,10 @@ class NcclEngine final : public DeviceEngine {
     bytes = host_->broadcast_object(bytes, 0);
     std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
     require(api_.comm_init_rank(&comm_, host_->size(), id, host_->rank()), "ncclCommInitRank");
-    watch_.emplace(api_, comm_, host_->rank(), operation_timeout(RendezvousOptions().op_timeout));
+    watch_.emplace(api_, comm_, *host_, operation_timeout(RendezvousOptions().op_timeout));
   }
   ~NcclEngine() override {
-    const bool failed = watch_ && watch_->failed();
-    watch_.reset();
-    if (comm_ != nullptr && !failed) api_.comm_destroy(comm_);
+    if (watch_ && watch_->finish()) api_.comm_destroy(comm_);
   }
   std::string name() const override { return "nccl"; }
   void check() override { watch_->check("an exchange of objects"); }
@@ -215,13 +238,29 @@ class NcclEngine final : public DeviceEngine {
     c10::Event ready(device_.type());
     ready.record(impl.getStream(device_));
     ready.block(stream_);
-    const c10::StreamGuard on_stream(stream_);
-    f(tensor::current_stream(tensors.front()));
-    c10::Event done(device_.type()), watched(device_.type());
-    done.record(stream_);
+    const auto what = fmt::format("{} of {} {}{}", operation, tensors.front().numel(),
+                                  c10::toString(tensors.front().scalar_type()), where(*host_));
+    try {
+      const c10::StreamGuard on_stream(stream_);
+      f(tensor::current_stream(tensors.front()));
+    } catch (const CommError& e) {
+      watch_->fail_now(std::string(e.what()) + ", in " + what);
+      work_of(std::move(tensors), operation)->wait();  // what NCCL was told of may still use them; throws
+    } catch (const std::exception& e) {
+      watch_->fail_now(fmt::format("rank {}: {}: {}", host_->rank(), what, plain_reason(e.what())));
+      const auto work = work_of(std::move(tensors), operation);
+      throw;
+    }
+    c10::Event watched(device_.type());
     watched.record(stream_);
-    watch_->add(std::move(watched), std::string(operation) + " of " + std::to_string(tensors.front().numel()) + " " +
-                                        c10::toString(tensors.front().scalar_type()));
+    watch_->add(std::move(watched), what);
+    return work_of(std::move(tensors), operation);
+  }
+
+  /// All that the engine's stream was told so far.
+  std::unique_ptr<Work> work_of(std::vector<at::Tensor> tensors, const char* operation) {
+    c10::Event done(device_.type());
+    done.record(stream_);
     return std::make_unique<NcclWork>(std::move(done), device_, std::move(tensors), *watch_, operation);
   }
 
@@ -236,14 +275,19 @@ class NcclEngine final : public DeviceEngine {
     const auto bytes = static_cast<std::size_t>(in.numel() / ranks) * in.element_size();
     const auto received = at::empty({in.numel()}, in.options());
     require(api_.group_start(), "ncclGroupStart");
-    for (int r = 0; r < ranks; ++r) {
-      const auto offset = bytes * static_cast<std::size_t>(r);
-      require(
-          api_.send(static_cast<const std::byte*>(in.const_data_ptr()) + offset, bytes, kNcclUint8, r, comm_, stream),
-          "ncclSend");
-      require(
-          api_.recv(static_cast<std::byte*>(received.mutable_data_ptr()) + offset, bytes, kNcclUint8, r, comm_, stream),
-          "ncclRecv");
+    try {
+      for (int r = 0; r < ranks; ++r) {
+        const auto offset = bytes * static_cast<std::size_t>(r);
+        require(
+            api_.send(static_cast<const std::byte*>(in.const_data_ptr()) + offset, bytes, kNcclUint8, r, comm_, stream),
+            "ncclSend");
+        require(api_.recv(static_cast<std::byte*>(received.mutable_data_ptr()) + offset, bytes, kNcclUint8, r, comm_,
+                          stream),
+                "ncclRecv");
+      }
+    } catch (...) {
+      api_.group_end();  // else all that this thread tells NCCL later waits for it
+      throw;
     }
     require(api_.group_end(), "ncclGroupEnd");
     rank_sum(out, received, how);

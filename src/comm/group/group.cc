@@ -149,8 +149,7 @@ void Group::check_health(Counter counter, std::uint64_t value, int peer) {
   for (int r = 0; r < size(); ++r) {
     const RankState& state = control_.rank(r);
     if (r == rank_ || state.left.load() == 0 || (state.*counter).load() >= value) continue;
-    fail(name(r), fmt::format("{}: rank {} has left the group after {} operations{}.", current_name(), name(r),
-                              state.posted.load(), activity_of(r)));
+    fail(name(r), current_name() + ": " + departure_of(r) + ".");
   }
   const auto now = std::chrono::steady_clock::now();
   if (now < next_liveness_check_) return;
@@ -161,6 +160,29 @@ void Group::check_health(Counter counter, std::uint64_t value, int peer) {
     if (r == rank_ || (peer >= 0 && r != peer) || (control_.rank(r).*counter).load() >= value) continue;
     return note_wait(name(r));
   }
+}
+
+std::string Group::departure_of(int r) const {
+  return fmt::format("rank {} has left the group after {} operations{}", name(r), control_.rank(r).posted.load(),
+                     activity_of(r));
+}
+
+Peers Group::peers() const {
+  Peers peers;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    const bool left = control_.rank(r).left.load() != 0;
+    peers.some_left = peers.some_left || left;
+    if (left || size() <= kNamedRanks)
+      peers.doing += (peers.doing.empty() ? "" : "; ") +
+                     (left ? departure_of(r) : fmt::format("rank {}{}", name(r), activity_of(r)));
+  }
+  return peers;
+}
+
+std::string Group::failure() const {
+  const AbortRecord& abort = host_->abort_record();
+  return abort.is_set() ? abort.text : std::string();
 }
 
 void Group::fail_with_the_world() {
@@ -204,12 +226,7 @@ int Group::name(int r) const {
 }
 
 std::string Group::activity_of(int r) const {
-  const RankRecord& record = host_->rank_record(members_[static_cast<std::size_t>(r)]);
-  std::string what = record.activity.get();
-  if (what.empty()) return what;
-  if (const auto step = record.step.load(); step > 0) what += fmt::format(", step {}", step);
-  if (const std::string rows = record.rows.get(); !rows.empty()) what += ", " + rows;
-  return " (in " + what + ")";
+  return host_->rank_record(members_[static_cast<std::size_t>(r)]).where();
 }
 
 void Group::note_wait(int world_rank) {

@@ -72,6 +72,9 @@ class Group {
 
   /// Gives up: from now on every operation here throws this error, and peers that wait learn of it.
   [[noreturn]] void fail(int world_rank, const std::string& message);
+  /// From any thread, as of the Communicator.
+  std::string failure() const;
+  Peers peers() const;
   /// Throws where the world has failed, a neighbour that has not finished the current operation is dead, or this rank
   /// was interrupted.
   void check_world();
@@ -91,6 +94,7 @@ class Group {
   void check_alive(Counter counter, std::uint64_t value);
   [[noreturn]] void fail_timeout(Counter counter, std::uint64_t value, int peer);
   [[noreturn]] void fail_with_the_world();
+  std::string departure_of(int r) const;
   /// " (in ...)", by what the rank has noted; empty without a note.
   std::string activity_of(int r) const;
   /// How far a rank is with the current operation, as others see it.

@@ -34,6 +34,11 @@ class GroupCommunicator : public Communicator, public std::enable_shared_from_th
 
   void note_activity(const std::string& what) override { group_->record().set_activity(what); }
   RankRecord* record() override { return &group_->record(); }
+  std::string failure() const override { return group_->failure(); }
+  Peers peers() const override { return group_->peers(); }
+  void tell_failure(const std::string& why) override {
+    group_->host().abort_record().set(group_->name(group_->rank()), why);
+  }
   std::shared_ptr<Communicator> split(int color) override;
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;
 

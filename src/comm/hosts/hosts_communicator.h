@@ -64,6 +64,9 @@ class HostsCommunicator : public Communicator, public std::enable_shared_from_th
   /// Peers on this host read it; other hosts hear it when this host speaks of a failure.
   void note_activity(const std::string& what) override { local_->note_activity(what); }
   RankRecord* record() override { return local_->record(); }
+  std::string failure() const override { return local_->failure(); }
+  Peers peers() const override { return local_->peers(); }
+  void tell_failure(const std::string& why) override { local_->tell_failure(why); }
   std::shared_ptr<Communicator> split(int color) override;
   /// Null: hosts share no memory.
   std::shared_ptr<SharedRegion> map_shared(std::int64_t size_bytes) override;

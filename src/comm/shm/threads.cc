@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/plain_reason.h"
 #include "comm/group/group_communicator.h"
 #include "comm/shm/mapping.h"
 
@@ -94,7 +95,7 @@ std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
-    return e.what();
+    return plain_reason(e);
   } catch (...) {
     return "an exception of unknown type";
   }
