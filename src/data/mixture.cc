@@ -10,6 +10,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/open_file.h"
 #include "data/fingerprint.h"
 #include "data/shuffle.h"
@@ -28,7 +29,7 @@ constexpr std::array<std::string_view, 5> kFormats{"json", "csv", "parquet", "te
 
 std::string text_of(std::size_t entry, const std::string& key, const json& value) {
   if (value.is_null()) return "";
-  if (!value.is_string()) refuse(entry, fmt::format("{} expects a text, found {}", key, value.dump()));
+  if (!value.is_string()) refuse(entry, fmt::format("{} expects a text, found {}", key, json_text(value)));
   return value.get<std::string>();
 }
 
@@ -41,7 +42,8 @@ std::vector<std::string> texts_of(std::size_t entry, const std::string& key, con
 }
 
 MixturePart parse_part(std::size_t entry, const json& object) {
-  if (!object.is_object()) refuse(entry, fmt::format("expected keys such as path and split, found {}", object.dump()));
+  if (!object.is_object())
+    refuse(entry, fmt::format("expected keys such as path and split, found {}", json_text(object)));
   MixturePart part;
   if (const auto split = object.find("split"); split != object.end() && !split->is_null())
     part.split = text_of(entry, "split", *split);
@@ -61,7 +63,7 @@ MixturePart parse_part(std::size_t entry, const json& object) {
     else if (key == "fraction" && value.is_number())
       part.fraction = value.get<double>();
     else if (key == "fraction" && !value.is_null())
-      refuse(entry, fmt::format("fraction expects a number, found {}", value.dump()));
+      refuse(entry, fmt::format("fraction expects a number, found {}", json_text(value)));
     else if (key != "split" && key != "fraction")
       refuse(entry, fmt::format(
                         "unknown key '{}'; there are path, name, data_dir, data_files, split, columns, fraction", key));

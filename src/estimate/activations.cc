@@ -50,10 +50,19 @@ struct BlockShape {
   }
 };
 
+const std::string kExperts = "experts.";
+
+bool is_of_expert(const std::string& path) {
+  return path.find(kExperts) != std::string::npos;
+}
+
+bool is_bias_table(const ModelTensor& t) {
+  return t.name.ends_with("relative_attention_bias.weight");
+}
+
 }  // namespace
 
 bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token) {
-  static const std::string kExperts = "experts.";
   const auto at = parameter.find(kExperts);
   return at == std::string::npos || std::atoll(parameter.c_str() + at + kExperts.size()) < experts_per_token;
 }
@@ -65,7 +74,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   for (const auto& t : tensors) {
     if (t.shape.size() != 2) continue;
     const auto unit = unit_of(t.name);
-    if (t.name.ends_with("relative_attention_bias.weight")) {
+    if (is_bias_table(t)) {
       ++out.bias_tables;
       out.bias_heads = std::max(out.bias_heads, t.shape[1]);
     }
@@ -105,19 +114,36 @@ std::string input_of(const std::string& module) {
 }  // namespace
 
 AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter) {
-  std::map<std::string, std::int64_t> kept;  // by block
-  std::set<std::string> inputs;
+  struct Input {
+    std::string unit;
+    std::int64_t size = 0;
+    bool is_read = false;
+  };
+  std::map<std::string, std::int64_t> kept, unread;  // by block
+  std::map<std::string, Input> inputs;
   AdapterActivations out;
   for (const auto& t : tensors) {
+    if (is_bias_table(t) && !of_adapter(t).reads_input) ++out.unread_tables;
     if (!is_linear(t) || !sees_tokens(t.name, t.experts_per_token)) continue;
+    const auto module = module_of(t.name);
     const auto bytes = of_adapter(t);
-    const bool is_new = inputs.insert(input_of(module_of(t.name))).second;
+    const auto [input, is_new] = inputs.try_emplace(input_of(module));
     kept[unit_of(t.name)] += bytes.kept + (is_new ? bytes.kept_by_input : 0);
     out.working = std::max(out.working, bytes.working);
+    const bool is_copied =
+        closes_branch(module) ? is_in_attention(module) : t.experts_per_token > 0 && is_of_expert(module);
+    if (is_copied) input->second.unit = unit_of(t.name), input->second.size = sides_of(t).in;
+    input->second.is_read = input->second.is_read || bytes.reads_input;
   }
+  for (const auto& [name, input] : inputs)
+    if (!input.is_read) unread[input.unit] += input.size;
   for (const auto& [unit, of_block] : kept) {
     out.kept += of_block;
     out.largest = std::max(out.largest, of_block);
+  }
+  for (const auto& [unit, of_block] : unread) {
+    out.unread += of_block;
+    out.largest_unread = std::max(out.largest_unread, of_block);
   }
   return out;
 }
@@ -140,14 +166,15 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   if (batch.checkpointing) {
     out.kept = one * shape.blocks * shape.hidden + pairs * compute_bytes * shape.bias_tables * shape.bias_heads;
     out.first = one * shape.hidden;
-    out.working = working + one * (shape.largest - shape.hidden + batch.length * shape.heads_largest) +
+    out.working = working +
+                  one * (shape.largest - adapters.largest_unread - shape.hidden + batch.length * shape.heads_largest) +
                   adapters.working + adapters.largest;
   } else {
-    out.kept = one * (shape.kept + batch.length * shape.heads) + adapters.kept;
-    out.first = one * (shape.largest + batch.length * shape.heads_largest) + adapters.largest;
+    out.kept = one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept;
+    out.first = one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) + adapters.largest;
     out.working = working + adapters.working;
   }
-  out.kept += pairs * kPlaceBytes * shape.bias_tables;
+  out.kept += pairs * kPlaceBytes * (shape.bias_tables - adapters.unread_tables);
   const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
   out.loss = one * shape.hidden + logits;
   if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, widens);

@@ -243,17 +243,18 @@ struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
   Elements (*held)(const Args& args, const Layer& layer, const Step& step);
+  bool reads_input = true;  // in backward; else a product with it is kept, or the outputs
 };
 constexpr Method kMethods[] = {
     {"LORA", lora_numel, lora_held},
-    {"IA3", ia3_numel, ia3_held},
+    {"IA3", ia3_numel, ia3_held, false},
     {"LOHA", loha_numel, loha_held},
     {"LOKR", lokr_numel, lokr_held},
-    {"VERA", vera_numel, vera_held},
+    {"VERA", vera_numel, vera_held, false},
     {"VBLORA", vblora_numel, vblora_held},
     {"RANDLORA", randlora_numel, randlora_held},
     {"FOURIERFT", fourierft_numel, fourierft_held},
-    {"MISS", miss_numel, miss_held},
+    {"MISS", miss_numel, miss_held, false},
     {"HRA", hra_numel, hra_held},
     {"OFT", oft_numel, oft_held},
     {"BOFT", boft_numel, boft_held},
@@ -305,7 +306,8 @@ AdapterBytes layer_adapter_bytes(const std::string& peft_type, const Args& args,
   if (!method) return {};
   const auto bytes = batch.element_bytes;
   const auto held = method->held(args, layer, {batch.tokens, 4 / bytes});
-  return {bytes * held.kept, bytes * held.kept_by_input, bytes * held.working};
+  const bool reads_input = method->reads_input || layer.scales_inputs || is(args, "init_weights", "bat");
+  return {bytes * held.kept, bytes * held.kept_by_input, bytes * held.working, reads_input};
 }
 
 std::int64_t tokens_in_front(const std::string& peft_type, std::int64_t num_virtual_tokens) {

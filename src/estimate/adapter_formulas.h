@@ -36,6 +36,7 @@ struct AdapterBytes {
   std::int64_t kept = 0;           // from forward to backward
   std::int64_t kept_by_input = 0;  // the same, once for all layers that get the same input
   std::int64_t working = 0;        // more, while the layer's backward runs
+  bool reads_input = false;        // in backward, as the layer's own matrix does where it trains
 };
 /// All zero for methods that do not sit in layers.
 AdapterBytes layer_adapter_bytes(const std::string& peft_type, const std::map<std::string, std::string>& args,

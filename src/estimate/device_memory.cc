@@ -180,7 +180,9 @@ void DeviceParts::add_activations(const DeviceJob& job) {
   // Probabilities of attention that keeps them are there in 32 bits, too.
   const std::int64_t pair = tokens * job.batch.length * (compute_ == 4 ? 0 : 4);
   const std::int64_t statistics = 4 * tokens;
-  kept = activation_bytes(a, job.adapters, job.batch, compute_).kept;
+  auto adapters = job.adapters;
+  adapters.unread = adapters.largest_unread = 0;  // FlashAttention keeps what it gives; of experts it was not measured
+  kept = activation_bytes(a, adapters, job.batch, compute_).kept;
   if (!job.batch.checkpointing) kept += statistics * d.heads + pair * a.heads;
   block = one * (a.largest - a.hidden + job.batch.length * a.heads_largest) + statistics * d.heads_largest +
           pair * a.heads_largest + job.adapters.largest;

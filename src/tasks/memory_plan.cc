@@ -99,11 +99,12 @@ estimate::OfAdapter of_adapter(const peft::AdapterReport& report, const estimate
   const auto place = [placed](const std::string& module) {
     return placed ? module.substr(estimate::unit_of(module).size()) : module;
   };
-  std::set<std::string> adapted;
+  std::set<std::string> adapted, trained;
   for (const auto& name : report.adapted) adapted.insert(place(name));
+  for (const auto& name : report.saved) trained.insert(place(name));
   return [=, type = method.type(), settings = formula_settings(method)](const estimate::ModelTensor& t) {
     const auto module = estimate::module_of(t.name);
-    if (!adapted.contains(place(module))) return estimate::AdapterBytes{};
+    if (!adapted.contains(place(module))) return estimate::AdapterBytes{.reads_input = trained.contains(place(module))};
     const auto [in, out] = estimate::sides_of(t);
     return estimate::layer_adapter_bytes(type, settings, {in, out, ia3 && ia3->is_feedforward(module)}, batch);
   };

@@ -23,8 +23,9 @@ constexpr config::UnusedFlag kIdleOfTrl[] = {
 
 constexpr config::RefusedFlag kRefusedOfTrl[] = {
     {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
-    {"--dataset_mixture", Unused::kText, "TRL's form is a list called datasets, with path, name, split, columns and "
-                                         "fraction, and test_split_size"},
+    {"--dataset_mixture", Unused::kText,
+     "TRL's form is a list called datasets, with path, name, split, columns and "
+     "fraction, and test_split_size"},
     {"--dataset_mixer", Unused::kText, "TRL's form is a list called datasets, with path, name, split and fraction"},
 };
 

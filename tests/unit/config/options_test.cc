@@ -462,8 +462,8 @@ TEST(Options, OptionsThatAreJsonReadYamlAsPyYamlDoes) {
     return kwargs;
   };
   EXPECT_EQ(parsed("kwargs: {a: False, b: no, c: On, d: ~, e: 1e-4, f: 0.5, g: 1_000, h: word}\n"),
-            R"({"a": false, "b": false, "c": true, "d": null, "e": 0.0001, "f": 0.5, "g": 1000, "h": "word"})");
-  EXPECT_EQ(parsed("kwargs: {a: 'False', b: \"1\"}\n"), R"({"a": "False", "b": "1"})");
+            R"({"a":false,"b":false,"c":true,"d":null,"e":0.0001,"f":0.5,"g":1000,"h":"word"})");
+  EXPECT_EQ(parsed("kwargs: {a: 'False', b: \"1\"}\n"), R"({"a":"False","b":"1"})");
   EXPECT_EQ(parsed("kwargs:\n- path: x\n  columns: [a, b]\n"), R"([{"path":"x","columns":["a","b"]}])");
 }
 

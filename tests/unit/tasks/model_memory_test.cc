@@ -71,6 +71,7 @@ struct Family {
   /// Hidden sizes a token that what stands before and behind the blocks keeps, which the formula leaves out: norms,
   /// the gradient that a language model's loss makes in forward.
   double ends_kept = 2.5;
+  double ends_kept_frozen = ends_kept;  // where matrices there do not train
 };
 
 json gpt(const std::string& type, const std::string& name, json more) {
@@ -102,11 +103,13 @@ const std::vector<Family> kFamilies = {
     {"gpt_neox_sequential",
      decoder("gpt_neox", "GPTNeoX", {{"intermediate_size", 256}, {"use_parallel_residual", false}})},
     {"opt", decoder("opt", "OPT", {{"ffn_dim", 256}, {"max_position_embeddings", 520}})},
-    {"opt_norm_after", decoder("opt", "OPT",
-                               {{"ffn_dim", 256},
-                                {"max_position_embeddings", 520},
-                                {"word_embed_proj_dim", 32},
-                                {"do_layer_norm_before", false}})},
+    {"opt_norm_after",
+     decoder("opt", "OPT",
+             {{"ffn_dim", 256},
+              {"max_position_embeddings", 520},
+              {"word_embed_proj_dim", 32},
+              {"do_layer_norm_before", false}}),
+     2.5, 1.1},
     {"bloom", gpt("bloom", "BloomForCausalLM", {{"hidden_size", kHidden}}), 3.7},
     {"bloom_residual_after",
      gpt("bloom", "BloomForCausalLM", {{"hidden_size", kHidden}, {"apply_residual_connection_post_layernorm", true}}),
@@ -119,19 +122,24 @@ const std::vector<Family> kFamilies = {
     {"t5_gated", t5({{"feed_forward_proj", "gated-gelu"}, {"tie_word_embeddings", false}}), 3.5},
     {"t5_narrow_heads", t5({{"d_kv", 8}, {"num_heads", 3}}), 3.5},
     {"bert", bert("bert", "BertForSequenceClassification", json::object()), 1.4},
-    {"bert_masked", bert("bert", "BertForMaskedLM", json::object()), 6},
+    {"bert_masked", bert("bert", "BertForMaskedLM", json::object()), 6, 5},
     {"roberta", bert("roberta", "RobertaForSequenceClassification", {{"pad_token_id", 1}}), 1.4}};
 
 struct StepBytes {
   std::int64_t forward, kept, backward;  // the peak of forward, what is there at its end, the peak of backward
 };
 
-StepBytes measure(const std::string& folder, const estimate::BatchShape& batch, at::ScalarType dtype) {
+/// Which of the parameters train.
+enum class Trains { kAll, kAllButMatrices };
+
+StepBytes measure(const std::string& folder, const estimate::BatchShape& batch, at::ScalarType dtype, Trains trains) {
   models::ModelConfig family;
   const auto model = models::build_model(folder, &family);
   models::init_weights(*model, 5);
   model->to(dtype);
   model->train();
+  for (const auto& parameter : model->parameters())
+    parameter.set_requires_grad(trains == Trains::kAll || parameter.dim() == 1);
   models::ModelInput in;
   in.want_logits = false;
   in.input_ids = at::randint(2, kVocabulary, {batch.rows, batch.length}, at::kLong);
@@ -157,24 +165,31 @@ void PrintTo(const Family& family, std::ostream* out) {
 class ModelMemory : public testing::TestWithParam<Family> {};
 
 /// near_kept: besides what matters less the larger a model is, statistics of norms in float32 and experts' indices.
-void expect_formula(const Family& family, at::ScalarType dtype, double near_kept, double near_peak) {
+void expect_formula(const Family& family, at::ScalarType dtype, double near_kept, double near_peak,
+                    Trains trains = Trains::kAll) {
   const test::TempFolder temporary("model_memory");
   auto config = family.config;
   config["vocab_size"] = kVocabulary;
   config["torch_dtype"] = dtype == at::kFloat ? "float32" : "bfloat16";
   std::ofstream(temporary.path() + "/config.json") << config;
-  const auto shape = estimate::activation_shape(estimate::read_model_tensors(temporary.path()));
+  const auto tensors = estimate::read_model_tensors(temporary.path());
+  const auto shape = estimate::activation_shape(tensors);
+  estimate::AdapterActivations adapters;
+  if (trains != Trains::kAll)
+    adapters = estimate::adapter_activations(tensors, [](const auto&) { return estimate::AdapterBytes{}; });
   const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   const bool widens = dtype != at::kFloat && !multiplies_bfloat16();
   const auto products = widens ? estimate::Products::kWidened : estimate::Products::kLibrary;
   for (const estimate::BatchShape batch : {estimate::BatchShape{8, 256}, {1, 512}, {16, 64}}) {
-    const auto measured = measure(temporary.path(), batch, dtype);
-    const auto formula = estimate::activation_bytes(shape, {}, batch, bytes, products);
+    const auto measured = measure(temporary.path(), batch, dtype, trains);
+    const auto formula = estimate::activation_bytes(shape, adapters, batch, bytes, products);
     const auto kept = static_cast<double>(formula.kept);
     const auto peak = static_cast<double>(formula.kept + std::max(formula.working, formula.loss));
     const auto text = fmt::format("{} rows of {} tokens", batch.rows, batch.length);
-    const auto ends = family.ends_kept * static_cast<double>(batch.tokens() * kHidden * bytes);
+    const auto sizes = trains == Trains::kAll ? family.ends_kept : family.ends_kept_frozen;
+    const auto ends = sizes * static_cast<double>(batch.tokens() * kHidden * bytes);
     EXPECT_NEAR(static_cast<double>(measured.kept) - ends, kept, near_kept * kept) << text;
+    if (trains != Trains::kAll) continue;  // less is at work where no weight's gradient is made
     EXPECT_NEAR(static_cast<double>(std::max(measured.forward, measured.backward)), peak, near_peak * peak) << text;
   }
 }
@@ -185,6 +200,10 @@ TEST_P(ModelMemory, OfAStepIsTheFormulas) {
 
 TEST_P(ModelMemory, OfAStepIn16BitsIsTheFormulas) {
   expect_formula(GetParam(), at::kBFloat16, 0.06, 0.3);  // attention widens some rows, too
+}
+
+TEST_P(ModelMemory, WhatMatricesReadIsNotKeptWhereTheyAreFrozen) {
+  expect_formula(GetParam(), at::kFloat, 0.02, 0, Trains::kAllButMatrices);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelMemory, testing::ValuesIn(kFamilies),
