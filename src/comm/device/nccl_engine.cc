@@ -82,9 +82,11 @@ class Watch {
     std::unique_lock lock(mutex_);
     while (!ends_ || (!started_.empty() && failure_.empty())) {
       changed_.wait_for(lock, std::chrono::milliseconds(ends_ ? 1 : 100));
-      while (!started_.empty() && started_.front().done.query()) {
-        started_.pop_front();
-        if (!started_.empty()) started_.front().begin = Clock::now();  // it ran behind that one
+      try {
+        forget_ended();
+      } catch (const std::exception& e) {  // the device itself has failed
+        if (failure_.empty()) fail_first(plain_reason(e));
+        started_.clear();
       }
       if (!failure_.empty()) continue;
       int error = kNcclSuccess;
@@ -104,6 +106,12 @@ class Watch {
                           "(TESSERA_COMM_TIMEOUT_S sets the time)",
                           std::chrono::duration<double>(most).count(), peers.doing));
       }
+    }
+  }
+  void forget_ended() {
+    while (!started_.empty() && started_.front().done.query()) {
+      started_.pop_front();
+      if (!started_.empty()) started_.front().begin = Clock::now();  // it ran behind that one
     }
   }
   void fail_first(const std::string& why) {
