@@ -297,7 +297,7 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   options.device = checked_device(options.device);
   const auto plan = plan_units(root, options.wrap, options.ignored_modules);
   if (options.activation_checkpointing) choose_checkpointing(root, plan, options.activation_checkpointing);
-  check_same_plan(plan, *group);
+  check_same_plan(plan, options, *group);
   check_same_source(plan, options, *group);
   if (is_resident(options) && group->size() > 1) group = comm::with_device(std::move(group), options.device);
   auto mesh = make_mesh(std::move(group), options.strategy, options.shard_group_size);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
+#include <optional>
 #include <sstream>
 
 #include "tessera/base/error.h"
@@ -12,9 +14,35 @@
 namespace tessera::fsdp {
 namespace {
 
-/// A line for each unit and parameter.
-std::vector<std::string> lines_of(const UnitPlan& plan) {
-  std::vector<std::string> lines;
+template <class Enum>
+const char* name_in(std::initializer_list<const char*> names, Enum value) {
+  return names.begin()[static_cast<std::size_t>(value)];
+}
+
+std::string name_of(std::optional<at::ScalarType> dtype) {
+  return dtype ? c10::toString(*dtype) : "no cast";
+}
+
+/// A line for each option that decides which operations a rank takes part in, unit and parameter.
+std::vector<std::string> lines_of(const UnitPlan& plan, const FsdpOptions& options) {
+  const auto device = c10::DeviceTypeName(options.device.type(), /*lower_case=*/true);
+  std::vector<std::string> lines{
+      "computation on the device type " + device,
+      fmt::format("state on the {}", name_in({"host", "device"}, options.state_on)),
+      fmt::format(
+          "the strategy {}",
+          name_in({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"}, options.strategy)),
+      fmt::format("the shard group size {}", options.shard_group_size),
+      fmt::format("parameters in {}", name_of(options.precision.param_dtype)),
+      fmt::format("reductions in {}", name_of(options.precision.reduce_dtype)),
+      fmt::format("gathers of the form {}", name_in({"auto", "copy", "shared", "mapped"}, options.gather)),
+      fmt::format("backward prefetch {}", name_in({"none", "pre", "post"}, options.backward_prefetch)),
+      fmt::format("forward prefetch {}", options.forward_prefetch),
+      fmt::format("at most {} gathers in flight", options.max_gathers_in_flight),
+      fmt::format("activation checkpointing {}", options.activation_checkpointing ? "on" : "as the modules are set"),
+      fmt::format("sync_module_states {}", options.sync_module_states),
+      fmt::format("check_order {}", options.check_order),
+      options.offload_folder.empty() ? "all in memory" : "an offload folder"};
   for (const auto& unit : plan.units)
     lines.push_back(fmt::format("unit '{}' ({})", unit.name, unit.module ? unit.module->class_name() : "ignored"));
   for (const auto& p : plan.parameters)
@@ -34,9 +62,9 @@ std::vector<std::string> split_lines(const std::string& text) {
 
 }  // namespace
 
-void check_same_plan(const UnitPlan& plan, comm::Communicator& world) {
+void check_same_plan(const UnitPlan& plan, const FsdpOptions& options, comm::Communicator& world) {
   if (world.size() == 1) return;
-  const auto lines = lines_of(plan);
+  const auto lines = lines_of(plan, options);
   const std::string mine = fmt::format("{}\n", fmt::join(lines, "\n"));
   const auto digests = world.all_gather_objects(std::to_string(std::hash<std::string>()(mine)));
   const auto other = std::find_if(digests.begin(), digests.end(), [&](const auto& d) { return d != digests[0]; });
@@ -47,10 +75,11 @@ void check_same_plan(const UnitPlan& plan, comm::Communicator& world) {
   first.emplace_back("nothing more");
   second.emplace_back("nothing more");
   const auto [a, b] = std::mismatch(first.begin(), first.end(), second.begin(), second.end());
-  throw ConfigError(
-      fmt::format("ranks 0 and {} built different models: where rank 0 has {}, rank {} has {}. Build the "
-                  "model in the same order and with the same options on every rank",
-                  r, *a, r, *b));
+  throw ConfigError(fmt::format(
+      "ranks 0 and {} do not shard the same model in the same way: where rank 0 has {}, rank {} has {}. "
+      "Build the model in the same order and with the same options on every rank{}",
+      r, *a, r, *b,
+      a == first.begin() ? "; --device auto takes a GPU only where a host has one, --device cuda everywhere" : ""));
 }
 
 }  // namespace tessera::fsdp

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <thread>
 
+#include "support/fake_device.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -119,9 +120,31 @@ TEST(Divergence, ModelsThatWereBuiltInAnotherOrderAreRefused) {
     fully_shard(net, group, blocks_in(GatherForm::kAuto, false));
   });
   for (const auto& error : errors) {
-    EXPECT_TRUE(says(error, "ranks 0 and 2 built different models")) << error;
+    EXPECT_TRUE(says(error, "ranks 0 and 2 do not shard the same model in the same way")) << error;
     EXPECT_TRUE(says(error, "'first'") && says(error, "'second'")) << error;
   }
+}
+
+TEST(Divergence, OtherOptionsOnOneRankAreRefused) {
+  const auto errors_with = [](const std::function<void(FsdpOptions&)>& change) {
+    return errors_of(3, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet net;
+      auto options = blocks_in(GatherForm::kAuto, false);
+      if (group->rank() == 1) change(options);
+      fully_shard(net, group, options);
+    });
+  };
+  const std::pair<std::function<void(FsdpOptions&)>, const char*> changes[] = {
+      {[](auto& o) { o.strategy = ShardingStrategy::kShardGradOp; },
+       "rank 0 has the strategy FULL_SHARD, rank 1 has the strategy SHARD_GRAD_OP"},
+      {[](auto& o) { o.precision.param_dtype = at::kBFloat16; },
+       "rank 0 has parameters in no cast, rank 1 has parameters in BFloat16"},
+      {[](auto& o) { o.gather = GatherForm::kCopy; }, "rank 1 has gathers of the form copy"},
+      {[](auto& o) { o.forward_prefetch = false; }, "rank 1 has forward prefetch false"},
+      {[](auto& o) { o.device = test::fake_device(0); },
+       "rank 0 has computation on the device type cpu, rank 1 has computation on the device type fake"}};
+  for (const auto& [change, what] : changes)
+    for (const auto& error : errors_with(change)) EXPECT_TRUE(says(error, what)) << error;
 }
 
 TEST(Divergence, WhatTrainsMustBeTheSameEverywhere) {
