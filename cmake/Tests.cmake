@@ -121,6 +121,7 @@ set_tests_properties(gpu_dry PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 ENVIRONM
 if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TESSERA_SANITIZE)
   add_executable(counted_steps "${PROJECT_SOURCE_DIR}/tests/instructions/counted_steps.cc")
   target_link_libraries(counted_steps PRIVATE tessera_tasks)
+  target_include_directories(counted_steps PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   add_test(NAME instructions COMMAND "${PROJECT_SOURCE_DIR}/tests/instructions/count.sh" $<TARGET_FILE:counted_steps>
     "${PROJECT_SOURCE_DIR}/tests/data/fsdp_runs" "${PROJECT_SOURCE_DIR}/tests/instructions/recorded.txt")
   set_tests_properties(instructions PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)

@@ -1,5 +1,6 @@
 // Training steps of tiny models, to be counted by valgrind's callgrind: what a step costs beside its arithmetic
-// (dispatch, autograd's graph, units and hooks, optimizer). tests/instructions/count.sh runs it.
+// (dispatch, autograd's graph, units and hooks, optimizer), also of every PEFT method. tests/instructions/count.sh runs
+// it.
 //
 //   counted_steps DATA_FOLDER    (tests/data/fsdp_runs)
 //
@@ -12,16 +13,23 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <cctype>
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
-#include "peft/methods/lora.h"
+#include "estimate/adapter_formulas.h"
+#include "peft/adapter_config.h"
+#include "peft/method.h"
 #include "tasks/assemble.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/tensor/allocator.h"
+#include "unit/tasks/registry_settings.h"
 
 /// Named, never inlined, and seen from outside: callgrind finds it by this name.
 extern "C" [[gnu::noinline, gnu::visibility("default")]] void tessera_counted_steps(const std::function<void()>& step,
@@ -33,23 +41,32 @@ namespace tessera::test {
 namespace {
 
 struct InstructionJob {
-  const char* name;
-  const char* model;
-  bool lora;
+  std::string name, model;
+  nlohmann::json peft = {};  // the keys of adapter_config.json; null: all weights train
 };
 
-constexpr InstructionJob kJobs[] = {
-    {"llama_full", "base_llama", false}, {"llama_lora", "base_llama", true}, {"t5_full", "base_t5", false}};
-constexpr int kWarmUp = 3, kSteps = 4;
+/// Methods that sit in layers do so in all of them.
+std::vector<InstructionJob> all_jobs() {
+  std::vector<InstructionJob> jobs = {{"llama_full", "base_llama"}, {"t5_full", "base_t5"}};
+  const auto in_layers = estimate::layer_methods();
+  for (const auto& type : peft::method_types()) {
+    auto keys = tasks::settings_of(type);
+    keys["peft_type"] = type;
+    if (std::find(in_layers.begin(), in_layers.end(), type) != in_layers.end()) keys["target_modules"] = "all-linear";
+    if (type == "IA3") keys["feedforward_modules"] = {"down_proj"};
+    std::string name = "llama_" + type;
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    jobs.push_back({name, "base_llama", keys});
+  }
+  return jobs;
+}
+
+constexpr int kWarmUp = 2, kSteps = 2;
 
 void count(const InstructionJob& job, const std::string& data) {
   tasks::AssembleOptions options;
   options.model_folder = data + "/" + job.model;
-  if (job.lora) {
-    auto lora = std::make_shared<peft::Lora>();
-    lora->target_modules = {"all-linear"};
-    options.method = lora;
-  }
+  if (!job.peft.is_null()) options.method = peft::read_peft_keys(job.peft, job.name);
   auto model = tasks::assemble(options, comm::make_solo());
   model.model->train();
   optim::AdamW optimizer(model.sharded->parameters(), optim::AdamWOptions{.lr = 1e-4, .weight_decay = 0.0});
@@ -87,7 +104,7 @@ int count_all(const std::string& data) {
   at::set_num_threads(1);
   std::cout << "libtorch " << TORCH_VERSION << ", " << at::get_cpu_capability() << ", compiler " << __VERSION__
             << ", processor" << processor_features() << "\n";
-  for (const auto& job : kJobs) count(job, data);
+  for (const auto& job : all_jobs()) count(job, data);
   return 0;
 }
 
