@@ -71,7 +71,19 @@ std::string NamesInFiles::parameter_of(const std::string& name) const {
   return found == aliases_.end() ? std::string() : found->second;
 }
 
+std::string NamesInFiles::bias_of_matrix(const std::string& parameter) const {
+  const auto others = other_names_.find(parameter);
+  if (others == other_names_.end()) return {};
+  const std::string end = "decoder.bias";
+  for (const auto& name : others->second) {
+    if (!name.ends_with(end)) continue;
+    if (parameters_.contains(name.substr(0, name.size() - end.size()) + "decoder.weight")) return name;
+  }
+  return {};
+}
+
 std::string NamesInFiles::in(const io::TensorSource& source, const std::string& parameter) const {
+  if (const auto bias = bias_of_matrix(parameter); !bias.empty() && source.find(bias)) return bias;
   if (source.find(parameter)) return parameter;
   const auto last = parameter.rfind('.');
   if (last != std::string::npos) {

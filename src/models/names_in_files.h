@@ -30,6 +30,9 @@ class NamesInFiles {
 
  private:
   void add_alias(const std::string& name, const std::string& parameter);
+  /// Of a masked model's head whose matrix is its own, not the word table: since transformers 5 that matrix has a bias
+  /// of its own, too, and the head's is not added. Empty for other parameters.
+  std::string bias_of_matrix(const std::string& parameter) const;
 
   std::set<std::string> parameters_;
   std::map<std::string, std::string> aliases_;                   // other name -> parameter
