@@ -3,7 +3,9 @@
 # numbers: 1 when a step takes over 10% more. 77 (skipped) without valgrind, or when the numbers were recorded for another
 # processor, libtorch or compiler than valgrind presents here.
 #
-#   count.sh COUNTED_STEPS DATA_FOLDER RECORDED_FILE [--record]
+#   count.sh COUNTED_STEPS DATA_FOLDER RECORDED_FILE [--all | --record]
+#
+# --all, as .ci/nightly does: of every PEFT method, too. --record: the same, to be held against from now on.
 #
 # What makes the counts repeat: one thread; the instruction sets named below, which every valgrind presents on a processor
 # with AVX2; and the difference between runs of N and of 2N steps, which leaves out what is done once.
@@ -17,13 +19,15 @@ grep -qw avx2 /proc/cpuinfo || {
     echo "skipped: the numbers are for processors with AVX2"
     exit 77
 }
+every=()
+if [ "$mode" != check ]; then every=(all); fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 valgrind --tool=callgrind --callgrind-out-file="$work/out" --toggle-collect=tessera_counted_steps \
-    --dump-after=tessera_counted_steps "$program" "$data" >"$work/said" 2>"$work/log" || {
+    --dump-after=tessera_counted_steps "$program" "$data" "${every[@]}" >"$work/said" 2>"$work/log" || {
     cat "$work/said" "$work/log"
     exit 1
 }

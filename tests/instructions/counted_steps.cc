@@ -1,8 +1,7 @@
 // Training steps of tiny models, to be counted by valgrind's callgrind: what a step costs beside its arithmetic
-// (dispatch, autograd's graph, units and hooks, optimizer), also of every PEFT method. tests/instructions/count.sh runs
-// it.
+// (dispatch, autograd's graph, units and hooks, optimizer). tests/instructions/count.sh runs it.
 //
-//   counted_steps DATA_FOLDER    (tests/data/fsdp_runs)
+//   counted_steps DATA_FOLDER [all]    (tests/data/fsdp_runs; all: of every PEFT method, too, not of LoRA alone)
 //
 // Prints what counts depend on, then for each job "NAME STEPS" once for each call of tessera_counted_steps(), which is
 // where callgrind is told to look.
@@ -46,10 +45,10 @@ struct InstructionJob {
 };
 
 /// Methods that sit in layers do so in all of them.
-std::vector<InstructionJob> all_jobs() {
+std::vector<InstructionJob> jobs_of(const std::vector<std::string>& methods) {
   std::vector<InstructionJob> jobs = {{"llama_full", "base_llama"}, {"t5_full", "base_t5"}};
   const auto in_layers = estimate::layer_methods();
-  for (const auto& type : peft::method_types()) {
+  for (const auto& type : methods) {
     auto keys = tasks::settings_of(type);
     keys["peft_type"] = type;
     if (std::find(in_layers.begin(), in_layers.end(), type) != in_layers.end()) keys["target_modules"] = "all-linear";
@@ -99,12 +98,13 @@ std::string processor_features() {
   return out;
 }
 
-int count_all(const std::string& data) {
+int count_all(const std::string& data, bool every_method) {
   tensor::use_step_allocator();
   at::set_num_threads(1);
   std::cout << "libtorch " << TORCH_VERSION << ", " << at::get_cpu_capability() << ", compiler " << __VERSION__
             << ", processor" << processor_features() << "\n";
-  for (const auto& job : all_jobs()) count(job, data);
+  for (const auto& job : jobs_of(every_method ? peft::method_types() : std::vector<std::string>{"LORA"}))
+    count(job, data);
   return 0;
 }
 
@@ -113,8 +113,9 @@ int count_all(const std::string& data) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc == 2) return tessera::test::count_all(argv[1]);
-    std::cerr << "usage: counted_steps DATA_FOLDER\n";
+    const bool every_method = argc == 3 && std::string(argv[2]) == "all";
+    if (argc == 2 || every_method) return tessera::test::count_all(argv[1], every_method);
+    std::cerr << "usage: counted_steps DATA_FOLDER [all]\n";
   } catch (const std::exception& e) {
     std::cerr << e.what() << "\n";
   }

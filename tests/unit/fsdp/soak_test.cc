@@ -39,7 +39,7 @@ TEST(Soak, TrainingsUnderRandomDelaysHaveTheirBits) {
     options.forward_prefetch = below(2) == 0;
     if (below(2) == 0) options.activation_checkpointing = same_as_wrap();
     if (below(3) == 0) options.precision.param_dtype = at::kBFloat16;
-    const test::TempFolder disk("soak");
+    const auto disk = test::TempFolder::on_disk("soak");
     if (below(4) == 0) options.offload_folder = disk.path();
     SCOPED_TRACE(fmt::format("training {}: strategy {}, {} ranks, form {}", trainings,
                              static_cast<int>(options.strategy), ranks, static_cast<int>(options.gather)));
