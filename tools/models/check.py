@@ -28,6 +28,8 @@ NOT_MODELLED = {
     "Group::fail_timeout": "text of messages",
     "Group::note_wait": "what `tessera status` shows",
     "Group::activity_of": "text of messages",
+    "Group::departure_of": "text of messages",
+    "Group::peers": "text of messages, and who has left",
     "Group::check_world": "the same looks, for ranks that also wait for other hosts",
 }
 # Inside functions that are modelled: reads of counters for a message, of this rank's own announcement, of what waits are about.
