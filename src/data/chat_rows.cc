@@ -43,12 +43,12 @@ Value check_message(const Value& message, const std::string& key, const SourceRo
   if (what != nullptr && !what->is_text() && !what->is_none() && !what->is<chat::ListPtr>())
     fail(source,
          fmt::format("key \"{}.{}\" must be a text or a list of parts, found {}", key, content, called(*what, source)));
-  const std::string_view called = roles == RoleNames::kStandard ? standard_name(who->text()) : who->text();
-  if (!sharegpt && called == who->text()) return message;
+  const std::string_view speaker = roles == RoleNames::kStandard ? standard_name(who->text()) : who->text();
+  if (!sharegpt && speaker == who->text()) return message;
   chat::Dict out;
   for (const auto& [name, value] : (*object)->items())
     if (name.text() != role && name.text() != content) out.set(name, value);
-  out.set("role", called);
+  out.set("role", speaker);
   if (what != nullptr) out.set("content", *what);
   return chat::make_dict(std::move(out));
 }

@@ -13,7 +13,8 @@ struct MixturePart {
                                         // whose files data_files names
   std::string name;                     // one of several configurations in it
   std::string data_dir;                 // the folder in it that counts
-  std::vector<std::string> data_files;  // or these files of it; with * and ** as the library `datasets` has them
+  std::vector<std::string> data_files;  // or these files of it, by patterns: with * and ** as the library `datasets`
+                                        // has them; beside a format in `path`, the shell's (there ** is *)
   std::string split = "train";
   std::vector<std::string> columns;  // the others are left out; empty: all
   std::optional<double> fraction;    // share of the mixture; of all parts or of none

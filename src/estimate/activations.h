@@ -46,8 +46,8 @@ struct AdapterActivations {
   std::int64_t kept = 0;     // by all blocks, from forward to backward
   std::int64_t largest = 0;  // by one block
   std::int64_t working = 0;  // more, in the backward of a layer
-  // What nobody keeps, since no layer behind it reads it in backward. Elements for each token of what attention gives
-  // and of experts' copies of their tokens, and tables of relative positions.
+  // Of what activation_shape() counts nobody keeps these, since no layer reads them in backward: for each token
+  // elements of what attention gives and of experts' copies of their tokens; tables of relative positions.
   std::int64_t unread = 0;          // by all blocks
   std::int64_t largest_unread = 0;  // by one block
   std::int64_t unread_tables = 0;
