@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <array>
@@ -76,17 +75,14 @@ MixturePart parse_part(std::size_t entry, const json& object) {
   return part;
 }
 
-/// Files that are named one by one, or by patterns of the shell.
+/// Files that are named one by one, or by patterns.
 std::vector<std::string> files_by_pattern(const MixturePart& part) {
   std::vector<std::string> out;
   for (const auto& file : part.data_files) {
     const std::string pattern = part.data_dir.empty() || file.starts_with('/') ? file : part.data_dir + "/" + file;
-    glob_t found{};
-    if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
-      out.insert(out.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    ::globfree(&found);
-    if (found.gl_pathc == 0)
-      throw DataError(fmt::format("{}: no such file (data_files of --datasets)", pattern), pattern);
+    const auto found = find_files(pattern);
+    if (found.empty()) throw DataError(fmt::format("{}: no such file (data_files of --datasets)", pattern), pattern);
+    out.insert(out.end(), found.begin(), found.end());
   }
   return out;
 }

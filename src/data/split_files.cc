@@ -350,4 +350,15 @@ std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::
   return out;
 }
 
+std::vector<std::string> find_files(const std::string& pattern) {
+  if (is_there(pattern) && !fs::is_directory(pattern)) return {pattern};
+  const std::size_t slash = pattern.substr(0, pattern.find_first_of("*?[")).rfind('/');
+  const std::string root = slash == std::string::npos ? "" : pattern.substr(0, slash + 1);
+  const fs::path folder = root.empty() ? "." : root;
+  if (!fs::is_directory(folder)) return {};
+  Paths files = matching(list_all(folder), {pattern.substr(root.size())});
+  for (auto& file : files) file.insert(0, root);
+  return files;
+}
+
 }  // namespace tessera::data

@@ -26,4 +26,8 @@ struct DatasetName {
 /// split mixes kinds of files; ConfigError for an empty or doubled name.
 std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::string& splits);
 
+/// The files on disk that a path names, or that a pattern such as rows/**/part-*.json means (matches_pattern in
+/// dataset_card.h), in the order of their names. Empty: there are none.
+std::vector<std::string> find_files(const std::string& pattern);
+
 }  // namespace tessera::data
