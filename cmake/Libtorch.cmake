@@ -28,15 +28,15 @@ target_include_directories(tessera_libtorch SYSTEM INTERFACE
   "${_torch}/include" "${_torch}/include/torch/csrc/api/include")
 # NDEBUG is part of libtorch's ABI (class layouts depend on it), in every build type.
 target_compile_definitions(tessera_libtorch INTERFACE NDEBUG)
-set(_libs torch_cpu c10)
 if(EXISTS "${_torch}/lib/libtorch_cuda.so")
-  list(APPEND _libs torch_cuda c10_cuda)
   set(_undefined "LINKER:--allow-shlib-undefined")  # of NVIDIA's libraries, which a machine that only builds need not have
 endif()
 target_link_directories(tessera_libtorch INTERFACE "${_torch}/lib")
 target_link_options(tessera_libtorch INTERFACE
   "LINKER:--disable-new-dtags" "LINKER:-rpath,${_torch}/lib" "LINKER:--no-as-needed" ${_undefined})
-target_link_libraries(tessera_libtorch INTERFACE ${_libs})
+# libtorch.so has nothing in it but the need of libtorch_cpu.so and, where torch was built with CUDA, of libtorch_cuda.so: so the
+# same program runs beside torch with CUDA and without.
+target_link_libraries(tessera_libtorch INTERFACE torch torch_cpu c10)
 # at::parallel_for is inline OpenMP. One runtime only: the wheel's libgomp, which libtorch_cpu needs anyway.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tessera_libtorch INTERFACE -fopenmp)

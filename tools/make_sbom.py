@@ -160,16 +160,16 @@ def with_part(component, part, place="", digest=""):
     return out
 
 
-def make(build, root, version):
-    """The bill of the package in root/tessera, whose programs were built in `build`. The same files make the same bill."""
-    programs = ["tessera", "tessera-worker"]
+def make(builds, root, version):
+    """The bill of the package in root/tessera, whose programs were built in those folders. The same files make the same bill."""
+    programs = [os.path.join(build, program) for build in builds for program in ("tessera", "tessera-worker")]
     files = {}
     for folder, _, names in os.walk(os.path.join(root, "tessera")):
         for name in names:
             files[os.path.relpath(os.path.join(folder, name), root)] = os.path.join(folder, name)
     packed = {os.path.basename(place): place for place in files if "/lib/" in place}
-    libraries = libraries_of([os.path.join(build, program) for program in programs])
-    headers = headers_of(build)
+    libraries = libraries_of(programs)
+    headers = set().union(*map(headers_of, builds))
     of = components_of(set(libraries.values()) | headers)
     components = {}
     for name, path in libraries.items():
@@ -183,7 +183,7 @@ def make(build, root, version):
         if os.path.basename(place) in packed:
             continue
         components[place] = {
-            "type": "application" if "/bin/" in place else "file",
+            "type": "application" if os.access(path, os.X_OK) else "file",
             "name": os.path.basename(place),
             "version": version,
             "bom-ref": place,
@@ -238,7 +238,7 @@ def check(bill, root):
     wrong += [f"{place}: its SHA-256 is another" for place in sorted(there & set(listed)) if sha256(os.path.join(root, place)) != listed[place]]
     needed = set()
     for place in there:
-        if "/bin/" in place or "/lib/" in place:
+        if not place.endswith(".py"):
             needed |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", os.path.join(root, place))))
     libraries = {os.path.basename(place) for place in listed}
     outside = sum(1 for c in bill.get("components", []) if {"name": PART, "value": NEEDED} in c["properties"])

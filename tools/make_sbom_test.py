@@ -14,12 +14,12 @@ class Bill(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.root = scratch.name
-        os.makedirs(os.path.join(self.root, "tessera/bin"))
-        shutil.copy("/bin/true", self.path("tessera/bin/tessera"))
+        os.makedirs(os.path.join(self.root, "tessera/torch2.13"))
+        shutil.copy("/bin/true", self.path("tessera/torch2.13/tessera"))
         self.write("tessera/__init__.py", "import os\n")
         needed = {"name": "glibc", "version": "2.36", "licenses": [{}], "bom-ref": "glibc", "properties": [self.told("PART", "NEEDED")]}
         self.bill = {"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [needed]}
-        for place in ("tessera/bin/tessera", "tessera/__init__.py"):
+        for place in ("tessera/torch2.13/tessera", "tessera/__init__.py"):
             digest = {"alg": "SHA-256", "content": make_sbom.sha256(self.path(place))}
             told = [self.told("PART", "PACKED"), {"name": make_sbom.PLACE, "value": place}]
             self.bill["components"].append(dict(needed, **{"bom-ref": place, "hashes": [digest], "properties": told}))
@@ -54,7 +54,7 @@ class Bill(unittest.TestCase):
     def test_without_a_licence_or_a_version(self):
         self.bill["components"][1]["licenses"] = []
         self.bill["components"][2]["version"] = ""
-        self.expect("tessera/bin/tessera: no licenses")
+        self.expect("tessera/torch2.13/tessera: no licenses")
         self.expect("tessera/__init__.py: no version")
 
     def test_without_the_libraries_of_the_system(self):

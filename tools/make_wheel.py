@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Packs the programs of a build folder as a wheel: make_wheel.py BUILD_FOLDER OUTPUT_FOLDER. Needs ldd, readelf, patchelf,
-ninja and dpkg-query.
+"""Packs the programs of build folders, each for another torch, as one wheel: make_wheel.py OUTPUT_FOLDER BUILD_FOLDER... Needs ldd,
+readelf, patchelf, ninja and dpkg-query.
 
-site-packages/tessera/bin   tessera and tessera-worker
-site-packages/tessera/lib   libraries that they need, but for those of glibc, the compiler and libtorch
-*.dist-info/sboms           the bill of materials (PEP 770): tools/make_sbom.py
-The command is a script that becomes the program: python leaves the process before anything runs.
+site-packages/tessera/torch2.13   tessera, tessera-worker and, where it was built, libtessera_cuda.so, for torch 2.13; others beside it
+site-packages/tessera/lib         libraries that they need, but for those of glibc, the compiler and libtorch
+*.dist-info/sboms                 the bill of materials (PEP 770): tools/make_sbom.py
+The command is a script that becomes the program for the installed torch: python leaves the process before anything runs.
 """
 import base64
 import hashlib
@@ -23,13 +23,30 @@ import make_sbom
 # What every manylinux system has (PEP 600), and what torch's package brings.
 NOT_PACKED = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+)\.so|libtorch|libc10|libgomp)")
 
-INIT = '''"""Fully sharded fine-tuning of Transformers. The programs are in bin/; the command is tessera."""
+INIT = '''"""Fully sharded fine-tuning of Transformers. The programs for torch X.Y are in torchX.Y/; the command is tessera."""
+import importlib.util
 import os
+import re
 import sys
 
 
 def main():
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "tessera")
+    here = os.path.dirname(os.path.abspath(__file__))
+    known = sorted((name[5:] for name in os.listdir(here) if name.startswith("torch")), key=lambda v: [int(n) for n in v.split(".")])
+    remedy = f"Install one that this package has programs for: pip install 'torch=={known[-1]}.*' (it has them for {', '.join(known)})."
+    torch = importlib.util.find_spec("torch")
+    if torch is None or not torch.submodule_search_locations:
+        sys.exit(f"error: tessera needs torch, which is not installed here. {remedy}")
+    folder = os.path.abspath(torch.submodule_search_locations[0])
+    with open(os.path.join(folder, "version.py")) as file:
+        version = re.search(r"^__version__\\s*=\\s*['\"]([^'\"]+)", file.read(), re.M)[1]
+    minor = ".".join(version.split(".")[:2])
+    if minor not in known:
+        sys.exit(f"error: tessera has no programs for torch {version}, which is installed in {folder}. {remedy}")
+    if folder != os.path.join(os.path.dirname(here), "torch"):  # where the programs look themselves
+        paths = [os.path.join(folder, "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+        os.environ["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)
+    program = os.path.join(here, "torch" + minor, "tessera")
     os.execv(program, ["tessera"] + sys.argv[1:])
 '''
 
@@ -39,17 +56,17 @@ def output(*command):
 
 
 def libraries(program):
-    """name -> path, of what is packed."""
-    found = {}
-    for line in output("ldd", program).splitlines():
-        match = re.match(r"\s*(\S+) => (\S+)", line)
-        if not match:
-            continue
-        name, path = match.groups()
-        if path == "not":
-            sys.exit(f"error: {program} needs {name}, which is not found on this machine")
-        if not NOT_PACKED.match(name):
-            found[name] = path
+    """name -> path, of what is packed: what the program needs, and what that needs; not what libtorch needs."""
+    paths = dict(re.findall(r"^\s*(\S+) => (\S+)", output("ldd", program), re.M))
+    found, rest = {}, [program]
+    while rest:
+        for name in re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", rest.pop())):
+            if name in found or NOT_PACKED.match(name):
+                continue
+            if paths.get(name, "not") == "not":
+                sys.exit(f"error: {program} needs {name}, which is not found on this machine")
+            found[name] = paths[name]
+            rest.append(paths[name])
     return found
 
 
@@ -63,45 +80,56 @@ def newest_glibc(files):
 
 
 def torch_version(build):
-    match = re.search(r'TESSERA_TORCH_VERSION=\W*(\d+)\.(\d+)', open(os.path.join(build, "build.ninja")).read())
-    return match.groups()
+    match = re.search(r"TESSERA_TORCH_VERSION=\W*(\d+)\.(\d+)", open(os.path.join(build, "build.ninja")).read())
+    return int(match[1]), int(match[2])
+
+
+def needed_torch(torches):
+    """Of two or more, the versions between the oldest and the newest that are missing are left out."""
+    (major, first), (_, last) = torches[0], torches[-1]
+    missing = [f",!={major}.{minor}.*" for minor in range(first, last) if (major, minor) not in torches]
+    return f"torch>={major}.{first},<{major}.{last + 1}" + "".join(missing)
 
 
 def project_version():
     return re.search(r"project\(tessera VERSION ([\d.]+)", open("CMakeLists.txt").read())[1]
 
 
-def stage(build, root):
-    """Copies the programs and libraries; returns them."""
+def stage(builds, root):
+    """Copies the programs and libraries of every build; returns them."""
     package = os.path.join(root, "tessera")
-    os.makedirs(os.path.join(package, "bin"))
     os.makedirs(os.path.join(package, "lib"))
     open(os.path.join(package, "__init__.py"), "w").write(INIT)
     open(os.path.join(package, "__main__.py"), "w").write("from tessera import main\n\nmain()\n")
     files = []
-    for name, search in (("tessera", "$ORIGIN/../lib"), ("tessera-worker", "$ORIGIN/../lib:$ORIGIN/../../torch/lib")):
-        source, target = os.path.join(build, name), os.path.join(package, "bin", name)
-        for library, path in libraries(source).items():
-            copy = os.path.join(package, "lib", library)
-            if not os.path.exists(copy):
-                shutil.copy(os.path.realpath(path), copy)
-                subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", copy], check=True)
-                files.append(copy)
-        shutil.copy(source, target)
-        subprocess.run(["strip", target], check=True)
-        subprocess.run(["patchelf", "--force-rpath", "--set-rpath", search, target], check=True)
-        files.append(target)
+    for torch, build in builds.items():
+        programs = os.path.join(package, "torch{}.{}".format(*torch))
+        os.makedirs(programs)
+        for name, search in (("tessera", "$ORIGIN/../lib"), ("tessera-worker", "$ORIGIN/../lib:$ORIGIN/../../torch/lib")):
+            source, target = os.path.join(build, name), os.path.join(programs, name)
+            for library, path in libraries(source).items():
+                copy = os.path.join(package, "lib", library)
+                if not os.path.exists(copy):
+                    shutil.copy(os.path.realpath(path), copy)
+                    subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", copy], check=True)
+                    files.append(copy)
+            shutil.copy(source, target)
+            subprocess.run(["strip", target], check=True)
+            subprocess.run(["patchelf", "--force-rpath", "--set-rpath", search, target], check=True)
+            files.append(target)
+        kernels = os.path.join(build, "libtessera_cuda.so")
+        if os.path.exists(kernels):
+            files.append(shutil.copy(kernels, programs))
     return files
 
 
-def write_wheel(root, out, tag, version, torch, bill):
+def write_wheel(root, out, tag, version, torches, bill):
     info = f"tessera-{version}.dist-info"
     os.makedirs(os.path.join(root, info, "sboms"))
-    major, minor = torch
     texts = {
         "METADATA": "Metadata-Version: 2.1\nName: tessera\n"
         f"Version: {version}\nSummary: Fully sharded fine-tuning of large Transformers\nLicense: Apache-2.0\n"
-        f"Requires-Python: >=3.9\nRequires-Dist: torch>={major}.{minor},<{major}.{int(minor) + 1}\n",
+        f"Requires-Python: >=3.9\nRequires-Dist: {needed_torch(torches)}\n",
         "WHEEL": f"Wheel-Version: 1.0\nGenerator: tools/make_wheel.py\nRoot-Is-Purelib: false\nTag: {tag}\n",
         "sboms/tessera.cdx.json": json.dumps(bill, indent=1) + "\n",
         "entry_points.txt": "[console_scripts]\ntessera = tessera:main\n",
@@ -121,7 +149,7 @@ def write_wheel(root, out, tag, version, torch, bill):
                 digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
                 record.append(f"{place},sha256={digest},{len(data)}")
                 entry = zipfile.ZipInfo(place)  # 1980: the same files make the same wheel
-                entry.external_attr = (0o100755 if "/bin/" in place else 0o100644) << 16
+                entry.external_attr = (os.stat(file).st_mode & 0o111 | 0o100644) << 16
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         record.append(f"{info}/RECORD,,")
         archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join(record) + "\n", zipfile.ZIP_DEFLATED)
@@ -130,17 +158,21 @@ def write_wheel(root, out, tag, version, torch, bill):
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    build, out = sys.argv[1:]
-    torch = torch_version(build)
+    out, folders = sys.argv[1], sys.argv[2:]
+    builds = {torch_version(folder): folder for folder in folders}
+    torches = sorted(builds)
+    if len(torches) < len(folders):
+        sys.exit(f"error: two of these folders were built for the same minor version of torch: {' '.join(folders)}")
     with tempfile.TemporaryDirectory() as root:
-        files = stage(build, root)
+        files = stage(builds, root)
         tag = f"py3-none-{newest_glibc(files)}_{os.uname().machine}"
-        version = f"{project_version()}+torch{torch[0]}.{torch[1]}"
-        bill = make_sbom.make(build, root, version)
-        path = write_wheel(root, out, tag, version, torch, bill)
-    print(f"{path}: {os.path.getsize(path) / 2**20:.1f} MiB, for torch {torch[0]}.{torch[1]}")
+        names = ["{}.{}".format(*torch) for torch in torches]
+        version = project_version() + (f"+torch{names[0]}" if len(names) == 1 else "")
+        bill = make_sbom.make(folders, root, version)
+        path = write_wheel(root, out, tag, version, torches, bill)
+    print(f"{path}: {os.path.getsize(path) / 2**20:.1f} MiB, for torch {', '.join(names)}")
 
 
 if __name__ == "__main__":

@@ -35,17 +35,25 @@ BitMatrix squared(const BitMatrix& m) {
   return out;
 }
 
-/// `crc` with so many zero bytes appended. Appending a zero bit is a linear map; so is its 2^k-th power, appending 2^k
-/// of them.
-std::uint32_t shifted(std::uint32_t crc, std::uint64_t bytes) {
+/// Entry k appends 2^k zero bytes. Appending a zero bit is a linear map; so are its powers.
+std::array<BitMatrix, 64> powers_of_a_byte() {
+  std::array<BitMatrix, 64> powers{};
   BitMatrix shift{};
   shift[0] = kPolynomial;
   for (std::size_t i = 1; i < 32; ++i) shift[i] = 1u << (i - 1);
   for (int k = 0; k < 3; ++k) shift = squared(shift);  // a byte
-  for (; bytes != 0; bytes >>= 1) {
-    if (bytes & 1) crc = times(shift, crc);
+  for (BitMatrix& power : powers) {
+    power = shift;
     shift = squared(shift);
   }
+  return powers;
+}
+
+/// `crc` with so many zero bytes appended.
+std::uint32_t shifted(std::uint32_t crc, std::uint64_t bytes) {
+  static const auto powers = powers_of_a_byte();
+  for (std::size_t k = 0; bytes != 0; ++k, bytes >>= 1)
+    if (bytes & 1) crc = times(powers[k], crc);
   return crc;
 }
 

@@ -97,6 +97,10 @@ OptionTable::OptionTable(std::string command, std::string summary)
 Option& OptionTable::add_binding(Binding binding, std::vector<std::string> names, std::string help, std::string group) {
   for (const std::string& name : names) {
     TESSERA_CHECK(find(name) == nullptr, "option " + name + " is added twice to " + command_);
+    if (name.ends_with('*'))
+      by_first_characters_.emplace_back(plain(name.substr(0, name.size() - 1)), options_.size());
+    else
+      by_name_[plain(name)] = options_.size();
   }
   Option& option = options_.emplace_back();
   option.names_ = std::move(names);
@@ -134,13 +138,9 @@ Option& OptionTable::rest(std::vector<std::string>* target, const std::string& n
 
 const Option* OptionTable::find(const std::string& name) const {
   const std::string wanted = plain(name);
-  for (const Option& option : options_) {
-    if (option.positional_) continue;
-    for (const std::string& own : option.names_) {
-      const bool begins = own.ends_with('*') && wanted.starts_with(plain(own.substr(0, own.size() - 1)));
-      if (begins || plain(own) == wanted) return &option;
-    }
-  }
+  if (const auto found = by_name_.find(wanted); found != by_name_.end()) return &options_[found->second];
+  for (const auto& [first, index] : by_first_characters_)
+    if (wanted.starts_with(first)) return &options_[index];
   return nullptr;
 }
 

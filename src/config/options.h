@@ -14,6 +14,7 @@
 // environment, as TrlParser's. What is wrong with a command line is said at once (config/problems.h).
 #include <deque>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "config/document.h"
@@ -193,7 +194,9 @@ class OptionTable {
 
   std::string command_, summary_, example_;
   bool json_help_ = false;
-  std::deque<Option> options_;  // a deque: references stay valid
+  std::deque<Option> options_;                                            // a deque: references stay valid
+  std::unordered_map<std::string, std::size_t> by_name_;                  // without dashes: which of options_
+  std::vector<std::pair<std::string, std::size_t>> by_first_characters_;  // of names that end with a star
 };
 
 }  // namespace tessera::config

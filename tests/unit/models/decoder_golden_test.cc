@@ -1,7 +1,8 @@
 // Decoder families against transformers on tiny random models: logits, loss, hidden states and every gradient, with
 // padding on either side, packed documents, and without a mask; and the loss that stores no logits.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <filesystem>
 

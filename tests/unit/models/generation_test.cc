@@ -2,7 +2,8 @@
 #include "models/generation.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

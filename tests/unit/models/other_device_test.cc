@@ -1,7 +1,7 @@
 // Models whose parameters and batches are not on the CPU: every tensor that a module makes follows them, and losses and
 // gradients are the CPU's.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // T5 against transformers on tiny random models: logits, loss, hidden states and every gradient.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <filesystem>
 

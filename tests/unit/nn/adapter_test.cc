@@ -1,6 +1,7 @@
 // DoRA's fused product against PEFT's formula, with every gradient, and the table that adapters sit on.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "nn/ops/dora.h"
 #include "nn/ops/lora_linear.h"

@@ -1,6 +1,6 @@
 // Recomputation of blocks whose random numbers are libtorch's.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tessera/nn/block.h"
 #include "tessera/nn/dropout.h"

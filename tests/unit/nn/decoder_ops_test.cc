@@ -1,6 +1,8 @@
 // The operations of decoders against composites: value and every gradient.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <numeric>
 

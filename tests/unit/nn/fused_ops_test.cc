@@ -1,6 +1,8 @@
 // Every fused operation against its composite, value and gradients; masks against what they promise.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "nn/ops/attention.h"
 #include "nn/ops/dropout_ops.h"

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
 
 #include <cmath>
 #include <limits>

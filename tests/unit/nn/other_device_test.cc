@@ -1,5 +1,6 @@
 // Every fused operation on a device that is not the CPU: value and all gradients against the CPU's kernel.
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <memory>

@@ -2,7 +2,9 @@
 #include "nn/ops/recompute.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <functional>
 

@@ -1,6 +1,7 @@
 // What is drawn for a token is the same in any batch (tensor::PassScope).
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <functional>
 #include <numeric>

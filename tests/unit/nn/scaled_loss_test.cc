@@ -1,6 +1,7 @@
 // Gradients in float16 of a loss that a gradient scaler multiplies.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "nn/ops/linear_cross_entropy.h"
 #include "support/compare.h"

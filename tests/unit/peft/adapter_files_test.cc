@@ -1,6 +1,6 @@
 // What adapter files hold, how they are read, and what adapters a config asks for.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <functional>

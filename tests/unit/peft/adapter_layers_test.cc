@@ -1,6 +1,7 @@
 // Adapters in their layers against composites of PEFT's formulas, with every gradient.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "peft/methods/dora_layers.h"
 #include "support/compare.h"

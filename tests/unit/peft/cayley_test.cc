@@ -1,7 +1,9 @@
 #include "peft/methods/cayley.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "support/compare.h"
 

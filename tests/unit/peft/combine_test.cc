@@ -1,6 +1,7 @@
 // Combining adapters: what PEFT gives is compared by tests/golden (J_peft/combine*); here is what it does not say.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <filesystem>
 #include <fstream>

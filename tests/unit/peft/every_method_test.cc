@@ -1,6 +1,7 @@
 // What holds for every method: it begins without effect, merges into what it computes, and refuses what it cannot take.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 // LoRA against peft: first gradients, merged weights, and what is written.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include "peft/adapter_files.h"
 #include "peft/merge.h"

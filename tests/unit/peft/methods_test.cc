@@ -1,6 +1,7 @@
 // Every method: its configuration as PEFT writes it, and what it makes of a layer.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

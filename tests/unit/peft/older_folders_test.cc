@@ -1,6 +1,6 @@
 // Adapter folders of older versions of PEFT, made of today's by what those wrote otherwise.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <filesystem>
 #include <fstream>

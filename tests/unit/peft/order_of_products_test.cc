@@ -1,7 +1,9 @@
 // A method computes with its tensors in the cheapest order, by pieces, and makes what it needs again in backward:
 // results and gradients are those of the product with the merged weight, which libtorch differentiates.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 // Values that a seed in the configuration decides are those that PEFT drew.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "peft/methods/fourierft.h"
 #include "peft/methods/randlora.h"

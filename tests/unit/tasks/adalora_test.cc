@@ -1,6 +1,6 @@
 // AdaLoRA on sharded models: who keeps which ranks, what a checkpoint brings back, and what files hold.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <mutex>

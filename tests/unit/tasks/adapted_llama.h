@@ -1,6 +1,6 @@
 #pragma once
 // The tiny Llama of the goldens with an adapter.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 // Short runs of an adapter over a base, on ranks that are threads: what sharding, resuming and merging must not change.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
 // Activated LoRA on sharded models: what is active where, in training and while decoding.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <mutex>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 // What every method of the registry says of a configuration, a file of tensors, a module or a base that is not its own.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <functional>
 #include <nlohmann/json.hpp>

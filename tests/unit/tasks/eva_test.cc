@@ -1,6 +1,6 @@
 // LoRA that begins with EVA: ranks and first values are those of peft's initialize_lora_eva_weights (tests/data/eva).
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <filesystem>
 #include <map>

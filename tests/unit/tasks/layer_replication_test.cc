@@ -1,7 +1,7 @@
 // LoRA over replicated layers: PEFT's numbers (tests/data/layer_replication), sharded or not, over one copy of the
 // base.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <mutex>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // Adapters whose first values come from the weights: over packed bases, drawn, and saved as plain LoRA.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <nlohmann/json.hpp>
 

@@ -140,22 +140,23 @@ StepBytes measure(const std::string& folder, const estimate::BatchShape& batch, 
   model->train();
   for (const auto& parameter : model->parameters())
     parameter.set_requires_grad(trains == Trains::kAll || parameter.dim() == 1);
-  models::ModelInput in;
-  in.want_logits = false;
-  in.input_ids = at::randint(2, kVocabulary, {batch.rows, batch.length}, at::kLong);
-  in.labels = family.kind == models::ModelKind::kSequenceClassification ? at::randint(0, 3, {batch.rows}, at::kLong)
-                                                                        : in.input_ids;
-  in.row_ids = at::arange(batch.rows);
-  for (const bool counts : {false, true}) {  // what is made once and stays
+  const auto step = [&](std::int64_t rows) {
+    models::ModelInput in;
+    in.want_logits = false;
+    in.input_ids = at::randint(2, kVocabulary, {rows, batch.length}, at::kLong);
+    in.labels =
+        family.kind == models::ModelKind::kSequenceClassification ? at::randint(0, 3, {rows}, at::kLong) : in.input_ids;
+    in.row_ids = at::arange(rows);
     TensorBytes counted;
     const auto out = (*model)(in);
     StepBytes bytes{counted.peak(), counted.now(), 0};
     counted.reset_peak();
     out.loss.backward();
     bytes.backward = counted.peak();
-    if (counts) return bytes;
-  }
-  return {};
+    return bytes;
+  };
+  step(1);  // makes what is made once and stays: tables of positions, gradients
+  return step(batch.rows);
 }
 
 void PrintTo(const Family& family, std::ostream* out) {

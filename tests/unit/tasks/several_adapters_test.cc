@@ -1,6 +1,7 @@
 // Several adapters on one model: each computes what it computes alone.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <string>
 

@@ -1,7 +1,7 @@
 #include "support/fake_device.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <cerrno>

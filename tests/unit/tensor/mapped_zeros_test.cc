@@ -1,7 +1,7 @@
 #include "tensor/mapped_zeros.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tessera/tensor/allocator.h"
 

@@ -1,7 +1,7 @@
 #include "tensor/uploader.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <vector>
 

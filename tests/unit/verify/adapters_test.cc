@@ -1,6 +1,6 @@
 // `tessera verify MODEL --adapter NAME=FOLDER ...`: rows that take different adapters of one model.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <filesystem>
 #include <fstream>
