@@ -32,7 +32,7 @@ function(tessera_tests name folder)
   if(TESSERA_SANITIZE MATCHES "address")  # g++ has a macro of its own for it, clang 19 has not
     target_compile_definitions(test_${name} PRIVATE TESSERA_ADDRESS_SANITIZER)
   endif()
-  if(NOT name MATCHES "^(unit_(text|chat|quant)|kernels)$")
+  if(NOT name MATCHES "^(unit_(comm|text|chat|quant)|kernels)$")
     target_compile_options(test_${name} PRIVATE -O0)
     string(REPLACE "unit_" "" room ${name})
     if(NOT room MATCHES "${rooms_without_torch}")
