@@ -25,7 +25,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 set(nvcc_targets "")
 set(codes 80 86 90 120)
-if(NOT EXISTS "${_torch}/lib/libtorch_cuda.so")
+if(NOT EXISTS "${_torch}/lib/libtorch_cuda.so" AND NOT TESSERA_CUDA STREQUAL "ON")
   set(codes 90)  # only to see that they compile
 endif()
 foreach(code ${codes})
@@ -57,7 +57,7 @@ add_custom_command(OUTPUT "${kernel_library}"
   COMMAND ${TESSERA_NVCC} ${nvcc_flags} ${nvcc_targets} -shared -Xlinker --exclude-libs,ALL ${kernel_objects} -o "${kernel_library}"
   DEPENDS ${kernel_objects} COMMENT "Linking libtessera_cuda.so" VERBATIM)
 # Part of every build that can use it; beside a libtorch without CUDA `ninja gpu_kernels` shows that it compiles.
-if(EXISTS "${_torch}/lib/libtorch_cuda.so")
+if(EXISTS "${_torch}/lib/libtorch_cuda.so" OR TESSERA_CUDA STREQUAL "ON")
   add_custom_target(gpu_kernels ALL DEPENDS "${kernel_library}")
   install(FILES "${kernel_library}" DESTINATION bin)
 else()

@@ -46,7 +46,10 @@ build_programs() {
     shift
     mkdir -p "$build"
     cmake --preset release -B "$build" "$@" >"$build/configure.log" 2>&1 || fail "cmake failed" "$(cat "$build/configure.log")"
-    if grep -q '^build gpu_kernels' "$build/build.ninja"; then targets+=(gpu_kernels); fi
+    if grep -q '^build gpu_kernels' "$build/build.ninja"; then # for all GPUs, whatever this torch was built with
+        cmake "$build" -DTESSERA_CUDA=ON >>"$build/configure.log"
+        targets+=(gpu_kernels)
+    fi
     cmake --build "$build" --parallel "$(compile_jobs)" --target "${targets[@]}"
 }
 

@@ -64,11 +64,19 @@ def headers_of(build):
 
 
 def libraries_of(programs):
-    """name -> path, of all that the dynamic linker loads for them."""
+    """name -> path, of what the dynamic linker loads for them; what libtorch needs in turn comes with torch's package."""
     found = {}
     for program in programs:
-        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", output("ldd", program), re.M):
-            found[name] = os.path.realpath(path)
+        paths, rest = dict(re.findall(r"^\s*(\S+) => (\S+)", output("ldd", program), re.M)), [program]
+        while rest:
+            for name in re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", rest.pop())):
+                if name in found or name.startswith("ld-linux"):
+                    continue
+                if paths.get(name, "not") == "not":
+                    sys.exit(f"error: {program} needs {name}, which is not found on this machine")
+                found[name] = os.path.realpath(paths[name])
+                if not re.match(r"lib(torch|c10)", name):
+                    rest.append(found[name])
     return found
 
 

@@ -55,21 +55,6 @@ def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def libraries(program):
-    """name -> path, of what is packed: what the program needs, and what that needs; not what libtorch needs."""
-    paths = dict(re.findall(r"^\s*(\S+) => (\S+)", output("ldd", program), re.M))
-    found, rest = {}, [program]
-    while rest:
-        for name in re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", rest.pop())):
-            if name in found or NOT_PACKED.match(name):
-                continue
-            if paths.get(name, "not") == "not":
-                sys.exit(f"error: {program} needs {name}, which is not found on this machine")
-            found[name] = paths[name]
-            rest.append(paths[name])
-    return found
-
-
 def newest_glibc(files):
     """The platform tag says which glibc the programs need at least."""
     versions = {(2, 17)}
@@ -107,10 +92,10 @@ def stage(builds, root):
         os.makedirs(programs)
         for name, search in (("tessera", "$ORIGIN/../lib"), ("tessera-worker", "$ORIGIN/../lib:$ORIGIN/../../torch/lib")):
             source, target = os.path.join(build, name), os.path.join(programs, name)
-            for library, path in libraries(source).items():
+            for library, path in make_sbom.libraries_of([source]).items():
                 copy = os.path.join(package, "lib", library)
-                if not os.path.exists(copy):
-                    shutil.copy(os.path.realpath(path), copy)
+                if not NOT_PACKED.match(library) and not os.path.exists(copy):
+                    shutil.copy(path, copy)
                     subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", copy], check=True)
                     files.append(copy)
             shutil.copy(source, target)
