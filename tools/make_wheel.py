@@ -39,7 +39,7 @@ def main():
         sys.exit(f"error: tessera needs torch, which is not installed here. {remedy}")
     folder = os.path.abspath(torch.submodule_search_locations[0])
     with open(os.path.join(folder, "version.py")) as file:
-        version = re.search(r"^__version__\\s*=\\s*['\"]([^'\"]+)", file.read(), re.M)[1]
+        version = re.search("^__version__ = '([^']+)'", file.read(), re.M)[1]
     minor = ".".join(version.split(".")[:2])
     if minor not in known:
         sys.exit(f"error: tessera has no programs for torch {version}, which is installed in {folder}. {remedy}")
