@@ -73,8 +73,9 @@ TEST_F(Mixtures, HaveTheRowsOfTheirPartsOneBehindTheOther) {
       (Texts{"t1", "t2", "c1", "c2", "c3"}));
   EXPECT_EQ(train(R"([{"path": "json", "data_files": {"train": ["$/b/train-*.jsonl"], "test": "no"}}])"),
             (Texts{"b1", "b2", "b3", "c1", "c2", "c3"}));
+  write("e/deep/train-2.jsonl", "e", 1);  // ** is any number of folders
   EXPECT_EQ(train(R"([{"path": "json", "data_dir": "$", "data_files": ["**/train-2.jsonl", "d.js[n-p]n"]}])"),
-            (Texts{"c1", "c2", "c3", "d1", "d2", "d3", "d4"}));
+            (Texts{"c1", "c2", "c3", "e1", "d1", "d2", "d3", "d4"}));
   EXPECT_EQ(find_splits(mixture(R"([{"path": "$/a"}])")).size(), 1u);  // as TRL: no split to evaluate on
 }
 
