@@ -34,8 +34,7 @@ endif()
 target_link_directories(tessera_libtorch INTERFACE "${_torch}/lib")
 target_link_options(tessera_libtorch INTERFACE
   "LINKER:--disable-new-dtags" "LINKER:-rpath,${_torch}/lib" "LINKER:--no-as-needed" ${_undefined})
-# libtorch.so has nothing in it but the need of libtorch_cpu.so and, where torch was built with CUDA, of libtorch_cuda.so: so the
-# same program runs beside torch with CUDA and without.
+# libtorch.so loads libtorch_cpu.so and, in a torch with CUDA, libtorch_cuda.so: so the same program runs beside both.
 target_link_libraries(tessera_libtorch INTERFACE torch torch_cpu c10)
 # at::parallel_for is inline OpenMP. One runtime only: the wheel's libgomp, which libtorch_cpu needs anyway.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

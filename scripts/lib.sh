@@ -35,6 +35,22 @@ compile_jobs() {
     if [ "$gib" -lt "$cores" ]; then echo "$gib"; else echo "$cores"; fi
 }
 
+# Headers and libraries of torch $1 (2.11.0, or 2.12.*) as pip's own configuration finds it, in the folder $2.
+download_torch() {
+    local into
+    mkdir -p .deps "$(dirname "$2")"
+    into=$(mktemp -d .deps/staging.XXXXXX)
+    say "downloading torch $1 (about 530 MB), for its headers and libraries"
+    python3 -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 --implementation cp --abi cp311 \
+        --platform "manylinux_2_28_$(uname -m)" --disable-pip-version-check --dest "$into" "torch==$1" &&
+        unzip -q "$into"/torch-*.whl 'torch/include/*' 'torch/lib/*' 'torch/version.py' -x 'torch/lib/libtorch_python.so' -d "$into" &&
+        mv "$into/torch" "$2" || {
+        rm -rf "$into"
+        fail "torch $1 could not be downloaded (see above). Remedy: put the folder of an installed one at $2"
+    }
+    rm -rf "$into"
+}
+
 # Configures the preset $1 and builds the targets that follow (none: all).
 build_preset() {
     local preset=$1 targets=() options=()

@@ -23,23 +23,6 @@ for argument in "$@"; do
 done
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || fail "Python 3.9 or newer is needed, found $(python3 --version)"
 
-# Headers and libraries of torch $1, in .deps/torch$1/torch.
-fetch_torch() {
-    local into
-    [ ! -d ".deps/torch$1" ] || return 0
-    mkdir -p .deps
-    into=$(mktemp -d .deps/staging.XXXXXX)
-    say "downloading torch $1, for its headers and libraries"
-    python3 -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 --implementation cp --abi cp311 \
-        --platform "manylinux_2_28_$(uname -m)" --disable-pip-version-check --dest "$into" "torch==$1.*" &&
-        unzip -q "$into"/torch-*.whl 'torch/include/*' 'torch/lib/*' 'torch/version.py' -x 'torch/lib/libtorch_python.so' -d "$into" &&
-        rm "$into"/torch-*.whl &&
-        mv "$into" ".deps/torch$1" || {
-        rm -rf "$into"
-        fail "torch $1 could not be downloaded (see above). Remedy: put the folder of an installed one at .deps/torch$1/torch"
-    }
-}
-
 # Both programs, and the kernels for GPUs where there is a compiler for them, in the folder $1; the rest goes to cmake.
 build_programs() {
     local build=$1 targets=(tessera tessera-worker)
@@ -54,7 +37,9 @@ build_programs() {
 }
 
 if [ ${#versions[@]} -gt 0 ]; then
-    for version in "${versions[@]}"; do fetch_torch "$version"; done
+    for version in "${versions[@]}"; do
+        [ -d ".deps/torch$version/torch" ] || download_torch "$version.*" ".deps/torch$version/torch"
+    done
     export TESSERA_TORCH="$PWD/.deps/torch${versions[0]}/torch" # set-up needs no other
 fi
 bash scripts/setup.sh

@@ -16,22 +16,13 @@ if command -v nvcc >/dev/null; then
     programs+=(cuda/kernel_check) targets+=(kernel_check gpu_kernels) libraries+=(libtessera_cuda.so)
 fi
 
+# The package index has one build of this version, that for CUDA 13.0. NVIDIA's libraries are not needed for linking.
 fetch_torch() {
     [ -e "$torch/lib/libtorch_cuda.so" ] && return
-    local into
-    mkdir -p .deps
-    into=$(mktemp -d .deps/fetch.XXXXXX)
-    say "downloading torch $version for CUDA 13.0 (531 MB), through pip's own configuration"
-    # The package index has one build of this version, that for CUDA 13.0. NVIDIA's libraries are not needed for linking.
-    python3 -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 --implementation cp --abi cp311 \
-        --platform manylinux_2_28_x86_64 --disable-pip-version-check --dest "$into" "torch==$version" ||
-        { rm -rf "$into"; fail "torch==$version could not be downloaded"; }
-    unzip -q "$into"/*.whl 'torch/include/*' 'torch/lib/*' 'torch/version.py' -d "$into"
-    grep -q "^__version__ = '$version+cu130'" "$into/torch/version.py" ||
-        { rm -rf "$into"; fail "expected torch $version+cu130, the package index has another build of it"; }
     rm -rf "$torch"
-    mv "$into/torch" "$torch"
-    rm -rf "$into"
+    download_torch "$version" "$torch"
+    grep -q "^__version__ = '$version+cu130'" "$torch/version.py" ||
+        { rm -rf "$torch"; fail "expected torch $version+cu130, the package index has another build of it"; }
 }
 
 # Of the programs, those that do not come with libtorch, the GPU's driver or the C library.
