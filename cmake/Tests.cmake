@@ -94,20 +94,24 @@ foreach(t process cli golden)  # these start the program itself
 endforeach()
 
 # The same at every level of instructions that a user's processor may have (base/cpu_level.h).
-function(tessera_tests_at_levels name)
-  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
-    return()
-  endif()
-  foreach(level plain avx2 avx512 avx512_bf16 amx)
+function(tessera_test_at_level level name)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
     add_test(NAME ${name}_${level} COMMAND "${PROJECT_SOURCE_DIR}/tests/kernels/at_level.sh" ${level} ${ARGN})
     set_tests_properties(${name}_${level} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77
       ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=PASSIVE")
+  endif()
+endfunction()
+function(tessera_tests_at_levels name)
+  foreach(level plain avx2 avx512 avx512_bf16 amx)
+    tessera_test_at_level(${level} ${name} ${ARGN})
   endforeach()
 endfunction()
 tessera_tests_at_levels(kernels $<TARGET_FILE:test_kernels>)
 tessera_tests_at_levels(unit_nn $<TARGET_FILE:test_unit_nn>)
 tessera_tests_at_levels(codecs $<TARGET_FILE:test_unit_models> --gtest_filter=*Codec*)
 tessera_tests_at_levels(gguf $<TARGET_FILE:test_unit_io> --gtest_filter=Gguf.*)
+# Where products of float32 are a library's and take no memory of their own.
+tessera_test_at_level(plain method_memory $<TARGET_FILE:test_unit_tasks> --gtest_filter=*MethodMemory*)
 # Through the whole program: outputs and gradients of the reference stack, and a training run.
 tessera_tests_at_levels(verify "${PROJECT_SOURCE_DIR}/tests/kernels/verify_folders.sh" $<TARGET_FILE:tessera>
   "${PROJECT_SOURCE_DIR}/tests/data/goldens" A_models/gpt2 A_models/bert_mlm A_models/gemma2 A_models/t5_v1_1 B_train/llama_dora)

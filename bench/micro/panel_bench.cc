@@ -5,7 +5,10 @@
 //   cmake --preset release -DTESSERA_BENCH=ON && ninja -C build/release panel_bench
 //   OMP_NUM_THREADS=1 build/release/bench/panel_bench
 //
-// Prints a Markdown table: the least processor time of 14 products on one thread, the four taking turns, weights out of
+// On processors without products of bfloat16: float32 by libtorch's library and by nn::gemm(), and bfloat16 and NF4
+// weights, which become float32 on the way.
+//
+// Prints a Markdown table: the least processor time of 14 products on one thread, the ways taking turns, weights out of
 // the cache.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -36,7 +39,9 @@ class ReadyPanels final : public PanelFactor {
   void pack(const PanelPart& part, std::uint32_t* out) const override {
     std::memcpy(out, at(part), static_cast<std::size_t>(part.rows / 2) * kBytes);
   }
-  Memory memory(const PanelPart& part) const override { return {at(part), part.rows / 2, kBytes, kBytes}; }
+  nn::kernels::MemoryRows memory(const PanelPart& part) const override {
+    return {at(part), part.rows / 2, kBytes, kBytes};
+  }
 
  private:
   static constexpr std::int64_t kBytes = kPanelColumns * sizeof(std::uint32_t);
@@ -50,7 +55,7 @@ class ReadyPanels final : public PanelFactor {
 class NoPanels final : public PanelFactor {
  public:
   void pack(const PanelPart&, std::uint32_t*) const override {}
-  Memory memory(const PanelPart&) const override { return {nullptr, 0, 0, 0}; }
+  nn::kernels::MemoryRows memory(const PanelPart&) const override { return {}; }
 };
 
 const std::uint16_t* bits(const at::Tensor& t) {
@@ -137,6 +142,54 @@ void measure_few(const Shape& s, bool transposed) {
              best[0] * 1e3, best[1] * 1e3);
 }
 
+/// The library's product of float32, ours, that of a bfloat16 weight, and of NF4 codes.
+void measure_float(const Shape& s, bool transposed) {
+  constexpr std::size_t kWays = 4, kRounds = 14;
+  const std::int64_t inner = transposed ? s.out : s.in;
+  const auto a = at::randn({s.rows, inner}), narrow_a = a.to(at::kBFloat16);
+  const auto packed = tensor::pack(quant::four_bit_codec({.nested = true}), at::randn({s.out, s.in}));
+  std::vector<at::Tensor> dense, narrow;
+  std::vector<tensor::PackedMatrix> codes;
+  for (std::int64_t bytes = 0; bytes < 96 << 20; bytes += 2 * s.out * s.in) {
+    dense.push_back(at::randn({s.out, s.in}));
+    narrow.push_back(dense.back().to(at::kBFloat16));
+    codes.push_back(packed);
+    for (auto& field : codes.back().fields) field = field.clone();
+  }
+  std::array<double, kWays> best;
+  best.fill(1e9);
+  for (std::size_t turn = 0; turn < kRounds * kWays; ++turn) {
+    const auto way = turn % kWays, at = turn / kWays % dense.size();
+    const double begin = thread_seconds();
+    if (way == 0) {
+      at::mm(a, transposed ? dense[at] : dense[at].t());
+    } else if (way == 1) {
+      nn::gemm(a, transposed ? dense[at] : dense[at].t());
+    } else if (way == 2) {
+      nn::gemm(narrow_a, transposed ? narrow[at] : narrow[at].t());
+    } else {
+      nn::gemm_packed(a, {codes[at], !transposed}, {}, {});
+    }
+    best[way] = std::min(best[way], thread_seconds() - begin);
+  }
+  const double flops = 2.0 * static_cast<double>(s.rows * s.out * s.in);
+  fmt::print("| {} x {} x {} | {} | {:.2f} | {:.0f} | {:.3f} | {:.3f} | {:.3f} |\n", s.rows, s.out, s.in,
+             transposed ? "g W" : "x W^T", best[0] * 1e3, 1e-9 * flops / best[0], best[1] / best[0], best[2] / best[0],
+             best[3] / best[0]);
+}
+
+void run_in_float() {
+  fmt::print("| rows x out x in | product | library, fp32 ms | GFLOP/s | fp32, of it | bf16, of it | NF4, of it |\n");
+  fmt::print("|---|---|---|---|---|---|---|\n");
+  for (const Shape& shape : {Shape{32, 4096, 4096},
+                             {64, 4096, 4096},
+                             {128, 4096, 4096},
+                             {512, 768, 768},
+                             {512, 2048, 2048},
+                             {512, 5632, 2048}})
+    for (const bool transposed : {false, true}) measure_float(shape, transposed);
+}
+
 void run() {
   fmt::print(
       "| rows x out x in | product | dense ms | GFLOP/s | ready panels, of it | no packing, of it | NF4, of it |\n");
@@ -163,8 +216,8 @@ void run() {
 
 int main() {
   if (!tessera::nn::kernels::has_bf16_gemm()) {
-    fmt::print("this processor has no instructions for pairs of bfloat16, or a matrix unit beside them\n");
-    return 1;
+    tessera::bench::run_in_float();
+    return 0;
   }
   tessera::bench::run();
 }

@@ -91,4 +91,12 @@ bool multiplies_bfloat16() {
 #endif
 }
 
+bool multiplies_float32() {
+#if defined(__x86_64__)
+  return cpu_level() != CpuLevel::kAvx2 || __builtin_cpu_is("intel");
+#else
+  return true;
+#endif
+}
+
 }  // namespace tessera

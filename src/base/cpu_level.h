@@ -30,4 +30,8 @@ std::vector<std::string> native_bfloat16();
 /// Whether this process multiplies bfloat16 matrices by such an instruction.
 bool multiplies_bfloat16();
 
+/// Whether a library that libtorch carries multiplies float32 matrices at full rate. On processors with AVX2 that are
+/// not Intel's MKL reaches two thirds of it, a third with 32 rows, and libtorch has no oneDNN for them.
+bool multiplies_float32();
+
 }  // namespace tessera

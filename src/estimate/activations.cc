@@ -177,9 +177,13 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   out.kept += pairs * kPlaceBytes * (shape.bias_tables - adapters.unread_tables);
   const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
   out.loss = one * shape.hidden + logits;
-  if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, widens);
-  if (widens && shape.classes > 0)
-    out.loss += tiles_bytes(logits / (compute_bytes * shape.classes), shape.classes, shape.hidden, true);
+  if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden);
+  if (shape.classes > 0 && (widens || products == Products::kTiles)) {
+    const std::int64_t rows = logits / (compute_bytes * shape.classes);
+    const bool is_tiled = widens || shape.classes <= kLongestFloatInner;
+    out.loss += std::max(is_tiled ? tiles_bytes(rows, shape.classes, shape.hidden) : std::int64_t{0},
+                         tiles_bytes(shape.classes, rows, shape.hidden));
+  }
   return out;
 }
 

@@ -68,8 +68,9 @@ struct ActivationBytes {
   std::int64_t working = 0;  // beside them, in the backward of a block
   std::int64_t loss = 0;     // beside them, while the loss and its gradient are made
 };
-/// By a library, which needs little; tile by tile from packed weights; or by widening 16 bits (base/gemm_tiles.h).
-enum class Products { kLibrary, kTiles, kWidened };
+/// By a library, which needs little; in tiles (base/gemm_tiles.h): those of packed weights, all in float32, or all of
+/// 16 bits, which are widened.
+enum class Products { kLibrary, kTilesOfPacked, kTiles, kWidened };
 /// compute_bytes: of an element, 4 or 2. adapters: of this batch. products: of blocks; the head's are not packed.
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
                                  const BatchShape& batch, std::int64_t compute_bytes,

@@ -127,9 +127,10 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   packed = s.packed_mapped_bytes / job.ranks + s.packed_read_bytes / slices;
   state = s.state_bytes / slices;
   const bool widens = job.low_precision && (job.whole_masters || !multiplies_bfloat16());  // whole_masters: fp16
-  const auto products = widens                               ? Products::kWidened
-                        : s.packed > 0 && !job.low_precision ? Products::kTiles
-                                                             : Products::kLibrary;
+  const auto products = widens                                        ? Products::kWidened
+                        : !job.low_precision && !multiplies_float32() ? Products::kTiles
+                        : !job.low_precision && s.packed > 0          ? Products::kTilesOfPacked
+                                                                      : Products::kLibrary;
   activations = activation_bytes(job.activations, job.adapters, job.batch, compute, products);
   if (copies) {
     // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units. All of

@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -51,11 +52,28 @@ const Pairs& value_pairs(FourBitType type) {
   return type == FourBitType::kNf4 ? kNf4 : kFp4;
 }
 
-constexpr std::int64_t kWide = 16;  // elements at a time
+constexpr std::int64_t kWide = 32;  // elements at a time
 
-/// `numel` elements from the beginning of a byte, a multiple of kWide, of one block: the table stays in registers.
-using DecodeWide = void (*)(const float* values, const std::uint8_t* codes, std::int64_t numel, float scale,
-                            float* out);
+/// The 16 values, and the bytes of each, from the lowest up.
+struct ValueTable {
+  alignas(64) std::array<float, 16> values;
+  alignas(16) std::array<std::array<std::uint8_t, 16>, 4> bytes;
+};
+const ValueTable& value_table(FourBitType type) {
+  const auto make = [](FourBitType t) {
+    ValueTable table{};
+    for (std::size_t code = 0; code < 16; ++code) {
+      table.values[code] = four_bit_values(t)[code];
+      const auto bytes = std::bit_cast<std::array<std::uint8_t, 4>>(table.values[code]);
+      for (std::size_t k = 0; k < bytes.size(); ++k) table.bytes[k][code] = bytes[k];
+    }
+    return table;
+  };
+  static const ValueTable kNf4 = make(FourBitType::kNf4), kFp4 = make(FourBitType::kFp4);
+  return type == FourBitType::kNf4 ? kNf4 : kFp4;
+}
+
+using DecodeWide = void (*)(const ValueTable& table, const FourBitRows& rows, float* out, std::int64_t stride);
 
 #if defined(__x86_64__)
 /// Of eight bytes.
@@ -65,31 +83,57 @@ __attribute__((target("sse4.1"))) inline __m128i sixteen_codes(const std::uint8_
   return _mm_unpacklo_epi8(high, low);
 }
 
-__attribute__((target("avx512f"))) void decode_avx512(const float* values, const std::uint8_t* codes,
-                                                      std::int64_t numel, float scale, float* out) {
-  const __m512 table = _mm512_loadu_ps(values), factor = _mm512_set1_ps(scale);
-  for (std::int64_t i = 0; i < numel; i += kWide, codes += kWide / 2) {
-    const __m512i places = _mm512_maskz_cvtepu8_epi32(0xFFFF, sixteen_codes(codes));
-    const __m512 found = _mm512_maskz_permutexvar_ps(0xFFFF, places, table);
-    _mm512_storeu_ps(out + i, _mm512_mul_ps(found, factor));
+__attribute__((target("avx512f"))) void decode_avx512(const ValueTable& table, const FourBitRows& x, float* out,
+                                                      std::int64_t stride) {
+  const __m512 values = _mm512_load_ps(table.values.data());
+  const float* scales = x.scales;
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    const auto* codes = x.codes + r * x.stride;
+    auto* to = out + r * stride;
+    for (std::int64_t numel = x.numel; numel > 0; numel -= x.block) {
+      const __m512 scale = _mm512_set1_ps(*scales++);
+      for (std::int64_t left = std::min(x.block, numel); left > 0; left -= 16, codes += 8, to += 16) {
+        const __m512i places = _mm512_maskz_cvtepu8_epi32(0xFFFF, sixteen_codes(codes));
+        const __m512 found = _mm512_maskz_permutexvar_ps(0xFFFF, places, values);
+        _mm512_storeu_ps(to, _mm512_mul_ps(found, scale));
+      }
+    }
   }
 }
 
-/// Each half of the table is looked up; the fourth bit of a place chooses.
-__attribute__((target("avx2"))) void decode_avx2(const float* values, const std::uint8_t* codes, std::int64_t numel,
-                                                 float scale, float* out) {
-  const __m256 low = _mm256_loadu_ps(values), high = _mm256_loadu_ps(values + 8), factor = _mm256_set1_ps(scale);
-  const auto eight = [&](__m128i bytes) __attribute__((target("avx2"), always_inline)) {
-    const __m256i places = _mm256_cvtepu8_epi32(bytes);
-    const __m256 is_high = _mm256_castsi256_ps(_mm256_slli_epi32(places, 28));
-    const __m256 found =
-        _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, places), _mm256_permutevar8x32_ps(high, places), is_high);
-    return _mm256_mul_ps(found, factor);
+/// Each byte of a value is looked up by itself, 32 at a time; then the bytes of a value are brought together.
+__attribute__((target("avx2"))) void decode_avx2(const ValueTable& table, const FourBitRows& x, float* out,
+                                                 std::int64_t stride) {
+  const auto plane = [&](std::size_t k) __attribute__((target("avx2"), always_inline)) {
+    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table.bytes[k].data())));
   };
-  for (std::int64_t i = 0; i < numel; i += kWide, codes += kWide / 2) {
-    const __m128i places = sixteen_codes(codes);
-    _mm256_storeu_ps(out + i, eight(places));
-    _mm256_storeu_ps(out + i + 8, eight(_mm_srli_si128(places, 8)));
+  const __m256i plane0 = plane(0), plane1 = plane(1), plane2 = plane(2), plane3 = plane(3);
+  const __m256i fours = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);  // so that the two lanes' halves end up in order
+  const __m128i low_half = _mm_set1_epi8(15);
+  const float* scales = x.scales;
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    const auto* codes = x.codes + r * x.stride;
+    auto* to = out + r * stride;
+    for (std::int64_t numel = x.numel; numel > 0; numel -= x.block) {
+      const __m256 scale = _mm256_set1_ps(*scales++);
+      for (std::int64_t left = std::min(x.block, numel); left > 0; left -= kWide, codes += kWide / 2, to += kWide) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+        const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), low_half), low = _mm_and_si128(bytes, low_half);
+        const __m256i in_order = _mm256_set_m128i(_mm_unpackhi_epi8(high, low), _mm_unpacklo_epi8(high, low));
+        const __m256i places = _mm256_permutevar8x32_epi32(in_order, fours);
+        const __m256i byte0 = _mm256_shuffle_epi8(plane0, places), byte1 = _mm256_shuffle_epi8(plane1, places);
+        const __m256i byte2 = _mm256_shuffle_epi8(plane2, places), byte3 = _mm256_shuffle_epi8(plane3, places);
+        const __m256i low01 = _mm256_unpacklo_epi8(byte0, byte1), low23 = _mm256_unpacklo_epi8(byte2, byte3);
+        const __m256i high01 = _mm256_unpackhi_epi8(byte0, byte1), high23 = _mm256_unpackhi_epi8(byte2, byte3);
+        const auto store = [&](std::int64_t at, __m256i values) __attribute__((target("avx2"), always_inline)) {
+          _mm256_storeu_ps(to + at, _mm256_mul_ps(_mm256_castsi256_ps(values), scale));
+        };
+        store(0, _mm256_unpacklo_epi16(low01, low23));
+        store(8, _mm256_unpackhi_epi16(low01, low23));
+        store(16, _mm256_unpacklo_epi16(high01, high23));
+        store(24, _mm256_unpackhi_epi16(high01, high23));
+      }
+    }
   }
 }
 
@@ -162,13 +206,13 @@ void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* a
   const auto& pairs = value_pairs(type);
   const auto wide = decode_wide();
   for (std::int64_t i = begin, last = begin + numel; i < last;) {
-    const float scale = absmax[i / block];
-    const auto end = std::min(last, (i / block + 1) * block);
+    const auto at = i / block, end = std::min(last, (at + 1) * block);
+    const float scale = absmax[at];
     if (i % 2 != 0) *out++ = pairs[codes[i++ / 2]][1] * scale;
-    const auto whole = (end - i) / kWide * kWide;
-    if (whole > 0 && wide != nullptr) {
-      wide(four_bit_values(type).data(), codes + i / 2, whole, scale, out);
-      i += whole, out += whole;
+    if (wide != nullptr) {
+      const auto count = (end - i) / kWide * kWide;
+      wide(value_table(type), {codes + i / 2, 0, absmax + at, block, count, 1}, out, 0);
+      i += count, out += count;
     }
     for (; i + 1 < end; i += 2) {
       const auto& pair = pairs[codes[i / 2]];
@@ -177,6 +221,14 @@ void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* a
     }
     if (i < end) *out++ = pairs[codes[i++ / 2]][0] * scale;
   }
+}
+
+void decode_four_bit_rows(FourBitType type, const FourBitRows& x, float* out, std::int64_t stride) {
+  if (const auto wide = decode_wide(); wide != nullptr && x.block % kWide == 0)
+    return wide(value_table(type), x, out, stride);
+  const auto blocks = x.numel / x.block;
+  for (std::int64_t r = 0; r < x.rows; ++r)
+    decode_four_bit(type, x.codes + r * x.stride, x.scales + r * blocks, x.block, 0, x.numel, out + r * stride);
 }
 
 void encode_dynamic_block(bool with_signs, const float* x, std::int64_t numel, float absmax, std::uint8_t* codes) {

@@ -27,6 +27,17 @@ void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::
 void decode_four_bit(FourBitType type, const std::uint8_t* codes, const float* absmax, std::int64_t block,
                      std::int64_t begin, std::int64_t numel, float* out);
 
+/// `numel` codes of four bits in each of some rows, which are `stride` bytes apart. scales: for each `block` of a row's
+/// codes, from its first one on, row after row.
+struct FourBitRows {
+  const std::uint8_t* codes;
+  std::int64_t stride;
+  const float* scales;
+  std::int64_t block, numel, rows;
+};
+/// The same for rows of whole blocks: out's are `stride` floats apart.
+void decode_four_bit_rows(FourBitType type, const FourBitRows& x, float* out, std::int64_t stride);
+
 /// Codes of eight bits of a whole matrix, with the absmax of each block.
 struct DynamicCodes {
   const std::uint8_t* codes;

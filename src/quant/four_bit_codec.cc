@@ -110,6 +110,15 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
               std::int64_t stride) const override {
     const auto* codes = matrix.fields[kCodes].const_data_ptr<std::uint8_t>();
     const Scales scales(s_, matrix);
+    if (matrix.columns % s_.block == 0 && tile.column % s_.block == 0 && tile.columns % s_.block == 0) {
+      const auto blocks = tile.columns / s_.block, begin = tile.row * matrix.columns + tile.column;
+      std::vector<float> found(static_cast<std::size_t>(tile.rows * blocks));
+      for (std::int64_t r = 0; r < tile.rows; ++r)
+        scales.of_blocks((begin + r * matrix.columns) / s_.block, blocks, &found[static_cast<std::size_t>(r * blocks)]);
+      return decode_four_bit_rows(
+          s_.type, {codes + begin / 2, matrix.columns / 2, found.data(), s_.block, tile.columns, tile.rows}, out,
+          stride);
+    }
     std::vector<float> found(static_cast<std::size_t>(blocks_of(tile.columns, s_.block) + 1));
     for (std::int64_t r = 0; r < tile.rows; ++r, out += stride) {
       const auto begin = (tile.row + r) * matrix.columns + tile.column, first = begin / s_.block;

@@ -45,21 +45,6 @@ struct Depth {
   }
 };
 
-/// Fetches a rectangle of memory into the second cache, some lines at a time: the first one is full of what is
-/// multiplied.
-struct Ahead {
-  const char* at = nullptr;
-  std::int64_t rows = 0, lines = 0, stride = 0;
-  std::int64_t row = 0, line = 0;
-
-  void fetch(std::int64_t count) {
-    for (; count > 0 && row < rows; --count) {
-      _mm_prefetch(at + row * stride + line * 64, _MM_HINT_T1);
-      if (++line == lines) line = 0, ++row;
-    }
-  }
-};
-
 /// What a tile needs beside its place.
 struct Tile {
   const std::uint32_t *b, *v;  // panels
@@ -118,10 +103,10 @@ TESSERA_BF16_DOT void last_tile(std::int64_t rows, const Tile& t, const DotRows&
 /// All rows of a block against one panel; block: of the output.
 template <int Columns>
 TESSERA_BF16_DOT void column_of_tiles(const Tile& t, const Left& a, const Left& u, float* earlier, const Range& block,
-                                      Ahead ahead) {
+                                      Prefetch ahead) {
   const std::int64_t rows = block.size(), first_row = block.begin;
   const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  const std::int64_t lines = (ahead.rows * ahead.lines + tiles - 1) / tiles;
+  const std::int64_t lines = (ahead.lines() + tiles - 1) / tiles;
   std::int64_t m = 0;
   for (; m + kTileRows <= rows; m += kTileRows) {
     ahead.fetch(lines);
@@ -149,16 +134,12 @@ void pack_second(const Bf16Gemm& p, const Range& inner, const Range& columns, st
   p.factor->pack(part_of(p, inner, columns), out);
 }
 
-Ahead ahead_of(const Bf16Gemm& p, const Range& inner, const Range& columns) {
-  const auto lines = [](std::int64_t bytes) { return (bytes + 63) / 64; };
-  if (p.factor != nullptr) {
-    const auto memory = p.factor->memory(part_of(p, inner, columns));
-    return {static_cast<const char*>(memory.at), memory.rows, lines(memory.bytes), memory.stride};
-  }
+Prefetch ahead_of(const Bf16Gemm& p, const Range& inner, const Range& columns) {
+  if (p.factor != nullptr) return Prefetch(p.factor->memory(part_of(p, inner, columns)));
   const auto& b = p.b;
-  const auto* at = reinterpret_cast<const char*>(b.at + inner.begin * b.row + columns.begin * b.column);
-  if (b.column == 1) return {at, inner.size(), lines(columns.size() * 2), b.row * 2};
-  return {at, columns.size(), lines(inner.size() * 2), b.column * 2};
+  const auto* at = b.at + inner.begin * b.row + columns.begin * b.column;
+  if (b.column == 1) return Prefetch({at, inner.size(), columns.size() * 2, b.row * 2});
+  return Prefetch({at, columns.size(), inner.size() * 2, b.column * 2});
 }
 
 bool packs_left(const Bfloat16Matrix& a) {
@@ -242,7 +223,7 @@ class Multiplier {
   }
 
   /// What is packed next.
-  Ahead after(const Range& panel, const Range& columns, const Range& inner) const {
+  Prefetch after(const Range& panel, const Range& columns, const Range& inner) const {
     if (panel.end < columns.end) return ahead_of(p_, inner, {panel.end, std::min(columns.end, panel.end + kPanel)});
     if (inner.end == p_.inner) return {};
     return ahead_of(p_, {inner.end, std::min(p_.inner, inner.end + 2 * depth_.part)},

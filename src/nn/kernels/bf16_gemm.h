@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "nn/kernels/prefetch.h"
+
 namespace tessera::nn::kernels {
 
 /// Whether large products belong here: this processor has the instructions, and no matrix unit, which a library uses
@@ -33,12 +35,8 @@ class PanelFactor {
   /// Word (p, n) of [(rows + 1) / 2, kPanelColumns]: elements 2 p (in its low half) and 2 p + 1 of column n; a zero
   /// after an odd last row, anything after the last column, up to a multiple of 16. Called by several threads.
   virtual void pack(const PanelPart& part, std::uint32_t* out) const = 0;
-  /// What pack() will read: `rows` times `bytes`, `stride` bytes apart.
-  struct Memory {
-    const void* at;
-    std::int64_t rows, bytes, stride;
-  };
-  virtual Memory memory(const PanelPart& part) const = 0;
+  /// What pack() will read.
+  virtual MemoryRows memory(const PanelPart& part) const = 0;
 };
 
 /// a [rows, inner] b [inner, columns] + u [rows, rank] v [rank, columns]; no second product where rank is 0. Where the

@@ -12,10 +12,10 @@
 
 #include "nn/kernels/bf16_dot.h"
 #include "nn/kernels/bf16_gemm.h"
+#include "nn/kernels/float_panels.h"
 #include "nn/ops/onednn_matmul.h"
 #include "nn/ops/packed_panels.h"
 #include "nn/ops/tiled_gemm.h"
-#include "nn/ops/widened_gemm.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -118,6 +118,29 @@ at::Tensor plus_product(at::Tensor out, const at::Tensor& u, const at::Tensor& v
   return out;
 }
 
+/// The values of a packed matrix, rounded to the dtype of the computation.
+class Unpacked final : public TiledFactor {
+ public:
+  Unpacked(const PackedFactor& b, at::ScalarType dtype) : b_(b), dtype_(dtype) {}
+  bool lies_by_columns() const override { return b_.transposed; }
+  void read(const tensor::MatrixTile& tile, float* out, std::int64_t stride) const override {
+    b_.matrix.codec->decode(b_.matrix, tile, out, stride);
+    if (dtype_ == at::kFloat) return;
+    for (std::int64_t r = 0; r < tile.rows; ++r, out += stride) {
+      if (dtype_ == at::kBFloat16) {
+        kernels::round_to_bfloat16(out, tile.columns);
+      } else {
+        for (std::int64_t c = 0; c < tile.columns; ++c) out[c] = static_cast<float>(static_cast<at::Half>(out[c]));
+      }
+    }
+  }
+  kernels::MemoryRows memory(const tensor::MatrixTile& tile) const override { return memory_of(b_.matrix, tile); }
+
+ private:
+  const PackedFactor& b_;
+  at::ScalarType dtype_;
+};
+
 }  // namespace
 
 bool has_wide_gemm(const at::Tensor& a) {
@@ -126,7 +149,7 @@ bool has_wide_gemm(const at::Tensor& a) {
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
-  if (!onednn_matmul_for(a, b) && !needs_widening(a, b))
+  if (!onednn_matmul_for(a, b) && !belongs_to_tiles(a, b))
     return a.dim() == 3 ? at::bmm(whole_rows(a), b) : at::mm(whole_rows(a), b);
   auto sizes = a.sizes().vec();
   sizes.back() = b.sizes().back();
@@ -138,7 +161,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (out.scalar_type() != a.scalar_type()) return wide_gemm(out, a, b, 0, alpha);
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, false);
-  if (needs_widening(a, b)) return widened_gemm(out, a, b, {}, alpha, false);
+  if (belongs_to_tiles(a, b)) return gemm_by_tiles(out, a, b, {}, alpha, false);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_matmul_for(a, b)) {
     onednn(a, b, out, 0.0f, static_cast<float>(alpha));
@@ -152,7 +175,7 @@ void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, do
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha) {
   if (out.scalar_type() != a.scalar_type()) return wide_gemm(out, a, b, 1, alpha);
   if (const auto panels = panel_product_of(a, b)) return run(*panels, out, alpha, true);
-  if (needs_widening(a, b)) return widened_gemm(out, a, b, {}, alpha, true);
+  if (belongs_to_tiles(a, b)) return gemm_by_tiles(out, a, b, {}, alpha, true);
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (const auto onednn = onednn_matmul_for(a, b)) {
     onednn(a, b, out, 1.0f, static_cast<float>(alpha));
@@ -171,9 +194,9 @@ at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
     return out;
   }
   if (const auto panels = panel_product_of(a, b, u, v)) return run(*panels, a.options());
-  if (!needs_widening(a, b)) return plus_product(gemm(a, b), u, v);
+  if (!belongs_to_tiles(a, b)) return plus_product(gemm(a, b), u, v);
   auto out = at::empty({a.size(0), b.size(1)}, a.options());
-  widened_gemm(out, a, b, {u, v}, 1.0, false);
+  gemm_by_tiles(out, a, b, {u, v});
   return out;
 }
 
@@ -184,13 +207,11 @@ at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Ten
   const auto dtype = a.scalar_type();
   const auto& matrix = b.matrix;
   const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;
-  if (a.is_cpu() && (dtype == at::kFloat || needs_widening(a, b.transposed))) {
+  constexpr std::int64_t kUnpackedWhole = 1 << 16;  // elements; float32 has a library's bits then, as where it is dense
+  if (belongs_to_tiles(a, columns, b.transposed) ||
+      (a.is_cpu() && dtype == at::kFloat && matrix.rows * matrix.columns > kUnpackedWhole)) {
     auto out = at::empty({a.size(0), columns}, a.options());
-    const auto tile_of = [&](const tensor::MatrixTile& t) {
-      if (!b.transposed) return tensor::unpack(matrix, t, dtype).to(at::kFloat);
-      return tensor::unpack(matrix, {t.column, t.columns, t.row, t.rows}, dtype).to(at::kFloat).t();
-    };
-    gemm_by_tiles(out, a, tile_of, {u, v});
+    gemm_by_tiles(out, a, Unpacked(b, dtype), {u, v});
     return out;
   }
   constexpr std::int64_t kPartBytes = 2 << 20, kFewestColumns = 128;

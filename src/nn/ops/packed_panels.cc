@@ -50,6 +50,17 @@ void pack_pairs_of_columns(const tensor::PackedMatrix& matrix, const tensor::Mat
 
 }  // namespace
 
+kernels::MemoryRows memory_of(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile) {
+  const auto& codes = matrix.fields.front();
+  const double bytes = static_cast<double>(codes.nbytes()) / static_cast<double>(matrix.rows * matrix.columns);
+  const auto bytes_of = [&](std::int64_t elements) {
+    return static_cast<std::int64_t>(static_cast<double>(elements) * bytes);
+  };
+  const auto* at = static_cast<const char*>(codes.const_data_ptr());
+  return {at + bytes_of(tile.row * matrix.columns + tile.column), tile.rows, bytes_of(tile.columns),
+          bytes_of(matrix.columns)};
+}
+
 PackedPanels::PackedPanels(const tensor::PackedMatrix& matrix, tensor::PairsOf pairs)
     : matrix_(matrix), codec_(dynamic_cast<const tensor::PanelCodec*>(matrix.codec.get())), pairs_(pairs) {}
 
@@ -65,18 +76,6 @@ void PackedPanels::pack(const kernels::PanelPart& part, std::uint32_t* out) cons
     pack_pairs_of_columns(matrix_, tile, out);
   else
     pack_pairs_of_rows(matrix_, tile, out);
-}
-
-kernels::PanelFactor::Memory PackedPanels::memory(const kernels::PanelPart& part) const {
-  const auto& codes = matrix_.fields.front();
-  const auto tile = tile_of(part);
-  const auto bytes_of = [&, bytes = static_cast<double>(codes.nbytes()),
-                         numel = static_cast<double>(matrix_.rows * matrix_.columns)](std::int64_t elements) {
-    return static_cast<std::int64_t>(static_cast<double>(elements) * bytes / numel);
-  };
-  const auto* at = static_cast<const char*>(codes.const_data_ptr());
-  return {at + bytes_of(tile.row * matrix_.columns + tile.column), tile.rows, bytes_of(tile.columns),
-          bytes_of(matrix_.columns)};
 }
 
 }  // namespace tessera::nn

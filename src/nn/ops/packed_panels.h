@@ -7,6 +7,9 @@
 
 namespace tessera::nn {
 
+/// Where a tile's codes lie, which are in row-major order: what will be decoded next.
+kernels::MemoryRows memory_of(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile);
+
 /// Refers to the matrix. kRows: the factor is the matrix [rows, columns]; kColumns: its transpose.
 class PackedPanels final : public kernels::PanelFactor {
  public:
@@ -15,8 +18,9 @@ class PackedPanels final : public kernels::PanelFactor {
   bool on_cpu() const { return matrix_.fields.front().is_cpu(); }
   std::int64_t columns() const { return transposed() ? matrix_.rows : matrix_.columns; }
   void pack(const kernels::PanelPart& part, std::uint32_t* out) const override;
-  /// Of codes in row-major order.
-  Memory memory(const kernels::PanelPart& part) const override;
+  kernels::MemoryRows memory(const kernels::PanelPart& part) const override {
+    return memory_of(matrix_, tile_of(part));
+  }
 
  private:
   bool transposed() const { return pairs_ == tensor::PairsOf::kColumns; }

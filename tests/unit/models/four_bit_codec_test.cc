@@ -40,6 +40,18 @@ TEST(FourBitCodec, AnyPartOfAMatrixHasItsValues) {
   }
 }
 
+TEST(FourBitCodec, PartsThatBeginAndEndAnywhereHaveTheirValues) {
+  at::manual_seed(5);
+  const std::int64_t columns = 301;  // rows begin in the middle of blocks and of bytes
+  const auto packed = tensor::pack(four_bit_codec({.block = 64}), at::randn({5, columns}));
+  const auto whole = tensor::unpack(packed, at::kFloat);
+  for (std::int64_t begin = 0; begin < 130; begin += begin % 7 + 1)
+    for (const std::int64_t count : {1, 31, 32, 33, 63, 64, 65, 96, 128, 160, 171}) {
+      const auto part = tensor::unpack(packed, {1, 4, begin, count}, at::kFloat);
+      ASSERT_TRUE(at::equal(part, whole.narrow(0, 1, 4).narrow(1, begin, count))) << begin << ", " << count;
+    }
+}
+
 /// quantize_4bit() of bitsandbytes 0.50.2 on a CPU: the codes of the first byte, and absmax.
 struct Reference {
   std::int64_t numel;

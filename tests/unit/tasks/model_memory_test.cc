@@ -180,7 +180,10 @@ void expect_formula(const Family& family, at::ScalarType dtype, double near_kept
     adapters = estimate::adapter_activations(tensors, [](const auto&) { return estimate::AdapterBytes{}; });
   const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   const bool widens = dtype != at::kFloat && !multiplies_bfloat16();
-  const auto products = widens ? estimate::Products::kWidened : estimate::Products::kLibrary;
+  const bool tiles = dtype == at::kFloat && !multiplies_float32();
+  const auto products = widens  ? estimate::Products::kWidened
+                        : tiles ? estimate::Products::kTiles
+                                : estimate::Products::kLibrary;
   for (const estimate::BatchShape batch : {estimate::BatchShape{8, 256}, {1, 512}, {16, 64}}) {
     const auto measured = measure(temporary.path(), batch, dtype, trains);
     const auto formula = estimate::activation_bytes(shape, adapters, batch, bytes, products);
@@ -196,7 +199,7 @@ void expect_formula(const Family& family, at::ScalarType dtype, double near_kept
 }
 
 TEST_P(ModelMemory, OfAStepIsTheFormulas) {
-  expect_formula(GetParam(), at::kFloat, 0.02, 0.18);
+  expect_formula(GetParam(), at::kFloat, 0.02, 0.2);  // parts of products are large beside models this small
 }
 
 TEST_P(ModelMemory, OfAStepIn16BitsIsTheFormulas) {
