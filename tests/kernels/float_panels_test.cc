@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/near_double.h"
+#include "nn/kernels/row_kernels.h"
 
 namespace tessera::nn::kernels {
 namespace {
@@ -55,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, FloatPanels,
                          testing::Combine(testing::Values(1, 2, 5, 6, 7, 11, 12, 13, 31),
                                           testing::Values(1, 3, 4, 9, 64), testing::Values(0, 1, 4, 7)));
 
-TEST(FloatPanels, Bfloat16IsWidenedAndRoundedToNearest) {
+TEST(RowKernels, Bfloat16IsWidenedAndRoundedToNearest) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> x = waves(1000, 0.37f, 1e4f);
   x.insert(x.end(), {0.0f, -0.0f, infinity, -infinity, std::numeric_limits<float>::max(), 0x1.01p0f, 0x1.03p0f,
@@ -63,7 +64,7 @@ TEST(FloatPanels, Bfloat16IsWidenedAndRoundedToNearest) {
   std::vector<std::uint16_t> narrow;
   for (const float v : x) narrow.push_back(to_bfloat16(v));
   std::vector<float> widened(x.size()), rounded = x;
-  widen_bfloat16(narrow.data(), static_cast<std::int64_t>(x.size()), widened.data());
+  widen(narrow.data(), widened.data(), static_cast<std::int64_t>(x.size()));
   round_to_bfloat16(rounded.data(), static_cast<std::int64_t>(x.size()));
   for (std::size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(widened[i], to_float(narrow[i]));

@@ -8,7 +8,6 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <bit>
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::nn::kernels {
@@ -213,20 +212,6 @@ void add_panel_product(const float* left, std::int64_t rows, const float* panel,
   });
 }
 
-void widen_bfloat16(const std::uint16_t* x, std::int64_t count, float* out) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(x[i]) << 16);
-}
-
-void round_to_bfloat16(float* x, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(x[i]);
-    const auto rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
-    x[i] = std::bit_cast<float>((bits & 0x7FFFFFFF) > 0x7F800000 ? bits : rounded);  // NaN stays
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::nn::kernels
 HWY_AFTER_NAMESPACE();
@@ -240,8 +225,6 @@ HWY_EXPORT(pack_columns);
 HWY_EXPORT(panel_of_rows);
 HWY_EXPORT(panel_of_columns);
 HWY_EXPORT(add_panel_product);
-HWY_EXPORT(widen_bfloat16);
-HWY_EXPORT(round_to_bfloat16);
 
 std::int64_t float_panel_columns() {
   return TESSERA_DISPATCH(panel_columns)();
@@ -261,12 +244,6 @@ void panel_of_columns(const float* b, std::int64_t stride, std::int64_t depth, s
 void add_panel_product(const float* left, std::int64_t rows, const float* panel, std::int64_t depth, float* sums,
                        std::int64_t stride, Prefetch& ahead, std::int64_t lines) {
   TESSERA_DISPATCH(add_panel_product)(left, rows, panel, depth, sums, stride, ahead, lines);
-}
-void widen_bfloat16(const std::uint16_t* x, std::int64_t count, float* out) {
-  TESSERA_DISPATCH(widen_bfloat16)(x, count, out);
-}
-void round_to_bfloat16(float* x, std::int64_t count) {
-  TESSERA_DISPATCH(round_to_bfloat16)(x, count);
 }
 
 }  // namespace tessera::nn::kernels

@@ -29,10 +29,4 @@ void panel_of_columns(const float* b, std::int64_t stride, std::int64_t depth, s
 void add_panel_product(const float* left, std::int64_t rows, const float* panel, std::int64_t depth, float* sums,
                        std::int64_t stride, Prefetch& ahead, std::int64_t lines);
 
-/// out[i] = x[i], bits of bfloat16.
-void widen_bfloat16(const std::uint16_t* x, std::int64_t count, float* out);
-
-/// x[i] rounded to bfloat16 (to nearest, ties to even), as float32.
-void round_to_bfloat16(float* x, std::int64_t count);
-
 }  // namespace tessera::nn::kernels

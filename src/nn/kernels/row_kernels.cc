@@ -35,6 +35,15 @@ void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) narrow_to(y[i], x[i]);
 }
 
+void round_to_bfloat16(float* x, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint16_t y;
+    narrow_to(y, x[i]);
+    x[i] = widened(y);
+  }
+}
+
 void scale_row(float* x, float scale, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) x[i] *= scale;
@@ -139,6 +148,7 @@ namespace tessera::nn::kernels {
 
 HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
+HWY_EXPORT(round_to_bfloat16);
 HWY_EXPORT(scale_row);
 HWY_EXPORT(rms_norm);
 HWY_EXPORT(rms_norm_backward);
@@ -165,6 +175,9 @@ void widen(const std::uint16_t* x, float* y, std::int64_t n) {
 }
 void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
   TESSERA_DISPATCH(narrow)(x, y, n);
+}
+void round_to_bfloat16(float* x, std::int64_t n) {
+  TESSERA_DISPATCH(round_to_bfloat16)(x, n);
 }
 void scale_row(float* x, float scale, std::int64_t n) {
   TESSERA_DISPATCH(scale_row)(x, scale, n);

@@ -12,7 +12,7 @@
 
 #include "nn/kernels/bf16_dot.h"
 #include "nn/kernels/bf16_gemm.h"
-#include "nn/kernels/float_panels.h"
+#include "nn/kernels/row_kernels.h"
 #include "nn/ops/onednn_matmul.h"
 #include "nn/ops/packed_panels.h"
 #include "nn/ops/tiled_gemm.h"

@@ -12,6 +12,7 @@
 #include "base/cpu_level.h"
 #include "base/gemm_tiles.h"
 #include "nn/kernels/float_panels.h"
+#include "nn/kernels/row_kernels.h"
 #include "nn/ops/gemm.h"
 
 namespace tessera::nn {
@@ -143,9 +144,9 @@ class Dense final : public TiledFactor {
     const void* from = memory(tile).at;
     if (stored_.scalar_type() == at::kFloat)
       return copy_rows(static_cast<const float*>(from), tile, out, stride,
-                       [](const float* x, std::int64_t count, float* to) { std::copy_n(x, count, to); });
+                       [](const float* x, float* to, std::int64_t count) { std::copy_n(x, count, to); });
     if (stored_.scalar_type() == at::kBFloat16)
-      return copy_rows(static_cast<const std::uint16_t*>(from), tile, out, stride, kernels::widen_bfloat16);
+      return copy_rows(static_cast<const std::uint16_t*>(from), tile, out, stride, kernels::widen);
     const at::AutoDispatchBelowADInplaceOrView without_autograd;
     at::from_blob(out, {tile.rows, tile.columns}, {stride, 1}, at::kFloat)
         .copy_(stored_.narrow(0, tile.row, tile.rows).narrow(1, tile.column, tile.columns));
@@ -160,7 +161,7 @@ class Dense final : public TiledFactor {
   template <class T, class Copy>
   void copy_rows(const T* from, const tensor::MatrixTile& tile, float* out, std::int64_t stride,
                  const Copy& copy) const {
-    for (std::int64_t r = 0; r < tile.rows; ++r) copy(from + r * stored_.stride(0), tile.columns, out + r * stride);
+    for (std::int64_t r = 0; r < tile.rows; ++r) copy(from + r * stored_.stride(0), out + r * stride, tile.columns);
   }
 
   bool by_columns_;
