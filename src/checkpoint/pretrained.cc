@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "checkpoint/save_packed.h"
 #include "checkpoint/save_slices.h"
+#include "models/names_in_files.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "tessera/base/error.h"
@@ -89,11 +90,20 @@ std::optional<at::ScalarType> dtype_of(const fsdp::FullyShardedDataParallel& mod
   return std::nullopt;
 }
 
+/// Of a whole model's parameters.
+NamesInFile names_in_model_file(const fsdp::FullyShardedDataParallel& model) {
+  std::vector<std::string> parameters;
+  for (const auto& view : model.shards()) parameters.push_back(view.name);
+  return [names = models::NamesInFiles(std::move(parameters))](const std::string& parameter) {
+    return names.to_write(parameter);
+  };
+}
+
 }  // namespace
 
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& options, const std::string& folder,
                      SaveQueue* queue) {
-  const NamesInFile own_names = [](const std::string& parameter) { return std::vector{parameter}; };
+  const NamesInFile names = names_in_model_file(model);
   const ConfigChanges changes{.vocab_size = options.vocab_size,
                               .dtype = dtype_of(model, options),
                               .unpacked = !has_packed(model),
@@ -102,11 +112,11 @@ void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& o
   const auto write_beside = [=, files = options.files] { copy_model_files(files, folder, changes); };
   if (!writes_together(model)) {
     const auto visit_tensors = [&](const Visit& visit) { model.visit_full(visit); };
-    return save(model, {folder, "model.safetensors", own_names, options.dtype}, visit_tensors, write_beside, queue);
+    return save(model, {folder, "model.safetensors", names, options.dtype}, visit_tensors, write_beside, queue);
   }
   SaveQueue now;
   SaveQueue& used = queue ? *queue : now;
-  save_slices(model, folder + "/model.safetensors", own_names, used, options.dtype);
+  save_slices(model, folder + "/model.safetensors", names, used, options.dtype);
   if (model.group().rank() == 0) used.push(write_beside);
   if (!queue) throw_failure_of_any(model.group(), now.take_failure(), folder);
 }
@@ -135,8 +145,8 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
 void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
                  const std::string& folder, Head head) {
   const auto adapters = nn::adapter_parameters(adapted.module);
-  const NamesInFile base_names = [&](const std::string& parameter) {
-    return adapters.contains(parameter) ? std::vector<std::string>() : std::vector{parameter};
+  const NamesInFile base_names = [&, names = names_in_model_file(model)](const std::string& parameter) {
+    return adapters.contains(parameter) ? std::vector<std::string>() : names(parameter);
   };
   const ConfigChanges changes{.vocab_size = options.vocab_size,
                               .dtype = dtype_of(model, options, adapters),

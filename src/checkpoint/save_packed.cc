@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "checkpoint/visit_dense.h"
+#include "models/names_in_files.h"
 #include "models/pack_layers.h"
 #include "peft/merge.h"
 #include "quant/packed_files.h"
@@ -23,7 +24,7 @@ class PackedFolder {
  public:
   PackedFolder(const fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module,
                const SavePackedOptions& options, const std::set<std::string>& adapters)
-      : dtype_(options.save.dtype.value()) {
+      : dtype_(options.save.dtype.value()), names_(module) {
     if (options.packed) {
       form_ = models::file_form(options.packed->quantization, dtype_);
       packed_ = options.packed->layers;
@@ -55,7 +56,8 @@ class PackedFolder {
       return;
     }
     const auto dense = in_out && linear->codec() ? value.t() : value;
-    writer.write(name, to_stored(dense.contiguous(), dtypes_.at(name), name));
+    const auto as_stored = to_stored(dense.contiguous(), dtypes_.at(name), name);
+    for (const auto& in_file : names_.to_write(name)) writer.write(in_file, as_stored);
   }
 
  private:
@@ -82,10 +84,12 @@ class PackedFolder {
       shape = {linear->out_features(), linear->in_features()};
       if (linear->layout_in_files() == nn::WeightLayout::kInOut) std::swap(shape[0], shape[1]);
     }
-    infos_.push_back({.name = view.name, .dtype = dtype, .shape = std::move(shape), .file = "model.safetensors"});
+    for (const auto& name : names_.to_write(view.name))
+      infos_.push_back({.name = name, .dtype = dtype, .shape = shape, .file = "model.safetensors"});
   }
 
   at::ScalarType dtype_;
+  models::NamesInFiles names_;
   std::optional<quant::FileForm> form_;
   std::set<std::string> packed_;                      // layers
   std::map<std::string, const nn::Linear*> linears_;  // by weight

@@ -125,7 +125,7 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
   } else if (const auto ranks = ranks_that_shard(job); ranks > 1) {
     // Slices of all of it; whole units, frozen weights too, from gather to release, and one that is gathered ahead.
     trained = 4 * s.trainable / ranks;
-    state = s.state_bytes / ranks;
+    state = job.optimizer_on_host ? 0 : s.state_bytes / ranks;
     frozen = compute_ * (s.frozen_mapped + s.frozen_cast) / ranks;
     packed = (s.packed_mapped_bytes + s.packed_read_bytes) / ranks;
     gradients = trained;
@@ -136,7 +136,7 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
                      : compute_ * (dense - s.root_whole) + s.packed_mapped_bytes + s.packed_read_bytes;
   } else {
     trained = 4 * s.trainable;
-    state = s.state_bytes;
+    state = job.optimizer_on_host ? 0 : s.state_bytes;
     frozen = compute_ * (s.frozen_mapped + s.frozen_cast);
     packed = s.packed_mapped_bytes + s.packed_read_bytes;
     gradients = trained;
@@ -214,8 +214,15 @@ void DeviceParts::add_head(const ModelSizes& s, const DeviceJob& job) {
 
 }  // namespace
 
-RankPlan host_beside_device(std::int64_t largest) {
-  return {.parts = {{"a parameter at a time, while the model is read", 4 * largest}}, .phase = "the start"};
+RankPlan host_beside_device(const ModelSizes& sizes, const DeviceJob& job, std::int64_t largest) {
+  RankPlan start{.parts = {{"a parameter at a time, while the model is read", 4 * largest}}, .phase = "the start"};
+  if (!job.optimizer_on_host) return start;
+  const auto ranks = ranks_that_shard(job);
+  RankPlan update{.parts = {{kTrained, 4 * sizes.trainable / ranks},
+                            {kSums, 4 * sizes.trainable / ranks},
+                            {kState, sizes.state_bytes / ranks}},
+                  .phase = "update"};
+  return update.total() > start.total() ? update : start;
 }
 
 RankPlan plan_device(const ModelSizes& sizes, const DeviceJob& job) {

@@ -28,6 +28,7 @@ struct DeviceJob {
   bool low_precision = false;  // bf16 or fp16 computation, fp32 masters
   /// fsdp_offload_params: slices, gradients and optimizer state are in host memory.
   bool state_on_host = false;
+  bool optimizer_on_host = false;  // computes_on_host()
   bool head_trains = false;
   DeviceShape shape = {};
   ActivationShape activations = {};
@@ -38,8 +39,9 @@ struct DeviceJob {
 /// Whether the output head, or the table that it is tied to, is among what trains.
 bool head_trains(const DeviceShape& shape, const std::vector<SizedParameter>& parameters);
 
-/// Of the host's memory where all is on the GPU; `largest`: elements of the largest parameter.
-RankPlan host_beside_device(std::int64_t largest);
+/// Of the host's memory where all is on the GPU, but for an optimizer that computes on the CPU; `largest`: elements of
+/// the largest parameter.
+RankPlan host_beside_device(const ModelSizes& sizes, const DeviceJob& job, std::int64_t largest);
 
 RankPlan plan_device(const ModelSizes& sizes, const DeviceJob& job);
 

@@ -19,7 +19,9 @@ struct OptimizerForm {
   const char* name;
   int states;  // numbers for each element
   StateForm form = StateForm::k32Bit;
+  bool on_host = false;  // computes on the CPU, wherever the parameters lie
 };
+constexpr bool kOnHost = true;
 constexpr OptimizerForm kForms[] = {
     {"adamw_torch", 2},
     {"adamw_torch_fused", 2},
@@ -29,8 +31,8 @@ constexpr OptimizerForm kForms[] = {
     {"paged_adamw", 2},
     {"adam", 2},
     {"sgd", 0},
-    {"adafactor", 0, StateForm::kFactored},
-    {"torch_adafactor", 0, StateForm::kFactored},
+    {"adafactor", 0, StateForm::kFactored, kOnHost},
+    {"torch_adafactor", 0, StateForm::kFactored, kOnHost},
     {"lion_32bit", 1},
     {"paged_lion_32bit", 1},
     {"rmsprop", 1},
@@ -46,23 +48,23 @@ constexpr OptimizerForm kForms[] = {
     {"paged_lion_8bit", 1, StateForm::k8Bit},
     {"ademamix_8bit", 3, StateForm::k8Bit},
     {"paged_ademamix_8bit", 3, StateForm::k8Bit},
-    {"stable_adamw", 2},
-    {"lorafa", 2},
-    {"grokadamw", 3},
+    {"stable_adamw", 2, StateForm::k32Bit, kOnHost},
+    {"lorafa", 2, StateForm::k32Bit, kOnHost},
+    {"grokadamw", 3, StateForm::k32Bit, kOnHost},
     {"schedule_free_adamw", 2},
     {"schedule_free_radam", 2},
     {"schedule_free_sgd", 1},
-    {"adamw_anyprecision", 2},
+    {"adamw_anyprecision", 2, StateForm::k32Bit, kOnHost},
     {"lomo", 0},
-    {"adalomo", 0, StateForm::kFactored},
-    {"galore_adamw", 2},  // of these what is not projected, and at most
-    {"galore_adamw_layerwise", 2},
-    {"galore_adamw_8bit", 2, StateForm::k8Bit},
-    {"galore_adamw_8bit_layerwise", 2, StateForm::k8Bit},
-    {"galore_adafactor", 0, StateForm::kFactored},
-    {"galore_adafactor_layerwise", 0, StateForm::kFactored},
-    {"apollo_adamw", 2},
-    {"apollo_adamw_layerwise", 2},
+    {"adalomo", 0, StateForm::kFactored, kOnHost},
+    {"galore_adamw", 2, StateForm::k32Bit, kOnHost},  // of these what is not projected, and at most
+    {"galore_adamw_layerwise", 2, StateForm::k32Bit, kOnHost},
+    {"galore_adamw_8bit", 2, StateForm::k8Bit, kOnHost},
+    {"galore_adamw_8bit_layerwise", 2, StateForm::k8Bit, kOnHost},
+    {"galore_adafactor", 0, StateForm::kFactored, kOnHost},
+    {"galore_adafactor_layerwise", 0, StateForm::kFactored, kOnHost},
+    {"apollo_adamw", 2, StateForm::k32Bit, kOnHost},
+    {"apollo_adamw_layerwise", 2, StateForm::k32Bit, kOnHost},
     {"rmsprop_bnb", 1},
     {"rmsprop_bnb_32bit", 1},
     {"rmsprop_bnb_8bit", 1, StateForm::k8Bit},
@@ -88,6 +90,11 @@ bool is_embedding(const std::string& parameter) {
 
 bool is_known_optimizer(const std::string& optim) {
   return std::any_of(std::begin(kForms), std::end(kForms), [&](const auto& form) { return optim == form.name; });
+}
+
+bool computes_on_host(const std::string& optim) {
+  return std::any_of(std::begin(kForms), std::end(kForms),
+                     [&](const auto& form) { return optim == form.name && form.on_host; });
 }
 
 std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& parameter,

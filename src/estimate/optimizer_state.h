@@ -8,6 +8,10 @@ namespace tessera::estimate {
 
 bool is_known_optimizer(const std::string& optim);
 
+/// Where parameters lie on a GPU, the optimizer still computes on the CPU and keeps its state there
+/// (optim/host_optimizer.h).
+bool computes_on_host(const std::string& optim);
+
 /// Bytes for the whole parameter, all ranks together. 8-bit optimizers keep embeddings and parameters below 4096
 /// elements in 32 bits, as bitsandbytes does, else a byte for each state and a float32 for each 256 elements of it.
 /// ConfigError for a name that is not known.

@@ -238,14 +238,17 @@ RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& te
   return plan_for(request, tensors, /*for_device=*/false);
 }
 
-RankPlan device_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+namespace {
+
+DeviceJob device_job(const PlanRequest& request, const std::vector<ModelTensor>& tensors,
+                     const std::vector<SizedParameter>& parameters) {
   const auto placed = stacked(request, tensors);
-  const auto parameters = parameters_of(request, tensors);
   DeviceJob job{.strategy = request.strategy,
                 .ranks = std::max(1, request.ranks / request.hosts),
                 .hosts = request.hosts,
                 .low_precision = request.mixed_precision != "no",
                 .state_on_host = request.offload_params,
+                .optimizer_on_host = computes_on_host(request.optim),
                 .shape = device_shape(placed),
                 .activations = activation_shape(placed),
                 .batch = batch_of(request)};
@@ -254,7 +257,14 @@ RankPlan device_plan_for(const PlanRequest& request, const std::vector<ModelTens
     const LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
     job.adapters = adapter_activations(placed, of_adapter(*request.adapter, batch));
   }
-  return plan_device(sizes_of(parameters), job);
+  return job;
+}
+
+}  // namespace
+
+RankPlan device_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  const auto parameters = parameters_of(request, tensors);
+  return plan_device(sizes_of(parameters), device_job(request, tensors, parameters));
 }
 
 RankPlan host_plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
@@ -265,7 +275,8 @@ RankPlan host_plan_for(const PlanRequest& request, const std::vector<ModelTensor
   }
   std::int64_t largest = 0;
   for (const auto& t : tensors) largest = std::max(largest, t.numel());
-  return host_beside_device(largest);
+  const auto parameters = parameters_of(request, tensors);
+  return host_beside_device(sizes_of(parameters), device_job(request, tensors, parameters), largest);
 }
 
 }  // namespace tessera::estimate

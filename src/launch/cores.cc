@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
 #include <tuple>
 
 #include "base/cpu_quota.h"
@@ -21,6 +24,31 @@ int read_topology(int cpu, const char* what) {
   int value = 0;
   std::ifstream(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", cpu, what)) >> value;
   return value;
+}
+
+/// Slices of the cores beside the ranks' GPUs, equal among ranks that have the same ones there. Nothing where a rank
+/// would have fewer than its threads, or where groups of cores overlap.
+std::optional<std::vector<std::vector<int>>> slices_beside(const CoreRequest& request, const std::vector<int>& cpus) {
+  if (request.beside.size() != static_cast<std::size_t>(request.ranks)) return std::nullopt;
+  std::map<std::vector<int>, std::vector<std::size_t>> ranks_by_cpus;
+  for (std::size_t r = 0; r < request.beside.size(); ++r) {
+    const std::set<int> near(request.beside[r].begin(), request.beside[r].end());
+    std::vector<int> usable;
+    std::copy_if(cpus.begin(), cpus.end(), std::back_inserter(usable), [&](int cpu) { return near.contains(cpu); });
+    ranks_by_cpus[usable].push_back(r);
+  }
+  std::vector<std::vector<int>> slices(request.beside.size());
+  std::set<int> taken;
+  for (const auto& [usable, ranks] : ranks_by_cpus) {
+    const auto share = usable.size() / ranks.size();
+    if (share < static_cast<std::size_t>(request.threads_per_rank.value_or(1))) return std::nullopt;
+    for (const int cpu : usable)
+      if (!taken.insert(cpu).second) return std::nullopt;
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      slices[ranks[i]].assign(usable.begin() + static_cast<std::ptrdiff_t>(i * share),
+                              usable.begin() + static_cast<std::ptrdiff_t>((i + 1) * share));
+  }
+  return slices;
 }
 
 }  // namespace
@@ -50,6 +78,13 @@ CorePlan plan_cores(const CoreRequest& request, const std::vector<int>& cpus) {
         "num_cpu_threads_per_process");
   }
   CorePlan plan;
+  if (auto slices = slices_beside(request, cpus)) {
+    const auto fewest = std::min_element(slices->begin(), slices->end(),
+                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+    plan.threads_per_rank = request.threads_per_rank.value_or(static_cast<int>(fewest->size()));
+    plan.cpus_of_rank = std::move(*slices);
+    return plan;
+  }
   const int share = std::max(1, cores / ranks);
   plan.threads_per_rank = request.threads_per_rank.value_or(share);
   const bool fits = static_cast<long>(plan.threads_per_rank) * ranks <= cores;

@@ -10,8 +10,9 @@ namespace tessera::launch {
 
 struct CoreRequest {
   int ranks = 1;
-  std::optional<int> threads_per_rank;  // --num_cpu_threads_per_process
-  bool insist = false;                  // --enable_cpu_affinity: too few cores is an error
+  std::optional<int> threads_per_rank;        // --num_cpu_threads_per_process
+  bool insist = false;                        // --enable_cpu_affinity: too few cores is an error
+  std::vector<std::vector<int>> beside = {};  // the CPUs beside each rank's GPU (gpus.h); empty: nothing is known
 };
 
 struct CorePlan {
@@ -22,7 +23,8 @@ struct CorePlan {
 
 /// `cpus` are the ones this process may use, neighbours sharing caches (see usable_cpus()). With at least one for each
 /// rank, the ranks get equal disjoint slices and a thread for each; else they share all, one thread each, with a
-/// warning. ConfigError names the numbers and the remedy.
+/// warning. Where it is known which CPUs lie beside each rank's GPU, and they are enough, a rank's slice is of those.
+/// ConfigError names the numbers and the remedy.
 CorePlan plan_cores(const CoreRequest& request, const std::vector<int>& cpus);
 
 /// The CPUs of this process's affinity mask, hyper-threads of a core beside each other; fewer where the control group's

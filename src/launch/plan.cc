@@ -174,8 +174,11 @@ std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, cons
           "TESSERA_SECRET is not set: whoever reaches the ranks' ports could take part; for trusted networks only");
     }
   }
-  const CoreRequest request{ranks_here(plan.accelerate), plan.options.num_cpu_threads_per_process,
-                            plan.accelerate.enable_cpu_affinity};
+  CoreRequest request{ranks_here(a), plan.options.num_cpu_threads_per_process, a.enable_cpu_affinity};
+  if (!a.use_cpu) {
+    const bool chosen = a.gpu_ids && *a.gpu_ids != "all";
+    request.beside = cpus_beside_gpus(request.ranks, chosen ? a.gpu_ids : environment("CUDA_VISIBLE_DEVICES"));
+  }
   plan.cores = plan_cores(request, usable_cpus());
   for (const std::string& warning : plan.cores.warnings) plan.warnings.push_back(warning);
   return plan;

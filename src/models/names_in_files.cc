@@ -82,6 +82,11 @@ std::string NamesInFiles::bias_of_matrix(const std::string& parameter) const {
   return {};
 }
 
+std::vector<std::string> NamesInFiles::to_write(const std::string& parameter) const {
+  const auto bias = bias_of_matrix(parameter);
+  return bias.empty() ? std::vector{parameter} : std::vector{parameter, bias};
+}
+
 std::string NamesInFiles::in(const io::TensorSource& source, const std::string& parameter) const {
   if (const auto bias = bias_of_matrix(parameter); !bias.empty() && source.find(bias)) return bias;
   if (source.find(parameter)) return parameter;

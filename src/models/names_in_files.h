@@ -25,6 +25,9 @@ class NamesInFiles {
   /// The parameter that a name stands for: itself, or the one that it is tied to ("encoder.embed_tokens.weight" of T5,
   /// "lm_head.weight" where the head is the token table). Empty: none.
   std::string parameter_of(const std::string& name) const;
+  /// The names under which a file that is written has the parameter: its own; the bias of a masked model's head whose
+  /// matrix is its own also as the matrix's, since transformers 4 reads it from the head and 5 from the matrix.
+  std::vector<std::string> to_write(const std::string& parameter) const;
   /// True for the token table and an output head.
   static bool is_table(const std::string& parameter);
 

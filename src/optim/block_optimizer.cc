@@ -20,33 +20,31 @@ namespace tessera::optim {
 namespace {
 
 constexpr std::int64_t kBlocksOfThread = 64;  // at least
-constexpr std::int64_t kAlign = 64;           // bytes of a slice's states
+constexpr std::int64_t kAlign = 64;           // elements: states of a slice
 
 using Block = std::array<float, kLargestStateBlock>;
 
-std::int64_t round_up(std::int64_t n) {
-  return (n + kAlign - 1) / kAlign * kAlign;
-}
-
-/// Pieces of one tensor, taken one after the other.
+/// Pieces of one tensor, taken one after the other, each at a multiple of so many elements.
 class Arena {
  public:
-  void expect(std::int64_t numel) { numel_ += round_up(numel); }
-  void allocate(const std::shared_ptr<tensor::OffloadStore>& offload, at::ScalarType dtype) {
+  explicit Arena(std::int64_t align) : align_(align) {}
+  void expect(std::int64_t numel) { numel_ += whole(numel); }
+  void allocate(const std::shared_ptr<tensor::OffloadStore>& offload, at::ScalarType dtype, at::Device device) {
     if (numel_ == 0)
-      whole_ = at::empty({0}, dtype);
+      memory_ = at::empty({0}, at::device(device).dtype(dtype));
     else
-      whole_ = offload ? offload->allocate(numel_, dtype) : tensor::mapped_zeros(numel_, dtype);
+      memory_ = offload ? offload->allocate(numel_, dtype) : tensor::lasting_zeros(numel_, dtype, device);
   }
   at::Tensor take(std::int64_t numel) {
-    auto piece = whole_.narrow(0, numel > 0 ? taken_ : 0, numel);
-    taken_ += round_up(numel);
+    auto piece = memory_.narrow(0, numel > 0 ? taken_ : 0, numel);
+    taken_ += whole(numel);
     return piece;
   }
 
  private:
-  std::int64_t numel_ = 0, taken_ = 0;
-  at::Tensor whole_;
+  std::int64_t whole(std::int64_t numel) const { return (numel + align_ - 1) / align_ * align_; }
+  std::int64_t align_, numel_ = 0, taken_ = 0;
+  at::Tensor memory_;
 };
 
 at::Tensor tensor_of(std::span<const float> values) {
@@ -79,11 +77,14 @@ void BlockOptimizer::keep_state_in(std::shared_ptr<tensor::OffloadStore> offload
   if (offload_) offload_->accept_halves();
 }
 
-// An arena for each flat parameter and dtype, so that few tensors and files hold many small states.
+// An arena for each flat parameter and dtype, so that few tensors and files hold many small states. Those of slices
+// that lie one behind the other do so, too, state by state: a device updates them together.
 void BlockOptimizer::allocate() {
   if (!parts_.empty() || slices_.empty()) return;
   parts_.resize(slices_.size());
-  std::vector<Arena> codes(parameters_.size() + 1), floats(parameters_.size() + 1), statistics(1);
+  std::vector<Arena> codes(parameters_.size() + 1, Arena(kAlign)), floats(parameters_.size() + 1, Arena(kAlign));
+  Arena statistics(1);
+  const auto device = parameters_.empty() ? at::Device(at::kCPU) : parameters_[0].device();
   const auto flat = [&](std::size_t i) {
     return slices_[i].numel > 0 ? static_cast<std::size_t>(slices_[i].parameter) : parameters_.size();
   };
@@ -98,18 +99,19 @@ void BlockOptimizer::allocate() {
     packed = options_.codec && options_.codec->packs(slices_[i]);
     for (std::int64_t k = 0; k < states; ++k) {
       (packed ? codes : floats)[flat(i)].expect(size(i));
-      if (packed) statistics[0].expect(blocks(i));
+      if (packed) statistics.expect(blocks(i));
     }
   }
-  for (auto& arena : codes) arena.allocate(offload_, at::kByte);
-  for (auto& arena : floats) arena.allocate(offload_, at::kFloat);
-  statistics[0].allocate(nullptr, at::kFloat);
-  for (std::size_t i = 0; i < slices_.size(); ++i)
-    for (std::size_t k = 0; k < states_.size(); ++k) {
+  for (auto& arena : codes) arena.allocate(offload_, at::kByte, device);
+  for (auto& arena : floats) arena.allocate(offload_, at::kFloat, device);
+  statistics.allocate(nullptr, at::kFloat, device);
+  for (std::size_t k = 0; k < states_.size(); ++k)
+    for (std::size_t i = 0; i < slices_.size(); ++i) {
       auto& part = parts_[i];
       part.values[k] = (part.packed ? codes : floats)[flat(i)].take(size(i));
-      if (part.packed) part.scales[k] = statistics[0].take(blocks(i));
+      if (part.packed) part.scales[k] = statistics.take(blocks(i));
     }
+  if (options_.codec && !device.is_cpu()) there_.emplace(options_.codec, device);
   if (options_.codec)
     tables_ = {tensor_of(options_.codec->table(true)), tensor_of(options_.codec->table(states_.back().with_signs))};
 }
@@ -125,15 +127,28 @@ std::int64_t BlockOptimizer::place_of(std::size_t index, std::int64_t element) c
   return element / together - slices_[index].offset / together;
 }
 
-float& BlockOptimizer::scale_at(std::size_t index, std::size_t state, std::int64_t block) const {
-  return parts_[index].scales[state].mutable_data_ptr<float>()[block - blocks_.first(slices_[index])];
+BlockOptimizer::Memory BlockOptimizer::memory_of(std::size_t index, const BlockRange& range) {
+  const auto* mirror =
+      mirrors_.empty()
+          ? nullptr
+          : &mirrors_[static_cast<std::size_t>(shared_->find(index, range.block) - shared_->parts().data())];
+  const auto& part = parts_[index];
+  const auto block = range.block - blocks_.first(slices_[index]);
+  Memory memory;
+  for (std::size_t k = 0; k < states_.size(); ++k) {
+    memory.bytes[k] = mirror ? mirror->bytes[k].mutable_data_ptr<std::uint8_t>()
+                             : part.values[k].mutable_data_ptr<std::uint8_t>() + place_of(index, range.begin);
+    memory.scales[k] =
+        (mirror ? mirror->scales[k].mutable_data_ptr<float>() : part.scales[k].mutable_data_ptr<float>() + block);
+  }
+  return memory;
 }
 
-void BlockOptimizer::decode_codes(std::size_t index, std::size_t state, const BlockRange& range, float* out) const {
-  const auto* bytes = parts_[index].values[state].const_data_ptr<std::uint8_t>() + place_of(index, range.begin);
+void BlockOptimizer::decode_codes(std::size_t state, const BlockRange& range, const Memory& memory, float* out) const {
+  const auto* bytes = memory.bytes[state];
   const bool with_signs = states_[state].with_signs;
-  const float scale = scale_at(index, state, range.block);
-  if (values_in_byte(index) == 1) return options_.codec->decode(with_signs, bytes, range.numel(), scale, out);
+  const float scale = *memory.scales[state];
+  if (options_.codec->codes_in_byte() == 1) return options_.codec->decode(with_signs, bytes, range.numel(), scale, out);
   std::array<std::uint8_t, kLargestStateBlock> codes;
   for (auto i = range.begin; i < range.end; ++i) {
     const auto byte = bytes[i / 2 - range.begin / 2];
@@ -143,15 +158,16 @@ void BlockOptimizer::decode_codes(std::size_t index, std::size_t state, const Bl
 }
 
 /// values: of the range; where its ends share a byte with another slice, also the element before or behind.
-void BlockOptimizer::encode_codes(std::size_t index, std::size_t state, BlockRange range, const float* values) {
-  const auto together = values_in_byte(index);
+void BlockOptimizer::encode_codes(std::size_t state, BlockRange range, const Memory& memory,
+                                  const float* values) const {
+  const auto together = options_.codec->codes_in_byte();
   const auto before = range.begin % together;
   range.begin -= before;
   range.end += range.end % together;
   std::array<std::uint8_t, kLargestStateBlock + 2> codes;
-  options_.codec->encode(states_[state].with_signs, values - before, range.numel(), scale_at(index, state, range.block),
+  options_.codec->encode(states_[state].with_signs, values - before, range.numel(), *memory.scales[state],
                          codes.data());
-  auto* bytes = parts_[index].values[state].mutable_data_ptr<std::uint8_t>() + place_of(index, range.begin);
+  auto* bytes = memory.bytes[state];
   const auto count = static_cast<std::size_t>(range.numel());
   if (together == 1) {
     std::copy_n(codes.data(), count, bytes);
@@ -170,13 +186,19 @@ void BlockOptimizer::step() {
     for (const auto& part : parts_) packed.push_back(part.packed);
     shared_.emplace(slices_, packed, *options_.codec, group_.get());
   }
+  std::vector<at::Tensor> taken(parameters_.size());
   for (std::size_t f = 0; f < parameters_.size(); ++f) {
     const auto& p = parameters_[f];
     const auto grad = p.grad().defined() ? p.grad().contiguous() : at::Tensor();
     if (!grad.defined() || p.numel() == 0) continue;
+    const auto narrow = taken[f] = grad.scalar_type() == at::kDouble ? grad.to(at::kFloat) : grad;
+    if (!p.is_cpu()) {
+      update_there(f, narrow);
+      p.unsafeGetTensorImpl()->bump_version();
+      continue;
+    }
     const auto* halves = offload_ ? offload_->halves_of(p) : nullptr;
     const FlatNumbers values{halves ? nullptr : p.mutable_data_ptr(), p.scalar_type(), halves};
-    const auto narrow = grad.scalar_type() == at::kDouble ? grad.to(at::kFloat) : grad;
     const FlatNumbers gradients{const_cast<void*>(narrow.const_data_ptr()), narrow.scalar_type()};
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       if (slices_[i].numel == 0 || slices_[i].parameter != static_cast<std::int64_t>(f)) continue;
@@ -184,8 +206,14 @@ void BlockOptimizer::step() {
     }
     p.unsafeGetTensorImpl()->bump_version();  // written behind autograd's back
   }
-  encode_shared();
+  there_ ? update_shared_there(taken) : encode_shared();
   gradient_factor_ = 1;
+}
+
+Update BlockOptimizer::update_of(const ParameterSlice& slice) const {
+  auto scalars = update(lr_ * slice.lr_scale, slice.weight_decay.value_or(options_.weight_decay));
+  scalars.gradient_factor = gradient_factor_;
+  return scalars;
 }
 
 void BlockOptimizer::update_slice(std::size_t index, const FlatNumbers& p, const FlatNumbers& g) {
@@ -221,31 +249,33 @@ void BlockOptimizer::for_offloaded(std::size_t index, std::int64_t begin, std::i
 void BlockOptimizer::update_range_of(std::size_t index, const FlatNumbers& p, const FlatNumbers& g, std::int64_t first,
                                      std::int64_t last) {
   const auto& slice = slices_[index];
-  auto scalars = update(lr_ * slice.lr_scale, slice.weight_decay.value_or(options_.weight_decay));
-  scalars.gradient_factor = gradient_factor_;
+  const auto scalars = update_of(slice);
   at::parallel_for(first, last, kBlocksOfThread, [&](std::int64_t begin, std::int64_t end) {
-    for (auto block = begin; block < end; ++block) update_block(scalars, index, p, g, blocks_.range_in(slice, block));
+    for (auto block = begin; block < end; ++block) {
+      const auto range = blocks_.range_in(slice, block);
+      update_block(scalars, index, p, g, slice.parameter_offset + range.begin - slice.offset, range);
+    }
   });
 }
 
+/// `at`: of the range's first element in p and g.
 void BlockOptimizer::update_block(const Update& scalars, std::size_t index, const FlatNumbers& p, const FlatNumbers& g,
-                                  const BlockRange& range) {
-  const auto& slice = slices_[index];
+                                  std::int64_t at, const BlockRange& range) {
   auto& part = parts_[index];
-  const auto count = range.numel(), in_slice = range.begin - slice.offset;
+  const auto count = range.numel();
   auto* shared = part.packed ? shared_->find(index, range.block) : nullptr;
+  const auto memory = part.packed ? memory_of(index, range) : Memory{};
   alignas(64) std::array<Block, kMaxStates> decoded;
   States<float> states{};
   for (std::size_t k = 0; k < states_.size(); ++k) {
     if (!part.packed) {
-      states[k] = part.values[k].mutable_data_ptr<float>() + in_slice;
+      states[k] = part.values[k].mutable_data_ptr<float>() + place_of(index, range.begin);
       continue;
     }
     states[k] = shared ? shared->own_values(k) : decoded[k].data();
-    decode_codes(index, k, range, states[k]);
+    decode_codes(k, range, memory, states[k]);
   }
   alignas(64) Block p_buffer, g_buffer;
-  const auto at = slice.parameter_offset + in_slice;
   auto* values = p.read(at, count, p_buffer.data());
   update_range(scalars, count, values, g.read(at, count, g_buffer.data()), states);
   p.write(at, count, values);
@@ -254,8 +284,8 @@ void BlockOptimizer::update_block(const Update& scalars, std::size_t index, cons
   for (std::size_t k = 0; k < states_.size(); ++k) {
     float absmax = 0;
     quant::block_absmax(states[k], count, count, &absmax);
-    scale_at(index, k, range.block) = options_.codec->scale_of(absmax);
-    encode_codes(index, k, range, states[k]);
+    *memory.scales[k] = options_.codec->scale_of(absmax);
+    encode_codes(k, range, memory, states[k]);
   }
 }
 
@@ -265,9 +295,10 @@ void BlockOptimizer::encode_shared() {
   for (auto& part : shared_->parts()) {
     if (!part.updated) continue;
     part.updated = false;
+    const auto memory = memory_of(part.slice, part.range);
     for (std::size_t k = 0; k < states_.size(); ++k) {
-      scale_at(part.slice, k, part.range.block) = options_.codec->scale_of(shared_->absmax(part.slot, k));
-      encode_codes(part.slice, k, part.range, part.own_values(k));
+      *memory.scales[k] = options_.codec->scale_of(shared_->absmax(part.slot, k));
+      encode_codes(k, part.range, memory, part.own_values(k));
     }
   }
 }

@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
-#include "tessera/optim/optimizer.h"
 
 namespace tessera::optim {
 namespace {
@@ -86,6 +86,35 @@ void adagrad(const Update& u, const Piece& x) {
   x.p.addcdiv_(grad, at::sqrt(x.s[0]).add_(u.eps), -u.lr);
 }
 
+void bnb_adam(const Update& u, const Piece& x) {
+  blend(x.s[0], x.g, u.beta1);
+  blend_square(x.s[1], x.g, u.beta2);
+  const auto denominator = at::sqrt(x.s[1]).div_(u.correction2).add_(u.eps);
+  x.p.mul_(u.decay).add_(x.s[0].mul(-u.step_size).div_(denominator));
+}
+
+void ad_ema_mix(const Update& u, const Piece& x) {
+  blend(x.s[0], x.g, u.beta1);
+  blend(x.s[1], x.g, u.beta3);
+  blend_square(x.s[2], x.g, u.beta2);
+  const auto mixed = x.s[0].div(u.correction1).add_(x.s[1], u.alpha);
+  const auto denominator = at::sqrt(x.s[2]).div_(u.correction2).add_(u.eps);
+  x.p.mul_(u.decay).addcdiv_(mixed, denominator, -u.lr);
+}
+
+void bnb_rms_prop(const Update& u, const Piece& x) {
+  const auto grad = with_decay(u, x);
+  blend_square(x.s[0], grad, u.alpha);
+  x.p.add_(grad.mul(-u.lr).div_(at::sqrt(x.s[0]).add_(u.eps)));
+}
+
+void torchao_adam(const Update& u, const Piece& x) {
+  x.s[0].lerp_(x.g, 1 - u.beta1);
+  x.s[1].lerp_(x.g.square(), 1 - u.beta2);
+  const auto denominator = at::sqrt(x.s[1]).div_(u.correction2).add_(u.eps);
+  x.p.sub_(x.p.mul(u.decay)).sub_(x.s[0].div(u.correction1).mul_(u.lr).div_(denominator));
+}
+
 void schedule_free(const Update& u, const Piece& x) {
   const auto& [z, v, none] = x.s;
   auto grad = x.g;
@@ -120,11 +149,15 @@ void run(const Update& u, const Piece& x) {
     case Rule::kTakeBack:
       x.p.copy_(x.s[2]);
       return;
-    case Rule::kBnbAdam:  // of optimizers that do not run anywhere but on the CPU
+    case Rule::kBnbAdam:
+      return bnb_adam(u, x);
     case Rule::kAdEmaMix:
+      return ad_ema_mix(u, x);
     case Rule::kBnbRmsProp:
+      return bnb_rms_prop(u, x);
     case Rule::kTorchaoAdam:
-    case Rule::kGrokAdam:
+      return torchao_adam(u, x);
+    case Rule::kGrokAdam:  // of an optimizer that runs on the CPU alone
     case Rule::kCustom:
       break;
   }
@@ -186,15 +219,14 @@ void update_on_device(const Update& update, const at::Tensor& parameter, const a
   }
 }
 
-void check_runs_there(const Optimizer& optimizer, const std::string& name) {
-  const auto& parameters = optimizer.parameters();
-  const auto elsewhere = std::find_if(parameters.begin(), parameters.end(), [](const auto& p) { return !p.is_cpu(); });
-  if (elsewhere == parameters.end() || optimizer.runs_anywhere()) return;
-  throw ConfigError("optim: '" + name + "' computes on the CPU, and the parameters lie on '" +
-                        elsewhere->device().str() +
-                        "'; choose another (adamw_torch), or set fsdp_offload_params: true, which keeps them in host "
-                        "memory",
-                    "optim");
+bool takes_same_step(const Update& a, const Update& b) {
+  const auto scalars = [](const Update& u) {
+    const auto& [rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1, correction2,
+                 inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov, custom] = u;  // all of it
+    return std::tuple(rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1,
+                      correction2, inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov);
+  };
+  return a.rule != Rule::kCustom && scalars(a) == scalars(b);
 }
 
 }  // namespace tessera::optim

@@ -4,13 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <string>
 
 #include "tessera/optim/update.h"
 
 namespace tessera::optim {
-
-class Optimizer;
 
 /// Of one range of a parameter: 1-D, equally long, on one device; `states` undefined where the rule has none. Each may
 /// have another floating dtype; the arithmetic is that of float32, or of float64 for such parameters. ConfigError for a
@@ -18,7 +15,7 @@ class Optimizer;
 void update_on_device(const Update& update, const at::Tensor& parameter, const at::Tensor& gradient,
                       const std::array<at::Tensor, kMaxStates>& states);
 
-/// ConfigError, with its name, for one that computes on the CPU alone and has parameters elsewhere.
-void check_runs_there(const Optimizer& optimizer, const std::string& name);
+/// Whether one launch may do both; rules of one's own are called for each.
+bool takes_same_step(const Update& a, const Update& b);
 
 }  // namespace tessera::optim

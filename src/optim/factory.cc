@@ -9,7 +9,7 @@
 #include "optim/adafactor.h"
 #include "optim/any_precision.h"
 #include "optim/bitsandbytes.h"
-#include "optim/device_update.h"
+#include "optim/host_optimizer.h"
 #include "optim/lora_fa.h"
 #include "optim/low_rank.h"
 #include "optim/optim_args.h"
@@ -477,11 +477,14 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const Optimiz
                                           std::shared_ptr<comm::Communicator> group) {
   for (const auto& [known, make] : makers()) {
     if (known != name) continue;
-    Inputs in{
-        name, options, OptimArgs(options.optim_args, name), std::move(parameters), std::move(slices), std::move(group)};
-    auto made = make(in);
-    check_runs_there(*made, name);
-    return made;
+    const HostOptimizer::Make build = [&](std::vector<at::Tensor> of) {
+      Inputs in{name, options, OptimArgs(options.optim_args, name), std::move(of), slices, group};
+      return make(in);
+    };
+    auto made = build(parameters);
+    const bool here = std::all_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.is_cpu(); });
+    if (here || made->runs_anywhere()) return made;
+    return std::make_unique<HostOptimizer>(parameters, slices, build);
   }
   refuse(name);
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <tuple>
 
 #include "base/offloaded_piece.h"
 #include "optim/device_update.h"
@@ -34,17 +33,6 @@ States<T> from(const States<T>& states, std::int64_t offset) {
   States<T> result{};
   for (std::size_t k = 0; k < kMaxStates; ++k) result[k] = states[k] ? states[k] + offset : nullptr;
   return result;
-}
-
-/// Whether one launch may do both; rules of one's own are called for each.
-bool takes_same_step(const Update& a, const Update& b) {
-  const auto scalars = [](const Update& u) {
-    const auto& [rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1, correction2,
-                 inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov, custom] = u;  // all of it
-    return std::tuple(rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1,
-                      correction2, inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov);
-  };
-  return a.rule != Rule::kCustom && scalars(a) == scalars(b);
 }
 
 }  // namespace

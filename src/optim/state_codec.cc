@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <limits>
 
 #include "quant/block_codes.h"
 #include "quant/code_maps.h"
@@ -22,6 +24,7 @@ class BnbStateCodec final : public StateCodec {
     return !slice.full_state && c10::multiply_integers(slice.shape) >= least_numel_;
   }
   std::span<const float> table(bool with_signs) const override { return quant::dynamic_map(with_signs); }
+  bool multiplies_by_inverse() const override { return true; }
   void encode(bool with_signs, const float* x, std::int64_t numel, float scale, std::uint8_t* codes) const override {
     quant::encode_dynamic_block(with_signs, x, numel, scale, codes);
   }
@@ -46,7 +49,8 @@ class TorchaoStateCodec final : public StateCodec {
     if (with_signs) return quant::dynamic_map_of_four_bits();
     return quant::linear_map_of_four_bits();
   }
-  float scale_of(float absmax) const override { return std::max(absmax, 1e-12f); }
+  float least_scale() const override { return 1e-12f; }
+  bool multiplies_by_inverse() const override { return false; }
 
   // The nearest code, of two that are as near the higher one: by halves, as there, so that rounding is the same.
   void encode(bool with_signs, const float* x, std::int64_t numel, float scale, std::uint8_t* codes) const override {
@@ -82,7 +86,35 @@ class TorchaoStateCodec final : public StateCodec {
   int bits_;
 };
 
+/// Floats in their order as whole numbers, and back.
+std::int64_t place_of(float x) {
+  const auto bits = std::bit_cast<std::int32_t>(x);
+  return bits < 0 ? std::numeric_limits<std::int32_t>::min() - std::int64_t{bits} : bits;
+}
+float at_place(std::int64_t place) {
+  const auto bits = place < 0 ? std::numeric_limits<std::int32_t>::min() - place : place;
+  return std::bit_cast<float>(static_cast<std::int32_t>(bits));
+}
+
 }  // namespace
+
+std::vector<float> code_thresholds(const StateCodec& codec, bool with_signs) {
+  const auto code_of = [&](float x) {
+    std::uint8_t code = 0;
+    codec.encode(with_signs, &x, 1, 1.0f, &code);
+    return std::size_t{code};
+  };
+  std::vector<float> thresholds(codec.table(with_signs).size() - 1);
+  for (std::size_t i = 0; i < thresholds.size(); ++i) {
+    auto below = place_of(-2), from = place_of(2);  // values are in [-1, 1]
+    while (from - below > 1) {
+      const auto middle = below + (from - below) / 2;
+      (code_of(at_place(middle)) > i ? from : below) = middle;
+    }
+    thresholds[i] = at_place(from);
+  }
+  return thresholds;
+}
 
 std::shared_ptr<const StateCodec> bnb_state_codec(std::int64_t least_numel) {
   return std::make_shared<BnbStateCodec>(least_numel);

@@ -2,10 +2,12 @@
 // How optimizers keep states in few bits: codes in blocks of a parameter's elements, each block scaled by its largest
 // magnitude, a code standing for a value of a table. bitsandbytes and torchao differ in blocks, tables, rounding,
 // names, and in which parameters they pack.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tessera/optim/optimizer.h"
 
@@ -25,8 +27,11 @@ class StateCodec {
   virtual bool packs(const ParameterSlice& slice) const = 0;
   /// By code, ascending.
   virtual std::span<const float> table(bool with_signs) const = 0;
-  /// Of a block, by its largest magnitude.
-  virtual float scale_of(float absmax) const { return absmax; }
+  /// Of a block whose elements are (nearly) zero.
+  virtual float least_scale() const { return 0; }
+  float scale_of(float absmax) const { return std::max(absmax, least_scale()); }
+  /// Elements are multiplied by 1 / scale before they get their codes; else divided by it, which rounds otherwise.
+  virtual bool multiplies_by_inverse() const = 0;
   /// Codes of (a part of) one block, one a byte.
   virtual void encode(bool with_signs, const float* x, std::int64_t numel, float scale, std::uint8_t* codes) const = 0;
   /// Of state 1 or 2: "state1", "exp_avg.codes".
@@ -40,6 +45,9 @@ class StateCodec {
     for (std::int64_t i = 0; i < numel; ++i) out[i] = values[codes[i]] * scale;
   }
 };
+
+/// By code but the first: the least value at scale 1 that has it.
+std::vector<float> code_thresholds(const StateCodec& codec, bool with_signs);
 
 /// 8 bits of the dynamic map in blocks of 256, of parameters with at least so many elements but embeddings
 /// (ParameterSlice::full_state); Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022.

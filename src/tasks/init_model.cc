@@ -16,6 +16,7 @@
 #include "hub/model_folder.h"
 #include "models/check_sizes.h"
 #include "models/model.h"
+#include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 
@@ -72,10 +73,12 @@ int init_model(const std::vector<std::string>& args, std::ostream& out, std::ost
   ensure_writable_folder(to);
   models::init_weights(*model, static_cast<std::uint64_t>(seed));
   const auto stored = checkpoint::chosen_dtype(dtype).value_or(config.stored_dtype);
+  const models::NamesInFiles names(*model);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::int64_t numel = 0;
   for (const auto& p : model->named_parameters()) {
-    tensors.emplace_back(p.key(), checkpoint::to_stored(p.value().detach(), stored, p.key()));
+    const auto value = checkpoint::to_stored(p.value().detach(), stored, p.key());
+    for (const auto& name : names.to_write(p.key())) tensors.emplace_back(name, value);
     numel += p.value().numel();
   }
   io::write_safetensors(file, tensors);

@@ -160,6 +160,24 @@ DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp
   return {std::move(tensors), std::move(job)};
 }
 
+estimate::DeviceJob device_job(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                               const comm::Communicator& group,
+                               const std::vector<estimate::SizedParameter>& parameters) {
+  const auto [tensors, rank] = described_job(model, fsdp, settings, group);
+  estimate::DeviceJob job{.strategy = rank.strategy,
+                          .ranks = rank.ranks,
+                          .hosts = rank.hosts,
+                          .low_precision = rank.low_precision,
+                          .state_on_host = fsdp.state_on == fsdp::StateOn::kHost,
+                          .optimizer_on_host = estimate::computes_on_host(settings.optim),
+                          .shape = estimate::device_shape(tensors),
+                          .activations = rank.activations,
+                          .adapters = rank.adapters,
+                          .batch = rank.batch};
+  job.head_trains = estimate::head_trains(job.shape, parameters);
+  return job;
+}
+
 }  // namespace
 
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
@@ -168,7 +186,8 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
   if (fsdp::is_resident(fsdp)) {
     std::int64_t largest = 0;
     for (const auto& p : parameters) largest = std::max(largest, p.numel);
-    return estimate::host_beside_device(largest);
+    return estimate::host_beside_device(estimate::sizes_of(parameters),
+                                        device_job(model, fsdp, settings, group, parameters), largest);
   }
   auto job = described_job(model, fsdp, settings, group).job;
   if (!fsdp.device.is_cpu()) {  // activations are there
@@ -182,19 +201,8 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
 estimate::RankPlan plan_device(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                                const comm::Communicator& group) {
   if (fsdp.device.is_cpu()) return {};
-  const auto [tensors, rank] = described_job(model, fsdp, settings, group);
   const auto parameters = parameters_of(model, fsdp, settings.optim);
-  estimate::DeviceJob job{.strategy = rank.strategy,
-                          .ranks = rank.ranks,
-                          .hosts = rank.hosts,
-                          .low_precision = rank.low_precision,
-                          .state_on_host = fsdp.state_on == fsdp::StateOn::kHost,
-                          .shape = estimate::device_shape(tensors),
-                          .activations = rank.activations,
-                          .adapters = rank.adapters,
-                          .batch = rank.batch};
-  job.head_trains = estimate::head_trains(job.shape, parameters);
-  return estimate::plan_device(estimate::sizes_of(parameters), job);
+  return estimate::plan_device(estimate::sizes_of(parameters), device_job(model, fsdp, settings, group, parameters));
 }
 
 std::int64_t budget_bytes(const std::string& max_memory) {

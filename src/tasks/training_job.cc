@@ -254,12 +254,26 @@ std::unique_ptr<optim::Optimizer> TrainingJob::optimizer() {
                             model_.adapters ? model_.adapters->method.get() : nullptr);
 }
 
+void TrainingJob::say_where_state_is(optim::Optimizer& optimizer) {
+  const auto& parameters = optimizer.parameters();
+  const bool here = std::all_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.is_cpu(); });
+  const auto& name = arguments_.optim;
+  if (&optimizer.computing() != &optimizer)
+    out_ << "  --optim " << name << ": it computes on the CPU and keeps its states in the host's memory; gradients and "
+         << "parameters are copied there and back in every step\n";
+  else if (name.starts_with("paged_") && !here)
+    out_ << "  --optim " << name
+         << ": its states stay in the GPU's memory; fsdp_offload_params: true keeps them in the "
+         << "host's\n";
+  else if (name.starts_with("paged_") && launch().fsdp.offload_folder.empty())
+    out_ << "  --optim " << name << ": its states stay in memory, as upstream's do without a GPU; "
+         << "--fsdp_offload_folder FOLDER of the launcher pages them to a disk\n";
+}
+
 bool TrainingJob::train() {
   const auto task = trainable();
   const auto optimizer = this->optimizer();
-  if (arguments_.optim.starts_with("paged_") && launch().fsdp.offload_folder.empty())
-    out_ << "  --optim " << arguments_.optim << ": its states stay in memory, as upstream's do without a GPU; "
-         << "--fsdp_offload_folder FOLDER of the launcher pages them to a disk\n";
+  say_where_state_is(*optimizer);
   train::TrainerOptions options = arguments_.trainer_options();
   options.scale_loss = scale_loss_;
   train::Trainer trainer(options, *task, *model_.sharded, *optimizer);

@@ -115,6 +115,7 @@ class TrainingJob {
   peft::Values begin_with_rows(AssembleOptions& options);
   /// Plans what a rank will hold, and refuses what is over the budget.
   void plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp);
+  void say_where_state_is(optim::Optimizer& optimizer);
   bool train();
   /// Of rank 0: what train/results.h says of the run, of the weights that it leaves.
   void write_results(const train::TrainerState& state, const train::SessionTask& task);

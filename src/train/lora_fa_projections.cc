@@ -60,7 +60,7 @@ void freeze_lora_a(nn::HookedModule& modules) {
 }
 
 void set_projections(optim::Optimizer& optimizer, nn::HookedModule& modules, fsdp::FullyShardedDataParallel& model) {
-  auto* lora_fa = dynamic_cast<optim::LoraFa*>(&optimizer);
+  auto* lora_fa = dynamic_cast<optim::LoraFa*>(&optimizer.computing());
   if (!lora_fa) return;
   std::map<std::string, std::pair<std::string, double>> wanted;  // by A: its B, and their scaling
   const auto layers = modules.named_modules("", /*include_self=*/false);

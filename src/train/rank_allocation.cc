@@ -31,7 +31,7 @@ std::int64_t budget_at(const peft::AdaLora& m, std::int64_t step, std::int64_t f
 }
 
 std::unique_ptr<optim::Optimizer> without_lora_fa(std::unique_ptr<optim::Optimizer> inner) {
-  if (dynamic_cast<const optim::LoraFa*>(inner.get()))
+  if (dynamic_cast<const optim::LoraFa*>(&inner->computing()))
     throw ConfigError("--optim lorafa freezes lora_A, whose ranks ADALORA allocates; choose another optimizer",
                       "optim");
   return inner;

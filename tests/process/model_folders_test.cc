@@ -418,5 +418,31 @@ TEST_F(ModelFolders, ScoresThatAreNotFiniteAreAnErrorInEveryDecoding) {
   EXPECT_NE(message.find("prompt 1"), std::string::npos) << message;
 }
 
+TEST_F(ModelFolders, AnUntiedMaskedHeadsBiasIsWrittenUnderBothNames) {
+  const json config = {{"model_type", "bert"},        {"architectures", {"BertForMaskedLM"}},
+                       {"vocab_size", 300},           {"hidden_size", 32},
+                       {"num_hidden_layers", 1},      {"num_attention_heads", 2},
+                       {"intermediate_size", 64},     {"max_position_embeddings", 32},
+                       {"tie_word_embeddings", false}};
+  fs::create_directories(at("from"));
+  write("from/config.json", config.dump());
+  succeeds({"init-model", at("from"), at("made")});
+  const std::string of_head = "cls.predictions.bias", of_matrix = "cls.predictions.decoder.bias";
+  const auto made = io::open_weights(at("made"));
+  EXPECT_EQ(read_tensor(*made, of_head).equal(read_tensor(*made, of_matrix)), true);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  // as transformers 4 writes it: the head's alone
+  for (const auto& info : made->tensors())
+    if (info.name != of_matrix)
+      tensors.emplace_back(info.name, info.name == of_head ? at::arange(300.0) : read_tensor(*made, info.name));
+  io::write_safetensors(at("made/model.safetensors"), tensors);
+  for (const Words& form : {Words{}, Words{"--type", "nf4"}}) {
+    const std::string to = at(form.empty() ? "dense" : "packed");
+    succeeds(Words{"export", at("made"), to, "--dtype", "float32"} + form);
+    const auto written = io::open_weights(to);
+    for (const auto& name : {of_head, of_matrix})
+      EXPECT_TRUE(read_tensor(*written, name).equal(at::arange(300.0))) << name << " in " << to;
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/fake_device.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/optim/factory.h"
@@ -66,7 +67,7 @@ inline at::Tensor part_of(const io::TensorSource& file, const std::string& prefi
   std::vector<at::Tensor> wholes;
   for (const auto& slice : shard.slices)
     wholes.push_back(io::read_tensor(file, prefix + slice.name).view(-1).to(at::kFloat));
-  return at::cat(wholes).narrow(0, shard.begin, shard.flat.numel()).to(shard.flat.scalar_type()).contiguous();
+  return at::cat(wholes).narrow(0, shard.begin, shard.flat.numel()).to(shard.flat.options()).contiguous();
 }
 
 inline void set_gradient(const io::TensorSource& problem, int step, Shard& shard) {
@@ -77,6 +78,7 @@ struct Recipe {
   std::string optimizer, args;
   double lr = 1e-3, weight_decay = 0, beta2 = 0.999, eps = 1e-8;
   bool low_rank = false;  // of matrices
+  bool there = false;     // all of it lies on made-up devices
   OptimizerOptions options() const {
     return {.lr = lr, .weight_decay = weight_decay, .adam_beta2 = beta2, .adam_epsilon = eps, .optim_args = args};
   }
@@ -89,7 +91,7 @@ struct Result {
 
 inline Result collect(Shard& shard, Optimizer& optimizer, comm::Communicator& group) {
   Result result;
-  auto flat = shard.flat.detach().to(at::kFloat);
+  auto flat = shard.flat.detach().to(at::kCPU, at::kFloat);
   for (const auto& slice : shard.slices) {
     auto whole = at::zeros({c10::multiply_integers(slice.shape)});
     if (slice.numel > 0)
@@ -112,6 +114,9 @@ inline Result run(const Recipe& r, const io::TensorSource& problem, int from, in
   Result result;
   comm::run_threads(world, [&](auto group) {
     auto shard = cut(problem, group->rank(), world, dtype);
+    if (r.there)
+      shard.flat =
+          shard.flat.detach().to(test::fake_device(group->rank() % test::kFakeDevices)).set_requires_grad(true);
     for (auto& slice : shard.slices) slice.low_rank = r.low_rank && slice.shape.size() == 2;
     const auto optimizer = make_optimizer(r.optimizer, r.options(), {shard.flat}, shard.slices, group);
     if (load) load(shard, *optimizer);

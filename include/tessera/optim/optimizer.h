@@ -57,8 +57,11 @@ class Optimizer {
   virtual void step() = 0;
   /// step() communicates: all ranks of the group must call it together.
   virtual bool collective() const { return false; }
-  /// step() takes parameters on any device (FsdpOptions::state_on), and keeps its state there; else on the CPU alone.
+  /// step() takes parameters on any device (FsdpOptions::state_on), and keeps its state there. Else on the CPU alone:
+  /// make_optimizer() then gives one that copies them there and back in each step.
   virtual bool runs_anywhere() const { return false; }
+  /// The optimizer that has the rule: this one, or the one that works for it.
+  virtual Optimizer& computing() { return *this; }
   /// In the order of the slices, the same on every rank (slices of which a rank holds nothing are listed, empty).
   virtual std::vector<StateSlice> state() = 0;
 

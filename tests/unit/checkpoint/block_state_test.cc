@@ -1,4 +1,5 @@
 // States of 8-bit optimizers: every kind of checkpoint goes on bit for bit, at any number of ranks.
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +7,7 @@
 
 #include "checkpoint/torch_state.h"
 #include "checkpoint/training_state.h"
+#include "support/fake_device.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/optim/factory.h"
@@ -21,6 +23,7 @@ struct Sharding {
   int world;
   fsdp::ShardingStrategy strategy = fsdp::ShardingStrategy::kFullShard;
   bool low_precision = false, offloaded = false;
+  bool resident = false;  // all of it on made-up devices
 };
 
 /// Which files; nothing: training_state.
@@ -55,6 +58,10 @@ class BlockState : public ::testing::Test {
                                 .shard_group_size = how.strategy == fsdp::ShardingStrategy::kHybridShard ? 1 : 0,
                                 .wrap = fsdp::wrap_classes({"MlpBlock"}),
                                 .offload_folder = how.offloaded ? disk_.path() : ""};
+      if (how.resident) {
+        options.device = test::fake_device(group->rank());
+        options.state_on = fsdp::StateOn::kDevice;
+      }
       if (how.low_precision) options.precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
       auto sharded = fsdp::fully_shard(model, group, options);
       const auto optimizer =
@@ -63,13 +70,14 @@ class BlockState : public ::testing::Test {
       optimizer->keep_state_in(sharded->offload_store());
       if (first > 0) load(*sharded, *optimizer, kind);
       for (int step = first; step < last; ++step) {
-        testing::loss_of(model(testing::batch(0, step)), 0, step).backward();
+        const auto x = testing::batch(0, step);
+        testing::loss_of(model(how.resident ? x.to(options.device) : x), 0, step).backward();
         optimizer->step();
         optimizer->zero_grad();
       }
       if (first == 0 && last < kSteps) save(*sharded, *optimizer, kind);
       sharded->visit_full([&](const std::string& parameter, const at::Tensor& t) {
-        if (group->rank() == 0) weights[parameter] = t.detach().clone();
+        if (group->rank() == 0) weights[parameter] = t.detach().to(at::kCPU, t.scalar_type(), false, true);
       });
     });
     return weights;
@@ -101,6 +109,22 @@ TEST_F(BlockState, EveryKindOfCheckpointContinuesBitEqual) {
     for (const int world : {1, 2})
       expect_equal(through, run({world}, 3, kSteps, kind),
                    (kind ? std::to_string(static_cast<int>(*kind)) : "training_state") + std::to_string(world));
+  }
+}
+
+TEST_F(BlockState, WhatLiesOnADeviceGoesOnThereAndOnTheCpu) {
+  const auto expect_near = [](const Weights& a, const Weights& b) {
+    for (const auto& [name, t] : a) EXPECT_TRUE(at::allclose(t, b.at(name), 0, 2e-3)) << name;  // of steps of 1e-2
+  };
+  for (const int world : {1, 2}) {
+    const Sharding there{.world = world, .resident = true};
+    const auto on_cpu = run({world}, 0, kSteps), through = run(there, 0, kSteps);
+    expect_near(on_cpu, through);
+    for (const Kind kind : {Kind{}, Kind{TorchStateType::kFull}, Kind{TorchStateType::kSharded}}) {
+      run(there, 0, 3, kind);
+      expect_equal(through, run(there, 3, kSteps, kind), "there, on " + std::to_string(world));
+      expect_near(on_cpu, run({world}, 3, kSteps, kind));
+    }
   }
 }
 

@@ -158,6 +158,22 @@ TEST_F(DeviceMemory, OffloadedHoldsCopiesOfTwoUnitsAndOfTheRootAlone) {
   EXPECT_EQ(host_plan_for(request, tensors).total(), plan_for(request, tensors).total());
 }
 
+TEST_F(DeviceMemory, AnOptimizerOfTheCpuHasItsStateInTheHostsMemory) {
+  auto request = gpu_job(4, 0);
+  const auto tensors = llama(k1B);
+  double trained = 0;
+  for (const auto& t : tensors) trained += 4.0 * static_cast<double>(t.numel());
+  const double matrix = 4.0 * 128256 * 2048;
+  EXPECT_EQ(host_plan_for(request, tensors).total(), matrix) << "of AdamW's all is on the GPU";
+  EXPECT_EQ(part_of(device_plan_for(request, tensors), "optimizer state"), 2 * trained);
+  request.optim = "stable_adamw";
+  EXPECT_EQ(part_of(device_plan_for(request, tensors), "optimizer state"), 0);
+  for (const int ranks : {1, 2}) {
+    request.ranks = ranks;
+    EXPECT_EQ(host_plan_for(request, tensors).total(), 4 * trained / ranks);
+  }
+}
+
 TEST_F(DeviceMemory, OfAFewTokensAPackedMatrixUnpackedIsTheMost) {
   auto request = gpu_job(1, 16);
   request.batch.length = 16;

@@ -22,6 +22,8 @@ TEST(NamesInFiles, TheBiasOfAnUntiedMaskedHeadIsThatOfItsMatrix) {
     EXPECT_EQ(tied.in(*file_with({of_matrix, matrix}), bias), of_matrix);
     EXPECT_EQ(untied.in(*file_with({bias, of_matrix, matrix}), bias), of_matrix);
     EXPECT_EQ(untied.in(*file_with({bias, matrix}), bias), bias);
+    EXPECT_EQ(untied.to_write(bias), (std::vector<std::string>{bias, of_matrix}));
+    EXPECT_EQ(tied.to_write(bias), std::vector{bias});
   }
 }
 

@@ -1,0 +1,75 @@
+#include "optim/device_blocks.h"
+
+#include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/stack.h>
+
+#include <vector>
+
+namespace tessera::optim {
+namespace {
+
+at::Tensor moved(std::span<const float> values, at::Device device) {
+  const auto t = at::empty({static_cast<std::int64_t>(values.size())}, at::kFloat);
+  std::copy(values.begin(), values.end(), t.mutable_data_ptr<float>());
+  return t.to(device);
+}
+
+/// Blocks of one size: whole ones, or the shorter one behind them.
+struct Rows {
+  std::int64_t first_block, count, begin, width;
+  at::Tensor of(const at::Tensor& values) const { return values.narrow(0, begin, count * width).view({count, width}); }
+  at::Tensor scales(const at::Tensor& all) const { return all.narrow(0, first_block, count).view({count, 1}); }
+};
+
+std::vector<Rows> rows_of(std::int64_t numel, std::int64_t block) {
+  const auto whole = numel / block, rest = numel % block;
+  std::vector<Rows> rows;
+  if (whole > 0) rows.push_back({0, whole, 0, block});
+  if (rest > 0) rows.push_back({whole, 1, whole * block, rest});
+  return rows;
+}
+
+}  // namespace
+
+DeviceBlocks::DeviceBlocks(std::shared_ptr<const StateCodec> codec, at::Device device) : codec_(std::move(codec)) {
+  for (const bool with_signs : {false, true})
+    maps_[with_signs ? 1 : 0] = {moved(codec_->table(with_signs), device),
+                                 moved(code_thresholds(*codec_, with_signs), device)};
+}
+
+at::Tensor DeviceBlocks::decode(bool with_signs, const at::Tensor& codes, const at::Tensor& scales,
+                                std::int64_t numel) const {
+  auto each = codes;
+  if (codec_->codes_in_byte() == 2) each = at::stack({codes.bitwise_right_shift(4), codes.bitwise_and(15)}, 1).view(-1);
+  auto values = at::index_select(map(with_signs).values, 0, each.narrow(0, 0, numel).to(at::kInt));
+  for (const auto& rows : rows_of(numel, codec_->block())) rows.of(values).mul_(rows.scales(scales));
+  return values;
+}
+
+void DeviceBlocks::encode(bool with_signs, const at::Tensor& values, const at::Tensor& codes,
+                          const at::Tensor& scales) const {
+  const auto scaled = at::empty_like(values);
+  for (const auto& rows : rows_of(values.numel(), codec_->block())) {
+    const auto x = rows.of(values), scale = rows.scales(scales);
+    auto to = rows.of(scaled);
+    scale.copy_(at::amax(at::abs(x), 1, /*keepdim=*/true).clamp_min_(codec_->least_scale()));
+    codec_->multiplies_by_inverse() ? at::mul_out(to, x, scale.reciprocal()) : at::div_out(to, x, scale);
+  }
+  scaled.nan_to_num_(-2);  // a block of zeros has code 0
+  const auto each = at::bucketize(scaled, map(with_signs).thresholds, /*out_int32=*/true, /*right=*/true).to(at::kByte);
+  if (codec_->codes_in_byte() == 1) {
+    codes.copy_(each);
+    return;
+  }
+  const auto pairs = each.view({-1, 2});
+  codes.copy_(pairs.select(1, 0).bitwise_left_shift(4).bitwise_or_(pairs.select(1, 1)));
+}
+
+}  // namespace tessera::optim
