@@ -359,7 +359,8 @@ def run_tests(rows, options):
                                                       "t5_layers_patterns", "t5_lora_qv", "t5u_dora_save_head"]
     lora = ["--use_peft_lora", "--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_dropout", "0.1"]
     settings = [("full fp32", [], 1e-4), ("NF4 LoRA bf16", ["--bf16", "--use_4bit_quantization", *lora], 3e-2),
-                ("full bf16", ["--bf16"], 3e-2), ("LoRA bf16 recomputation", ["--bf16", "--gradient_checkpointing", *lora], 3e-2)]
+                ("full bf16", ["--bf16"], 3e-2), ("LoRA bf16 recomputation", ["--bf16", "--gradient_checkpointing", *lora], 3e-2),
+                ("8-bit AdamW", ["--optim", "adamw_8bit"], 3e-2), ("Adafactor", ["--optim", "adafactor"], 1e-4)]
     rows.make("tiny_chat", Path(rows.work.name))
     for row, flags, tolerance in settings[:2] if rows.dry else settings:
         if "tiny_chat" in rows.models:
