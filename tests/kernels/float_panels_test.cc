@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -36,19 +38,30 @@ TEST_P(FloatPanels, SumsGrowByTheProductInEveryLayout) {
       for (std::int64_t n = 0; n < columns; ++n)
         expected.at(r * beside + n) += a.at(r * depth + k) * b.at(k * columns + n);
   }
+  std::vector<std::uint16_t> a_narrow, a_columns_narrow;  // whole numbers below 2^8: nothing is rounded
+  for (const float x : a) a_narrow.push_back(to_bfloat16(x));
+  for (const float x : a_columns) a_columns_narrow.push_back(to_bfloat16(x));
   const float foreign = std::numeric_limits<float>::quiet_NaN();
-  for (const bool left_by_columns : {false, true})
+  const std::vector<std::function<void(float*)>> packs = {
+      [&](float* to) { pack_rows(a.data(), depth, rows, depth, to); },
+      [&](float* to) { pack_columns(a_columns.data(), rows, rows, depth, to); },
+      [&](float* to) { pack_rows(a_narrow.data(), depth, rows, depth, to); },
+      [&](float* to) { pack_columns(a_columns_narrow.data(), rows, rows, depth, to); }};
+  for (const auto& pack : packs)
     for (const bool right_by_columns : {false, true}) {
       std::vector<float> left(static_cast<std::size_t>(rows * depth + kPackedSlack), foreign);
       std::vector<float> panel(static_cast<std::size_t>(depth * width + 1), foreign), sums(expected.size(), 5.0f);
-      left_by_columns ? pack_columns(a_columns.data(), rows, rows, depth, left.data())
-                      : pack_rows(a.data(), depth, rows, depth, left.data());
+      pack(left.data());
       right_by_columns ? panel_of_columns(b_columns.data(), depth, depth, columns, panel.data())
                        : panel_of_rows(b.data(), columns, depth, columns, panel.data());
       EXPECT_TRUE(std::isnan(panel.back())) << "beyond the panel";
       Prefetch none;
-      add_panel_product(left.data(), rows, panel.data(), depth, sums.data(), beside, none, 0);
+      panel_product(left.data(), rows, panel.data(), depth, {sums.data(), beside, true}, none, 0);
       EXPECT_EQ(sums, expected);
+      std::vector<float> alone(expected.size(), foreign);
+      panel_product(left.data(), rows, panel.data(), depth, {alone.data(), beside, false}, none, 0);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t n = 0; n < width; ++n) EXPECT_EQ(alone.at(r * beside + n) + 5, sums.at(r * beside + n));
     }
 }
 

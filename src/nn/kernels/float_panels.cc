@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include "nn/kernels/float_math.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace tessera::nn::kernels {
 namespace HWY_NAMESPACE {
@@ -41,11 +43,23 @@ void by_groups(std::int64_t rows, const Use& use) {
 }
 
 #if HWY_TARGET == HWY_SCALAR
-void pack_group(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+template <class T>
+void pack_group(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
   for (std::int64_t k = 0; k < depth; ++k)
-    for (std::int64_t r = 0; r < rows; ++r) *out++ = a[r * stride + k];
+    for (std::int64_t r = 0; r < rows; ++r) *out++ = widened(a[r * stride + k]);
 }
 #else
+template <class D>
+HWY_INLINE hn::Vec<D> load_four(D d, const float* x) {
+  return hn::LoadU(d, x);
+}
+/// bfloat16, as its bits.
+template <class D>
+HWY_INLINE hn::Vec<D> load_four(D d, const std::uint16_t* x) {
+  const hn::RebindToUnsigned<D> wide;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(hn::Rebind<std::uint16_t, D>(), x))));
+}
+
 /// The columns of four vectors, each of which is a row of four.
 template <class D>
 HWY_INLINE void transpose(D d, hn::Vec<D> (&x)[4]) {
@@ -61,15 +75,15 @@ HWY_INLINE void transpose(D d, hn::Vec<D> (&x)[4]) {
 }
 
 /// Four rows at a time. Behind a column's last row a store leaves up to three floats, where the next one goes.
-template <int kFours>
-void pack_fours(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+template <int kFours, class T>
+void pack_fours(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
   const hn::FixedTag<float, 4> d;
   std::int64_t k = 0;
   for (; k + 4 <= depth; k += 4, out += 4 * rows) {
     hn::Vec<decltype(d)> x[kFours][4];
     HWY_UNROLL(3) for (int f = 0; f < kFours; ++f) {
       HWY_UNROLL(4)
-      for (int r = 0; r < 4; ++r) x[f][r] = hn::LoadU(d, a + std::min<std::int64_t>(4 * f + r, rows - 1) * stride + k);
+      for (int r = 0; r < 4; ++r) x[f][r] = load_four(d, a + std::min<std::int64_t>(4 * f + r, rows - 1) * stride + k);
       transpose(d, x[f]);
     }
     HWY_UNROLL(4)
@@ -77,10 +91,11 @@ void pack_fours(const float* a, std::int64_t stride, std::int64_t rows, std::int
       HWY_UNROLL(3) for (int f = 0; f < kFours; ++f) hn::StoreU(x[f][i], d, out + i * rows + 4 * f);
   }
   for (; k < depth; ++k)
-    for (std::int64_t r = 0; r < rows; ++r) *out++ = a[r * stride + k];
+    for (std::int64_t r = 0; r < rows; ++r) *out++ = widened(a[r * stride + k]);
 }
 
-void pack_group(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+template <class T>
+void pack_group(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
   static_assert(kMostRows <= 12);
   if (rows <= 4) return pack_fours<1>(a, stride, rows, depth, out);
   if (rows <= 8) return pack_fours<2>(a, stride, rows, depth, out);
@@ -88,19 +103,36 @@ void pack_group(const float* a, std::int64_t stride, std::int64_t rows, std::int
 }
 #endif
 
-void pack_rows(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+template <class T>
+void pack_rows_of(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
   by_groups(rows, [&](std::int64_t first, std::int64_t size) {
     pack_group(a + first * stride, stride, size, depth, out + first * depth);
   });
 }
 
-void pack_columns(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+template <class T>
+void pack_columns_of(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
   by_groups(rows, [&](std::int64_t first, std::int64_t size) {
-    const float* from = a + first;
+    const T* from = a + first;
     float* to = out + first * depth;
     for (std::int64_t k = 0; k < depth; ++k, from += stride, to += size)
-      for (std::int64_t r = 0; r < size; ++r) to[r] = from[r];
+      for (std::int64_t r = 0; r < size; ++r) to[r] = widened(from[r]);
   });
+}
+
+void pack_rows(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+  pack_rows_of(a, stride, rows, depth, out);
+}
+void pack_rows_bfloat16(const std::uint16_t* a, std::int64_t stride, std::int64_t rows, std::int64_t depth,
+                        float* out) {
+  pack_rows_of(a, stride, rows, depth, out);
+}
+void pack_columns(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+  pack_columns_of(a, stride, rows, depth, out);
+}
+void pack_columns_bfloat16(const std::uint16_t* a, std::int64_t stride, std::int64_t rows, std::int64_t depth,
+                           float* out) {
+  pack_columns_of(a, stride, rows, depth, out);
 }
 
 void panel_of_rows(const float* b, std::int64_t stride, std::int64_t depth, std::int64_t columns, float* panel) {
@@ -163,7 +195,7 @@ void panel_of_columns(const float* b, std::int64_t stride, std::int64_t depth, s
 
 #if HWY_TARGET == HWY_SCALAR
 template <int kRows>
-void multiply(const float* left, const float* panel, std::int64_t depth, float* sums, std::int64_t stride) {
+void multiply(const float* left, const float* panel, std::int64_t depth, const PanelSums& sums) {
   constexpr int kColumns = 8;
   float total[kRows][kColumns] = {};
   for (std::int64_t k = 0; k < depth; ++k, left += kRows, panel += kColumns)
@@ -171,11 +203,14 @@ void multiply(const float* left, const float* panel, std::int64_t depth, float* 
 #pragma omp simd
       for (int n = 0; n < kColumns; ++n) total[r][n] += left[r] * panel[n];
   for (int r = 0; r < kRows; ++r)
-    for (int n = 0; n < kColumns; ++n) sums[r * stride + n] += total[r][n];
+    for (int n = 0; n < kColumns; ++n) {
+      float& sum = sums.at[r * sums.stride + n];
+      sum = sums.add ? sum + total[r][n] : total[r][n];
+    }
 }
 #else
 template <int kRows>
-void multiply(const float* left, const float* panel, std::int64_t depth, float* sums, std::int64_t stride) {
+void multiply(const float* left, const float* panel, std::int64_t depth, const PanelSums& sums) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> first[kRows], second[kRows];
@@ -189,26 +224,30 @@ void multiply(const float* left, const float* panel, std::int64_t depth, float* 
     }
   }
   HWY_UNROLL(12) for (int r = 0; r < kRows; ++r) {
-    float* out = sums + r * stride;
-    hn::StoreU(hn::Add(hn::LoadU(d, out), first[r]), d, out);
-    hn::StoreU(hn::Add(hn::LoadU(d, out + lanes), second[r]), d, out + lanes);
+    float* out = sums.at + r * sums.stride;
+    if (sums.add) {
+      first[r] = hn::Add(hn::LoadU(d, out), first[r]);
+      second[r] = hn::Add(hn::LoadU(d, out + lanes), second[r]);
+    }
+    hn::StoreU(first[r], d, out);
+    hn::StoreU(second[r], d, out + lanes);
   }
 }
 #endif
 
 template <int kRows = kMostRows>
-void multiply_rows(std::int64_t rows, const float* left, const float* panel, std::int64_t depth, float* sums,
-                   std::int64_t stride) {
-  if (rows == kRows) return multiply<kRows>(left, panel, depth, sums, stride);
-  if constexpr (kRows > 1) multiply_rows<kRows - 1>(rows, left, panel, depth, sums, stride);
+void multiply_rows(std::int64_t rows, const float* left, const float* panel, std::int64_t depth,
+                   const PanelSums& sums) {
+  if (rows == kRows) return multiply<kRows>(left, panel, depth, sums);
+  if constexpr (kRows > 1) multiply_rows<kRows - 1>(rows, left, panel, depth, sums);
 }
 
-void add_panel_product(const float* left, std::int64_t rows, const float* panel, std::int64_t depth, float* sums,
-                       std::int64_t stride, Prefetch& ahead, std::int64_t lines) {
+void panel_product(const float* left, std::int64_t rows, const float* panel, std::int64_t depth, const PanelSums& sums,
+                   Prefetch& ahead, std::int64_t lines) {
   const std::int64_t groups = (rows + kMostRows - 1) / kMostRows;
   by_groups(rows, [&](std::int64_t first, std::int64_t size) {
     ahead.fetch((lines + groups - 1) / groups);
-    multiply_rows(size, left + first * depth, panel, depth, sums + first * stride, stride);
+    multiply_rows(size, left + first * depth, panel, depth, {sums.at + first * sums.stride, sums.stride, sums.add});
   });
 }
 
@@ -221,16 +260,24 @@ namespace tessera::nn::kernels {
 
 HWY_EXPORT(panel_columns);
 HWY_EXPORT(pack_rows);
+HWY_EXPORT(pack_rows_bfloat16);
 HWY_EXPORT(pack_columns);
+HWY_EXPORT(pack_columns_bfloat16);
 HWY_EXPORT(panel_of_rows);
 HWY_EXPORT(panel_of_columns);
-HWY_EXPORT(add_panel_product);
+HWY_EXPORT(panel_product);
 
 std::int64_t float_panel_columns() {
   return TESSERA_DISPATCH(panel_columns)();
 }
 void pack_rows(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
   TESSERA_DISPATCH(pack_rows)(a, stride, rows, depth, out);
+}
+void pack_rows(const std::uint16_t* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+  TESSERA_DISPATCH(pack_rows_bfloat16)(a, stride, rows, depth, out);
+}
+void pack_columns(const std::uint16_t* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
+  TESSERA_DISPATCH(pack_columns_bfloat16)(a, stride, rows, depth, out);
 }
 void pack_columns(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t depth, float* out) {
   TESSERA_DISPATCH(pack_columns)(a, stride, rows, depth, out);
@@ -241,9 +288,9 @@ void panel_of_rows(const float* b, std::int64_t stride, std::int64_t depth, std:
 void panel_of_columns(const float* b, std::int64_t stride, std::int64_t depth, std::int64_t columns, float* panel) {
   TESSERA_DISPATCH(panel_of_columns)(b, stride, depth, columns, panel);
 }
-void add_panel_product(const float* left, std::int64_t rows, const float* panel, std::int64_t depth, float* sums,
-                       std::int64_t stride, Prefetch& ahead, std::int64_t lines) {
-  TESSERA_DISPATCH(add_panel_product)(left, rows, panel, depth, sums, stride, ahead, lines);
+void panel_product(const float* left, std::int64_t rows, const float* panel, std::int64_t depth, const PanelSums& sums,
+                   Prefetch& ahead, std::int64_t lines) {
+  TESSERA_DISPATCH(panel_product)(left, rows, panel, depth, sums, ahead, lines);
 }
 
 }  // namespace tessera::nn::kernels

@@ -6,6 +6,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -13,7 +14,7 @@
 #include "base/gemm_tiles.h"
 #include "nn/kernels/float_panels.h"
 #include "nn/kernels/row_kernels.h"
-#include "nn/ops/gemm.h"
+#include "nn/ops/rows.h"
 
 namespace tessera::nn {
 namespace {
@@ -25,7 +26,7 @@ std::int64_t parts_of(std::int64_t size, std::int64_t part) {
   return (size + part - 1) / part;
 }
 
-/// Some rows of a first factor in the order of kernels::add_panel_product(), a block of kTileDepth columns after the
+/// Some rows of a first factor in the order of kernels::panel_product(), a block of kTileDepth columns after the
 /// other.
 class PackedRows {
  public:
@@ -46,12 +47,19 @@ class PackedRows {
  private:
   std::int64_t place(std::int64_t column) const { return column * rows_ + column / kTileDepth * kernels::kPackedSlack; }
   void pack(const at::Tensor& a, std::int64_t begin, std::int64_t count) {
-    const auto block = a.narrow(1, begin, count).to(at::kFloat);
+    const auto block = a.narrow(1, begin, count);
+    if (a.scalar_type() == at::kFloat) return pack<float>(block, begin);
+    if (a.scalar_type() == at::kBFloat16) return pack<std::uint16_t>(block, begin);
+    pack<float>(block.to(at::kFloat), begin);
+  }
+  template <class T>
+  void pack(const at::Tensor& block, std::int64_t begin) {
     auto* to = packed_.mutable_data_ptr<float>() + place(begin);
+    const auto depth = block.size(1);
     if (block.stride(0) == 1 && block.stride(1) != 1)
-      return kernels::pack_columns(block.const_data_ptr<float>(), block.stride(1), rows_, count, to);
+      return kernels::pack_columns(static_cast<const T*>(block.const_data_ptr()), block.stride(1), rows_, depth, to);
     const auto in_rows = block.stride(1) == 1 ? block : block.contiguous();
-    kernels::pack_rows(in_rows.const_data_ptr<float>(), in_rows.stride(0), rows_, count, to);
+    kernels::pack_rows(static_cast<const T*>(in_rows.const_data_ptr()), in_rows.stride(0), rows_, depth, to);
   }
 
   std::int64_t rows_, inner_;
@@ -168,17 +176,41 @@ class Dense final : public TiledFactor {
   at::Tensor stored_;
 };
 
-/// sums [a's rows, columns], whose rows are `stride` apart, += a times the next columns of b.
-void add_product(const PackedRows& a, Panels& b, std::int64_t columns, float* sums, std::int64_t stride) {
+/// sums [a's rows, columns] = a times the next columns of b, or += that.
+void multiply(const PackedRows& a, Panels& b, std::int64_t columns, const kernels::PanelSums& sums) {
   for (std::int64_t row = 0; row < a.inner(); row += kTileDepth) {
     const auto depth = std::min(kTileDepth, a.inner() - row);
     const auto* panel = b.next();
     auto ahead = b.ahead();
     const auto lines = parts_of(ahead.lines(), parts_of(columns, panel_width()));
     for (std::int64_t n = 0; n < columns; n += panel_width())
-      kernels::add_panel_product(a.from_column(row), a.rows(), panel + n * depth, depth, sums + n, stride, ahead,
-                                 lines);
+      kernels::panel_product(a.from_column(row), a.rows(), panel + n * depth, depth,
+                             {sums.at + n, sums.stride, sums.add || row > 0}, ahead, lines);
   }
+}
+
+/// place [.., at most kTileColumns] = alpha * sums, or += that. sums: rows `stride` floats apart, overwritten.
+template <class T>
+void store_rows(float* sums, std::int64_t stride, const at::Tensor& place, double alpha, bool add) {
+  const auto columns = place.size(1);
+  std::array<float, kTileColumns> before;
+  auto* to = place.mutable_data_ptr<T>();
+  for (std::int64_t r = 0; r < place.size(0); ++r, sums += stride, to += place.stride(0)) {
+    if (alpha != 1.0) kernels::scale_row(sums, static_cast<float>(alpha), columns);
+    if (add) {
+      read_floats(to, before.data(), columns);
+      for (std::int64_t i = 0; i < columns; ++i) sums[i] += before[static_cast<std::size_t>(i)];
+    }
+    write_floats(sums, to, columns);
+  }
+}
+
+void store(const at::Tensor& sums, const at::Tensor& place, double alpha, bool add) {
+  if (place.scalar_type() == at::kBFloat16)
+    return store_rows<at::BFloat16>(sums.mutable_data_ptr<float>(), sums.stride(0), place, alpha, add);
+  if (alpha != 1.0) sums.mul_(alpha);
+  if (add) sums.add_(place);
+  place.copy_(sums);
 }
 
 /// Columns that a thread computes at a time: all threads get equally many of them.
@@ -195,8 +227,8 @@ bool belongs_to_tiles(const at::Tensor& a, std::int64_t columns, bool contiguous
   if (a.scalar_type() == at::kFloat) {
     constexpr std::int64_t kFewestColumns = 32, kShortest = 32;
     const std::int64_t fewest_rows = contiguous_columns ? 16 : 64;  // these columns are read faster
-    return !multiplies_float32() && a.dim() == 2 && a.size(0) >= fewest_rows && columns >= kFewestColumns &&
-           a.size(1) >= kShortest && a.size(1) <= kLongestFloatInner;
+    return !multiplies_float32() && a.size(-2) >= fewest_rows && columns >= kFewestColumns && a.size(-1) >= kShortest &&
+           a.size(-1) <= kLongestFloatInner;
   }
   constexpr std::int64_t kRowsOfDotProducts = 4;
   if (a.size(-2) <= kRowsOfDotProducts && a.stride(-1) == 1 && contiguous_columns) return false;
@@ -214,6 +246,10 @@ void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TiledFactor
   const bool adds_few = addend.u.defined() && addend.u.size(1) > 0;
   const Dense few(adds_few ? addend.v : at::empty({0, columns}, at::kFloat));
   const auto height = packed_rows(a.size(0), inner), step = columns_at_a_time(columns);
+  // What is one pass and needs neither rounding nor a panel's columns behind the last one goes where it belongs at
+  // once.
+  const bool direct =
+      out.scalar_type() == at::kFloat && inner <= kTileDepth && columns % panel_width() == 0 && alpha == 1.0 && !add;
   for (std::int64_t row = 0; row < a.size(0); row += height) {
     const auto rows = std::min(height, a.size(0) - row);
     const PackedRows left(a.narrow(0, row, rows));
@@ -225,17 +261,15 @@ void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TiledFactor
       const auto scratch = at::empty({Panels::scratch_numel(range)}, at::kFloat);
       Panels panels(b, inner, range, scratch.mutable_data_ptr<float>());
       Panels few_panels(few, adds_few ? addend.u.size(1) : 0, range, scratch.mutable_data_ptr<float>());
-      const auto sums = at::empty({rows, step}, at::kFloat);
-      auto* to = sums.mutable_data_ptr<float>();
+      const auto sums = at::empty({direct ? 0 : rows, step}, at::kFloat);
       for (std::int64_t column = range.begin; column < range.end; column += step) {
         const auto count = std::min(step, range.end - column);
-        sums.zero_();
-        add_product(left, panels, count, to, step);
-        if (few_rows) add_product(*few_rows, few_panels, count, to, step);
-        const auto part = sums.narrow(1, 0, count), place = out.narrow(0, row, rows).narrow(1, column, count);
-        if (alpha != 1.0) part.mul_(alpha);
-        if (add) part.add_(place);
-        place.copy_(part);
+        const auto place = out.narrow(0, row, rows).narrow(1, column, count);
+        const auto& to = direct ? place : sums;
+        const kernels::PanelSums product{to.mutable_data_ptr<float>(), to.stride(0), false};
+        inner > 0 ? multiply(left, panels, count, product) : static_cast<void>(to.zero_());
+        if (few_rows) multiply(*few_rows, few_panels, count, {product.at, product.stride, true});
+        if (!direct) store(sums.narrow(1, 0, count), place, alpha, add);
       }
     });
   }
@@ -245,8 +279,11 @@ void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
                    bool add) {
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   if (a.dim() == 2) return gemm_by_tiles(out, a, Dense(b), addend, alpha, add);
-  const auto product = gemm(a.to(at::kFloat), b.to(at::kFloat)).mul_(alpha);
-  out.copy_(add ? product.add_(out) : product);
+  at::parallel_for(0, a.size(0), 1, [&](std::int64_t first, std::int64_t last) {
+    const at::AutoDispatchBelowADInplaceOrView without_autograd_here;
+    for (auto i = first; i < last; ++i)
+      gemm_by_tiles(out.select(0, i), a.select(0, i), Dense(b.select(0, i)), {}, alpha, add);
+  });
 }
 
 }  // namespace tessera::nn

@@ -39,7 +39,7 @@ bool belongs_to_tiles(const at::Tensor& a, std::int64_t columns, bool contiguous
 void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TiledFactor& b, const Addend& addend = {},
                    double alpha = 1.0, bool add = false);
 /// b: [K, N] of a's dtype, its rows or its columns contiguous (else it is copied); or both with a leading batch size,
-/// of 16 bits, and no addend.
+/// whose products threads share, and no addend.
 void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addend& addend = {},
                    double alpha = 1.0, bool add = false);
 
