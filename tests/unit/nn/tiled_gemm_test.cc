@@ -8,6 +8,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -75,12 +76,15 @@ TEST_P(TiledGemm, AnElementDoesNotDependOnRowsAndThreads) {
     gemm_by_tiles(part, a.narrow(0, first, rows), b);
     EXPECT_TRUE(at::equal(part, whole.narrow(0, first, rows))) << rows << " rows from " << first;
   }
+  const auto batch = at::stack({a, a.neg(), a}), expected = at::stack({whole, whole.neg(), whole});
   const int threads = at::get_num_threads();
   for (const int other : {2, 3, 7}) {
     at::set_num_threads(other);
-    const auto again = at::empty({70, 300}, dtype_);
+    const auto again = at::empty({70, 300}, dtype_), of_batch = at::empty({3, 70, 300}, dtype_);
     gemm_by_tiles(again, a, b);
+    gemm_by_tiles(of_batch, batch, b.expand({3, 700, 300}));
     EXPECT_TRUE(at::equal(again, whole)) << other << " threads";
+    EXPECT_TRUE(at::equal(of_batch, expected)) << other << " threads, a batch";
   }
   at::set_num_threads(threads);
 }
