@@ -17,10 +17,10 @@ fi
 build_preset asan "${targets[@]}"
 mkdir -p build/fuzz
 if [ $# -eq 0 ] && grep -q '^build fuzz_parquet: ' build/asan/build.ninja; then
-    cmake --build --preset asan --target fuzz_parquet
-    targets+=(fuzz_parquet)
+    cmake --build --preset asan --target fuzz_arrow fuzz_parquet
+    targets+=(fuzz_arrow fuzz_parquet)
 elif [ $# -eq 0 ]; then
-    say "fuzz_parquet is left out: no pyarrow found (TESSERA_PYARROW)"
+    say "fuzz_arrow and fuzz_parquet are left out: no pyarrow found (TESSERA_PYARROW)"
 fi
 at_once=$(nproc)
 if [ -n "$total" ]; then

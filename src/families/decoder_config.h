@@ -75,6 +75,7 @@ struct DecoderConfig {
 
   PositionKind position = PositionKind::kRotary;
   RotarySettings rotary;
+  std::optional<RotarySettings> window_rotary;  // of layers with a window; unset: the same
   /// Generating: rows that grow beyond so many tokens are read again, for what follows turns with other factors; 0:
   /// none.
   std::int64_t reread_beyond = 0;

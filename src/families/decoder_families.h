@@ -10,6 +10,7 @@ DecoderConfig parse_bloom(const ConfigReader& in);
 DecoderConfig parse_falcon(const ConfigReader& in);
 DecoderConfig parse_gemma(const ConfigReader& in);
 DecoderConfig parse_gemma2(const ConfigReader& in);
+DecoderConfig parse_gemma3(const ConfigReader& in);
 DecoderConfig parse_gpt2(const ConfigReader& in);
 DecoderConfig parse_gpt_neox(const ConfigReader& in);
 DecoderConfig parse_gptj(const ConfigReader& in);

@@ -85,30 +85,54 @@ bool is_by_layer(const nlohmann::json& value) {
 }
 
 struct Parameters {
-  const nlohmann::json* object = nullptr;  // null: none are given
-  std::string where;                       // the key that they stand under
+  nlohmann::json object;  // null: none are given
+  std::string where;      // the key that they stand under
 };
+
+const nlohmann::json& object_at(const ConfigReader& in, const char* key) {
+  const auto& value = in.at(key);
+  if (!value.is_object())
+    throw ConfigError(in.file() + ": " + key + " must be an object, found " + json_text(value), key);
+  return value;
+}
 
 /// rope_scaling wins, as upstream.
 Parameters parameters_of(const ConfigReader& in) {
   Parameters found;
   for (const char* key : {kNewerKey, "rope_scaling"}) {
     if (!in.has(key)) continue;
-    const auto& value = in.at(key);
-    if (!value.is_object())
-      throw ConfigError(in.file() + ": " + key + " must be an object, found " + json_text(value), key);
-    if (!value.empty()) found = {&value, key};
+    const auto& value = object_at(in, key);
+    if (!value.empty()) found = {value, key};
   }
-  if (!found.object || !is_by_layer(*found.object)) return found;
-  const auto& by_layer = *found.object;
-  found.object = nullptr;
+  if (found.object.is_null() || !is_by_layer(found.object)) return found;
+  const auto by_layer = std::exchange(found.object, nullptr);
   for (const auto& [type, value] : by_layer.items()) {
     if (value.is_null()) continue;
-    if (found.object && *found.object != value)
+    if (!found.object.is_null() && found.object != value)
       throw ConfigError(in.file() + ": " + found.where + " gives each type of layer other positions, which this " +
                             "family's code does not have: " + json_text(by_layer),
                         found.where);
-    found.object = &value;
+    found.object = value;
+  }
+  return found;
+}
+
+/// Those of one type of layer; what rope_scaling says of the full ones is added to what rope_parameters does.
+Parameters parameters_of_layers(const ConfigReader& in, const std::string& type) {
+  Parameters found;
+  if (in.has(kNewerKey)) {
+    const auto& by_layer = object_at(in, kNewerKey);
+    if (const auto own = by_layer.find(type); own != by_layer.end() && !own->is_null()) {
+      if (!own->is_object())
+        throw ConfigError(in.file() + ": " + kNewerKey + "." + type + " must be an object, found " + json_text(*own),
+                          kNewerKey);
+      found = {*own, kNewerKey};
+    }
+  }
+  if (in.has("rope_scaling") && type == "full_attention") {
+    const auto& scaling = object_at(in, "rope_scaling");
+    if (found.object.is_null()) found = {nlohmann::json::object(), "rope_scaling"};
+    found.object.update(scaling);
   }
   return found;
 }
@@ -150,8 +174,8 @@ void parse_scaling(const ConfigReader& in, const ConfigReader& s, const std::str
 RotarySettings parse_rotary(const ConfigReader& in, std::int64_t head_dim, std::int64_t max_positions,
                             const RotaryKeys& keys) {
   static const nlohmann::json kNone = nlohmann::json::object();
-  const auto [object, where] = parameters_of(in);
-  const ConfigReader given(object ? *object : kNone, in.file());
+  const auto [object, where] = keys.layer_type ? parameters_of_layers(in, keys.layer_type) : parameters_of(in);
+  const ConfigReader given(object.is_null() ? kNone : object, in.file());
   const double part = given.get<double>("partial_rotary_factor", in.get<double>(keys.part_key, keys.part));
   if (keys.parts == RotaryKeys::Part::kAll && part != 1.0)
     throw ConfigError(in.file() + ": 'partial_rotary_factor' other than 1 is not known to this family",
@@ -165,7 +189,7 @@ RotarySettings parse_rotary(const ConfigReader& in, std::int64_t head_dim, std::
   }
   r.max_positions = max_positions;
   r.theta = given.get<double>("rope_theta", in.get<double>(keys.theta_key, keys.theta));
-  if (object) parse_scaling(in, given, where, keys, r);
+  if (!object.is_null()) parse_scaling(in, given, where, keys, r);
   return r;
 }
 

@@ -34,6 +34,9 @@ struct RotaryKeys {
   double part = 1.0;
   enum class Part { kAll, kAny } parts = Part::kAll;  // what the family's code can turn
   enum class Names { kUsual, kPhi3 } names = Names::kUsual;
+  /// Of a family whose types of layers ("full_attention", "sliding_attention") have positions of their own: whose they
+  /// are. rope_scaling belongs to the full ones.
+  const char* layer_type = nullptr;
 };
 
 /// Scalings are named "rope_type" or "type". ConfigError for an unknown type (lists the known), a missing factor, or

@@ -2,13 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/softmax.h>
 
 #include <limits>
 
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/matmul.h"
 
 namespace tessera::models {
 
@@ -24,15 +24,15 @@ at::Tensor relative_attention(const at::Tensor& q, const at::Tensor& k, const at
     const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, n).view({n, heads, size}); };
     const auto q_NHD = part(q), k_NHD = part(k);
     const auto rows = table.narrow(0, 0, n).narrow(1, 0, n);
-    auto scores = at::bmm(q_NHD.transpose(0, 1), k_NHD.permute({1, 2, 0}));
-    scores = scores + at::bmm(q_NHD, rows.transpose(1, 2)).transpose(0, 1);
-    if (with_keys) scores = scores + at::bmm(k_NHD, rows.permute({1, 2, 0})).permute({1, 2, 0});
+    auto scores = nn::matmul(q_NHD.transpose(0, 1), k_NHD.permute({1, 2, 0}));
+    scores = scores + nn::matmul(q_NHD, rows.transpose(1, 2)).transpose(0, 1);
+    if (with_keys) scores = scores + nn::matmul(k_NHD, rows.permute({1, 2, 0})).permute({1, 2, 0});
     scores = scores.to(at::kFloat) * options.scale;
     if (options.key_visible.defined()) {
       scores = scores.masked_fill(options.key_visible.narrow(0, begin, n).eq(0), -std::numeric_limits<float>::max());
     }
     const auto p = nn::dropout(at::softmax(scores, -1).to(v.scalar_type()), options.dropout);
-    results.push_back(at::bmm(p, part(v).transpose(0, 1)).transpose(0, 1).reshape({n, heads * size}));
+    results.push_back(nn::matmul(p, part(v).transpose(0, 1)).transpose(0, 1).reshape({n, heads * size}));
   }
   return at::cat(results);
 }

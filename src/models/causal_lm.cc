@@ -70,6 +70,14 @@ std::shared_ptr<torch::nn::Module> make_path(torch::nn::Module& root, const std:
   return dot == std::string::npos ? module : make_path(*module, path.substr(dot + 1), class_name);
 }
 
+/// Upstream's factors are tensors of the dtype of what they multiply.
+double rounded_to(double value, at::ScalarType dtype) {
+  const auto x = static_cast<float>(value);
+  if (dtype == at::kBFloat16) return static_cast<float>(at::BFloat16(x));
+  if (dtype == at::kHalf) return static_cast<float>(at::Half(x));
+  return value;
+}
+
 }  // namespace
 
 at::Tensor linear_bias_slopes(std::int64_t heads) {
@@ -87,6 +95,7 @@ at::Tensor linear_bias_slopes(std::int64_t heads) {
 
 CausalLm::CausalLm(families::DecoderConfig config, at::ScalarType dtype)
     : config_(std::move(config)), rotary_(config_.rotary) {
+  if (config_.window_rotary) window_rotary_.emplace(*config_.window_rotary);
   if (config_.position == families::PositionKind::kLinearBias) slopes_ = linear_bias_slopes(config_.num_heads);
   const auto plan = families::blueprint(config_);
   build_base(*make_path(*this, config_.names.base, config_.classes.base), plan.at(config_.names.base), dtype);
@@ -135,7 +144,7 @@ at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, c
   const bool plain = !embedding_->hooked() && !embedding_->adapter();
   auto x = plain ? nn::lookup(embedding_->weight, ids, slot, config_.padding_idx) : (*embedding_)(ids);
   if (noise.defined()) x = x + nn::uniform_noise(x, noise);
-  if (config_.embedding_scale != 1.0) x = x * config_.embedding_scale;
+  if (config_.embedding_scale != 1.0) x = x * rounded_to(config_.embedding_scale, x.scalar_type());
   if (project_in_) x = (*project_in_)(x);
   if (positions_) {
     check_positions(positions);
@@ -156,6 +165,7 @@ void CausalLm::check_positions(const at::Tensor& positions) const {
 void CausalLm::place(DecoderLayout& layout, const at::Tensor& positions, std::int64_t length,
                      const nn::SequenceRows* documents) {
   if (config_.position == families::PositionKind::kRotary) layout.rotary = rotary_.table(positions, length, documents);
+  layout.window_rotary = window_rotary_ ? window_rotary_->table(positions, length, documents) : layout.rotary;
 }
 
 std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& batch, const at::Tensor& attention_mask,

@@ -88,6 +88,7 @@ class CausalLm : public Model {
              ModelOutput& out);
 
   RotaryCache rotary_;
+  std::optional<RotaryCache> window_rotary_;
   at::Tensor slopes_;     // [H] float32, linear biases only
   at::Tensor head_bias_;  // [V], of a tied head with a bias
   std::shared_ptr<nn::Embedding> embedding_, positions_;

@@ -84,7 +84,8 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
     heads.q = (*q_norm_)(heads.q);
     heads.k = (*k_norm_)(heads.k);
   }
-  if (rotates_) std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, layout.rotary);
+  if (rotates_)
+    std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, window_ > 0 ? layout.window_rotary : layout.rotary);
   if (in.cache) append(*in.cache, heads, layout);
   if (in.prefix.defined()) {
     heads.repeat_keys(in.prefix.size(2));

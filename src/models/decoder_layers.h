@@ -28,7 +28,7 @@ struct DecoderLayout {
   std::shared_ptr<const nn::SequenceRows> rows;      // of the queries
   std::shared_ptr<const nn::SequenceRows> key_rows;  // of the keys: the same, or those of the caches
   at::Tensor visible;                                // [T] uint8, undefined: every token is
-  nn::RotaryTable rotary;                            // rotary positions only
+  nn::RotaryTable rotary, window_rotary;             // rotary positions only; the second of layers with a window
   at::Tensor slopes, key_position;                   // linear biases only: [H], [keys]
   at::Tensor cache_index;                            // [T] int64, the rows of the caches that this pass fills
   std::int64_t cache_rows = 0;                       // that a cache must have

@@ -222,17 +222,21 @@ std::int64_t columns_at_a_time(std::int64_t columns) {
 
 }  // namespace
 
-bool belongs_to_tiles(const at::Tensor& a, std::int64_t columns, bool contiguous_columns) {
-  if (!a.is_cpu()) return false;
-  if (a.scalar_type() == at::kFloat) {
+bool belongs_to_tiles(at::ScalarType dtype, const ProductShape& p) {
+  if (dtype == at::kFloat) {
     constexpr std::int64_t kFewestColumns = 32, kShortest = 32;
-    const std::int64_t fewest_rows = contiguous_columns ? 16 : 64;  // these columns are read faster
-    return !multiplies_float32() && a.size(-2) >= fewest_rows && columns >= kFewestColumns && a.size(-1) >= kShortest &&
-           a.size(-1) <= kLongestFloatInner;
+    const std::int64_t fewest_rows = p.contiguous_columns ? 16 : 64;  // these columns are read faster
+    return !multiplies_float32() && p.rows >= fewest_rows && p.columns >= kFewestColumns && p.inner >= kShortest &&
+           p.inner <= kLongestFloatInner;
   }
   constexpr std::int64_t kRowsOfDotProducts = 4;
-  if (a.size(-2) <= kRowsOfDotProducts && a.stride(-1) == 1 && contiguous_columns) return false;
-  return a.scalar_type() == at::kHalf || (a.scalar_type() == at::kBFloat16 && !multiplies_bfloat16());
+  if (p.rows <= kRowsOfDotProducts && p.contiguous_rows && p.contiguous_columns) return false;
+  return dtype == at::kHalf || (dtype == at::kBFloat16 && !multiplies_bfloat16());
+}
+
+bool belongs_to_tiles(const at::Tensor& a, std::int64_t columns, bool contiguous_columns) {
+  return a.is_cpu() &&
+         belongs_to_tiles(a.scalar_type(), {a.size(-2), a.size(-1), columns, a.stride(-1) == 1, contiguous_columns});
 }
 
 bool belongs_to_tiles(const at::Tensor& a, const at::Tensor& b) {

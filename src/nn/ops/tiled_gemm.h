@@ -26,13 +26,22 @@ struct Addend {
   at::Tensor u, v;
 };
 
+/// Of factors [rows, inner] [inner, columns]. contiguous_rows: of the first; contiguous_columns: of the second, in
+/// memory.
+struct ProductShape {
+  std::int64_t rows, inner, columns;
+  bool contiguous_rows, contiguous_columns;
+};
+
 /// The product a b belongs here, on CPUs. Of 16 bits: where the processor has no instruction for them; libtorch takes
 /// their elements one by one there, but for a few rows with columns of b that are contiguous in memory (generation),
 /// for which it has fast dot products. Of float32: where no library is as fast (multiplies_float32(),
 /// base/cpu_level.h), unless the product is small.
 bool belongs_to_tiles(const at::Tensor& a, const at::Tensor& b);
-/// The same for b of a's dtype that is yet to be made. contiguous_columns: in memory.
+/// The same for b of a's dtype that is yet to be made.
 bool belongs_to_tiles(const at::Tensor& a, std::int64_t columns, bool contiguous_columns);
+/// The same for CPU factors that are yet to be laid out.
+bool belongs_to_tiles(at::ScalarType dtype, const ProductShape& shape);
 
 /// out = alpha * (a b + u v), or out += that, rounded once to out's dtype. a: [M, K] of any floating dtype, out: [M, N]
 /// with contiguous rows. An element does not depend on the number of rows and threads.

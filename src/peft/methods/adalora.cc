@@ -29,6 +29,7 @@ std::vector<std::string> targets_of(const std::string& model_type) {
       {"roberta", {"query", "key", "value", "dense"}},
       {"gemma", {"q_proj", "v_proj"}},
       {"gemma2", {"q_proj", "v_proj"}},
+      {"gemma3_text", {"q_proj", "v_proj"}},
       {"qwen2", {"q_proj", "v_proj"}},
       {"qwen3", {"q_proj", "v_proj"}},
   };

@@ -2,8 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 
 #include <optional>
 
@@ -13,6 +11,7 @@
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/low_rank.h"
+#include "nn/ops/matmul.h"
 #include "nn/ops/over_rows.h"
 #include "nn/ops/recompute.h"
 
@@ -169,8 +168,8 @@ at::Tensor delta_product(const at::Tensor& x, const nn::Weight& weight, const at
                          const std::vector<at::Tensor>& tensors, const MakeDelta& make_delta) {
   if (!nn::has_kernels(x)) {
     const auto delta = make_delta(tensors);
-    const auto y = at::linear(x, weight.dequantise(x.scalar_type()), bias);
-    return (y + at::linear(x.to(delta.scalar_type()), delta)).to(y.scalar_type());
+    const auto y = nn::linear(x, weight.dequantise(x.scalar_type()), bias);
+    return (y + nn::linear(x.to(delta.scalar_type()), delta)).to(y.scalar_type());
   }
   return nn::over_rows(x, [&](const at::Tensor& rows) {
     return DeltaProduct::apply(rows, nn::optional(bias), at::TensorList(tensors), weight, make_delta);
@@ -181,10 +180,10 @@ at::Tensor factor_product(const at::Tensor& x, const nn::Weight& weight, const a
                           const std::vector<at::Tensor>& tensors, const MakeFactors& make_factors) {
   if (!nn::has_kernels(x)) {
     const auto f = make_factors(tensors);
-    const auto y = at::linear(x, weight.dequantise(x.scalar_type()), bias);
-    auto u = at::linear(nn::dropout(x.to(f.a.scalar_type()), f.dropout), f.a);
+    const auto y = nn::linear(x, weight.dequantise(x.scalar_type()), bias);
+    auto u = nn::linear(nn::dropout(x.to(f.a.scalar_type()), f.dropout), f.a);
     if (f.middle.defined()) u = u * f.middle;
-    return (y + at::linear(u, f.b) * f.scaling).to(y.scalar_type());
+    return (y + nn::linear(u, f.b) * f.scaling).to(y.scalar_type());
   }
   return nn::over_rows(x, [&](const at::Tensor& rows) {
     return FactorProduct::apply(rows, nn::optional(bias), at::TensorList(tensors), weight, make_factors);

@@ -5,7 +5,6 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/triu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -14,6 +13,7 @@
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/low_rank.h"
+#include "nn/ops/matmul.h"
 
 namespace tessera::peft {
 namespace {
@@ -30,7 +30,7 @@ at::Tensor orthonormalised(const at::Tensor& u) {
   std::vector<at::Tensor> columns;
   for (std::int64_t i = 0; i < u.size(1); ++i) {
     auto column = u.narrow(1, i, 1);
-    for (const auto& before : columns) column = column - at::mm(before.t(), column) * before;
+    for (const auto& before : columns) column = column - nn::matmul(before.t(), column) * before;
     columns.push_back(normalised(column));
   }
   return at::cat(columns, 1);
@@ -66,7 +66,7 @@ class RankUpdate : public torch::autograd::Function<RankUpdate> {
 };
 
 at::Tensor rank_update(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
-  return nn::has_kernels(x) ? RankUpdate::apply(x, a, b) : x + at::mm(at::mm(x, a.t()), b);
+  return nn::has_kernels(x) ? RankUpdate::apply(x, a, b) : x + nn::matmul(nn::matmul(x, a.t()), b);
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ at::Tensor Hra::transformed(const LayerSizes&, const at::Tensor& x, const Tensor
     return rank_update(x, q.to(dtype), (q * -2).to(dtype));
   }
   const auto u = normalised(t[0].to(at::kFloat));
-  const auto s = at::triu(at::mm(u.t(), u), 1) + at::eye(r, u.options()) * 0.5;
+  const auto s = at::triu(nn::matmul(u.t(), u), 1) + at::eye(r, u.options()) * 0.5;
   // x (H_0 H_1 ...)' = x - x U S^-T U'
   const auto turned = at::linalg_solve_triangular(s.t(), u.t(), /*upper=*/false);
   return rank_update(x, u.t().to(dtype), turned.neg().to(dtype));

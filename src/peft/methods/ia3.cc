@@ -68,6 +68,7 @@ const Defaults* defaults_of(const models::ModelConfig& family) {
       {"mixtral", {"k_proj", "v_proj", "w2"}, {"w2"}},
       {"gemma", {"q_proj", "v_proj", "down_proj"}, {"down_proj"}},
       {"gemma2", {"q_proj", "v_proj", "down_proj"}, {"down_proj"}},
+      {"gemma3_text", {"q_proj", "v_proj", "down_proj"}, {"down_proj"}},
       {"qwen2", {"q_proj", "v_proj", "down_proj"}, {"down_proj"}},
       {"qwen3", {"q_proj", "v_proj", "down_proj"}, {"down_proj"}},
   };

@@ -2,10 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
 
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/lookup.h"
+#include "nn/ops/matmul.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/init.h"
 
@@ -42,7 +42,7 @@ at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
   const auto base = layer.product(x);
   const auto dropped = nn::dropout(x.to(low.a.scalar_type()), low.dropout);
   auto update = (*b)((*a)(dropped));
-  if (start_a.defined()) update = update - at::linear(at::linear(dropped, start_a), start_b);
+  if (start_a.defined()) update = update - nn::linear(nn::linear(dropped, start_a), start_b);
   return (base + update * scaling_).to(base.scalar_type());
 }
 
@@ -56,7 +56,7 @@ LoraEmbedding::LoraEmbedding(const nn::Embedding& layer, const LoraShape& shape)
 
 LoraEmbedding::Rows LoraEmbedding::rows(const nn::Embedding& layer, const at::Tensor& ids) const {
   const auto base = layer.rows(ids);
-  const auto update = at::linear(nn::lookup(a.t(), ids, {}, layer.padding_idx()), b) * scaling_;
+  const auto update = nn::linear(nn::lookup(a.t(), ids, {}, layer.padding_idx()), b) * scaling_;
   return {base, base + update};
 }
 

@@ -2,14 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/kron.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
 
 #include "base/kronecker_sides.h"
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/matmul.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
 
@@ -72,7 +71,7 @@ std::vector<AddedTensor> LoHa::added(const LayerSizes& layer) const {
 }
 
 at::Tensor LoHa::delta(const LayerSizes& sizes, const Tensors& t) const {
-  return at::mm(t[0], t[1]) * at::mm(t[2], t[3]) * scaling_of(sizes);
+  return nn::matmul(t[0], t[1]) * nn::matmul(t[2], t[3]) * scaling_of(sizes);
 }
 
 DeltaFactors LoHa::factors(const LayerSizes& sizes, const Tensors& t) const {
@@ -131,7 +130,7 @@ std::vector<AddedTensor> LoKr::added(const LayerSizes& layer) const {
 std::pair<at::Tensor, at::Tensor> LoKr::sides(const LayerSizes& sizes, const Tensors& t) const {
   const auto s = shape_of(sizes);
   const std::size_t second = s.split_1 ? 2 : 1;
-  return {s.split_1 ? at::mm(t[0], t[1]) : t[0], s.split_2 ? at::mm(t[second], t[second + 1]) : t[second]};
+  return {s.split_1 ? nn::matmul(t[0], t[1]) : t[0], s.split_2 ? nn::matmul(t[second], t[second + 1]) : t[second]};
 }
 
 at::Tensor LoKr::delta(const LayerSizes& sizes, const Tensors& t) const {
@@ -146,8 +145,8 @@ at::Tensor LoKr::output(const nn::Linear& layer, const LayerSizes& sizes, const 
         const auto s = shape_of(sizes);
         const auto [w1, w2] = sides(sizes, made_of);
         const auto rows = kept.to(w1.scalar_type()).reshape({-1, s.in_2});
-        const auto inner = at::mm(rows, w2.t()).view({-1, s.in_1, s.out_2});
-        const auto all = at::matmul(w1 * scaling_of(sizes), inner).view({-1, sizes.out});
+        const auto inner = nn::matmul(rows, w2.t()).view({-1, s.in_1, s.out_2});
+        const auto all = nn::matmul(w1 * scaling_of(sizes), inner).view({-1, sizes.out});
         return mask.defined() ? all * mask.flatten().to(all.scalar_type()) : all;
       });
   const auto y = layer.product(x);

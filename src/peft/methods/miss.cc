@@ -2,10 +2,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/mm.h>
 
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/matmul.h"
 #include "peft/methods/delta_product.h"
 #include "tessera/base/error.h"
 
@@ -16,7 +15,7 @@ namespace {
 at::Tensor bat_delta(const at::Tensor& w, const at::Tensor& b) {
   const auto r = b.size(2), out = w.size(0), in = w.size(1);
   const auto blocks = w.to(b.scalar_type()).reshape({out / r, r, in / r, r}).permute({2, 0, 1, 3});
-  return (at::matmul(blocks, b) + b).permute({1, 2, 0, 3}).reshape({out, in});
+  return (nn::matmul(blocks, b) + b).permute({1, 2, 0, 3}).reshape({out, in});
 }
 
 }  // namespace
@@ -76,7 +75,7 @@ at::Tensor Miss::output(const nn::Linear& layer, const LayerSizes& sizes, const 
   if (missing > 0) rows = at::constant_pad_nd(rows, {0, missing});
   const auto folded = rows.view({rows.size(0), -1, r}).sum(1);
   const auto y = layer.product(x);
-  return (y + at::mm(folded, block(sizes, t[0])).view(y.sizes())).to(y.scalar_type());
+  return (y + nn::matmul(folded, block(sizes, t[0])).view(y.sizes())).to(y.scalar_type());
 }
 
 at::Tensor Miss::merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const {

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/triu_indices.h>
@@ -12,6 +11,7 @@
 #include <cmath>
 
 #include "nn/ops/block_product.h"
+#include "nn/ops/matmul.h"
 #include "peft/methods/block_dropout.h"
 #include "peft/methods/cayley.h"
 #include "tessera/base/error.h"
@@ -103,13 +103,13 @@ at::Tensor Oft::rotations(const at::Tensor& weight, std::int64_t size) const {
   const auto terms = num_cayley_neumann_terms;
   if (terms > 1) sum = sum + q * 2;
   if (terms > 2) {
-    auto power = at::bmm(q, q);
+    auto power = nn::matmul(q, q);
     sum = sum + power * 2;
     for (std::int64_t i = 3; i < terms - 1; ++i) {
-      power = at::bmm(power, q);
+      power = nn::matmul(power, q);
       sum = sum + power * 2;
     }
-    sum = sum + at::bmm(power, q);
+    sum = sum + nn::matmul(power, q);
   }
   return sum;
 }

@@ -1,10 +1,10 @@
 #include "peft/methods/p_tuning.h"
 
-#include <ATen/ops/linear.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 
+#include "nn/ops/matmul.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -71,8 +71,8 @@ at::Tensor PTuning::encoded(const std::vector<at::Tensor>& p) const {
             .squeeze(0);
     next += count;
   }
-  for (; next + 3 < p.size(); next += 2) x = at::relu(at::linear(x, p[next], p[next + 1]));
-  return at::linear(x, p[next], p[next + 1]);
+  for (; next + 3 < p.size(); next += 2) x = at::relu(nn::linear(x, p[next], p[next + 1]));
+  return nn::linear(x, p[next], p[next + 1]);
 }
 
 }  // namespace tessera::peft

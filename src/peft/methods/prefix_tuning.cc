@@ -1,10 +1,10 @@
 #include "peft/methods/prefix_tuning.h"
 
-#include <ATen/ops/linear.h>
 #include <ATen/ops/tanh.h>
 
 #include "families/config_reader.h"
 #include "models/gguf_model.h"
+#include "nn/ops/matmul.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -106,7 +106,7 @@ std::vector<EncoderTensor> PrefixTuning::encoder() const {
 
 at::Tensor PrefixTuning::encoded(const std::vector<at::Tensor>& p) const {
   if (p.size() == 1) return p.front();
-  return at::linear(at::tanh(at::linear(p[0], p[1], p[2])), p[3], p[4]);
+  return nn::linear(at::tanh(nn::linear(p[0], p[1], p[2])), p[3], p[4]);
 }
 
 }  // namespace tessera::peft

@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -12,6 +11,7 @@
 #include <cmath>
 
 #include "nn/ops/device.h"
+#include "nn/ops/matmul.h"
 #include "peft/methods/torch_draws.h"
 
 namespace tessera::peft {
@@ -173,7 +173,7 @@ DeltaFactors RandLora::factors(const LayerSizes& sizes, const Tensors& t) const 
 
 at::Tensor RandLora::delta(const LayerSizes& sizes, const Tensors& t) const {
   const auto f = factors(sizes, t);
-  return at::mm(f.b, f.a) * f.scaling;
+  return nn::matmul(f.b, f.a) * f.scaling;
 }
 
 }  // namespace tessera::peft

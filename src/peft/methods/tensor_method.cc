@@ -4,8 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/eye.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/matmul.h>
 
 #include <cmath>
 
@@ -13,6 +11,7 @@
 #include "nn/layers/container.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/matmul.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
 
@@ -205,7 +204,7 @@ at::Tensor DeltaMethod::output(const nn::Linear& layer, const LayerSizes& sizes,
   if (p == 0) return delta_product(x, layer.handle(), layer.bias, t, make);
   const auto y = layer.product(x);
   const auto d = make(t);
-  return (y + at::linear(nn::dropout(x.to(d.scalar_type()), p), d)).to(y.scalar_type());
+  return (y + nn::linear(nn::dropout(x.to(d.scalar_type()), p), d)).to(y.scalar_type());
 }
 
 at::Tensor DeltaMethod::merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const {
@@ -246,7 +245,7 @@ at::Tensor TransformMethod::output(const nn::Linear& layer, const LayerSizes& si
 }
 
 at::Tensor TransformMethod::merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const {
-  const auto turned = at::matmul(w, transformed(sizes, at::eye(sizes.in, w.options()), t).t());
+  const auto turned = nn::matmul(w, transformed(sizes, at::eye(sizes.in, w.options()), t).t());
   const auto factor = scale(t);
   return factor.defined() ? turned * factor.unsqueeze(1) : turned;
 }

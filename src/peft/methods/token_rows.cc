@@ -4,11 +4,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_copy.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/tensor.h>
 
 #include <set>
 
+#include "nn/ops/matmul.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/init.h"
@@ -61,7 +61,7 @@ class RowsOfHead final : public TokenRows<nn::LinearAdapter> {
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override {
     const auto scores = layer.product(x);
     const auto ids = ids_.to(x.device());
-    auto own = at::matmul(x, rows_.to(x.scalar_type()).t());
+    auto own = nn::matmul(x, rows_.to(x.scalar_type()).t());
     if (layer.bias.defined()) own = own + layer.bias.index_select(0, ids);
     return at::index_copy(scores, -1, ids, own.to(scores.scalar_type()));
   }

@@ -32,6 +32,7 @@ BASES = {
     "falcon": dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=24, bos_token_id=1, eos_token_id=2),
     "gemma": LLAMA | dict(head_dim=4, pad_token_id=0),
     "gemma2": LLAMA | dict(head_dim=4, pad_token_id=0, sliding_window=3),
+    "gemma3_text": LLAMA | dict(head_dim=4, pad_token_id=0, sliding_window=3, layer_types=["sliding_attention", "full_attention"] * 2),
     "gpt2": GPT,
     "gpt_neox": dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=32),
     "gptj": GPT | dict(rotary_dim=2),
@@ -64,7 +65,7 @@ OTHERS = {  # where no rule makes a sensible value
     "n_head": 2, "num_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 48, "n_positions": 48, "word_embed_proj_dim": 8,
     "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.01, "final_logit_softcapping": 0.01, "partial_rotary_factor": 0.5, "rotary_pct": 1.0,
     "original_max_position_embeddings": 16, "cross_attention_hidden_size": 8, "sep_token_id": 3, "use_sliding_window": True,
-    "rope_theta": 100.0, "rotary_emb_base": 100, "hidden_size": 32, "n_embd": 32, "d_model": 32,
+    "rope_theta": 100.0, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2, "rotary_emb_base": 100, "hidden_size": 32, "n_embd": 32, "d_model": 32,
     "relative_attention_max_distance": 5, "relative_attention_num_buckets": 8,
 }
 # What the script itself needs; what changes only which of equally likely dropout masks are drawn.
@@ -81,6 +82,7 @@ COMBINATIONS = {
 NEWER = {  # of transformers 5
     "*": {"problem_type": None, "output_hidden_states": True, "quantization_config": {"quant_method": "gptq", "bits": 4}, "auto_map": {"AutoConfig": "c.C"}},
     "gemma2": {"use_bidirectional_attention": True},
+    "gemma3_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 100.0}, "sliding_attention": None}},
     "t5": {"scale_decoder_outputs": False},
     **{f: {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}} for f in
        ("falcon", "gemma", "gemma2x", "gpt_neox", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "smollm3")},

@@ -125,6 +125,37 @@ TEST(Rotary, ParametersOfTransformers5AreThoseOfVersion4) {
   EXPECT_THROW(decoder("llama", {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}), ConfigError);
 }
 
+/// Gemma 3's layers with a window have positions of their own, in both forms of the keys.
+TEST(Rotary, EachTypeOfLayerMayHaveItsOwn) {
+  const auto older = decoder("gemma3_text", {{"rope_theta", 77.0},
+                                             {"rope_local_base_freq", 5.0},
+                                             {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  EXPECT_EQ(older.rotary.theta, 77.0);
+  EXPECT_EQ(older.rotary.factor, 8.0);
+  ASSERT_TRUE(older.window_rotary.has_value());
+  EXPECT_EQ(older.window_rotary->theta, 5.0);
+  EXPECT_EQ(older.window_rotary->scaling, RopeScaling::kNone) << "rope_scaling is of full attention";
+  const json full = {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 77.0}},
+             window = {{"rope_type", "default"}, {"rope_theta", 5.0}};
+  EXPECT_EQ(older,
+            decoder("gemma3_text", {{"rope_parameters", {{"full_attention", full}, {"sliding_attention", window}}}}));
+  const auto some =
+      decoder("gemma3_text", {{"rope_parameters", {{"full_attention", full}, {"sliding_attention", {}}}}});
+  EXPECT_EQ(some.window_rotary->theta, 1e4);
+  EXPECT_EQ(decoder("gemma3_text", {}).rotary.theta, 1e6);
+  EXPECT_THROW(decoder("gemma3_text", {{"rope_parameters", {{"full_attention", 3}}}}), ConfigError);
+}
+
+TEST(Gemma3, EverySixthLayerSeesEverythingUnlessTheFileSaysOtherwise) {
+  const auto windows = [](const json& keys) {
+    auto all = keys;
+    all.update({{"num_hidden_layers", 7}, {"sliding_window", 4}, {"layer_types", nullptr}});
+    return decoder("gemma3_text", all).attention_window;
+  };
+  EXPECT_EQ(windows(json::object()), (std::vector<std::int64_t>{4, 4, 4, 4, 4, 0, 4}));
+  EXPECT_EQ(windows({{"sliding_window_pattern", 2}}), (std::vector<std::int64_t>{4, 0, 4, 0, 4, 0, 4}));
+}
+
 TEST(Rotary, PositionsBesideParametersOfTransformers5Win) {
   const auto original = [](const std::string& type, const char* key) {
     json scaling = {{"rope_type", type},       {"factor", 4.0},     {"low_freq_factor", 1.0},

@@ -95,6 +95,7 @@ const std::vector<Family> kFamilies = {
     {"phi3_dropout", decoder("phi3", "Phi3", {{"pad_token_id", 0}, {"resid_pdrop", 0.1}})},
     {"gemma", decoder("gemma", "Gemma", {{"head_dim", 16}})},
     {"gemma2", decoder("gemma2", "Gemma2", {{"head_dim", 16}})},
+    {"gemma3_text", decoder("gemma3_text", "Gemma3", {{"head_dim", 16}, {"sliding_window", 128}})},
     {"gpt2", gpt("gpt2", "GPT2LMHeadModel", json::object())},
     {"gpt2_without_dropout",
      gpt("gpt2", "GPT2LMHeadModel", {{"embd_pdrop", 0.0}, {"resid_pdrop", 0.0}, {"attn_pdrop", 0.0}})},
