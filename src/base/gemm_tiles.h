@@ -21,10 +21,15 @@ inline std::int64_t packed_rows(std::int64_t rows, std::int64_t inner) {
   return std::min(rows, std::max(kFewest, kBytes / row_bytes / 64 * 64));
 }
 
+/// A product that is summed up where its result belongs, in float32 and in one pass: it needs no memory for its sums.
+inline bool sums_in_place(std::int64_t inner, bool float32_result) {
+  return float32_result && inner <= kTileDepth;
+}
+
 /// What a product [rows, inner] [inner, columns] takes beside its factors and its result, on one thread.
-inline std::int64_t tiles_bytes(std::int64_t rows, std::int64_t inner, std::int64_t columns) {
+inline std::int64_t tiles_bytes(std::int64_t rows, std::int64_t inner, std::int64_t columns, bool float32_result) {
   const auto height = packed_rows(rows, inner);
-  const auto sums = height * std::min(columns, kTileColumns);
+  const auto sums = sums_in_place(inner, float32_result) ? 0 : height * std::min(columns, kTileColumns);
   return static_cast<std::int64_t>(sizeof(float)) * (height * inner + sums + kTileDepth * kTileColumns + kReadNumel);
 }
 

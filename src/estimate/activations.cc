@@ -158,9 +158,8 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   // bias lies beside it, in backward the feed-forward layer's memory is free again.
   const std::int64_t pairs = batch.length * batch.length;
   const bool widens = products == Products::kWidened;
-  const std::int64_t widened = widens ? static_cast<std::int64_t>(sizeof(float)) * shape.heads_working : 0;
-  const std::int64_t in_attention = one * kAttentionHidden * shape.hidden +
-                                    pairs * (compute_bytes * (shape.heads_working + shape.bias_heads) + widened);
+  const std::int64_t in_attention =
+      one * kAttentionHidden * shape.hidden + pairs * compute_bytes * (shape.heads_working + shape.bias_heads);
   const std::int64_t working = std::max(one * shape.working, in_attention);
   ActivationBytes out;
   if (batch.checkpointing) {
@@ -177,12 +176,13 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   out.kept += pairs * kPlaceBytes * (shape.bias_tables - adapters.unread_tables);
   const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
   out.loss = one * shape.hidden + logits;
-  if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden);
+  const bool in_float32 = compute_bytes == 4;
+  if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, in_float32);
   if (shape.classes > 0 && (widens || products == Products::kTiles)) {
     const std::int64_t rows = logits / (compute_bytes * shape.classes);
     const bool is_tiled = widens || shape.classes <= kLongestFloatInner;
-    out.loss += std::max(is_tiled ? tiles_bytes(rows, shape.classes, shape.hidden) : std::int64_t{0},
-                         tiles_bytes(shape.classes, rows, shape.hidden));
+    out.loss += std::max(is_tiled ? tiles_bytes(rows, shape.classes, shape.hidden, in_float32) : std::int64_t{0},
+                         tiles_bytes(shape.classes, rows, shape.hidden, in_float32));
   }
   return out;
 }

@@ -91,7 +91,7 @@ TEST_F(StatusOfRuns, TellsOfARunOfOneProcessAndOfItsEnd) {
                   "--max_seq_length", "64", "--print_model", "false"});
   ASSERT_TRUE(run.wait_for_output("Running training"));
   run.signal(SIGSTOP);
-  const std::string said = status();
+  const std::string said = status_with("is stopped by a signal");
   EXPECT_NE(said.find("rank 0 (process " + std::to_string(run.pid()) + ", is stopped by a signal"), std::string::npos)
       << said;
   run.signal(SIGCONT);

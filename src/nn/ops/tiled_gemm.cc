@@ -253,7 +253,7 @@ void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TiledFactor
   // What is one pass and needs neither rounding nor a panel's columns behind the last one goes where it belongs at
   // once.
   const bool direct =
-      out.scalar_type() == at::kFloat && inner <= kTileDepth && columns % panel_width() == 0 && alpha == 1.0 && !add;
+      sums_in_place(inner, out.scalar_type() == at::kFloat) && columns % panel_width() == 0 && alpha == 1.0 && !add;
   for (std::int64_t row = 0; row < a.size(0); row += height) {
     const auto rows = std::min(height, a.size(0) - row);
     const PackedRows left(a.narrow(0, row, rows));
