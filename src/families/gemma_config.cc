@@ -31,7 +31,18 @@ void set_gemma(const ConfigReader& in, DecoderConfig& c) {
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
 }
 
-/// What those after the first have in common.
+// What those after the first have in common.
+
+LlamaDefaults gemma2_defaults(const std::string& prefix) {
+  auto defaults = gemma_defaults(prefix);
+  defaults.hidden_size = 2304;
+  defaults.intermediate_size = 9216;
+  defaults.num_layers = 26;
+  defaults.num_heads = 8;
+  defaults.num_kv_heads = 4;
+  return defaults;
+}
+
 void set_gemma2(const ConfigReader& in, DecoderConfig& c) {
   set_gemma(in, c);
   c.activation = parse_activation(in, "hidden_activation", "gelu_pytorch_tanh");
@@ -57,13 +68,7 @@ DecoderConfig parse_gemma(const ConfigReader& in) {
 }
 
 DecoderConfig parse_gemma2(const ConfigReader& in) {
-  auto defaults = gemma_defaults("Gemma2");
-  defaults.hidden_size = 2304;
-  defaults.intermediate_size = 9216;
-  defaults.num_layers = 26;
-  defaults.num_heads = 8;
-  defaults.num_kv_heads = 4;
-  auto c = llama_like(in, defaults);
+  auto c = llama_like(in, gemma2_defaults("Gemma2"));
   set_gemma2(in, c);
   c.attention_softcap = softcap_of(in, "attn_logit_softcapping", 50.0);
   c.logit_softcap = softcap_of(in, "final_logit_softcapping", 30.0);
@@ -74,13 +79,8 @@ DecoderConfig parse_gemma2(const ConfigReader& in) {
 
 // The model type of the published 270M and 1B, and of larger ones without their pictures.
 DecoderConfig parse_gemma3(const ConfigReader& in) {
-  auto defaults = gemma_defaults("Gemma3");
+  auto defaults = gemma2_defaults("Gemma3");
   defaults.vocab_size = 262208;
-  defaults.hidden_size = 2304;
-  defaults.intermediate_size = 9216;
-  defaults.num_layers = 26;
-  defaults.num_heads = 8;
-  defaults.num_kv_heads = 4;
   defaults.max_positions = 131072;
   defaults.rotary = {.theta = 1e6, .layer_type = "full_attention"};
   auto c = llama_like(in, defaults);

@@ -47,12 +47,6 @@ class Arena {
   at::Tensor memory_;
 };
 
-at::Tensor tensor_of(std::span<const float> values) {
-  auto t = at::empty({static_cast<std::int64_t>(values.size())}, at::kFloat);
-  std::copy(values.begin(), values.end(), t.mutable_data_ptr<float>());
-  return t;
-}
-
 }  // namespace
 
 BlockOptimizer::BlockOptimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices,

@@ -1,5 +1,5 @@
 // Steps of parameters on another device than the CPU. Whole blocks are updated there. Blocks of which other slices hold
-// a part are few (two of a slice at most): they come to the CPU, take the same way as those of its own, and go back.
+// a part are few (two of a slice at most): they are copied to the CPU, updated by the CPU's code, and copied back.
 #include <algorithm>
 
 #include "optim/block_optimizer.h"

@@ -4,7 +4,6 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
@@ -14,12 +13,6 @@
 
 namespace tessera::optim {
 namespace {
-
-at::Tensor moved(std::span<const float> values, at::Device device) {
-  const auto t = at::empty({static_cast<std::int64_t>(values.size())}, at::kFloat);
-  std::copy(values.begin(), values.end(), t.mutable_data_ptr<float>());
-  return t.to(device);
-}
 
 /// Blocks of one size: whole ones, or the shorter one behind them.
 struct Rows {
@@ -39,9 +32,9 @@ std::vector<Rows> rows_of(std::int64_t numel, std::int64_t block) {
 }  // namespace
 
 DeviceBlocks::DeviceBlocks(std::shared_ptr<const StateCodec> codec, at::Device device) : codec_(std::move(codec)) {
+  const auto moved = [&](std::span<const float> values) { return tensor_of(values).to(device); };
   for (const bool with_signs : {false, true})
-    maps_[with_signs ? 1 : 0] = {moved(codec_->table(with_signs), device),
-                                 moved(code_thresholds(*codec_, with_signs), device)};
+    maps_[with_signs ? 1 : 0] = {moved(codec_->table(with_signs)), moved(code_thresholds(*codec_, with_signs))};
 }
 
 at::Tensor DeviceBlocks::decode(bool with_signs, const at::Tensor& codes, const at::Tensor& scales,

@@ -1,5 +1,6 @@
 #include "optim/state_codec.h"
 
+#include <ATen/ops/tensor.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -97,6 +98,10 @@ float at_place(std::int64_t place) {
 }
 
 }  // namespace
+
+at::Tensor tensor_of(std::span<const float> table) {
+  return at::tensor(at::ArrayRef<float>(table.data(), table.size()), at::kFloat);
+}
 
 std::vector<float> code_thresholds(const StateCodec& codec, bool with_signs) {
   const auto code_of = [&](float x) {

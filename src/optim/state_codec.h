@@ -46,6 +46,9 @@ class StateCodec {
   }
 };
 
+/// A table as a tensor of the CPU, [its values].
+at::Tensor tensor_of(std::span<const float> table);
+
 /// By code but the first: the least value at scale 1 that has it.
 std::vector<float> code_thresholds(const StateCodec& codec, bool with_signs);
 

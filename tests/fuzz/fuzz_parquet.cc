@@ -3,21 +3,12 @@
 #include <cstring>
 
 #include "data/parquet/parquet_rows.h"
-#include "fuzz/temporary_file.h"
-#include "tessera/base/error.h"
+#include "fuzz/read_rows.h"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tessera;
-  try {
-    const auto rows = data::open_parquet(fuzz::as_file(data, size));
-    data::SourceRow row;
-    for (int n = 0; n < 10'000 && rows->next(row); ++n) {
-      if (row.object == nullptr) __builtin_trap();
-    }
-  } catch (const DataError&) {
-  }
+  tessera::fuzz::read_rows(tessera::data::open_parquet, data, size);
   return 0;
 }
 
