@@ -8,6 +8,11 @@
 #include "base/env.h"
 #include "tessera/base/error.h"
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tessera {
 namespace {
 
@@ -21,6 +26,13 @@ bool has_avx2() {
 bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+/// Tiles are state that Linux saves only for processes that asked for it; a sandbox may refuse.
+bool may_use_amx() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  const auto units = native_bfloat16();
+  return std::find(units.begin(), units.end(), "amx_bf16") != units.end() &&
+         ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif
 
@@ -58,8 +70,7 @@ CpuLevel native_cpu_level() {
     if (!has_avx2()) return CpuLevel::kPlain;
     if (!has_avx512()) return CpuLevel::kAvx2;
     if (!__builtin_cpu_supports("avx512bf16")) return CpuLevel::kAvx512;
-    const auto units = native_bfloat16();
-    return std::find(units.begin(), units.end(), "amx_bf16") == units.end() ? CpuLevel::kAvx512Bf16 : CpuLevel::kAmx;
+    return may_use_amx() ? CpuLevel::kAmx : CpuLevel::kAvx512Bf16;
   }();
   return level;
 #else

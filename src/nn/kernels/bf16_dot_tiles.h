@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_gemm.h"
 
 #define TESSERA_BF16_DOT __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define TESSERA_BF16_DOT_INLINE TESSERA_BF16_DOT inline __attribute__((always_inline))
@@ -83,6 +84,14 @@ TESSERA_BF16_DOT_INLINE void store_sums(const __m512 (&sums)[Rows][Columns], flo
   for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 8
     for (int n = 0; n < Columns; ++n) _mm512_storeu_ps(c + m * c_stride + n * kFloats, sums[m][n]);
+}
+
+/// The sums of some columns, to the nearest.
+TESSERA_BF16_DOT_INLINE void put(const Bf16GemmOutput& out, std::int64_t at, __mmask16 mask, __m512 sum) {
+  sum = _mm512_mul_ps(sum, _mm512_set1_ps(out.alpha));
+  auto* y = out.at + at;
+  if (out.add) sum = _mm512_add_ps(sum, _mm512_castsi512_ps(high_halves(mask, y)));
+  _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
 }  // namespace tessera::nn::kernels

@@ -8,20 +8,20 @@
 #include <utility>
 
 #include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_tiles.h"
 #include "nn/kernels/row_kernels.h"
 #include "nn/ops/causal_scores.h"
 
 namespace tessera::nn {
 namespace {
 
-// Shapes: N keys of a sequence, which has as many queries; B queries of a block and W = vnni_columns(its keys).
+// Shapes: N keys of a sequence, which has as many queries; B queries of a block and W its keys, both by whole groups,
+// for which scratch memory always has room.
 
-/// Queries and keys are taken in groups of so many, each with its own bounds of what is seen.
-constexpr std::int64_t kGroup = 16;
 constexpr std::int64_t kMostQueries = 64, kScoresOfBlock = 1 << 16;
 
-std::int64_t rounded_down(std::int64_t i) {
-  return i / kGroup * kGroup;
+std::int64_t rounded_up(std::int64_t i, std::int64_t unit) {
+  return (i + unit - 1) / unit * unit;
 }
 
 /// The rows of one head in one sequence.
@@ -52,8 +52,49 @@ class Scratch {
   at::Tensor bytes_;
 };
 
+/// Elements of the inner dimension that a tile has.
+constexpr std::int64_t kInnerOfTile = 32;
+
+/// Products by pairs, of exactly what there is. Queries and keys are taken in groups of so many, each with its own
+/// bounds of what is seen.
+struct Pairs {
+  static constexpr std::int64_t kGroup = 16, kInner = 2;
+  struct Scope {};
+  static kernels::DotRows left(const HeadRows<const std::uint16_t>& x, std::int64_t, std::int64_t,
+                               Scratch<std::uint16_t>&) {
+    return {x.at, x.stride, 2};
+  }
+  static void multiply(const kernels::DotRows& a, const kernels::VnniMatrix& b, const kernels::SumMatrix& c,
+                       const kernels::DotSize& size, bool add) {
+    kernels::multiply_vnni(a, b, c, size, add);
+  }
+};
+
+/// Products by tiles, which read and write whole ones.
+struct Tiles {
+  static constexpr std::int64_t kGroup = 32, kInner = kInnerOfTile;
+  using Scope = kernels::TileScope;
+  /// A copy of the rows [rows, size], with zeros after each.
+  static kernels::DotRows left(const HeadRows<const std::uint16_t>& x, std::int64_t rows, std::int64_t size,
+                               Scratch<std::uint16_t>& copy) {
+    const auto stride = rounded_up(size, kInner);
+    auto* to = copy.of(rounded_up(rows, kGroup) * stride);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      std::copy_n(x.row(i), size, to + i * stride);
+      std::fill(to + i * stride + size, to + (i + 1) * stride, std::uint16_t{0});
+    }
+    return {to, stride, 2};
+  }
+  static void multiply(const kernels::DotRows& a, const kernels::VnniMatrix& b, const kernels::SumMatrix& c,
+                       const kernels::DotSize& size, bool add) {
+    kernels::multiply_tiles(a, b, c, size, add);
+  }
+};
+
 /// One head of queries and its block, with the keys [lo, lo + keys) where lo begins a group.
+template <class Products>
 struct HeadBlock : QueryBlock {
+  static constexpr std::int64_t kGroup = Products::kGroup;
   const CausalAttentionOptions& options;
   Scores scores{options, *this};
 
@@ -61,21 +102,22 @@ struct HeadBlock : QueryBlock {
   HeadBlock(const HeadBlock&) = delete;
   HeadBlock& operator=(const HeadBlock&) = delete;
 
-  std::int64_t width() const { return kernels::vnni_columns(keys); }
-  std::int64_t stride() const { return kernels::vnni_stride(keys); }  // of rows of W
-  bool sees_all() const { return options.key_visible.defined(); }     // a query that sees no visible key reads all
-  /// Of queries [i, i + count): keys [first, last) by whole groups.
+  std::int64_t queries() const { return rounded_up(count, kGroup); }
+  std::int64_t pairs() const { return (count + 1) / 2; }
+  std::int64_t width() const { return rounded_up(keys, kGroup); }
+  std::int64_t stride() const { return kernels::vnni_stride(width()); }  // of rows of W
+  bool sees_all() const { return options.key_visible.defined(); }        // a query that sees no visible key reads all
+  /// Of queries [i, i + rows): keys [first, last) by whole groups.
   std::pair<std::int64_t, std::int64_t> keys_of(std::int64_t i, std::int64_t rows) const {
     if (sees_all()) return {0, width()};
-    return {rounded_down(scores.row(i).first), kernels::vnni_columns(scores.row(i + rows - 1).last)};
+    return {scores.row(i).first / kGroup * kGroup, rounded_up(scores.row(i + rows - 1).last, kGroup)};
   }
   /// Of the group of keys from j on: pairs of queries [first, last).
   std::pair<std::int64_t, std::int64_t> query_pairs_of(std::int64_t j) const {
-    const std::int64_t pairs = (count + 1) / 2;
-    if (sees_all()) return {0, pairs};
+    if (sees_all()) return {0, pairs()};
     const std::int64_t first = std::max<std::int64_t>(0, j - place) / 2;
-    if (options.window == 0) return {first, pairs};
-    return {first, std::clamp((j + kGroup - 1 - place + options.window - 1) / 2 + 1, first, pairs)};
+    if (options.window == 0) return {first, pairs()};
+    return {first, std::clamp((j + kGroup - 1 - place + options.window - 1) / 2 + 1, first, pairs())};
   }
   /// Row i, its products and zeros up to key `last`.
   kernels::ScoreRow row(std::int64_t i, std::int64_t last) const {
@@ -86,70 +128,67 @@ struct HeadBlock : QueryBlock {
 };
 
 /// body(from, count) over groups of rows.
-template <class Body>
+template <class Products, class Body>
 void for_groups(std::int64_t rows, const Body& body) {
-  for (std::int64_t i = 0; i < rows; i += kGroup) body(i, std::min(kGroup, rows - i));
+  for (std::int64_t i = 0; i < rows; i += Products::kGroup) body(i, std::min(Products::kGroup, rows - i));
 }
 
-template <class Body>
+template <class Products, class Body>
 void for_blocks(const CausalAttentionOptions& o, std::int64_t s, std::int64_t kv, std::int64_t query_head,
                 const Body& body) {
+  constexpr auto kGroup = Products::kGroup;
   const std::int64_t n = o.key_rows->length[s];
-  const auto step = std::clamp(rounded_down(kScoresOfBlock / std::max<std::int64_t>(1, n)), kGroup, kMostQueries);
+  const auto step = std::clamp(kScoresOfBlock / std::max<std::int64_t>(1, n) / kGroup * kGroup, kGroup, kMostQueries);
   for (std::int64_t begin = 0; begin < n; begin += step) {
     const std::int64_t count = std::min(step, n - begin);
     std::int64_t lo = 0, hi = n;
     if (!o.key_visible.defined()) {
       hi = begin + count;
-      if (o.window > 0) lo = rounded_down(std::max<std::int64_t>(0, begin - o.window + 1));
+      if (o.window > 0) lo = std::max<std::int64_t>(0, begin - o.window + 1) / kGroup * kGroup;
     }
-    body(HeadBlock(o, {.first_head = kv,
-                       .kv_heads = 1,
-                       .first_query_head = query_head,
-                       .query_row = o.query_rows->begin[s] + begin,
-                       .key_row = o.key_rows->begin[s] + lo,
-                       .count = count,
-                       .keys = hi - lo,
-                       .place = begin - lo,
-                       .lo = lo,
-                       .total_keys = n}));
+    body(HeadBlock<Products>(o, {.first_head = kv,
+                                 .kv_heads = 1,
+                                 .first_query_head = query_head,
+                                 .query_row = o.query_rows->begin[s] + begin,
+                                 .key_row = o.key_rows->begin[s] + lo,
+                                 .count = count,
+                                 .keys = hi - lo,
+                                 .place = begin - lo,
+                                 .lo = lo,
+                                 .total_keys = n}));
   }
 }
 
-/// body(first, last) over all heads of keys of all sequences.
-template <class Body>
-void for_heads(const CausalAttentionOptions& o, std::int64_t kv, const Body& body) {
-  at::parallel_for(0, o.key_rows->count() * kv, 1, body);
+/// Calls attend(sequence, head of keys) of a Head made from `arguments` for all of them.
+template <class Head, class... Arguments>
+void for_heads(const CausalAttentionCall& call, Arguments&&... arguments) {
+  const std::int64_t kv = call.k.size(1);
+  at::parallel_for(0, call.options.key_rows->count() * kv, 1, [&](std::int64_t begin, std::int64_t end) {
+    Head head(call, arguments...);
+    for (std::int64_t i = begin; i < end; ++i) head.attend(i / kv, i % kv);
+  });
 }
 
 /// s [B, W] = q k^T where something is seen. k: the transpose of the block's keys, N' apart.
-void score_products(const HeadBlock& b, const HeadRows<const std::uint16_t>& q, std::int64_t size,
+template <class Products>
+void score_products(const HeadBlock<Products>& b, const kernels::DotRows& q, std::int64_t size,
                     const kernels::VnniMatrix& k, float* s) {
-  for_groups(b.count, [&](std::int64_t i, std::int64_t rows) {
+  for_groups<Products>(b.count, [&](std::int64_t i, std::int64_t rows) {
     const auto [first, last] = b.keys_of(i, rows);
-    kernels::multiply_vnni({q.row(i), q.stride, 2}, {k.at + first, k.stride}, {s + i * b.stride() + first, b.stride()},
-                           {rows, last - first, size / 2}, /*add=*/false);
+    Products::multiply({q.at + i * q.row, q.row, 2}, {k.at + first, k.stride}, {s + i * b.stride() + first, b.stride()},
+                       {rows, last - first, size / 2}, /*add=*/false);
   });
 }
 
 /// y [B, D] = p x where something is seen. p: [B, W] bfloat16; x: rows of the block's keys.
-void key_products(const HeadBlock& b, const std::uint16_t* p, const std::uint32_t* x, std::int64_t size, float* y) {
-  for_groups(b.count, [&](std::int64_t i, std::int64_t rows) {
+template <class Products>
+void key_products(const HeadBlock<Products>& b, const std::uint16_t* p, const std::uint32_t* x, std::int64_t size,
+                  float* y) {
+  for_groups<Products>(b.count, [&](std::int64_t i, std::int64_t rows) {
     const auto [first, last] = b.keys_of(i, rows);
     const auto pairs = (std::min(last, b.keys) + 1) / 2 - first / 2;
-    kernels::multiply_vnni({p + i * b.stride() + first, b.stride(), 2}, {x + first / 2 * size, size},
-                           {y + i * size, size}, {rows, size, pairs}, /*add=*/false);
-  });
-}
-
-/// sums [keys, D] += p^T x where something is seen. p: [B / 2, W] pairs of queries; x: rows of the block's queries.
-void query_products(const HeadBlock& b, const std::uint32_t* p, const std::uint32_t* x, std::int64_t size,
-                    float* sums) {
-  for_groups(b.keys, [&](std::int64_t j, std::int64_t rows) {
-    const auto [first, last] = b.query_pairs_of(j);
-    const auto* from = reinterpret_cast<const std::uint16_t*>(p + first * b.stride() + j);
-    kernels::multiply_vnni({from, 2, 2 * b.stride()}, {x + first * size, size}, {sums + j * size, size},
-                           {rows, size, last - first}, /*add=*/true);
+    Products::multiply({p + i * b.stride() + first, b.stride(), 2}, {x + first / 2 * size, size}, {y + i * size, size},
+                       {rows, size, pairs}, /*add=*/false);
   });
 }
 
@@ -157,24 +196,99 @@ void narrow_rows(const float* x, std::int64_t rows, std::int64_t size, const Hea
   for (std::int64_t i = 0; i < rows; ++i) kernels::narrow_row(x + i * size, out.row(i), size);
 }
 
-/// Rows of a head, in the VNNI layout, dense.
+/// Rows of a head, in the VNNI layout, dense; zeros up to whole groups.
+template <class Products>
 const std::uint32_t* packed(const HeadRows<const std::uint16_t>& x, std::int64_t rows, std::int64_t size,
                             Scratch<std::uint32_t>& out) {
-  auto* at = out.of((rows + 1) / 2 * size);
+  const std::int64_t all = rounded_up(rows, Products::kGroup) / 2 * size;
+  auto* at = out.of(all);
   kernels::pack_vnni(x.at, x.stride, rows, size, at, size);
+  std::fill(at + (rows + 1) / 2 * size, at + all, 0u);
   return at;
 }
-/// Their transpose: rows vnni_stride(rows) apart.
+/// Their transpose: rows vnni_stride() apart; zeros up to whole groups, and up to what a product takes of the inner
+/// dimension.
+template <class Products>
 kernels::VnniMatrix packed_transposed(const HeadRows<const std::uint16_t>& x, std::int64_t rows, std::int64_t size,
                                       Scratch<std::uint32_t>& out) {
-  const auto stride = kernels::vnni_stride(rows);
-  auto* at = out.of(size / 2 * stride);
+  const auto columns = rounded_up(rows, Products::kGroup), stride = kernels::vnni_stride(columns);
+  const auto all = rounded_up(size, Products::kInner) / 2 * stride;
+  auto* at = out.of(all);
+  if (columns > kernels::vnni_columns(rows)) std::fill(at, at + all, 0u);
   kernels::pack_vnni_transposed(x.at, x.stride, rows, size, at, stride);
+  std::fill(at + size / 2 * stride, at + all, 0u);
   return {at, stride};
 }
 
+/// What blocks of queries add to a gradient of keys or values: sums [N, D] of p^T x, x: the queries' rows.
+template <class Products>
+class KeySums;
+
+template <>
+class KeySums<Pairs> {
+ public:
+  void begin(std::int64_t n, std::int64_t size) {
+    n_ = n, size_ = size;
+    std::fill_n(sums_.of(n * size), n * size, 0.0f);
+  }
+  /// p: [B / 2, W] pairs of queries, where something is seen.
+  void add(const HeadBlock<Pairs>& b, const std::uint32_t* p, const HeadRows<const std::uint16_t>& x) {
+    const auto* rows_of_x = packed<Pairs>(x, b.count, size_, rows_);
+    float* sums = sums_.of(n_ * size_) + b.lo * size_;
+    for_groups<Pairs>(b.keys, [&](std::int64_t j, std::int64_t rows) {
+      const auto [first, last] = b.query_pairs_of(j);
+      const auto* from = reinterpret_cast<const std::uint16_t*>(p + first * b.stride() + j);
+      kernels::multiply_vnni({from, 2, 2 * b.stride()}, {rows_of_x + first * size_, size_}, {sums + j * size_, size_},
+                             {rows, size_, last - first}, /*add=*/true);
+    });
+  }
+  void write(const HeadRows<std::uint16_t>& out) { narrow_rows(sums_.of(n_ * size_), n_, size_, out); }
+
+ private:
+  std::int64_t n_ = 0, size_ = 0;
+  Scratch<float> sums_;
+  Scratch<std::uint32_t> rows_;
+};
+
+/// Their transpose: p is laid out as a right operand, and the left one is the smaller to turn round.
+template <>
+class KeySums<Tiles> {
+ public:
+  void begin(std::int64_t n, std::int64_t size) {
+    n_ = n, size_ = size, stride_ = kernels::vnni_stride(rounded_up(n, Tiles::kGroup));
+    std::fill_n(sums_.of(size * stride_), size * stride_, 0.0f);
+  }
+  void add(const HeadBlock<Tiles>& b, const std::uint32_t* p, const HeadRows<const std::uint16_t>& x) {
+    const auto pairs = b.queries() / 2;
+    auto* turned = turned_.of(size_ * pairs);
+    kernels::pack_vnni_transposed(reinterpret_cast<const std::uint16_t*>(packed<Tiles>(x, b.count, size_, rows_)),
+                                  2 * size_, pairs, 2 * size_, turned, pairs);
+    float* sums = sums_.of(size_ * stride_) + b.lo;
+    for_groups<Tiles>(b.keys, [&](std::int64_t j, std::int64_t) {
+      const auto [first, last] = b.query_pairs_of(j);
+      kernels::multiply_tiles({reinterpret_cast<const std::uint16_t*>(turned + first), 2 * pairs, 2},
+                              {p + first * b.stride() + j, b.stride()}, {sums + j, stride_},
+                              {size_, Tiles::kGroup, last - first}, /*add=*/true);
+    });
+  }
+  void write(const HeadRows<std::uint16_t>& out) {
+    auto* rows = rows_.of(rounded_up(n_, Tiles::kGroup) * size_);
+    kernels::pack_vnni_transposed(reinterpret_cast<const std::uint16_t*>(sums_.of(size_ * stride_)), 2 * stride_, size_,
+                                  2 * n_, rows, size_);
+    narrow_rows(reinterpret_cast<const float*>(rows), n_, size_, out);
+  }
+
+ private:
+  std::int64_t n_ = 0, size_ = 0, stride_ = 0;
+  Scratch<float> sums_;
+  Scratch<std::uint32_t> rows_, turned_;
+};
+
 /// Attends for one head of keys in one sequence after another; memory is kept from one to the next.
+template <class Products>
 class HeadForward {
+  using Block = HeadBlock<Products>;
+
  public:
   HeadForward(const CausalAttentionCall& call, const at::Tensor& out, const at::Tensor& lse)
       : c_(call), out_(out), sums_(lse.mutable_data_ptr<float>()) {}
@@ -182,12 +296,13 @@ class HeadForward {
   void attend(std::int64_t s, std::int64_t head) {
     const auto& o = c_.options;
     const std::int64_t n = o.key_rows->length[s], begin = o.key_rows->begin[s], group = c_.q.size(2);
-    const auto keys = packed_transposed(head_rows(c_.k, begin, head), n, size_, keys_);
-    const auto* values = packed(head_rows(c_.v, begin, head), n, value_size_, values_);
+    const auto keys = packed_transposed<Products>(head_rows(c_.k, begin, head), n, size_, keys_);
+    const auto* values = packed<Products>(head_rows(c_.v, begin, head), n, value_size_, values_);
     for (std::int64_t g = 0; g < group; ++g) {
-      for_blocks(o, s, head, head * group + g, [&](const HeadBlock& b) {
-        auto* scores = scores_.of(b.count * b.stride());
-        score_products(b, head_rows(c_.q, b.query_row, head, g), size_, {keys.at + b.lo, keys.stride}, scores);
+      for_blocks<Products>(o, s, head, head * group + g, [&](const Block& b) {
+        const auto queries = Products::left(head_rows(c_.q, b.query_row, head, g), b.count, size_, queries_);
+        auto* scores = scores_.of(b.queries() * b.stride());
+        score_products(b, queries, size_, {keys.at + b.lo, keys.stride}, scores);
         softmax(b, scores);
         weigh(b, values + b.lo / 2 * value_size_, head_rows<std::uint16_t>(out_, b.query_row, head, g));
       });
@@ -196,10 +311,10 @@ class HeadForward {
 
  private:
   /// Scores become probabilities without their scale, in bfloat16.
-  void softmax(const HeadBlock& b, float* scores) {
-    auto* p = probabilities_.of(b.count * b.stride());
+  void softmax(const Block& b, float* scores) {
+    auto* p = probabilities_.of(b.queries() * b.stride());
     float* scale = scales_.of(b.count);
-    for_groups(b.count, [&](std::int64_t begin, std::int64_t rows) {
+    for_groups<Products>(b.count, [&](std::int64_t begin, std::int64_t rows) {
       const auto [first, last] = b.keys_of(begin, rows);
       for (std::int64_t i = begin; i < begin + rows; ++i) {
         float* row = scores + i * b.stride();
@@ -212,10 +327,10 @@ class HeadForward {
     });
   }
 
-  void weigh(const HeadBlock& b, const std::uint32_t* values, const HeadRows<std::uint16_t>& out) {
-    auto* y = result_.of(b.count * value_size_);
+  void weigh(const Block& b, const std::uint32_t* values, const HeadRows<std::uint16_t>& out) {
+    auto* y = result_.of(b.queries() * value_size_);
     const float* scale = scales_.of(b.count);
-    key_products(b, probabilities_.of(b.count * b.stride()), values, value_size_, y);
+    key_products(b, probabilities_.of(b.queries() * b.stride()), values, value_size_, y);
     for (std::int64_t i = 0; i < b.count; ++i) kernels::scale_row(y + i * value_size_, scale[i], value_size_);
     narrow_rows(y, b.count, value_size_, out);
   }
@@ -224,13 +339,17 @@ class HeadForward {
   const at::Tensor& out_;
   float* sums_;
   const std::int64_t size_ = c_.k.size(2), value_size_ = c_.v.size(2);
+  const typename Products::Scope scope_{};
   Scratch<std::uint32_t> keys_, values_;
-  Scratch<std::uint16_t> probabilities_;
+  Scratch<std::uint16_t> queries_, probabilities_;
   Scratch<float> scores_, scales_, result_;
 };
 
 /// The gradients of one head of keys in one sequence after another.
+template <class Products>
 class HeadBackward {
+  using Block = HeadBlock<Products>;
+
  public:
   HeadBackward(const CausalAttentionCall& call, const at::Tensor& g, const at::Tensor& lse,
                const CausalAttentionGradients& out)
@@ -240,42 +359,33 @@ class HeadBackward {
     const auto& o = c_.options;
     const std::int64_t n = o.key_rows->length[s], begin = o.key_rows->begin[s], group = c_.q.size(2);
     const auto ks = head_rows(c_.k, begin, head);
-    keys_ = packed_transposed(ks, n, size_, transposed_keys_);
-    values_ = packed_transposed(head_rows(c_.v, begin, head), n, value_size_, transposed_values_);
-    key_rows_ = packed(ks, n, size_, packed_keys_);
-    auto *k_sums = zeros(key_sums_, n * size_), *v_sums = zeros(value_sums_, n * value_size_);
-    zero_ = zeros(zeros_, keys_.stride);
+    keys_ = packed_transposed<Products>(ks, n, size_, transposed_keys_);
+    values_ = packed_transposed<Products>(head_rows(c_.v, begin, head), n, value_size_, transposed_values_);
+    key_rows_ = packed<Products>(ks, n, size_, packed_keys_);
+    key_sums_.begin(n, size_), value_sums_.begin(n, value_size_);
+    std::fill_n(zeros_.of(keys_.stride), keys_.stride, 0.0f);
     for (std::int64_t h = 0; h < group; ++h) {
-      for_blocks(o, s, head, head * group + h, [&](const HeadBlock& b) {
+      for_blocks<Products>(o, s, head, head * group + h, [&](const Block& b) {
         const auto qs = head_rows(c_.q, b.query_row, head, h), gs = head_rows(g_, b.query_row, head, h);
         score_gradients(b, qs, gs);
         query_gradient(b, head_rows<std::uint16_t>(out_.q, b.query_row, head, h));
-        query_products(b, probability_pairs_.of(pairs_of(b) * b.stride()), packed(gs, b.count, value_size_, gradients_),
-                       value_size_, v_sums + b.lo * value_size_);
-        query_products(b, score_pairs_.of(pairs_of(b) * b.stride()), packed(qs, b.count, size_, queries_), size_,
-                       k_sums + b.lo * size_);
+        value_sums_.add(b, probability_pairs_.of(b.queries() / 2 * b.stride()), gs);
+        key_sums_.add(b, score_pairs_.of(b.queries() / 2 * b.stride()), qs);
       });
     }
-    narrow_rows(k_sums, n, size_, head_rows<std::uint16_t>(out_.k, begin, head));
-    narrow_rows(v_sums, n, value_size_, head_rows<std::uint16_t>(out_.v, begin, head));
+    key_sums_.write(head_rows<std::uint16_t>(out_.k, begin, head));
+    value_sums_.write(head_rows<std::uint16_t>(out_.v, begin, head));
   }
 
  private:
-  static float* zeros(Scratch<float>& scratch, std::int64_t n) {
-    auto* at = scratch.of(n);
-    std::fill(at, at + n, 0.0f);
-    return at;
-  }
-  static std::int64_t pairs_of(const HeadBlock& b) { return (b.count + 1) / 2; }
-
   /// Probabilities again and the gradients of the scores, as pairs of queries; the latter also as rows.
-  void score_gradients(const HeadBlock& b, const HeadRows<const std::uint16_t>& q,
-                       const HeadRows<const std::uint16_t>& g) {
+  void score_gradients(const Block& b, const HeadRows<const std::uint16_t>& q, const HeadRows<const std::uint16_t>& g) {
     const std::int64_t width = b.stride();
-    auto *p = scores_.of(b.count * width), *dp = score_gradients_.of(b.count * width);
-    score_products(b, q, size_, {keys_.at + b.lo, keys_.stride}, p);
-    score_products(b, g, value_size_, {values_.at + b.lo, values_.stride}, dp);
-    for_groups(b.count, [&](std::int64_t from, std::int64_t rows) {
+    auto *p = scores_.of(b.queries() * width), *dp = score_gradients_.of(b.queries() * width);
+    score_products(b, Products::left(q, b.count, size_, rows_), size_, {keys_.at + b.lo, keys_.stride}, p);
+    score_products(b, Products::left(g, b.count, value_size_, rows_), value_size_, {values_.at + b.lo, values_.stride},
+                   dp);
+    for_groups<Products>(b.count, [&](std::int64_t from, std::int64_t rows) {
       const auto [first, last] = b.keys_of(from, rows);
       for (std::int64_t i = from; i < from + rows; ++i) softmax_backward(b, i, last, p + i * width, dp + i * width);
       narrow(b, from, rows, first, last);
@@ -283,7 +393,7 @@ class HeadBackward {
   }
 
   /// Of query i, in place: products become probabilities, dp the gradient of the scores.
-  void softmax_backward(const HeadBlock& b, std::int64_t i, std::int64_t last, float* p, float* dp) {
+  void softmax_backward(const Block& b, std::int64_t i, std::int64_t last, float* p, float* dp) {
     const auto how = b.row(i, last);
     auto* products = c_.options.softcap > 0 ? products_.of(b.stride()) : nullptr;
     if (products) std::copy(p, p + b.stride(), products);
@@ -294,25 +404,26 @@ class HeadBackward {
     if (c_.mask.drops()) drop(p, p, i, b, c_.mask);
   }
 
-  /// Of queries [from, from + rows) and keys [first, last): to bfloat16.
-  void narrow(const HeadBlock& b, std::int64_t from, std::int64_t rows, std::int64_t first, std::int64_t last) {
-    const std::int64_t width = b.stride(), pairs = pairs_of(b);
-    const auto *p = scores_.of(b.count * width), *dp = score_gradients_.of(b.count * width);
-    auto *p_pairs = probability_pairs_.of(pairs * width), *s_pairs = score_pairs_.of(pairs * width);
-    auto* s_rows = score_rows_.of(b.count * width);
-    for (std::int64_t i = from; i < from + rows; i += 2) {
-      const std::int64_t even = i * width + first;
-      const bool alone = i + 1 == b.count;
-      const auto odd = [&](const float* x) { return alone ? zero_ : x + even + width; };
-      kernels::narrow_to_vnni(p + even, odd(p), last - first, p_pairs + i / 2 * width + first, nullptr, nullptr);
-      kernels::narrow_to_vnni(dp + even, odd(dp), last - first, s_pairs + i / 2 * width + first, s_rows + even,
-                              alone ? nullptr : s_rows + even + width);
+  /// Of queries [from, from + rows) and keys [first, last): to bfloat16; zeros up to a whole group of queries.
+  void narrow(const Block& b, std::int64_t from, std::int64_t rows, std::int64_t first, std::int64_t last) {
+    const std::int64_t width = b.stride();
+    const auto *p = scores_.of(b.queries() * width), *dp = score_gradients_.of(b.queries() * width);
+    const auto* zero = zeros_.of(width);
+    auto *p_pairs = probability_pairs_.of(b.queries() / 2 * width), *s_pairs = score_pairs_.of(b.queries() / 2 * width);
+    auto* s_rows = score_rows_.of(b.queries() * width);
+    for (std::int64_t i = from; i < from + Products::kGroup; i += 2) {
+      const std::int64_t at = i * width + first, pair = i / 2 * width + first;
+      const bool has_even = i < from + rows, has_odd = i + 1 < from + rows;
+      kernels::narrow_to_vnni(has_even ? p + at : zero, has_odd ? p + at + width : zero, last - first, p_pairs + pair,
+                              nullptr, nullptr);
+      kernels::narrow_to_vnni(has_even ? dp + at : zero, has_odd ? dp + at + width : zero, last - first, s_pairs + pair,
+                              s_rows + at, s_rows + at + width);
     }
   }
 
-  void query_gradient(const HeadBlock& b, const HeadRows<std::uint16_t>& out) {
-    auto* dq = query_gradients_.of(b.count * size_);
-    key_products(b, score_rows_.of(b.count * b.stride()), key_rows_ + b.lo / 2 * size_, size_, dq);
+  void query_gradient(const Block& b, const HeadRows<std::uint16_t>& out) {
+    auto* dq = query_gradients_.of(b.queries() * size_);
+    key_products(b, score_rows_.of(b.queries() * b.stride()), key_rows_ + b.lo / 2 * size_, size_, dq);
     narrow_rows(dq, b.count, size_, out);
   }
 
@@ -323,38 +434,36 @@ class HeadBackward {
   const std::int64_t size_ = c_.k.size(2), value_size_ = c_.v.size(2);
   kernels::VnniMatrix keys_{}, values_{};  // transposed, of this head
   const std::uint32_t* key_rows_ = nullptr;
-  const float* zero_ = nullptr;  // in place of the second query of the last pair
-  Scratch<std::uint32_t> packed_keys_, transposed_keys_, transposed_values_, queries_, gradients_, probability_pairs_,
-      score_pairs_;
-  Scratch<std::uint16_t> score_rows_;
-  Scratch<float> scores_, products_, score_gradients_, query_gradients_, key_sums_, value_sums_, zeros_;
+  const typename Products::Scope scope_{};
+  KeySums<Products> key_sums_, value_sums_;
+  Scratch<std::uint32_t> packed_keys_, transposed_keys_, transposed_values_, probability_pairs_, score_pairs_;
+  Scratch<std::uint16_t> rows_, score_rows_;
+  Scratch<float> scores_, products_, score_gradients_, query_gradients_, zeros_;
 };
 
 }  // namespace
 
 bool attends_in_bf16(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CausalAttentionOptions& o) {
   const auto fits = [](const at::Tensor& t) {
-    return has_kernels(t) && t.scalar_type() == at::kBFloat16 && t.size(-1) % kGroup == 0 && t.size(-1) > 0;
+    return has_kernels(t) && t.scalar_type() == at::kBFloat16 && t.size(-1) % 16 == 0 && t.size(-1) > 0;
   };
   return fits(q) && fits(k) && fits(v) && o.query_rows->length == o.key_rows->length &&
          o.key_rows->count() * k.size(1) >= at::get_num_threads() && kernels::has_bf16_dot();
 }
 
 void attend_bf16(const CausalAttentionCall& call, const at::Tensor& out, const at::Tensor& lse) {
-  const std::int64_t kv = call.k.size(1);
-  for_heads(call.options, kv, [&](std::int64_t begin, std::int64_t end) {
-    HeadForward head(call, out, lse);
-    for (std::int64_t i = begin; i < end; ++i) head.attend(i / kv, i % kv);
-  });
+  if (kernels::has_bf16_tiles())
+    for_heads<HeadForward<Tiles>>(call, out, lse);
+  else
+    for_heads<HeadForward<Pairs>>(call, out, lse);
 }
 
 void attend_bf16_backward(const CausalAttentionCall& call, const at::Tensor& g, const at::Tensor& lse,
                           const CausalAttentionGradients& out) {
-  const std::int64_t kv = call.k.size(1);
-  for_heads(call.options, kv, [&](std::int64_t begin, std::int64_t end) {
-    HeadBackward head(call, g, lse, out);
-    for (std::int64_t i = begin; i < end; ++i) head.attend(i / kv, i % kv);
-  });
+  if (kernels::has_bf16_tiles())
+    for_heads<HeadBackward<Tiles>>(call, g, lse, out);
+  else
+    for_heads<HeadBackward<Pairs>>(call, g, lse, out);
 }
 
 }  // namespace tessera::nn

@@ -12,6 +12,7 @@
 
 #include "nn/kernels/bf16_dot.h"
 #include "nn/kernels/bf16_gemm.h"
+#include "nn/kernels/bf16_tiles.h"
 #include "nn/kernels/row_kernels.h"
 #include "nn/ops/onednn_matmul.h"
 #include "nn/ops/packed_panels.h"
@@ -22,7 +23,6 @@ namespace tessera::nn {
 namespace {
 
 constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
-constexpr std::int64_t kShortInner = 16;  // with which a product is a pass over memory: no matrix unit helps
 constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
 
 std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
@@ -41,11 +41,16 @@ std::optional<kernels::Bf16Gemm> with_addend(kernels::Bf16Gemm product, const at
   return product;
 }
 
+/// For tiles the first factor is packed, too.
+bool panels_pay(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kFewColumns = 32;
+  return kernels::has_bf16_gemm() && rows >= kFewestRows && (columns > kFewColumns || !kernels::has_bf16_tiles());
+}
+
 /// a b, or a b + u v where u is defined; nothing where a library should do it.
 std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& u = {},
                                                   const at::Tensor& v = {}) {
-  const bool pays = kernels::has_bf16_gemm() || (a.size(-1) <= kShortInner && kernels::has_bf16_dot());
-  if (!pays || a.size(0) < kFewestRows) return std::nullopt;
+  if (!panels_pay(a.size(0), b.size(-1))) return std::nullopt;
   const auto left = bfloat16_matrix(a), right = bfloat16_matrix(b);
   if (!left || !right) return std::nullopt;
   const bool pairs_in_rows = left->column == 1 || right->column != 1;
@@ -56,7 +61,7 @@ std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const at:
 /// The same with a packed second factor.
 std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const PackedPanels& b, const at::Tensor& u = {},
                                                   const at::Tensor& v = {}) {
-  if (!kernels::has_bf16_gemm() || a.size(0) < kFewestRows || !b.on_cpu()) return std::nullopt;
+  if (!panels_pay(a.size(0), b.columns()) || !b.on_cpu()) return std::nullopt;
   const auto left = bfloat16_matrix(a);
   if (!left || a.size(1) % 2 != 0) return std::nullopt;
   return with_addend({*left, {}, {}, {}, a.size(0), b.columns(), a.size(1), 0, &b, 0}, u, v);

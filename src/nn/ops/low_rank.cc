@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_tiles.h"
 #include "nn/kernels/low_rank_kernels.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/rows.h"
@@ -19,12 +20,14 @@ namespace {
 constexpr std::int64_t kLargestRank = 16;
 constexpr std::int64_t kColumnGrain = 256;  // of a gradient, for another thread
 
-/// u: the factor with R columns. All dense but for `b`, if there is one, which may be a transposed view.
+/// u: the factor with R columns. All dense but for `b`, if there is one, which may be a transposed view. Where there are
+/// tiles a library uses them.
 bool uses_bf16_dot(const at::Tensor& u, const at::Tensor& x, const at::Tensor& b = {}) {
   const std::int64_t r = u.size(-1);
   const auto fits = [](const at::Tensor& t) { return has_kernels(t) && t.scalar_type() == at::kBFloat16; };
   return fits(u) && fits(x) && x.is_contiguous() && r % 2 == 0 && r <= kLargestRank && x.numel() > 0 &&
-         (!b.defined() || (fits(b) && (b.is_contiguous() || b.t().is_contiguous()))) && kernels::has_bf16_dot();
+         (!b.defined() || (fits(b) && (b.is_contiguous() || b.t().is_contiguous()))) && kernels::has_bf16_dot() &&
+         !kernels::has_bf16_tiles();
 }
 
 const std::uint16_t* bits(const at::Tensor& t) {
