@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -99,6 +100,12 @@ bool multiplies_bfloat16() {
 #else
   static const bool has_units = !native_bfloat16().empty();
   return has_units;
+#endif
+}
+
+void make_products_reproducible() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_is("intel")) ::setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
 #endif
 }
 

@@ -30,6 +30,11 @@ std::vector<std::string> native_bfloat16();
 /// Whether this process multiplies bfloat16 matrices by such an instruction.
 bool multiplies_bfloat16();
 
+/// MKL adds in an order that depends on where in memory a matrix lies, so that ranks of one host and of two differ in
+/// the last bits; here it is told not to (its large products take as long). Before the first product of the process;
+/// only on Intel's processors, and not where MKL_CBWR is set.
+void make_products_reproducible();
+
 /// Whether a library that libtorch carries multiplies float32 matrices at full rate. On processors with AVX2 that are
 /// not Intel's MKL reaches two thirds of it, a third with 32 rows, and libtorch has no oneDNN for them.
 bool multiplies_float32();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "base/cpu_level.h"
 #include "comm/rendezvous/connect_hosts.h"
 #include "tessera/base/error.h"
 
@@ -19,6 +20,7 @@ bool on_one_host(const RankEnvironment& environment) {
 }  // namespace
 
 std::shared_ptr<Communicator> connect(const RendezvousOptions& options) {
+  make_products_reproducible();
   static std::atomic<int> connections{0};  // a process may connect more than once; all ranks do it equally often
   const RankEnvironment environment = read_rank_environment();
   const int size = environment.world_size;

@@ -61,7 +61,7 @@ std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const at:
 /// The same with a packed second factor.
 std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const PackedPanels& b, const at::Tensor& u = {},
                                                   const at::Tensor& v = {}) {
-  if (!panels_pay(a.size(0), b.columns()) || !b.on_cpu()) return std::nullopt;
+  if (!panels_pay(kFewestRows, b.columns()) || !b.on_cpu()) return std::nullopt;
   const auto left = bfloat16_matrix(a);
   if (!left || a.size(1) % 2 != 0) return std::nullopt;
   return with_addend({*left, {}, {}, {}, a.size(0), b.columns(), a.size(1), 0, &b, 0}, u, v);
