@@ -132,7 +132,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
     out.working = std::max(out.working, bytes.working);
     const bool is_copied =
         closes_branch(module) ? is_in_attention(module) : t.experts_per_token > 0 && is_of_expert(module);
-    if (is_copied) input->second.unit = unit_of(t.name), input->second.size = sides_of(t).in;
+    if (is_copied || t.reads_stream) input->second.unit = unit_of(t.name), input->second.size = sides_of(t).in;
     input->second.is_read = input->second.is_read || bytes.reads_input;
   }
   for (const auto& [name, input] : inputs)

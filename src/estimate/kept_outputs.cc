@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "base/dotted_name.h"
+#include "estimate/activations.h"
 #include "estimate/rank_memory.h"
 
 namespace tessera::estimate {
@@ -52,6 +53,8 @@ void describe(const DecoderConfig& c, std::vector<ModelTensor>& tensors) {
     if (!is_linear(t)) continue;
     const auto module = module_of(t.name);
     t.kept_outputs = kept_of_branch(c, module);
+    t.reads_stream = !t.kept_outputs && (is_in_attention(module) ? c.names.attention_norm : c.names.mlp_norm).empty() &&
+                     c.residual == families::ResidualKind::kSequential;
     const auto& queries = c.qkv == families::QkvLayout::kSeparate ? c.names.q : c.names.qkv;
     if (has_suffix(module, c.names.attention + "." + queries)) t.heads = c.num_heads;
     if (!t.kept_outputs) t.kept_outputs = kept_of_heads(c, module, turns_heads(c, unit_of(t.name)), sides_of(t).out);

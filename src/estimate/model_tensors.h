@@ -25,6 +25,8 @@ struct ModelTensor {
   /// that. Unset: the output, once.
   std::optional<std::int64_t> kept_outputs = {};
   std::int64_t experts_per_token = 2;  // of a mixture
+  /// Of a matrix in a block: it reads the residual stream as it is, which nothing else there keeps for backward.
+  bool reads_stream = false;
   std::int64_t numel() const;
 };
 

@@ -25,8 +25,10 @@ Blueprint attention(const DecoderConfig& c) {
     out.parts = {projection(c, c.names.qkv, c.hidden_size, queries + 2 * keys, c.qkv_bias)};
   }
   out.parts.push_back(projection(c, c.names.o, queries, c.hidden_size, c.o_bias));
-  if (c.qk_norm == QkNorm::kHead) {
-    for (const char* name : {"q_norm", "k_norm"}) out.parts.push_back(norm_of(c, name, c.head_dim));
+  if (c.qk_norm != QkNorm::kNone) {
+    const bool all = c.qk_norm == QkNorm::kAll;
+    out.parts.push_back(norm_of(c, "q_norm", all ? queries : c.head_dim));
+    out.parts.push_back(norm_of(c, "k_norm", all ? keys : c.head_dim));
   }
   return out;
 }

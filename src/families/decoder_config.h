@@ -29,7 +29,11 @@ enum class QkvLayout {
   kGrouped        // one: for each key/value head its queries, its key, its value
 };
 enum class MlpKind { kPlain, kGated, kGatedFused, kExperts };
-enum class QkNorm { kNone, kHead };
+enum class QkNorm {
+  kNone,
+  kHead,  // each head by itself
+  kAll    // all heads of a token together
+};
 
 /// Names in the module tree, which are the names in weight files. Empty: the family has no such module; for `mlp`: its
 /// projections stand in the layer itself.
@@ -39,14 +43,14 @@ struct DecoderNames {
   std::string layers = "layers", final_norm = "norm", head = "lm_head";
   std::string attention = "self_attn", q = "q_proj", k = "k_proj", v = "v_proj", qkv, o = "o_proj";
   std::string mlp = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
-  std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";
+  std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";  // sequential: may be empty
   std::string after_attention, after_mlp;  // norms of the branches' results
   bool operator==(const DecoderNames&) const = default;
 };
 
 /// Class names as upstream prints them; wrap policies go by them.
 struct DecoderClasses {
-  std::string causal, base, layer, attention, mlp, norm;
+  std::string causal, base, layer, attention, mlp, norm, experts = {};
   bool operator==(const DecoderClasses&) const = default;
 };
 
@@ -54,6 +58,7 @@ struct ExpertSettings {
   std::int64_t count = 0, per_token = 0;
   double auxiliary_coefficient = 0;  // of the load-balancing loss
   bool auxiliary_loss = false;
+  bool normalised = true;  // the chosen ones' probabilities add up to 1
   bool operator==(const ExpertSettings&) const = default;
 };
 
@@ -101,6 +106,8 @@ struct DecoderConfig {
 
   bool transposed_weights = false;  // GPT-2's Conv1D: [in, out]
   double embedding_scale = 1.0;
+  bool embedding_scale_in_dtype = false;  // the factor is rounded to it first
+  double branch_scale = 1.0;              // of what attention and MLP add (sequential residuals)
   bool tied = false, head_bias = false;
   std::optional<ClassifierConfig> classifier;  // set: a head "score" without bias instead of that of a language model
   double logit_softcap = 0, logit_scale = 1.0;

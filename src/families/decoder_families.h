@@ -14,13 +14,17 @@ DecoderConfig parse_gemma3(const ConfigReader& in);
 DecoderConfig parse_gpt2(const ConfigReader& in);
 DecoderConfig parse_gpt_neox(const ConfigReader& in);
 DecoderConfig parse_gptj(const ConfigReader& in);
+DecoderConfig parse_granite(const ConfigReader& in);
 DecoderConfig parse_llama(const ConfigReader& in);
 DecoderConfig parse_mistral(const ConfigReader& in);
 DecoderConfig parse_mixtral(const ConfigReader& in);
+DecoderConfig parse_olmo2(const ConfigReader& in);
 DecoderConfig parse_opt(const ConfigReader& in);
 DecoderConfig parse_phi3(const ConfigReader& in);
 DecoderConfig parse_qwen2(const ConfigReader& in);
 DecoderConfig parse_qwen3(const ConfigReader& in);
+DecoderConfig parse_qwen3_moe(const ConfigReader& in);
 DecoderConfig parse_smollm3(const ConfigReader& in);
+DecoderConfig parse_starcoder2(const ConfigReader& in);
 
 }  // namespace tessera::families

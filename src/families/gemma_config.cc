@@ -28,6 +28,7 @@ LlamaDefaults gemma_defaults(const std::string& prefix) {
 void set_gemma(const ConfigReader& in, DecoderConfig& c) {
   c.norm = NormKind::kRmsOffset;
   c.embedding_scale = std::sqrt(static_cast<double>(c.hidden_size));
+  c.embedding_scale_in_dtype = true;
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
 }
 

@@ -1,4 +1,5 @@
-// Llama and the families that differ from it in a few settings: Mistral, Mixtral, Qwen2, Qwen3, SmolLM3, Phi3.
+// Llama and the families that differ from it in a few settings: Granite, Mistral, Mixtral, OLMo 2, Qwen2, Qwen3 (with
+// experts, too), SmolLM3, StarCoder2, Phi3.
 #include "families/decoder_families.h"
 #include "families/decoder_parse.h"
 #include "families/llama_like.h"
@@ -57,6 +58,88 @@ DecoderConfig parse_mistral(const ConfigReader& in) {
   return c;
 }
 
+DecoderConfig parse_granite(const ConfigReader& in) {
+  auto c = llama_like(in, {.class_prefix = "Granite"});
+  c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
+  c.mlp_bias = in.get<bool>("mlp_bias", false);
+  c.embedding_scale = in.get<double>("embedding_multiplier", 1.0);
+  c.branch_scale = in.get<double>("residual_multiplier", 1.0);
+  c.attention_scale.assign(static_cast<std::size_t>(c.num_layers), in.get<double>("attention_multiplier", 1.0));
+  const double divisor = in.get<double>("logits_scaling", 1.0);
+  if (divisor == 0)
+    throw ConfigError(in.file() + ": logits_scaling must not be 0: logits are divided by it", "logits_scaling");
+  c.logit_scale = 1.0 / divisor;
+  finish(in, c);
+  return c;
+}
+
+DecoderConfig parse_olmo2(const ConfigReader& in) {
+  auto c = llama_like(in, {.class_prefix = "Olmo2",
+                           .vocab_size = 50304,
+                           .norm_eps = 1e-5,
+                           .pad_token_id = 1,
+                           .bos_token_id = -1,
+                           .eos_token_id = 50279});
+  c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
+  c.qk_norm = QkNorm::kAll;
+  c.names.attention_norm = c.names.mlp_norm = "";
+  c.names.after_attention = "post_attention_layernorm";
+  c.names.after_mlp = "post_feedforward_layernorm";
+  finish(in, c);
+  return c;
+}
+
+DecoderConfig parse_starcoder2(const ConfigReader& in) {
+  auto c = llama_like(in, {.class_prefix = "Starcoder2",
+                           .vocab_size = 49152,
+                           .hidden_size = 3072,
+                           .intermediate_size = 12288,
+                           .num_layers = 30,
+                           .num_heads = 24,
+                           .num_kv_heads = 2,
+                           .max_positions = 4096,
+                           .bos_token_id = 50256,
+                           .eos_token_id = 50256,
+                           .activation = "gelu_pytorch_tanh",
+                           .tied = true});
+  c.classes.norm = "LayerNorm";
+  c.norm = NormKind::kLayer;
+  c.norm_eps = in.get<double>("norm_epsilon", 1e-5);
+  c.mlp = MlpKind::kPlain;
+  c.names.up = "c_fc";
+  c.names.down = "c_proj";
+  c.qkv_bias = c.o_bias = c.mlp_bias = in.get<bool>("use_bias", true);
+  c.residual_dropout = in.get<double>("residual_dropout", 0.0);
+  c.embedding_dropout = in.get<double>("embedding_dropout", 0.0);
+  c.attention_window.assign(static_cast<std::size_t>(c.num_layers), window_of(in, 0));
+  finish(in, c);
+  return c;
+}
+
+namespace {
+
+/// Sizes, the router and its loss; `count_key`: how many experts a layer has.
+void parse_experts(const ConfigReader& in, const char* count_key, std::int64_t count, std::int64_t per_token,
+                   DecoderConfig& c) {
+  c.mlp = MlpKind::kExperts;
+  c.experts.count = in.count(count_key, count);
+  constexpr std::int64_t kMostExperts = 1 << 16;  // of the whole model: published ones have some thousands
+  if (c.experts.count * c.num_layers > kMostExperts)
+    throw ConfigError(in.file() + ": " + count_key + " (" + std::to_string(c.experts.count) +
+                          ") in each of num_hidden_layers (" + std::to_string(c.num_layers) + ") are more than " +
+                          std::to_string(kMostExperts),
+                      count_key);
+  c.experts.per_token = in.positive("num_experts_per_tok", per_token);
+  c.experts.auxiliary_loss = in.get<bool>("output_router_logits", false);
+  c.experts.auxiliary_coefficient = in.get<double>("router_aux_loss_coef", 0.001);
+  if (c.experts.per_token > c.experts.count)
+    throw ConfigError(in.file() + ": num_experts_per_tok (" + std::to_string(c.experts.per_token) +
+                          ") is larger than " + count_key + " (" + std::to_string(c.experts.count) + ")",
+                      "num_experts_per_tok");
+}
+
+}  // namespace
+
 DecoderConfig parse_mixtral(const ConfigReader& in) {
   auto c = llama_like(in, {.class_prefix = "Mixtral",
                            .intermediate_size = 14336,
@@ -65,28 +148,14 @@ DecoderConfig parse_mixtral(const ConfigReader& in) {
                            .norm_eps = 1e-5,
                            .rotary = {.theta = 1e6}});
   c.attention_window.assign(static_cast<std::size_t>(c.num_layers), window_of(in, 0));
-  c.mlp = MlpKind::kExperts;
   c.names.mlp = "block_sparse_moe";
   c.names.gate = "w1";
   c.names.up = "w3";
   c.names.down = "w2";
   c.classes.mlp = "MixtralBlockSparseTop2MLP";
-  c.experts.count = in.count("num_local_experts", 8);
-  constexpr std::int64_t kMostExperts = 1 << 16;  // of the whole model: published ones have some thousands
-  if (c.experts.count * c.num_layers > kMostExperts)
-    throw ConfigError(in.file() + ": num_local_experts (" + std::to_string(c.experts.count) +
-                          ") in each of num_hidden_layers (" + std::to_string(c.num_layers) + ") are more than " +
-                          std::to_string(kMostExperts),
-                      "num_local_experts");
-  c.experts.per_token = in.positive("num_experts_per_tok", 2);
-  c.experts.auxiliary_loss = in.get<bool>("output_router_logits", false);
-  c.experts.auxiliary_coefficient = in.get<double>("router_aux_loss_coef", 0.001);
+  c.classes.experts = "MixtralSparseMoeBlock";
+  parse_experts(in, "num_local_experts", 8, 2, c);
   require(in, "router_jitter_noise", 0.0, "is not supported: set it to 0");
-  if (c.experts.per_token > c.experts.count) {
-    throw ConfigError(in.file() + ": num_experts_per_tok (" + std::to_string(c.experts.per_token) +
-                          ") is larger than num_local_experts (" + std::to_string(c.experts.count) + ")",
-                      "num_experts_per_tok");
-  }
   finish(in, c);
   return c;
 }
@@ -124,6 +193,31 @@ DecoderConfig parse_qwen3(const ConfigReader& in) {
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
   c.qk_norm = QkNorm::kHead;
   parse_qwen_windows(in, c);
+  finish(in, c);
+  return c;
+}
+
+DecoderConfig parse_qwen3_moe(const ConfigReader& in) {
+  auto c = llama_like(in, {.class_prefix = "Qwen3Moe",
+                           .vocab_size = 151936,
+                           .hidden_size = 2048,
+                           .intermediate_size = 6144,
+                           .num_layers = 24,
+                           .num_kv_heads = 4,
+                           .max_positions = 32768});
+  c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
+  c.qk_norm = QkNorm::kHead;
+  c.classes.experts = "Qwen3MoeSparseMoeBlock";
+  parse_experts(in, "num_experts", 128, 8, c);
+  c.intermediate_size = in.positive("moe_intermediate_size", 768);
+  c.experts.normalised = in.get<bool>("norm_topk_prob", false);
+  require(in, "decoder_sparse_step", std::int64_t{1}, "is not supported: every layer has experts here");
+  if (!in.get<std::vector<int>>("mlp_only_layers", {}).empty())
+    throw ConfigError(in.file() + ": mlp_only_layers is not supported: every layer has experts here",
+                      "mlp_only_layers");
+  (void)in.contains("max_window_layers");  // upstream: all layers slide or none
+  const std::int64_t window = in.get<bool>("use_sliding_window", false) ? window_of(in, 4096) : 0;
+  c.attention_window.assign(static_cast<std::size_t>(c.num_layers), window);
   finish(in, c);
   return c;
 }

@@ -24,7 +24,8 @@ DecoderAttention::DecoderAttention(const families::DecoderConfig& c, const famil
       dropout_(c.attention_dropout),
       bias_factor_(c.linear_bias_factor),
       bias_in_bfloat16_(c.linear_bias_in_bfloat16),
-      blind_query_sees_past_(c.blind_query_sees_past) {
+      blind_query_sees_past_(c.blind_query_sees_past),
+      norms_all_heads_(c.qk_norm == families::QkNorm::kAll) {
   const auto projection = [&](const std::string& name) { return add_projection(*this, c, plan, name, dtype); };
   if (layout_ == families::QkvLayout::kSeparate) {
     q_ = projection(c.names.q);
@@ -81,8 +82,11 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
   const auto& layout = *in.layout;
   auto heads = project(in.hidden);
   if (q_norm_) {
-    heads.q = (*q_norm_)(heads.q);
-    heads.k = (*k_norm_)(heads.k);
+    const auto normed = [&](nn::Layer& norm, const at::Tensor& x) {
+      return norms_all_heads_ ? norm(x.flatten(1)).view(x.sizes()) : norm(x);
+    };
+    heads.q = normed(*q_norm_, heads.q);
+    heads.k = normed(*k_norm_, heads.k);
   }
   if (rotates_)
     std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, window_ > 0 ? layout.window_rotary : layout.rotary);

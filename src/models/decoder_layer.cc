@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 
@@ -39,7 +40,8 @@ DecoderLayer::DecoderLayer(const families::DecoderConfig& c, const families::Blu
     : class_name_(c.classes.layer),
       residual_(c.residual),
       residual_after_norm_(c.residual_after_norm),
-      one_dropout_(c.one_dropout_for_both) {
+      one_dropout_(c.one_dropout_for_both),
+      branch_scale_(c.branch_scale) {
   attention_ = register_module(c.names.attention,
                                std::make_shared<DecoderAttention>(c, plan.at(c.names.attention), layer, dtype));
   if (c.mlp == families::MlpKind::kExperts) {
@@ -63,13 +65,15 @@ MlpOutput DecoderLayer::mlp(const at::Tensor& x) {
 }
 
 MlpOutput DecoderLayer::sequential(const DecoderLayerInput& in) {
-  const auto normed = (*attention_norm_)(in.hidden);
+  const auto normed = attention_norm_ ? (*attention_norm_)(in.hidden) : in.hidden;
   auto branch = (*attention_)({normed, in.layout, in.cache, in.prefix});
   if (after_attention_) branch = (*after_attention_)(branch);
+  if (branch_scale_ != 1.0) branch = branch * branch_scale_;
   const auto hidden = dropout_->add_to(residual_after_norm_ ? normed : in.hidden, branch);
-  const auto normed_again = (*mlp_norm_)(hidden);
+  const auto normed_again = mlp_norm_ ? (*mlp_norm_)(hidden) : hidden;
   auto out = mlp(normed_again);
   if (after_mlp_) out.hidden = (*after_mlp_)(out.hidden);
+  if (branch_scale_ != 1.0) out.hidden = out.hidden * branch_scale_;
   out.hidden = dropout_->add_to(residual_after_norm_ ? normed_again : hidden, out.hidden);
   return out;
 }

@@ -71,7 +71,7 @@ class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
   bool rotates_;
   std::int64_t kv_heads_, groups_, head_dim_, window_;
   double scale_, softcap_, dropout_, bias_factor_;
-  bool bias_in_bfloat16_, blind_query_sees_past_;
+  bool bias_in_bfloat16_, blind_query_sees_past_, norms_all_heads_;
   std::shared_ptr<nn::Linear> q_, k_, v_, qkv_, o_;
   std::shared_ptr<nn::Layer> q_norm_, k_norm_;
 };
@@ -132,6 +132,7 @@ class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
   std::string class_name_;
   families::ResidualKind residual_;
   bool residual_after_norm_, one_dropout_;
+  double branch_scale_;
   std::shared_ptr<DecoderAttention> attention_;
   std::shared_ptr<DecoderMlp> mlp_;
   std::shared_ptr<MixtureOfExperts> experts_;

@@ -24,7 +24,7 @@ constexpr std::uint64_t kDrawsOfExpert = 8;  // at most: one for each projection
 
 MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const families::Blueprint& plan,
                                    at::ScalarType dtype)
-    : class_name_("MixtralSparseMoeBlock"), per_token_(c.experts.per_token) {
+    : class_name_(c.classes.experts), per_token_(c.experts.per_token), normalised_(c.experts.normalised) {
   gate_ = add_projection(*this, c, plan, "gate", dtype);
   auto list = std::make_shared<nn::Container>("ModuleList");
   for (const auto& part : plan.at("experts").parts)
@@ -35,7 +35,8 @@ MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const famil
 MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   const auto logits = (*gate_)(x);
   auto [weights, chosen] = at::topk(at::softmax(logits, 1, at::kFloat), per_token_, -1);
-  weights = (weights / weights.sum(-1, /*keepdim=*/true)).to(x.scalar_type());
+  if (normalised_) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  weights = weights.to(x.scalar_type());
   const auto flat_weights = weights.flatten();
   // Choices by expert, and each expert's by token. The host asks the device once how many there are of each.
   const auto [experts, choices] = at::sort(chosen.flatten(), /*stable=*/true, 0, /*descending=*/false);

@@ -7,8 +7,8 @@
 
 namespace tessera::models {
 
-/// A sparse mixture of gated feed-forward experts (Mixtral): each token goes to its `per_token` likeliest experts,
-/// whose results are weighed by the router's probabilities, normalised over those chosen.
+/// A sparse mixture of gated feed-forward experts: each token goes to its `per_token` likeliest experts, whose results
+/// are weighed by the router's probabilities, normalised over those chosen where the family says so (Mixtral does).
 class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
  public:
   MixtureOfExperts(const families::DecoderConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
@@ -20,6 +20,7 @@ class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
  private:
   std::string class_name_;
   std::int64_t per_token_;
+  bool normalised_;
   std::shared_ptr<nn::Linear> gate_;
   std::vector<std::shared_ptr<DecoderMlp>> experts_;
 };

@@ -36,17 +36,21 @@ BASES = {
     "gpt2": GPT,
     "gpt_neox": dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=32),
     "gptj": GPT | dict(rotary_dim=2),
+    "granite": LLAMA,
     "llama": LLAMA,
     "ministral": LLAMA | dict(head_dim=4, sliding_window=4),
     "mistral": LLAMA | dict(sliding_window=4),
     "mixtral": LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, output_router_logits=True),
     "mt5": T5,
+    "olmo2": LLAMA | dict(pad_token_id=0),
     "opt": dict(vocab_size=24, hidden_size=16, word_embed_proj_dim=16, ffn_dim=24, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32),
     "phi3": LLAMA | dict(pad_token_id=0),
     "qwen2": LLAMA,
     "qwen3": LLAMA | dict(head_dim=4),
+    "qwen3_moe": LLAMA | dict(head_dim=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, output_router_logits=True),
     "roberta": BERT,
     "smollm3": LLAMA | dict(pad_token_id=0),
+    "starcoder2": LLAMA,
     "t5": T5,
     "umt5": T5,
     "xlm-roberta": BERT,
@@ -66,7 +70,7 @@ OTHERS = {  # where no rule makes a sensible value
     "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.01, "final_logit_softcapping": 0.01, "partial_rotary_factor": 0.5, "rotary_pct": 1.0,
     "original_max_position_embeddings": 16, "cross_attention_hidden_size": 8, "sep_token_id": 3, "use_sliding_window": True,
     "rope_theta": 100.0, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2, "rotary_emb_base": 100, "hidden_size": 32, "n_embd": 32, "d_model": 32,
-    "relative_attention_max_distance": 5, "relative_attention_num_buckets": 8,
+    "mlp_only_layers": [1], "relative_attention_max_distance": 5, "relative_attention_num_buckets": 8,
 }
 # What the script itself needs; what changes only which of equally likely dropout masks are drawn.
 NEVER_SIMPLE = {"model_type", "return_dict", "torchscript", "chunk_size_feed_forward"}
@@ -75,6 +79,7 @@ COMBINATIONS = {
     "falcon": [{"alibi": True}, {"new_decoder_architecture": True, "num_kv_heads": 2}, {"multi_query": False}],
     "qwen2": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
     "qwen3": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
+    "qwen3_moe": [{"use_sliding_window": True, "sliding_window": 2}],
     "smollm3": [{"use_sliding_window": True, "sliding_window": 2}, {"layer_types": SLIDING, "sliding_window": 2}],
     "llama": [{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0}}, {"pad_token_id": -1}],
     "bert": [{"is_decoder": True, "add_cross_attention": True}],
@@ -85,7 +90,8 @@ NEWER = {  # of transformers 5
     "gemma3_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 100.0}, "sliding_attention": None}},
     "t5": {"scale_decoder_outputs": False},
     **{f: {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}} for f in
-       ("falcon", "gemma", "gemma2x", "gpt_neox", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "smollm3")},
+       ("falcon", "gemma", "gemma2x", "gpt_neox", "granite", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3",
+        "starcoder2")},
 }
 
 
