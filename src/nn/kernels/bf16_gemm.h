@@ -1,9 +1,9 @@
 #pragma once
-// Large matrix products of bfloat16 (as its bits) with sums in float32, by the dot-product instruction of bf16_dot.h
-// (which says whether there is one). The second factor is packed 64 columns at a time, the next ones are fetched
-// meanwhile, and each tile of 6 rows by 64 columns stays in registers for up to 1024 of the inner dimension: Goto and
-// van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008. An element's sum is added in an order that
-// depends on the inner dimension alone.
+// Large matrix products of bfloat16 (as its bits) with sums in float32, by AMX's tiles where there are
+// (bf16_gemm_amx.h), else by the dot-product instruction of bf16_dot.h (bf16_gemm_dot.h). The second factor is packed
+// 64 columns at a time, the next ones are fetched meanwhile, and tiles of sums stay in registers for up to 1024 of the
+// inner dimension: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008. An element's sum
+// is added in an order that depends on the inner dimension alone.
 #include <cstddef>
 #include <cstdint>
 
@@ -11,8 +11,7 @@
 
 namespace tessera::nn::kernels {
 
-/// Whether large products belong here: this processor has the instructions, and no matrix unit, which a library uses
-/// better.
+/// This processor has the instructions; without them nothing else here may be called.
 bool has_bf16_gemm();
 
 /// Element (i, j) stands at at[i * row + j * column]; one of the two strides is 1.
@@ -57,7 +56,7 @@ struct Bf16GemmOutput {
   float alpha;
 };
 
-/// Memory that bf16_gemm() writes on its way, at most 3.3 MiB beside 256 bytes for a rank.
+/// Memory that bf16_gemm() writes on its way, at most 5.2 MiB (without tiles 3.3) beside 1.3 KiB for a rank.
 std::size_t bf16_gemm_scratch_bytes(const Bf16Gemm& product);
 
 /// On one thread.

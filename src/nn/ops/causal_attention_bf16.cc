@@ -52,11 +52,8 @@ class Scratch {
   at::Tensor bytes_;
 };
 
-/// Elements of the inner dimension that a tile has.
-constexpr std::int64_t kInnerOfTile = 32;
-
-/// Products by pairs, of exactly what there is. Queries and keys are taken in groups of so many, each with its own
-/// bounds of what is seen.
+/// Products by pairs, of exactly what there is. Queries and keys are taken in groups of kGroup, each with its own
+/// bounds of what is seen; kInner: of the inner dimension that a product takes at once.
 struct Pairs {
   static constexpr std::int64_t kGroup = 16, kInner = 2;
   struct Scope {};
@@ -72,7 +69,7 @@ struct Pairs {
 
 /// Products by tiles, which read and write whole ones.
 struct Tiles {
-  static constexpr std::int64_t kGroup = 32, kInner = kInnerOfTile;
+  static constexpr std::int64_t kGroup = 32, kInner = 32;
   using Scope = kernels::TileScope;
   /// A copy of the rows [rows, size], with zeros after each.
   static kernels::DotRows left(const HeadRows<const std::uint16_t>& x, std::int64_t rows, std::int64_t size,

@@ -1,7 +1,7 @@
 #pragma once
-// Causal attention of bfloat16 by nn/kernels/bf16_dot.h: a head's keys and values are packed once, and a block of
-// queries makes its scores, in float32, where the second cache holds them. General matrix products as narrow as a head
-// take two to four times as long.
+// Causal attention of bfloat16 by nn/kernels/bf16_tiles.h or bf16_dot.h: a head's keys and values are packed once, and
+// a block of queries makes its scores, in float32, where the second cache holds them. General matrix products as narrow
+// as a head take two to four times as long.
 #include <ATen/core/Tensor.h>
 
 #include "nn/ops/causal_scores.h"

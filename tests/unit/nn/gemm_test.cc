@@ -136,6 +136,25 @@ TEST_P(PanelProducts, DoNotDependOnHowManyRowsAndThreadsThereAre) {
   EXPECT_TRUE(at::equal(all.narrow(0, 5, 35), gemm(a.narrow(0, 5, 35), b)));
 }
 
+// All bits set are no numbers, and zeros times those are none either.
+TEST_P(PanelProducts, DoNotUseWhatScratchMemoryHeld) {
+  if (!kernels::has_bf16_gemm() || size_.inner % 2 != 0) GTEST_SKIP() << "a library multiplies";
+  const auto matrix = [](const at::Tensor& t) {
+    return kernels::Bfloat16Matrix{static_cast<const std::uint16_t*>(t.const_data_ptr()), t.stride(0), t.stride(1)};
+  };
+  const auto u = eighths({size_.rows, 6}), v = eighths({6, size_.columns});
+  const auto rounded = (expected_ + product(u, v)).to(at::kFloat).to(at::kBFloat16);
+  for (const auto& a : {a_, a_.t().contiguous().t()}) {
+    const kernels::Bf16Gemm both{matrix(a),  matrix(b_),    matrix(u),   matrix(v),
+                                 size_.rows, size_.columns, size_.inner, 6};
+    const auto scratch = at::full({static_cast<std::int64_t>(kernels::bf16_gemm_scratch_bytes(both))}, 255, at::kByte);
+    const auto out = at::empty({size_.rows, size_.columns}, at::kBFloat16);
+    kernels::bf16_gemm(both, {static_cast<std::uint16_t*>(out.mutable_data_ptr()), size_.columns, false, 1.0f},
+                       scratch.mutable_data_ptr());
+    EXPECT_TRUE(at::equal(out, rounded));
+  }
+}
+
 // Rounded first, a sum of about 8 would not notice it.
 TEST(PanelProductsOfAdapters, CountThoughTheyAreSmallerThanARounding) {
   if (!kernels::has_bf16_gemm()) GTEST_SKIP() << "a library multiplies";
@@ -148,7 +167,8 @@ TEST(PanelProductsOfAdapters, CountThoughTheyAreSmallerThanARounding) {
 INSTANTIATE_TEST_SUITE_P(Sizes, PanelProducts,
                          ::testing::Values(Panels{32, 2, 1}, Panels{33, 6, 16}, Panels{37, 34, 65}, Panels{64, 32, 64},
                                            Panels{40, 31, 63}, Panels{98, 96, 130}, Panels{770, 40, 80},
-                                           Panels{50, 1056, 600}, Panels{100, 2050, 70}, Panels{800, 1031, 34}));
+                                           Panels{50, 1056, 600}, Panels{100, 2050, 70}, Panels{800, 1031, 34},
+                                           Panels{520, 4200, 530}));
 
 TEST(Affine, HasTheGradientsOfLinear) {
   for (const bool with_bias : {false, true}) {
