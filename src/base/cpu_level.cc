@@ -19,6 +19,14 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kNames{"plain", "avx2", "avx512", "avx512_bf16", "amx"};
 
+bool is_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 #if defined(__x86_64__)
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
@@ -79,8 +87,8 @@ CpuLevel native_cpu_level() {
 #endif
 }
 
-CpuLevel choose_cpu_level(const std::optional<std::string>& wanted, CpuLevel native) {
-  if (!wanted) return native;
+CpuLevel choose_cpu_level(const std::optional<std::string>& wanted, CpuLevel native, bool is_intel) {
+  if (!wanted) return is_intel && native == CpuLevel::kAvx512Bf16 ? CpuLevel::kAvx512 : native;
   const auto* const found = std::find(kNames.begin(), kNames.end(), *wanted);
   if (found == kNames.end() || found - kNames.begin() > static_cast<std::ptrdiff_t>(native))
     throw ConfigError("TESSERA_CPU_LEVEL: expected a level that this processor has (" + names_up_to(native) +
@@ -90,7 +98,7 @@ CpuLevel choose_cpu_level(const std::optional<std::string>& wanted, CpuLevel nat
 }
 
 CpuLevel cpu_level() {
-  static const CpuLevel level = choose_cpu_level(environment("TESSERA_CPU_LEVEL"), native_cpu_level());
+  static const CpuLevel level = choose_cpu_level(environment("TESSERA_CPU_LEVEL"), native_cpu_level(), is_intel());
   return level;
 }
 
@@ -104,14 +112,12 @@ bool multiplies_bfloat16() {
 }
 
 void make_products_reproducible() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_is("intel")) ::setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
-#endif
+  if (is_intel()) ::setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
 }
 
 bool multiplies_float32() {
 #if defined(__x86_64__)
-  return cpu_level() != CpuLevel::kAvx2 || __builtin_cpu_is("intel");
+  return cpu_level() != CpuLevel::kAvx2 || is_intel();
 #else
   return true;
 #endif

@@ -13,6 +13,10 @@ TEST(CpuLevel, IsTheProcessorsWithoutAWish) {
 
 TEST(CpuLevel, CanBeLowered) {
   EXPECT_EQ(choose_cpu_level("plain", CpuLevel::kAmx), CpuLevel::kPlain);
+  EXPECT_EQ(choose_cpu_level({}, CpuLevel::kAvx512Bf16, /*is_intel=*/true), CpuLevel::kAvx512);
+  EXPECT_EQ(choose_cpu_level({}, CpuLevel::kAmx, /*is_intel=*/true), CpuLevel::kAmx);
+  EXPECT_EQ(choose_cpu_level({}, CpuLevel::kAvx512Bf16), CpuLevel::kAvx512Bf16);
+  EXPECT_EQ(choose_cpu_level("avx512_bf16", CpuLevel::kAvx512Bf16, /*is_intel=*/true), CpuLevel::kAvx512Bf16);
   EXPECT_EQ(choose_cpu_level("avx512_bf16", CpuLevel::kAmx), CpuLevel::kAvx512Bf16);
   for (const auto level : {CpuLevel::kPlain, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16, CpuLevel::kAmx})
     EXPECT_EQ(choose_cpu_level(std::string(name(level)), CpuLevel::kAmx), level);
