@@ -20,8 +20,8 @@ namespace {
 constexpr std::int64_t kLargestRank = 16;
 constexpr std::int64_t kColumnGrain = 256;  // of a gradient, for another thread
 
-/// u: the factor with R columns. All dense but for `b`, if there is one, which may be a transposed view. Where there are
-/// tiles a library uses them.
+/// u: the factor with R columns. All dense but for `b`, if there is one, which may be a transposed view. Where there
+/// are tiles a library uses them.
 bool uses_bf16_dot(const at::Tensor& u, const at::Tensor& x, const at::Tensor& b = {}) {
   const std::int64_t r = u.size(-1);
   const auto fits = [](const at::Tensor& t) { return has_kernels(t) && t.scalar_type() == at::kBFloat16; };
