@@ -10,9 +10,13 @@ namespace tessera::nn::kernels {
 /// This processor has the instructions (AVX512_BF16); without them nothing else here may be called.
 bool has_bf16_dot();
 
+constexpr std::int64_t rounded_up(std::int64_t n, std::int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
 /// The number of columns of a packed operand: n rounded up.
 constexpr std::int64_t vnni_columns(std::int64_t n) {
-  return (n + 15) / 16 * 16;
+  return rounded_up(n, 16);
 }
 
 /// Where rows of a packed operand that is read down its columns should begin: an odd number of cache lines apart, so

@@ -13,10 +13,6 @@ namespace tessera::nn::kernels {
 constexpr std::int64_t kMostPairs = 512;  // of a panel: 128 KiB, in the second cache
 constexpr std::int64_t kLinePairs = 16;   // in a cache line
 
-constexpr std::int64_t rounded_up(std::int64_t n, std::int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
-
 struct Range {
   std::int64_t begin, end;
   std::int64_t size() const { return end - begin; }

@@ -43,7 +43,7 @@ TileScope::~TileScope() {
 TESSERA_AMX void multiply_tiles(const DotRows& a, const VnniMatrix& b, const SumMatrix& c, const DotSize& size,
                                 bool add) {
   written(b.at);
-  const std::int64_t row = a.row / 2, pairs = (size.pairs + kTile - 1) / kTile * kTile;
+  const std::int64_t row = a.row / 2, pairs = rounded_up(size.pairs, kTile);
   for (std::int64_t m = 0; m < size.rows; m += 2 * kTile) {
     const auto* rows = reinterpret_cast<const std::uint32_t*>(a.at) + m * row;
     for (std::int64_t n = 0; n < size.columns; n += 2 * kTile) {

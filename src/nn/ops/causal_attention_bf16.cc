@@ -20,9 +20,7 @@ namespace {
 
 constexpr std::int64_t kMostQueries = 64, kScoresOfBlock = 1 << 16;
 
-std::int64_t rounded_up(std::int64_t i, std::int64_t unit) {
-  return (i + unit - 1) / unit * unit;
-}
+using kernels::rounded_up;
 
 /// The rows of one head in one sequence.
 template <class T>
