@@ -4,10 +4,11 @@
 # fmt is the system's: torch's include folder carries another version of its headers, so the system's come first, through a folder
 # that holds nothing else. Header-only, fmt takes three seconds of every source's compile time.
 # Every room but base, formats, config, families, hub, text, chat, launch, estimate, report and cli links libtorch (and, through it, needs no more than ATen's slim headers).
-# tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include sixteen of the sources each, by their paths below ROOT
-# (an include folder). Most of a source's compile time is its headers'; so sixteen share one reading of them. CMake's own
+# tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include TESSERA_BATCH of the sources each, by their paths below
+# ROOT (an include folder). Most of a source's compile time is its headers' and their templates'; so these share them. CMake's own
 # unity builds write absolute paths, which keeps ccache from knowing the same sources in another checkout. Highway's sources
 # read themselves again for each instruction set, and stay alone.
+set(TESSERA_BATCH 32 CACHE STRING "sources compiled as one: fewer, and an edited one is compiled sooner, all of them later")
 function(tessera_batches out name root)
   set(result)
   set(batch)
@@ -21,7 +22,7 @@ function(tessera_batches out name root)
     file(RELATIVE_PATH path ${root} ${source})
     string(APPEND batch "#include \"${path}\"\n")
     math(EXPR count "${count} + 1")
-    math(EXPR full "${count} % 16")
+    math(EXPR full "${count} % ${TESSERA_BATCH}")
     if(full EQUAL 0)
       list(APPEND result "${PROJECT_BINARY_DIR}/batches/${name}_${count}.cc")
       file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/batches/${name}_${count}.cc" CONTENT "${batch}" @ONLY)
@@ -44,15 +45,19 @@ function(tessera_slim_torch target)
   target_include_directories(${target} SYSTEM BEFORE PRIVATE "${PROJECT_SOURCE_DIR}/cmake/slim_torch")
   target_compile_definitions(${target} PRIVATE AT_PER_OPERATOR_HEADERS)
 endfunction()
-tessera_precompiled(rooms_precompiled STATIC)
+tessera_precompiled(rooms_precompiled STATIC LINK tessera::libtorch PkgConfig::HWY HEADERS ${tessera_torch_headers})
 tessera_slim_torch(rooms_precompiled)
+tessera_precompiled(plain_rooms_precompiled STATIC HEADERS ${tessera_plain_headers})
 # Rooms that steer and leave computing to others: a quarter less time to compile at -O1 (a batch of tasks), while the instructions of a
 # step stay within the 2% of tests/instructions.
 set(rooms_that_steer "^(config|families|hub|launch|estimate|report|cli|peft|checkpoint|train|preference|tasks|verify)$")
 set(steering "$<$<CONFIG:Release>:-O1>")
-tessera_precompiled(steering_rooms_precompiled STATIC)
+tessera_precompiled(steering_rooms_precompiled STATIC LINK tessera::libtorch PkgConfig::HWY HEADERS ${tessera_torch_headers})
 tessera_slim_torch(steering_rooms_precompiled)
-target_compile_options(steering_rooms_precompiled PRIVATE ${steering})
+tessera_precompiled(plain_steering_rooms_precompiled STATIC HEADERS ${tessera_plain_headers})
+foreach(headers steering_rooms_precompiled plain_steering_rooms_precompiled)
+  target_compile_options(${headers} PRIVATE ${steering})
+endforeach()
 function(tessera_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cc")
@@ -77,18 +82,19 @@ function(tessera_room name)
                           $<INSTALL_INTERFACE:tessera::installed_libtorch>)
     if(sources AND NOT name STREQUAL "comm")
       tessera_slim_torch(tessera_${name})
-      # Not in rooms that have Highway's kernels or compiler options of their own: with precompiled headers g++ 12 contracted
-      # products in src/optim/update.cc in spite of its -ffp-contract=off.
-      if(NOT name MATCHES "^(tensor|io|quant|optim|nn)$")
-        if(name MATCHES "${rooms_that_steer}")
-          target_precompile_headers(tessera_${name} REUSE_FROM steering_rooms_precompiled)
-        else()
-          target_precompile_headers(tessera_${name} REUSE_FROM rooms_precompiled)
-        endif()
-      endif()
     endif()
   endif()
-  if(sources AND name MATCHES "${rooms_that_steer}")
-    target_compile_options(tessera_${name} PRIVATE ${steering})
+  # Not in rooms that have Highway's kernels, compiler options or headers of their own: with precompiled headers g++ 12 contracted
+  # products in src/optim/update.cc in spite of its -ffp-contract=off.
+  if(sources AND NOT name MATCHES "^(comm|tensor|io|quant|optim|nn)$")
+    set(headers rooms_precompiled)
+    if(name MATCHES "${rooms_that_steer}")
+      string(PREPEND headers steering_)
+      target_compile_options(tessera_${name} PRIVATE ${steering})
+    endif()
+    if(name MATCHES "${rooms_without_torch}")
+      string(PREPEND headers plain_)
+    endif()
+    target_precompile_headers(tessera_${name} REUSE_FROM ${headers})
   endif()
 endfunction()

@@ -14,10 +14,6 @@ namespace {
 
 using chat::Value;
 
-[[noreturn]] void fail(const SourceRow& source, const std::string& what) {
-  throw DataError(fmt::format("{}: {}", where(source), what), *source.file, source.number);
-}
-
 std::string_view standard_name(std::string_view role) {
   if (role == "human") return "user";
   constexpr std::array<std::string_view, 6> kAnswering{"gpt", "chatgpt", "bard", "bing", "model", "bot"};

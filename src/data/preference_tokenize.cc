@@ -18,26 +18,21 @@ namespace {
 using chat::Value;
 using IdList = std::vector<std::int32_t>;
 
-[[noreturn]] void refuse_row(const SourceRow& row, const std::string& what) {
-  throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
-}
-
 const Value& value_at(const chat::Dict& object, std::string_view key, const SourceRow& row) {
   const Value* value = object.find(key);
   if (value != nullptr) return *value;
   std::vector<std::string> columns;
   for (const auto& [name, unused] : object.items())
     if (name.is_text()) columns.push_back(name.text());
-  refuse_row(row,
-             fmt::format("key \"{}\" is missing; preference data have \"chosen\" and \"rejected\" (and \"prompt\"), "
-                         "for tessera kto also \"prompt\", \"completion\" and \"label\"; found {}",
-                         key, fmt::join(columns, ", ")));
+  fail(row, fmt::format("key \"{}\" is missing; preference data have \"chosen\" and \"rejected\" (and \"prompt\"), "
+                        "for tessera kto also \"prompt\", \"completion\" and \"label\"; found {}",
+                        key, fmt::join(columns, ", ")));
 }
 
 /// A text, or a checked list of messages (JSON of one, in tables, which have texts only).
 Value text_or_messages(const Value& value, const std::string& key, const SourceRow& row) {
   if (value.is_none())
-    refuse_row(row, fmt::format("key \"{}\" must be a text or a list of messages, found {}", key, called(value, row)));
+    fail(row, fmt::format("key \"{}\" must be a text or a list of messages, found {}", key, called(value, row)));
   if (!value.is_text()) return check_messages(value, key, row);
   const auto& text = value.text();
   const bool is_list = row.columns != nullptr && text.starts_with("[{") && text.ends_with("}]");
@@ -65,7 +60,7 @@ bool label_at(const chat::Dict& object, const SourceRow& row) {
   } else if (label.is<bool>() || label.integer()) {
     return chat::truth(label);
   }
-  refuse_row(row, fmt::format("key \"label\" must be true (desirable) or false, found {}", called(label, row)));
+  fail(row, fmt::format("key \"label\" must be true (desirable) or false, found {}", called(label, row)));
 }
 
 /// Whether rendering a prompt asks for an answer; a last message of the assistant is gone on with.
@@ -75,7 +70,7 @@ bool asks(const Value& prompt, const SourceRow& row) {
       messages.empty() ? Value(std::string("user")) : chat::get_item(messages.back(), Value(std::string("role")));
   if (role.text() == "user" || role.text() == "tool") return true;
   if (role.text() == "assistant") return false;
-  refuse_row(row, fmt::format("the prompt ends with a message of '{}'; expected user, tool or assistant", role.text()));
+  fail(row, fmt::format("the prompt ends with a message of '{}'; expected user, tool or assistant", role.text()));
 }
 
 }  // namespace
@@ -100,7 +95,7 @@ PreferenceTokenizer::Pieces PreferenceTokenizer::pair_of(const chat::Dict& objec
   out.rejected = text_or_messages(value_at(object, "rejected", row), "rejected", row);
   out.conversational = !out.chosen.is_text();
   if (out.rejected.is_text() == out.conversational)
-    refuse_row(row, "\"chosen\" and \"rejected\" must both be texts or both be lists of messages");
+    fail(row, "\"chosen\" and \"rejected\" must both be texts or both be lists of messages");
   const Value* prompt = object.find(std::string_view("prompt"));
   if (prompt != nullptr && !prompt->is_none()) {
     const auto value = text_or_messages(*prompt, "prompt", row);
@@ -108,7 +103,7 @@ PreferenceTokenizer::Pieces PreferenceTokenizer::pair_of(const chat::Dict& objec
     out.has_prompt = value.is_text() != out.conversational;
     if (out.has_prompt) out.prompt = value;
     if (!out.has_prompt && !out.conversational)
-      refuse_row(row, "\"prompt\" is a list of messages, but \"chosen\" and \"rejected\" are texts");
+      fail(row, "\"prompt\" is a list of messages, but \"chosen\" and \"rejected\" are texts");
   }
   if (!out.has_prompt && options_.form != PreferenceForm::kWhole) {
     const auto parts = extract_prompt(out.chosen, out.rejected, row);
@@ -160,7 +155,7 @@ PreferenceRow PreferenceTokenizer::whole(const Pieces& in) const {
   const Value* margin = in.object->find(std::string_view("margin"));
   if (margin == nullptr || margin->is_none()) return out;
   const auto number = margin->is_text() ? chat::parse_json(margin->text()).number() : margin->number();
-  if (!number) refuse_row(*in.row, fmt::format("key \"margin\" must be a number, found {}", chat::type_name(*margin)));
+  if (!number) fail(*in.row, fmt::format("key \"margin\" must be a number, found {}", chat::type_name(*margin)));
   out.has_margin = true;
   out.margin = static_cast<float>(*number);
   return out;
@@ -198,9 +193,9 @@ PreferenceTokenizer::Answer PreferenceTokenizer::answer(const std::string& promp
   const auto all = tokenizer_->encode(prompt + completion, false).ids;
   const auto alone = tokenizer_->encode(prompt, false).ids;
   if (all.size() < alone.size())
-    refuse_row(*in.row,
-               "prompt and completion together have fewer tokens than the prompt alone; end the prompt where "
-               "tokens end");
+    fail(*in.row,
+         "prompt and completion together have fewer tokens than the prompt alone; end the prompt where "
+         "tokens end");
   auto border = alone.size();
   if (border > 0 && !std::equal(alone.begin(), alone.end(), all.begin())) --border;
   Answer out{{all.begin(), all.begin() + static_cast<std::ptrdiff_t>(border)}, from(all, border)};
@@ -218,9 +213,9 @@ PreferenceRow PreferenceTokenizer::own_prompts(const Pieces& pieces) const {
   std::size_t differences = std::max(chosen.prompt.size(), rejected.prompt.size()) - shorter > 1 ? 2 : 0;
   for (std::size_t i = 0; i < shorter; ++i) differences += chosen.prompt[i] != rejected.prompt[i];
   if (differences > 1)
-    refuse_row(*in.row,
-               "the tokens of the prompt differ before \"chosen\" and before \"rejected\" in more than the last "
-               "one; end the prompt where tokens end");
+    fail(*in.row,
+         "the tokens of the prompt differ before \"chosen\" and before \"rejected\" in more than the last "
+         "one; end the prompt where tokens end");
   PreferenceRow out;
   for (auto* side : {&chosen, &rejected}) {
     const auto most = static_cast<std::size_t>(options_.max_length);
@@ -241,7 +236,7 @@ std::vector<PreferenceRow> PreferenceTokenizer::tokenize(const SourceRow& row) c
     const auto completion = text_or_messages(value_at(*object, "completion", row), "completion", row);
     in.conversational = !completion.is_text();
     if (in.prompt.is_text() == in.conversational)
-      refuse_row(row, "\"prompt\" and \"completion\" must both be texts or both be lists of messages");
+      fail(row, "\"prompt\" and \"completion\" must both be texts or both be lists of messages");
     return {unpaired(in, completion, label_at(*object, row))};
   }
   const Pieces in = pair_of(*object, row);

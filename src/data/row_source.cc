@@ -138,6 +138,10 @@ std::string where(const SourceRow& row) {
   return fmt::format("{}:{}", *row.file, row.number);
 }
 
+void fail(const SourceRow& row, const std::string& what) {
+  throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
+}
+
 std::string called(const chat::Value& value, const SourceRow& row) {
   if (const auto* bytes = value.get<chat::UndefinedPtr>()) return (*bytes)->message;
   if (!value.is_none()) return chat::type_name(value);
@@ -164,13 +168,10 @@ namespace {
 
 chat::DictPtr whole_row(const SourceRow& row) {
   if (row.object != nullptr) return row.object;
-  const auto fail = [&](const std::string& what) {
-    throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
-  };
   if (row.columns != nullptr) {
     auto dict = std::make_shared<chat::Dict>();
     for (std::size_t i = 0; i < row.fields.size(); ++i) {
-      if (!simdjson::validate_utf8(row.fields[i])) fail("bytes that are not UTF-8; convert the file");
+      if (!simdjson::validate_utf8(row.fields[i])) fail(row, "bytes that are not UTF-8; convert the file");
       if (dict->find(std::string_view((*row.columns)[i])) != nullptr) continue;
       dict->set((*row.columns)[i], row.fields[i].empty() ? chat::Value() : chat::Value(row.fields[i]));
     }
@@ -181,9 +182,9 @@ chat::DictPtr whole_row(const SourceRow& row) {
     const auto parsed = without_nan(row.json);
     value = chat::parse_json(parsed ? *parsed : row.json);
   } catch (const chat::TemplateError& e) {
-    fail(e.message);
+    fail(row, e.message);
   }
-  if (!value.is<chat::DictPtr>()) fail(fmt::format("expected a JSON object, found {}", chat::type_name(value)));
+  if (!value.is<chat::DictPtr>()) fail(row, fmt::format("expected a JSON object, found {}", chat::type_name(value)));
   return *value.get<chat::DictPtr>();
 }
 

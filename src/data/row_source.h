@@ -40,6 +40,8 @@ chat::DictPtr parse_row(const SourceRow& row);
 
 /// "file:12", as messages begin.
 std::string where(const SourceRow& row);
+/// DataError that says so, and where.
+[[noreturn]] void fail(const SourceRow& row, const std::string& what);
 /// What messages call a value of the row: its type, "null", or "an empty cell" of a table.
 std::string called(const chat::Value& value, const SourceRow& row);
 

@@ -16,10 +16,6 @@ namespace {
 
 using chat::Value;
 
-[[noreturn]] void fail(const SourceRow& row, const std::string& what) {
-  throw DataError(fmt::format("{}: {}", where(row), what), *row.file, row.number);
-}
-
 const std::string& text_at(const chat::Dict& object, std::string_view key, const SourceRow& row) {
   const Value* value = object.find(key);
   if (value == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));

@@ -8,9 +8,9 @@
 namespace tessera::text {
 namespace {
 
-class Metaspace final : public Decoder {
+class MetaspaceDecoder final : public Decoder {
  public:
-  Metaspace(char32_t replacement, bool drop_first) : drop_first_(drop_first) { append_utf8(replacement, sign_); }
+  MetaspaceDecoder(char32_t replacement, bool drop_first) : drop_first_(drop_first) { append_utf8(replacement, sign_); }
   void decode(std::vector<std::string>& tokens) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto old = std::move(tokens[i]);
@@ -32,9 +32,9 @@ class Metaspace final : public Decoder {
   bool drop_first_;
 };
 
-class Replace final : public Decoder {
+class ReplaceDecoder final : public Decoder {
  public:
-  Replace(const std::string& pattern, const std::string& content, const std::string& where)
+  ReplaceDecoder(const std::string& pattern, const std::string& content, const std::string& where)
       : regex_(pattern, where), content_(content) {}
   void decode(std::vector<std::string>& tokens) const override {
     for (auto& token : tokens) {
@@ -62,9 +62,11 @@ class Fuse final : public Decoder {
   }
 };
 
-class Strip final : public Decoder {
+class StripDecoder final : public Decoder {
  public:
-  Strip(char32_t sign, std::size_t start, std::size_t stop) : start_(start), stop_(stop) { append_utf8(sign, sign_); }
+  StripDecoder(char32_t sign, std::size_t start, std::size_t stop) : start_(start), stop_(stop) {
+    append_utf8(sign, sign_);
+  }
   void decode(std::vector<std::string>& tokens) const override {
     for (auto& token : tokens) {
       for (std::size_t i = 0; i < start_ && token.starts_with(sign_); ++i) token.erase(0, sign_.size());
@@ -115,9 +117,9 @@ class ByteFallback final : public Decoder {
   }
 };
 
-class Sequence final : public Decoder {
+class DecoderSequence final : public Decoder {
  public:
-  explicit Sequence(std::vector<DecoderPtr> parts) : parts_(std::move(parts)) {}
+  explicit DecoderSequence(std::vector<DecoderPtr> parts) : parts_(std::move(parts)) {}
   void decode(std::vector<std::string>& tokens) const override {
     for (const auto& part : parts_) part->decode(tokens);
   }
@@ -129,22 +131,22 @@ class Sequence final : public Decoder {
 }  // namespace
 
 DecoderPtr make_metaspace_decoder(char32_t replacement, bool drop_first) {
-  return std::make_unique<Metaspace>(replacement, drop_first);
+  return std::make_unique<MetaspaceDecoder>(replacement, drop_first);
 }
 DecoderPtr make_replace_decoder(const std::string& pattern, const std::string& content, const std::string& where) {
-  return std::make_unique<Replace>(pattern, content, where);
+  return std::make_unique<ReplaceDecoder>(pattern, content, where);
 }
 DecoderPtr make_fuse_decoder() {
   return std::make_unique<Fuse>();
 }
 DecoderPtr make_strip_decoder(char32_t sign, std::size_t start, std::size_t stop) {
-  return std::make_unique<Strip>(sign, start, stop);
+  return std::make_unique<StripDecoder>(sign, start, stop);
 }
 DecoderPtr make_byte_fallback_decoder() {
   return std::make_unique<ByteFallback>();
 }
 DecoderPtr make_sequence(std::vector<DecoderPtr> parts) {
-  return std::make_unique<Sequence>(std::move(parts));
+  return std::make_unique<DecoderSequence>(std::move(parts));
 }
 
 }  // namespace tessera::text

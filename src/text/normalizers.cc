@@ -8,9 +8,9 @@
 namespace tessera::text {
 namespace {
 
-class Sequence final : public Normalizer {
+class NormalizerSequence final : public Normalizer {
  public:
-  explicit Sequence(std::vector<NormalizerPtr> parts) : parts_(std::move(parts)) {}
+  explicit NormalizerSequence(std::vector<NormalizerPtr> parts) : parts_(std::move(parts)) {}
   void normalize(AlignedText& text, std::int32_t origin) const override {
     for (const auto& part : parts_) part->normalize(text, origin);
   }
@@ -127,7 +127,7 @@ NormalizerPtr make_replace(const std::string& pattern, const std::string& conten
   return std::make_unique<Replace>(pattern, content, where);
 }
 NormalizerPtr make_sequence(std::vector<NormalizerPtr> parts) {
-  return std::make_unique<Sequence>(std::move(parts));
+  return std::make_unique<NormalizerSequence>(std::move(parts));
 }
 
 }  // namespace tessera::text

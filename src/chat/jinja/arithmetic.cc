@@ -15,7 +15,6 @@ namespace tessera::chat {
 namespace {
 
 constexpr std::int64_t kOperationWork = 30;
-constexpr std::int64_t kMaxItems = std::int64_t{1} << 40;  // far above what any budget allows
 
 [[noreturn]] void unsupported(std::string_view operation, const Value& a, const Value& b) {
   type_error(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'",

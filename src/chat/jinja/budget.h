@@ -52,6 +52,8 @@ class Budget {
   std::int64_t work_ = 0, held_ = 0;
 };
 
+inline constexpr std::int64_t kValueWork = 30;  // of printing a value, besides its parts and its text
+
 /// Charges the thread's budget, if there is one.
 inline void spend(std::int64_t work) {
   if (Budget* budget = Budget::current()) budget->spend(work);

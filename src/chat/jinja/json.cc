@@ -80,8 +80,6 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   Value root_;
 };
 
-constexpr std::int64_t kValueWork = 30;
-
 class Dumper {
  public:
   explicit Dumper(const JsonStyle& style) : style_(style) {}

@@ -9,7 +9,7 @@ constexpr int kMaxDepth = 200;  // of tags and of expressions, each
 // Published ones have up to 50 KB. Parsing takes time and memory in proportion, which no budget counts.
 constexpr std::size_t kMaxTemplateBytes = 1 << 20;
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   return fmt::format("'{}'", text);
 }
 
@@ -110,10 +110,10 @@ ExpressionPtr Parser::binary(ExpressionKind kind, Position at, ExpressionPtr lef
 
 void Parser::fail_tag(const std::string* tag, Position at) {
   std::string message =
-      tag == nullptr ? "Unexpected end of template." : fmt::format("Encountered unknown tag {}.", quoted(*tag));
+      tag == nullptr ? "Unexpected end of template." : fmt::format("Encountered unknown tag {}.", in_quotes(*tag));
   if (!end_tags_.empty()) {
     std::string looking;
-    for (const auto& end : end_tags_.back()) looking += (looking.empty() ? "" : " or ") + quoted(end);
+    for (const auto& end : end_tags_.back()) looking += (looking.empty() ? "" : " or ") + in_quotes(end);
     bool expected = false;
     for (const auto& ends : end_tags_)
       for (const auto& end : ends) expected = expected || (tag != nullptr && end == *tag);
@@ -124,7 +124,7 @@ void Parser::fail_tag(const std::string* tag, Position at) {
                         : fmt::format(" Jinja was looking for the following tags: {}.", looking);
   }
   if (!open_tags_.empty())
-    message += fmt::format(" The innermost block that needs to be closed is {}.", quoted(open_tags_.back()));
+    message += fmt::format(" The innermost block that needs to be closed is {}.", in_quotes(open_tags_.back()));
   fail_at(at, message);
 }
 

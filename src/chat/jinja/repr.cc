@@ -13,8 +13,6 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kValueWork = 30;
-
 // A namespace may hold itself, so depth is counted here as well.
 class Printer {
  public:

@@ -16,8 +16,6 @@
 namespace tessera::chat {
 namespace {
 
-constexpr std::int64_t kMaxItems = std::int64_t{1} << 40;  // far above what any budget allows
-
 // By these keys, in this direction, equal ones in the order they have.
 void sort_by(std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
   std::vector<std::size_t> order(items.size());

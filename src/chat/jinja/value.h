@@ -171,6 +171,7 @@ bool is_safe(const Value& value);
 Value made_of(const Value& of, std::string text);
 /// Where a list of so many items is to be put together: what it takes for a moment.
 std::vector<Value> room_for(std::int64_t items);
+inline constexpr std::int64_t kMaxItems = std::int64_t{1} << 40;  // far above what any budget allows
 int depth_of(const Value& value);
 
 /// type(x).__name__

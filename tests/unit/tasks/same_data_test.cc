@@ -24,18 +24,18 @@ Data data_of(std::int64_t rows, std::int64_t other = -1, std::int64_t tokens = 1
   return out;
 }
 
-struct Rank {
+struct RanksData {
   Data train = data_of(100), eval = data_of(10);
   std::int64_t seed = 42;
   std::string tokenizer = test::kTinyChat;
 };
 
 /// What all ranks throw; "": nothing.
-std::string refusal(int ranks, const std::function<Rank(int rank)>& of) {
+std::string refusal(int ranks, const std::function<RanksData(int rank)>& of) {
   std::mutex mutex;
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
   comm::run_threads(ranks, [&](const std::shared_ptr<comm::Communicator>& group) {
-    const Rank mine = of(group->rank());
+    const RanksData mine = of(group->rank());
     const auto tokenizer = text::open_tokenizer(mine.tokenizer);
     try {
       require_same_data(prepared_rows(&mine.train, &mine.eval), {mine.seed}, *tokenizer, *group);
@@ -47,13 +47,13 @@ std::string refusal(int ranks, const std::function<Rank(int rank)>& of) {
   return said[0];
 }
 
-std::string refusal(int ranks, int rank, const Rank& other) {
-  return refusal(ranks, [&](int r) { return r == rank ? other : Rank{}; });
+std::string refusal(int ranks, int rank, const RanksData& other) {
+  return refusal(ranks, [&](int r) { return r == rank ? other : RanksData{}; });
 }
 
 TEST(SameData, RanksThatHaveTheSameAreNotRefused) {
-  EXPECT_EQ(refusal(3, [](int) { return Rank{}; }), "");
-  EXPECT_EQ(refusal(2, [](int) { return Rank{.train = data_of(1), .eval = data_of(0)}; }), "");
+  EXPECT_EQ(refusal(3, [](int) { return RanksData{}; }), "");
+  EXPECT_EQ(refusal(2, [](int) { return RanksData{.train = data_of(1), .eval = data_of(0)}; }), "");
 }
 
 TEST(SameData, NamesTheRankThatLacksRows) {
@@ -66,7 +66,7 @@ TEST(SameData, NamesTheRankThatLacksRows) {
 
 TEST(SameData, MostRanksAreRight) {
   EXPECT_SAYS(refusal(3, 0, {.train = data_of(99)}), "rank 0 does not have the rows to train on that rank 1 has");
-  EXPECT_SAYS(refusal(5, [](int r) { return r == 1 || r == 3 ? Rank{.train = data_of(99)} : Rank{}; }),
+  EXPECT_SAYS(refusal(5, [](int r) { return r == 1 || r == 3 ? RanksData{.train = data_of(99)} : RanksData{}; }),
               "ranks 1, 3 do not have the rows to train on that rank 0 has");
   EXPECT_SAYS(refusal(2, 0, {.train = data_of(99)}), "rank 1 does not have") << "of two, rank 0 counts";
 }
@@ -80,7 +80,7 @@ TEST(SameData, NamesTheFirstRowThatDiffers) {
 }
 
 TEST(SameData, RowsInAnotherOrderAreFound) {
-  Rank other;
+  RanksData other;
   std::swap(other.train.rows[20], other.train.rows[70]);
   EXPECT_SAYS(refusal(2, 1, other), "rank 0 has 100 rows of 1,000 tokens; the first that differs is number 21,");
 }
