@@ -1,5 +1,6 @@
 #pragma once
-// Where rows come from: one data set, or several one behind the other, as TRL's DatasetMixtureConfig has them.
+// Where rows come from: one data set, or several one behind the other, as TRL's DatasetMixtureConfig has them, or the
+// alignment handbook's.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace tessera::data {
 
-/// An entry of TRL's `datasets`.
+/// An entry of TRL's `datasets`, or of those of the handbook's `dataset_mixture`.
 struct MixturePart {
   std::string path;                     // a file, a folder or a name on the Hub; or json, csv, parquet, text, arrow,
                                         // whose files data_files names
@@ -18,16 +19,21 @@ struct MixturePart {
   std::string split = "train";
   std::vector<std::string> columns;  // the others are left out; empty: all
   std::optional<double> fraction;    // share of the mixture; of all parts or of none
+  std::optional<double> weight;      // the handbook's: share of its own rows, drawn by the seed
 };
 
 struct Mixture {
   std::vector<MixturePart> parts;         // empty: there is none
   std::optional<double> test_split_size;  // rows that are held out to evaluate on: below 1 a share, else a number
   std::int64_t seed = 42;                 // which ones
+  std::string flag = "--datasets";        // that it comes from
+  bool as_numpy_draws = false;            // the handbook's: rows are drawn as the library `datasets` draws them
 };
 
-/// From a list of JSON. ConfigError names the entry and the key.
+/// From a list of JSON: TRL's. ConfigError names the entry and the key.
 std::vector<MixturePart> parse_mixture(const std::string& json);
+/// From an object of JSON: the handbook's, whose rows are those that it takes, in the order of the files. ConfigError.
+Mixture parse_handbook_mixture(const std::string& json);
 
 struct DatasetOptions {
   std::string dataset_name;           // a file, a folder with files for each split, or org/name on the Hub
@@ -36,10 +42,10 @@ struct DatasetOptions {
   Mixture mixture;                    // instead of these
 
   /// What messages call it.
-  std::string called() const { return mixture.parts.empty() ? "'" + dataset_name + "'" : "--datasets"; }
+  std::string called() const { return mixture.parts.empty() ? "'" + dataset_name + "'" : mixture.flag; }
   /// How a second split comes to be, for messages.
   std::string remedy() const {
-    return mixture.parts.empty() ? "(--splits '" + splits + "')" : "(--test_split_size holds rows out)";
+    return mixture.parts.empty() ? "(--splits '" + splits + "')" : "(test_split_size holds rows out)";
   }
 };
 

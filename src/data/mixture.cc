@@ -12,6 +12,7 @@
 #include "base/json_text.h"
 #include "base/open_file.h"
 #include "data/fingerprint.h"
+#include "data/numpy_permutation.h"
 #include "data/shuffle.h"
 #include "tessera/base/error.h"
 
@@ -22,17 +23,23 @@ using nlohmann::json;
 
 constexpr std::array<std::string_view, 5> kFormats{"json", "csv", "parquet", "text", "arrow"};
 
-[[noreturn]] void refuse(std::size_t entry, const std::string& what) {
-  throw ConfigError(fmt::format("--datasets: entry {}: {}", entry + 1, what), "datasets");
+/// Which entry of which flag, for messages.
+struct Entry {
+  std::string flag;
+  std::size_t number = 0;
+};
+
+[[noreturn]] void refuse(const Entry& entry, const std::string& what) {
+  throw ConfigError(fmt::format("{}: entry {}: {}", entry.flag, entry.number + 1, what), entry.flag.substr(2));
 }
 
-std::string text_of(std::size_t entry, const std::string& key, const json& value) {
+std::string text_of(const Entry& entry, const std::string& key, const json& value) {
   if (value.is_null()) return "";
   if (!value.is_string()) refuse(entry, fmt::format("{} expects a text, found {}", key, json_text(value)));
   return value.get<std::string>();
 }
 
-std::vector<std::string> texts_of(std::size_t entry, const std::string& key, const json& value) {
+std::vector<std::string> texts_of(const Entry& entry, const std::string& key, const json& value) {
   std::vector<std::string> out;
   if (value.is_null()) return out;
   if (!value.is_array()) return {text_of(entry, key, value)};
@@ -40,7 +47,7 @@ std::vector<std::string> texts_of(std::size_t entry, const std::string& key, con
   return out;
 }
 
-MixturePart parse_part(std::size_t entry, const json& object) {
+MixturePart parse_part(const Entry& entry, const json& object) {
   if (!object.is_object())
     refuse(entry, fmt::format("expected keys such as path and split, found {}", json_text(object)));
   MixturePart part;
@@ -75,6 +82,32 @@ MixturePart parse_part(std::size_t entry, const json& object) {
   return part;
 }
 
+MixturePart parse_handbook_part(const Entry& entry, const json& object) {
+  if (!object.is_object())
+    refuse(entry, fmt::format("expected keys such as id and split, found {}", json_text(object)));
+  MixturePart part;
+  for (const auto& [key, value] : object.items()) {
+    if (key == "id")
+      part.path = text_of(entry, key, value);
+    else if (key == "config")
+      part.name = text_of(entry, key, value);
+    else if (key == "split" && !value.is_null())
+      part.split = text_of(entry, key, value);
+    else if (key == "columns")
+      part.columns = texts_of(entry, key, value);
+    else if (key == "weight" && value.is_number())
+      part.weight = value.get<double>();
+    else if (key == "weight" && !value.is_null())
+      refuse(entry, fmt::format("weight expects a number, found {}", json_text(value)));
+    else if (key != "split" && key != "weight")
+      refuse(entry, fmt::format("unknown key '{}'; there are id, config, split, columns, weight", key));
+  }
+  if (part.path.empty()) refuse(entry, "id is missing: a file, a folder, or a name on the Hub");
+  if (part.weight && !(*part.weight >= 0 && *part.weight <= 1))
+    refuse(entry, fmt::format("weight is a share of the rows, from 0 to 1, found {}", *part.weight));
+  return part;
+}
+
 /// Files that are named one by one, or by patterns.
 std::vector<std::string> files_by_pattern(const MixturePart& part) {
   std::vector<std::string> out;
@@ -87,7 +120,7 @@ std::vector<std::string> files_by_pattern(const MixturePart& part) {
   return out;
 }
 
-std::vector<std::string> files_of(std::size_t entry, const MixturePart& part) {
+std::vector<std::string> files_of(const Entry& entry, const MixturePart& part) {
   if (std::find(kFormats.begin(), kFormats.end(), part.path) == kFormats.end() || is_there(part.path)) {
     const std::string config = part.name.empty() ? part.data_dir : part.name;
     return find_split_files({part.path, config, part.data_files}, part.split).front().files;
@@ -146,28 +179,78 @@ Taken first_rows(const Rows& all, std::vector<std::int64_t> left) {
   return taken;
 }
 
-/// Moves the rows that are held out from `taken` to the result.
-Taken hold_out(Taken& taken, double size, std::int64_t seed) {
-  std::vector<std::pair<std::size_t, std::size_t>> places;
+/// File and row.
+using Place = std::pair<std::size_t, std::size_t>;
+
+std::vector<Place> places_in(const Taken& taken) {
+  std::vector<Place> places;
   for (std::size_t i = 0; i < taken.size(); ++i)
     for (std::size_t j = 0; j < taken[i].size(); ++j)
       if (taken[i][j]) places.emplace_back(i, j);
-  const auto total = static_cast<double>(places.size());
+  return places;
+}
+
+/// Whether each row is among these.
+Taken only(const std::vector<Place>& places, const Rows& all) {
+  Taken taken;
+  for (const auto size : all.size) taken.emplace_back(static_cast<std::size_t>(size), false);
+  for (const auto& [file, row] : places) taken[file][row] = true;
+  return taken;
+}
+
+/// How many of so many rows are held out.
+std::size_t held_out(double size, std::size_t rows) {
+  const auto total = static_cast<double>(rows);
   const double count = size < 1 ? std::ceil(size * total) : size;
   if (!(size > 0) || count != std::floor(count) || count >= total)
-    throw ConfigError(fmt::format("--test_split_size {} of {} rows: expected a share between 0 and 1, or a number of "
+    throw ConfigError(fmt::format("test_split_size {} of {} rows: expected a share between 0 and 1, or a number of "
                                   "rows that leaves some to train on",
-                                  size, places.size()),
+                                  size, rows),
                       "test_split_size");
-  const auto order = shuffled(static_cast<std::int64_t>(places.size()), static_cast<std::uint64_t>(seed), 0);
-  Taken out;
-  for (const auto& file : taken) out.emplace_back(file.size(), false);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    const auto [file, row] = places[static_cast<std::size_t>(order[i])];
-    taken[file][row] = false;
-    out[file][row] = true;
-  }
+  return static_cast<std::size_t>(count);
+}
+
+std::vector<Place> in_order(const std::vector<Place>& places, const std::vector<std::int64_t>& order) {
+  std::vector<Place> out;
+  for (const auto i : order) out.push_back(places[static_cast<std::size_t>(i)]);
   return out;
+}
+
+/// The rows that the handbook trains on and evaluates on: of each part with a weight so many, drawn by the seed; those
+/// of all shuffled by it; of these so many held out that it draws again.
+std::pair<Taken, Taken> draw_as_handbook(const Mixture& mixture, const Rows& all) {
+  const auto seed = static_cast<std::uint64_t>(mixture.seed);
+  const auto shuffle = [&](const std::vector<Place>& places) {
+    return in_order(places, numpy_permutation(std::ssize(places), seed));
+  };
+  std::vector<Place> drawn;
+  for (std::size_t part = 0, file = 0; part < mixture.parts.size(); ++part) {
+    std::vector<Place> of_part;
+    for (; file < all.size.size() && all.part_of_file[file] == part; ++file)
+      for (std::int64_t row = 0; row < all.size[file]; ++row) of_part.emplace_back(file, row);
+    if (const auto weight = mixture.parts[part].weight) {
+      of_part = shuffle(of_part);
+      of_part.resize(static_cast<std::size_t>(static_cast<double>(of_part.size()) * *weight));
+    }
+    drawn.insert(drawn.end(), of_part.begin(), of_part.end());
+  }
+  if (!mixture.test_split_size) return {only(drawn, all), {}};
+  drawn = shuffle(shuffle(drawn));
+  const auto first_of_train =
+      drawn.begin() + static_cast<std::ptrdiff_t>(held_out(*mixture.test_split_size, drawn.size()));
+  return {only({first_of_train, drawn.end()}, all), only({drawn.begin(), first_of_train}, all)};
+}
+
+/// The first rows of each part, and of these so many held out that the seed draws.
+std::pair<Taken, Taken> draw(const Mixture& mixture, const Rows& all) {
+  if (mixture.as_numpy_draws) return draw_as_handbook(mixture, all);
+  auto train = first_rows(all, rows_by_fraction(mixture.parts, all));
+  if (!mixture.test_split_size) return {std::move(train), {}};
+  const auto places = places_in(train);
+  auto held = in_order(places, shuffled(std::ssize(places), static_cast<std::uint64_t>(mixture.seed), 0));
+  held.resize(held_out(*mixture.test_split_size, places.size()));
+  for (const auto& [file, row] : held) train[file][row] = false;
+  return {std::move(train), only(held, all)};
 }
 
 Split with_rows(const Rows& all, const char* name, Taken rows) {
@@ -182,11 +265,11 @@ Split with_rows(const Rows& all, const char* name, Taken rows) {
 std::vector<Split> splits_of(const Mixture& mixture) {
   Rows all;
   auto columns = std::make_shared<RowSelection>();
-  bool has_fractions = false;
+  bool are_all = !mixture.test_split_size;
   for (std::size_t i = 0; i < mixture.parts.size(); ++i) {
     const auto& part = mixture.parts[i];
-    has_fractions = has_fractions || part.fraction.has_value();
-    for (auto& file : files_of(i, part)) {
+    are_all = are_all && !part.fraction && !part.weight;
+    for (auto& file : files_of({mixture.flag, i}, part)) {
       all.split.files.push_back(std::move(file));
       all.part_of_file.push_back(i);
       columns->columns.push_back(part.columns);
@@ -194,11 +277,10 @@ std::vector<Split> splits_of(const Mixture& mixture) {
   }
   all.split.name = "train";
   all.split.selection = columns;
-  if (!has_fractions && !mixture.test_split_size) return {all.split};
+  if (are_all) return {all.split};
   for (const auto& file : all.split.files) all.size.push_back(rows_in(file));
-  auto train = first_rows(all, rows_by_fraction(mixture.parts, all));
+  auto [train, test] = draw(mixture, all);
   if (!mixture.test_split_size) return {with_rows(all, "train", std::move(train))};
-  auto test = hold_out(train, *mixture.test_split_size, mixture.seed);
   return {with_rows(all, "train", std::move(train)), with_rows(all, "test", std::move(test))};
 }
 
@@ -238,8 +320,34 @@ std::vector<MixturePart> parse_mixture(const std::string& text) {
                     text),
         "datasets");
   std::vector<MixturePart> parts;
-  for (std::size_t i = 0; i < list.size(); ++i) parts.push_back(parse_part(i, list[i]));
+  for (std::size_t i = 0; i < list.size(); ++i) parts.push_back(parse_part({"--datasets", i}, list[i]));
   return parts;
+}
+
+Mixture parse_handbook_mixture(const std::string& text) {
+  const auto fail = [](const std::string& what) { throw ConfigError("--dataset_mixture " + what, "dataset_mixture"); };
+  const auto object = json::parse(text, nullptr, false);
+  const auto list = object.is_object() ? object.value("datasets", json()) : json();
+  if (!list.is_array() || list.empty())
+    fail("expects keys as in {\"datasets\": [{\"id\": \"org/name\", \"weight\": 0.5}], \"seed\": 0}, found '" + text +
+         "'");
+  Mixture out;
+  out.flag = "--dataset_mixture";
+  out.as_numpy_draws = true;
+  out.seed = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) out.parts.push_back(parse_handbook_part({out.flag, i}, list[i]));
+  for (const auto& [key, value] : object.items()) {
+    if (key == "datasets" || value.is_null()) continue;
+    if (key == "seed" && value.is_number_integer() && value >= 0)
+      out.seed = value.get<std::int64_t>();
+    else if (key == "test_split_size" && value.is_number())
+      out.test_split_size = value.get<double>();
+    else if (key == "seed" || key == "test_split_size")
+      fail(fmt::format("expects a number as {}, found {}", key, json_text(value)));
+    else
+      fail(fmt::format("has no key '{}'; there are datasets, seed, test_split_size", key));
+  }
+  return out;
 }
 
 std::vector<Split> find_splits(const DatasetOptions& options) {

@@ -25,8 +25,9 @@ struct Split : SplitFiles {
 
 /// One or two, the first to train on. Of a mixture the parts' rows follow each other. With fractions the first rows of
 /// each part are taken, as many as TRL takes: the largest mixture in which no part has more rows than it holds. Rows
-/// that test_split_size holds out are drawn by the seed (TRL draws others in each run). DataError, ConfigError as
-/// find_split_files(); for fractions of some parts only, and for a size that leaves nothing.
+/// that test_split_size holds out are drawn by the seed (TRL draws others in each run). Of a mixture of the handbook
+/// the rows are those that it draws. DataError, ConfigError as find_split_files(); for fractions of some parts only,
+/// and for a size that leaves nothing.
 std::vector<Split> find_splits(const DatasetOptions& options);
 
 /// The rows of file number `file` that count.

@@ -23,9 +23,6 @@ constexpr config::UnusedFlag kIdleOfTrl[] = {
 
 constexpr config::RefusedFlag kRefusedOfTrl[] = {
     {"--model_init_kwargs", Unused::kText, "give --attn_implementation by itself, and leave the rest out"},
-    {"--dataset_mixture", Unused::kText,
-     "TRL's form is a list called datasets, with path, name, split, columns and "
-     "fraction, and test_split_size"},
     {"--dataset_mixer", Unused::kText, "TRL's form is a list called datasets, with path, name, split and fraction"},
 };
 
@@ -54,22 +51,28 @@ void check_dtype(const std::string& dtype, JobOptions& job, config::Problems& pr
 }
 
 void check_mixture(const TrlFlags& flags, JobOptions& job, data::DatasetOptions& dataset) {
-  if (flags.datasets.empty()) {
+  if (flags.datasets.empty() && flags.dataset_mixture.empty()) {
     if (!dataset.dataset_name.empty()) return;
     throw ConfigError("--dataset_name is required (or --datasets, a list of several)", "dataset_name");
   }
+  if (!flags.datasets.empty() && !flags.dataset_mixture.empty())
+    throw ConfigError("--datasets and --dataset_mixture exclude each other", "dataset_mixture");
   data::Mixture& mixture = dataset.mixture;
-  mixture.parts = data::parse_mixture(flags.datasets);
-  mixture.test_split_size = flags.test_split_size;
-  mixture.seed = job.training.seed;
-  if (!dataset.dataset_name.empty()) job.notes.push_back("--dataset_name has no effect: --datasets is given");
-  const bool has_fractions = std::any_of(mixture.parts.begin(), mixture.parts.end(),
-                                         [](const auto& part) { return part.fraction.has_value(); });
-  if (flags.dataset_streaming && (has_fractions || flags.test_split_size))
-    throw ConfigError(
-        "--dataset_streaming reads no further than the steps need, so it does not go with a fraction of "
-        "--datasets or with --test_split_size",
-        "dataset_streaming");
+  if (flags.dataset_mixture.empty()) {
+    mixture.parts = data::parse_mixture(flags.datasets);
+    mixture.test_split_size = flags.test_split_size;
+    mixture.seed = job.training.seed;
+  } else {
+    mixture = data::parse_handbook_mixture(flags.dataset_mixture);
+    job.notes.push_back("--dataset_mixture: the rows are those that the handbook draws, in the order of the files");
+  }
+  if (!dataset.dataset_name.empty()) job.notes.push_back("--dataset_name has no effect: " + mixture.flag + " is given");
+  const bool has_shares = std::any_of(mixture.parts.begin(), mixture.parts.end(),
+                                      [](const auto& part) { return part.fraction || part.weight; });
+  if (flags.dataset_streaming && (has_shares || mixture.test_split_size))
+    throw ConfigError("--dataset_streaming reads no further than the steps need, so it does not go with shares of " +
+                          mixture.flag + " or with test_split_size",
+                      "dataset_streaming");
 }
 
 }  // namespace
@@ -123,6 +126,11 @@ void add_trl_data_flags(config::OptionTable& table, TrlFlags& flags) {
       .add(&flags.datasets, {"--datasets"},
            "instead of --dataset_name several data sets, one behind the other: a list of path, name, data_dir, "
            "data_files, split, columns, fraction",
+           group)
+      .placeholder("JSON");
+  table
+      .add(&flags.dataset_mixture, {"--dataset_mixture"},
+           "the alignment handbook's: datasets (a list of id, config, split, columns, weight), seed, test_split_size",
            group)
       .placeholder("JSON");
   table

@@ -21,6 +21,7 @@ struct TrlFlags {
   std::optional<std::string> dataset_train_split, dataset_test_split;  // the parts of --splits, by themselves
   std::string datasets;                                                // a mixture, as JSON
   std::optional<double> test_split_size;                               // of it
+  std::string dataset_mixture;                                         // the alignment handbook's, as JSON
 };
 
 void add_trl_model_flags(config::OptionTable& table, TrlFlags& flags);

@@ -93,6 +93,48 @@ TEST_F(Mixtures, TakeFirstRowsByFractions) {
             (Texts{"d1", "d2", "d3", "d4"}));
 }
 
+// Rows of the library `datasets` 5.0.1 under numpy 2.4.6: shuffle(seed).select() of each part with a weight, shuffle(seed)
+// of all, train_test_split(seed). Here they are in the order of the files.
+TEST_F(Mixtures, OfTheHandbookHaveTheRowsThatItDraws) {
+  write("x.jsonl", "x", 20);
+  write("y.jsonl", "y", 10);
+  const auto splits = [&](std::string json) {
+    for (auto at = json.find('$'); at != std::string::npos; at = json.find('$')) json.replace(at, 1, folder_.path());
+    DatasetOptions options;
+    options.mixture = parse_handbook_mixture(json);
+    return find_splits(options);
+  };
+  const auto share = splits(R"({"datasets": [{"id": "$/x.jsonl", "weight": 0.35}, {"id": "$/y.jsonl", "weight": null}],
+                                "seed": 42, "test_split_size": 0.2})");
+  EXPECT_EQ(texts(share[0]), (Texts{"x7", "x8", "x10", "x11", "x16", "y3", "y4", "y5", "y6", "y7", "y8", "y9", "y10"}));
+  EXPECT_EQ(texts(share[1]), (Texts{"x13", "x15", "y1", "y2"}));
+  const auto number = splits(R"({"datasets": [{"id": "$/x.jsonl", "weight": 0.55}, {"id": "$/y.jsonl", "weight": 1.0}],
+                                 "seed": 7, "test_split_size": 3})");
+  EXPECT_EQ(texts(number[0]), (Texts{"x2", "x4", "x7", "x11", "x13", "x14", "x16", "x17", "y1", "y2", "y3", "y4", "y5",
+                                     "y6", "y7", "y8", "y9", "y10"}));
+  EXPECT_EQ(texts(number[1]), (Texts{"x1", "x9", "x15"}));
+  const auto without_test =
+      splits(R"({"datasets": [{"id": "$/x.jsonl", "weight": 0.5}, {"id": "$/y.jsonl", "weight": 0.25}]})");
+  ASSERT_EQ(without_test.size(), 1u);
+  EXPECT_EQ(texts(without_test[0]),
+            (Texts{"x3", "x4", "x5", "x7", "x9", "x11", "x12", "x14", "x17", "x20", "y5", "y7"}));
+  EXPECT_EQ(texts(splits(R"({"datasets": [{"id": "$/b", "split": "train", "columns": ["text"]}]})")[0]),
+            (Texts{"b1", "b2", "b3", "c1", "c2", "c3"}));
+}
+
+TEST_F(Mixtures, OfTheHandbookNameWhatIsWrong) {
+  const auto said = [&](const std::string& json) { return failure([&] { parse_handbook_mixture(json); }); };
+  const auto says = [&](const std::string& json, const std::string& what) {
+    EXPECT_NE(said(json).find(what), std::string::npos) << said(json);
+  };
+  says("[]", "--dataset_mixture expects keys as in");
+  says(R"({"datasets": [{"path": "x"}]})", "--dataset_mixture: entry 1: unknown key 'path'; there are id, config");
+  says(R"({"datasets": [{"id": "x"}, {"weight": 0.5}]})", "entry 2: id is missing");
+  says(R"({"datasets": [{"id": "x", "weight": 1.5}]})", "weight is a share of the rows, from 0 to 1, found 1.5");
+  says(R"({"datasets": [{"id": "x"}], "seed": -1})", "expects a number as seed, found -1");
+  says(R"({"datasets": [{"id": "x"}], "shuffle": true})", "has no key 'shuffle'");
+}
+
 TEST_F(Mixtures, HoldRowsOut) {
   auto options = mixture(R"([{"path": "$/a"}, {"path": "$/b"}])");
   const auto split = [&](double size, std::int64_t seed) {

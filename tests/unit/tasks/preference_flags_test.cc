@@ -168,6 +168,7 @@ class PreferenceFlags : public testing::TestWithParam<Method> {
             {"--dataset_train_split", {"test"}},
             {"--dataset_test_split", {"train"}},
             {"--datasets", {R"([{"path": ")" + in("others") + R"("}])"}},
+            {"--dataset_mixture", {R"({"datasets": [{"id": ")" + in("others") + R"("}]})"}},
             {"--test_split_size",
              {"4"},
              {"--datasets", R"([{"path": ")" + in(GetParam() == Method::kKto ? "answers" : "pairs") + R"("}])"}},

@@ -90,6 +90,7 @@ class SftFlags : public testing::Test {
             {"--dataset_train_split", {"test"}},
             {"--dataset_test_split", {"train"}},
             {"--datasets", {R"([{"path": ")" + kTinyChat + R"(", "split": "test"}])"}},
+            {"--dataset_mixture", {R"({"datasets": [{"id": ")" + kTinyChat + R"(", "weight": 0.5}]})"}},
             {"--test_split_size", {"40"}, {"--datasets", R"([{"path": ")" + kTinyChat + R"("}])"}},
             {"--dataset_text_field", {"other"}, text()},
             {"--chat_template_format", {"chatml"}},
