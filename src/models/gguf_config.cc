@@ -55,10 +55,20 @@ const std::vector<Key> kNeoxKeys = {{"context_length", "max_position_embeddings"
                                     {"attention.layer_norm_epsilon", "layer_norm_eps"},
                                     {"use_parallel_residual", "use_parallel_residual"}};
 
+const std::vector<Key> kStarcoderKeys = {{"context_length", "max_position_embeddings"},
+                                         {"block_count", "num_hidden_layers"},
+                                         {"feed_forward_length", "intermediate_size"},
+                                         {"embedding_length", "hidden_size"},
+                                         {"rope.freq_base", "rope_theta"},
+                                         {"attention.head_count", "num_attention_heads"},
+                                         {"attention.head_count_kv", "num_key_value_heads"},
+                                         {"attention.layer_norm_epsilon", "norm_epsilon"}};
+
 const std::vector<Key>& keys_of(const std::string& family) {
   if (family == "gpt2") return kGpt2Keys;
   if (family == "bloom") return kBloomKeys;
-  if (family == "falcon") return kFalconKeys;
+  if (family.starts_with("falcon")) return kFalconKeys;
+  if (family == "starcoder2") return kStarcoderKeys;
   if (family == "gptneox") return kNeoxKeys;
   return kLlamaKeys;
 }
@@ -80,6 +90,12 @@ constexpr Unread kUnread[] = {{"attention.scale", 0, 0},
                               {"rope.scaling.yarn_attn_factor", 1, 1},
                               {"rope.scaling.yarn_log_multiplier", 0, 0}};
 
+/// But of Granite, which has them; 0 and left out: a usual value.
+const std::vector<Key> kGraniteScales = {{"attention.scale", "attention_multiplier"},
+                                         {"embedding_scale", "embedding_multiplier"},
+                                         {"residual_scale", "residual_multiplier"},
+                                         {"logit_scale", "logits_scaling"}};
+
 json to_json(const GgufValue& value) {
   return std::visit([](const auto& v) { return json(v); }, value);
 }
@@ -91,20 +107,23 @@ class Config {
 
   json build() {
     refuse_unread();
-    out_["model_type"] = family_ == "gptneox" ? "gpt_neox" : family_;
+    out_["model_type"] = gguf_model_type(family_);
     out_["torch_dtype"] = "float32";
     if (family_ == "mixtral") out_["rope_theta"] = 10000.0;  // where the file says none; config.json's is another
     for (const auto& k : keys_of(family_)) copy(k.stored, k.name);
     add_vocabulary();
-    const bool always_tied = family_ == "falcon" || family_ == "bloom";
-    out_["tie_word_embeddings"] = always_tied || !file_.find("output.weight");
+    const bool is_falcon = architecture_ == "falcon";
+    out_["tie_word_embeddings"] = !file_.find("output.weight");
     if (&keys_of(family_) == &kLlamaKeys) add_heads();
     if (is_llama()) copy("attention.sliding_window", "sliding_window");
     if (family_ == "mixtral")
       copy("expert_count", "num_local_experts"), copy("expert_used_count", "num_experts_per_tok");
-    if (family_ == "gemma" || family_ == "gemma2") add_gemma();
+    if (architecture_.starts_with("gemma")) add_gemma();
+    if (family_ == "granite") add_granite();
+    if (family_ == "qwen3moe") add_qwen_experts();
+    if (family_ == "starcoder2") add_starcoder();
     if (family_ == "phi3") add_phi3();
-    if (family_ == "falcon") add_falcon();
+    if (is_falcon) add_falcon();
     if (family_ == "gptneox") add_neox();
     add_rope_scaling();
     return std::move(out_);
@@ -147,8 +166,13 @@ class Config {
     throw DataError(file_.header().path + ": " + what, file_.header().path);
   }
 
+  static bool is_granites(const std::string& stored) {
+    return std::any_of(kGraniteScales.begin(), kGraniteScales.end(), [&](const Key& k) { return stored == k.stored; });
+  }
+
   void refuse_unread() const {
     for (const Unread& unread : kUnread) {
+      if (family_ == "granite" && is_granites(unread.stored)) continue;
       const auto value = file_.header().number(key(unread.stored));
       if (value && *value != unread.neutral && *value != unread.also_neutral)
         fail(fmt::format("key '{}' is {}, which is not supported", key(unread.stored), *value));
@@ -176,14 +200,39 @@ class Config {
     out_["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head);
   }
 
+  void add_granite() {
+    for (const Key& k : kGraniteScales)
+      if (file_.header().number(key(k.stored)).value_or(0) != 0) copy(k.stored, k.name);
+    if (!out_.contains("attention_multiplier"))
+      out_["attention_multiplier"] =
+          std::pow(static_cast<double>(integer("embedding_length") / integer("attention.head_count")), -0.5);
+  }
+
+  void add_qwen_experts() {
+    copy("expert_count", "num_experts");
+    copy("expert_used_count", "num_experts_per_tok");
+    copy("expert_feed_forward_length", "moe_intermediate_size");
+    out_["norm_topk_prob"] = true;
+  }
+
+  void add_starcoder() {
+    out_["use_bias"] = file_.find("blk.0.attn_q.bias") != nullptr;
+    out_["hidden_act"] = "gelu_pytorch_tanh";
+  }
+
   void add_gemma() {
     out_["hidden_activation"] = "gelu_pytorch_tanh";
-    if (family_ != "gemma2") return;
+    if (family_ == "gemma") return;
     copy("attention.sliding_window", "sliding_window");
     copy("attn_logit_softcapping", "attn_logit_softcapping");
     copy("final_logit_softcapping", "final_logit_softcapping");
-    // Not in the file: the 27 B model alone (46 layers) divides by the square root of its hidden size per head.
-    const bool largest = integer("block_count") == 46;
+    if (family_ == "gemma3") {
+      copy("rope.freq_base_swa", "rope_local_base_freq");
+      if (out_.value("sliding_window", 0) == 0) out_["sliding_window_pattern"] = 1;  // none slides
+    }
+    // Not in the file: the 27 B models alone (46 and 62 layers) divide by the square root of their hidden size per
+    // head.
+    const bool largest = integer("block_count") == (family_ == "gemma2" ? 46 : 62);
     if (largest)
       out_["query_pre_attn_scalar"] = integer("embedding_length") / integer("attention.head_count");
     else

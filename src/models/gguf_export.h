@@ -2,11 +2,13 @@
 // What a model's folder becomes in a GGUF file: keys and tensors as the community's converter (convert_hf_to_gguf.py)
 // writes them.
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "families/families.h"
 #include "io/gguf_writer.h"
+#include "models/gguf_layout.h"
 #include "tessera/io/tensor_source.h"
 
 namespace tessera::models {
@@ -16,9 +18,9 @@ enum class GgufForm { kF32, kF16, kQ8_0, kQ4KM };
 /// A tensor of the file, and where its values come from.
 struct ExportedTensor {
   io::GgufTensorPlan plan;
-  std::string source;  // empty: `values`
-  enum class Kind { kPlain, kRotary, kTransposed } kind = Kind::kPlain;
-  std::int64_t heads = 0;  // kRotary: whose halves are interleaved
+  std::vector<std::string> sources;  // one, or one for each expert; none: `values`
+  GgufArrangement arrangement = GgufArrangement::kPlain;
+  GgufHeads heads = {};
   std::vector<float> values = {};
 };
 
@@ -29,7 +31,7 @@ struct GgufExport {
   std::vector<ExportedTensor> tensors;
 };
 
-/// The language model of a family that is written: llama, mistral, qwen2 or gpt2; ConfigError names any other.
+/// The language model of a family that is written (gguf_model_types()); ConfigError names any other.
 const families::DecoderConfig& gguf_decoder(const families::FamilyConfig& config);
 
 /// Of a matrix with rows of this length, in the forms that give all matrices one type: kQ8_0 is float16 where its
@@ -37,8 +39,9 @@ const families::DecoderConfig& gguf_decoder(const families::FamilyConfig& config
 std::uint32_t gguf_matrix_type(GgufForm form, std::int64_t columns);
 
 /// ConfigError for other families than gguf_decoder()'s, and for what the format cannot say of these. DataError for a
-/// tensor that the architecture does not have.
-GgufExport plan_gguf(const families::FamilyConfig& config, const io::TensorSource& weights, GgufForm form);
+/// tensor that the architecture does not have. json: config.json.
+GgufExport plan_gguf(const families::FamilyConfig& config, const nlohmann::json& json, const io::TensorSource& weights,
+                     GgufForm form);
 
 /// All values of a planned tensor, row-major, as the file has them: float32, contiguous.
 at::Tensor values_for_gguf(const ExportedTensor& tensor, const io::TensorSource& weights);

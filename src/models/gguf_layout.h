@@ -7,6 +7,18 @@
 
 namespace tessera::models {
 
+/// How the file holds a tensor that a folder has.
+enum class GgufArrangement {
+  kPlain,
+  kRotaryQuery,  // each head's halves are interleaved
+  kRotaryKey,
+  kInterleaved,  // [query, key, value of each head] becomes [all queries, all keys, all values]
+  kGrouped,      // the same of [a group's queries, its key, its value]
+  kTransposed,   // matrices alone; vectors are plain
+  kPlusOne,      // a norm's weight + 1
+  kExperts       // those of a layer as one tensor [experts, rows, columns]
+};
+
 struct GgufView {
   std::string name;                 // Hugging Face's
   std::string stored;               // the file's
@@ -21,12 +33,11 @@ struct GgufHeads {
   std::int64_t heads = 0, key_value_heads = 0;
 };
 
-/// Rows of a rotary projection: each head's halves are interleaved in the file.
-std::function<std::int64_t(std::int64_t)> rotary_rows(std::int64_t rows, std::int64_t heads);
-/// Query, key and value side by side for each head; in the file all queries, all keys, all values.
-std::function<std::int64_t(std::int64_t)> interleaved_rows(std::int64_t rows, std::int64_t heads);
-/// For each key/value head its queries, then key, then value; in the file all queries, all keys, all values.
-std::function<std::int64_t(std::int64_t)> grouped_rows(std::int64_t rows, GgufHeads heads);
+/// Where the file has row r of so many: of arrangements that move rows. Null: all others, which move none; and rows
+/// that the heads do not divide.
+std::function<std::int64_t(std::int64_t)> moved_rows(GgufArrangement arrangement, std::int64_t rows, GgufHeads heads);
+/// Whether moved_rows() is for it.
+bool moves_rows(GgufArrangement arrangement);
 /// One of several matrices that the file keeps as one tensor.
 std::function<std::int64_t(std::int64_t)> expert_rows(std::int64_t rows, std::int64_t expert);
 

@@ -17,8 +17,7 @@ namespace tessera::models {
 std::optional<std::string> gguf_file_of(const std::string& path);
 
 /// config.json for the file: model_type and that family's keys. ConfigError for architectures that are not known (lists
-/// them). llama, mistral, mixtral (a llama with experts), qwen2, qwen3, gemma, gemma2, phi3, gpt2, gptneox, bloom,
-/// falcon.
+/// them). Those of gguf_model_types() are.
 nlohmann::json gguf_config(const io::GgufFile& file);
 
 /// The weights under Hugging Face names. DataError for a tensor that the architecture does not have.

@@ -1,10 +1,11 @@
 #include "models/gguf_names.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <stdexcept>
 
 #include "base/nearest.h"
 #include "tessera/base/error.h"
@@ -12,16 +13,18 @@
 namespace tessera::models {
 namespace {
 
-enum class How { kPlain, kRotaryQuery, kRotaryKey, kInterleaved, kGrouped, kTransposed, kMinusOne, kExperts, kIgnored };
+using How = GgufArrangement;
 
 struct Name {
   const char* stored;  // without .weight and .bias
-  const char* name;    // "{}" stands for the expert
+  const char* name;    // "{}" stands for the expert; empty: made of the configuration
   How how = How::kPlain;
 };
 
 struct Family {
   const char* name;
+  const char* architecture;
+  const char* model_type;
   const char* layers;  // what "blk.N." becomes, "{}" for N
   std::vector<Name> outside;
   std::vector<Name> inside;  // of a block
@@ -35,11 +38,11 @@ std::vector<Name> join(std::vector<Name> a, const std::vector<Name>& b) {
 const std::vector<Name> kLlamaOutside = {{"token_embd", "model.embed_tokens"},
                                          {"output_norm", "model.norm"},
                                          {"output", "lm_head"},
-                                         {"rope_freqs", "", How::kIgnored},
-                                         {"rope_factors_long", "", How::kIgnored},
-                                         {"rope_factors_short", "", How::kIgnored}};
+                                         {"rope_freqs", ""},
+                                         {"rope_factors_long", ""},
+                                         {"rope_factors_short", ""}};
 const std::vector<Name> kSharedAttention = {
-    {"attn_v", "self_attn.v_proj"}, {"attn_output", "self_attn.o_proj"}, {"attn_rot_embd", "", How::kIgnored}};
+    {"attn_v", "self_attn.v_proj"}, {"attn_output", "self_attn.o_proj"}, {"attn_rot_embd", ""}};
 const std::vector<Name> kPlainAttention =
     join({{"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"}}, kSharedAttention);
 const std::vector<Name> kRotatedAttention =
@@ -53,36 +56,56 @@ const std::vector<Name> kExperts = {{"ffn_gate_inp", "block_sparse_moe.gate"},
                                     {"ffn_gate_exps", "block_sparse_moe.experts.{}.w1", How::kExperts},
                                     {"ffn_down_exps", "block_sparse_moe.experts.{}.w2", How::kExperts},
                                     {"ffn_up_exps", "block_sparse_moe.experts.{}.w3", How::kExperts}};
+const std::vector<Name> kQwenExperts = {{"ffn_gate_inp", "mlp.gate"},
+                                        {"ffn_gate_exps", "mlp.experts.{}.gate_proj", How::kExperts},
+                                        {"ffn_down_exps", "mlp.experts.{}.down_proj", How::kExperts},
+                                        {"ffn_up_exps", "mlp.experts.{}.up_proj", How::kExperts}};
 
 const std::vector<Family>& family_table() {
   constexpr auto kLayers = "model.layers.{}.";
-  constexpr auto kShifted = How::kMinusOne;
+  constexpr auto kShifted = How::kPlusOne;
   const std::vector<Name> gemma_outside = {
       {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm", kShifted}, {"output", "lm_head"}};
+  const std::vector<Name> gemma_norms = {{"attn_norm", "input_layernorm", kShifted},
+                                         {"post_attention_norm", "post_attention_layernorm", kShifted},
+                                         {"ffn_norm", "pre_feedforward_layernorm", kShifted},
+                                         {"post_ffw_norm", "post_feedforward_layernorm", kShifted}};
+  const std::vector<Name> gemma_head_norms = {{"attn_q_norm", "self_attn.q_norm", kShifted},
+                                              {"attn_k_norm", "self_attn.k_norm", kShifted}};
+  const std::vector<Name> olmo_norms = {{"post_attention_norm", "post_attention_layernorm"},
+                                        {"post_ffw_norm", "post_feedforward_layernorm"}};
+  const std::vector<Name> plain_mlp = {{"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}};
   const auto heads_of_bloom = How::kInterleaved;
   static const std::vector<Family> table = {
-      {"llama", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
-      {"mistral", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
-      {"mixtral", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kExperts)},
-      {"qwen2", kLayers, kLlamaOutside, join(join(kTwoNorms, kPlainAttention), kGatedMlp)},
-      {"qwen3", kLayers, kLlamaOutside, join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kGatedMlp)},
-      {"gemma", kLayers, gemma_outside,
+      {"llama", "llama", "llama", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
+      {"mistral", "llama", "mistral", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
+      {"mixtral", "llama", "mixtral", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kExperts)},
+      {"qwen2", "qwen2", "qwen2", kLayers, kLlamaOutside, join(join(kTwoNorms, kPlainAttention), kGatedMlp)},
+      {"qwen3", "qwen3", "qwen3", kLayers, kLlamaOutside,
+       join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kGatedMlp)},
+      {"gemma", "gemma", "gemma", kLayers, gemma_outside,
        join(join({{"attn_norm", "input_layernorm", kShifted}, {"ffn_norm", "post_attention_layernorm", kShifted}},
                  kPlainAttention),
             kGatedMlp)},
-      {"gemma2", kLayers, gemma_outside,
-       join(join({{"attn_norm", "input_layernorm", kShifted},
-                  {"post_attention_norm", "post_attention_layernorm", kShifted},
-                  {"ffn_norm", "pre_feedforward_layernorm", kShifted},
-                  {"post_ffw_norm", "post_feedforward_layernorm", kShifted}},
-                 kPlainAttention),
-            kGatedMlp)},
-      {"phi3", kLayers, kLlamaOutside,
+      {"gemma2", "gemma2", "gemma2", kLayers, gemma_outside, join(join(gemma_norms, kPlainAttention), kGatedMlp)},
+      {"gemma3", "gemma3", "gemma3_text", kLayers, gemma_outside,
+       join(join(join(gemma_norms, gemma_head_norms), kPlainAttention), kGatedMlp)},
+      {"granite", "granite", "granite", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
+      {"smollm3", "smollm3", "smollm3", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
+      {"olmo2", "olmo2", "olmo2", kLayers, kLlamaOutside,
+       join(join(join(olmo_norms, kPlainAttention), kHeadNorms), kGatedMlp)},
+      {"starcoder2", "starcoder2", "starcoder2", kLayers, kLlamaOutside,
+       join(join(kTwoNorms, kPlainAttention), plain_mlp)},
+      {"qwen3moe", "qwen3moe", "qwen3_moe", kLayers, kLlamaOutside,
+       join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kQwenExperts)},
+      {"phi3", "phi3", "phi3", kLayers, kLlamaOutside,
        join(kTwoNorms, {{"attn_qkv", "self_attn.qkv_proj"},
                         {"attn_output", "self_attn.o_proj"},
                         {"ffn_up", "mlp.gate_up_proj"},
                         {"ffn_down", "mlp.down_proj"}})},
       {"gpt2",
+       "gpt2",
+       "gpt2",
        "transformer.h.{}.",
        {{"token_embd", "transformer.wte"},
         {"position_embd", "transformer.wpe"},
@@ -95,6 +118,8 @@ const std::vector<Family>& family_table() {
         {"ffn_up", "mlp.c_fc", How::kTransposed},
         {"ffn_down", "mlp.c_proj", How::kTransposed}}},
       {"gptneox",
+       "gptneox",
+       "gpt_neox",
        "gpt_neox.layers.{}.",
        {{"token_embd", "gpt_neox.embed_in"}, {"output_norm", "gpt_neox.final_layer_norm"}, {"output", "embed_out"}},
        join(kTwoNorms, {{"attn_qkv", "attention.query_key_value", heads_of_bloom},
@@ -102,6 +127,8 @@ const std::vector<Family>& family_table() {
                         {"ffn_up", "mlp.dense_h_to_4h"},
                         {"ffn_down", "mlp.dense_4h_to_h"}})},
       {"bloom",
+       "bloom",
+       "bloom",
        "transformer.h.{}.",
        {{"token_embd", "transformer.word_embeddings"},
         {"token_embd_norm", "transformer.word_embeddings_layernorm"},
@@ -112,6 +139,8 @@ const std::vector<Family>& family_table() {
                         {"ffn_up", "mlp.dense_h_to_4h"},
                         {"ffn_down", "mlp.dense_4h_to_h"}})},
       {"falcon",
+       "falcon",
+       "falcon",
        "transformer.h.{}.",
        {{"token_embd", "transformer.word_embeddings"}, {"output_norm", "transformer.ln_f"}, {"output", "lm_head"}},
        {{"attn_norm", "input_layernorm"},
@@ -120,6 +149,8 @@ const std::vector<Family>& family_table() {
         {"ffn_up", "mlp.dense_h_to_4h"},
         {"ffn_down", "mlp.dense_4h_to_h"}}},
       {"falcon with two norms",
+       "falcon",
+       "falcon",
        "transformer.h.{}.",
        {{"token_embd", "transformer.word_embeddings"}, {"output_norm", "transformer.ln_f"}, {"output", "lm_head"}},
        {{"attn_norm", "ln_mlp"},
@@ -130,6 +161,19 @@ const std::vector<Family>& family_table() {
         {"ffn_down", "mlp.dense_4h_to_h"}}},
   };
   return table;
+}
+
+std::vector<std::string> architectures() {
+  std::vector<std::string> names;
+  for (const auto& f : family_table())
+    if (std::find(names.begin(), names.end(), f.architecture) == names.end()) names.emplace_back(f.architecture);
+  return names;
+}
+
+const Family& family_named(const std::string& name) {
+  for (const auto& f : family_table())
+    if (name == f.name) return f;
+  throw std::logic_error("no GGUF family " + name);
 }
 
 /// "blk.3.attn_q.weight" in its parts.
@@ -167,21 +211,15 @@ GgufHeads heads_of(const io::GgufFile& file) {
 
 class Builder {
  public:
-  explicit Builder(const io::GgufFile& file) : heads_(heads_of(file)) {
-    auto name = gguf_family(file);
-    if (name == "falcon" && file.find("blk.0.attn_norm_2.weight")) name = "falcon with two norms";
-    for (const auto& f : family_table())
-      if (f.name == name) family_ = &f;
-    TESSERA_CHECK(family_, "gguf_family() names a known family");
-  }
+  explicit Builder(const io::GgufFile& file) : heads_(heads_of(file)), family_(family_named(gguf_family(file))) {}
 
   void add(const io::TensorInfo& info) {
     const auto parts = split(info.name);
-    const auto& names = parts.block < 0 ? family_->outside : family_->inside;
+    const auto& names = parts.block < 0 ? family_.outside : family_.inside;
     const auto found = std::find_if(names.begin(), names.end(), [&](const Name& n) { return parts.plain == n.stored; });
-    if (found == names.end()) fail(info, fmt::format("not a tensor of architecture '{}'", family_->name));
-    if (found->how == How::kIgnored) return;
-    auto prefix = parts.block < 0 ? std::string() : fmt::format(fmt::runtime(family_->layers), parts.block);
+    if (found == names.end()) fail(info, fmt::format("not a tensor of architecture '{}'", family_.name));
+    if (*found->name == 0) return;
+    auto prefix = parts.block < 0 ? std::string() : fmt::format(fmt::runtime(family_.layers), parts.block);
     if (found->how == How::kExperts) return add_experts(info, prefix + found->name + parts.suffix);
     GgufView view{prefix + found->name + parts.suffix, info.name, info.shape};
     arrange(view, found->how, info);
@@ -208,7 +246,7 @@ class Builder {
 
   void arrange(GgufView& view, How how, const io::TensorInfo& info) const {
     if (how == How::kPlain) return;
-    if (how == How::kMinusOne) {
+    if (how == How::kPlusOne) {
       view.kind = GgufView::Kind::kMinusOne;
       return;
     }
@@ -219,32 +257,39 @@ class Builder {
       return;
     }
     const auto rows = view.shape.empty() ? 0 : view.shape[0];
-    const auto parts = how == How::kRotaryQuery   ? 2 * heads_.heads
-                       : how == How::kRotaryKey   ? 2 * heads_.key_value_heads
-                       : how == How::kInterleaved ? 3 * heads_.heads
-                                                  : heads_.heads + 2 * heads_.key_value_heads;
-    const bool whole = heads_.heads > 0 && heads_.key_value_heads > 0 && heads_.heads % heads_.key_value_heads == 0;
-    if (!whole || rows % parts != 0)
+    view.kind = GgufView::Kind::kRows;
+    view.stored_row = moved_rows(how, rows, heads_);
+    if (!view.stored_row)
       fail(info, fmt::format("{} rows do not belong to {} heads and {} key/value heads", rows, heads_.heads,
                              heads_.key_value_heads));
-    view.kind = GgufView::Kind::kRows;
-    view.stored_row = how == How::kRotaryQuery   ? rotary_rows(rows, heads_.heads)
-                      : how == How::kRotaryKey   ? rotary_rows(rows, heads_.key_value_heads)
-                      : how == How::kInterleaved ? interleaved_rows(rows, heads_.heads)
-                                                 : grouped_rows(rows, heads_);
   }
 
   GgufHeads heads_;
-  const Family* family_ = nullptr;
+  const Family& family_;
 };
 
 }  // namespace
 
-std::vector<std::string> gguf_families() {
+std::string gguf_architecture(const std::string& family) {
+  return family_named(family).architecture;
+}
+
+std::string gguf_model_type(const std::string& family) {
+  return family_named(family).model_type;
+}
+
+std::vector<std::string> gguf_model_types() {
   std::vector<std::string> names;
   for (const auto& f : family_table())
-    if (std::string(f.name).find(' ') == std::string::npos) names.emplace_back(f.name);
+    if (std::string(f.name).find(' ') == std::string::npos) names.emplace_back(f.model_type);
   return names;
+}
+
+std::string gguf_family(const families::DecoderConfig& config) {
+  if (config.model_type == "falcon" && config.names.mlp_norm == "ln_mlp") return "falcon with two norms";
+  for (const auto& f : family_table())
+    if (config.model_type == f.model_type) return f.name;
+  return "";
 }
 
 std::string gguf_family(const io::GgufFile& file) {
@@ -253,33 +298,16 @@ std::string gguf_family(const io::GgufFile& file) {
     throw DataError(file.header().path + ": key 'general.architecture' is missing", file.header().path);
   const bool experts = file.header().integer(*architecture + ".expert_count").value_or(0) > 0;
   if (*architecture == "llama" && experts) return "mixtral";
-  const auto known = gguf_families();
-  if (std::find(known.begin(), known.end(), *architecture) == known.end()) {
-    std::string list;
-    for (const auto& k : known) list += (list.empty() ? "" : ", ") + k;
-    throw ConfigError(file.header().path + ": architecture '" + *architecture + "' is not known" +
-                          did_you_mean(*architecture, known) + "; known are " + list,
-                      "general.architecture");
-  }
-  return *architecture;
+  if (*architecture == "falcon" && file.find("blk.0.attn_norm_2.weight")) return "falcon with two norms";
+  auto known = architectures();
+  for (const char* said_by_some : {"mistral", "mixtral"}) known.emplace_back(said_by_some);
+  if (std::find(known.begin(), known.end(), *architecture) != known.end()) return *architecture;
+  throw ConfigError(file.header().path + ": architecture '" + *architecture + "' is not known" +
+                        did_you_mean(*architecture, known) + fmt::format("; known are {}", fmt::join(known, ", ")),
+                    "general.architecture");
 }
 
 namespace {
-
-GgufPlace::How place_how(How how) {
-  switch (how) {
-    case How::kPlain:
-      return GgufPlace::How::kPlain;
-    case How::kRotaryQuery:
-      return GgufPlace::How::kRotaryQuery;
-    case How::kRotaryKey:
-      return GgufPlace::How::kRotaryKey;
-    case How::kTransposed:
-      return GgufPlace::How::kTransposed;
-    default:
-      return GgufPlace::How::kOther;
-  }
-}
 
 /// "model.layers.3.mlp.up_proj.weight" behind "model.layers.{}.": 3, and what follows. Nothing for other names.
 std::optional<std::pair<std::int64_t, std::string>> in_layer(const std::string& layers, const std::string& name) {
@@ -295,24 +323,39 @@ std::optional<std::pair<std::int64_t, std::string>> in_layer(const std::string& 
 
 }  // namespace
 
+namespace {
+
+/// The expert's number where `name` is what `pattern` ("mlp.experts.{}.up_proj") says of one.
+std::optional<std::int64_t> expert_in(const std::string& pattern, const std::string& name) {
+  const auto at = pattern.find("{}");
+  const std::string before = pattern.substr(0, at), after = pattern.substr(at + 2);
+  if (!name.starts_with(before) || !name.ends_with(after) || name.size() <= before.size() + after.size())
+    return std::nullopt;
+  const auto digits = name.substr(before.size(), name.size() - before.size() - after.size());
+  if (digits.size() > 5 || digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
+  return std::stoll(digits);
+}
+
+}  // namespace
+
 std::optional<GgufPlace> gguf_place(const std::string& family, const std::string& name) {
-  const auto& table = family_table();
-  const auto found = std::find_if(table.begin(), table.end(), [&](const Family& f) { return family == f.name; });
-  TESSERA_CHECK(found != table.end(), "a known family");
+  const Family& f = family_named(family);
   for (const char* made : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})
     if (name.ends_with(made)) return GgufPlace{};
-  const auto layer = in_layer(found->layers, name);
+  const auto layer = in_layer(f.layers, name);
   const std::string inner = layer ? layer->second : name;
   const auto dot = inner.rfind('.');
   if (dot == std::string::npos) return std::nullopt;
-  for (const Name& n : layer ? found->inside : found->outside) {
-    if (n.how == How::kIgnored || inner.substr(0, dot) != n.name) continue;
+  const std::string module = inner.substr(0, dot);
+  for (const Name& n : layer ? f.inside : f.outside) {
+    const auto expert = n.how == How::kExperts ? expert_in(n.name, module) : std::nullopt;
+    if (!expert && module != n.name) continue;
     const std::string block = layer ? fmt::format("blk.{}.", layer->first) : "";
-    return GgufPlace{block + n.stored + inner.substr(dot), place_how(n.how), layer ? layer->first : -1};
+    return GgufPlace{block + n.stored + inner.substr(dot), n.how, layer ? layer->first : -1, expert.value_or(-1)};
   }
-  const bool has_prefix = name.starts_with("transformer.");  // of GPT-2's own files it is left out
-  return family == "gpt2" && !has_prefix && name != "lm_head.weight" ? gguf_place(family, "transformer." + name)
-                                                                     : std::nullopt;
+  const std::string base = "transformer.";  // GPT-2's and BLOOM's own files leave it out
+  const bool may_lack_base = std::string(f.layers).starts_with(base) && !name.starts_with(base);
+  return may_lack_base && name != "lm_head.weight" ? gguf_place(family, base + name) : std::nullopt;
 }
 
 std::vector<GgufView> gguf_views(const io::GgufFile& file) {

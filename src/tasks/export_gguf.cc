@@ -47,6 +47,10 @@ nlohmann::json tokenizer_json(const text::Tokenizer& tokenizer, const std::strin
   return json;
 }
 
+bool is_one_of(const std::string& architecture, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* name) { return architecture == name; });
+}
+
 void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
   const auto add = [&](const std::string& key, io::GgufItem value) {
     metadata.emplace_back("tokenizer.ggml." + key, std::move(value));
@@ -111,7 +115,7 @@ std::uint32_t gguf_file_type(models::GgufForm form) {
 std::string write_gguf(const GgufRequest& r) {
   const auto json = models::read_model_config(r.model_folder);
   const auto config = families::parse_config(json, r.model_folder + "/config.json");
-  auto planned = models::plan_gguf(config, *r.weights, r.form);
+  auto planned = models::plan_gguf(config, json, *r.weights, r.form);
   const auto tokenizer = text::open_tokenizer(r.tokenizer_folder);
   const auto vocab_size = std::get<families::DecoderConfig>(config).vocab_size;
   auto vocabulary =
@@ -119,7 +123,10 @@ std::string write_gguf(const GgufRequest& r) {
   const auto said = text::read_tokenizer_config(r.tokenizer_folder);
   if (said.add_bos_token) vocabulary.add_bos = said.add_bos_token;
   if (said.add_eos_token) vocabulary.add_eos = said.add_eos_token;
-  if (planned.architecture == "llama") vocabulary.add_space_prefix = said.add_prefix_space;
+  if (is_one_of(planned.architecture, {"llama", "granite", "smollm3"}))
+    vocabulary.add_space_prefix = said.add_prefix_space;
+  if (vocabulary.model == "llama" && is_one_of(planned.architecture, {"gemma", "gemma2", "gemma3"}))
+    vocabulary.add_space_prefix = false;
   double parameters = 0;
   std::vector<io::GgufTensorPlan> plans;
   for (const auto& tensor : planned.tensors) {

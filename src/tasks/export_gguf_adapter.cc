@@ -110,7 +110,7 @@ class AdapterWriter {
   }
 
  private:
-  std::string architecture() const { return model_.model_type == "mistral" ? "llama" : model_.model_type; }
+  std::string architecture() const { return models::gguf_architecture(models::gguf_family(model_)); }
 
   /// What llama.cpp divides by the rank.
   double alpha() const {
@@ -129,11 +129,18 @@ class AdapterWriter {
 
   models::GgufPlace place_of(const Factors& f) const {
     const std::string name = f.module + ".weight";
-    const auto place = models::gguf_place(model_.model_type, name);
+    const auto place = models::gguf_place(models::gguf_family(model_), name);
     if (!place || place->stored.empty())
       throw DataError(fmt::format("{}: '{}' is no matrix of architecture '{}'", f.a->file, name, model_.model_type),
                       f.a->file);
-    if (model_.tied && name == "lm_head.weight")
+    if (place->expert >= 0)
+      throw ConfigError(
+          fmt::format(
+              "'{}' is one of a layer's experts, which a GGUF file has as one tensor; --merge folds the adapter "
+              "into its model and writes that",
+              f.module),
+          "gguf");
+    if (model_.tied && f.module == model_.names.head)
       throw ConfigError(
           "the head is the table of tokens (tie_word_embeddings), and a GGUF file has no adapter for one "
           "of the two; --merge writes them as two",
@@ -147,13 +154,11 @@ class AdapterWriter {
   }
 
   at::Tensor values_of_b(const Factors& f, const models::GgufPlace& place) const {
-    using How = models::GgufPlace::How;
     auto b = io::read_tensor(*r_.weights, f.b->name).to(at::kFloat).contiguous();
     const double scaling = lora_.scaling_of(f.module), stated = alpha() / static_cast<double>(b.size(1));
     if (scaling != stated) b = b * (scaling / stated);
-    if (place.how != How::kRotaryQuery && place.how != How::kRotaryKey) return b;
-    const auto row =
-        models::rotary_rows(b.size(0), place.how == How::kRotaryQuery ? model_.num_heads : model_.num_kv_heads);
+    const auto row = models::moved_rows(place.arrangement, b.size(0), {model_.num_heads, model_.num_kv_heads});
+    if (!row) return b;
     auto moved = at::empty_like(b);
     for (std::int64_t i = 0; i < b.size(0); ++i) moved.select(0, row(i)).copy_(b.select(0, i));
     return moved;

@@ -58,7 +58,10 @@ TEST_P(VerifyGguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
   std::filesystem::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, VerifyGguf, testing::Values("llama", "gemma2", "falcon", "gpt2", "mixtral"));
+INSTANTIATE_TEST_SUITE_P(Families, VerifyGguf,
+                         testing::Values("llama", "llama3", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma",
+                                         "gemma2", "gemma3", "granite", "smollm3", "olmo2", "starcoder2", "phi3",
+                                         "phi3_long", "gpt2", "gptneox", "bloom", "falcon", "falcon_two_norms"));
 
 TEST(Verify, FailsWhenTheToleranceIsTooTightToBeMet) {
   const Finished r = verify("A_models/t5_v1_0", 1, {"--logits_tolerance", "1e-12"});

@@ -5,10 +5,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "families/families.h"
 #include "io/gguf_writer.h"
+#include "models/gguf_export.h"
 #include "models/gguf_layout.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -18,8 +21,9 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kFamilies[] = {"llama", "mixtral", "qwen2", "qwen3",  "gemma",  "gemma2",
-                                 "phi3",  "gpt2",    "bloom", "falcon", "gptneox"};
+const char* const kFamilies[] = {"llama", "llama3",    "mistral", "mixtral", "qwen2",   "qwen3",  "qwen3moe",
+                                 "gemma", "gemma2",    "gemma3",  "granite", "smollm3", "olmo2",  "starcoder2",
+                                 "phi3",  "phi3_long", "gpt2",    "gptneox", "bloom",   "falcon", "falcon_two_norms"};
 
 std::string data(const std::string& name) {
   return std::string(TESSERA_TEST_DATA) + "/gguf/" + name;
@@ -213,13 +217,49 @@ TEST(GgufModel, NamesUnknownArchitecturesAndTensors) {
   }
 }
 
+// The files are the converter's own: keys, names, shapes, types and values.
+TEST(GgufModel, IsWrittenAsTheCommunitysConverterWritesIt) {
+  for (const std::string family : kFamilies) {
+    const auto expected = io::open_gguf(data(family + ".gguf"));
+    const auto config = original_config(family);
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    const auto stored = io::open_safetensors(data(family + ".safetensors"));
+    for (const auto& info : stored->tensors())
+      if (info.name != "logits") tensors.emplace_back(info.name, io::read_tensor(*stored, info.name));
+    const auto weights = io::memory_source(tensors);
+    const auto planned = plan_gguf(families::parse_config(config, family), config, *weights, GgufForm::kF16);
+
+    std::map<std::string, json> keys, expected_keys;
+    for (const auto& [key, value] : planned.metadata)
+      keys[key] = std::visit([](const auto& v) { return json(v); }, value);
+    for (const auto& [key, value] : expected->header().metadata)
+      if (key.starts_with(planned.architecture + "."))
+        expected_keys[key] = std::visit([](const auto& v) { return json(v); }, value);
+    EXPECT_EQ(json(keys).dump(1), json(expected_keys).dump(1)) << family;
+    EXPECT_EQ(planned.architecture, expected->header().text("general.architecture")) << family;
+
+    EXPECT_EQ(planned.tensors.size(), expected->tensors().size()) << family;
+    for (const ExportedTensor& tensor : planned.tensors) {
+      const std::string& name = tensor.plan.name;
+      const auto* info = expected->find(name);
+      ASSERT_NE(info, nullptr) << family << ' ' << name;
+      EXPECT_EQ(tensor.plan.shape, info->shape) << family << ' ' << name;
+      EXPECT_EQ(tensor.plan.type == io::kGgufF32 ? "F32" : "F16", expected->type_of(name)) << family << ' ' << name;
+      auto values = values_for_gguf(tensor, *weights);
+      if (tensor.plan.type == io::kGgufF16) values = values.to(at::kHalf);
+      EXPECT_TRUE(at::equal(values.to(at::kFloat), io::read_tensor(*expected, name).to(at::kFloat)))
+          << family << ' ' << name;
+    }
+  }
+}
+
 TEST(GgufLayout, RowMapsAreInversesOfTheConversion) {
   // rows h*size + half*.. of [heads, 2, size/2] lie as [heads, size/2, 2]
-  const auto rotary = rotary_rows(8, 2);
+  const auto rotary = moved_rows(GgufArrangement::kRotaryQuery, 8, {2, 2});
   const std::int64_t want[] = {0, 2, 1, 3, 4, 6, 5, 7};
   for (std::int64_t r = 0; r < 8; ++r) EXPECT_EQ(rotary(r), want[r]);
   // two key/value heads of two queries each, one row a head: q0 q1 k0 v0 q2 q3 k1 v1 from q0 q1 q2 q3 k0 k1 v0 v1
-  const auto grouped = grouped_rows(8, {4, 2});
+  const auto grouped = moved_rows(GgufArrangement::kGrouped, 8, {4, 2});
   const std::int64_t falcon[] = {0, 1, 4, 6, 2, 3, 5, 7};
   for (std::int64_t r = 0; r < 8; ++r) EXPECT_EQ(grouped(r), falcon[r]);
 }

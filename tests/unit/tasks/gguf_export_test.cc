@@ -40,6 +40,7 @@ class GgufExports : public ::testing::Test {
     const json llama = {{"hidden_size", 256},       {"intermediate_size", 512}, {"num_attention_heads", 4},
                         {"num_key_value_heads", 2}, {"num_hidden_layers", 2},   {"max_position_embeddings", 128},
                         {"rms_norm_eps", 1e-5},     {"rope_theta", 5000.0}};
+    const json gpt = {{"hidden_size", 256}, {"n_layer", 2}, {"n_head", 4}};
     if (family == "gpt2") {
       config.update({{"model_type", "gpt2"},
                      {"n_embd", 256},
@@ -47,6 +48,9 @@ class GgufExports : public ::testing::Test {
                      {"n_layer", 2},
                      {"n_positions", 128},
                      {"tie_word_embeddings", true}});
+    } else if (family == "bloom" || family == "falcon") {
+      config.update(gpt);
+      config.update({{"model_type", family}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}});
     } else {
       config.update(llama);
       config["model_type"] = family == "llama3" ? "llama" : family;
@@ -56,6 +60,14 @@ class GgufExports : public ::testing::Test {
                                   {"low_freq_factor", 1.0},
                                   {"high_freq_factor", 4.0},
                                   {"original_max_position_embeddings", 8192}};
+      if (family == "mixtral") config.update({{"num_local_experts", 3}, {"sliding_window", nullptr}});
+      if (family == "qwen3_moe")
+        config.update(
+            {{"num_experts", 3}, {"num_experts_per_tok", 2}, {"norm_topk_prob", true}, {"moe_intermediate_size", 256}});
+      if (family.starts_with("gemma"))
+        config.update({{"head_dim", 64}, {"query_pre_attn_scalar", 64}, {"tie_word_embeddings", true}});
+      if (family == "phi3") config["pad_token_id"] = 0;
+      if (family == "smollm3") config.update({{"num_hidden_layers", 4}, {"pad_token_id", 0}});
     }
     config.update(more);
     const std::string from = in(family + "_config"), to = in(family + (tied ? "_tied" : ""));
@@ -108,7 +120,9 @@ class GgufExports : public ::testing::Test {
 };
 
 TEST_F(GgufExports, InFloat16TheModelAnswersAsItsFolderDoes) {
-  for (const char* family : {"llama", "llama3", "mistral", "qwen2", "gpt2"}) {
+  for (const char* family :
+       {"llama", "llama3", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text",
+        "granite", "smollm3", "olmo2", "starcoder2", "phi3", "gpt2", "gpt_neox", "bloom", "falcon"}) {
     const std::string model = make(family), file = exported(model, "f16");
     expect_weights(file, model, 0);
     EXPECT_EQ(answered(file), answered(model)) << family;
@@ -119,7 +133,7 @@ TEST_F(GgufExports, InFloat16TheModelAnswersAsItsFolderDoes) {
 }
 
 TEST_F(GgufExports, PackedFormsKeepWhatTheirBitsCanKeep) {
-  for (const char* family : {"llama", "gpt2"}) {
+  for (const char* family : {"llama", "gpt2", "mixtral", "falcon"}) {
     const std::string model = make(family);
     expect_weights(exported(model, "q8_0"), model, 0.008);
     expect_weights(exported(model, "q4_k_m"), model, 0.09);
@@ -141,8 +155,18 @@ TEST_F(GgufExports, Q4KMGivesMoreBitsWhereLlamaQuantizeDoes) {
   for (const auto& [name, type] : types) EXPECT_EQ(file->type_of(name), type) << name;
   const auto gpt2 = io::open_gguf(exported(make("gpt2"), "q4_k_m"));
   EXPECT_EQ(gpt2->type_of("token_embd.weight"), "Q6_K") << "it is the output, too";
-  EXPECT_EQ(gpt2->type_of("blk.0.attn_qkv.weight"), "Q5_K");
+  EXPECT_EQ(gpt2->type_of("blk.0.attn_qkv.weight"), "Q4_K");
+  EXPECT_EQ(gpt2->type_of("blk.1.attn_qkv.weight"), "Q6_K");
   EXPECT_EQ(gpt2->type_of("position_embd.weight"), "F32");
+  const auto experts = io::open_gguf(exported(make("mixtral", false, {{"num_local_experts", 8}}), "q4_k_m"));
+  const std::vector<std::pair<std::string, std::string>> of_eight = {
+      {"blk.0.attn_v.weight", "Q8_0"},        {"blk.0.attn_k.weight", "Q8_0"},
+      {"blk.0.attn_output.weight", "Q5_K"},   {"blk.0.ffn_down_exps.weight", "Q4_K"},
+      {"blk.1.ffn_down_exps.weight", "Q6_K"}, {"blk.0.ffn_gate_inp.weight", "F32"}};
+  for (const auto& [name, type] : of_eight) EXPECT_EQ(experts->type_of(name), type) << name;
+  const auto falcon = io::open_gguf(exported(make("falcon", true), "q4_k_m"));
+  EXPECT_EQ(falcon->type_of("token_embd.weight"), "Q8_0");
+  EXPECT_EQ(falcon->type_of("blk.1.ffn_down.weight"), "Q5_K");
 }
 
 TEST_F(GgufExports, KeysAreTheConverters) {
@@ -285,8 +309,7 @@ TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
     return "";
   };
   make_model(test::kDemo + "model", in("t5"));
-  EXPECT_NE(message({in("t5"), in("t5.gguf"), "--gguf", "f16"}).find("llama, mistral, qwen2 and gpt2, found t5"),
-            std::string::npos);
+  EXPECT_NE(message({in("t5"), in("t5.gguf"), "--gguf", "f16"}).find("bloom, falcon, found t5"), std::string::npos);
   EXPECT_NE(message({in("t5"), in("folder"), "--gguf", "f16"}).find("must end in .gguf"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(in("t5.gguf")));
 }
@@ -308,8 +331,27 @@ TEST_F(GgufExports, WhatTheFormatCannotSayOfAModelIsRefusedOrSaid) {
   EXPECT_SAYS(said("gpt2", {{"scale_attn_by_inverse_layer_idx", true}}), "scale_attn_by_inverse_layer_idx");
   json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
   EXPECT_SAYS(said("qwen2", {{"rope_scaling", yarn}}), "saved in");
+  EXPECT_SAYS(said("llama", {{"rope_scaling", yarn}}), "saved in");
   yarn["beta_fast"] = 16;
-  EXPECT_SAYS(said("qwen2", {{"rope_scaling", yarn}}), "no key for beta_fast");
+  EXPECT_SAYS(said("qwen2", {{"rope_scaling", yarn}}), "saved in");
+  EXPECT_NEAR(*io::open_gguf(in("said.gguf"))->header().number("qwen2.rope.scaling.yarn_beta_fast"), 16, 0);
+  yarn["attention_factor"] = 2.0;
+  EXPECT_SAYS(said("qwen2", {{"rope_scaling", yarn}}), "attention_factor of yarn");
+  EXPECT_SAYS(said("gemma2", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
+              "this rope_scaling of gemma2");
+  EXPECT_SAYS(said("olmo2", {{"attention_bias", true}}), "an olmo2 with biases in attention's output");
+  EXPECT_SAYS(said("starcoder2", {{"use_bias", false}}), "a starcoder2 without biases");
+  EXPECT_SAYS(said("falcon", {{"bias", true}}), "with biases");
+  EXPECT_SAYS(said("falcon", {{"alibi", true}}), "alibi true");
+  EXPECT_SAYS(said("falcon", {{"parallel_attn", false}}), "parallel_attn false");
+  EXPECT_SAYS(said("bloom", {{"apply_residual_connection_post_layernorm", true}}), "apply_residual_connection");
+  EXPECT_SAYS(said("gemma2", {{"query_pre_attn_scalar", 100}}), "query_pre_attn_scalar");
+  EXPECT_SAYS(said("gemma2", {{"layer_types", {"full_attention", "full_attention"}}}), "these layer_types");
+  EXPECT_SAYS(said("gemma2", {{"tie_word_embeddings", false}}), "an lm_head of its own");
+  EXPECT_SAYS(said("gemma3_text", {{"layer_types", {"full_attention", "sliding_attention"}}}), "these layer_types");
+  EXPECT_SAYS(said("gemma3_text", {{"layer_types", {"full_attention", "full_attention"}}}), "saved in");
+  EXPECT_SAYS(said("smollm3", {{"no_rope_layers", {1, 1, 1, 1}}}), "these no_rope_layers");
+  EXPECT_SAYS(said("qwen3_moe", {{"norm_topk_prob", false}}), "norm_topk_prob false");
   EXPECT_SAYS(said("mistral", {{"sliding_window", 32}}), "no key for the sliding window of 32 tokens");
   EXPECT_EQ(said("mistral", {{"sliding_window", 4096}}).find("window"), std::string::npos);
 }
