@@ -160,6 +160,7 @@ class Config {
     for (const auto& [stored, name] : {Key{"bos", "bos_token_id"}, Key{"eos", "eos_token_id"},
                                        Key{"padding", "pad_token_id"}, Key{"unknown", "unk_token_id"}})
       if (const auto id = file_.header().integer(fmt::format("tokenizer.ggml.{}_token_id", stored))) out_[name] = *id;
+    if (!out_.contains("pad_token_id")) out_["pad_token_id"] = nullptr;  // not the family's
   }
 
   [[noreturn]] void fail(const std::string& what) const {

@@ -159,8 +159,8 @@ class Keys {
   void check_windows() {
     if (is_one_of({"gemma2", "gemma3"})) {
       const std::int64_t period = is("gemma2") ? 2 : 6;
-      const bool may_have_none = is("gemma3") && window() == 0;
-      if (!may_have_none && !slides_but_every(period))
+      const bool is_readable = window() == 0 ? is("gemma3") : slides_but_every(period);
+      if (!is_readable)
         refuse(fmt::format("these layer_types: readers let all layers of a {} but every {}th slide", c_.model_type,
                            period));
       return;
