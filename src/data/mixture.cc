@@ -24,22 +24,22 @@ using nlohmann::json;
 constexpr std::array<std::string_view, 5> kFormats{"json", "csv", "parquet", "text", "arrow"};
 
 /// Which entry of which flag, for messages.
-struct Entry {
+struct FlagEntry {
   std::string flag;
   std::size_t number = 0;
 };
 
-[[noreturn]] void refuse(const Entry& entry, const std::string& what) {
+[[noreturn]] void refuse(const FlagEntry& entry, const std::string& what) {
   throw ConfigError(fmt::format("{}: entry {}: {}", entry.flag, entry.number + 1, what), entry.flag.substr(2));
 }
 
-std::string text_of(const Entry& entry, const std::string& key, const json& value) {
+std::string text_of(const FlagEntry& entry, const std::string& key, const json& value) {
   if (value.is_null()) return "";
   if (!value.is_string()) refuse(entry, fmt::format("{} expects a text, found {}", key, json_text(value)));
   return value.get<std::string>();
 }
 
-std::vector<std::string> texts_of(const Entry& entry, const std::string& key, const json& value) {
+std::vector<std::string> texts_of(const FlagEntry& entry, const std::string& key, const json& value) {
   std::vector<std::string> out;
   if (value.is_null()) return out;
   if (!value.is_array()) return {text_of(entry, key, value)};
@@ -47,7 +47,7 @@ std::vector<std::string> texts_of(const Entry& entry, const std::string& key, co
   return out;
 }
 
-MixturePart parse_part(const Entry& entry, const json& object) {
+MixturePart parse_part(const FlagEntry& entry, const json& object) {
   if (!object.is_object())
     refuse(entry, fmt::format("expected keys such as path and split, found {}", json_text(object)));
   MixturePart part;
@@ -82,7 +82,7 @@ MixturePart parse_part(const Entry& entry, const json& object) {
   return part;
 }
 
-MixturePart parse_handbook_part(const Entry& entry, const json& object) {
+MixturePart parse_handbook_part(const FlagEntry& entry, const json& object) {
   if (!object.is_object())
     refuse(entry, fmt::format("expected keys such as id and split, found {}", json_text(object)));
   MixturePart part;
@@ -120,7 +120,7 @@ std::vector<std::string> files_by_pattern(const MixturePart& part) {
   return out;
 }
 
-std::vector<std::string> files_of(const Entry& entry, const MixturePart& part) {
+std::vector<std::string> files_of(const FlagEntry& entry, const MixturePart& part) {
   if (std::find(kFormats.begin(), kFormats.end(), part.path) == kFormats.end() || is_there(part.path)) {
     const std::string config = part.name.empty() ? part.data_dir : part.name;
     return find_split_files({part.path, config, part.data_files}, part.split).front().files;

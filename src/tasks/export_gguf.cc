@@ -20,8 +20,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "135M", "1.2B".
-std::string size_label(double parameters) {
+/// "135M", "1.2B"; with experts "8x7.2B": how many times what one of them and the rest have.
+std::string size_label(const std::vector<io::GgufTensorPlan>& tensors) {
+  double parameters = 0;
+  std::int64_t experts = 0;
+  for (const auto& tensor : tensors) {
+    const bool has_experts = tensor.name.find("_exps.") != std::string::npos;
+    if (has_experts) experts = tensor.shape[0];
+    parameters += static_cast<double>(tensor.numel()) / static_cast<double>(has_experts ? tensor.shape[0] : 1);
+  }
+
   const std::pair<double, const char*> units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}};
   double scaled = parameters / 1e3;
   const char* suffix = "K";
@@ -33,7 +41,7 @@ std::string size_label(double parameters) {
   }
   const std::string whole = fmt::format("{:.0f}", scaled);
   const int digits = whole == "0" ? 2 : std::max(0, 2 - static_cast<int>(whole.size()));
-  return fmt::format("{:.{}f}{}", scaled, digits, suffix);
+  return fmt::format("{}{:.{}f}{}", experts > 0 ? fmt::format("{}x", experts) : "", scaled, digits, suffix);
 }
 
 /// tokenizer.json of the folder, or what it would be.
@@ -127,16 +135,12 @@ std::string write_gguf(const GgufRequest& r) {
     vocabulary.add_space_prefix = said.add_prefix_space;
   if (vocabulary.model == "llama" && is_one_of(planned.architecture, {"gemma", "gemma2", "gemma3"}))
     vocabulary.add_space_prefix = false;
-  double parameters = 0;
   std::vector<io::GgufTensorPlan> plans;
-  for (const auto& tensor : planned.tensors) {
-    parameters += static_cast<double>(tensor.plan.numel());
-    plans.push_back(tensor.plan);
-  }
+  for (const auto& tensor : planned.tensors) plans.push_back(tensor.plan);
   io::GgufMetadata metadata = {{"general.architecture", planned.architecture},
                                {"general.type", std::string("model")},
                                {"general.name", gguf_title(r.name_folder.empty() ? r.model_folder : r.name_folder)},
-                               {"general.size_label", size_label(parameters)}};
+                               {"general.size_label", size_label(plans)}};
   metadata.insert(metadata.end(), planned.metadata.begin(), planned.metadata.end());
   metadata.emplace_back("general.file_type", gguf_file_type(r.form));
   add_tokenizer(vocabulary, metadata);

@@ -1,0 +1,97 @@
+// What a GGUF file cannot say of a model, or its readers cannot compute, is refused by name.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "families/families.h"
+#include "models/gguf_keys.h"
+#include "models/gguf_names.h"
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+namespace {
+
+using nlohmann::json;
+
+/// The refusal, or the note; "": neither.
+std::string said(const std::string& model_type, const json& more, GgufExport* made = nullptr) {
+  json config = {{"model_type", model_type},
+                 {"vocab_size", 32},
+                 {"hidden_size", 32},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 4},
+                 {"num_hidden_layers", 4},
+                 {"max_position_embeddings", 128},
+                 {"tie_word_embeddings", true},
+                 {"torch_dtype", "float32"},
+                 {"pad_token_id", 0}};
+  if (model_type.starts_with("gemma")) config.update({{"head_dim", 8}, {"query_pre_attn_scalar", 8}});
+  if (model_type == "falcon" || model_type == "bloom") config["n_head"] = 4;
+  config.update(more);
+  const auto parsed = families::parse_config(config, "config.json");
+  const auto& decoder = std::get<families::DecoderConfig>(parsed);
+  try {
+    auto out = gguf_keys(gguf_family(decoder), decoder, config);
+    if (made) *made = out;
+    return out.note;
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+}
+
+void expect_says(const std::string& model_type, const json& more, const std::string& what) {
+  const std::string message = said(model_type, more);
+  EXPECT_NE(message.find(what), std::string::npos) << model_type << ' ' << more << ": " << message;
+}
+
+TEST(GgufKeys, UsualModelsOfEveryFamilyAreWritten) {
+  for (const std::string& model_type : gguf_model_types())
+    EXPECT_EQ(said(model_type, model_type == "qwen3_moe" ? json{{"norm_topk_prob", true}} : json::object()), "")
+        << model_type;
+}
+
+TEST(GgufKeys, ActivationsAndBiasesAreTheReaders) {
+  expect_says("llama", {{"hidden_act", "gelu"}}, "no key for the activation of this llama: readers compute silu");
+  expect_says("gpt_neox", {{"hidden_act", "relu"}}, "the activation of this gpt_neox: readers compute gelu");
+  expect_says("olmo2", {{"attention_bias", true}}, "an olmo2 with biases in attention's output: readers have none");
+  expect_says("smollm3", {{"mlp_bias", true}}, "a smollm3 with biases in the MLP");
+  expect_says("starcoder2", {{"use_bias", false}}, "a starcoder2 without biases in queries, keys and values");
+  expect_says("gpt_neox", {{"attention_bias", false}}, "a gpt_neox without biases");
+  expect_says("falcon", {{"bias", true}}, "a falcon with biases");
+  EXPECT_EQ(said("granite", {{"attention_bias", true}, {"mlp_bias", true}}), "");
+}
+
+TEST(GgufKeys, LayersAreThoseThatReadersTakeForGranted) {
+  expect_says("falcon", {{"alibi", true}}, "alibi true");
+  expect_says("falcon", {{"parallel_attn", false}}, "parallel_attn false");
+  expect_says("bloom", {{"apply_residual_connection_post_layernorm", true}}, "apply_residual_connection");
+  expect_says("gpt2", {{"scale_attn_by_inverse_layer_idx", true}}, "scale_attn_by_inverse_layer_idx");
+  expect_says("gemma2", {{"query_pre_attn_scalar", 100}}, "query_pre_attn_scalar");
+  expect_says("gemma2", {{"tie_word_embeddings", false}}, "an lm_head of its own");
+  const json full = "full_attention", slides = "sliding_attention";
+  expect_says("gemma2", {{"layer_types", {full, full, full, full}}}, "these layer_types");
+  expect_says("gemma2", {{"layer_types", {full, slides, full, slides}}}, "these layer_types");
+  expect_says("gemma3_text", {{"layer_types", {full, slides, slides, slides}}}, "these layer_types");
+  EXPECT_EQ(said("gemma3_text", {{"layer_types", {full, full, full, full}}}), "");
+  expect_says("smollm3", {{"no_rope_layers", {1, 1, 1, 1}}}, "these no_rope_layers");
+  expect_says("qwen3_moe", {{"norm_topk_prob", false}}, "norm_topk_prob false");
+  expect_says("mistral", {{"sliding_window", 32}}, "no key for the sliding window of 32 tokens");
+}
+
+TEST(GgufKeys, ScalingsOfPositionsAreWrittenWhereReadersHaveThem) {
+  json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}, {"beta_fast", 16}};
+  GgufExport made;
+  EXPECT_EQ(said("qwen2", {{"rope_scaling", yarn}}, &made), "");
+  const std::pair<std::string, io::GgufItem> beta{"qwen2.rope.scaling.yarn_beta_fast", 16.0F};
+  EXPECT_NE(std::find(made.metadata.begin(), made.metadata.end(), beta), made.metadata.end());
+  yarn["attention_factor"] = 2.0;
+  expect_says("qwen2", {{"rope_scaling", yarn}}, "attention_factor of yarn");
+  const json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(said("llama", {{"rope_scaling", linear}}), "");
+  expect_says("gemma2", {{"rope_scaling", linear}}, "this rope_scaling of gemma2");
+  const json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  expect_says("llama", {{"rope_scaling", dynamic}}, "this rope_scaling of llama");
+}
+
+}  // namespace
+}  // namespace tessera::models
