@@ -67,9 +67,12 @@ AddedTokens::AddedTokens(AddedTokenList list, const Normalizer* normalizer, Spec
     if (spelling.normalized && normalizer) normalizer->normalize(aligned, 0);
     std::u32string text;
     for (const auto& a : aligned) text += a.c;
-    if (text.empty()) continue;
     auto& patterns = spelling.normalized ? normalized_ : raw_;
     const auto token = static_cast<std::size_t>(find(spelling.content) - tokens().data());
+    if (text.empty()) {
+      if (!patterns.empty) patterns.empty = Pattern{text, token, rank++};
+      continue;
+    }
     patterns.may_begin.set(text[0] % patterns.may_begin.size());
     patterns.by_first[text[0]].push_back({text, token, rank++});
   }
@@ -85,7 +88,7 @@ Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) con
   Pieces raw;
   raw.text = std::move(input);
   if (!raw.text.empty()) raw.list.push_back({0, raw.text.size(), -1});
-  if (!raw_.by_first.empty()) cut(raw, raw_);
+  if (!raw_.none()) cut(raw, raw_);
   Pieces out;
   if (raw.list.size() == 1 && raw.list[0].token < 0) {  // no added token: nothing to copy
     out = std::move(raw);
@@ -104,7 +107,7 @@ Pieces AddedTokens::extract(AlignedText input, const Normalizer* normalizer) con
     }
   }
   std::erase_if(out.list, [](const Piece& piece) { return piece.begin == piece.end; });
-  if (!normalized_.by_first.empty()) cut(out, normalized_);
+  if (!normalized_.none()) cut(out, normalized_);
   return out;
 }
 
@@ -119,29 +122,32 @@ void AddedTokens::cut(Pieces& pieces, const Patterns& patterns) const {
   pieces.list.swap(out);
 }
 
+const AddedTokens::Pattern* AddedTokens::pattern_at(const AlignedText& text, std::size_t at, std::size_t end,
+                                                    const Patterns& patterns) const {
+  if (at == end || !patterns.may_begin[text[at].c % patterns.may_begin.size()]) return nullptr;
+  const auto bucket = patterns.by_first.find(text[at].c);
+  if (bucket == patterns.by_first.end()) return nullptr;
+  for (const auto& pattern : bucket->second)
+    if (matches(text, at, end, pattern.text)) return &pattern;
+  return nullptr;
+}
+
+// A pattern without text stands between any two code points, but for where a match has just ended: upstream's search
+// then cuts the text into its code points.
 void AddedTokens::cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns,
                             std::vector<Piece>& out) const {
   auto open = piece.begin;
-  for (auto at = piece.begin; at < piece.end;) {
-    if (!patterns.may_begin[text[at].c % patterns.may_begin.size()]) {
-      ++at;
-      continue;
-    }
-    const auto bucket = patterns.by_first.find(text[at].c);
-    const Pattern* hit = nullptr;
-    if (bucket != patterns.by_first.end())
-      for (const auto& pattern : bucket->second)
-        if (matches(text, at, piece.end, pattern.text)) {
-          hit = &pattern;
-          break;
-        }
+  std::optional<std::size_t> last_end;
+  for (auto at = piece.begin; at < piece.end + (patterns.empty ? 1 : 0);) {
+    const Pattern* hit = pattern_at(text, at, piece.end, patterns);
+    if (!hit && patterns.empty && at != last_end) hit = &*patterns.empty;
     if (!hit) {
       ++at;
       continue;
     }
     const auto& token = tokens()[hit->token];
     auto begin = at, end = at + hit->text.size();
-    at = end;  // white space that rstrip takes below may still begin the next token, as upstream
+    last_end = at = end;  // white space that rstrip takes below may still begin the next token, as upstream
     if (token.special && special_ == Special::kText) continue;
     if (token.single_word &&
         ((begin > piece.begin && is_word(text[begin - 1].c)) || (end < piece.end && is_word(text[end].c))))

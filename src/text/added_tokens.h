@@ -3,6 +3,7 @@
 #include <bitset>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -77,8 +78,12 @@ class AddedTokens {
   struct Patterns {
     std::unordered_map<char32_t, std::vector<Pattern>> by_first;  // code point; longest first
     std::bitset<1024> may_begin;                                  // by the code point's low bits
+    std::optional<Pattern> empty;                                 // of a token that the normalizer leaves nothing of
+    bool none() const { return by_first.empty() && !empty; }
   };
 
+  /// The one with a text that stands at `at`; null: none.
+  const Pattern* pattern_at(const AlignedText& text, std::size_t at, std::size_t end, const Patterns& patterns) const;
   void cut(Pieces& pieces, const Patterns& patterns) const;
   void cut_piece(const AlignedText& text, const Piece& piece, const Patterns& patterns, std::vector<Piece>& out) const;
 

@@ -14,7 +14,7 @@ std::string plain_name(std::string name) {
     name = name.substr(prefix.size());
     break;
   }
-  for (const std::string part : {".base_layer", ".modules_to_save.default", ".ln_tuning_layers.default"}) {
+  for (const std::string part : {".base_layer", ".modules_to_save.default", ".ln_tuning_layers.default", ".default"}) {
     if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
   }
   // One for all layers, listed below the first of them.

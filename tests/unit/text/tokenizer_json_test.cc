@@ -32,6 +32,29 @@ TEST(TokenizerJson, OfTokensThatTheNormalizerMakesAlikeTheSpecialOneIsFound) {
   EXPECT_EQ(t->encode("<S>").ids, std::vector<std::int32_t>{2});
 }
 
+// As "\n" does to a T5's tokenizer, whose normalizer strips: upstream then finds the token between any two characters.
+TEST(TokenizerJson, ATokenThatTheNormalizerLeavesNothingOfCutsTheTextIntoCharacters) {
+  using Ids = std::vector<std::int32_t>;
+  const auto with = [](const std::string& flags) {
+    return tokenizer_of(R"({"normalizer": {"type": "Strip", "strip_left": false, "strip_right": true}, "added_tokens": [
+        {"id": 4, "content": "\n\n", "normalized": true, )" +
+                        flags + R"(}, {"id": 5, "content": "ab", "normalized": true}],
+        "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"a": 0, "b": 1, "u": 2, " ": 3}}})");
+  };
+  const auto left = with(R"("lstrip": true)"), right = with(R"("rstrip": true)"),
+             word = with(R"("lstrip": true, "single_word": true)");
+  EXPECT_EQ(left->encode("ab b").ids, (Ids{5, 4, 1}));
+  EXPECT_EQ(left->encode("abba").ids, (Ids{5, 1, 0}));
+  EXPECT_EQ(left->encode("a b\n\nab c").ids, (Ids{0, 4, 1, 4, 2, 5, 4, 2}));
+  EXPECT_EQ(left->encode("b ab").ids, (Ids{1, 3, 5}));
+  EXPECT_EQ(right->encode("ab b").ids, (Ids{5, 3, 1}));
+  EXPECT_EQ(right->encode("a b  b").ids, (Ids{0, 4, 1, 4, 4, 1}));
+  EXPECT_EQ(right->encode("b  ab").ids, (Ids{1, 4, 4, 5}));
+  EXPECT_EQ(word->encode("ab b").ids, (Ids{5, 2}));
+  EXPECT_EQ(word->encode("a - b").ids, (Ids{0, 4, 2, 2}));
+  EXPECT_EQ(word->encode("b  ab").ids, (Ids{1, 4, 3, 5}));
+}
+
 TEST(TokenizerJson, TextThatTheNormalizerCutInFrontIsNotTheFirst) {
   const auto t = tokenizer_of(R"({"normalizer": {"type": "Strip", "strip_left": true, "strip_right": false},
       "pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": false},
