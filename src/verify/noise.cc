@@ -8,13 +8,24 @@ namespace tessera::verify {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// Adapters' files leave out that the adapter is "default".
+std::string name_in_files(std::string name) {
+  const std::string part = ".default";
+  if (const auto at = name.find(part + "."); at != std::string::npos) name.erase(at, part.size());
+  return name;
+}
+
+}  // namespace
+
 std::string plain_name(std::string name) {
   for (const std::string prefix : {"base_model.model.", "base_model."}) {
     if (!name.starts_with(prefix)) continue;
     name = name.substr(prefix.size());
     break;
   }
-  for (const std::string part : {".base_layer", ".modules_to_save.default", ".ln_tuning_layers.default", ".default"}) {
+  for (const std::string part : {".base_layer", ".modules_to_save.default", ".ln_tuning_layers.default"}) {
     if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
   }
   // One for all layers, listed below the first of them.
@@ -37,22 +48,23 @@ std::map<std::string, at::Tensor> noisy_elements(const fs::path& folder) {
   };
   read(folder / "step0_grads.safetensors", "grad.", "");
   read(folder / "final_optimizer.safetensors", "", ".exp_avg_sq");
-  return noise_among(std::move(sizes));
+  return noise_among(sizes);
 }
 
-std::map<std::string, at::Tensor> noise_among(std::map<std::string, at::Tensor> sizes) {
+std::map<std::string, at::Tensor> noise_among(const std::map<std::string, at::Tensor>& sizes) {
   double scale = 0;
   for (const auto& [name, t] : sizes) scale = std::max(scale, t.max().item<double>());
-  for (auto& [name, t] : sizes) {
+  std::map<std::string, at::Tensor> noise;
+  for (const auto& [name, t] : sizes) {
     // Exact zeros in a matrix are rows that no token reached, or an adapter's first gradient: no noise.
     const bool bias = t.dim() == 1 && t.max().item<double>() > 0;
-    t = bias ? t.lt(1e-5 * scale) : t.gt(0).logical_and(t.lt(1e-5 * scale));
+    noise[name_in_files(name)] = bias ? t.lt(1e-5 * scale) : t.gt(0).logical_and(t.lt(1e-5 * scale));
   }
-  return sizes;
+  return noise;
 }
 
 at::Tensor noise_of(const std::map<std::string, at::Tensor>& noise, const std::string& file_name) {
-  const auto it = noise.find(plain_name(file_name));
+  const auto it = noise.find(name_in_files(plain_name(file_name)));
   return it == noise.end() ? at::Tensor() : it->second;
 }
 

@@ -133,7 +133,7 @@ void compare_final(Comparison& table, const TrainerRun& run, const std::string& 
                           [&](const std::string& name, const std::string& kind, const at::Tensor& t) {
                             if (kind == "exp_avg_sq") sizes[name] = t.sqrt();
                           });
-  const auto noise = noise_among(std::move(sizes));
+  const auto noise = noise_among(sizes);
   std::set<std::string> seen;
   a.sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
     for (const auto& info : reference->tensors()) {

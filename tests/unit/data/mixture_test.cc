@@ -93,8 +93,8 @@ TEST_F(Mixtures, TakeFirstRowsByFractions) {
             (Texts{"d1", "d2", "d3", "d4"}));
 }
 
-// Rows of the library `datasets` 5.0.1 under numpy 2.4.6: shuffle(seed).select() of each part with a weight, shuffle(seed)
-// of all, train_test_split(seed). Here they are in the order of the files.
+// Rows of the library `datasets` 5.0.1 under numpy 2.4.6: shuffle(seed).select() of each part with a weight,
+// shuffle(seed) of all, train_test_split(seed). Here they are in the order of the files.
 TEST_F(Mixtures, OfTheHandbookHaveTheRowsThatItDraws) {
   write("x.jsonl", "x", 20);
   write("y.jsonl", "y", 10);
