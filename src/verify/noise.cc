@@ -13,6 +13,7 @@ namespace {
 /// Adapters' files leave out that the adapter is "default".
 std::string name_in_files(std::string name) {
   const std::string part = ".default";
+  if (name.ends_with(part)) return name.substr(0, name.size() - part.size());
   if (const auto at = name.find(part + "."); at != std::string::npos) name.erase(at, part.size());
   return name;
 }
@@ -64,7 +65,10 @@ std::map<std::string, at::Tensor> noise_among(const std::map<std::string, at::Te
 }
 
 at::Tensor noise_of(const std::map<std::string, at::Tensor>& noise, const std::string& file_name) {
-  const auto it = noise.find(name_in_files(plain_name(file_name)));
+  const std::string name = name_in_files(plain_name(file_name)), bias = ".bias";
+  auto it = noise.find(name);
+  if (it == noise.end() && name.ends_with(bias))  // merged, it has the adapter's added to it
+    it = noise.find(name.substr(0, name.size() - bias.size()) + ".lora_B" + bias);
   return it == noise.end() ? at::Tensor() : it->second;
 }
 
