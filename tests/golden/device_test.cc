@@ -66,9 +66,11 @@ TEST(OnADeviceGolden, NothingLeavesTheDeviceAndRunsAreThoseOfPeftAndOfTheTrainer
 TEST(OnADeviceGolden, NothingLeavesTheDevicesOfTwoRanksThatHaveKernels) {
   const test::FakeKernels kernels;
   const auto before = test::FakeKernels::launches();
-  if (fs::exists(test::goldens("H_fsdp") / "expect.json"))
-    expect_verified(test::goldens("H_fsdp"), fsdp::GatherForm::kAuto, fsdp::StateOn::kDevice);
-  for (const auto& name : folders_of("B_train"))
+  const bool has_runs = fs::exists(test::goldens("H_fsdp") / "expect.json");
+  const auto folders = folders_of("B_train");
+  if (!has_runs && folders.empty()) GTEST_SKIP() << "the set has neither H_fsdp nor B_train";
+  if (has_runs) expect_verified(test::goldens("H_fsdp"), fsdp::GatherForm::kAuto, fsdp::StateOn::kDevice);
+  for (const auto& name : folders)
     expect_verified(test::goldens("B_train") / name, fsdp::GatherForm::kAuto, fsdp::StateOn::kDevice);
   EXPECT_GT(test::FakeKernels::launches(), before);
 }
