@@ -44,8 +44,8 @@ bool moves_rows(GgufArrangement arrangement) {
 }
 
 RowMap moved_rows(GgufArrangement arrangement, std::int64_t rows, GgufHeads h) {
-  if (!moves_rows(arrangement) || h.heads <= 0 || h.key_value_heads <= 0 || h.heads % h.key_value_heads != 0)
-    return nullptr;
+  const bool has_rows = h.key_value_heads > 0 && h.heads >= h.key_value_heads && h.heads <= rows;
+  if (!moves_rows(arrangement) || !has_rows || h.heads % h.key_value_heads != 0) return nullptr;
   const bool is_query = arrangement == GgufArrangement::kRotaryQuery,
              is_key = arrangement == GgufArrangement::kRotaryKey,
              is_interleaved = arrangement == GgufArrangement::kInterleaved;

@@ -234,7 +234,9 @@ class Builder {
   }
 
   void add_experts(const io::TensorInfo& info, const std::string& pattern) {
-    if (info.shape.size() != 3) fail(info, "expected [experts, rows, columns]");
+    constexpr std::int64_t kMostExperts = 1 << 16;
+    if (info.shape.size() != 3 || info.shape[0] > kMostExperts)
+      fail(info, fmt::format("expected [experts, rows, columns], with at most {} experts", kMostExperts));
     for (std::int64_t e = 0; e < info.shape[0]; ++e) {
       views.push_back({fmt::format(fmt::runtime(pattern), e),
                        info.name,

@@ -225,6 +225,26 @@ TEST(GgufModel, NamesUnknownArchitecturesAndTensors) {
   }
 }
 
+// No tensor of no values may cost memory or time by its shape.
+TEST(GgufModel, ANumberOfExpertsIsBounded) {
+  const auto path = (std::filesystem::path(testing::TempDir()) / "gguf_experts.gguf").string();
+  const io::GgufMetadata metadata = {{"general.architecture", std::string("llama")},
+                                     {"llama.expert_count", std::uint32_t{2}}};
+  const std::vector<io::GgufTensorPlan> plans = {{"blk.0.ffn_up_exps.weight", {std::int64_t{1} << 40, 0, 4}}};
+  io::GgufWriter writer(path, metadata, plans);
+  writer.write(nullptr);
+  writer.commit();
+  try {
+    open_model_weights(path);
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_NE(
+        std::string(e.what()).find("'blk.0.ffn_up_exps.weight': expected [experts, rows, columns], with at most 65536"),
+        std::string::npos)
+        << e.what();
+  }
+}
+
 // The files are the converter's own: keys, names, shapes, types and values.
 TEST(GgufModel, IsWrittenAsTheCommunitysConverterWritesIt) {
   for (const std::string family : kFamilies) {
