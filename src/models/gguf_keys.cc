@@ -138,7 +138,7 @@ class Keys {
                                       [&](double s) { return std::abs(s - usual) <= 1e-9 * usual; });
     if (is_usual) return;
     if (is("gpt2")) refuse("scale_attn_weights false and scale_attn_by_inverse_layer_idx true");
-    refuse(fmt::format("this query_pre_attn_scalar: readers take 1 / {:.6g} squared", usual));
+    refuse(fmt::format("this query_pre_attn_scalar: readers take {:.6g}", 1 / (usual * usual)));
   }
 
   std::int64_t window() const {
@@ -167,7 +167,7 @@ class Keys {
     }
     if (window() > 0 && window() < c_.max_positions)
       out_.note = fmt::format(
-          "the file has no key for the sliding window of {} tokens: in longer rows its readers attend to all\n",
+          "readers of the file pass over the sliding window of {} tokens: in longer rows they attend to all\n",
           window());
   }
 

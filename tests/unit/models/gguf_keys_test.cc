@@ -66,7 +66,7 @@ TEST(GgufKeys, LayersAreThoseThatReadersTakeForGranted) {
   expect_says("falcon", {{"parallel_attn", false}}, "parallel_attn false");
   expect_says("bloom", {{"apply_residual_connection_post_layernorm", true}}, "apply_residual_connection");
   expect_says("gpt2", {{"scale_attn_by_inverse_layer_idx", true}}, "scale_attn_by_inverse_layer_idx");
-  expect_says("gemma2", {{"query_pre_attn_scalar", 100}}, "query_pre_attn_scalar");
+  expect_says("gemma2", {{"query_pre_attn_scalar", 100}}, "this query_pre_attn_scalar: readers take 8");
   expect_says("gemma2", {{"tie_word_embeddings", false}}, "an lm_head of its own");
   const json full = "full_attention", slides = "sliding_attention";
   expect_says("gemma2", {{"layer_types", {full, full, full, full}}}, "these layer_types");
@@ -75,7 +75,7 @@ TEST(GgufKeys, LayersAreThoseThatReadersTakeForGranted) {
   EXPECT_EQ(said("gemma3_text", {{"layer_types", {full, full, full, full}}}), "");
   expect_says("smollm3", {{"no_rope_layers", {1, 1, 1, 1}}}, "these no_rope_layers");
   expect_says("qwen3_moe", {{"norm_topk_prob", false}}, "norm_topk_prob false");
-  expect_says("mistral", {{"sliding_window", 32}}, "no key for the sliding window of 32 tokens");
+  expect_says("mistral", {{"sliding_window", 32}}, "pass over the sliding window of 32 tokens");
 }
 
 TEST(GgufKeys, ScalingsOfPositionsAreWrittenWhereReadersHaveThem) {
