@@ -55,14 +55,11 @@ const std::vector<Key> kNeoxKeys = {{"context_length", "max_position_embeddings"
                                     {"attention.layer_norm_epsilon", "layer_norm_eps"},
                                     {"use_parallel_residual", "use_parallel_residual"}};
 
-const std::vector<Key> kStarcoderKeys = {{"context_length", "max_position_embeddings"},
-                                         {"block_count", "num_hidden_layers"},
-                                         {"feed_forward_length", "intermediate_size"},
-                                         {"embedding_length", "hidden_size"},
-                                         {"rope.freq_base", "rope_theta"},
-                                         {"attention.head_count", "num_attention_heads"},
-                                         {"attention.head_count_kv", "num_key_value_heads"},
-                                         {"attention.layer_norm_epsilon", "norm_epsilon"}};
+const std::vector<Key> kStarcoderKeys = [] {
+  auto keys = kLlamaKeys;
+  keys.back() = {"attention.layer_norm_epsilon", "norm_epsilon"};
+  return keys;
+}();
 
 const std::vector<Key>& keys_of(const std::string& family) {
   if (family == "gpt2") return kGpt2Keys;

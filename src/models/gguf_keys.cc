@@ -187,61 +187,54 @@ class Keys {
   // ---- keys
 
   void add_gpt2() {
-    add_size("block_count", c_.num_layers);
-    add_size("context_length", c_.max_positions);
-    add_size("embedding_length", c_.hidden_size);
-    add_size("feed_forward_length", c_.intermediate_size);
-    add_size("attention.head_count", c_.num_heads);
+    add_sizes(c_.max_positions, c_.intermediate_size);
     add_number("attention.layer_norm_epsilon", c_.norm_eps);
   }
 
-  void add_sizes() {
-    add_size("context_length", c_.max_positions);
-    add_size("embedding_length", c_.hidden_size);
+  void add_sizes(std::int64_t context, std::int64_t feed_forward) {
     add_size("block_count", c_.num_layers);
-    add_size("feed_forward_length", c_.intermediate_size);
+    add_size("context_length", context);
+    add_size("embedding_length", c_.hidden_size);
+    add_size("feed_forward_length", feed_forward);
     add_size("attention.head_count", c_.num_heads);
+  }
+
+  /// Of families whose files say so only where it is not 10,000.
+  void add_unusual_theta() {
+    if (c_.rotary.theta != families::RotarySettings().theta) add_number("rope.freq_base", c_.rotary.theta);
   }
 
   void add_neox() {
     refuse_scaling();
-    add_sizes();
+    add_sizes(c_.max_positions, c_.intermediate_size);
     add_size("rope.dimension_count", c_.rotary.dims);
     add("use_parallel_residual", c_.residual == families::ResidualKind::kParallel);
     add_number("attention.layer_norm_epsilon", c_.norm_eps);
-    if (c_.rotary.theta != families::RotarySettings().theta) add_number("rope.freq_base", c_.rotary.theta);
+    add_unusual_theta();
   }
 
   void add_bloom() {
-    add_size("context_length", json_.value("seq_length", c_.hidden_size));  // the model itself has no longest row
-    add_size("embedding_length", c_.hidden_size);
-    add_size("feed_forward_length", c_.intermediate_size);
-    add_size("block_count", c_.num_layers);
-    add_size("attention.head_count", c_.num_heads);
+    add_sizes(json_.value("seq_length", c_.hidden_size), c_.intermediate_size);  // the model itself has no longest row
     add_size("attention.head_count_kv", c_.num_heads);
     add_number("attention.layer_norm_epsilon", c_.norm_eps);
   }
 
   void add_falcon() {
     refuse_scaling();
-    add_size("context_length", c_.max_positions);
+    add_sizes(c_.max_positions, c_.intermediate_size);
     add("tensor_data_layout", std::string("jploski"));
-    add_size("embedding_length", c_.hidden_size);
-    add_size("feed_forward_length", c_.intermediate_size);
-    add_size("block_count", c_.num_layers);
-    add_size("attention.head_count", c_.num_heads);
     add_size("attention.head_count_kv", c_.num_kv_heads);
     add_number("attention.layer_norm_epsilon", c_.norm_eps);
-    if (c_.rotary.theta != families::RotarySettings().theta) add_number("rope.freq_base", c_.rotary.theta);
+    add_unusual_theta();
   }
 
   void add_gemma() {
     refuse_scaling();
-    add_sizes();
+    add_sizes(c_.max_positions, c_.intermediate_size);
     add_size("attention.head_count_kv", c_.num_kv_heads);
     add_number("attention.layer_norm_rms_epsilon", c_.norm_eps);
     add_head_sizes();
-    if (c_.rotary.theta != families::RotarySettings().theta) add_number("rope.freq_base", c_.rotary.theta);
+    add_unusual_theta();
     if (is("gemma")) return;
     add_number("attn_logit_softcapping", c_.attention_softcap);
     add_number("final_logit_softcapping", c_.logit_softcap);
@@ -252,13 +245,9 @@ class Keys {
     const auto& r = c_.rotary;
     if (r.scaling != RopeScaling::kNone && r.scaling != RopeScaling::kLongRope)
       refuse("this rope_scaling of phi3: longrope is written");
-    add_size("context_length", c_.max_positions);
+    add_sizes(c_.max_positions, c_.intermediate_size);
     add_size("rope.scaling.original_context_length",
              r.original_positions > 0 ? r.original_positions : c_.max_positions);
-    add_size("embedding_length", c_.hidden_size);
-    add_size("feed_forward_length", c_.intermediate_size);
-    add_size("block_count", c_.num_layers);
-    add_size("attention.head_count", c_.num_heads);
     add_size("attention.head_count_kv", c_.num_kv_heads);
     add_number("attention.layer_norm_rms_epsilon", c_.norm_eps);
     add_size("rope.dimension_count", r.dims);
@@ -272,12 +261,8 @@ class Keys {
   }
 
   void add_usual() {
-    add_size("block_count", c_.num_layers);
-    add_size("context_length", c_.max_positions);
-    add_size("embedding_length", c_.hidden_size);
-    add_size("feed_forward_length",
-             is("qwen3moe") ? json_.value("intermediate_size", std::int64_t{6144}) : c_.intermediate_size);
-    add_size("attention.head_count", c_.num_heads);
+    add_sizes(c_.max_positions,
+              is("qwen3moe") ? json_.value("intermediate_size", std::int64_t{6144}) : c_.intermediate_size);
     add_size("attention.head_count_kv", c_.num_kv_heads);
     add_number("rope.freq_base", c_.rotary.theta);
     if (c_.window_rotary) add_number("rope.freq_base_swa", c_.window_rotary->theta);

@@ -176,6 +176,13 @@ const Family& family_named(const std::string& name) {
   throw std::logic_error("no GGUF family " + name);
 }
 
+/// Of a layer or an expert: up to five digits.
+std::optional<std::int64_t> number_in(const std::string& digits) {
+  if (digits.empty() || digits.size() > 5 || digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::stoll(digits);
+}
+
 /// "blk.3.attn_q.weight" in its parts.
 struct Parts {
   std::int64_t block = -1;
@@ -188,10 +195,9 @@ Parts split(const std::string& name) {
   if (name.starts_with("blk.")) {
     const auto dot = name.find('.', 4);
     const auto digits = name.substr(4, dot == std::string::npos ? dot : dot - 4);
-    const bool number = !digits.empty() && digits.size() < 6 &&
-                        std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const auto number = number_in(digits);
     if (number && dot != std::string::npos) {
-      parts.block = std::stoll(digits);
+      parts.block = *number;
       rest = name.substr(dot + 1);
     }
   }
@@ -316,16 +322,10 @@ std::optional<std::pair<std::int64_t, std::string>> in_layer(const std::string& 
   const std::string prefix = layers.substr(0, layers.find('{'));
   if (!name.starts_with(prefix)) return std::nullopt;
   const auto dot = name.find('.', prefix.size());
-  const auto digits = name.substr(prefix.size(), dot - prefix.size());
-  if (dot == std::string::npos || digits.empty() || digits.size() > 5 ||
-      digits.find_first_not_of("0123456789") != std::string::npos)
-    return std::nullopt;
-  return std::pair(std::stoll(digits), name.substr(dot + 1));
+  const auto number = number_in(name.substr(prefix.size(), dot - prefix.size()));
+  if (dot == std::string::npos || !number) return std::nullopt;
+  return std::pair(*number, name.substr(dot + 1));
 }
-
-}  // namespace
-
-namespace {
 
 /// The expert's number where `name` is what `pattern` ("mlp.experts.{}.up_proj") says of one.
 std::optional<std::int64_t> expert_in(const std::string& pattern, const std::string& name) {
@@ -333,9 +333,7 @@ std::optional<std::int64_t> expert_in(const std::string& pattern, const std::str
   const std::string before = pattern.substr(0, at), after = pattern.substr(at + 2);
   if (!name.starts_with(before) || !name.ends_with(after) || name.size() <= before.size() + after.size())
     return std::nullopt;
-  const auto digits = name.substr(before.size(), name.size() - before.size() - after.size());
-  if (digits.size() > 5 || digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
-  return std::stoll(digits);
+  return number_in(name.substr(before.size(), name.size() - before.size() - after.size()));
 }
 
 }  // namespace
