@@ -19,26 +19,72 @@ inline void written(const void* memory) {
   __asm__ volatile("" ::"r"(memory) : "memory");
 }
 
-/// sums (+)= a b for up to 2 x 2 tiles. a: rows `row` words apart, the next 16 rows from `below` on, the next 16 pairs
-/// `step` words on. b: pairs `b_row` words apart.
+/// Rows of a first factor: `row` words apart, the next 16 rows from `below` on, the next 16 pairs `step` words on.
+struct TileRows {
+  const std::uint32_t* at = nullptr;
+  std::int64_t row = 0, below = 0, step = 0;
+  std::int64_t pairs = 0;  // a multiple of 16
+};
+
+/// Up to 2 x 2 tiles of sums: their rows, the next 16 columns, the next 16 rows; in floats.
+struct TileSums {
+  float* at;
+  std::int64_t row, right, below;
+};
+
+/// sums (+)= a b, and a's further pairs. b: pairs b_row words apart.
 struct TileProduct {
-  const std::uint32_t* a;
-  std::int64_t row, below, step;
+  TileRows a, more;
   const std::uint32_t* b;
   std::int64_t b_row;
-  float* sums;
-  std::int64_t sums_row;
-  std::int64_t pairs;  // a multiple of 16
+  TileSums sums;
   bool add;
 };
 
-/// Sums are tiles 0 to 3, rows 4 and 5, columns 6 and 7.
-template <int Rows, int Columns>
-TESSERA_AMX_INLINE void multiply_tiles(const TileProduct& p) {
-  const std::int64_t stride = p.sums_row * 4, a_stride = p.row * 4, b_stride = p.b_row * 4;
-  float *right = p.sums + kTile, *below = p.sums + kTile * p.sums_row, *across = below + kTile;
+/// Whether tiles of b are read again soon, or leave the first cache to those of a.
+enum class TileReads { kAgain, kOnce };
+
+struct NothingBetween {
+  void operator()() const {}
+};
+
+/// Sums are tiles 0 to 3, rows 4 and 5, columns 6 and 7. between() is called for every 16 pairs: the processor does it
+/// while it multiplies.
+template <TileReads Reads, int Rows, int Columns, class Between>
+TESSERA_AMX_INLINE const std::uint32_t* add_tiles(const TileRows& rows, const std::uint32_t* b, std::int64_t b_row,
+                                                  Between& between) {
+  const std::int64_t a_stride = rows.row * 4, b_stride = b_row * 4;
+  const auto *a = rows.at, *lower = rows.at + rows.below;
+  for (std::int64_t k = 0; k < rows.pairs; k += kTile, a += rows.step, lower += rows.step, b += kTile * b_row) {
+    if constexpr (Reads == TileReads::kOnce)
+      _tile_stream_loadd(6, b, b_stride);
+    else
+      _tile_loadd(6, b, b_stride);
+    _tile_loadd(4, a, a_stride);
+    between();
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (Columns == 2) {
+      if constexpr (Reads == TileReads::kOnce)
+        _tile_stream_loadd(7, b + kTile, b_stride);
+      else
+        _tile_loadd(7, b + kTile, b_stride);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (Rows == 2) {
+      _tile_loadd(5, lower, a_stride);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (Columns == 2) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  return b;
+}
+
+template <TileReads Reads, int Rows, int Columns, class Between>
+TESSERA_AMX_INLINE void multiply_whole_tiles(const TileProduct& p, Between& between) {
+  const std::int64_t stride = p.sums.row * 4;
+  float *at = p.sums.at, *right = at + p.sums.right, *below = at + p.sums.below, *across = below + p.sums.right;
   if (p.add) {
-    _tile_loadd(0, p.sums, stride);
+    _tile_loadd(0, at, stride);
     if constexpr (Columns == 2) _tile_loadd(1, right, stride);
     if constexpr (Rows == 2) _tile_loadd(2, below, stride);
     if constexpr (Rows == 2 && Columns == 2) _tile_loadd(3, across, stride);
@@ -48,33 +94,23 @@ TESSERA_AMX_INLINE void multiply_tiles(const TileProduct& p) {
     if constexpr (Rows == 2) _tile_zero(2);
     if constexpr (Rows == 2 && Columns == 2) _tile_zero(3);
   }
-  const auto *a = p.a, *lower = p.a + p.below, *b = p.b;
-  for (std::int64_t k = 0; k < p.pairs; k += kTile, a += p.step, lower += p.step, b += kTile * p.b_row) {
-    _tile_loadd(6, b, b_stride);
-    _tile_loadd(4, a, a_stride);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (Columns == 2) {
-      _tile_loadd(7, b + kTile, b_stride);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (Rows == 2) {
-      _tile_loadd(5, lower, a_stride);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (Columns == 2) _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-  _tile_stored(0, p.sums, stride);
+  NothingBetween nothing;
+  const auto* b = add_tiles<Reads, Rows, Columns>(p.a, p.b, p.b_row, between);
+  add_tiles<Reads, Rows, Columns>(p.more, b, p.b_row, nothing);
+  _tile_stored(0, at, stride);
   if constexpr (Columns == 2) _tile_stored(1, right, stride);
   if constexpr (Rows == 2) _tile_stored(2, below, stride);
   if constexpr (Rows == 2 && Columns == 2) _tile_stored(3, across, stride);
 }
 
 /// `rows` and `columns` of 32 each, by whole tiles.
-TESSERA_AMX_INLINE void multiply_tiles(const TileProduct& p, std::int64_t rows, std::int64_t columns) {
-  if (rows > kTile && columns > kTile) return multiply_tiles<2, 2>(p);
-  if (rows > kTile) return multiply_tiles<2, 1>(p);
-  if (columns > kTile) return multiply_tiles<1, 2>(p);
-  multiply_tiles<1, 1>(p);
+template <TileReads Reads, class Between>
+TESSERA_AMX_INLINE void multiply_tiles(const TileProduct& p, std::int64_t rows, std::int64_t columns,
+                                       Between& between) {
+  if (rows > kTile && columns > kTile) return multiply_whole_tiles<Reads, 2, 2>(p, between);
+  if (rows > kTile) return multiply_whole_tiles<Reads, 2, 1>(p, between);
+  if (columns > kTile) return multiply_whole_tiles<Reads, 1, 2>(p, between);
+  multiply_whole_tiles<Reads, 1, 1>(p, between);
 }
 
 }  // namespace tessera::nn::kernels

@@ -7,6 +7,7 @@
 #if defined(__x86_64__)
 
 #include <algorithm>
+#include <array>
 
 /// Four words of each quarter, numbered as in the first one: x's from 0, y's from 16.
 #define TESSERA_EACH_QUARTER(x, y, i, j, k, l)                                                                      \
@@ -51,6 +52,13 @@ TESSERA_BF16_DOT_INLINE Words quarters(const std::uint16_t* x, std::int64_t stri
   return (Words)_mm512_mask_broadcast_i32x4(rows, 0xF000, _mm_loadu_si128(at(3)));
 }
 
+/// Where the elements of two vectors stand once they are interleaved.
+alignas(64) constexpr auto kInterleaved = [] {
+  std::array<std::uint16_t, 2 * kBfloat16s> places{};
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::uint16_t>(i / 2 + i % 2 * kBfloat16s);
+  return places;
+}();
+
 /// 16 rows of 16 words become 16 columns.
 TESSERA_BF16_DOT_INLINE void transpose_words(const std::uint16_t* x, std::int64_t stride, std::uint32_t* out,
                                              std::int64_t out_stride) {
@@ -75,10 +83,17 @@ bool has_bf16_dot() {
 
 TESSERA_BF16_DOT void pack_vnni(const std::uint16_t* x, std::int64_t stride, std::int64_t k, std::int64_t n,
                                 std::uint32_t* out, std::int64_t out_stride) {
+  const auto low = _mm512_load_si512(kInterleaved.data()), high = _mm512_load_si512(kInterleaved.data() + kBfloat16s);
   for (std::int64_t p = 0; p < (k + 1) / 2; ++p, out += out_stride) {
     const auto *even = x + 2 * p * stride, *odd = even + stride;
     const bool alone = 2 * p + 1 == k;
-    for (std::int64_t i = 0; i < n; i += kFloats)
+    std::int64_t i = 0;
+    for (; !alone && i + kBfloat16s <= n; i += kBfloat16s) {
+      const auto first = _mm512_loadu_si512(even + i), second = _mm512_loadu_si512(odd + i);
+      _mm512_storeu_si512(out + i, _mm512_permutex2var_epi16(first, low, second));
+      _mm512_storeu_si512(out + i + kFloats, _mm512_permutex2var_epi16(first, high, second));
+    }
+    for (; i < n; i += kFloats)
       _mm512_storeu_si512(out + i, interleaved(first_lanes(n - i), even + i, alone ? nullptr : odd + i));
   }
 }

@@ -16,22 +16,22 @@ namespace {
 template <class Tiles>
 std::int64_t sum_words(const Bf16Gemm& p, const Depth& depth) {
   if (depth.parts == 1) return 0;
-  return rounded_up(std::min(p.rows, Tiles::kBlockRows), Tiles::kRows) *
-         std::min(rounded_up(p.columns, kPanelColumns), Tiles::kBlockColumns);
+  return rounded_up(std::min(p.rows, Tiles::kBlock.rows), Tiles::kRows) *
+         std::min(rounded_up(p.columns, kPanelColumns), Tiles::kBlock.columns);
 }
 
 template <class Tiles>
 std::int64_t words(const Bf16Gemm& p) {
-  const Depth depth(p.inner);
+  const auto depth = Tiles::depth(p.inner);
   return sum_words<Tiles>(p, depth) + Tiles::words(p, depth);
 }
 
 template <class Tiles>
 void multiply(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint32_t* scratch) {
-  const Depth depth(p.inner);
+  const auto depth = Tiles::depth(p.inner);
   auto* sums = reinterpret_cast<float*>(scratch);
   Tiles tiles(p, out, depth, scratch + sum_words<Tiles>(p, depth));
-  const Order order(p, depth, Tiles::kBlockRows, Tiles::kBlockColumns);
+  const Order order(p, depth, Tiles::kBlock);
   for (std::optional<Place> now = order.first(); now;) {
     const auto next = order.after(*now);
     const auto column = now->panel.begin - now->columns.begin;

@@ -56,7 +56,7 @@ struct Bf16GemmOutput {
   float alpha;
 };
 
-/// Memory that bf16_gemm() writes on its way, at most 5.2 MiB (without tiles 3.3) beside 1.3 KiB for a rank.
+/// Memory that bf16_gemm() writes on its way, at most 2.3 MiB (without tiles 3.3) beside 2 KiB for each of a rank.
 std::size_t bf16_gemm_scratch_bytes(const Bf16Gemm& product);
 
 /// On one thread.

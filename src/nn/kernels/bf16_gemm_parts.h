@@ -10,8 +10,7 @@
 
 namespace tessera::nn::kernels {
 
-constexpr std::int64_t kMostPairs = 512;  // of a panel: 128 KiB, in the second cache
-constexpr std::int64_t kLinePairs = 16;   // in a cache line
+constexpr std::int64_t kLinePairs = 16;  // in a cache line
 
 struct Range {
   std::int64_t begin, end;
@@ -30,14 +29,20 @@ void for_ranges(const Range& all, std::int64_t step, const Body& body) {
   for (std::int64_t i = all.begin; i < all.end; i += step) body(range_from(i, step, all.end));
 }
 
-/// The inner dimension in equal parts of so many pairs: whole cache lines.
+/// The inner dimension in equal parts of at most so many pairs, whole cache lines; a few more may be the only part.
 struct Depth {
   std::int64_t parts, part;
-  explicit Depth(std::int64_t inner) {
+  Depth(std::int64_t inner, std::int64_t most, std::int64_t most_alone) {
     const std::int64_t pairs = (inner + 1) / 2;
-    parts = (pairs + kMostPairs - 1) / kMostPairs;
+    parts = pairs <= most_alone ? 1 : (pairs + most - 1) / most;
     part = rounded_up((pairs + parts - 1) / parts, kLinePairs);
   }
+};
+
+/// What is multiplied together: at most so many rows and columns (all columns, where the inner dimension is one part),
+/// and so many columns at a time.
+struct BlockSizes {
+  std::int64_t rows, columns, panel;
 };
 
 /// A panel of the second factor and the rows that it is multiplied by: `rows` and `columns` are a block, `inner` a part
@@ -49,12 +54,11 @@ struct Place {
 /// Some rows, some columns of theirs, a part of the inner dimension, a panel.
 class Order {
  public:
-  Order(const Bf16Gemm& p, const Depth& depth, std::int64_t block_rows, std::int64_t block_columns)
+  Order(const Bf16Gemm& p, const Depth& depth, const BlockSizes& sizes)
       : rows_(p.rows),
         columns_(p.columns),
         inner_(p.inner),
-        block_rows_(block_rows),
-        block_columns_(depth.parts > 1 ? block_columns : p.columns),
+        sizes_{sizes.rows, depth.parts > 1 ? sizes.columns : p.columns, sizes.panel},
         part_(2 * depth.part) {}
 
   Place first() const { return at(0, 0, 0, 0); }
@@ -68,12 +72,14 @@ class Order {
 
  private:
   Place at(std::int64_t row, std::int64_t block, std::int64_t inner, std::int64_t column) const {
-    const auto columns = range_from(block, block_columns_, columns_);
-    return {range_from(row, block_rows_, rows_), columns, range_from(inner, part_, inner_),
-            range_from(column, kPanelColumns, columns.end)};
+    const auto columns = range_from(block, sizes_.columns, columns_);
+    return {range_from(row, sizes_.rows, rows_), columns, range_from(inner, part_, inner_),
+            range_from(column, sizes_.panel, columns.end)};
   }
 
-  std::int64_t rows_, columns_, inner_, block_rows_, block_columns_, part_;
+  std::int64_t rows_, columns_, inner_;
+  BlockSizes sizes_;
+  std::int64_t part_;
 };
 
 /// Some of b [inner, columns] in the VNNI layout: [pairs, kPanelColumns].

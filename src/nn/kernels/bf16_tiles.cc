@@ -44,11 +44,17 @@ TESSERA_AMX void multiply_tiles(const DotRows& a, const VnniMatrix& b, const Sum
                                 bool add) {
   written(b.at);
   const std::int64_t row = a.row / 2, pairs = rounded_up(size.pairs, kTile);
+  NothingBetween nothing;
   for (std::int64_t m = 0; m < size.rows; m += 2 * kTile) {
     const auto* rows = reinterpret_cast<const std::uint32_t*>(a.at) + m * row;
     for (std::int64_t n = 0; n < size.columns; n += 2 * kTile) {
-      multiply_tiles({rows, row, row * kTile, kTile, b.at + n, b.stride, c.at + m * c.stride + n, c.stride, pairs, add},
-                     size.rows - m, size.columns - n);
+      const TileProduct product{{rows, row, row * kTile, kTile, pairs},
+                                {},
+                                b.at + n,
+                                b.stride,
+                                {c.at + m * c.stride + n, c.stride, kTile, kTile * c.stride},
+                                add};
+      multiply_tiles<TileReads::kAgain>(product, size.rows - m, size.columns - n, nothing);
     }
   }
 }

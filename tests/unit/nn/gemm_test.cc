@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, PanelProducts,
                          ::testing::Values(Panels{32, 2, 1}, Panels{33, 6, 16}, Panels{37, 34, 65}, Panels{64, 32, 64},
                                            Panels{40, 31, 63}, Panels{98, 96, 130}, Panels{770, 40, 80},
                                            Panels{50, 1056, 600}, Panels{100, 2050, 70}, Panels{800, 1031, 34},
-                                           Panels{520, 4200, 530}));
+                                           Panels{520, 4200, 530}, Panels{70, 768, 96}, Panels{96, 2048, 600}));
 
 TEST(Affine, HasTheGradientsOfLinear) {
   for (const bool with_bias : {false, true}) {
