@@ -16,8 +16,9 @@ namespace {
 template <class Tiles>
 std::int64_t sum_words(const Bf16Gemm& p, const Depth& depth) {
   if (depth.parts == 1) return 0;
-  return rounded_up(std::min(p.rows, Tiles::kBlock.rows), Tiles::kRows) *
-         std::min(rounded_up(p.columns, kPanelColumns), Tiles::kBlock.columns);
+  const auto block = Tiles::block(p);
+  return rounded_up(std::min(p.rows, block.rows), Tiles::kRows) *
+         std::min(rounded_up(p.columns, kPanelColumns), block.columns);
 }
 
 template <class Tiles>
@@ -31,7 +32,7 @@ void multiply(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint32_t* scrat
   const auto depth = Tiles::depth(p.inner);
   auto* sums = reinterpret_cast<float*>(scratch);
   Tiles tiles(p, out, depth, scratch + sum_words<Tiles>(p, depth));
-  const Order order(p, depth, Tiles::kBlock);
+  const Order order(p, depth, Tiles::block(p));
   for (std::optional<Place> now = order.first(); now;) {
     const auto next = order.after(*now);
     const auto column = now->panel.begin - now->columns.begin;

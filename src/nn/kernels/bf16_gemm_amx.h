@@ -13,13 +13,14 @@ namespace tessera::nn::kernels {
 class AmxTiles {
  public:
   static constexpr std::int64_t kRows = 32;
-  static constexpr BlockSizes kBlock{512, 512, 512};
+  /// For few rows smaller blocks, as packing them takes most of the time.
+  static BlockSizes block(const Bf16Gemm& p) { return {512, 512, p.rows > 128 ? 512 : 256}; }
   /// 32 rows of a part are at most 40 KiB; those of 48 KiB gain less from the cache than they would lose by two parts.
   static Depth depth(std::int64_t inner) { return {inner, 320, 384}; }
 
   /// 32-bit words of scratch memory: the block, the sums of two products of 32 columns, packed rows.
   static std::int64_t words(const Bf16Gemm& p, const Depth& depth) {
-    const auto rows = is_dense(p.a) ? kRows : rounded_up(std::min(p.rows, kBlock.rows), kRows);
+    const auto rows = is_dense(p.a) ? kRows : rounded_up(std::min(p.rows, block(p).rows), kRows);
     return block_words(p, depth) + 2 * kSums + rows * (depth.part + rank_pairs(p));
   }
 
@@ -55,7 +56,7 @@ class AmxTiles {
   static bool is_dense(const Bfloat16Matrix& a) { return a.column == 1; }
   static std::int64_t rank_pairs(const Bf16Gemm& p) { return rounded_up(p.rank / 2, kTile); }
   static std::int64_t block_words(const Bf16Gemm& p, const Depth& depth) {
-    return (depth.part + rank_pairs(p)) * std::min(kBlock.panel, rounded_up(p.columns, kPanelColumns));
+    return (depth.part + rank_pairs(p)) * std::min(block(p).panel, rounded_up(p.columns, kPanelColumns));
   }
 
   /// Zeros up to whole tiles of pairs; where they end.

@@ -10,13 +10,13 @@ namespace tessera::nn::kernels {
 class DotTiles {
  public:
   static constexpr std::int64_t kRows = 6;  // 24 sums, 4 vectors of columns and a pair of rows: 29 of 32 registers
-  static constexpr BlockSizes kBlock{768, 512, kPanelColumns};
+  static BlockSizes block(const Bf16Gemm&) { return {768, 512, kPanelColumns}; }
   /// Parts of which a panel is 128 KiB, in the second cache.
   static Depth depth(std::int64_t inner) { return {inner, 512, 512}; }
 
   /// 32-bit words of scratch memory: the panel, that of v, the packed rows.
   static std::int64_t words(const Bf16Gemm& p, const Depth& depth) {
-    const auto rows = packs_left(p.a) ? rounded_up(std::min(p.rows, kBlock.rows), kLeftPanel) : 0;
+    const auto rows = packs_left(p.a) ? rounded_up(std::min(p.rows, block(p).rows), kLeftPanel) : 0;
     return (depth.part + p.rank / 2) * kPanelColumns + rows * depth.part;
   }
 
