@@ -188,6 +188,8 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
 /// Unsharded: allocates every detached parameter and reads it from the source. DataError names what is missing, has
 /// another shape, or is in the source but not in the model. Adapters are left as they are.
 void load_weights(nn::HookedModule& model, const io::TensorSource& source);
+/// Throws what load_weights() would, without reading a value.
+void check_weights(nn::HookedModule& model, const io::TensorSource& source);
 
 /// Unsharded: allocates every detached parameter with the family's initialisation. Values depend on (seed, name,
 /// position) only.

@@ -1,3 +1,4 @@
+#include <functional>
 #include <set>
 
 #include "formats/weight_names.h"
@@ -18,9 +19,10 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > 5 ? text + " and " + std::to_string(names.size() - 5) + " more" : text;
 }
 
-}  // namespace
+using WeightVisit = std::function<void(const std::string& name, const at::Tensor& values)>;
 
-void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
+/// The parameters that a source should hold, by its names; DataError as load_weights() has it.
+void for_weights(nn::HookedModule& model, const io::TensorSource& source, const WeightVisit& visit) {
   std::set<std::string> used;
   std::vector<std::string> missing;
   bool has_head = false;
@@ -35,14 +37,13 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
       continue;
     }
     const auto& info = *source.find(name);
-    auto values = item.value().detach();
+    const auto values = item.value().detach();
     if (values.sizes() != at::IntArrayRef(info.shape)) {
       throw DataError("tensor '" + name + "' in " + info.file + " has the shape " + tensor::shape_text(info.shape) +
                           ", the model's config.json asks for " + tensor::shape_text(values.sizes()),
                       info.file);
     }
-    nn::allocate(values);
-    source.read(name, 0, values.view({-1}));
+    visit(name, values);
     used.insert(name);
   }
   const std::string file = source.tensors().empty() ? "the weight file" : source.tensors().front().file;
@@ -56,6 +57,19 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
                         "; config.json and the weights do not belong together",
                     file);
   }
+}
+
+}  // namespace
+
+void check_weights(nn::HookedModule& model, const io::TensorSource& source) {
+  for_weights(model, source, [](const std::string&, const at::Tensor&) {});
+}
+
+void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
+  for_weights(model, source, [&](const std::string& name, at::Tensor values) {
+    nn::allocate(values);
+    source.read(name, 0, values.view({-1}));
+  });
 }
 
 void init_weights(Model& model, std::uint64_t seed) {

@@ -17,8 +17,8 @@ struct GgufRequest {
   models::GgufForm form = models::GgufForm::kF16;
 };
 
-/// Writes the file tensor by tensor. Returns a line for the terminal. ConfigError for families and DataError for
-/// tokenizers that are not written.
+/// Writes the file tensor by tensor. Returns a line for the terminal. ConfigError for families that are not written;
+/// DataError for tokenizers that are not, and for weights that are not those of config.json.
 std::string write_gguf(const GgufRequest& request);
 
 /// general.name of what lies in this folder, and general.file_type, as the community's converter has them.

@@ -7,9 +7,13 @@
 #include <ATen/ops/normal.h>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
+#include <tuple>
+#include <vector>
 
 #include "base/file.h"
 #include "flag_sweep.h"
@@ -320,6 +324,37 @@ TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
 }
 
 // Readers of the file would compute another model without a word.
+TEST_F(GgufExports, WeightsThatAreNotThoseOfTheConfigurationAreRefused) {
+  using Change = std::function<void(std::map<std::string, at::Tensor>&)>;
+  const std::string value = "model.layers.1.self_attn.v_proj.weight",
+                    expert = "model.layers.1.block_sparse_moe.experts.2.w3.weight";
+  const std::vector<std::tuple<std::string, std::string, Change>> cases = {
+      {"llama", "lacks the tensors " + value, [&](auto& t) { t.erase(value); }},
+      {"llama", "'" + value + "' in .* has the shape \\[128, 128\\].* asks for \\[128, 256\\]",
+       [&](auto& t) { t[value] = t[value].narrow(1, 0, 128).contiguous(); }},
+      {"llama", "holds tensors that this model does not have: model.layers.2.input_layernorm.weight",
+       [&](auto& t) { t["model.layers.2.input_layernorm.weight"] = t["model.norm.weight"].clone(); }},
+      {"mixtral", "lacks the tensors " + expert, [&](auto& t) { t.erase(expert); }}};
+  for (const auto& [family, message, change] : cases) {
+    const std::string model = make(family), file = in("refused.gguf");
+    std::map<std::string, at::Tensor> tensors;
+    {
+      const auto weights = models::open_model_weights(model);
+      for (const auto& info : weights->tensors()) tensors[info.name] = io::read_tensor(*weights, info.name).clone();
+    }
+    change(tensors);
+    io::write_safetensors(model + "/model.safetensors", {tensors.begin(), tensors.end()});
+    std::ostringstream out, err;
+    try {
+      export_checkpoint({model, file, "--gguf", "f16"}, out, err);
+      ADD_FAILURE() << message;
+    } catch (const DataError& e) {
+      EXPECT_TRUE(std::regex_search(e.what(), std::regex(message))) << e.what();
+    }
+    EXPECT_FALSE(std::filesystem::exists(file));
+  }
+}
+
 TEST_F(GgufExports, WhatTheFormatCannotSayOfAModelIsRefusedOrSaid) {
   const auto said = [&](const std::string& family, const json& more) -> std::string {
     const std::string model = make(family, false, more);
