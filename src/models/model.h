@@ -190,6 +190,10 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
 void load_weights(nn::HookedModule& model, const io::TensorSource& source);
 /// Throws what load_weights() would, without reading a value.
 void check_weights(nn::HookedModule& model, const io::TensorSource& source);
+/// Tensors of the source that are no parameter's, but for those that some versions write and nobody needs.
+std::vector<std::string> unused_weights(const nn::HookedModule& model, const io::TensorSource& source);
+/// "a, b, c, d, e and 3 more".
+std::string few_of(const std::vector<std::string>& names);
 
 /// Unsharded: allocates every detached parameter with the family's initialisation. Values depend on (seed, name,
 /// position) only.

@@ -13,24 +13,15 @@
 namespace tessera::models {
 namespace {
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < 5; ++i) text += (i ? ", " : "") + names[i];
-  return names.size() > 5 ? text + " and " + std::to_string(names.size() - 5) + " more" : text;
-}
-
 using WeightVisit = std::function<void(const std::string& name, const at::Tensor& values)>;
 
 /// The parameters that a source should hold, by its names; DataError as load_weights() has it.
 void for_weights(nn::HookedModule& model, const io::TensorSource& source, const WeightVisit& visit) {
-  std::set<std::string> used;
   std::vector<std::string> missing;
-  bool has_head = false;
   const NamesInFiles names(model);
   const auto adapters = nn::adapter_parameters(model);
   for (auto& item : model.named_parameters()) {
     if (adapters.contains(item.key())) continue;
-    has_head = has_head || item.key() == "lm_head.weight" || item.key() == "embed_out.weight";
     const auto name = names.in(source, item.key());
     if (name.empty()) {
       missing.push_back(item.key());
@@ -44,22 +35,37 @@ void for_weights(nn::HookedModule& model, const io::TensorSource& source, const 
                       info.file);
     }
     visit(name, values);
-    used.insert(name);
   }
   const std::string file = source.tensors().empty() ? "the weight file" : source.tensors().front().file;
-  if (!missing.empty()) throw DataError(file + " lacks the tensors " + listed(missing), file);
-  std::vector<std::string> extra;
-  for (const auto& info : source.tensors()) {
-    if (!used.contains(info.name) && !is_ignorable_weight(info.name, has_head)) extra.push_back(info.name);
-  }
-  if (!extra.empty()) {
-    throw DataError(file + " holds tensors that this model does not have: " + listed(extra) +
+  if (!missing.empty()) throw DataError(file + " lacks the tensors " + few_of(missing), file);
+  if (const auto unused = unused_weights(model, source); !unused.empty()) {
+    throw DataError(file + " holds tensors that this model does not have: " + few_of(unused) +
                         "; config.json and the weights do not belong together",
                     file);
   }
 }
 
 }  // namespace
+
+std::string few_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < 5; ++i) text += (i ? ", " : "") + names[i];
+  return names.size() > 5 ? text + " and " + std::to_string(names.size() - 5) + " more" : text;
+}
+
+std::vector<std::string> unused_weights(const nn::HookedModule& model, const io::TensorSource& source) {
+  std::set<std::string> used;
+  bool has_head = false;
+  const NamesInFiles names(model);
+  for (const auto& item : model.named_parameters()) {
+    has_head = has_head || item.key() == "lm_head.weight" || item.key() == "embed_out.weight";
+    used.insert(names.in(source, item.key()));
+  }
+  std::vector<std::string> unused;
+  for (const auto& info : source.tensors())
+    if (!used.contains(info.name) && !is_ignorable_weight(info.name, has_head)) unused.push_back(info.name);
+  return unused;
+}
 
 void check_weights(nn::HookedModule& model, const io::TensorSource& source) {
   for_weights(model, source, [](const std::string&, const at::Tensor&) {});

@@ -156,6 +156,13 @@ void count(Assembled& a) {
   }
 }
 
+void note_unused_weights(Assembled& a, const std::string& folder, const io::TensorSource& source) {
+  const auto unused = models::unused_weights(*a.model, source);
+  if (unused.empty()) return;
+  a.notes.push_back("Some weights of the model checkpoint at " + folder + " were not used when initializing " +
+                    a.model->class_name() + ": " + models::few_of(unused));
+}
+
 /// Puts them into the model and their files in front of its weights.
 void attach_several(Assembled& a, const AssembleOptions& options, const models::BuildOptions& build,
                     fsdp::FsdpOptions& fsdp) {
@@ -184,7 +191,8 @@ void freeze_lora_a(Assembled& a) {
 Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communicator> group) {
   Assembled a;
   fsdp::FsdpOptions fsdp = options.fsdp;
-  if (!fsdp.source) {
+  const bool is_from_folder = !fsdp.source;
+  if (is_from_folder) {
     fsdp.source = models::open_model_weights(options.model_folder);
   } else if (const auto packed = models::packed_in_folder(fsdp.source, options.model_folder)) {
     fsdp.source = packed;
@@ -220,6 +228,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (loftq) choose_loftq(a, *as_stored, *loftq);
   if (options.freeze_lora_a) freeze_lora_a(a);
   count(a);
+  if (is_from_folder) note_unused_weights(a, options.model_folder, *as_stored);
   if (!fsdp.source_name) {
     fsdp.source_name = [source = fsdp.source, names = models::NamesInFiles(*a.model)](const std::string& name) {
       return names.in(*source, name);

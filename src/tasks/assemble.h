@@ -43,7 +43,7 @@ struct Assembled {
   std::optional<peft::AdapterReport> adapters;
   std::shared_ptr<peft::SeveralAdapters> several = {};
   std::vector<std::string> new_weights = {};  // of a classifier's head: not in the source
-  std::vector<std::string> notes = {};        // about the adapter's folder, for the user
+  std::vector<std::string> notes = {};        // about the folders, for the user
   std::int64_t parameters = 0, trainable = 0;
   std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;  // destroyed before the model
   /// Of a model with adapters.
