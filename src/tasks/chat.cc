@@ -120,6 +120,7 @@ class ChatLoop {
   }
 
   int run() {
+    for (const auto& note : opened_.loaded.notes) err_ << note << "\n";
     if (is_terminal_) err_ << "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends an answer\n";
     while (true) {
       if (is_terminal_) err_ << "> " << std::flush;
