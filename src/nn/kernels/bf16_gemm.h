@@ -1,7 +1,7 @@
 #pragma once
 // Large matrix products of bfloat16 (as its bits) with sums in float32, by AMX's tiles where there are
 // (bf16_gemm_amx.h), else by the dot-product instruction of bf16_dot.h (bf16_gemm_dot.h). The second factor is packed
-// 64 columns at a time, the next ones are fetched meanwhile, and tiles of sums stay in registers for up to 1024 of the
+// in panels of 64 columns, the next ones are fetched meanwhile, and tiles of sums stay in registers for a part of the
 // inner dimension: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008. An element's sum
 // is added in an order that depends on the inner dimension alone.
 #include <cstddef>

@@ -2,6 +2,9 @@
 // Blocks of bf16_gemm.cc by AMX: 32 rows of the first factor stay in the first cache while a packed block of the second
 // one passes by, 32 columns at a time. What is fetched for later, and sums that are finished, go their way meanwhile.
 #if defined(__x86_64__)
+#include <algorithm>
+#include <utility>
+
 #include "nn/kernels/amx_tiles.h"
 #include "nn/kernels/bf16_dot_tiles.h"
 #include "nn/kernels/bf16_gemm_parts.h"
