@@ -69,15 +69,16 @@ class AmxTiles {
     return end;
   }
 
-  /// Rows that are multiples of 2 KiB apart share a few places of the first cache.
-  bool stay_in_cache() const { return p_.a.row % 1024 != 0; }
+  /// Rows of the first factor that a tile reads where they stand: whole words apart, and not multiples of 2 KiB, which
+  /// share a few places of the first cache.
+  bool stand_well() const { return is_dense(p_.a) && p_.a.row % 2 == 0 && p_.a.row % 1024 != 0; }
 
   /// Up to 32 rows of the first factor: as they stand, and what follows its whole tiles of pairs packed; or all packed.
   TESSERA_AMX_INLINE void take_rows(const Place& now, const Range& rows, TileProduct& product) const {
     const auto& inner = now.inner;
     const bool last = inner.end == p_.inner, dense = is_dense(p_.a);
     const auto* from = p_.a.at + rows.begin * p_.a.row + inner.begin * p_.a.column;
-    const bool in_place = dense && rows.size() % kTile == 0 && stay_in_cache();
+    const bool in_place = stand_well() && rows.size() % kTile == 0;
     const std::int64_t whole = in_place ? inner.size() / (2 * kTile) * kTile : 0, rest = pairs_ - whole;
     auto* packed = rows_ + (dense ? 0 : (rows.begin - now.rows.begin) * pairs_);
     if (dense || now.panel.begin == now.columns.begin) {

@@ -123,6 +123,13 @@ TEST_P(PanelProducts, TakeAnAdaptersProductAlong) {
   EXPECT_LE(gemm_difference(gemm_sum(a_, b_, u.to(at::kFloat), v.to(at::kFloat)), both), tolerance);
 }
 
+TEST_P(PanelProducts, ReadRowsThatAreAnyDistanceApart) {
+  for (const std::int64_t more : {1, 2, 3}) {
+    const auto wide = at::constant_pad_nd(a_, {0, more}, 7);
+    EXPECT_TRUE(at::equal(gemm(wide.narrow(1, 0, size_.inner), b_), gemm(a_, b_))) << more;
+  }
+}
+
 TEST_P(PanelProducts, DoNotDependOnHowManyRowsAndThreadsThereAre) {
   if (!kernels::has_bf16_gemm() || size_.inner % 2 != 0) GTEST_SKIP() << "a library multiplies";
   const auto a = at::randn({size_.rows + 40, size_.inner}).to(at::kBFloat16),
