@@ -3,7 +3,9 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/mman.h>
 #include <torch/autograd.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <limits>
@@ -111,6 +113,37 @@ TEST_P(PanelProducts, ReadAndWritePartsOfATensorAndNothingBesideThem) {
   gemm_to(rows.narrow(0, 1, size_.rows), a, b);
   EXPECT_TRUE(at::equal(rows.narrow(0, 1, size_.rows), expected_.to(at::kFloat).to(at::kBFloat16)));
   for (const std::int64_t r : {std::int64_t{0}, size_.rows + 1}) EXPECT_TRUE(rows[r].eq(5.0).all().item<bool>());
+}
+
+/// A copy whose last element stands before a page that may not be read.
+class AtTheEndOfMemory {
+ public:
+  explicit AtTheEndOfMemory(const at::Tensor& t)
+      : page_(::sysconf(_SC_PAGESIZE)), bytes_((static_cast<std::int64_t>(t.nbytes()) / page_ + 2) * page_) {
+    at_ = static_cast<char*>(::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ::mprotect(at_ + bytes_ - page_, static_cast<std::size_t>(page_), PROT_NONE);
+    copy_ = at::from_blob(at_ + bytes_ - page_ - static_cast<std::int64_t>(t.nbytes()), t.sizes(), t.options());
+    copy_.copy_(t);
+  }
+  ~AtTheEndOfMemory() { ::munmap(at_, size()); }
+  AtTheEndOfMemory(const AtTheEndOfMemory&) = delete;
+  AtTheEndOfMemory& operator=(const AtTheEndOfMemory&) = delete;
+  const at::Tensor& copy() const { return copy_; }
+
+ private:
+  std::size_t size() const { return static_cast<std::size_t>(bytes_); }
+  std::int64_t page_, bytes_;
+  char* at_;
+  at::Tensor copy_;
+};
+
+TEST_P(PanelProducts, ReadNothingBehindTheirFactors) {
+  if (!kernels::has_bf16_gemm()) GTEST_SKIP() << "a library multiplies";
+  const AtTheEndOfMemory a(a_), b(b_), at_(a_.t().contiguous()), bt(b_.t().contiguous());
+  const auto expected = gemm(a_, b_);
+  EXPECT_TRUE(at::equal(gemm(a.copy(), b.copy()), expected));
+  EXPECT_TRUE(at::equal(gemm(a.copy(), bt.copy().t()), expected));
+  EXPECT_TRUE(at::equal(gemm(at_.copy().t(), b.copy()), expected));
 }
 
 TEST_P(PanelProducts, TakeAnAdaptersProductAlong) {
