@@ -16,6 +16,7 @@
 #include "models/gguf_model.h"
 #include "models/model.h"
 #include "models/names_in_files.h"
+#include "models/pack_layers.h"
 #include "tasks/export_gguf.h"
 #include "tasks/export_gguf_adapter.h"
 #include "tasks/merge.h"
@@ -154,7 +155,8 @@ std::string export_gguf(ExportOptions o, const checkpoint::OpenedState& state,
                       .output = o.output,
                       .form = *o.gguf};
   if (!o.merge) {
-    if (const auto packed = models::packed_in_folder(state.source, base)) request.weights = packed;
+    if (const auto packed = models::packed_in_folder(state.source, base))
+      request.weights = models::unpacked_source(*models::build_model(base, nullptr), packed);
     return group->rank() == 0 ? write_gguf(request) : "";
   }
   std::optional<Staging> staging;

@@ -22,6 +22,7 @@
 #include "support/program.h"
 #include "tasks/export.h"
 #include "tasks/generate.h"
+#include "tasks/quantize.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
@@ -149,6 +150,24 @@ TEST_F(GgufExports, InFloat32NothingIsRounded) {
 }
 
 // llama-quantize's mixture for two layers: the second gets more bits (7 * 2 / 8 = 1), and the output.
+TEST_F(GgufExports, WeightsThatArePackedBecomeTheirValues) {
+  for (const char* family : {"llama", "gpt2"}) {
+    for (const std::string type : {"nf4", "int8"}) {
+      const std::string model = make(family), packed = in(type);
+      std::ostringstream out, err;
+      ASSERT_EQ(quantize({model, packed, "--type", type, "--overwrite_output_dir"}, out, err), 0);
+      const auto written = models::open_model_weights(exported(packed, "f32")),
+                 stored = models::open_model_weights(packed), dense = models::open_model_weights(model);
+      for (const auto& info : dense->tensors()) {
+        if (info.name.find(".c_") != std::string::npos) continue;   // GPT-2's: the folder's codes are of the transpose
+        const auto expected = io::read_tensor(*stored, info.name);  // rounded to its dtype
+        EXPECT_TRUE(at::equal(io::read_tensor(*written, info.name).to(expected.scalar_type()), expected))
+            << family << " " << type << " " << info.name;
+      }
+    }
+  }
+}
+
 TEST_F(GgufExports, Q4KMGivesMoreBitsWhereLlamaQuantizeDoes) {
   const auto file = io::open_gguf(exported(make("llama"), "q4_k_m"));
   const std::vector<std::pair<std::string, std::string>> types = {
