@@ -1,4 +1,3 @@
-#include <functional>
 #include <set>
 
 #include "formats/weight_names.h"
@@ -11,41 +10,6 @@
 #include "tessera/nn/init.h"
 
 namespace tessera::models {
-namespace {
-
-using WeightVisit = std::function<void(const std::string& name, const at::Tensor& values)>;
-
-/// The parameters that a source should hold, by its names; DataError as load_weights() has it.
-void for_weights(nn::HookedModule& model, const io::TensorSource& source, const WeightVisit& visit) {
-  std::vector<std::string> missing;
-  const NamesInFiles names(model);
-  const auto adapters = nn::adapter_parameters(model);
-  for (auto& item : model.named_parameters()) {
-    if (adapters.contains(item.key())) continue;
-    const auto name = names.in(source, item.key());
-    if (name.empty()) {
-      missing.push_back(item.key());
-      continue;
-    }
-    const auto& info = *source.find(name);
-    const auto values = item.value().detach();
-    if (values.sizes() != at::IntArrayRef(info.shape)) {
-      throw DataError("tensor '" + name + "' in " + info.file + " has the shape " + tensor::shape_text(info.shape) +
-                          ", the model's config.json asks for " + tensor::shape_text(values.sizes()),
-                      info.file);
-    }
-    visit(name, values);
-  }
-  const std::string file = source.tensors().empty() ? "the weight file" : source.tensors().front().file;
-  if (!missing.empty()) throw DataError(file + " lacks the tensors " + few_of(missing), file);
-  if (const auto unused = unused_weights(model, source); !unused.empty()) {
-    throw DataError(file + " holds tensors that this model does not have: " + few_of(unused) +
-                        "; config.json and the weights do not belong together",
-                    file);
-  }
-}
-
-}  // namespace
 
 std::string few_of(const std::vector<std::string>& names) {
   std::string text;
@@ -68,14 +32,42 @@ std::vector<std::string> unused_weights(const nn::HookedModule& model, const io:
 }
 
 void check_weights(nn::HookedModule& model, const io::TensorSource& source) {
-  for_weights(model, source, [](const std::string&, const at::Tensor&) {});
+  std::vector<std::string> missing;
+  const NamesInFiles names(model);
+  const auto adapters = nn::adapter_parameters(model);
+  for (const auto& item : model.named_parameters()) {
+    if (adapters.contains(item.key())) continue;
+    const auto name = names.in(source, item.key());
+    if (name.empty()) {
+      missing.push_back(item.key());
+      continue;
+    }
+    const auto& info = *source.find(name);
+    if (item.value().sizes() != at::IntArrayRef(info.shape)) {
+      throw DataError("tensor '" + name + "' in " + info.file + " has the shape " + tensor::shape_text(info.shape) +
+                          ", the model's config.json asks for " + tensor::shape_text(item.value().sizes()),
+                      info.file);
+    }
+  }
+  const std::string file = source.tensors().empty() ? "the weight file" : source.tensors().front().file;
+  if (!missing.empty()) throw DataError(file + " lacks the tensors " + few_of(missing), file);
+  if (const auto unused = unused_weights(model, source); !unused.empty()) {
+    throw DataError(file + " holds tensors that this model does not have: " + few_of(unused) +
+                        "; config.json and the weights do not belong together",
+                    file);
+  }
 }
 
 void load_weights(nn::HookedModule& model, const io::TensorSource& source) {
-  for_weights(model, source, [&](const std::string& name, at::Tensor values) {
+  check_weights(model, source);
+  const NamesInFiles names(model);
+  const auto adapters = nn::adapter_parameters(model);
+  for (auto& item : model.named_parameters()) {
+    if (adapters.contains(item.key())) continue;
+    auto values = item.value().detach();
     nn::allocate(values);
-    source.read(name, 0, values.view({-1}));
-  });
+    source.read(names.in(source, item.key()), 0, values.view({-1}));
+  }
 }
 
 void init_weights(Model& model, std::uint64_t seed) {

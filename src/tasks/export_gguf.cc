@@ -125,8 +125,7 @@ std::string write_gguf(const GgufRequest& r) {
   const auto json = models::read_model_config(r.model_folder);
   const auto config = families::parse_config(json, r.model_folder + "/config.json");
   auto planned = models::plan_gguf(config, json, *r.weights, r.form);
-  models::ModelConfig built;
-  models::check_weights(*models::build_model(r.model_folder, &built), *r.weights);
+  models::check_weights(*models::build_model(r.model_folder, nullptr), *r.weights);
   const auto tokenizer = text::open_tokenizer(r.tokenizer_folder);
   const auto vocab_size = std::get<families::DecoderConfig>(config).vocab_size;
   auto vocabulary =

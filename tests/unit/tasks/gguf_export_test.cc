@@ -149,7 +149,6 @@ TEST_F(GgufExports, InFloat32NothingIsRounded) {
   EXPECT_EQ(io::open_gguf(exported(model, "f32"))->type_of("blk.0.attn_q.weight"), "F32");
 }
 
-// llama-quantize's mixture for two layers: the second gets more bits (7 * 2 / 8 = 1), and the output.
 TEST_F(GgufExports, WeightsThatArePackedBecomeTheirValues) {
   for (const char* family : {"llama", "gpt2"}) {
     for (const std::string type : {"nf4", "int8"}) {
@@ -168,6 +167,7 @@ TEST_F(GgufExports, WeightsThatArePackedBecomeTheirValues) {
   }
 }
 
+// llama-quantize's mixture for two layers: the second gets more bits (7 * 2 / 8 = 1), and the output.
 TEST_F(GgufExports, Q4KMGivesMoreBitsWhereLlamaQuantizeDoes) {
   const auto file = io::open_gguf(exported(make("llama"), "q4_k_m"));
   const std::vector<std::pair<std::string, std::string>> types = {
@@ -342,7 +342,6 @@ TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
   EXPECT_FALSE(std::filesystem::exists(in("t5.gguf")));
 }
 
-// Readers of the file would compute another model without a word.
 TEST_F(GgufExports, WeightsThatAreNotThoseOfTheConfigurationAreRefused) {
   using Change = std::function<void(std::map<std::string, at::Tensor>&)>;
   const std::string value = "model.layers.1.self_attn.v_proj.weight",
@@ -374,6 +373,7 @@ TEST_F(GgufExports, WeightsThatAreNotThoseOfTheConfigurationAreRefused) {
   }
 }
 
+// Readers of the file would compute another model without a word.
 TEST_F(GgufExports, WhatTheFormatCannotSayOfAModelIsRefusedOrSaid) {
   const auto said = [&](const std::string& family, const json& more) -> std::string {
     const std::string model = make(family, false, more);
