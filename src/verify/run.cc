@@ -187,6 +187,7 @@ models::ModelInput batch_of(const io::TensorSource& batches, std::int64_t step, 
   in.token_type_ids = read("token_type_ids");
   in.position_ids = read("position_ids");
   in.labels = read("labels");
+  in.router_loss = false;  // the reference takes the loss from logits
   in.loss_normalizer = mean == LossMean::kTokens ? rows.copies * count(io::read_tensor(batches, prefix + "labels"))
                                                  : group.size() * count(in.labels);
   return in;

@@ -145,6 +145,15 @@ TEST_F(CausalGeneration, AMinimumOfNewTokensReplacesTheMinimumLength) {
   EXPECT_EQ(generate(*model_, alone, {}, settings).sequences.size(1), 3);
 }
 
+TEST_F(CausalGeneration, AnEndThatIsNotAllowedYetDoesNotGrowLikelier) {
+  const auto alone = torch::tensor({{7, 8}}, torch::kLong);
+  auto settings = settings_;
+  settings.eos_token_ids = {generate(*model_, alone, {}, settings).sequences[0][2].item<std::int64_t>()};
+  settings.min_new_tokens = 4;
+  settings.exponential_decay_length_penalty = {0, 1.5};
+  EXPECT_GE(generate(*model_, alone, {}, settings).sequences.size(1), 6);
+}
+
 TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
   const auto plain = generate(*model_, prompt_, mask_, settings_).sequences;
   auto settings = settings_;
