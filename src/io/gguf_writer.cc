@@ -34,6 +34,7 @@ void append_text(std::string& out, const std::string& text) {
 /// The format's number for a type.
 template <class T>
 constexpr std::uint32_t type_number() {
+  if constexpr (std::is_same_v<T, std::uint8_t>) return 0;
   if constexpr (std::is_same_v<T, std::uint32_t>) return 4;
   if constexpr (std::is_same_v<T, std::int32_t>) return 5;
   if constexpr (std::is_same_v<T, float>) return 6;

@@ -12,7 +12,7 @@ namespace tessera::io {
 
 /// The types that the community's converter writes.
 using GgufItem = std::variant<std::uint32_t, std::int32_t, float, bool, std::string, std::vector<std::string>,
-                              std::vector<std::int32_t>, std::vector<float>>;
+                              std::vector<std::int32_t>, std::vector<float>, std::vector<std::uint8_t>>;
 using GgufMetadata = std::vector<std::pair<std::string, GgufItem>>;  // in the file's order
 
 inline constexpr std::uint32_t kGgufF32 = 0, kGgufF16 = 1;

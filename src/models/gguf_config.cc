@@ -6,6 +6,7 @@
 #include "io/gguf.h"
 #include "models/gguf_model.h"
 #include "models/gguf_names.h"
+#include "models/gguf_t5.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -104,6 +105,7 @@ class Config {
 
   json build() {
     refuse_unread();
+    if (architecture_ == "t5") return build_t5();
     out_["model_type"] = gguf_model_type(family_);
     out_["torch_dtype"] = "float32";
     if (family_ == "mixtral") out_["rope_theta"] = 10000.0;  // where the file says none; config.json's is another
@@ -127,6 +129,14 @@ class Config {
   }
 
  private:
+  json build_t5() {
+    out_ = gguf_t5_config(file_);
+    out_["torch_dtype"] = "float32";
+    out_["tie_word_embeddings"] = !file_.find("output.weight");
+    add_vocabulary();
+    return std::move(out_);
+  }
+
   std::string key(const char* name) const { return architecture_ + "." + name; }
 
   void copy(const char* stored, const char* name) {

@@ -11,6 +11,7 @@
 #include "io/gguf_blocks.h"
 #include "models/gguf_keys.h"
 #include "models/gguf_names.h"
+#include "models/gguf_t5.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -31,23 +32,24 @@ bool gets_more_bits(std::int64_t layer, std::int64_t layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
+GgufExport keys_of(const families::FamilyConfig& config, const GgufSubject& subject, const nlohmann::json& json) {
+  if (const auto* t5 = std::get_if<families::T5Config>(&config)) return gguf_t5_keys(*t5, json);
+  return gguf_keys(subject.family, std::get<families::DecoderConfig>(config), json);
+}
+
 class Planner {
  public:
-  Planner(const families::DecoderConfig& config, const nlohmann::json& json, const io::TensorSource& weights,
+  Planner(const families::FamilyConfig& config, const nlohmann::json& json, const io::TensorSource& weights,
           GgufForm form)
-      : c_(config),
-        family_(gguf_family(config)),
-        weights_(weights),
-        form_(form),
-        out_(gguf_keys(family_, config, json)) {}
+      : c_(gguf_subject(config)), weights_(weights), form_(form), out_(keys_of(config, c_, json)) {}
 
   GgufExport plan() {
-    const std::string head = c_.names.head + ".weight";
+    const std::string head = c_.head + ".weight";
     has_head_ = !c_.tied && std::any_of(weights_.tensors().begin(), weights_.tensors().end(),
                                         [&](const auto& t) { return t.name == head; });
     for (const io::TensorInfo& info : weights_.tensors())
       if (!c_.tied || info.name != head) add_tensor(info);
-    if (!has_head_ && (family_ == "olmo2" || family_ == "gptneox")) add_copied_head();
+    if (!has_head_ && c_.copies_head) add_copied_head();
     for (ExportedTensor& tensor : out_.tensors)
       if (!tensor.sources.empty()) tensor.plan.type = type_of(tensor.plan);
     return std::move(out_);
@@ -55,29 +57,35 @@ class Planner {
 
  private:
   void add_tensor(const io::TensorInfo& info) {
-    const auto place = gguf_place(family_, info.name);
+    const auto place = gguf_place(c_.family, info.name);
     if (!place)
       throw DataError(
           fmt::format("{}: tensor '{}' is not one of architecture '{}'", info.file, info.name, c_.model_type),
           info.file);
     if (place->stored.empty()) return;
     if (place->expert >= 0) return add_expert(info, *place);
+    if (has(place->stored)) return;  // a table under two names
     ExportedTensor tensor;
     tensor.sources = {info.name};
     tensor.plan = {place->stored, info.shape, io::kGgufF32};
     tensor.arrangement = place->arrangement;
-    tensor.heads = {c_.num_heads, c_.num_kv_heads};
+    tensor.heads = c_.heads;
+    if (info.name == c_.head + ".weight") tensor.scale = c_.head_scale;
     if (tensor.arrangement == GgufArrangement::kTransposed && info.shape.size() != 2)
       tensor.arrangement = GgufArrangement::kPlain;
     if (tensor.arrangement == GgufArrangement::kTransposed) std::swap(tensor.plan.shape[0], tensor.plan.shape[1]);
     out_.tensors.push_back(std::move(tensor));
   }
 
+  bool has(const std::string& stored) const {
+    return std::any_of(out_.tensors.begin(), out_.tensors.end(), [&](const auto& t) { return t.plan.name == stored; });
+  }
+
   /// A layer's experts become one tensor, in the place of the first.
   void add_expert(const io::TensorInfo& info, const GgufPlace& place) {
     const auto found = std::find_if(out_.tensors.begin(), out_.tensors.end(),
                                     [&](const ExportedTensor& t) { return t.plan.name == place.stored; });
-    const auto count = static_cast<std::size_t>(c_.experts.count);
+    const auto count = static_cast<std::size_t>(c_.experts);
     const auto at = static_cast<std::size_t>(place.expert);
     if (info.shape.size() != 2 || at >= count)
       throw DataError(fmt::format("{}: tensor '{}' is not a matrix of one of {} experts", info.file, info.name, count),
@@ -85,7 +93,7 @@ class Planner {
     if (found == out_.tensors.end()) {
       ExportedTensor tensor;
       tensor.sources.resize(count);
-      tensor.plan = {place.stored, {c_.experts.count, info.shape[0], info.shape[1]}, io::kGgufF32};
+      tensor.plan = {place.stored, {c_.experts, info.shape[0], info.shape[1]}, io::kGgufF32};
       tensor.arrangement = GgufArrangement::kExperts;
       tensor.sources[at] = info.name;
       out_.tensors.push_back(std::move(tensor));
@@ -121,26 +129,38 @@ class Planner {
     const bool is_falcon = out_.architecture == "falcon";
     if (name == "output.weight" || (!has_head_ && name == "token_embd.weight"))
       return plan.shape.back() % 256 == 0 && !is_falcon ? kQ6_K : kQ8_0;
-    const auto layer = layer_of(name);
-    const bool more = layer && gets_more_bits(*layer, c_.num_layers);
-    const bool has_eight_experts = c_.experts.count == 8;
+    const bool has_eight_experts = c_.experts == 8;
     const bool is_value = name.ends_with("attn_v.weight");
     if (has_eight_experts && (is_value || name.ends_with("attn_k.weight"))) return kQ8_0;
     if (has_eight_experts && name.ends_with("attn_output.weight")) return kQ5_K;
-    if (is_value || name.ends_with("attn_qkv.weight")) return more ? kQ6_K : kQ4_K;
-    if (name.find("ffn_down") == std::string::npos) return kQ4_K;
-    if (is_falcon) return *layer < c_.num_layers / 16 ? kQ6_K : more ? kQ5_K : kQ4_K;
+    if (name.ends_with("attn_rel_b.weight")) return io::kGgufF16;
+    const bool is_down = name.find("ffn_down") != std::string::npos;
+    if (!is_value && !is_down && !name.ends_with("attn_qkv.weight")) return kQ4_K;
+    const auto [index, count] = turn_of(name, is_value ? "attn_v.weight" : "ffn_down");
+    const bool more = gets_more_bits(index, count);
+    if (is_falcon && is_down) return index < count / 16 ? kQ6_K : more ? kQ5_K : kQ4_K;
     return more ? kQ6_K : kQ4_K;
   }
 
-  /// "blk.3.attn_v.weight": 3.
-  static std::optional<std::int64_t> layer_of(const std::string& stored) {
-    if (!stored.starts_with("blk.")) return std::nullopt;
-    return std::stoll(stored.substr(4));
+  struct Turn {
+    std::int64_t index, count;
+  };
+  /// Which of how many layers: of "blk.3.attn_v.weight" 3. Of an encoder and a decoder llama-quantize counts the
+  /// tensors of one kind in the order of their names, the values' all together.
+  Turn turn_of(const std::string& name, const std::string& kind) const {
+    const std::string layers = "blk.";
+    if (name.starts_with(layers)) return {std::stoll(name.substr(layers.size())), c_.layers};
+    Turn turn{0, 0};
+    for (const ExportedTensor& t : out_.tensors) {
+      if (t.plan.name.find(kind) == std::string::npos) continue;
+      ++turn.count;
+      turn.index += t.plan.name < name;
+    }
+    if (kind == "ffn_down") turn.count = c_.layers;
+    return turn;
   }
 
-  const families::DecoderConfig& c_;
-  const std::string family_;
+  const GgufSubject c_;
   const io::TensorSource& weights_;
   GgufForm form_;
   bool has_head_ = false;
@@ -149,17 +169,24 @@ class Planner {
 
 }  // namespace
 
-const families::DecoderConfig& gguf_decoder(const families::FamilyConfig& config) {
+GgufSubject gguf_subject(const families::FamilyConfig& config) {
+  if (const auto* t5 = std::get_if<families::T5Config>(&config)) return gguf_t5_subject(*t5);
   const auto* c = std::get_if<families::DecoderConfig>(&config);
-  if (!c || gguf_family(*c).empty() || c->classifier) {
-    const std::string what = c ? c->model_type + (c->classifier ? " with a classifier" : "")
-                             : std::holds_alternative<families::T5Config>(config) ? "t5"
-                                                                                  : "bert";
-    throw ConfigError(fmt::format("--gguf writes language models of the families {}, found {}",
-                                  fmt::join(gguf_model_types(), ", "), what),
-                      "gguf");
-  }
-  return *c;
+  if (!c || gguf_family(*c).empty() || c->classifier)
+    throw ConfigError(
+        fmt::format("--gguf writes language models of the families {}, found {}", fmt::join(gguf_model_types(), ", "),
+                    c ? c->model_type + (c->classifier ? " with a classifier" : "") : "bert"),
+        "gguf");
+  const auto family = gguf_family(*c);
+  return {.family = family,
+          .model_type = c->model_type,
+          .head = c->names.head,
+          .tied = c->tied,
+          .copies_head = family == "olmo2" || family == "gptneox",
+          .heads = {c->num_heads, c->num_kv_heads},
+          .layers = c->num_layers,
+          .experts = c->experts.count,
+          .vocab_size = c->vocab_size};
 }
 
 std::uint32_t gguf_matrix_type(GgufForm form, std::int64_t columns) {
@@ -169,7 +196,7 @@ std::uint32_t gguf_matrix_type(GgufForm form, std::int64_t columns) {
 
 GgufExport plan_gguf(const families::FamilyConfig& config, const nlohmann::json& json, const io::TensorSource& weights,
                      GgufForm form) {
-  return Planner(gguf_decoder(config), json, weights, form).plan();
+  return Planner(config, json, weights, form).plan();
 }
 
 at::Tensor values_for_gguf(const ExportedTensor& tensor, const io::TensorSource& weights) {
@@ -182,6 +209,7 @@ at::Tensor values_for_gguf(const ExportedTensor& tensor, const io::TensorSource&
     weights.read(tensor.sources[i], 0, values.narrow(0, static_cast<std::int64_t>(i) * each, each));
   if (tensor.arrangement == How::kTransposed) return values.reshape({shape[1], shape[0]}).t().contiguous();
   if (tensor.arrangement == How::kPlusOne) values.add_(1);
+  if (tensor.scale != 1) values.mul_(tensor.scale);
   values = values.reshape(shape);
   if (!moves_rows(tensor.arrangement)) return values;
   const auto place = moved_rows(tensor.arrangement, shape[0], tensor.heads);

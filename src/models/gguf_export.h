@@ -22,6 +22,7 @@ struct ExportedTensor {
   GgufArrangement arrangement = GgufArrangement::kPlain;
   GgufHeads heads = {};
   std::vector<float> values = {};
+  double scale = 1;  // of the values that are read
 };
 
 struct GgufExport {
@@ -31,14 +32,26 @@ struct GgufExport {
   std::vector<ExportedTensor> tensors;
 };
 
-/// The language model of a family that is written (gguf_model_types()); ConfigError names any other.
-const families::DecoderConfig& gguf_decoder(const families::FamilyConfig& config);
+/// What is common to the families that are written.
+struct GgufSubject {
+  std::string family;      // as gguf_family() says
+  std::string model_type;  // for messages
+  std::string head;        // "lm_head"
+  bool tied = false;
+  bool copies_head = false;  // where tied, the file has it beside the table all the same
+  double head_scale = 1;     // of a head of its own
+  GgufHeads heads = {};
+  std::int64_t layers = 0, experts = 0, vocab_size = 0;
+};
+
+/// ConfigError names a family that is not written; gguf_model_types() are.
+GgufSubject gguf_subject(const families::FamilyConfig& config);
 
 /// Of a matrix with rows of this length, in the forms that give all matrices one type: kQ8_0 is float16 where its
 /// blocks do not divide the rows.
 std::uint32_t gguf_matrix_type(GgufForm form, std::int64_t columns);
 
-/// ConfigError for other families than gguf_decoder()'s, and for what the format cannot say of these. DataError for a
+/// ConfigError for families that are not written, and for what the format cannot say of these. DataError for a
 /// tensor that the architecture does not have. json: config.json.
 GgufExport plan_gguf(const families::FamilyConfig& config, const nlohmann::json& json, const io::TensorSource& weights,
                      GgufForm form);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 
 #include "base/nearest.h"
 #include "tessera/base/error.h"
@@ -21,13 +22,19 @@ struct Name {
   How how = How::kPlain;
 };
 
+/// Blocks one after the other.
+struct Stack {
+  const char* stored;  // "blk.", then the block's number
+  const char* layers;  // what "blk.N." becomes, "{}" for N
+  std::vector<Name> names;
+};
+
 struct Family {
   const char* name;
   const char* architecture;
   const char* model_type;
-  const char* layers;  // what "blk.N." becomes, "{}" for N
   std::vector<Name> outside;
-  std::vector<Name> inside;  // of a block
+  std::vector<Stack> stacks;
 };
 
 std::vector<Name> join(std::vector<Name> a, const std::vector<Name>& b) {
@@ -61,6 +68,14 @@ const std::vector<Name> kQwenExperts = {{"ffn_gate_inp", "mlp.gate"},
                                         {"ffn_down_exps", "mlp.experts.{}.down_proj", How::kExperts},
                                         {"ffn_up_exps", "mlp.experts.{}.up_proj", How::kExperts}};
 
+const std::vector<Name> kT5Attention = {
+    {"attn_norm", "0.layer_norm"},   {"attn_q", "0.SelfAttention.q"},
+    {"attn_k", "0.SelfAttention.k"}, {"attn_v", "0.SelfAttention.v"},
+    {"attn_o", "0.SelfAttention.o"}, {"attn_rel_b", "0.SelfAttention.relative_attention_bias"}};
+const std::vector<Name> kT5CrossAttention = {
+    {"cross_attn_norm", "1.layer_norm"},     {"cross_attn_q", "1.EncDecAttention.q"},
+    {"cross_attn_k", "1.EncDecAttention.k"}, {"cross_attn_v", "1.EncDecAttention.v"},
+    {"cross_attn_o", "1.EncDecAttention.o"}, {"cross_attn_rel_b", ""}};  // some files have one; no model reads it
 const std::vector<Family>& family_table() {
   constexpr auto kLayers = "model.layers.{}.";
   constexpr auto kShifted = How::kPlusOne;
@@ -75,90 +90,125 @@ const std::vector<Family>& family_table() {
   const std::vector<Name> olmo_norms = {{"post_attention_norm", "post_attention_layernorm"},
                                         {"post_ffw_norm", "post_feedforward_layernorm"}};
   const std::vector<Name> plain_mlp = {{"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}};
+  const std::vector<Name> t5_outside = {{"token_embd", "shared"},
+                                        {"token_embd", "encoder.embed_tokens"},  // the same table
+                                        {"token_embd", "decoder.embed_tokens"},
+                                        {"enc.output_norm", "encoder.final_layer_norm"},
+                                        {"dec.output_norm", "decoder.final_layer_norm"},
+                                        {"output", "lm_head"}};
   const auto heads_of_bloom = How::kInterleaved;
+  const auto blocks = [](const char* layers, std::vector<Name> names) {
+    return std::vector<Stack>{{"blk.", layers, std::move(names)}};
+  };
   static const std::vector<Family> table = {
-      {"llama", "llama", "llama", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
-      {"mistral", "llama", "mistral", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
-      {"mixtral", "llama", "mixtral", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kExperts)},
-      {"qwen2", "qwen2", "qwen2", kLayers, kLlamaOutside, join(join(kTwoNorms, kPlainAttention), kGatedMlp)},
-      {"qwen3", "qwen3", "qwen3", kLayers, kLlamaOutside,
-       join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kGatedMlp)},
-      {"gemma", "gemma", "gemma", kLayers, gemma_outside,
-       join(join({{"attn_norm", "input_layernorm", kShifted}, {"ffn_norm", "post_attention_layernorm", kShifted}},
-                 kPlainAttention),
-            kGatedMlp)},
-      {"gemma2", "gemma2", "gemma2", kLayers, gemma_outside, join(join(gemma_norms, kPlainAttention), kGatedMlp)},
-      {"gemma3", "gemma3", "gemma3_text", kLayers, gemma_outside,
-       join(join(join(gemma_norms, gemma_head_norms), kPlainAttention), kGatedMlp)},
-      {"granite", "granite", "granite", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
-      {"smollm3", "smollm3", "smollm3", kLayers, kLlamaOutside, join(join(kTwoNorms, kRotatedAttention), kGatedMlp)},
-      {"olmo2", "olmo2", "olmo2", kLayers, kLlamaOutside,
-       join(join(join(olmo_norms, kPlainAttention), kHeadNorms), kGatedMlp)},
-      {"starcoder2", "starcoder2", "starcoder2", kLayers, kLlamaOutside,
-       join(join(kTwoNorms, kPlainAttention), plain_mlp)},
-      {"qwen3moe", "qwen3moe", "qwen3_moe", kLayers, kLlamaOutside,
-       join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kQwenExperts)},
-      {"phi3", "phi3", "phi3", kLayers, kLlamaOutside,
-       join(kTwoNorms, {{"attn_qkv", "self_attn.qkv_proj"},
-                        {"attn_output", "self_attn.o_proj"},
-                        {"ffn_up", "mlp.gate_up_proj"},
-                        {"ffn_down", "mlp.down_proj"}})},
+      {"llama", "llama", "llama", kLlamaOutside, blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
+      {"mistral", "llama", "mistral", kLlamaOutside,
+       blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
+      {"mixtral", "llama", "mixtral", kLlamaOutside,
+       blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kExperts))},
+      {"qwen2", "qwen2", "qwen2", kLlamaOutside, blocks(kLayers, join(join(kTwoNorms, kPlainAttention), kGatedMlp))},
+      {"qwen3", "qwen3", "qwen3", kLlamaOutside,
+       blocks(kLayers, join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kGatedMlp))},
+      {"gemma", "gemma", "gemma", gemma_outside,
+       blocks(kLayers, join(join({{"attn_norm", "input_layernorm", kShifted},
+                                  {"ffn_norm", "post_attention_layernorm", kShifted}},
+                                 kPlainAttention),
+                            kGatedMlp))},
+      {"gemma2", "gemma2", "gemma2", gemma_outside,
+       blocks(kLayers, join(join(gemma_norms, kPlainAttention), kGatedMlp))},
+      {"gemma3", "gemma3", "gemma3_text", gemma_outside,
+       blocks(kLayers, join(join(join(gemma_norms, gemma_head_norms), kPlainAttention), kGatedMlp))},
+      {"granite", "granite", "granite", kLlamaOutside,
+       blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
+      {"smollm3", "smollm3", "smollm3", kLlamaOutside,
+       blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
+      {"olmo2", "olmo2", "olmo2", kLlamaOutside,
+       blocks(kLayers, join(join(join(olmo_norms, kPlainAttention), kHeadNorms), kGatedMlp))},
+      {"starcoder2", "starcoder2", "starcoder2", kLlamaOutside,
+       blocks(kLayers, join(join(kTwoNorms, kPlainAttention), plain_mlp))},
+      {"qwen3moe", "qwen3moe", "qwen3_moe", kLlamaOutside,
+       blocks(kLayers, join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kQwenExperts))},
+      {"phi3", "phi3", "phi3", kLlamaOutside,
+       blocks(kLayers, join(kTwoNorms, {{"attn_qkv", "self_attn.qkv_proj"},
+                                        {"attn_output", "self_attn.o_proj"},
+                                        {"ffn_up", "mlp.gate_up_proj"},
+                                        {"ffn_down", "mlp.down_proj"}}))},
       {"gpt2",
        "gpt2",
        "gpt2",
-       "transformer.h.{}.",
        {{"token_embd", "transformer.wte"},
         {"position_embd", "transformer.wpe"},
         {"output_norm", "transformer.ln_f"},
         {"output", "lm_head"}},
-       {{"attn_norm", "ln_1"},
-        {"ffn_norm", "ln_2"},
-        {"attn_qkv", "attn.c_attn", How::kTransposed},
-        {"attn_output", "attn.c_proj", How::kTransposed},
-        {"ffn_up", "mlp.c_fc", How::kTransposed},
-        {"ffn_down", "mlp.c_proj", How::kTransposed}}},
+       blocks("transformer.h.{}.", {{"attn_norm", "ln_1"},
+                                    {"ffn_norm", "ln_2"},
+                                    {"attn_qkv", "attn.c_attn", How::kTransposed},
+                                    {"attn_output", "attn.c_proj", How::kTransposed},
+                                    {"ffn_up", "mlp.c_fc", How::kTransposed},
+                                    {"ffn_down", "mlp.c_proj", How::kTransposed}})},
       {"gptneox",
        "gptneox",
        "gpt_neox",
-       "gpt_neox.layers.{}.",
        {{"token_embd", "gpt_neox.embed_in"}, {"output_norm", "gpt_neox.final_layer_norm"}, {"output", "embed_out"}},
-       join(kTwoNorms, {{"attn_qkv", "attention.query_key_value", heads_of_bloom},
-                        {"attn_output", "attention.dense"},
-                        {"ffn_up", "mlp.dense_h_to_4h"},
-                        {"ffn_down", "mlp.dense_4h_to_h"}})},
+       blocks("gpt_neox.layers.{}.", join(kTwoNorms, {{"attn_qkv", "attention.query_key_value", heads_of_bloom},
+                                                      {"attn_output", "attention.dense"},
+                                                      {"ffn_up", "mlp.dense_h_to_4h"},
+                                                      {"ffn_down", "mlp.dense_4h_to_h"}}))},
       {"bloom",
        "bloom",
        "bloom",
-       "transformer.h.{}.",
        {{"token_embd", "transformer.word_embeddings"},
         {"token_embd_norm", "transformer.word_embeddings_layernorm"},
         {"output_norm", "transformer.ln_f"},
         {"output", "lm_head"}},
-       join(kTwoNorms, {{"attn_qkv", "self_attention.query_key_value", heads_of_bloom},
-                        {"attn_output", "self_attention.dense"},
-                        {"ffn_up", "mlp.dense_h_to_4h"},
-                        {"ffn_down", "mlp.dense_4h_to_h"}})},
+       blocks("transformer.h.{}.", join(kTwoNorms, {{"attn_qkv", "self_attention.query_key_value", heads_of_bloom},
+                                                    {"attn_output", "self_attention.dense"},
+                                                    {"ffn_up", "mlp.dense_h_to_4h"},
+                                                    {"ffn_down", "mlp.dense_4h_to_h"}}))},
       {"falcon",
        "falcon",
        "falcon",
-       "transformer.h.{}.",
        {{"token_embd", "transformer.word_embeddings"}, {"output_norm", "transformer.ln_f"}, {"output", "lm_head"}},
-       {{"attn_norm", "input_layernorm"},
-        {"attn_qkv", "self_attention.query_key_value", How::kGrouped},
-        {"attn_output", "self_attention.dense"},
-        {"ffn_up", "mlp.dense_h_to_4h"},
-        {"ffn_down", "mlp.dense_4h_to_h"}}},
+       blocks("transformer.h.{}.", {{"attn_norm", "input_layernorm"},
+                                    {"attn_qkv", "self_attention.query_key_value", How::kGrouped},
+                                    {"attn_output", "self_attention.dense"},
+                                    {"ffn_up", "mlp.dense_h_to_4h"},
+                                    {"ffn_down", "mlp.dense_4h_to_h"}})},
       {"falcon with two norms",
        "falcon",
        "falcon",
-       "transformer.h.{}.",
        {{"token_embd", "transformer.word_embeddings"}, {"output_norm", "transformer.ln_f"}, {"output", "lm_head"}},
-       {{"attn_norm", "ln_mlp"},
-        {"attn_norm_2", "ln_attn"},
-        {"attn_qkv", "self_attention.query_key_value", How::kGrouped},
-        {"attn_output", "self_attention.dense"},
-        {"ffn_up", "mlp.dense_h_to_4h"},
-        {"ffn_down", "mlp.dense_4h_to_h"}}},
+       blocks("transformer.h.{}.", {{"attn_norm", "ln_mlp"},
+                                    {"attn_norm_2", "ln_attn"},
+                                    {"attn_qkv", "self_attention.query_key_value", How::kGrouped},
+                                    {"attn_output", "self_attention.dense"},
+                                    {"ffn_up", "mlp.dense_h_to_4h"},
+                                    {"ffn_down", "mlp.dense_4h_to_h"}})},
+      {"t5",
+       "t5",
+       "t5",
+       t5_outside,
+       {{"enc.blk.", "encoder.block.{}.layer.",
+         join(kT5Attention,
+              {{"ffn_norm", "1.layer_norm"}, {"ffn_up", "1.DenseReluDense.wi"}, {"ffn_down", "1.DenseReluDense.wo"}})},
+        {"dec.blk.", "decoder.block.{}.layer.",
+         join(
+             join(kT5Attention, kT5CrossAttention),
+             {{"ffn_norm", "2.layer_norm"}, {"ffn_up", "2.DenseReluDense.wi"}, {"ffn_down", "2.DenseReluDense.wo"}})}}},
+      {"t5 with gates",
+       "t5",
+       "t5",
+       t5_outside,
+       {{"enc.blk.", "encoder.block.{}.layer.",
+         join(kT5Attention, {{"ffn_norm", "1.layer_norm"},
+                             {"ffn_gate", "1.DenseReluDense.wi_0"},
+                             {"ffn_up", "1.DenseReluDense.wi_1"},
+                             {"ffn_down", "1.DenseReluDense.wo"}})},
+        {"dec.blk.", "decoder.block.{}.layer.",
+         join(join(kT5Attention, kT5CrossAttention), {{"ffn_norm", "2.layer_norm"},
+                                                      {"ffn_gate", "2.DenseReluDense.wi_0"},
+                                                      {"ffn_up", "2.DenseReluDense.wi_1"},
+                                                      {"ffn_down", "2.DenseReluDense.wo"}})}}},
   };
   return table;
 }
@@ -185,21 +235,28 @@ std::optional<std::int64_t> number_in(const std::string& digits) {
 
 /// "blk.3.attn_q.weight" in its parts.
 struct Parts {
+  const Stack* stack = nullptr;  // null: outside of the blocks
   std::int64_t block = -1;
   std::string plain, suffix;
 };
 
-Parts split(const std::string& name) {
+/// "3" and ".attn_q.weight" of a name that begins so and goes on with a number and a dot. Nothing for other names.
+std::optional<std::pair<std::int64_t, std::string>> numbered(const std::string& prefix, const std::string& name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const auto dot = name.find('.', prefix.size());
+  const auto number = number_in(name.substr(prefix.size(), dot - prefix.size()));
+  if (dot == std::string::npos || !number) return std::nullopt;
+  return std::pair(*number, name.substr(dot + 1));
+}
+
+Parts split(const std::vector<Stack>& stacks, const std::string& name) {
   Parts parts;
   auto rest = name;
-  if (name.starts_with("blk.")) {
-    const auto dot = name.find('.', 4);
-    const auto digits = name.substr(4, dot == std::string::npos ? dot : dot - 4);
-    const auto number = number_in(digits);
-    if (number && dot != std::string::npos) {
-      parts.block = *number;
-      rest = name.substr(dot + 1);
-    }
+  for (const Stack& stack : stacks) {
+    const auto inner = numbered(stack.stored, name);
+    if (!inner) continue;
+    parts.stack = &stack;
+    std::tie(parts.block, rest) = *inner;
   }
   const auto dot = rest.rfind('.');
   parts.plain = rest.substr(0, dot);
@@ -220,12 +277,12 @@ class Builder {
   explicit Builder(const io::GgufFile& file) : heads_(heads_of(file)), family_(family_named(gguf_family(file))) {}
 
   void add(const io::TensorInfo& info) {
-    const auto parts = split(info.name);
-    const auto& names = parts.block < 0 ? family_.outside : family_.inside;
+    const auto parts = split(family_.stacks, info.name);
+    const auto& names = parts.stack ? parts.stack->names : family_.outside;
     const auto found = std::find_if(names.begin(), names.end(), [&](const Name& n) { return parts.plain == n.stored; });
     if (found == names.end()) fail(info, fmt::format("not a tensor of architecture '{}'", family_.name));
     if (*found->name == 0) return;
-    auto prefix = parts.block < 0 ? std::string() : fmt::format(fmt::runtime(family_.layers), parts.block);
+    const auto prefix = parts.stack ? fmt::format(fmt::runtime(parts.stack->layers), parts.block) : "";
     if (found->how == How::kExperts) return add_experts(info, prefix + found->name + parts.suffix);
     GgufView view{prefix + found->name + parts.suffix, info.name, info.shape};
     arrange(view, found->how, info);
@@ -293,6 +350,10 @@ std::vector<std::string> gguf_model_types() {
   return names;
 }
 
+std::string gguf_family(const families::T5Config& config) {
+  return config.gated ? "t5 with gates" : "t5";
+}
+
 std::string gguf_family(const families::DecoderConfig& config) {
   if (config.model_type == "falcon" && config.names.mlp_norm == "ln_mlp") return "falcon with two norms";
   for (const auto& f : family_table())
@@ -307,6 +368,7 @@ std::string gguf_family(const io::GgufFile& file) {
   const bool experts = file.header().integer(*architecture + ".expert_count").value_or(0) > 0;
   if (*architecture == "llama" && experts) return "mixtral";
   if (*architecture == "falcon" && file.find("blk.0.attn_norm_2.weight")) return "falcon with two norms";
+  if (*architecture == "t5" && file.find("enc.blk.0.ffn_gate.weight")) return "t5 with gates";
   auto known = architectures();
   for (const char* said_by_some : {"mistral", "mixtral"}) known.emplace_back(said_by_some);
   if (std::find(known.begin(), known.end(), *architecture) != known.end()) return *architecture;
@@ -317,14 +379,10 @@ std::string gguf_family(const io::GgufFile& file) {
 
 namespace {
 
-/// "model.layers.3.mlp.up_proj.weight" behind "model.layers.{}.": 3, and what follows. Nothing for other names.
-std::optional<std::pair<std::int64_t, std::string>> in_layer(const std::string& layers, const std::string& name) {
-  const std::string prefix = layers.substr(0, layers.find('{'));
-  if (!name.starts_with(prefix)) return std::nullopt;
-  const auto dot = name.find('.', prefix.size());
-  const auto number = number_in(name.substr(prefix.size(), dot - prefix.size()));
-  if (dot == std::string::npos || !number) return std::nullopt;
-  return std::pair(*number, name.substr(dot + 1));
+/// "model.layers.{}.mlp": "model.layers."
+std::string before_number(const char* pattern) {
+  const std::string text = pattern;
+  return text.substr(0, text.find('{'));
 }
 
 /// The expert's number where `name` is what `pattern` ("mlp.experts.{}.up_proj") says of one.
@@ -342,19 +400,28 @@ std::optional<GgufPlace> gguf_place(const std::string& family, const std::string
   const Family& f = family_named(family);
   for (const char* made : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})
     if (name.ends_with(made)) return GgufPlace{};
-  const auto layer = in_layer(f.layers, name);
-  const std::string inner = layer ? layer->second : name;
+  const Stack* stack = nullptr;
+  std::int64_t layer = -1;
+  std::string inner = name;
+  for (const Stack& one : f.stacks) {
+    const std::string pattern = one.layers, after = pattern.substr(pattern.find('}') + 2);
+    const auto found = numbered(before_number(one.layers), name);
+    if (!found || !found->second.starts_with(after)) continue;
+    stack = &one;
+    layer = found->first;
+    inner = found->second.substr(after.size());
+  }
   const auto dot = inner.rfind('.');
   if (dot == std::string::npos) return std::nullopt;
   const std::string module = inner.substr(0, dot);
-  for (const Name& n : layer ? f.inside : f.outside) {
+  for (const Name& n : stack ? stack->names : f.outside) {
     const auto expert = n.how == How::kExperts ? expert_in(n.name, module) : std::nullopt;
     if (!expert && module != n.name) continue;
-    const std::string block = layer ? fmt::format("blk.{}.", layer->first) : "";
-    return GgufPlace{block + n.stored + inner.substr(dot), n.how, layer ? layer->first : -1, expert.value_or(-1)};
+    const std::string block = stack ? fmt::format("{}{}.", stack->stored, layer) : "";
+    return GgufPlace{block + n.stored + inner.substr(dot), n.how, expert.value_or(-1)};
   }
   const std::string base = "transformer.";  // GPT-2's and BLOOM's own files leave it out
-  const bool may_lack_base = std::string(f.layers).starts_with(base) && !name.starts_with(base);
+  const bool may_lack_base = std::string(f.stacks[0].layers).starts_with(base) && !name.starts_with(base);
   return may_lack_base && name != "lm_head.weight" ? gguf_place(family, base + name) : std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "families/decoder_config.h"
+#include "families/t5_config.h"
 #include "io/gguf.h"
 #include "models/gguf_layout.h"
 
@@ -15,6 +16,7 @@ namespace tessera::models {
 std::string gguf_family(const io::GgufFile& file);
 /// The same of a model; empty: no file is written of its family.
 std::string gguf_family(const families::DecoderConfig& config);
+std::string gguf_family(const families::T5Config& config);
 /// general.architecture of a family's files.
 std::string gguf_architecture(const std::string& family);
 /// The same families' model_type in config.json.
@@ -27,7 +29,6 @@ std::vector<std::string> gguf_model_types();
 struct GgufPlace {
   std::string stored;  // empty: such tensors are left out
   GgufArrangement arrangement = GgufArrangement::kPlain;
-  std::int64_t layer = -1;
   std::int64_t expert = -1;  // kExperts: which of the tensor's matrices
 };
 /// Nothing where the family has no such tensor. family: as gguf_family() says.

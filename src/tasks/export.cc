@@ -200,15 +200,15 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
   table.add(&o.merge, {"--merge"}, "fold the checkpoint's adapter into the weights of its model");
   table.add_enum(&o.dtype, checkpoint::dtype_choices(), {"--dtype"},
                  "of the weights; auto: as config.json says, an adapter's as they are");
-  table.add_enum(
-      &o.gguf,
-      {{"f32", models::GgufForm::kF32},
-       {"f16", models::GgufForm::kF16},
-       {"q8_0", models::GgufForm::kQ8_0},
-       {"q4_k_m", models::GgufForm::kQ4KM}},
-      {"--gguf"},
-      "write one GGUF file, OUTPUT_DIR being its name; llama, mistral, qwen2 and gpt2; of an adapter without --merge a "
-      "file that llama.cpp puts over its base");
+  table.add_enum(&o.gguf,
+                 {{"f32", models::GgufForm::kF32},
+                  {"f16", models::GgufForm::kF16},
+                  {"q8_0", models::GgufForm::kQ8_0},
+                  {"q4_k_m", models::GgufForm::kQ4KM}},
+                 {"--gguf"},
+                 "write one GGUF file, OUTPUT_DIR being its name; of an adapter without --merge a file that llama.cpp "
+                 "puts over its "
+                 "base");
   add_pack_flags(table, o.packed);
   table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {

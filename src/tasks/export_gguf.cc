@@ -78,6 +78,9 @@ void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
   if (v.add_bos) add("add_bos_token", *v.add_bos);
   if (v.add_eos) add("add_eos_token", *v.add_eos);
   if (v.add_space_prefix) add("add_space_prefix", *v.add_space_prefix);
+  if (v.remove_extra_whitespaces) add("remove_extra_whitespaces", *v.remove_extra_whitespaces);
+  if (!v.precompiled_charsmap.empty())
+    add("precompiled_charsmap", std::vector<std::uint8_t>(v.precompiled_charsmap.begin(), v.precompiled_charsmap.end()));
   for (const auto& [name, text] : v.chat_templates)
     metadata.emplace_back("tokenizer.chat_template" + (name == "default" ? "" : "." + name), text);
 }
@@ -127,7 +130,7 @@ std::string write_gguf(const GgufRequest& r) {
   auto planned = models::plan_gguf(config, json, *r.weights, r.form);
   models::check_weights(*models::build_model(r.model_folder, nullptr), *r.weights);
   const auto tokenizer = text::open_tokenizer(r.tokenizer_folder);
-  const auto vocab_size = std::get<families::DecoderConfig>(config).vocab_size;
+  const auto vocab_size = models::gguf_subject(config).vocab_size;
   auto vocabulary =
       text::gguf_vocabulary_of(*tokenizer, tokenizer_json(*tokenizer, r.tokenizer_folder, r.output), vocab_size);
   const auto said = text::read_tokenizer_config(r.tokenizer_folder);

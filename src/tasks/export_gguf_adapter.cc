@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/gguf_writer.h"
+#include "models/gguf_export.h"
 #include "models/gguf_layout.h"
 #include "models/gguf_model.h"
 #include "models/gguf_names.h"
@@ -85,7 +86,7 @@ class AdapterWriter {
   explicit AdapterWriter(const GgufAdapterRequest& r)
       : r_(r),
         config_(families::parse_config(models::read_model_config(r.model_folder), r.model_folder + "/config.json")),
-        model_(models::gguf_decoder(config_)),
+        model_(models::gguf_subject(config_)),
         method_(lora_of(r.adapter_folder)),
         lora_(dynamic_cast<const peft::Lora&>(*method_)),
         factors_(factors_in(*r.weights)) {}
@@ -110,7 +111,7 @@ class AdapterWriter {
   }
 
  private:
-  std::string architecture() const { return models::gguf_architecture(models::gguf_family(model_)); }
+  std::string architecture() const { return models::gguf_architecture(model_.family); }
 
   /// What llama.cpp divides by the rank.
   double alpha() const {
@@ -129,7 +130,7 @@ class AdapterWriter {
 
   models::GgufPlace place_of(const Factors& f) const {
     const std::string name = f.module + ".weight";
-    const auto place = models::gguf_place(models::gguf_family(model_), name);
+    const auto place = models::gguf_place(model_.family, name);
     if (!place || place->stored.empty())
       throw DataError(fmt::format("{}: '{}' is no matrix of architecture '{}'", f.a->file, name, model_.model_type),
                       f.a->file);
@@ -140,7 +141,7 @@ class AdapterWriter {
               "into its model and writes that",
               f.module),
           "gguf");
-    if (model_.tied && f.module == model_.names.head)
+    if (model_.tied && f.module == model_.head)
       throw ConfigError(
           "the head is the table of tokens (tie_word_embeddings), and a GGUF file has no adapter for one "
           "of the two; --merge writes them as two",
@@ -157,7 +158,7 @@ class AdapterWriter {
     auto b = io::read_tensor(*r_.weights, f.b->name).to(at::kFloat).contiguous();
     const double scaling = lora_.scaling_of(f.module), stated = alpha() / static_cast<double>(b.size(1));
     if (scaling != stated) b = b * (scaling / stated);
-    const auto row = models::moved_rows(place.arrangement, b.size(0), {model_.num_heads, model_.num_kv_heads});
+    const auto row = models::moved_rows(place.arrangement, b.size(0), model_.heads);
     if (!row) return b;
     auto moved = at::empty_like(b);
     for (std::int64_t i = 0; i < b.size(0); ++i) moved.select(0, row(i)).copy_(b.select(0, i));
@@ -166,7 +167,7 @@ class AdapterWriter {
 
   const GgufAdapterRequest& r_;
   const families::FamilyConfig config_;
-  const families::DecoderConfig& model_;
+  const models::GgufSubject model_;
   const std::unique_ptr<peft::PeftMethod> method_;
   const peft::Lora& lora_;
   const std::vector<Factors> factors_;

@@ -25,6 +25,7 @@ struct GgufVocabulary {
   std::vector<std::int32_t> token_types;  // by id: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
   std::vector<std::string> merges;        // "left right"
   std::string precompiled_charsmap;       // bytes; of t5
+  std::optional<bool> remove_extra_whitespaces;  // of t5
 
   // The *_token_id keys; -1: not given.
   std::int32_t bos_id = -1, eos_id = -1, unk_id = -1, sep_id = -1, pad_id = -1, cls_id = -1, mask_id = -1;

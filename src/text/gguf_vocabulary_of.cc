@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "text/base64.h"
 #include "text/gguf_patterns.h"
 #include "text/metaspace.h"
 
@@ -31,16 +32,21 @@ class VocabularyBuilder {
 
   GgufVocabulary build(std::int64_t vocab_size) {
     const json& model = root_.at("model");
-    if (model.value("type", "BPE") != "BPE")
-      throw DataError("--gguf: a tokenizer of type " + model.value("type", "") +
-                      " is not written; byte-level BPE and SentencePiece's BPE are");
-    is_byte_level_ = !model.value("byte_fallback", false);
-    v_.model = is_byte_level_ ? "gpt2" : "llama";
+    const std::string type = model.value("type", "BPE");
+    if (type != "BPE" && type != "Unigram")
+      throw DataError("--gguf: a tokenizer of type " + type +
+                      " is not written; byte-level BPE and SentencePiece's BPE and unigrams are");
+    is_byte_level_ = type == "BPE" && !model.value("byte_fallback", false);
+    v_.model = type == "Unigram" ? "t5" : is_byte_level_ ? "gpt2" : "llama";
     v_.pre = is_byte_level_ ? gguf_pre_name(root_.value("normalizer", json()), root_.value("pre_tokenizer", json()),
                                             model.value("ignore_merges", false))
                             : "default";
-    add_tokens(model, vocab_size);
-    add_merges(model);
+    if (type == "Unigram") {
+      add_unigrams(model, vocab_size);
+    } else {
+      add_tokens(model, vocab_size);
+      add_merges(model);
+    }
     v_.bos_id = tokenizer_.bos_id();
     v_.eos_id = tokenizer_.eos_id();
     const bool is_end =
@@ -52,9 +58,12 @@ class VocabularyBuilder {
     v_.mask_id = tokenizer_.mask_id();
     v_.chat_templates = tokenizer_.chat_templates();
     const auto ids = tokenizer_.encode("a").ids;  // what it puts around a text
-    const bool begins = v_.bos_id >= 0 && !ids.empty() && ids.front() == v_.bos_id;
-    if (begins || !is_byte_level_ || gguf_pre(v_.pre, "--gguf").add_bos) v_.add_bos = begins;  // readers assume one
-    if (v_.eos_id >= 0 && !ids.empty() && ids.back() == v_.eos_id) v_.add_eos = true;
+    const bool begins = v_.bos_id >= 0 && !ids.empty() && ids.front() == v_.bos_id,
+               ends = v_.eos_id >= 0 && !ids.empty() && ids.back() == v_.eos_id, is_unigram = type == "Unigram";
+    // Said where readers assume something else.
+    const bool assumed = is_byte_level_ ? gguf_pre(v_.pre, "--gguf").add_bos : !is_unigram;
+    if (begins || assumed) v_.add_bos = begins;
+    if (ends != is_unigram) v_.add_eos = ends;
     return std::move(v_);
   }
 
@@ -67,11 +76,60 @@ class VocabularyBuilder {
     v_.token_types[id] = type;
   }
 
-  void add_tokens(const json& model, std::int64_t vocab_size) {
+  void add_unused_tokens(std::int64_t vocab_size) {
     for (std::int64_t i = 0; i < vocab_size; ++i) v_.tokens.push_back(fmt::format("[PAD{}]", i));
     v_.token_types.assign(v_.tokens.size(), kUnusedToken);
+  }
+
+  void add_tokens(const json& model, std::int64_t vocab_size) {
+    add_unused_tokens(vocab_size);
     for (const auto& [token, id] : model.at("vocab").items())
       put(id.get<std::size_t>(), token, plain_type(token, model));
+    add_added_tokens();
+  }
+
+  void add_unigrams(const json& model, std::int64_t vocab_size) {
+    constexpr float kUnusedScore = -10000;
+    add_unused_tokens(vocab_size);
+    v_.scores.assign(v_.tokens.size(), kUnusedScore);
+    const json& pieces = model.at("vocab");
+    const auto unknown =
+        model.contains("unk_id") && model["unk_id"].is_number() ? model["unk_id"].get<std::size_t>() : pieces.size();
+    for (std::size_t id = 0; id < pieces.size(); ++id) {
+      put(id, pieces[id].at(0), id == unknown ? kUnknownToken : kNormalToken);
+      v_.scores[id] = pieces[id].at(1);
+    }
+    add_added_tokens();
+    add_unigram_stages();
+  }
+
+  /// What a text goes through before it is cut.
+  void add_unigram_stages() {
+    const auto stages = [&](const char* key, const char* list) {
+      const json stage = root_.value(key, json());
+      return stage.is_object() && stage.value("type", "") == "Sequence" ? stage.at(list) : json::array({stage});
+    };
+    bool prefixes = false, trims = false;
+    for (const json& stage : stages("normalizer", "normalizers")) {
+      if (!stage.is_object()) continue;
+      const std::string type = stage.value("type", "");
+      const bool has_map = type == "Precompiled" && stage.at("precompiled_charsmap").is_string();
+      if (has_map && !decode_base64(stage["precompiled_charsmap"].get<std::string>(), v_.precompiled_charsmap))
+        throw DataError("--gguf: tokenizer.json: precompiled_charsmap is not base64");
+      trims |= type == "Strip" || type == "Replace";  // of more than one space
+    }
+    for (const json& stage : stages("pre_tokenizer", "pretokenizers")) {
+      if (!stage.is_object()) continue;
+      const std::string type = stage.value("type", "");
+      trims |= type == "WhitespaceSplit";
+      prefixes |= type == "Metaspace" &&
+                  stage.value("prepend_scheme", stage.value("add_prefix_space", true) ? "always" : "never") != "never";
+    }
+    v_.add_space_prefix = prefixes;
+    v_.remove_extra_whitespaces = trims;
+  }
+
+  void add_added_tokens() {
     for (const json& added : root_.value("added_tokens", json::array())) {
       std::string token = added.at("content");
       const bool special = added.value("special", false) || looks_special(token);

@@ -48,9 +48,11 @@ TEST_P(VerifyGguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
   const auto folder = std::filesystem::path(testing::TempDir()) / (std::string("verify_gguf_") + GetParam());
   std::filesystem::create_directories(folder);
   std::filesystem::copy_file(data + ".gguf", folder / "model.gguf", std::filesystem::copy_options::overwrite_existing);
-  io::write_safetensors((folder / "io.safetensors").string(),
-                        {{"input_ids", at::arange(20, at::kLong).remainder(24).view({2, 10})},
-                         {"logits", io::read_tensor(*io::open_safetensors(data + ".safetensors"), "logits")}});
+  const auto ids = at::arange(20, at::kLong).remainder(24).view({2, 10});
+  std::vector<std::pair<std::string, at::Tensor>> io = {
+      {"input_ids", ids}, {"logits", io::read_tensor(*io::open_safetensors(data + ".safetensors"), "logits")}};
+  if (std::string(GetParam()).starts_with("t5")) io.emplace_back("labels", ids.narrow(1, 0, 6).contiguous());
+  io::write_safetensors((folder / "io.safetensors").string(), io);
   for (const std::string& target : {folder.string(), (folder / "model.gguf").string()}) {
     const Finished r = test::run({TESSERA_BINARY, "verify", target});
     EXPECT_EQ(r.exit_code, 0) << target << "\n" << r.out << r.err;
@@ -61,7 +63,8 @@ TEST_P(VerifyGguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
 INSTANTIATE_TEST_SUITE_P(Families, VerifyGguf,
                          testing::Values("llama", "llama3", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma",
                                          "gemma2", "gemma3", "granite", "smollm3", "olmo2", "starcoder2", "phi3",
-                                         "phi3_long", "gpt2", "gptneox", "bloom", "falcon", "falcon_two_norms"));
+                                         "phi3_long", "gpt2", "gptneox", "bloom", "falcon", "falcon_two_norms", "t5",
+                                         "t5_gated"));
 
 TEST(Verify, FailsWhenTheToleranceIsTooTightToBeMet) {
   const Finished r = verify("A_models/t5_v1_0", 1, {"--logits_tolerance", "1e-12"});

@@ -22,6 +22,8 @@ from safetensors.torch import save_file  # noqa: E402
 SIZES = dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=64)
 GPT = dict(vocab_size=24, hidden_size=16, n_layer=2, n_head=4)
+T5 = dict(vocab_size=24, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=4, relative_attention_num_buckets=8,
+          n_positions=64, decoder_start_token_id=0)
 FACTORS = dict(short_factor=[1.0, 1.5], long_factor=[2.0, 3.0])
 FAMILIES = {
     "llama": ("Llama", SIZES | dict(rope_theta=5000.0)),
@@ -52,6 +54,8 @@ FAMILIES = {
     "falcon": ("Falcon", dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=1)),
     "falcon_two_norms": ("Falcon", dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
                                         new_decoder_architecture=True)),
+    "t5": ("T5", T5 | dict(feed_forward_proj="relu")),
+    "t5_gated": ("T5", T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_layers=3)),
 }
 
 
@@ -59,7 +63,8 @@ def make(family: str) -> None:
     name, sizes = FAMILIES[family]
     torch.manual_seed(11)
     config = getattr(transformers, name + "Config")(**sizes, attn_implementation="eager")
-    architecture = "Gemma3ForCausalLM" if name == "Gemma3Text" else "GPT2LMHeadModel" if name == "GPT2" else name + "ForCausalLM"
+    architecture = "Gemma3ForCausalLM" if name == "Gemma3Text" else "GPT2LMHeadModel" if name == "GPT2" else \
+        name + ("ForConditionalGeneration" if name == "T5" else "ForCausalLM")
     model = getattr(transformers, architecture)(config).eval()
     with torch.no_grad():  # norms and biases are not all the same
         for parameter in model.parameters():
@@ -77,11 +82,12 @@ def make(family: str) -> None:
         stored = json.loads((pathlib.Path(folder) / "config.json").read_text())
     ids = torch.arange(20).reshape(2, 10) % 24
     with torch.no_grad():
-        logits = model(ids).logits
+        logits = model(ids, labels=ids[:, :6].contiguous()).logits if name == "T5" else model(ids).logits
     state = {k: v.half().contiguous() for k, v in model.state_dict().items() if not (stored.get("tie_word_embeddings", True) and k == "lm_head.weight")}
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     if tied:
         state = {k: v for k, v in state.items() if k not in ("lm_head.weight", "embed_out.weight")}
+    state = {k: v for k, v in state.items() if not k.endswith("coder.embed_tokens.weight")}
     save_file(state | {"logits": logits.contiguous()}, out / f"{family}.safetensors",
               metadata={"config": json.dumps(stored | {"tie_word_embeddings": tied})})
 

@@ -6,6 +6,7 @@
 #include "families/families.h"
 #include "models/gguf_keys.h"
 #include "models/gguf_names.h"
+#include "models/gguf_t5.h"
 #include "tessera/base/error.h"
 
 namespace tessera::models {
@@ -29,9 +30,10 @@ std::string said(const std::string& model_type, const json& more, GgufExport* ma
   if (model_type == "falcon" || model_type == "bloom") config["n_head"] = 4;
   config.update(more);
   const auto parsed = families::parse_config(config, "config.json");
-  const auto& decoder = std::get<families::DecoderConfig>(parsed);
   try {
-    auto out = gguf_keys(gguf_family(decoder), decoder, config);
+    const auto* t5 = std::get_if<families::T5Config>(&parsed);
+    const auto* decoder = std::get_if<families::DecoderConfig>(&parsed);
+    auto out = t5 ? gguf_t5_keys(*t5, config) : gguf_keys(gguf_family(*decoder), *decoder, config);
     if (made) *made = out;
     return out.note;
   } catch (const ConfigError& e) {
@@ -45,9 +47,21 @@ void expect_says(const std::string& model_type, const json& more, const std::str
 }
 
 TEST(GgufKeys, UsualModelsOfEveryFamilyAreWritten) {
-  for (const std::string& model_type : gguf_model_types())
-    EXPECT_EQ(said(model_type, model_type == "qwen3_moe" ? json{{"norm_topk_prob", true}} : json::object()), "")
-        << model_type;
+  for (const std::string& model_type : gguf_model_types()) {
+    json more = json::object();
+    if (model_type == "qwen3_moe") more["norm_topk_prob"] = true;
+    if (model_type == "t5") more["tie_word_embeddings"] = false;
+    EXPECT_EQ(said(model_type, more), "") << model_type;
+  }
+}
+
+TEST(GgufKeys, ReadersTakeT5sUsualActivationsAndDistancesAndDoNotScaleItsHead) {
+  expect_says("t5", {{"feed_forward_proj", "gated-silu"}},
+              "no key for this feed_forward_proj: readers compute gated-gelu");
+  expect_says("t5", {{"feed_forward_proj", "gelu"}}, "this feed_forward_proj: readers compute relu");
+  expect_says("mt5", {{"relative_attention_max_distance", 64}}, "relative_attention_max_distance 64: readers take 128");
+  expect_says("t5", {{"hidden_size", 64}}, "drawing needs 8 times the temperature");
+  EXPECT_EQ(said("mt5", {{"tie_word_embeddings", false}}), "");
 }
 
 TEST(GgufKeys, ActivationsAndBiasesAreTheReaders) {

@@ -23,7 +23,8 @@ using nlohmann::json;
 
 const char* const kFamilies[] = {"llama", "llama3",    "mistral", "mixtral", "qwen2",   "qwen3",  "qwen3moe",
                                  "gemma", "gemma2",    "gemma3",  "granite", "smollm3", "olmo2",  "starcoder2",
-                                 "phi3",  "phi3_long", "gpt2",    "gptneox", "bloom",   "falcon", "falcon_two_norms"};
+                                 "phi3",  "phi3_long", "gpt2",    "gptneox", "bloom",   "falcon", "falcon_two_norms",
+                                 "t5",    "t5_gated"};
 
 std::string data(const std::string& name) {
   return std::string(TESSERA_TEST_DATA) + "/gguf/" + name;

@@ -32,6 +32,7 @@ namespace {
 using nlohmann::json;
 
 const std::string kTokenizers = test::kTestData + "/tokenizers/reference/";
+constexpr int kSizeOfT5 = 32128;  // of the table beside its own tokenizer
 
 class GgufExports : public ::testing::Test {
  protected:
@@ -53,6 +54,16 @@ class GgufExports : public ::testing::Test {
                      {"n_layer", 2},
                      {"n_positions", 128},
                      {"tie_word_embeddings", true}});
+    } else if (family == "t5") {
+      config.update({{"model_type", "t5"},
+                     {"d_model", 256},
+                     {"d_kv", 64},
+                     {"d_ff", 512},
+                     {"num_heads", 4},
+                     {"num_layers", 2},
+                     {"eos_token_id", 1},
+                     {"decoder_start_token_id", 0},
+                     {"feed_forward_proj", "gated-gelu"}});
     } else if (family == "bloom" || family == "falcon") {
       config.update(gpt);
       config.update({{"model_type", family}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}});
@@ -78,11 +89,43 @@ class GgufExports : public ::testing::Test {
     const std::string from = in(family + "_config"), to = in(family + (tied ? "_tied" : ""));
     std::filesystem::remove_all(to);
     std::filesystem::create_directories(from);
-    std::filesystem::copy(kTokenizers + (family == "gpt2" ? "gpt2" : "chatml"), from,
-                          std::filesystem::copy_options::overwrite_existing | std::filesystem::copy_options::recursive);
+    constexpr auto kCopy = std::filesystem::copy_options::overwrite_existing | std::filesystem::copy_options::recursive;
+    if (config["vocab_size"] == kSizeOfT5)
+      std::filesystem::copy(test::kTestData + "/tokenizers/t5_spiece.model", from + "/spiece.model", kCopy);
+    else if (family == "t5")
+      write_characters(from);
+    else
+      std::filesystem::copy(kTokenizers + (family == "gpt2" ? "gpt2" : "chatml"), from, kCopy);
     write_file_atomically(from + "/config.json", config.dump());
     make_model(from, to);
     return to;
+  }
+
+  /// A tokenizer of unigrams whose pieces are single characters.
+  static void write_characters(const std::string& folder) {
+    const std::string begin = "\u2581";
+    json pieces = json::array();
+    for (const std::string token : {"<pad>", "</s>", "<unk>"}) pieces.push_back(json::array({token, 0}));
+    pieces.push_back(json::array({begin, -2}));
+    for (char c = '!'; c <= '~'; ++c)
+      for (const std::string& before : {std::string(), begin}) pieces.push_back(json::array({before + c, -5 - c % 7}));
+    const json metaspace = {{"type", "Metaspace"}, {"replacement", begin}, {"prepend_scheme", "always"}};
+    json root = {
+        {"version", "1.0"},
+        {"pre_tokenizer", metaspace},
+        {"decoder", metaspace},
+        {"model", {{"type", "Unigram"}, {"unk_id", 2}, {"vocab", pieces}}},
+        {"post_processor",
+         {{"type", "TemplateProcessing"},
+          {"single",
+           {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}}}},
+          {"pair", json::array()},
+          {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {1}}, {"tokens", {"</s>"}}}}}}}}};
+    for (int id = 0; id < 3; ++id)
+      root["added_tokens"].push_back({{"id", id}, {"content", pieces[id][0]}, {"special", true}});
+    write_file_atomically(folder + "/tokenizer.json", root.dump());
+    write_file_atomically(folder + "/tokenizer_config.json",
+                          R"({"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"})");
   }
 
   std::string exported(const std::string& model, const std::string& form, const Words& more = {}) {
@@ -131,13 +174,48 @@ TEST_F(GgufExports, InFloat16TheModelAnswersAsItsFolderDoes) {
     expect_weights(file, model, 0);
     EXPECT_EQ(answered(file), answered(model)) << family;
   }
-  const std::string tied = make("llama", true), file = exported(tied, "f16");
-  EXPECT_EQ(io::open_gguf(file)->find("output.weight"), nullptr);
-  EXPECT_EQ(answered(file), answered(tied));
+  for (const char* family : {"llama", "t5"}) {
+    const std::string tied = make(family, true), file = exported(tied, "f16");
+    EXPECT_EQ(io::open_gguf(file)->find("output.weight"), nullptr);
+    EXPECT_EQ(answered(file), answered(tied)) << family;
+  }
+}
+
+// Version 5 of transformers scales what a head reads, or not, whether it is tied or not; no key of the format says so.
+TEST_F(GgufExports, AHeadOfT5IsWrittenAsReadersComputeIt) {
+  const json unscaled = {{"scale_decoder_outputs", false}}, scaled = {{"scale_decoder_outputs", true}};
+  const std::string own = make("t5", false, scaled), of_table = make("t5", true, unscaled);
+  const auto values = [](const std::string& file, const std::string& name) {
+    return io::read_tensor(*models::open_model_weights(file), name).to(at::kFloat);
+  };
+  EXPECT_TRUE(at::equal(values(exported(own, "f32"), "lm_head.weight"), values(own, "lm_head.weight") / 16));
+  EXPECT_EQ(answered(exported(own, "f32")), answered(own));
+  EXPECT_TRUE(at::equal(values(exported(of_table, "f32"), "lm_head.weight"), values(of_table, "shared.weight")));
+  EXPECT_EQ(answered(exported(of_table, "f32")), answered(of_table));
+}
+
+TEST_F(GgufExports, UnigramsAndWhatATextGoesThroughAreInTheFile) {
+  const auto file = io::open_gguf(exported(make("t5", true, {{"vocab_size", kSizeOfT5}, {"d_model", 64}}), "q8_0"));
+  const GgufHeader& h = file->header();
+  EXPECT_EQ(h.text("tokenizer.ggml.model"), "t5");
+  EXPECT_EQ(h.boolean("tokenizer.ggml.add_space_prefix"), true);
+  EXPECT_EQ(h.boolean("tokenizer.ggml.remove_extra_whitespaces"), true);
+  EXPECT_FALSE(h.integers("tokenizer.ggml.precompiled_charsmap")->empty());
+  const auto& tokens = *h.texts("tokenizer.ggml.tokens");
+  const auto& types = *h.integers("tokenizer.ggml.token_type");
+  ASSERT_EQ(tokens.size(), 32128u);
+  EXPECT_EQ(tokens[32000], "<extra_id_99>");
+  EXPECT_EQ(tokens[32127], "[PAD32127]");
+  const std::vector<std::int64_t> first = {3, 3, 2, 1};  // <pad>, </s>, <unk>, a piece
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), types.begin()));
+  EXPECT_EQ(types[32127], 5);
+  const auto made = text::open_tokenizer(in("q8_0.gguf")), given = text::open_tokenizer(in("t5_tied"));
+  for (const std::string text : {"The  quick brown fox", " \n na\u00efve \ufb01ne", "x<extra_id_3>y</s>", ""})
+    EXPECT_EQ(made->encode(text).ids, given->encode(text).ids) << text;
 }
 
 TEST_F(GgufExports, PackedFormsKeepWhatTheirBitsCanKeep) {
-  for (const char* family : {"llama", "gpt2", "mixtral", "falcon"}) {
+  for (const char* family : {"llama", "gpt2", "mixtral", "falcon", "t5"}) {
     const std::string model = make(family);
     expect_weights(exported(model, "q8_0"), model, 0.008);
     expect_weights(exported(model, "q4_k_m"), model, 0.09);
@@ -190,6 +268,16 @@ TEST_F(GgufExports, Q4KMGivesMoreBitsWhereLlamaQuantizeDoes) {
   const auto falcon = io::open_gguf(exported(make("falcon", true), "q4_k_m"));
   EXPECT_EQ(falcon->type_of("token_embd.weight"), "Q8_0");
   EXPECT_EQ(falcon->type_of("blk.1.ffn_down.weight"), "Q5_K");
+  // It counts the decoder's before the encoder's, and compares with the encoder's layers.
+  const auto t5 = io::open_gguf(exported(make("t5", true, {{"num_layers", 8}, {"num_decoder_layers", 8}, {"d_ff", 256}, {"d_kv", 16}}), "q4_k_m"));
+  const std::vector<std::pair<std::string, std::string>> of_t5 = {
+      {"token_embd.weight", "Q6_K"},         {"dec.blk.0.attn_rel_b.weight", "F16"},
+      {"dec.blk.0.ffn_down.weight", "Q6_K"}, {"dec.blk.1.ffn_down.weight", "Q4_K"},
+      {"dec.blk.3.ffn_down.weight", "Q6_K"}, {"enc.blk.1.ffn_down.weight", "Q6_K"},
+      {"dec.blk.0.attn_v.weight", "Q6_K"},   {"dec.blk.1.cross_attn_v.weight", "Q4_K"},
+      {"enc.blk.7.attn_v.weight", "Q6_K"},   {"dec.blk.7.cross_attn_v.weight", "Q4_K"},
+      {"enc.blk.0.attn_o.weight", "Q4_K"},   {"enc.output_norm.weight", "F32"}};
+  for (const auto& [name, type] : of_t5) EXPECT_EQ(t5->type_of(name), type) << name;
 }
 
 TEST_F(GgufExports, KeysAreTheConverters) {
@@ -311,6 +399,9 @@ TEST_F(GgufAdapters, WhatTheServerAddsIsWhatMergingAdds) {
   expect_difference(exported(patterns, "f32"), llama, patterns);
   const std::string conv1d = adapter(gpt2, {{"fan_in_fan_out", true}}, {"c_attn", "c_fc"});
   expect_difference(exported(conv1d, "f32"), gpt2, conv1d);
+  const std::string t5 = make("t5"),
+                    over_t5 = adapter(t5, json::object(), {"SelfAttention.q", "EncDecAttention.v", "wo"});
+  expect_difference(exported(over_t5, "f32"), t5, over_t5);
   for (const char* family : {"gpt_neox", "falcon"}) {  // rows of a joint projection move
     const std::string joint = make(family, std::string(family) == "falcon"),
                       over_joint = adapter(joint, json::object(), {"query_key_value", "dense_h_to_4h"});
@@ -336,10 +427,10 @@ TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
     }
     return "";
   };
-  make_model(test::kDemo + "model", in("t5"));
-  EXPECT_NE(message({in("t5"), in("t5.gguf"), "--gguf", "f16"}).find("bloom, falcon, found t5"), std::string::npos);
-  EXPECT_NE(message({in("t5"), in("folder"), "--gguf", "f16"}).find("must end in .gguf"), std::string::npos);
-  EXPECT_FALSE(std::filesystem::exists(in("t5.gguf")));
+  const std::string bert = make("bert"), file = in("bert.gguf");
+  EXPECT_NE(message({bert, file, "--gguf", "f16"}).find("bloom, falcon, t5, found bert"), std::string::npos);
+  EXPECT_NE(message({bert, in("folder"), "--gguf", "f16"}).find("must end in .gguf"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST_F(GgufExports, WeightsThatAreNotThoseOfTheConfigurationAreRefused) {
