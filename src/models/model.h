@@ -189,7 +189,9 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
 /// another shape, or is in the source but not in the model. Adapters are left as they are.
 void load_weights(nn::HookedModule& model, const io::TensorSource& source);
 /// Throws what load_weights() would, without reading a value.
-void check_weights(nn::HookedModule& model, const io::TensorSource& source);
+void check_weights(const nn::HookedModule& model, const io::TensorSource& source);
+/// Parameters that the source has no tensor for, but for those of adapters.
+std::vector<std::string> missing_weights(const nn::HookedModule& model, const io::TensorSource& source);
 /// Tensors of the source that are no parameter's, but for those that some versions write and nobody needs.
 std::vector<std::string> unused_weights(const nn::HookedModule& model, const io::TensorSource& source);
 /// "a, b, c, d, e and 3 more".

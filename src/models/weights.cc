@@ -31,17 +31,24 @@ std::vector<std::string> unused_weights(const nn::HookedModule& model, const io:
   return unused;
 }
 
-void check_weights(nn::HookedModule& model, const io::TensorSource& source) {
+std::vector<std::string> missing_weights(const nn::HookedModule& model, const io::TensorSource& source) {
   std::vector<std::string> missing;
+  const NamesInFiles names(model);
+  const auto adapters = nn::adapter_parameters(model);
+  for (const auto& item : model.named_parameters())
+    if (!adapters.contains(item.key()) && names.in(source, item.key()).empty()) missing.push_back(item.key());
+  return missing;
+}
+
+void check_weights(const nn::HookedModule& model, const io::TensorSource& source) {
+  const std::string file = source.tensors().empty() ? "the weight file" : source.tensors().front().file;
+  if (const auto missing = missing_weights(model, source); !missing.empty())
+    throw DataError(file + " lacks the tensors " + few_of(missing), file);
   const NamesInFiles names(model);
   const auto adapters = nn::adapter_parameters(model);
   for (const auto& item : model.named_parameters()) {
     if (adapters.contains(item.key())) continue;
     const auto name = names.in(source, item.key());
-    if (name.empty()) {
-      missing.push_back(item.key());
-      continue;
-    }
     const auto& info = *source.find(name);
     if (item.value().sizes() != at::IntArrayRef(info.shape)) {
       throw DataError("tensor '" + name + "' in " + info.file + " has the shape " + tensor::shape_text(info.shape) +
@@ -49,8 +56,6 @@ void check_weights(nn::HookedModule& model, const io::TensorSource& source) {
                       info.file);
     }
   }
-  const std::string file = source.tensors().empty() ? "the weight file" : source.tensors().front().file;
-  if (!missing.empty()) throw DataError(file + " lacks the tensors " + few_of(missing), file);
   if (const auto unused = unused_weights(model, source); !unused.empty()) {
     throw DataError(file + " holds tensors that this model does not have: " + few_of(unused) +
                         "; config.json and the weights do not belong together",

@@ -15,7 +15,6 @@
 #include "hub/model_folder.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
-#include "models/names_in_files.h"
 #include "models/pack_layers.h"
 #include "tasks/export_gguf.h"
 #include "tasks/export_gguf_adapter.h"
@@ -90,28 +89,17 @@ std::string config_folder(const ExportOptions& o) {
                     "model_name_or_path");
 }
 
-void check_complete(const models::Model& model, const io::TensorSource& source, const std::string& found) {
-  std::string missing;
-  int count = 0;
-  const models::NamesInFiles names(model);
-  for (const auto& item : model.named_parameters()) {
-    if (!names.in(source, item.key()).empty()) continue;
-    if (++count <= 5) missing += (missing.empty() ? "" : ", ") + item.key();
-  }
-  if (count > 0)
-    throw DataError(fmt::format("'{}' lacks {} of the model's tensors: {}{}; do config.json and the checkpoint belong "
-                                "together?",
-                                found, count, missing, count > 5 ? " ..." : ""),
-                    found);
-}
-
 std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& state, const std::string& adapter,
                          const std::shared_ptr<comm::Communicator>& group) {
   const std::string folder = config_folder(o);
   if (adapter.empty()) {
-    models::ModelConfig config;
     const auto packed = models::packed_in_folder(state.source, folder);
-    check_complete(*models::build_model(folder, &config), packed ? *packed : *state.source, state.found);
+    const auto missing =
+        models::missing_weights(*models::build_model(folder, nullptr), packed ? *packed : *state.source);
+    if (!missing.empty())
+      throw DataError(fmt::format("'{}' lacks the tensors {}; do config.json and the checkpoint belong together?",
+                                  state.found, models::few_of(missing)),
+                      state.found);
   }
   std::shared_ptr<io::TensorSource> source =
       state.kind == checkpoint::OpenedState::Kind::kModel ? state.source : nullptr;

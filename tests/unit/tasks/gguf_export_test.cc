@@ -269,7 +269,8 @@ TEST_F(GgufExports, Q4KMGivesMoreBitsWhereLlamaQuantizeDoes) {
   EXPECT_EQ(falcon->type_of("token_embd.weight"), "Q8_0");
   EXPECT_EQ(falcon->type_of("blk.1.ffn_down.weight"), "Q5_K");
   // It counts the decoder's before the encoder's, and compares with the encoder's layers.
-  const auto t5 = io::open_gguf(exported(make("t5", true, {{"num_layers", 8}, {"num_decoder_layers", 8}, {"d_ff", 256}, {"d_kv", 16}}), "q4_k_m"));
+  const auto t5 = io::open_gguf(
+      exported(make("t5", true, {{"num_layers", 8}, {"num_decoder_layers", 8}, {"d_ff", 256}}), "q4_k_m"));
   const std::vector<std::pair<std::string, std::string>> of_t5 = {
       {"token_embd.weight", "Q6_K"},         {"dec.blk.0.attn_rel_b.weight", "F16"},
       {"dec.blk.0.ffn_down.weight", "Q6_K"}, {"dec.blk.1.ffn_down.weight", "Q4_K"},
@@ -461,6 +462,26 @@ TEST_F(GgufExports, WeightsThatAreNotThoseOfTheConfigurationAreRefused) {
       EXPECT_TRUE(std::regex_search(e.what(), std::regex(message))) << e.what();
     }
     EXPECT_FALSE(std::filesystem::exists(file));
+  }
+}
+
+TEST_F(GgufExports, WeightsThatAFolderLacksAreNamedInOtherFormsToo) {
+  const std::string model = make("llama"), gone = "model.norm.weight";
+  std::vector<std::pair<std::string, at::Tensor>> kept;
+  {
+    const auto weights = models::open_model_weights(model);
+    for (const auto& info : weights->tensors())
+      if (info.name != gone) kept.emplace_back(info.name, io::read_tensor(*weights, info.name).clone());
+  }
+  io::write_safetensors(model + "/model.safetensors", kept);
+  std::ostringstream out, err;
+  EXPECT_EQ(quantize({model, in("nf4"), "--type", "nf4"}, out, err), 0);
+  EXPECT_NE(out.str().find("lacks the tensors " + gone + ": what is written lacks them, too"), std::string::npos);
+  try {
+    export_checkpoint({model, in("folder")}, out, err);
+    ADD_FAILURE();
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("lacks the tensors " + gone + "; do config.json"), std::string::npos);
   }
 }
 
