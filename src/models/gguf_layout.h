@@ -23,8 +23,8 @@ struct GgufView {
   std::string name;                 // Hugging Face's
   std::string stored;               // the file's
   std::vector<std::int64_t> shape;  // Hugging Face's
-  enum class Kind { kPlain, kRows, kTransposed, kMinusOne } kind = Kind::kPlain;
-  /// kRows: row r (of shape[0]) is this row of the stored tensor.
+  GgufArrangement arrangement = GgufArrangement::kPlain;
+  /// Row r (of shape[0]) is this row of the stored tensor; null: where no rows move.
   std::function<std::int64_t(std::int64_t)> stored_row = nullptr;
 };
 

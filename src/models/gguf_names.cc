@@ -304,25 +304,17 @@ class Builder {
       views.push_back({fmt::format(fmt::runtime(pattern), e),
                        info.name,
                        {info.shape[1], info.shape[2]},
-                       GgufView::Kind::kRows,
+                       How::kExperts,
                        expert_rows(info.shape[1], e)});
     }
   }
 
   void arrange(GgufView& view, How how, const io::TensorInfo& info) const {
-    if (how == How::kPlain) return;
-    if (how == How::kPlusOne) {
-      view.kind = GgufView::Kind::kMinusOne;
-      return;
-    }
-    if (how == How::kTransposed) {
-      if (view.shape.size() != 2) return;  // a bias
-      view.kind = GgufView::Kind::kTransposed;
-      std::swap(view.shape[0], view.shape[1]);
-      return;
-    }
+    if (how == How::kTransposed && view.shape.size() != 2) return;  // a bias
+    view.arrangement = how;
+    if (how == How::kTransposed) std::swap(view.shape[0], view.shape[1]);
+    if (!moves_rows(how)) return;
     const auto rows = view.shape.empty() ? 0 : view.shape[0];
-    view.kind = GgufView::Kind::kRows;
     view.stored_row = moved_rows(how, rows, heads_);
     if (!view.stored_row)
       fail(info, fmt::format("{} rows do not belong to {} heads and {} key/value heads", rows, heads_.heads,

@@ -20,7 +20,7 @@ namespace tessera::models {
 namespace {
 
 namespace fs = std::filesystem;
-using Kind = GgufView::Kind;
+using How = GgufArrangement;
 
 class Weights final : public quant::PackedSource {
  public:
@@ -45,24 +45,17 @@ class Weights final : public quant::PackedSource {
     const auto& view = require(name);
     io::check_elements(*find(name), begin, out);
     if (out.numel() == 0) return;
-    switch (view.kind) {
-      case Kind::kPlain:
-        return file_->read(view.stored, begin, std::move(out));
-      case Kind::kRows:
-        return read_rows(view, begin, out);
-      case Kind::kTransposed:
-        return read_transposed(view, begin, out);
-      case Kind::kMinusOne: {
-        auto values = at::empty({out.numel()}, at::kFloat);
-        file_->read(view.stored, begin, values);
-        out.copy_(values.sub_(1));
-      }
-    }
+    if (view.stored_row) return read_rows(view, begin, out);
+    if (view.arrangement == How::kTransposed) return read_transposed(view, begin, out);
+    if (view.arrangement != How::kPlusOne) return file_->read(view.stored, begin, std::move(out));
+    auto values = at::empty({out.numel()}, at::kFloat);
+    file_->read(view.stored, begin, values);
+    out.copy_(values.sub_(1));
   }
 
   std::optional<io::MappedTensor> map(const std::string& name) const override {
     const auto& view = require(name);
-    return view.kind == Kind::kPlain ? file_->map(view.stored) : std::nullopt;
+    return view.arrangement == How::kPlain ? file_->map(view.stored) : std::nullopt;
   }
 
   bool is_also_dense() const override { return true; }
@@ -74,7 +67,7 @@ class Weights final : public quant::PackedSource {
   void read_bytes(const std::string& name, std::int64_t begin, at::Tensor out) const override {
     if (!codec(name)) return TensorSource::read_bytes(name, begin, std::move(out));
     const auto& view = require(name);
-    if (view.kind != Kind::kRows) return file_->read_bytes(view.stored, begin, std::move(out));
+    if (!view.stored_row) return file_->read_bytes(view.stored, begin, std::move(out));
     io::check_bytes(*find(name), begin, out);
     for (const auto row_bytes = bytes_of_row(view); out.numel() > 0;) {
       const auto row = begin / row_bytes, skip = begin % row_bytes;
@@ -88,7 +81,7 @@ class Weights final : public quant::PackedSource {
     if (!codec(name)) return map(name);
     const auto& view = require(name);
     auto mapped = file_->map_bytes(view.stored);
-    if (view.kind != Kind::kRows || !mapped) return mapped;
+    if (!view.stored_row || !mapped) return mapped;
     const auto first = view.stored_row(0);
     for (std::int64_t row = 1; row < view.shape[0]; ++row)
       if (view.stored_row(row) != first + row) return std::nullopt;
@@ -99,7 +92,7 @@ class Weights final : public quant::PackedSource {
  private:
   /// Null: its values are read.
   const io::GgufBlock* packed_block(const GgufView& view) const {
-    const bool keeps_bytes = view.shape.size() == 2 && view.kind != Kind::kMinusOne;
+    const bool keeps_bytes = view.shape.size() == 2 && view.arrangement != How::kPlusOne;
     return keeps_bytes ? file_->block_of(view.stored) : nullptr;
   }
   std::int64_t bytes_of_row(const GgufView& view) const { return find(view.name)->nbytes() / view.shape[0]; }

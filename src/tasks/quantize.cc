@@ -137,8 +137,7 @@ int quantize(const std::vector<std::string>& args, std::ostream& out, std::ostre
   if (packed_already)
     models::check_not_packed(*model, models::layers_to_pack(*model, config, quantization), *packed_already, folder);
   if (const auto missing = models::missing_weights(*model, *dense); !missing.empty())
-    out << fmt::format("'{}' lacks the tensors {}: what is written lacks them, too\n", folder,
-                       models::few_of(missing));
+    out << fmt::format("'{}' lacks the tensors {}: what is written lacks them, too\n", folder, models::few_of(missing));
   const auto source = models::pack_while_reading(*model, config, quantization, dense, dtype);
   ensure_writable_folder(s.output);
   const auto packed = PackedWriter(*source, models::file_form(quantization, dtype)).write(file);
