@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <tuple>
-#include <utility>
+
+#include "io/gguf_scales.h"
 
 namespace tessera::io {
 namespace {
-
-constexpr int kSuper = 256;  // elements of a "K" block
 
 void put_half(std::byte* to, float value) {
   const c10::Half half(value);
@@ -22,8 +20,11 @@ float as_half(float value) {
   return static_cast<float>(c10::Half(value));
 }
 
+/// To the nearest, halves away from zero, as std::lround(), which is a call; of NaN the lowest.
 int level(float value, int low, int high) {
-  return std::clamp(static_cast<int>(std::lround(value)), low, high);
+  constexpr float kAlmostHalf = 0.49999997f;  // 0.5 would take the number before it up, too
+  const float kept = std::min(static_cast<float>(high), std::max(static_cast<float>(low), value));
+  return static_cast<int>(kept + std::copysign(kAlmostHalf, kept));
 }
 
 void put_byte(std::byte* to, int value) {
@@ -32,82 +33,6 @@ void put_byte(std::byte* to, int value) {
 
 void or_byte(std::byte* to, int value) {
   *to |= static_cast<std::byte>(static_cast<std::uint8_t>(value));
-}
-
-/// x = scale * q, q from `low` to `high`, low = -high - 1.
-float symmetric_scale(const float* x, int n, int high) {
-  float largest = 0;  // with its sign
-  for (int i = 0; i < n; ++i)
-    if (std::abs(x[i]) > std::abs(largest)) largest = x[i];
-  if (largest == 0) return 0;
-  float best = 0, least = INFINITY;
-  for (int step = -9; step <= 9; ++step) {  // the largest value at about the lowest level, which reaches further
-    const float inverse = -(static_cast<float>(high + 1) + 0.1f * static_cast<float>(step)) / largest;
-    float xq = 0, qq = 0;
-    for (int i = 0; i < n; ++i) {
-      const auto q = static_cast<float>(level(inverse * x[i], -high - 1, high));
-      xq += x[i] * q;
-      qq += q * q;
-    }
-    if (qq == 0) continue;
-    const float scale = xq / qq;  // the best for these levels
-    float error = 0;
-    for (int i = 0; i < n; ++i) {
-      const float d = x[i] - scale * static_cast<float>(level(inverse * x[i], -high - 1, high));
-      error += d * d;
-    }
-    if (error < least) std::tie(best, least) = std::pair(scale, error);
-  }
-  return best;
-}
-
-struct ScaleAndMin {
-  float scale = 0, min = 0;  // x = scale * q - min, min not negative
-};
-
-float affine_error(const float* x, int n, int high, ScaleAndMin s) {
-  float error = 0;
-  for (int i = 0; i < n; ++i) {
-    const int q = s.scale > 0 ? level((x[i] + s.min) / s.scale, 0, high) : 0;
-    const float d = x[i] - (s.scale * static_cast<float>(q) - s.min);
-    error += d * d;
-  }
-  return error;
-}
-
-/// The best scale and minimum for the levels that `s` gives.
-ScaleAndMin refitted(const float* x, int n, int high, ScaleAndMin s) {
-  double q1 = 0, q2 = 0, x1 = 0, xq = 0;
-  for (int i = 0; i < n; ++i) {
-    const double q = level((x[i] + s.min) / s.scale, 0, high);
-    q1 += q;
-    q2 += q * q;
-    x1 += x[i];
-    xq += x[i] * q;
-  }
-  const double determinant = n * q2 - q1 * q1;
-  if (determinant <= 0) return s;
-  const double scale = (n * xq - q1 * x1) / determinant, min = (q1 * xq - q2 * x1) / determinant;
-  if (scale <= 0) return s;
-  if (min < 0) return {static_cast<float>(q2 > 0 ? xq / q2 : scale), 0};
-  return {static_cast<float>(scale), static_cast<float>(min)};
-}
-
-ScaleAndMin affine_scale(const float* x, int n, int high) {
-  const auto [lowest, highest] = std::minmax_element(x, x + n);
-  const float min = std::max(0.0f, -*lowest), range = *highest + min;
-  if (range <= 0) return {0, min};
-  ScaleAndMin best{range / static_cast<float>(high), min};
-  float least = affine_error(x, n, high, best);
-  for (int step = -5; step <= 10; ++step) {
-    ScaleAndMin tried{range / (static_cast<float>(high) + 0.1f * static_cast<float>(step)), min};
-    for (int round = 0; round < 2; ++round) {
-      tried = refitted(x, n, high, tried);
-      const float error = affine_error(x, n, high, tried);
-      if (error < least) std::tie(best, least) = std::pair(tried, error);
-    }
-  }
-  return best;
 }
 
 void encode_q8_0(const float* x, std::byte* b) {

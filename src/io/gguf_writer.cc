@@ -1,5 +1,6 @@
 #include "io/gguf_writer.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/Half.h>
 
 #include <algorithm>
@@ -104,8 +105,11 @@ std::string encoded(const GgufTensorPlan& tensor, const float* values, std::int6
   const GgufBlock* block = gguf_block(tensor.type);
   const GgufEncode encode = gguf_encoder(tensor.type);
   out.resize(static_cast<std::size_t>(count / block->elements * block->bytes));
-  for (std::int64_t i = 0; i < count / block->elements; ++i)
-    encode(values + i * block->elements, reinterpret_cast<std::byte*>(out.data()) + i * block->bytes);
+  auto* bytes = reinterpret_cast<std::byte*>(out.data());
+  constexpr std::int64_t kElementsOfThread = 1 << 14;
+  at::parallel_for(0, count / block->elements, kElementsOfThread / block->elements, [&](auto first, auto last) {
+    for (auto i = first; i < last; ++i) encode(values + i * block->elements, bytes + i * block->bytes);
+  });
   return out;
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <map>
 #include <vector>
 
 #include "io/gguf.h"
@@ -84,6 +86,28 @@ TEST(GgufEncode, Q8_0HasTheBytesOfTheGgufPackage) {
   const std::vector<int> expected = {8,  36,  133, 24,  173, 64, 212, 103, 252, 145, 36,  185, 75, 224, 115, 8,   157,
                                      48, 196, 87,  236, 127, 20, 169, 60,  208, 99,  248, 141, 32, 181, 71,  220, 111};
   for (std::size_t i = 0; i < bytes.size(); ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), expected[i]) << i;
+}
+
+// ctest runs it at each level of instructions.
+TEST(GgufEncode, BytesAreEqualOnEveryProcessor) {
+  std::vector<float> values;  // of integers alone, which have the same bits everywhere
+  for (std::uint32_t i = 0; i < 2048; ++i)
+    values.push_back(static_cast<float>(static_cast<int>(i * 2654435761u >> 12 & 1023) - 400) *
+                     static_cast<float>(1 + i / 256) / 1024);
+  std::map<std::uint32_t, std::uint64_t> sums;
+  for (const std::uint32_t type : {6u, 7u, 8u, 12u, 13u, 14u}) {
+    const GgufBlock* block = gguf_block(type);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(block->bytes));
+    std::uint64_t& sum = sums[type] = 14695981039346656037u;  // FNV-1a
+    for (std::size_t at = 0; at < values.size(); at += static_cast<std::size_t>(block->elements)) {
+      gguf_encoder(type)(values.data() + at, bytes.data());
+      for (const auto b : bytes) sum = (sum ^ std::to_integer<std::uint64_t>(b)) * 1099511628211u;
+    }
+  }
+  const std::map<std::uint32_t, std::uint64_t> expected = {{6, 11962277838802533167u},  {7, 11431765416317606588u},
+                                                           {8, 17069662080795126274u},  {12, 17468266816011202162u},
+                                                           {13, 17929381531804658119u}, {14, 1033533073409392688u}};
+  EXPECT_EQ(sums, expected);
 }
 
 TEST(GgufWriter, AFileReadsBackAsItWasPlanned) {
