@@ -158,6 +158,7 @@ class AdapterWriter {
     auto b = io::read_tensor(*r_.weights, f.b->name).to(at::kFloat).contiguous();
     const double scaling = lora_.scaling_of(f.module), stated = alpha() / static_cast<double>(b.size(1));
     if (scaling != stated) b = b * (scaling / stated);
+    if (f.module == model_.head) b = b * model_.head_scale;
     const auto row = models::moved_rows(place.arrangement, b.size(0), model_.heads);
     if (!row) return b;
     auto moved = at::empty_like(b);

@@ -403,6 +403,9 @@ TEST_F(GgufAdapters, WhatTheServerAddsIsWhatMergingAdds) {
   const std::string t5 = make("t5"),
                     over_t5 = adapter(t5, json::object(), {"SelfAttention.q", "EncDecAttention.v", "wo"});
   expect_difference(exported(over_t5, "f32"), t5, over_t5);
+  const std::string scaled = make("t5", false, {{"scale_decoder_outputs", true}}),
+                    over_head = adapter(scaled, json::object(), {"lm_head"});
+  expect_difference(exported(over_head, "f32"), scaled, over_head);
   for (const char* family : {"gpt_neox", "falcon"}) {  // rows of a joint projection move
     const std::string joint = make(family, std::string(family) == "falcon"),
                       over_joint = adapter(joint, json::object(), {"query_key_value", "dense_h_to_4h"});
