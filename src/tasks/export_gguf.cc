@@ -80,7 +80,8 @@ void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
   if (v.add_space_prefix) add("add_space_prefix", *v.add_space_prefix);
   if (v.remove_extra_whitespaces) add("remove_extra_whitespaces", *v.remove_extra_whitespaces);
   if (!v.precompiled_charsmap.empty())
-    add("precompiled_charsmap", std::vector<std::uint8_t>(v.precompiled_charsmap.begin(), v.precompiled_charsmap.end()));
+    add("precompiled_charsmap",
+        std::vector<std::uint8_t>(v.precompiled_charsmap.begin(), v.precompiled_charsmap.end()));
   for (const auto& [name, text] : v.chat_templates)
     metadata.emplace_back("tokenizer.chat_template" + (name == "default" ? "" : "." + name), text);
 }
