@@ -40,6 +40,26 @@ constexpr Variable kVariables[] = {
     {"FSDP_OFFLOAD_FOLDER", "fsdp_offload_folder"},
 };
 
+/// What another launcher may have asked for, and there is no code for.
+struct ForeignVariable {
+  const char* name;
+  const char* instead;
+};
+
+constexpr ForeignVariable kForeignVariables[] = {
+    {"ACCELERATE_USE_DEEPSPEED", "FSDP_SHARDING_STRATEGY is FULL_SHARD for its stage 3, SHARD_GRAD_OP for 2"},
+    {"ACCELERATE_USE_MEGATRON_LM", "models are sharded by FSDP"},
+    {"ACCELERATE_USE_PARALLELISM_CONFIG", "FSDP_SHARD_GROUP_SIZE says over how many ranks a model is sharded"}};
+
+void refuse_foreign(const std::function<const char*(const char*)>& get) {
+  for (const auto& [name, instead] : kForeignVariables) {
+    const char* value = get(name);
+    if (value && parse_bool(value).value_or(false))
+      throw ConfigError(fmt::format("environment variable {}: it is not supported; unset it ({})", name, instead),
+                        name);
+  }
+}
+
 /// accelerate's own launcher always exports FSDP_SHARDING_STRATEGY=FULL_SHARD; reshard_after_forward is then what the
 /// user said.
 void prefer_reshard(AccelerateInput& in) {
@@ -115,6 +135,7 @@ AccelerateConfig from_environment(const std::function<const char*(const char*)>&
     node.text = value;
     return table.assign(key, node, fmt::format("environment variable {}: ", name));
   };
+  refuse_foreign(get);
   for (const Variable& variable : kVariables) launched = read(variable.name, variable.key) || launched;
   prefer_reshard(in);
   read("WORLD_SIZE", "num_processes");

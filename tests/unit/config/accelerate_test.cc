@@ -404,6 +404,20 @@ TEST(AccelerateEnvironment, NamesTheVariableAtFault) {
   }
 }
 
+TEST(AccelerateEnvironment, WhatOtherEnginesWereAskedForIsRefused) {
+  for (const std::string name :
+       {"ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
+    EXPECT_NO_THROW(through_environment({{name, "false"}}));
+    try {
+      through_environment({{name, "true"}});
+      ADD_FAILURE() << name;
+    } catch (const ConfigError& e) {
+      EXPECT_NE(std::string(e.what()).find("environment variable " + name + ": it is not supported"),
+                std::string::npos);
+    }
+  }
+}
+
 TEST(AccelerateFile, DefaultPathFollowsHuggingFacesVariables) {
   ::setenv("HF_HOME", "/h", 1);
   EXPECT_EQ(default_accelerate_path(), "/h/accelerate/default_config.yaml");
