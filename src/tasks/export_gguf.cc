@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/open_file.h"
-#include "models/gguf_model.h"
+#include "models/check_sizes.h"
 #include "models/model.h"
 #include "tessera/base/error.h"
 #include "text/gguf_vocabulary_of.h"
@@ -126,7 +126,7 @@ std::uint32_t gguf_file_type(models::GgufForm form) {
 }
 
 std::string write_gguf(const GgufRequest& r) {
-  const auto json = models::read_model_config(r.model_folder);
+  const auto json = models::read_described_config(r.model_folder);
   const auto config = families::parse_config(json, r.model_folder + "/config.json");
   auto planned = models::plan_gguf(config, json, *r.weights, r.form);
   models::check_weights(*models::build_model(r.model_folder, nullptr), *r.weights);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "io/gguf_writer.h"
+#include "models/check_sizes.h"
 #include "models/gguf_export.h"
 #include "models/gguf_layout.h"
-#include "models/gguf_model.h"
 #include "models/gguf_names.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/lora.h"
@@ -85,7 +85,7 @@ class AdapterWriter {
  public:
   explicit AdapterWriter(const GgufAdapterRequest& r)
       : r_(r),
-        config_(families::parse_config(models::read_model_config(r.model_folder), r.model_folder + "/config.json")),
+        config_(families::parse_config(models::read_described_config(r.model_folder), r.model_folder + "/config.json")),
         model_(models::gguf_subject(config_)),
         method_(lora_of(r.adapter_folder)),
         lora_(dynamic_cast<const peft::Lora&>(*method_)),

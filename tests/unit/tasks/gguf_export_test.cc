@@ -190,6 +190,10 @@ TEST_F(GgufExports, AHeadOfT5IsWrittenAsReadersComputeIt) {
   };
   EXPECT_TRUE(at::equal(values(exported(own, "f32"), "lm_head.weight"), values(own, "lm_head.weight") / 16));
   EXPECT_EQ(answered(exported(own, "f32")), answered(own));
+  auto config = json::parse(read_file(own + "/config.json"));
+  config["tie_word_embeddings"] = true;  // so it writes of every T5
+  write_file_atomically(own + "/config.json", config.dump());
+  EXPECT_TRUE(at::equal(values(exported(own, "f32"), "lm_head.weight"), values(own, "lm_head.weight") / 16));
   EXPECT_TRUE(at::equal(values(exported(of_table, "f32"), "lm_head.weight"), values(of_table, "shared.weight")));
   EXPECT_EQ(answered(exported(of_table, "f32")), answered(of_table));
 }
