@@ -79,7 +79,8 @@ TEST_F(Config, AClassifiersRowsEndWhereTheGivenPaddingBegins) {
     const auto both = logits(padded), alone = logits(padded.narrow(0, 0, 1).narrow(1, 0, 3));
     EXPECT_TRUE(at::allclose(both[0], alone[0], 1e-5, 1e-6)) << own << both << alone;
     both[0].sum().backward();
-    const auto* table = model->named_parameters().find("model.embed_tokens.weight");
+    const auto parameters = model->named_parameters();
+    const auto* table = parameters.find("model.embed_tokens.weight");
     ASSERT_NE(table, nullptr);
     EXPECT_TRUE(table->grad()[kPad].any().item<bool>()) << own;
   }

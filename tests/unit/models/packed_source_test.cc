@@ -96,6 +96,12 @@ class CountedSource final : public io::TensorSource {
   mutable std::mutex mutex_;
 };
 
+#ifdef _OPENMP
+constexpr bool kIsParallel = true;
+#else
+constexpr bool kIsParallel = false;  // clang without OpenMP's header: libtorch's loops have one thread
+#endif
+
 TEST(PackingSource, AllThreadsPackAndGiveTheBytesOfOne) {
   at::manual_seed(3);
   const auto values = at::randn({1027, 513}).to(at::kBFloat16);
@@ -116,7 +122,7 @@ TEST(PackingSource, AllThreadsPackAndGiveTheBytesOfOne) {
           const auto name = field.full_name("m.weight");
           read.back().push_back(bytes_of(*source, name, 0, source->find(name)->nbytes()));
         }
-        EXPECT_EQ(dense->threads.size(), static_cast<std::size_t>(transposed ? 1 : threads));
+        EXPECT_EQ(dense->threads.size(), static_cast<std::size_t>(transposed || !kIsParallel ? 1 : threads));
       }
       for (std::size_t i = 0; i < read[0].size(); ++i) EXPECT_TRUE(at::equal(read[0][i], read[1][i])) << i;
     }
