@@ -218,6 +218,18 @@ TEST_F(GgufExports, UnigramsAndWhatATextGoesThroughAreInTheFile) {
     EXPECT_EQ(made->encode(text).ids, given->encode(text).ids) << text;
 }
 
+// Texts lose spaces where the normalizer takes them out, or where words are cut at them.
+TEST_F(GgufExports, WhetherSpacesAreTakenOutIsSaid) {
+  const std::string model = make("t5"), key = "tokenizer.ggml.remove_extra_whitespaces";
+  EXPECT_EQ(io::open_gguf(exported(model, "q8_0"))->header().boolean(key), false);
+  auto root = json::parse(read_file(model + "/tokenizer.json"));
+  const json metaspace = root["pre_tokenizer"];
+  root["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers", json::array({json{{"type", "WhitespaceSplit"}}, metaspace})}};
+  write_file_atomically(model + "/tokenizer.json", root.dump());
+  EXPECT_EQ(io::open_gguf(exported(model, "q8_0"))->header().boolean(key), true);
+}
+
 TEST_F(GgufExports, PackedFormsKeepWhatTheirBitsCanKeep) {
   for (const char* family : {"llama", "gpt2", "mixtral", "falcon", "t5"}) {
     const std::string model = make(family);
