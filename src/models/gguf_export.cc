@@ -64,7 +64,7 @@ class Planner {
           info.file);
     if (place->stored.empty()) return;
     if (place->expert >= 0) return add_expert(info, *place);
-    if (has(place->stored)) return;  // a table under two names
+    if (planned(place->stored)) return;  // a table under two names
     ExportedTensor tensor;
     tensor.sources = {info.name};
     tensor.plan = {place->stored, info.shape, io::kGgufF32};
@@ -77,20 +77,22 @@ class Planner {
     out_.tensors.push_back(std::move(tensor));
   }
 
-  bool has(const std::string& stored) const {
-    return std::any_of(out_.tensors.begin(), out_.tensors.end(), [&](const auto& t) { return t.plan.name == stored; });
+  /// Null: not yet.
+  ExportedTensor* planned(const std::string& stored) {
+    const auto found = std::find_if(out_.tensors.begin(), out_.tensors.end(),
+                                    [&](const ExportedTensor& t) { return t.plan.name == stored; });
+    return found == out_.tensors.end() ? nullptr : &*found;
   }
 
   /// A layer's experts become one tensor, in the place of the first.
   void add_expert(const io::TensorInfo& info, const GgufPlace& place) {
-    const auto found = std::find_if(out_.tensors.begin(), out_.tensors.end(),
-                                    [&](const ExportedTensor& t) { return t.plan.name == place.stored; });
+    ExportedTensor* found = planned(place.stored);
     const auto count = static_cast<std::size_t>(c_.experts);
     const auto at = static_cast<std::size_t>(place.expert);
     if (info.shape.size() != 2 || at >= count)
       throw DataError(fmt::format("{}: tensor '{}' is not a matrix of one of {} experts", info.file, info.name, count),
                       info.file);
-    if (found == out_.tensors.end()) {
+    if (!found) {
       ExportedTensor tensor;
       tensor.sources.resize(count);
       tensor.plan = {place.stored, {c_.experts, info.shape[0], info.shape[1]}, io::kGgufF32};
@@ -104,14 +106,12 @@ class Planner {
 
   /// Readers of some architectures want the head beside the table that it is.
   void add_copied_head() {
-    for (const ExportedTensor& t : out_.tensors) {
-      if (t.plan.name != "token_embd.weight") continue;
-      ExportedTensor head = t;
-      head.plan.name = "output.weight";
-      out_.tensors.push_back(std::move(head));
-      has_head_ = true;
-      return;
-    }
+    const ExportedTensor* table = planned("token_embd.weight");
+    if (!table) return;
+    ExportedTensor head = *table;
+    head.plan.name = "output.weight";
+    out_.tensors.push_back(std::move(head));
+    has_head_ = true;
   }
 
   std::uint32_t type_of(const io::GgufTensorPlan& plan) const {
@@ -207,9 +207,9 @@ at::Tensor values_for_gguf(const ExportedTensor& tensor, const io::TensorSource&
   const auto each = tensor.plan.numel() / static_cast<std::int64_t>(tensor.sources.size());
   for (std::size_t i = 0; i < tensor.sources.size(); ++i)
     weights.read(tensor.sources[i], 0, values.narrow(0, static_cast<std::int64_t>(i) * each, each));
+  if (tensor.scale != 1) values.mul_(tensor.scale);
   if (tensor.arrangement == How::kTransposed) return values.reshape({shape[1], shape[0]}).t().contiguous();
   if (tensor.arrangement == How::kPlusOne) values.add_(1);
-  if (tensor.scale != 1) values.mul_(tensor.scale);
   values = values.reshape(shape);
   if (!moves_rows(tensor.arrangement)) return values;
   const auto place = moved_rows(tensor.arrangement, shape[0], tensor.heads);

@@ -97,35 +97,32 @@ class Keys {
   void add_size(const char* key, std::int64_t value) { add(key, u32(value)); }
   void add_number(const char* key, double value) { add(key, static_cast<float>(value)); }
 
-  [[noreturn]] static void refuse(const std::string& what) {
-    throw ConfigError("--gguf: the file has no key for " + what, "gguf");
-  }
-
   // ---- what readers take for granted
 
   void check() {
     if (std::find(reader_.activations.begin(), reader_.activations.end(), c_.activation) == reader_.activations.end())
-      refuse(fmt::format("the activation of this {}: readers compute {}", c_.model_type, reader_.activation_name));
+      refuse_in_gguf(
+          fmt::format("the activation of this {}: readers compute {}", c_.model_type, reader_.activation_name));
     check_biases("queries, keys and values", c_.qkv_bias, reader_.qkv);
     check_biases("attention's output", c_.o_bias, reader_.output);
     check_biases("the MLP", c_.mlp_bias, reader_.mlp);
     if (reader_.always_tied && !c_.tied)
-      refuse("an lm_head of its own: readers of a " + c_.model_type + " take its table of tokens");
+      refuse_in_gguf("an lm_head of its own: readers of a " + c_.model_type + " take its table of tokens");
     check_scales();
     check_windows();
     check_positions();
-    if (c_.residual_after_norm) refuse("apply_residual_connection_post_layernorm true");
+    if (c_.residual_after_norm) refuse_in_gguf("apply_residual_connection_post_layernorm true");
     if (out_.architecture == "falcon" && c_.residual != families::ResidualKind::kParallel)
-      refuse("parallel_attn false");
-    if (is("qwen3moe") && !c_.experts.normalised) refuse("norm_topk_prob false");
-    if (!is("gemma2") && c_.attention_softcap != 0) refuse("attn_logit_softcapping");
-    if (!is_one_of({"gemma2", "gemma3"}) && c_.logit_softcap != 0) refuse("final_logit_softcapping");
+      refuse_in_gguf("parallel_attn false");
+    if (is("qwen3moe") && !c_.experts.normalised) refuse_in_gguf("norm_topk_prob false");
+    if (!is("gemma2") && c_.attention_softcap != 0) refuse_in_gguf("attn_logit_softcapping");
+    if (!is_one_of({"gemma2", "gemma3"}) && c_.logit_softcap != 0) refuse_in_gguf("final_logit_softcapping");
   }
 
   void check_biases(const char* where, bool has, Biases readers_take) const {
     if ((has && readers_take == Biases::kNone) || (!has && readers_take == Biases::kAll))
-      refuse(fmt::format("{} {} {} biases in {}: readers have {}", c_.model_type[0] == 'o' ? "an" : "a", c_.model_type,
-                         has ? "with" : "without", where, has ? "none" : "them"));
+      refuse_in_gguf(fmt::format("{} {} {} biases in {}: readers have {}", c_.model_type[0] == 'o' ? "an" : "a",
+                                 c_.model_type, has ? "with" : "without", where, has ? "none" : "them"));
   }
 
   void check_scales() const {
@@ -137,8 +134,8 @@ class Keys {
     const bool is_usual = std::all_of(c_.attention_scale.begin(), c_.attention_scale.end(),
                                       [&](double s) { return std::abs(s - usual) <= 1e-9 * usual; });
     if (is_usual) return;
-    if (is("gpt2")) refuse("scale_attn_weights false and scale_attn_by_inverse_layer_idx true");
-    refuse(fmt::format("this query_pre_attn_scalar: readers take {:.6g}", 1 / (usual * usual)));
+    if (is("gpt2")) refuse_in_gguf("scale_attn_weights false and scale_attn_by_inverse_layer_idx true");
+    refuse_in_gguf(fmt::format("this query_pre_attn_scalar: readers take {:.6g}", 1 / (usual * usual)));
   }
 
   std::int64_t window() const {
@@ -161,8 +158,8 @@ class Keys {
       const std::int64_t period = is("gemma2") ? 2 : 6;
       const bool is_readable = window() == 0 ? is("gemma3") : slides_but_every(period);
       if (!is_readable)
-        refuse(fmt::format("these layer_types: readers let all layers of a {} but every {}th slide", c_.model_type,
-                           period));
+        refuse_in_gguf(fmt::format("these layer_types: readers let all layers of a {} but every {}th slide",
+                                   c_.model_type, period));
       return;
     }
     if (window() > 0 && window() < c_.max_positions)
@@ -172,16 +169,16 @@ class Keys {
   }
 
   void check_positions() const {
-    if (out_.architecture == "falcon" && c_.position != families::PositionKind::kRotary) refuse("alibi true");
+    if (out_.architecture == "falcon" && c_.position != families::PositionKind::kRotary) refuse_in_gguf("alibi true");
     if (is("smollm3"))
       for (std::int64_t i = 0; i < c_.num_layers; ++i)
         if (c_.rotary_layers[static_cast<std::size_t>(i)] != ((i + 1) % 4 != 0))
-          refuse("these no_rope_layers: readers leave out every fourth");
+          refuse_in_gguf("these no_rope_layers: readers leave out every fourth");
     const bool is_whole = c_.rotary.dims == c_.head_dim;
     if (!is_whole && is_one_of({"llama", "mistral", "mixtral", "granite", "smollm3"}))
-      refuse("heads of which a part turns");
+      refuse_in_gguf("heads of which a part turns");
     if (!c_.window_rotary) return;
-    if (c_.window_rotary->scaling != RopeScaling::kNone) refuse("rope_scaling of sliding layers");
+    if (c_.window_rotary->scaling != RopeScaling::kNone) refuse_in_gguf("rope_scaling of sliding layers");
   }
 
   // ---- keys
@@ -244,7 +241,7 @@ class Keys {
   void add_phi3() {
     const auto& r = c_.rotary;
     if (r.scaling != RopeScaling::kNone && r.scaling != RopeScaling::kLongRope)
-      refuse("this rope_scaling of phi3: longrope is written");
+      refuse_in_gguf("this rope_scaling of phi3: longrope is written");
     add_sizes(c_.max_positions, c_.intermediate_size);
     add_size("rope.scaling.original_context_length",
              r.original_positions > 0 ? r.original_positions : c_.max_positions);
@@ -300,7 +297,7 @@ class Keys {
 
   void refuse_scaling() const {
     if (c_.rotary.scaling != RopeScaling::kNone)
-      refuse("this rope_scaling of " + c_.model_type + ": none is written for it");
+      refuse_in_gguf("this rope_scaling of " + c_.model_type + ": none is written for it");
   }
 
   void add_scaling() {
@@ -311,7 +308,7 @@ class Keys {
     } else if (r.scaling == RopeScaling::kYarn) {
       const double usual_factor = r.factor <= 1 ? 1 : 0.1 * std::log(r.factor) + 1;
       if (!r.truncate || std::abs(r.table_factor - usual_factor) >= 1e-9)
-        refuse("truncate, mscale and attention_factor of yarn: leave them out");
+        refuse_in_gguf("truncate, mscale and attention_factor of yarn: leave them out");
       add("rope.scaling.type", std::string("yarn"));
       add_number("rope.scaling.factor", r.factor);
       add_size("rope.scaling.original_context_length", r.original_positions);
@@ -320,7 +317,8 @@ class Keys {
     } else if (r.scaling == RopeScaling::kLlama3 && is_one_of({"llama", "mistral", "mixtral", "granite"})) {
       add_llama3_divisors();
     } else if (r.scaling != RopeScaling::kNone) {
-      refuse("this rope_scaling of " + c_.model_type + ": linear, yarn and (llama, granite) llama3 are written");
+      refuse_in_gguf("this rope_scaling of " + c_.model_type +
+                     ": linear, yarn and (llama, granite) llama3 are written");
     }
   }
 
@@ -352,6 +350,10 @@ class Keys {
 };
 
 }  // namespace
+
+void refuse_in_gguf(const std::string& what) {
+  throw ConfigError("--gguf: the file has no key for " + what, "gguf");
+}
 
 GgufExport gguf_keys(const std::string& family, const DecoderConfig& config, const nlohmann::json& json) {
   return Keys(family, config, json).build();

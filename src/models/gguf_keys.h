@@ -13,4 +13,7 @@ namespace tessera::models {
 /// has no key for, or its readers (llama.cpp) no code.
 GgufExport gguf_keys(const std::string& family, const families::DecoderConfig& config, const nlohmann::json& json);
 
+/// ConfigError: the file has no key for it.
+[[noreturn]] void refuse_in_gguf(const std::string& what);
+
 }  // namespace tessera::models

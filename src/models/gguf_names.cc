@@ -100,10 +100,10 @@ const std::vector<Family>& family_table() {
   const auto blocks = [](const char* layers, std::vector<Name> names) {
     return std::vector<Stack>{{"blk.", layers, std::move(names)}};
   };
+  const auto of_llama = blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp));
   static const std::vector<Family> table = {
-      {"llama", "llama", "llama", kLlamaOutside, blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
-      {"mistral", "llama", "mistral", kLlamaOutside,
-       blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
+      {"llama", "llama", "llama", kLlamaOutside, of_llama},
+      {"mistral", "llama", "mistral", kLlamaOutside, of_llama},
       {"mixtral", "llama", "mixtral", kLlamaOutside,
        blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kExperts))},
       {"qwen2", "qwen2", "qwen2", kLlamaOutside, blocks(kLayers, join(join(kTwoNorms, kPlainAttention), kGatedMlp))},
@@ -118,10 +118,8 @@ const std::vector<Family>& family_table() {
        blocks(kLayers, join(join(gemma_norms, kPlainAttention), kGatedMlp))},
       {"gemma3", "gemma3", "gemma3_text", gemma_outside,
        blocks(kLayers, join(join(join(gemma_norms, gemma_head_norms), kPlainAttention), kGatedMlp))},
-      {"granite", "granite", "granite", kLlamaOutside,
-       blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
-      {"smollm3", "smollm3", "smollm3", kLlamaOutside,
-       blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp))},
+      {"granite", "granite", "granite", kLlamaOutside, of_llama},
+      {"smollm3", "smollm3", "smollm3", kLlamaOutside, of_llama},
       {"olmo2", "olmo2", "olmo2", kLlamaOutside,
        blocks(kLayers, join(join(join(olmo_norms, kPlainAttention), kHeadNorms), kGatedMlp))},
       {"starcoder2", "starcoder2", "starcoder2", kLlamaOutside,

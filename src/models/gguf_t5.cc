@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "models/gguf_keys.h"
 #include "models/gguf_names.h"
-#include "tessera/base/error.h"
 
 namespace tessera::models {
 namespace {
@@ -18,28 +18,28 @@ using families::T5Config;
 /// What llama.cpp computes, whatever a file says.
 constexpr std::int64_t kFarthestDistance = 128;
 
+/// A size in the file, in config.json and here.
 struct Size {
   const char* stored;
   const char* name;
+  std::int64_t T5Config::* value;
 };
-constexpr Size kSizes[] = {{"context_length", "n_positions"},
-                           {"embedding_length", "d_model"},
-                           {"feed_forward_length", "d_ff"},
-                           {"block_count", "num_layers"},
-                           {"decoder_block_count", "num_decoder_layers"},
-                           {"attention.head_count", "num_heads"},
-                           {"attention.key_length", "d_kv"},
-                           {"attention.relative_buckets_count", "relative_attention_num_buckets"},
-                           {"decoder_start_token_id", "decoder_start_token_id"}};
+constexpr Size kSizes[] = {
+    {"embedding_length", "d_model", &T5Config::d_model},
+    {"feed_forward_length", "d_ff", &T5Config::d_ff},
+    {"block_count", "num_layers", &T5Config::num_layers},
+    {"decoder_block_count", "num_decoder_layers", &T5Config::num_decoder_layers},
+    {"attention.head_count", "num_heads", &T5Config::num_heads},
+    {"attention.key_length", "d_kv", &T5Config::d_kv},
+    {"attention.relative_buckets_count", "relative_attention_num_buckets", &T5Config::relative_buckets},
+    {"decoder_start_token_id", "decoder_start_token_id", &T5Config::decoder_start_token_id}};
+constexpr Size kLongestRow = {"context_length", "n_positions", nullptr};  // no module has it
 
 void check(const T5Config& c) {
-  const auto refuse = [](const std::string& what) {
-    throw ConfigError("--gguf: the file has no key for " + what, "gguf");
-  };
   if (c.activation != (c.gated ? Activation::kGeluTanh : Activation::kRelu))
-    refuse(fmt::format("this feed_forward_proj: readers compute {}", c.gated ? "gated-gelu" : "relu"));
+    refuse_in_gguf(fmt::format("this feed_forward_proj: readers compute {}", c.gated ? "gated-gelu" : "relu"));
   if (c.relative_max_distance != kFarthestDistance)
-    refuse(
+    refuse_in_gguf(
         fmt::format("relative_attention_max_distance {}: readers take {}", c.relative_max_distance, kFarthestDistance));
 }
 
@@ -75,28 +75,24 @@ GgufExport gguf_t5_keys(const T5Config& c, const nlohmann::json& json) {
   };
   const auto add_size = [&](const char* key, std::int64_t value) { add(key, static_cast<std::uint32_t>(value)); };
   constexpr std::int64_t kUsualRow = 512;
-  add_size("context_length", json.value("n_positions", kUsualRow));
-  add_size("embedding_length", c.d_model);
-  add_size("feed_forward_length", c.d_ff);
-  add_size("block_count", c.num_layers);
-  add_size("decoder_block_count", c.num_decoder_layers);
-  add_size("attention.head_count", c.num_heads);
-  add_size("attention.key_length", c.d_kv);
+  add_size(kLongestRow.stored, json.value(kLongestRow.name, kUsualRow));
+  for (const Size& size : kSizes) add_size(size.stored, c.*size.value);
   add_size("attention.value_length", c.d_kv);
   for (const char* key : {"attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"})
     add(key, static_cast<float>(c.norm_eps));
-  add_size("attention.relative_buckets_count", c.relative_buckets);
-  add_size("decoder_start_token_id", c.decoder_start_token_id);
   return out;
 }
 
 nlohmann::json gguf_t5_config(const io::GgufFile& file) {
   const auto& header = file.header();
   nlohmann::json out;
-  // Every layer has its own bias of positions.
-  out["model_type"] = file.find("enc.blk.1.attn_rel_b.weight") ? "umt5" : "t5";
-  for (const auto& [stored, name] : kSizes)
-    if (const auto value = header.integer(std::string("t5.") + stored)) out[name] = *value;
+  const bool has_bias_in_every_layer = file.find("enc.blk.1.attn_rel_b.weight");
+  out["model_type"] = has_bias_in_every_layer ? "umt5" : "t5";
+  const auto read = [&](const Size& size) {
+    if (const auto value = header.integer(std::string("t5.") + size.stored)) out[size.name] = *value;
+  };
+  read(kLongestRow);
+  for (const Size& size : kSizes) read(size);
   if (!out.contains("num_decoder_layers") && out.contains("num_layers")) out["num_decoder_layers"] = out["num_layers"];
   if (const auto eps = header.number("t5.attention.layer_norm_rms_epsilon")) out["layer_norm_epsilon"] = *eps;
   out["relative_attention_max_distance"] = kFarthestDistance;
