@@ -44,10 +44,12 @@ at::Tensor SaveQueue::keep(const at::Tensor& tensor) const {
 std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) {
   if (!in_background()) return std::make_shared<const at::Tensor>(tensor::on_host(tensor.detach()));
   const std::lock_guard lock(mutex_);
-  auto& known = snapshots_[{tensor.const_data_ptr(), tensor.nbytes()}];
-  if (auto taken = known.lock()) return taken;
+  const auto place = std::pair<const void*, std::size_t>(tensor.const_data_ptr(), tensor.nbytes());
+  const auto storage = tensor.storage().getWeakStorageImpl();
+  if (const auto known = snapshots_.find(place); known != snapshots_.end() && known->second.source == storage)
+    if (auto taken = known->second.copy.lock()) return taken;
   const auto copy = std::make_shared<at::Tensor>();
-  known = copy;
+  snapshots_.insert_or_assign(place, Snapshot{copy, storage});
   // Plain memcpy: torch's copy would start a second team of threads beside training's.
   copies_.push_back([copy, source = tensor.detach()] {
     if (!source.is_cpu()) {

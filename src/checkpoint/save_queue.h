@@ -65,7 +65,11 @@ class SaveQueue {
   std::deque<Job> jobs_, copies_;
   int running_ = 0, copying_ = 0;  // at the moment
   bool held_ = false, ending_ = false;
-  std::map<std::pair<const void*, std::size_t>, std::weak_ptr<const at::Tensor>> snapshots_;  // by place and bytes
+  struct Snapshot {
+    std::weak_ptr<const at::Tensor> copy;
+    c10::weak_intrusive_ptr<c10::StorageImpl> source;  // freed memory may come back at the same address
+  };
+  std::map<std::pair<const void*, std::size_t>, Snapshot> snapshots_;  // by place and bytes
   std::string failure_;
   std::vector<FileRecord> records_;
   std::thread thread_;  // last: it uses what is above

@@ -317,6 +317,19 @@ TEST_F(Checkpoints, TheAcceleratePartGoesOnLikeOurs) {
   }
 }
 
+TEST_F(Checkpoints, HoldTheSameWeightsWithTheAcceleratePartInBf16) {
+  for (const std::string out : {"alone", "beside"}) {
+    std::vector<std::string> flags = {"--max_steps", "4", "--save_steps", "1"};
+    if (out == "beside") flags.push_back("--save_accelerate_state");
+    auto words = command(2, out, flags);
+    words.insert(words.begin() + 2, {"--mixed_precision", "bf16"});
+    const Finished r = test::run(words);
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  }
+  for (const std::string step : {"1", "2", "3", "4"})
+    EXPECT_TRUE(same_weights("alone/checkpoint-" + step, "beside/checkpoint-" + step)) << step;
+}
+
 TEST_F(Checkpoints, AreExportedFromWhatAccelerateWroteShardedOrWhole) {
   const std::string from = std::string(TESSERA_TEST_DATA) + "/accelerate", to = folder_ + "/exported";
   for (const std::string part : {"/pytorch_model_fsdp_0", "/pytorch_model_fsdp.bin"}) {

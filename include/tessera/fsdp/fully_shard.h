@@ -161,7 +161,8 @@ class FullyShardedDataParallel {
   /// lacks. On FsdpOptions::device with StateOn::kDevice, else on the CPU; shards() too.
   virtual std::vector<at::Tensor> parameters() const = 0;
   /// Every parameter's part on this rank, in registration order. `local` of trainable ones aliases parameters(), which
-  /// have memory until the next forward; what is written there afterwards is lost, what is read are the old values.
+  /// have memory until the next forward or visit_full(); what is written there afterwards is lost, what is read are the
+  /// old values.
   virtual std::vector<ShardView> shards() const = 0;
 
   /// Gradients are summed and divided by this; default: the world size.

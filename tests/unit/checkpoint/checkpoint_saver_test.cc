@@ -99,6 +99,28 @@ TEST_P(Saver, HoldsWhatWasOnADeviceWhenTheSaveBegan) {
   holds_what_was(1, fsdp::StateOn::kDevice);
 }
 
+TEST(Snapshots, ATensorWhereAFreedOneLayIsCopiedAnew) {
+  SaveQueue queue(SaveQueue::Mode::kBackground);
+  queue.hold();
+  const auto make = [](float value) { return at::full({1000}, value); };
+  auto first = make(1);
+  const void* place = first.const_data_ptr();
+  const auto of_first = queue.snapshot(first);
+  EXPECT_EQ(queue.snapshot(first), of_first);  // one copy of what is asked for twice
+  queue.wait_copied();
+  first.reset();
+  std::vector<at::Tensor> all;  // until one lies where the first one lay
+  do all.push_back(make(2));
+  while (all.back().const_data_ptr() != place && all.size() < 10000);
+  const auto& second = all.back();
+  ASSERT_EQ(second.const_data_ptr(), place) << "the allocator gave other places";
+  const auto of_second = queue.snapshot(second);
+  queue.wait_copied();
+  EXPECT_TRUE(of_first->equal(make(1)));
+  EXPECT_TRUE(of_second->equal(make(2)));
+  queue.release();
+}
+
 TEST_P(Saver, AFullDiskIsAnErrorOnEveryRankAndTheCheckpointBeforeStays) {
   struct Limit {  // files cannot grow beyond this
     explicit Limit(rlim_t bytes) {
