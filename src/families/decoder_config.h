@@ -41,7 +41,8 @@ struct DecoderNames {
   std::string base = "model";  // may be a path, "model.decoder"
   std::string embedding = "embed_tokens", positions, embedding_norm, project_in, project_out;
   std::string layers = "layers", final_norm = "norm", head = "lm_head";
-  std::string attention = "self_attn", q = "q_proj", k = "k_proj", v = "v_proj", qkv, o = "o_proj";
+  std::string attention = "self_attn";  // may be a path, "attn.attention"
+  std::string q = "q_proj", k = "k_proj", v = "v_proj", qkv, o = "o_proj";
   std::string mlp = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";  // sequential: may be empty
   std::string after_attention, after_mlp;  // norms of the branches' results
@@ -93,6 +94,7 @@ struct DecoderConfig {
   QkvLayout qkv = QkvLayout::kSeparate;
   bool prefix_of_query_heads = false;  // a prefix has keys and values for each query head, not for each of keys
   bool qkv_bias = false, o_bias = false;
+  double clip_qkv = 0;  // queries, keys and values are cut off at -clip_qkv and clip_qkv; 0: they are not
   QkNorm qk_norm = QkNorm::kNone;
   std::vector<double> attention_scale;         // for each layer
   std::vector<std::int64_t> attention_window;  // for each layer; 0: none

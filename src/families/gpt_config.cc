@@ -1,6 +1,7 @@
-// GPT-2, GPT-J and GPT-NeoX.
+// GPT-2, GPT-BigCode (StarCoder), GPT-J, GPT-Neo and GPT-NeoX.
 #include <cmath>
 
+#include "base/json_text.h"
 #include "families/decoder_families.h"
 #include "families/decoder_parse.h"
 
@@ -12,8 +13,8 @@ struct GptDefaults {
   double dropout;
 };
 
-// The keys of GPT-2 and GPT-J, under either of the names that transformers' attribute_map knows.
-DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d) {
+// The keys of GPT-2, GPT-BigCode and GPT-J, under either of the names that transformers' attribute_map knows.
+DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d, const char* activation = "gelu_new") {
   DecoderConfig c;
   c.model_type = in.get<std::string>("model_type", "");
   c.vocab_size = in.positive("vocab_size", d.vocab_size);
@@ -27,7 +28,7 @@ DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d) {
   c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-5);
   c.mlp = MlpKind::kPlain;
   c.mlp_bias = true;
-  c.activation = parse_activation(in, "activation_function", "gelu_new");
+  c.activation = parse_activation(in, "activation_function", activation);
   c.embedding_dropout = in.get<double>("embd_pdrop", d.dropout);
   c.residual_dropout = in.get<double>("resid_pdrop", d.dropout);
   c.attention_dropout = in.get<double>("attn_pdrop", d.dropout);
@@ -71,6 +72,31 @@ DecoderConfig parse_gpt2(const ConfigReader& in) {
   return c;
 }
 
+DecoderConfig parse_gpt_bigcode(const ConfigReader& in) {
+  auto c = gpt_like(in, {50257, 1024, 768, 12, 12, 0.1}, "gelu_pytorch_tanh");
+  require(in, "add_cross_attention", false, "is not supported: GPT-BigCode here is a decoder alone");
+  c.classes = {"GPTBigCodeForCausalLM", "GPTBigCodeModel", "GPTBigCodeBlock",
+               "GPTBigCodeAttention",   "GPTBigCodeMLP",   "LayerNorm"};
+  c.position = PositionKind::kLearned;
+  c.position_rows = c.max_positions;
+  c.names.positions = "wpe";
+  c.names.mlp_norm = "ln_2";
+  c.names.qkv = "c_attn";
+  c.names.o = "c_proj";
+  c.names.up = "c_fc";
+  c.names.down = "c_proj";
+  const bool one_key_head = in.get<bool>("multi_query", true);
+  if (one_key_head) c.num_kv_heads = 1;
+  c.qkv = one_key_head ? QkvLayout::kConcatenated : QkvLayout::kGrouped;
+  c.qkv_bias = c.o_bias = true;
+  if (!in.get<bool>("scale_attn_weights", true)) c.attention_scale.assign(static_cast<std::size_t>(c.num_layers), 1.0);
+  c.tied = in.get<bool>("tie_word_embeddings", true);
+  c.lora_targets = {"c_attn"};
+  finish(in, c);
+  c.output_initializer_range = c.initializer_range / std::sqrt(2.0 * static_cast<double>(c.num_layers));
+  return c;
+}
+
 DecoderConfig parse_gptj(const ConfigReader& in) {
   auto c = gpt_like(in, {50400, 2048, 4096, 28, 16, 0.0});
   c.classes = {"GPTJForCausalLM", "GPTJModel", "GPTJBlock", "GPTJAttention", "GPTJMLP", "LayerNorm"};
@@ -92,6 +118,87 @@ DecoderConfig parse_gptj(const ConfigReader& in) {
   c.names.down = "fc_out";
   c.head_bias = true;
   c.tied = in.get<bool>("tie_word_embeddings", false);
+  c.lora_targets = {"q_proj", "v_proj"};
+  finish(in, c);
+  return c;
+}
+
+namespace {
+
+/// "global" or "local" for each layer: attention_layers, else attention_types, pairs of names and how often they
+/// repeat.
+std::vector<std::string> gpt_neo_layers(const ConfigReader& in, std::int64_t layers) {
+  const char* key = "attention_types";
+  std::vector<std::string> all;
+  const nlohmann::json usual = {{{"global", "local"}, 12}};
+  for (const auto& item : in.has(key) ? in.at(key) : usual) {
+    const bool is_pair = item.is_array() && item.size() == 2 && item[0].is_array() && item[1].is_number_unsigned();
+    if (!is_pair || item[1] > layers)
+      throw ConfigError(in.file() + ": attention_types is a list such as [[[\"global\", \"local\"], 12]], found " +
+                            json_text(in.at(key)),
+                        key);
+    for (std::int64_t i = 0; i < item[1].get<std::int64_t>(); ++i)
+      for (const auto& name : item[0]) all.push_back(name.is_string() ? name.get<std::string>() : json_text(name));
+  }
+  if (static_cast<std::int64_t>(all.size()) != layers)
+    throw ConfigError(in.file() + ": attention_types gives " + std::to_string(all.size()) + " layers, num_layers is " +
+                          std::to_string(layers),
+                      key);
+  all = in.get<std::vector<std::string>>("attention_layers", all);
+  if (static_cast<std::int64_t>(all.size()) < layers)
+    throw ConfigError(in.file() + ": attention_layers names " + std::to_string(all.size()) + " layers, num_layers is " +
+                          std::to_string(layers),
+                      "attention_layers");
+  for (const auto& name : all)
+    if (name != "global" && name != "local")
+      throw ConfigError(in.file() + ": an attention layer is global or local, found '" + name + "'",
+                        "attention_layers");
+  return all;
+}
+
+}  // namespace
+
+DecoderConfig parse_gpt_neo(const ConfigReader& in) {
+  DecoderConfig c;
+  c.model_type = in.get<std::string>("model_type", "");
+  c.classes = {"GPTNeoForCausalLM", "GPTNeoModel", "GPTNeoBlock", "GPTNeoSelfAttention", "GPTNeoMLP", "LayerNorm"};
+  c.vocab_size = in.positive("vocab_size", 50257);
+  c.hidden_size = in.positive("hidden_size", 2048);
+  c.num_layers = in.count("num_hidden_layers", in.count("num_layers", 24));
+  c.num_heads = in.positive("num_heads", 16);
+  parse_head_count(in, c);
+  c.intermediate_size = in.positive("intermediate_size", 4 * c.hidden_size);
+  c.max_positions = in.positive("max_position_embeddings", 2048);
+  c.norm = NormKind::kLayer;
+  c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-5);
+  c.position = PositionKind::kLearned;
+  c.position_rows = c.max_positions;
+  c.o_bias = true;
+  c.attention_scale.assign(static_cast<std::size_t>(c.num_layers), 1.0);
+  const auto window = in.positive("window_size", 256);
+  const auto layers = gpt_neo_layers(in, c.num_layers);
+  for (std::int64_t i = 0; i < c.num_layers; ++i)
+    c.attention_window.push_back(layers[static_cast<std::size_t>(i)] == "local" ? window : 0);
+  c.blind_query_sees_past = true;
+  c.mlp = MlpKind::kPlain;
+  c.mlp_bias = true;
+  c.activation = parse_activation(in, "activation_function", "gelu_new");
+  c.embedding_dropout = in.get<double>("embed_dropout", 0.0);
+  c.residual_dropout = in.get<double>("resid_dropout", 0.0);
+  c.attention_dropout = in.get<double>("attention_dropout", 0.0);
+  c.names.base = "transformer";
+  c.names.embedding = "wte";
+  c.names.positions = "wpe";
+  c.names.layers = "h";
+  c.names.final_norm = "ln_f";
+  c.names.attention = "attn.attention";
+  c.names.o = "out_proj";
+  c.names.up = "c_fc";
+  c.names.down = "c_proj";
+  c.names.attention_norm = "ln_1";
+  c.names.mlp_norm = "ln_2";
+  c.tied = in.get<bool>("tie_word_embeddings", true);
+  c.bos_token_id = c.eos_token_id = 50256;
   c.lora_targets = {"q_proj", "v_proj"};
   finish(in, c);
   return c;

@@ -37,7 +37,7 @@ const std::vector<UnusedKeys>& keys_without_effect() {
        {"_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled",
         "chunk_size_feed_forward", "use_bfloat16", "tf_legacy_loss", "reorder_and_upcast_attn",
         "gradient_checkpointing", "pretraining_tp", "slow_but_exact", "masked_softmax_fusion", "bias_dropout_fusion",
-        "attention_softmax_in_fp32", "use_flash_attn"}},
+        "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "use_flash_attn"}},
       {"generation: read from generation_config.json, or from here where that is missing",
        {"max_length",
         "min_length",

@@ -1,4 +1,4 @@
-// Llama and the families that differ from it in a few settings: Granite, Mistral, Mixtral, OLMo 2, Qwen2, Qwen3 (with
+// Llama and the families that differ from it in a few settings: Granite, Mistral, Mixtral, Qwen2, Qwen3 (with
 // experts, too), SmolLM3, StarCoder2, Phi3.
 #include "families/decoder_families.h"
 #include "families/decoder_parse.h"
@@ -38,6 +38,25 @@ std::int64_t window_of(const ConfigReader& in, std::int64_t fallback) {
   return in.contains("sliding_window") ? in.get<std::int64_t>("sliding_window", 0) : fallback;
 }
 
+void parse_experts(const ConfigReader& in, const ExpertDefaults& defaults, DecoderConfig& c) {
+  const std::string count_key = defaults.count_key;
+  c.mlp = MlpKind::kExperts;
+  c.experts.count = in.count(count_key, defaults.count);
+  constexpr std::int64_t kMostExperts = 1 << 16;  // of the whole model: published ones have some thousands
+  if (c.experts.count * c.num_layers > kMostExperts)
+    throw ConfigError(in.file() + ": " + count_key + " (" + std::to_string(c.experts.count) +
+                          ") in each of num_hidden_layers (" + std::to_string(c.num_layers) + ") are more than " +
+                          std::to_string(kMostExperts),
+                      count_key);
+  c.experts.per_token = in.positive("num_experts_per_tok", defaults.per_token);
+  c.experts.auxiliary_loss = in.get<bool>("output_router_logits", false);
+  c.experts.auxiliary_coefficient = in.get<double>("router_aux_loss_coef", defaults.auxiliary_coefficient);
+  if (c.experts.per_token > c.experts.count)
+    throw ConfigError(in.file() + ": num_experts_per_tok (" + std::to_string(c.experts.per_token) +
+                          ") is larger than " + count_key + " (" + std::to_string(c.experts.count) + ")",
+                      "num_experts_per_tok");
+}
+
 DecoderConfig parse_llama(const ConfigReader& in) {
   auto c = llama_like(in, {.class_prefix = "Llama"});
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
@@ -73,22 +92,6 @@ DecoderConfig parse_granite(const ConfigReader& in) {
   return c;
 }
 
-DecoderConfig parse_olmo2(const ConfigReader& in) {
-  auto c = llama_like(in, {.class_prefix = "Olmo2",
-                           .vocab_size = 50304,
-                           .norm_eps = 1e-5,
-                           .pad_token_id = 1,
-                           .bos_token_id = -1,
-                           .eos_token_id = 50279});
-  c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
-  c.qk_norm = QkNorm::kAll;
-  c.names.attention_norm = c.names.mlp_norm = "";
-  c.names.after_attention = "post_attention_layernorm";
-  c.names.after_mlp = "post_feedforward_layernorm";
-  finish(in, c);
-  return c;
-}
-
 DecoderConfig parse_starcoder2(const ConfigReader& in) {
   auto c = llama_like(in, {.class_prefix = "Starcoder2",
                            .vocab_size = 49152,
@@ -116,30 +119,6 @@ DecoderConfig parse_starcoder2(const ConfigReader& in) {
   return c;
 }
 
-namespace {
-
-/// Sizes, the router and its loss; `count_key`: how many experts a layer has.
-void parse_experts(const ConfigReader& in, const char* count_key, std::int64_t count, std::int64_t per_token,
-                   DecoderConfig& c) {
-  c.mlp = MlpKind::kExperts;
-  c.experts.count = in.count(count_key, count);
-  constexpr std::int64_t kMostExperts = 1 << 16;  // of the whole model: published ones have some thousands
-  if (c.experts.count * c.num_layers > kMostExperts)
-    throw ConfigError(in.file() + ": " + count_key + " (" + std::to_string(c.experts.count) +
-                          ") in each of num_hidden_layers (" + std::to_string(c.num_layers) + ") are more than " +
-                          std::to_string(kMostExperts),
-                      count_key);
-  c.experts.per_token = in.positive("num_experts_per_tok", per_token);
-  c.experts.auxiliary_loss = in.get<bool>("output_router_logits", false);
-  c.experts.auxiliary_coefficient = in.get<double>("router_aux_loss_coef", 0.001);
-  if (c.experts.per_token > c.experts.count)
-    throw ConfigError(in.file() + ": num_experts_per_tok (" + std::to_string(c.experts.per_token) +
-                          ") is larger than " + count_key + " (" + std::to_string(c.experts.count) + ")",
-                      "num_experts_per_tok");
-}
-
-}  // namespace
-
 DecoderConfig parse_mixtral(const ConfigReader& in) {
   auto c = llama_like(in, {.class_prefix = "Mixtral",
                            .intermediate_size = 14336,
@@ -154,7 +133,7 @@ DecoderConfig parse_mixtral(const ConfigReader& in) {
   c.names.down = "w2";
   c.classes.mlp = "MixtralBlockSparseTop2MLP";
   c.classes.experts = "MixtralSparseMoeBlock";
-  parse_experts(in, "num_local_experts", 8, 2, c);
+  parse_experts(in, {.count_key = "num_local_experts", .count = 8, .per_token = 2}, c);
   require(in, "router_jitter_noise", 0.0, "is not supported: set it to 0");
   finish(in, c);
   return c;
@@ -208,7 +187,7 @@ DecoderConfig parse_qwen3_moe(const ConfigReader& in) {
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
   c.qk_norm = QkNorm::kHead;
   c.classes.experts = "Qwen3MoeSparseMoeBlock";
-  parse_experts(in, "num_experts", 128, 8, c);
+  parse_experts(in, {.count = 128, .per_token = 8}, c);
   c.intermediate_size = in.positive("moe_intermediate_size", 768);
   c.experts.normalised = in.get<bool>("norm_topk_prob", false);
   require(in, "decoder_sparse_step", std::int64_t{1}, "is not supported: every layer has experts here");

@@ -62,15 +62,6 @@ void put_in_front(DecoderLayout& layout, std::int64_t prefix) {
   }
 }
 
-// The module below `root` that a path such as "model.decoder" names; containers are made for its parts.
-std::shared_ptr<torch::nn::Module> make_path(torch::nn::Module& root, const std::string& path,
-                                             const std::string& class_name) {
-  const auto dot = path.find('.');
-  auto module = std::make_shared<nn::Container>(class_name);
-  root.register_module(path.substr(0, dot), std::static_pointer_cast<torch::nn::Module>(module));
-  return dot == std::string::npos ? module : make_path(*module, path.substr(dot + 1), class_name);
-}
-
 /// Upstream's factors are tensors of the dtype of what they multiply.
 double rounded_to(double value, at::ScalarType dtype) {
   const auto x = static_cast<float>(value);
@@ -99,7 +90,8 @@ CausalLm::CausalLm(families::DecoderConfig config, at::ScalarType dtype)
   if (config_.window_rotary) window_rotary_.emplace(*config_.window_rotary);
   if (config_.position == families::PositionKind::kLinearBias) slopes_ = linear_bias_slopes(config_.num_heads);
   const auto plan = families::blueprint(config_);
-  build_base(*make_path(*this, config_.names.base, config_.classes.base), plan.at(config_.names.base), dtype);
+  const auto base = std::make_shared<nn::Container>(config_.classes.base);
+  build_base(*register_at(*this, config_.names.base, config_.classes.base, base), plan.at(config_.names.base), dtype);
   if (config_.classifier) return;  // the head is the derived class's
   if (!config_.tied) {
     lm_head_ = add_linear(*this, plan, config_.names.head, dtype);

@@ -1,3 +1,4 @@
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_copy.h>
 
@@ -21,6 +22,7 @@ DecoderAttention::DecoderAttention(const families::DecoderConfig& c, const famil
       window_(c.attention_window[layer]),
       scale_(c.attention_scale[layer]),
       softcap_(c.attention_softcap),
+      clip_(c.clip_qkv),
       dropout_(c.attention_dropout),
       bias_factor_(c.linear_bias_factor),
       bias_in_bfloat16_(c.linear_bias_in_bfloat16),
@@ -88,6 +90,8 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
     heads.q = normed(*q_norm_, heads.q);
     heads.k = normed(*k_norm_, heads.k);
   }
+  if (clip_ > 0)
+    for (at::Tensor* x : {&heads.q, &heads.k, &heads.v}) *x = at::clamp(*x, -clip_, clip_);
   if (rotates_)
     std::tie(heads.q, heads.k) = nn::rotary(heads.q, heads.k, window_ > 0 ? layout.window_rotary : layout.rotary);
   if (in.cache) append(*in.cache, heads, layout);

@@ -42,8 +42,8 @@ DecoderLayer::DecoderLayer(const families::DecoderConfig& c, const families::Blu
       residual_after_norm_(c.residual_after_norm),
       one_dropout_(c.one_dropout_for_both),
       branch_scale_(c.branch_scale) {
-  attention_ = register_module(c.names.attention,
-                               std::make_shared<DecoderAttention>(c, plan.at(c.names.attention), layer, dtype));
+  attention_ = register_at(*this, c.names.attention, c.classes.attention,
+                           std::make_shared<DecoderAttention>(c, plan.at(c.names.attention), layer, dtype));
   if (c.mlp == families::MlpKind::kExperts) {
     experts_ = register_module(c.names.mlp, std::make_shared<MixtureOfExperts>(c, plan.at(c.names.mlp), dtype));
   } else if (c.names.mlp.empty()) {

@@ -70,7 +70,7 @@ class DecoderAttention : public nn::Block<AttentionInput, at::Tensor> {
   families::QkvLayout layout_;
   bool rotates_;
   std::int64_t kv_heads_, groups_, head_dim_, window_;
-  double scale_, softcap_, dropout_, bias_factor_;
+  double scale_, softcap_, clip_, dropout_, bias_factor_;
   bool bias_in_bfloat16_, blind_query_sees_past_, norms_all_heads_;
   std::shared_ptr<nn::Linear> q_, k_, v_, qkv_, o_;
   std::shared_ptr<nn::Layer> q_norm_, k_norm_;

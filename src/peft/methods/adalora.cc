@@ -24,6 +24,8 @@ std::vector<std::string> targets_of(const std::string& model_type) {
       {"opt", {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"}},
       {"gptj", {"q_proj", "v_proj"}},
       {"gpt_neox", {"query_key_value"}},
+      {"gpt_neo", {"q_proj", "v_proj"}},
+      {"gpt_bigcode", {"c_attn"}},
       {"llama", {"q_proj", "v_proj"}},
       {"bert", {"query", "value"}},
       {"roberta", {"query", "key", "value", "dense"}},

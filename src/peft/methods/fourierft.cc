@@ -32,6 +32,11 @@ void FourierFt::check() const {
   require_positive("n_frequency", n_frequency);
 }
 
+std::vector<std::string> FourierFt::default_targets(const models::ModelConfig& family) const {
+  if (family.model_type == "gpt2" || family.model_type == "gpt_bigcode") return {"mlp.c_proj"};
+  return DeltaMethod::default_targets(family);
+}
+
 // Not as rank_pattern is matched: PEFT asks re.match(rf".*\.{key}$", name), where an alternative reaches from the dot
 // on or to the end, and then for a key that is the name.
 std::int64_t FourierFt::count_for(const std::string& layer) const {

@@ -18,6 +18,7 @@ class FourierFt final : public DeltaMethod {
   std::string class_name() const override { return "fourierft.Linear"; }
   void bind(ConfigKeys& keys) override;
   void check() const override;
+  std::vector<std::string> default_targets(const models::ModelConfig& family) const override;
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
   /// Where the numbers of a layer stand in the flat [out * in] spectrum, int64.
   at::Tensor places(const LayerSizes& layer) const;

@@ -8,7 +8,6 @@
 
 #include <limits>
 
-#include "peft/methods/wide_targets.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 
@@ -57,7 +56,10 @@ void VbLora::check() const {
 }
 
 std::vector<std::string> VbLora::default_targets(const models::ModelConfig& family) const {
-  return wide_targets(family);
+  if (family.model_type == "t5") return {"q", "k", "v", "o", "wi", "wo"};
+  if (family.model_type == "mt5") return {"q", "k", "v", "o", "wi_0", "wi_1", "wo"};
+  if (family.model_type == "opt") return {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"};
+  return FactorMethod::default_targets(family);
 }
 
 std::vector<AddedTensor> VbLora::added(const LayerSizes& layer) const {

@@ -39,6 +39,11 @@ std::vector<std::string> Vera::attach(models::Model& model, const models::ModelC
   return FactorMethod::attach(model, family);
 }
 
+std::vector<std::string> Vera::default_targets(const models::ModelConfig& family) const {
+  if (family.model_type == "phi") return {"q_proj", "v_proj"};
+  return FactorMethod::default_targets(family);
+}
+
 std::vector<AddedTensor> Vera::added(const LayerSizes& layer) const {
   return {{"vera_lambda_b.default", {layer.out}, init_weights ? zeros() : constant(1)},
           {"vera_lambda_d.default", {r}, init_weights ? constant(d_initial) : normal(1)}};

@@ -21,6 +21,7 @@ class Vera final : public FactorMethod {
   void bind(ConfigKeys& keys) override;
   void check() const override;
   std::vector<std::string> attach(models::Model& model, const models::ModelConfig& family) override;
+  std::vector<std::string> default_targets(const models::ModelConfig& family) const override;
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
   std::vector<AddedTensor> shared(const std::vector<LayerSizes>& layers) const override;
   std::vector<std::string> file_names(const std::string& parameter) const override;

@@ -33,7 +33,12 @@ BASES = {
     "gemma": LLAMA | dict(head_dim=4, pad_token_id=0),
     "gemma2": LLAMA | dict(head_dim=4, pad_token_id=0, sliding_window=3),
     "gemma3_text": LLAMA | dict(head_dim=4, pad_token_id=0, sliding_window=3, layer_types=["sliding_attention", "full_attention"] * 2),
+    "glm": LLAMA | dict(head_dim=4, pad_token_id=0),
+    "glm4": LLAMA | dict(head_dim=4, pad_token_id=0),
     "gpt2": GPT,
+    "gpt_bigcode": GPT,
+    "gpt_neo": dict(vocab_size=24, max_position_embeddings=32, hidden_size=16, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]],
+                    window_size=3, bos_token_id=1, eos_token_id=2, attention_dropout=0.1, resid_dropout=0.1, embed_dropout=0.1),
     "gpt_neox": dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=32),
     "gptj": GPT | dict(rotary_dim=2),
     "granite": LLAMA,
@@ -42,14 +47,18 @@ BASES = {
     "mistral": LLAMA | dict(sliding_window=4),
     "mixtral": LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, output_router_logits=True),
     "mt5": T5,
+    "olmo": LLAMA | dict(pad_token_id=0),
     "olmo2": LLAMA | dict(pad_token_id=0),
+    "olmoe": LLAMA | dict(pad_token_id=0, num_experts=4, num_experts_per_tok=2, output_router_logits=True),
     "opt": dict(vocab_size=24, hidden_size=16, word_embed_proj_dim=16, ffn_dim=24, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32),
+    "phi": LLAMA | dict(partial_rotary_factor=0.5),
     "phi3": LLAMA | dict(pad_token_id=0),
     "qwen2": LLAMA,
     "qwen3": LLAMA | dict(head_dim=4),
     "qwen3_moe": LLAMA | dict(head_dim=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, output_router_logits=True),
     "roberta": BERT,
     "smollm3": LLAMA | dict(pad_token_id=0),
+    "stablelm": LLAMA | dict(partial_rotary_factor=0.5),
     "starcoder2": LLAMA,
     "t5": T5,
     "umt5": T5,
@@ -70,7 +79,7 @@ OTHERS = {  # where no rule makes a sensible value
     "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.01, "final_logit_softcapping": 0.01, "partial_rotary_factor": 0.5, "rotary_pct": 1.0,
     "original_max_position_embeddings": 16, "cross_attention_hidden_size": 8, "sep_token_id": 3, "use_sliding_window": True,
     "rope_theta": 100.0, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2, "rotary_emb_base": 100, "hidden_size": 32, "n_embd": 32, "d_model": 32,
-    "mlp_only_layers": [1], "relative_attention_max_distance": 5, "relative_attention_num_buckets": 8,
+    "attention_types": [[["local"], 2]], "attention_layers": ["local", "local"], "clip_qkv": 0.05, "window_size": 2, "mlp_only_layers": [1], "relative_attention_max_distance": 5, "relative_attention_num_buckets": 8,
 }
 # What the script itself needs; what changes only which of equally likely dropout masks are drawn.
 NEVER_SIMPLE = {"model_type", "return_dict", "torchscript", "chunk_size_feed_forward"}
@@ -90,8 +99,8 @@ NEWER = {  # of transformers 5
     "gemma3_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 100.0}, "sliding_attention": None}},
     "t5": {"scale_decoder_outputs": False},
     **{f: {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}} for f in
-       ("falcon", "gemma", "gemma2x", "gpt_neox", "granite", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3",
-        "starcoder2")},
+       ("falcon", "gemma", "gemma2x", "glm", "glm4", "gpt_neox", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2", "olmoe", "phi", "phi3", "qwen2",
+        "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2")},
 }
 
 

@@ -57,6 +57,22 @@ INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
                                          "J_peft/llama_prefix_projection", "J_peft/t5_prefix", "J_peft/llama_adalora",
                                          "J_peft/llama_alora", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
 
+TEST(DefaultTargets, AreThoseOfPeftsTables) {
+  const auto tables = json::parse(read_file(std::string(TESSERA_TEST_DATA) + "/peft_targets/targets.json"));
+  for (const auto& [type, families] : tables.items()) {
+    for (const auto& [family, expected] : families.items()) {
+      models::ModelConfig config;
+      config.model_type = family;
+      config.default_lora_targets = tables["LORA"].value(family, std::vector<std::string>());
+      const auto method = make_method(type);
+      method->resolve(config);
+      auto found = json::parse(adapter_config_json(*method))["target_modules"];
+      std::sort(found.begin(), found.end());
+      EXPECT_EQ(found, expected) << type << " on " << family;
+    }
+  }
+}
+
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {
   try {
     make_method("POLY");
