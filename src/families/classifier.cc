@@ -26,7 +26,8 @@ bool is_classifier(const ConfigReader& in) {
 
 ClassifierConfig parse_classifier(const ConfigReader& in) {
   const bool listed = in.has("id2label") && in.at("id2label").is_object();
-  return {.num_labels = in.positive("num_labels", listed ? static_cast<std::int64_t>(in.at("id2label").size()) : 2),
+  const auto given = in.positive("num_labels", 2);
+  return {.num_labels = listed ? static_cast<std::int64_t>(in.at("id2label").size()) : given,
           .problem = problem_of(in)};
 }
 

@@ -43,12 +43,8 @@ DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d, const char*
   return c;
 }
 
-}  // namespace
-
-DecoderConfig parse_gpt2(const ConfigReader& in) {
-  auto c = gpt_like(in, {50257, 1024, 768, 12, 12, 0.1});
-  require(in, "add_cross_attention", false, "is not supported: GPT-2 here is a decoder alone");
-  c.classes = {"GPT2LMHeadModel", "GPT2Model", "GPT2Block", "GPT2Attention", "GPT2MLP", "LayerNorm"};
+/// What GPT-2 and GPT-BigCode have, and GPT-J has not.
+void with_learned_positions(const ConfigReader& in, DecoderConfig& c) {
   c.position = PositionKind::kLearned;
   c.position_rows = c.max_positions;
   c.names.positions = "wpe";
@@ -57,16 +53,25 @@ DecoderConfig parse_gpt2(const ConfigReader& in) {
   c.names.o = "c_proj";
   c.names.up = "c_fc";
   c.names.down = "c_proj";
-  c.qkv = QkvLayout::kConcatenated;
   c.qkv_bias = c.o_bias = true;
+  c.tied = in.get<bool>("tie_word_embeddings", true);
+  c.lora_targets = {"c_attn"};
+}
+
+}  // namespace
+
+DecoderConfig parse_gpt2(const ConfigReader& in) {
+  auto c = gpt_like(in, {50257, 1024, 768, 12, 12, 0.1});
+  require(in, "add_cross_attention", false, "is not supported: GPT-2 here is a decoder alone");
+  c.classes = {"GPT2LMHeadModel", "GPT2Model", "GPT2Block", "GPT2Attention", "GPT2MLP", "LayerNorm"};
+  with_learned_positions(in, c);
+  c.qkv = QkvLayout::kConcatenated;
   c.transposed_weights = true;
   c.blind_query_sees_past = true;
   const double scale = in.get<bool>("scale_attn_weights", true) ? std::pow(static_cast<double>(c.head_dim), -0.5) : 1.0;
   const bool by_layer = in.get<bool>("scale_attn_by_inverse_layer_idx", false);
   for (std::int64_t i = 0; i < c.num_layers; ++i)
     c.attention_scale.push_back(by_layer ? scale / static_cast<double>(i + 1) : scale);
-  c.tied = in.get<bool>("tie_word_embeddings", true);
-  c.lora_targets = {"c_attn"};
   finish(in, c);
   c.output_initializer_range = c.initializer_range / std::sqrt(2.0 * static_cast<double>(c.num_layers));
   return c;
@@ -77,21 +82,11 @@ DecoderConfig parse_gpt_bigcode(const ConfigReader& in) {
   require(in, "add_cross_attention", false, "is not supported: GPT-BigCode here is a decoder alone");
   c.classes = {"GPTBigCodeForCausalLM", "GPTBigCodeModel", "GPTBigCodeBlock",
                "GPTBigCodeAttention",   "GPTBigCodeMLP",   "LayerNorm"};
-  c.position = PositionKind::kLearned;
-  c.position_rows = c.max_positions;
-  c.names.positions = "wpe";
-  c.names.mlp_norm = "ln_2";
-  c.names.qkv = "c_attn";
-  c.names.o = "c_proj";
-  c.names.up = "c_fc";
-  c.names.down = "c_proj";
+  with_learned_positions(in, c);
   const bool one_key_head = in.get<bool>("multi_query", true);
   if (one_key_head) c.num_kv_heads = 1;
   c.qkv = one_key_head ? QkvLayout::kConcatenated : QkvLayout::kGrouped;
-  c.qkv_bias = c.o_bias = true;
   if (!in.get<bool>("scale_attn_weights", true)) c.attention_scale.assign(static_cast<std::size_t>(c.num_layers), 1.0);
-  c.tied = in.get<bool>("tie_word_embeddings", true);
-  c.lora_targets = {"c_attn"};
   finish(in, c);
   c.output_initializer_range = c.initializer_range / std::sqrt(2.0 * static_cast<double>(c.num_layers));
   return c;

@@ -77,7 +77,6 @@ const std::vector<UnusedKeys>& keys_without_effect() {
         "n_ctx",
         "seq_length",
         "n_positions",
-        "output_past",
         "rotary",
         "parallel_attn",
         "offset_alibi",

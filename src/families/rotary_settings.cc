@@ -67,7 +67,11 @@ RopeScaling scaling_of(const ConfigReader& in, const std::string& where, RotaryK
       {"default", RopeScaling::kNone},  {"linear", RopeScaling::kLinear}, {"dynamic", RopeScaling::kDynamic},
       {"llama3", RopeScaling::kLlama3}, {"yarn", RopeScaling::kYarn},     {"longrope", RopeScaling::kLongRope},
       {"su", RopeScaling::kLongRope}};
-  const auto name = in.get<std::string>("rope_type", in.get<std::string>("type", "default"));
+  const auto older = in.get<std::string>("type", "default"), name = in.get<std::string>("rope_type", older);
+  if (in.has("type") && name != older)
+    throw ConfigError(in.file() + ": " + where + " has two types, rope_type '" + name + "' and type '" + older +
+                          "', of which each family takes another one; leave one out",
+                      where);
   if (family == RotaryKeys::Names::kPhi3 && name == "yarn") return RopeScaling::kLongRope;  // as early files call it
   std::vector<std::string> names;
   for (const auto& [known, kind] : kKnown) {

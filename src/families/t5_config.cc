@@ -2,17 +2,10 @@
 
 #include <cstdlib>
 
+#include "families/decoder_parse.h"
+
 namespace tessera::families {
 namespace {
-
-Activation activation_of(const ConfigReader& in, const std::string& name) {
-  if (name == "relu") return Activation::kRelu;
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::kGeluTanh;
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  throw ConfigError(in.file() + ": activation '" + name + "' is not supported (relu, gelu, gelu_new, silu)",
-                    "feed_forward_proj");
-}
 
 // "relu", "gated-gelu", ...: gated-gelu means gelu_new. Explicit dense_act_fn and is_gated_act win, as upstream.
 void parse_feed_forward(const ConfigReader& in, const std::string& fallback, T5Config& config) {
@@ -24,7 +17,7 @@ void parse_feed_forward(const ConfigReader& in, const std::string& fallback, T5C
   }
   std::string name = dash == std::string::npos ? projection : projection.substr(dash + 1);
   if (projection == "gated-gelu") name = "gelu_new";
-  config.activation = activation_of(in, in.get<std::string>("dense_act_fn", name));
+  config.activation = parse_activation(in, "dense_act_fn", name);
   config.gated = in.get<bool>("is_gated_act", dash != std::string::npos);
 }
 

@@ -31,8 +31,16 @@ void refuse_unknown_methods(const families::ConfigReader& in, const nlohmann::js
   }
 }
 
+std::int64_t single_token(const families::ConfigReader& in, const nlohmann::json& json, const char* key) {
+  if (json[key].is_array() && json[key].size() != 1)
+    throw ConfigError(in.file() + ": '" + key + "' names one token here, found " + json_text(json[key]), key);
+  return in.token(key, 0);
+}
+
 void read_end_tokens(const families::ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
-  if (!in.has("eos_token_id")) return;
+  if (!in.contains("eos_token_id")) return;
+  c.eos_token_ids.clear();
+  if (json["eos_token_id"].is_null()) return;
   c.eos_token_ids = json["eos_token_id"].is_array() ? in.get<std::vector<std::int64_t>>("eos_token_id", {})
                                                     : std::vector<std::int64_t>{in.token("eos_token_id", 1)};
 }
@@ -40,7 +48,7 @@ void read_end_tokens(const families::ConfigReader& in, const nlohmann::json& jso
 void read_filters(const families::ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
   c.do_sample = in.get<bool>("do_sample", c.do_sample);
   c.temperature = in.get<double>("temperature", c.temperature);
-  c.top_k = in.get<std::int64_t>("top_k", c.top_k);
+  if (in.contains("top_k")) c.top_k = in.get<std::int64_t>("top_k", 0);  // null: no filter
   c.top_p = in.get<double>("top_p", c.top_p);
   if (in.has("min_p")) c.min_p = in.get<double>("min_p", 0.0);
   c.typical_p = in.get<double>("typical_p", c.typical_p);
@@ -50,7 +58,7 @@ void read_filters(const families::ConfigReader& in, const nlohmann::json& json, 
   c.suppress_tokens = in.get<std::vector<std::int64_t>>("suppress_tokens", c.suppress_tokens);
   c.begin_suppress_tokens = in.get<std::vector<std::int64_t>>("begin_suppress_tokens", c.begin_suppress_tokens);
   if (in.has("forced_bos_token_id")) c.forced_bos_token_id = in.token("forced_bos_token_id", 0);
-  if (in.has("forced_eos_token_id")) c.forced_eos_token_id = in.token("forced_eos_token_id", 0);
+  if (in.has("forced_eos_token_id")) c.forced_eos_token_id = single_token(in, json, "forced_eos_token_id");
   c.renormalize_logits = in.get<bool>("renormalize_logits", c.renormalize_logits);
   if (!in.has("exponential_decay_length_penalty")) return;
   const auto& decay = json["exponential_decay_length_penalty"];
@@ -65,18 +73,19 @@ void read_filters(const families::ConfigReader& in, const nlohmann::json& json, 
 
 GenerationConfig read_generation_config(const std::string& folder, const ModelConfig& model) {
   GenerationConfig c;
-  c.eos_token_ids = {model.eos_token_id};
-  c.pad_token_id = model.pad_token_id;
   c.decoder_start_token_id = model.decoder_start_token_id;
   const auto model_file = folder + "/config.json", file = folder + "/generation_config.json";
-  const bool has_own = is_there(file);
-  if (is_there(model_file)) {
-    const auto json = families::read_json(model_file);
-    if (!has_own) read_generation_json(json, model_file, c);  // as files had it before they were two
-    read_end_tokens(families::ConfigReader(json, model_file), json, c);
+  if (is_there(file)) {
+    c.eos_token_ids.clear();
+    c.pad_token_id = -1;
+    read_generation_json(families::read_json(file), file, c);
+    if (c.pad_token_id < 0) c.pad_token_id = c.eos_token_ids.empty() ? model.pad_token_id : c.eos_token_ids[0];
+    return c;
   }
+  c.eos_token_ids = {model.eos_token_id};
+  c.pad_token_id = model.pad_token_id;
+  if (is_there(model_file)) read_generation_json(families::read_json(model_file), model_file, c);  // as files once were
   if (c.pad_token_id < 0) c.pad_token_id = model.pad_token_id;
-  if (has_own) read_generation_json(families::read_json(file), file, c);
   return c;
 }
 
@@ -95,7 +104,7 @@ void read_generation_json(const nlohmann::json& json, const std::string& file, G
   c.no_repeat_ngram_size = in.get<std::int64_t>("no_repeat_ngram_size", c.no_repeat_ngram_size);
   if (in.has("early_stopping")) c.early_stopping = early_stopping_of(in, json);
   c.pad_token_id = in.token("pad_token_id", c.pad_token_id);
-  c.decoder_start_token_id = in.token("decoder_start_token_id", c.decoder_start_token_id);
+  if (in.has("decoder_start_token_id")) c.decoder_start_token_id = single_token(in, json, "decoder_start_token_id");
   read_end_tokens(in, json, c);
 }
 

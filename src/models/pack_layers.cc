@@ -16,9 +16,10 @@ std::map<std::string, nn::Linear*> linear_layers(const Model& model) {
   return out;
 }
 
-/// "wo" is a part of the name, "mlp.up_proj" two, "model.layers.0.mlp.up_proj" all: transformers looks for whole parts.
+/// transformers' rule: the layer's own name, its whole name, or the end of one above it ("attn" for self_attn's
+/// layers).
 bool names_layer(const std::string& wanted, const std::string& name) {
-  return ("." + name + ".").find("." + wanted + ".") != std::string::npos;
+  return wanted == name || wanted == name.substr(name.rfind('.') + 1) || name.find(wanted + ".") != std::string::npos;
 }
 
 }  // namespace

@@ -44,7 +44,6 @@ std::vector<std::string> modules_to_save(const nn::HookedModule& model, const Pe
 std::shared_ptr<PeftMethod> resolved(const PeftMethod& given, const models::ModelConfig& family) {
   std::shared_ptr<PeftMethod> method = given.clone();
   method->resolve(family);
-  if (method->task_type.empty()) method->task_type = family.task_type;
   if (method->task_type != "SEQ_CLS" || !method->has_modules_to_save()) return method;
   for (const char* head : {"classifier", "score"}) {  // PEFT always trains the head of a classifier
     auto& saved = method->modules_to_save;
@@ -111,6 +110,12 @@ bool untie_if_needed(models::Model& model, const models::ModelConfig& family, co
                           "' is this model's table of tokens and does not come apart from it, as a decoder's head "
                           "does; leave it out of target_modules or name it in exclude_modules",
                       "target_modules");
+  }
+  if (wanted && family.kind == models::ModelKind::kMaskedLm && !tied.empty()) {
+    throw ConfigError(
+        "modules_to_save: the head of this masked language model is its table of tokens and does not come apart from "
+        "it, as a decoder's head does; leave both, and modules that hold them, out of modules_to_save",
+        "modules_to_save");
   }
   return false;
 }

@@ -64,8 +64,6 @@ const Defaults* defaults_of(const models::ModelConfig& family) {
       {"gpt_bigcode", {"c_attn", "mlp.c_proj"}, {"mlp.c_proj"}},
       {"phi", {"q_proj", "v_proj", "fc2"}, {"fc2"}},
       {"falcon", {"query_key_value", "dense_4h_to_h"}, {"dense_4h_to_h"}},
-      {"RefinedWeb", {"query_key_value", "dense_4h_to_h"}, {"dense_4h_to_h"}},
-      {"RefinedWebModel", {"query_key_value", "dense_4h_to_h"}, {"dense_4h_to_h"}},
       {"llama", {"k_proj", "v_proj", "down_proj"}, {"down_proj"}},
       {"mistral", {"k_proj", "v_proj", "down_proj"}, {"down_proj"}},
       {"mixtral", {"k_proj", "v_proj", "w2"}, {"w2"}},

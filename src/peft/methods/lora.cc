@@ -67,10 +67,6 @@ at::Tensor row_norms(const at::Tensor& sum) {
   return at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
 }
 
-[[noreturn]] void refuse(const std::string& key, const std::string& why) {
-  throw ConfigError("LoRA option '" + key + "' " + why, key);
-}
-
 bool is_factor(const std::string& parameter) {
   return parameter.ends_with(".lora_A.default.weight") || parameter.ends_with(".lora_B.default.weight");
 }
@@ -81,13 +77,18 @@ std::vector<std::string> Lora::default_targets(const models::ModelConfig& family
   return family.default_lora_targets;
 }
 
+std::string Lora::name_in_patterns(const std::string& module) const {
+  const auto weight = module + ".weight";
+  return has_suffix(weight, target_parameters) ? weight : module;
+}
+
 std::int64_t Lora::rank_of(const std::string& module) const {
-  return by_pattern(module, rank_pattern, r, "rank_pattern");
+  return by_pattern(name_in_patterns(module), rank_pattern, r, "rank_pattern");
 }
 
 double Lora::scaling_of(const std::string& module) const {
   const auto rank = static_cast<double>(rank_of(module));
-  const double alpha = by_pattern(module, alpha_pattern, lora_alpha, "alpha_pattern");
+  const double alpha = by_pattern(name_in_patterns(module), alpha_pattern, lora_alpha, "alpha_pattern");
   return use_rslora ? alpha / std::sqrt(rank) : alpha / rank;
 }
 
@@ -102,7 +103,8 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
     replicate_layers(model, layer_replication);
     for (const auto& item : model.named_parameters())
       if (is_replicated(item.key()) && is_saved(item.key(), *this))
-        refuse("layer_replication", "goes without modules_to_save inside the layers, found '" + item.key() + "'");
+        refuse_setting("layer_replication",
+                       "goes without modules_to_save inside the layers, found '" + item.key() + "'");
   }
   if (!alora_invocation_tokens.is_null()) activated_ = std::make_shared<ActivatedTokens>();
   if (!target_modules.empty() || !target_regex.empty()) names = LayerMethod::attach(model, family);
@@ -113,16 +115,18 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
       if (!slot.linear || !has_suffix(slot.name + ".weight", wanted)) continue;
       any = true;
       if (targets.contains(slot.name))
-        refuse("target_parameters", "names the weight of '" + slot.name +
-                                        "', which target_modules name, too; leave it out of one of them, as in PEFT");
+        refuse_setting("target_parameters",
+                       "names the weight of '" + slot.name +
+                           "', which target_modules name, too; leave it out of one of them, as in PEFT");
       if (slot.adapter()) continue;
       attach_to(slot);
       names.push_back(slot.name);
     }
     if (!any) {
-      refuse("target_parameters", "names '" + wanted +
-                                      "', which is no weight of a linear layer of this model; name ends such as "
-                                      "mlp.gate_proj.weight");
+      refuse_setting("target_parameters",
+                     "names '" + wanted +
+                         "', which is no weight of a linear layer of this model; name ends such as "
+                         "mlp.gate_proj.weight");
     }
   }
   if (activated_) activate(model, family, names);
@@ -142,12 +146,13 @@ std::vector<std::string> Lora::attach(models::Model& model, const models::ModelC
 void Lora::activate(models::Model& model, const models::ModelConfig& family,
                     const std::vector<std::string>& adapted) const {
   const std::string key = "alora_invocation_tokens";
-  if (family.kind != models::ModelKind::kCausal) refuse(key, "is for causal models");
+  if (family.kind != models::ModelKind::kCausal) refuse_setting(key, "is for causal models");
   for (const auto& name : adapted)
     if (name == family.output_embedding || name.find(".experts.") != std::string::npos)
-      refuse(key, "does not go with '" + name + "', which does not see all tokens; leave it out of target_modules");
+      refuse_setting(key,
+                     "does not go with '" + name + "', which does not see all tokens; leave it out of target_modules");
   const auto words = word_embedding(model, family.vocab_size);
-  if (words.adapter()) refuse(key, "is for linear layers; leave '" + words.name + "' out of target_modules");
+  if (words.adapter()) refuse_setting(key, "is for linear layers; leave '" + words.name + "' out of target_modules");
   const auto invocation = alora_invocation_tokens.get<std::vector<std::int64_t>>();
   words.embedding->attach(std::make_shared<ActivatedRows>(activated_));
   model.set_input_adapter(std::make_shared<InvocationInput>(invocation, words.weight().size(0)));
@@ -155,17 +160,19 @@ void Lora::activate(models::Model& model, const models::ModelConfig& family,
 
 void Lora::check_can_merge(const nn::HookedModule& adapted) const {
   if (!alora_invocation_tokens.is_null())
-    refuse("alora_invocation_tokens",
-           "acts on some tokens only, so it cannot be merged into the weights; use the adapter as it is");
+    refuse_setting("alora_invocation_tokens",
+                   "acts on some tokens only, so it cannot be merged into the weights; use the adapter as it is");
   if (!layer_replication.is_null())
-    refuse("layer_replication",
-           "gives the places of a layer different adapters over one weight, so it cannot be merged (PEFT adds all of "
-           "them to it: another model); use the "
-           "adapter as it is");
+    refuse_setting(
+        "layer_replication",
+        "gives the places of a layer different adapters over one weight, so it cannot be merged (PEFT adds all of "
+        "them to it: another model); use the "
+        "adapter as it is");
   if (!lora_bias) return;
   for (const auto& slot : adapted_slots(adapted))
     if (!slot.bias().defined())
-      refuse("lora_bias", "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
+      refuse_setting("lora_bias",
+                     "cannot be merged into '" + slot.name + "', which has no bias; use the adapter as it is");
 }
 
 // A head that is tied to the table has the table's rows.
@@ -176,8 +183,8 @@ std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const model
   const auto ids_of = [](const nlohmann::json& list) {
     const auto is_id = [](const auto& id) { return id.is_number_integer(); };
     if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_id)) {
-      refuse("trainable_token_indices",
-             "is a list of token ids, or an object with one for each table; found " + json_text(list));
+      refuse_setting("trainable_token_indices",
+                     "is a list of token ids, or an object with one for each table; found " + json_text(list));
     }
     return list.template get<std::vector<std::int64_t>>();
   };
@@ -194,14 +201,16 @@ std::map<std::string, std::vector<std::int64_t>> Lora::chosen_tokens(const model
     if (slot != all.end())
       out[slot->name] = ids_of(list);
     else if (!is_tied(name))
-      refuse("trainable_token_indices", "names '" + name + "', which is no embedding and no head of this model");
+      refuse_setting("trainable_token_indices",
+                     "names '" + name + "', which is no embedding and no head of this model");
   }
   for (const auto& [name, list] : given.items()) {
     if (!is_tied(name)) continue;
     const auto table = out.find(word_embedding(model, family.vocab_size).name);
     if (table == out.end() || table->second != ids_of(list))
-      refuse("trainable_token_indices",
-             "names '" + name + "', which is tied to the table of tokens and has its rows; give both the same ids");
+      refuse_setting(
+          "trainable_token_indices",
+          "names '" + name + "', which is tied to the table of tokens and has its rows; give both the same ids");
   }
   return out;
 }
@@ -216,10 +225,11 @@ std::map<std::string, Fill> Lora::first_values(const nn::HookedModule& model, st
 void Lora::attach_to(const Slot& slot) const {
   const bool of_matrices = decomposes() || init_lora_weights == "orthogonal" || init_lora_weights == "loftq" || mica();
   if (!slot.linear && (lora_bias || of_matrices || activated_)) {
-    refuse(lora_bias     ? "lora_bias"
-           : of_matrices ? "init_lora_weights"
-                         : "alora_invocation_tokens",
-           "is for linear layers with this value; leave the embedding '" + slot.name + "' out of target_modules");
+    refuse_setting(
+        lora_bias     ? "lora_bias"
+        : of_matrices ? "init_lora_weights"
+                      : "alora_invocation_tokens",
+        "is for linear layers with this value; leave the embedding '" + slot.name + "' out of target_modules");
   }
   const auto rank = rank_of(slot.name);
   if (rank <= 0) {
@@ -227,7 +237,7 @@ void Lora::attach_to(const Slot& slot) const {
                       "rank_pattern");
   }
   if (init_lora_weights == "orthogonal" && rank % 2 != 0)
-    refuse("init_lora_weights", "orthogonal needs an even rank, found " + std::to_string(rank));
+    refuse_setting("init_lora_weights", "orthogonal needs an even rank, found " + std::to_string(rank));
   const LoraShape shape{.rank = rank,
                         .scaling = scaling_of(slot.name),
                         .dropout = lora_dropout,
@@ -284,9 +294,10 @@ std::map<std::string, Fill> Lora::first_values_of(const Slot& slot, std::uint64_
 
 std::vector<FromWeight> Lora::from_weights_of_saved(const nn::HookedModule& model) const {
   if (rounds() > 0) {
-    refuse("init_lora_weights", init_lora_weights +
-                                    " begins with numbers that PEFT drew and the adapter does not hold, so that nobody "
-                                    "can use it; save it there with path_initial_model_for_weight_conversion");
+    refuse_setting("init_lora_weights",
+                   init_lora_weights +
+                       " begins with numbers that PEFT drew and the adapter does not hold, so that nobody "
+                       "can use it; save it there with path_initial_model_for_weight_conversion");
   }
   if (init_lora_weights == "loftq") (void)packing_losses(model);  // checks
   return starts(model, 0);
@@ -294,8 +305,8 @@ std::vector<FromWeight> Lora::from_weights_of_saved(const nn::HookedModule& mode
 
 void Lora::check_rank(const Slot& slot, std::int64_t rank) const {
   if (rank <= std::min(slot.linear->in_features(), slot.linear->out_features())) return;
-  refuse("init_lora_weights", init_lora_weights + " needs a rank of at most the smaller side of '" + slot.name +
-                                  "', found " + std::to_string(rank));
+  refuse_setting("init_lora_weights", init_lora_weights + " needs a rank of at most the smaller side of '" + slot.name +
+                                          "', found " + std::to_string(rank));
 }
 
 std::vector<FromWeight> Lora::packing_losses(const nn::HookedModule& model) const {
@@ -303,8 +314,8 @@ std::vector<FromWeight> Lora::packing_losses(const nn::HookedModule& model) cons
   for (const auto& slot : adapted_places(model)) {
     if (!slot.linear) continue;
     if (!slot.linear->codec()) {
-      refuse("init_lora_weights", "loftq stands for what packing takes from the weights, but those of '" + slot.name +
-                                      "' are not packed; load the base in 4 bits (--load_in_4bit)");
+      refuse_setting("init_lora_weights", "loftq stands for what packing takes from the weights, but those of '" +
+                                              slot.name + "' are not packed; load the base in 4 bits (--load_in_4bit)");
     }
     const auto rank = rank_of(slot.name);
     check_rank(slot, rank);

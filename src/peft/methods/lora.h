@@ -67,6 +67,8 @@ class Lora final : public LayerMethod {
   std::map<std::string, Fill> first_values_of(const Slot& slot, std::uint64_t seed) const override;
 
  private:
+  /// A module's own, or that of its weight where target_parameters names it, as PEFT looks for it.
+  std::string name_in_patterns(const std::string& module) const;
   bool decomposes() const { return init_lora_weights.starts_with("pissa") || init_lora_weights == "olora"; }
   /// Rounds of the randomised decomposition; 0: it is exact.
   std::int64_t rounds() const;
@@ -88,5 +90,8 @@ class Lora final : public LayerMethod {
   std::int64_t frozen_ = 0;                                  // likewise: elements of B that do not train
   at::Tensor summed(const Slot& slot, const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b) const;
 };
+
+/// ConfigError: "LoRA option 'KEY' WHY".
+[[noreturn]] void refuse_setting(const std::string& key, const std::string& why);
 
 }  // namespace tessera::peft

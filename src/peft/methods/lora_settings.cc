@@ -8,13 +8,10 @@
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
-namespace {
 
 [[noreturn]] void refuse_setting(const std::string& key, const std::string& why) {
   throw ConfigError("LoRA option '" + key + "' " + why, key);
 }
-
-}  // namespace
 
 std::int64_t Lora::rounds() const {
   const std::string start = "pissa_niter_";

@@ -49,5 +49,38 @@ TEST(Families, AConfigIsDescribedByItsModelType) {
                    layer + "post_attention_layernorm.weight", "model.norm.weight"}));
 }
 
+TEST(Families, TheListOfLabelsSaysHowManyThereAre) {
+  const auto labels = [](const nlohmann::json& changes) {
+    nlohmann::json config = {{"model_type", "bert"}, {"architectures", {"BertForSequenceClassification"}}};
+    config.update(changes);
+    return std::get<BertConfig>(parse_config(config, "config.json")).classifier.num_labels;
+  };
+  const nlohmann::json three = {{"0", "a"}, {"1", "b"}, {"2", "c"}};
+  EXPECT_EQ(labels({{"id2label", three}}), 3);
+  EXPECT_EQ(labels({{"num_labels", 5}}), 5);
+  EXPECT_EQ(labels({{"num_labels", 5}, {"id2label", three}}), 3);  // as in transformers, which warns
+}
+
+TEST(Families, TwoTypesOfOneRopeScalingAreRefused) {
+  const auto parse = [](const nlohmann::json& scaling) {
+    (void)parse_config({{"model_type", "llama"}, {"rope_scaling", scaling}}, "config.json");
+  };
+  EXPECT_NO_THROW(parse({{"type", "linear"}, {"rope_type", "linear"}, {"factor", 2.0}}));
+  EXPECT_THROW(parse({{"type", "linear"}, {"rope_type", "dynamic"}, {"factor", 2.0}}), ConfigError);
+}
+
+TEST(Families, T5KnowsEveryActivation) {
+  const auto activation = [](const std::string& projection) {
+    const auto c =
+        std::get<T5Config>(parse_config({{"model_type", "t5"}, {"feed_forward_proj", projection}}, "config.json"));
+    return std::pair(c.activation, c.gated);
+  };
+  EXPECT_EQ(activation("gated-gelu"), std::pair(Activation::kGeluTanh, true));
+  EXPECT_EQ(activation("gelu"), std::pair(Activation::kGelu, false));
+  EXPECT_EQ(activation("leaky_relu"), std::pair(Activation::kLeakyRelu, false));
+  EXPECT_EQ(activation("gated-tanh"), std::pair(Activation::kTanh, true));
+  EXPECT_THROW(activation("gated-glue"), ConfigError);
+}
+
 }  // namespace
 }  // namespace tessera::families

@@ -73,6 +73,43 @@ TEST(DefaultTargets, AreThoseOfPeftsTables) {
   }
 }
 
+// peft/tuners/tuners_utils.py: current_key of a target parameter ends with the parameter's name.
+TEST(TargetParameters, AreFoundInPatternsByTheirWholeName) {
+  Lora lora;
+  lora.r = lora.lora_alpha = 8;
+  lora.target_modules = {"v_proj"};
+  lora.target_parameters = {"q_proj.weight"};
+  lora.alpha_pattern = {{"q_proj", 2}, {"v_proj", 2}};
+  lora.rank_pattern = {{"q_proj.weight", 4}};
+  EXPECT_EQ(lora.rank_of("layers.0.q_proj"), 4);
+  EXPECT_EQ(lora.scaling_of("layers.0.q_proj"), 2.0);
+  EXPECT_EQ(lora.scaling_of("layers.0.v_proj"), 0.25);
+}
+
+TEST(MaskedLm, ATiedHeadThatWouldTrainApartIsRefused) {
+  const std::string folder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/bert_mlm";
+  for (const char* saved : {"cls", "predictions", "word_embeddings"}) {
+    models::ModelConfig family;
+    const auto model = models::build_model(folder, &family);
+    Lora lora;
+    lora.target_modules = {"query"};
+    lora.modules_to_save = {saved};
+    EXPECT_THROW(apply_adapter(*model, family, lora), ConfigError) << saved;
+  }
+}
+
+TEST(Classifiers, AreTrainedWholeWhereTheTaskTypeSaysSo) {
+  for (const std::string task_type : {"", "SEQ_CLS"}) {
+    models::ModelConfig family;
+    const auto model = models::build_model(kFolder + "base_bert", &family);
+    ASSERT_EQ(family.kind, models::ModelKind::kSequenceClassification);
+    Lora lora;
+    lora.task_type = task_type;
+    lora.target_modules = {"query"};
+    EXPECT_EQ(apply_adapter(*model, family, lora).saved.empty(), task_type.empty());
+  }
+}
+
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {
   try {
     make_method("POLY");
