@@ -125,7 +125,7 @@ namespace {
 std::vector<std::string> gpt_neo_layers(const ConfigReader& in, std::int64_t layers) {
   const char* key = "attention_types";
   std::vector<std::string> all;
-  const nlohmann::json usual = {{{"global", "local"}, 12}};
+  const auto usual = nlohmann::json::parse(R"([[["global", "local"], 12]])");
   for (const auto& item : in.has(key) ? in.at(key) : usual) {
     const bool is_pair = item.is_array() && item.size() == 2 && item[0].is_array() && item[1].is_number_unsigned();
     if (!is_pair || item[1] > layers)
