@@ -202,7 +202,9 @@ TEST(Launch, GivesRanksTheTimeThatTheUserGrants) {
     const Finished r = p.finish();
     EXPECT_EQ(r.exit_code, 143);
     EXPECT_EQ(contains(r.out, "saved"), !limited) << r.out << r.err;
-    EXPECT_TRUE(contains(r.err, limited ? "waiting up to 0.2 s" : "waiting as long as it takes")) << r.err;
+    EXPECT_TRUE(contains(
+        r.err, limited ? "waiting up to 0.2 s for the ranks" : "SIGTERM: passed on, waiting for the ranks to end"))
+        << r.err;
   }
   EXPECT_EQ(run_launch({"--grace_period", "-1"}, "true").exit_code, 2);
 }
