@@ -58,8 +58,8 @@ int run_guarded(const std::function<int()>& body, std::ostream& err) {
 }
 
 int flush_output(int code, std::ostream& err) {
-  std::cout.flush();
   errno = 0;
+  std::cout.flush();
   const bool is_whole = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
   const int error = errno;
   pollfd reader{STDOUT_FILENO, 0, 0};

@@ -163,10 +163,14 @@ TEST(Launch, ForwardsTermination) {
 }
 
 TEST(Launch, TheSecondInterruptEndsTheRanksAtOnce) {
-  Subprocess p(
-      launch({"--num_processes", "2"}, "trap '' INT TERM; echo pid=$$; echo ready; while :; do sleep 0.05; done"));
+  std::vector<std::string> command = {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1"};
+  for (const std::string& word :
+       launch({"--num_processes", "2"}, "trap '' INT TERM; echo pid=$$; echo ready; while :; do sleep 0.05; done"))
+    command.push_back(word);
+  Subprocess p(command);
   ASSERT_TRUE(p.wait_for_output("ready"));
   p.signal(SIGINT);
+  ASSERT_TRUE(p.wait_for_output("SIGINT: passed on, waiting for the ranks to end (press Ctrl-C again"));
   std::this_thread::sleep_for(200ms);
   const auto begin = std::chrono::steady_clock::now();
   p.signal(SIGINT);
