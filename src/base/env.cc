@@ -1,5 +1,8 @@
 #include "base/env.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +30,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"HF_HUB_OFFLINE", "1: nothing is downloaded, the cache must do; likewise TRANSFORMERS_OFFLINE"},
       {"TRANSFORMERS_OFFLINE", "the same"},
       {"XDG_CACHE_HOME", "the folder that stands for ~/.cache"},
-      {"HOME", "where ~ is"},
+      {"HOME", "where ~ is (default: what the system has on record for the user)"},
       {"PATH", "where `tessera launch PROGRAM` looks"},
       {"RANK", "this process's rank (torchrun's name; set by tessera launch)"},
       {"WORLD_SIZE", "number of ranks"},
@@ -77,11 +80,22 @@ std::optional<std::string> environment(const std::string& name) {
   return value;
 }
 
+namespace {
+
+/// HOME, else what the system has on record for the user, as shells and Python do.
+std::string home() {
+  if (const auto set = environment("HOME")) return *set;
+  const passwd* user = ::getpwuid(::getuid());
+  return user != nullptr && user->pw_dir != nullptr ? user->pw_dir : ".";
+}
+
+}  // namespace
+
 std::string expanded_path(const std::string& path) {
   std::string out;
   std::size_t at = 0;
   if (path == "~" || path.starts_with("~/")) {
-    out = environment("HOME").value_or(".");
+    out = home();
     at = 1;
   }
   const auto is_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };

@@ -2,8 +2,11 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <cstddef>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -31,6 +34,18 @@ std::thread start_quiet_thread(const char* name, Body body) {
   std::thread thread(std::move(body));
   pthread_setname_np(thread.native_handle(), name);
   return thread;
+}
+
+/// As many of `count` such threads as the system allows: perhaps fewer, perhaps none.
+template <class Body>
+std::vector<std::thread> start_quiet_threads(const char* name, std::size_t count, const Body& body) {
+  std::vector<std::thread> threads;
+  threads.reserve(count);
+  try {
+    while (threads.size() < count) threads.push_back(start_quiet_thread(name, body));
+  } catch (const std::system_error&) {  // a limit of processes or memory
+  }
+  return threads;
 }
 
 }  // namespace tessera

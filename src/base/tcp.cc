@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -13,9 +12,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <system_error>
+
+#include "base/env.h"
+#include "tessera/base/error.h"
 
 namespace tessera {
 namespace {
@@ -23,6 +26,8 @@ namespace {
 constexpr int kSocketFlags = SOCK_CLOEXEC | SOCK_NONBLOCK;
 constexpr int kBacklog = 1024;
 constexpr useconds_t kConnectRetryMicroseconds = 50'000;
+constexpr std::chrono::seconds kLongestTry{5};
+constexpr long kLongestKeepAlive = 3600;
 
 [[noreturn]] void fail_with_errno(const std::string& what, int error = errno) {
   throw std::system_error(error, std::generic_category(), what);
@@ -34,26 +39,6 @@ bool wait_for(int fd, short events, Deadline deadline) {
   int ready = 0;
   while ((ready = ::poll(&waiting, 1, milliseconds_until(deadline))) < 0 && errno == EINTR) continue;
   return ready > 0;
-}
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
-Addresses look_up(const Endpoint& peer, int socket_type) {
-  addrinfo hints{};
-  hints.ai_socktype = socket_type;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(peer.address.c_str(), std::to_string(peer.port).c_str(), &hints, &found);
-  if (error != 0) {
-    fail_with_errno(fmt::format("the address '{}' ({})", peer.address, ::gai_strerror(error)),
-                    error == EAI_SYSTEM ? errno : EHOSTUNREACH);
-  }
-  return {found, &::freeaddrinfo};
-}
-
-std::string numeric(const sockaddr* address, socklen_t size) {
-  char text[NI_MAXHOST];
-  if (::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) fail_with_errno("an address");
-  return text;
 }
 
 std::string address_of(const Descriptor& socket, int (*ask)(int, sockaddr*, socklen_t*)) {
@@ -72,6 +57,14 @@ void set_option(const Descriptor& socket, int level, int option, int value) {
 
 Descriptor open_socket(int family) {
   return Descriptor(::socket(family, SOCK_STREAM | kSocketFlags, 0));
+}
+
+/// Where a name has several addresses, one that swallows what is sent there must leave time for the others.
+Deadline share_of(const addrinfo* address, Deadline deadline) {
+  int left = 0;
+  for (const addrinfo* a = address; a != nullptr; a = a->ai_next) ++left;
+  const auto now = std::chrono::steady_clock::now();
+  return now + std::min<Deadline::duration>((deadline - now) / left, kLongestTry);
 }
 
 /// 0 when it is connected, else the reason.
@@ -121,12 +114,11 @@ Descriptor accept_waiting(const Listener& listener) {
 
 Descriptor connect_before(const Endpoint& peer, Deadline deadline) {
   while (true) {
-    const Addresses addresses = look_up(peer, SOCK_STREAM);
+    const Addresses addresses = look_up_before(peer, SOCK_STREAM, deadline);
     int error = 0;
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       Descriptor socket = open_socket(a->ai_family);
-      if (socket.get() < 0) continue;
-      error = try_to_connect(socket, *a, deadline);
+      error = socket.get() < 0 ? errno : try_to_connect(socket, *a, share_of(a, deadline));
       if (error != 0) continue;
       set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
       return socket;
@@ -141,18 +133,22 @@ Descriptor connect_before(const Endpoint& peer, Deadline deadline) {
 std::string address_towards(const Endpoint& peer) {
   const Addresses addresses = look_up(peer, SOCK_DGRAM);
   std::string found;
+  int error = 0;
   for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
     const Descriptor socket(::socket(a->ai_family, SOCK_DGRAM | kSocketFlags, 0));
-    // Connecting a datagram socket sends nothing; it chooses the route.
-    if (socket.get() < 0 || ::connect(socket.get(), a->ai_addr, a->ai_addrlen) != 0) continue;
     sockaddr_storage own{};
     socklen_t size = sizeof(own);
     auto* generic = reinterpret_cast<sockaddr*>(&own);
-    if (::getsockname(socket.get(), generic, &size) != 0) continue;
+    // Connecting a datagram socket sends nothing; it chooses the route.
+    if (socket.get() < 0 || ::connect(socket.get(), a->ai_addr, a->ai_addrlen) != 0 ||
+        ::getsockname(socket.get(), generic, &size) != 0) {
+      error = errno;
+      continue;
+    }
     if (found.empty() || a->ai_family == AF_INET) found = numeric(generic, size);
     if (a->ai_family == AF_INET) break;
   }
-  if (found.empty()) fail_with_errno(fmt::format("no route to '{}'", peer.address), EHOSTUNREACH);
+  if (found.empty()) fail_with_errno(fmt::format("no route to '{}'", peer.address), error);
   return found;
 }
 
@@ -170,24 +166,6 @@ std::string own_address(const Descriptor& socket) {
   return address_of(socket, &::getsockname);
 }
 
-bool is_numeric_address(const std::string& address) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST;
-  addrinfo* found = nullptr;
-  if (address.empty() || ::getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) return false;
-  ::freeaddrinfo(found);
-  return true;
-}
-
-std::string resolve(const std::string& name) {
-  const Addresses addresses = look_up({name, 0}, SOCK_STREAM);
-  return numeric(addresses->ai_addr, addresses->ai_addrlen);
-}
-
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
-}
-
 void keep_alive(const Descriptor& socket, std::chrono::seconds time) {
   const int seconds = static_cast<int>(time.count()), probes = std::clamp(seconds - 1, 1, 4);
   const int interval = std::max(1, seconds / (probes + 1));
@@ -196,6 +174,18 @@ void keep_alive(const Descriptor& socket, std::chrono::seconds time) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, interval);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);  // where something is on its way
+}
+
+std::chrono::seconds keep_alive_time() {
+  const std::string text = environment("TESSERA_KEEPALIVE_S").value_or("5");
+  char* end = nullptr;
+  const long seconds = std::strtol(text.c_str(), &end, 10);
+  if (*end != 0 || seconds < 1 || seconds > kLongestKeepAlive) {
+    throw ConfigError(
+        fmt::format("TESSERA_KEEPALIVE_S must be whole seconds, 1 to {}, it is '{}'", kLongestKeepAlive, text),
+        "TESSERA_KEEPALIVE_S");
+  }
+  return std::chrono::seconds(seconds);
 }
 
 std::vector<Interface> interfaces_of_host() {

@@ -5,15 +5,9 @@
 #include <vector>
 
 #include "base/descriptor.h"
+#include "base/host_name.h"
 
 namespace tessera {
-
-using Deadline = std::chrono::steady_clock::time_point;
-
-struct Endpoint {
-  std::string address;  // numeric, or a name
-  int port = 0;
-};
 
 struct Listener {
   Descriptor socket;
@@ -26,7 +20,7 @@ Listener listen_at(const Endpoint& place);
 /// The next connection that is waiting, or none (get() == -1).
 Descriptor accept_waiting(const Listener& listener);
 
-/// Connects; tries again while nobody listens there, until `deadline`.
+/// Connects; tries again while nobody listens there, or the name leads nowhere, until `deadline`.
 Descriptor connect_before(const Endpoint& peer, Deadline deadline);
 
 /// This host's address on the way to `peer`; of two families IPv4.
@@ -37,16 +31,14 @@ std::string listening_address(const Endpoint& meeting_place);
 /// The numeric addresses at the other end, and at this one.
 std::string peer_address(const Descriptor& socket);
 std::string own_address(const Descriptor& socket);
-/// The numeric address of a name.
-std::string resolve(const std::string& name);
-bool is_numeric_address(const std::string& address);
-bool is_loopback(const std::string& numeric_address);
 
 /// What poll() wants.
 int milliseconds_until(Deadline deadline);
 
 /// The connection breaks about this long after the other host has gone without a word.
 void keep_alive(const Descriptor& socket, std::chrono::seconds time);
+/// That of hosts: TESSERA_KEEPALIVE_S (5). ConfigError for what is no such time.
+std::chrono::seconds keep_alive_time();
 
 /// Those that are up, with an address that is not local to a link: of one with several the first, IPv4 before IPv6.
 struct Interface {

@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "base/plain_reason.h"
+#include "base/quiet_thread.h"
 #include "tensor/device.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
 
 SaveQueue::SaveQueue(Mode mode) : mode_(mode) {
-  if (in_background()) thread_ = std::thread([this] { work(); });
+  if (in_background()) thread_ = start_quiet_thread("tessera-save", [this] { work(); });
 }
 
 SaveQueue::~SaveQueue() {

@@ -108,10 +108,15 @@ void become_worker(const std::string& task, const Arguments& args) {
 std::string worker_path() {
   std::error_code code;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", code);
+  if (code) {
+    throw ConfigError(fmt::format(
+        "cannot find tessera-worker, which lies beside this program: /proc/self/exe cannot be read ({}); mount /proc",
+        code.message()));
+  }
   const std::string worker = (self.parent_path() / "tessera-worker").string();
-  if (code || ::access(worker.c_str(), X_OK) != 0) {
-    throw ConfigError(
-        fmt::format("'{}' is missing; keep the programs tessera and tessera-worker in one folder", worker));
+  if (::access(worker.c_str(), X_OK) != 0) {
+    throw ConfigError(fmt::format("cannot start '{}' ({}); keep the programs tessera and tessera-worker in one folder",
+                                  worker, std::strerror(errno)));
   }
   return worker;
 }

@@ -1,6 +1,14 @@
 #include "cli/exit_code.h"
 
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
 
@@ -47,6 +55,20 @@ int run_guarded(const std::function<int()>& body, std::ostream& err) {
     if (is_of_memory(reason)) return report(err, std::string(kHostIsFull) + " (" + reason + ")", kOutOfMemory);
     return report(err, reason, kInternalError);
   }
+}
+
+int flush_output(int code, std::ostream& err) {
+  errno = 0;
+  std::cout.flush();
+  const bool is_whole = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  const int error = errno;
+  pollfd reader{STDOUT_FILENO, 0, 0};
+  const bool has_left = ::poll(&reader, 1, 0) > 0;
+  if (is_whole || has_left || code != kSuccess) return code;
+  return report(err,
+                fmt::format("not all of the output could be written{}; free some space, or write to another file",
+                            error != 0 ? fmt::format(": {}", std::strerror(error)) : ""),
+                kCheckpointError);
 }
 
 }  // namespace tessera::cli

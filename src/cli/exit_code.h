@@ -23,4 +23,8 @@ enum ExitCode : int {
 /// first line is shown (libtorch appends a stack trace).
 int run_guarded(const std::function<int()>& body, std::ostream& err);
 
+/// At the end of a program: `code`, or kCheckpointError with a message where std::cout could not be written. A reader
+/// who has left wanted no more.
+int flush_output(int code, std::ostream& err);
+
 }  // namespace tessera::cli

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <map>
 
 #include "cli/questions.h"
 #include "tessera/base/error.h"
@@ -10,24 +11,41 @@
 namespace tessera::cli {
 namespace {
 
-/// Keys arrive as they are pressed, without echo, Ctrl-C as a key, for as long as this lives.
+/// Keys arrive as they are pressed, without echo, Ctrl-C as a key, for as long as this lives: until a signal, too.
 class RawTerminal {
  public:
-  explicit RawTerminal(int terminal) : terminal_(terminal) {
+  explicit RawTerminal(int terminal) {
+    terminal_ = terminal;
     ::tcgetattr(terminal_, &before_);
+    struct sigaction end{};
+    end.sa_handler = restore_and_end;
+    end.sa_flags = static_cast<int>(SA_RESETHAND);
+    for (const int s : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
+      ::sigaction(s, nullptr, &actions_[s]);
+      if (actions_[s].sa_handler != SIG_IGN) ::sigaction(s, &end, nullptr);
+    }
     termios raw = before_;
     raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG);
     raw.c_cc[VMIN] = 1;
     raw.c_cc[VTIME] = 0;
     ::tcsetattr(terminal_, TCSADRAIN, &raw);
   }
-  ~RawTerminal() { ::tcsetattr(terminal_, TCSADRAIN, &before_); }
+  ~RawTerminal() {
+    ::tcsetattr(terminal_, TCSADRAIN, &before_);
+    for (const auto& [signal, action] : actions_) ::sigaction(signal, &action, nullptr);
+  }
   RawTerminal(const RawTerminal&) = delete;
   RawTerminal& operator=(const RawTerminal&) = delete;
 
  private:
-  int terminal_;
-  termios before_{};
+  static void restore_and_end(int signal) {
+    ::tcsetattr(terminal_, TCSANOW, &before_);
+    ::raise(signal);  // acts as elsewhere when this returns
+  }
+
+  static inline int terminal_ = -1;  // of the one menu at a time: a signal finds them here
+  static inline termios before_{};
+  std::map<int, struct sigaction> actions_;
 };
 
 enum class Key { kUp, kDown, kEnter, kInterrupt, kOther };

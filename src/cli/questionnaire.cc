@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace tessera::cli {
@@ -11,6 +12,8 @@ namespace {
 using Answers = nlohmann::json;
 using Choices = std::vector<std::string>;
 
+constexpr std::int64_t kMostMachines = 1024;  // each is a line of a menu
+
 enum class Machine : std::size_t { kOne, kCpus, kGpus };
 
 std::string chosen(Questions& q, const std::string& question, const Choices& choices, std::size_t proposed = 0) {
@@ -18,15 +21,16 @@ std::string chosen(Questions& q, const std::string& question, const Choices& cho
 }
 
 void ask_machines(Questions& q, Answers& a) {
-  const auto machines =
-      q.number("How many different machines will you use (use more than 1 for multi-node training)?", 1, 1);
+  const auto machines = q.number("How many different machines will you use (use more than 1 for multi-node training)?",
+                                 1, 1, kMostMachines);
   a["num_machines"] = machines;
   if (machines > 1) {
     Choices ranks;
     for (std::int64_t i = 0; i < machines; ++i) ranks.push_back(std::to_string(i));
     a["machine_rank"] = q.choose("What is the rank of this machine?", ranks, 0);
     a["main_process_ip"] = q.text("What is the IP address of the machine that will host the main process?", "");
-    a["main_process_port"] = q.number("What is the port you will use to communicate with the main process?", 29500, 0);
+    a["main_process_port"] =
+        q.number("What is the port you will use to communicate with the main process?", 29500, 0, 65535);
     a["same_network"] = q.yes_no(
         "Are all the machines on the same local network? Answer `no` if nodes are on the cloud and/or on different "
         "network hosts",
@@ -52,8 +56,9 @@ void ask_wrapping(Questions& q, const Proposals& p, Answers& f) {
         "`BertLayer`, `GPTJBlock`, `T5Block`",
         p.layer_classes);
   } else if (f["fsdp_auto_wrap_policy"] == "SIZE_BASED_WRAP") {
-    f["fsdp_min_num_params"] = q.number(
-        "What should be your FSDP's minimum number of parameters for Default Auto Wrapping Policy?", 100'000'000, 0);
+    f["fsdp_min_num_params"] =
+        q.number("What should be your FSDP's minimum number of parameters for Default Auto Wrapping Policy?",
+                 100'000'000, 0, std::numeric_limits<std::int64_t>::max());
   }
 }
 

@@ -72,12 +72,13 @@ bool Questions::yes_no(const std::string& question, bool proposed) {
   }
 }
 
-std::int64_t Questions::number(const std::string& question, std::int64_t proposed, std::int64_t lowest) {
+std::int64_t Questions::number(const std::string& question, std::int64_t proposed, std::int64_t lowest,
+                               std::int64_t highest) {
   while (true) {
     const std::string answer = ask(fmt::format("{} [{}]: ", question, proposed));
     if (answer.empty()) return proposed;
-    if (const auto value = whole_number(answer); value && *value >= lowest) return *value;
-    out_ << fmt::format("Please enter a whole number, {} or more.\n", lowest);
+    if (const auto value = whole_number(answer); value && *value >= lowest && *value <= highest) return *value;
+    out_ << fmt::format("Please enter a whole number from {} to {}.\n", lowest, highest);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Questions on a terminal (choices by arrow keys), or read as lines from a pipe (choices by number or name).
 #include <cstdint>
+#include <limits>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -18,7 +19,8 @@ class Questions {
 
   std::size_t choose(const std::string& question, const std::vector<std::string>& choices, std::size_t proposed);
   bool yes_no(const std::string& question, bool proposed);
-  std::int64_t number(const std::string& question, std::int64_t proposed, std::int64_t lowest);
+  std::int64_t number(const std::string& question, std::int64_t proposed, std::int64_t lowest,
+                      std::int64_t highest = std::numeric_limits<int>::max());
   /// proposed empty: something must be answered.
   std::string text(const std::string& question, const std::string& proposed);
 

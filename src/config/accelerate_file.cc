@@ -102,13 +102,13 @@ class Reader {
     const std::string where = at_line(name_, entry.line);
     const bool scalar_or_list = entry.value.kind != Node::Kind::kMap;
     if (entry.key == "fsdp_config") {
-      read_fsdp_section(entry);
+      read_section(entry, [this](const Node::Entry& own) { read_fsdp_key(own); });
     } else if (entry.key.starts_with("fsdp_") && scalar_or_list) {
       if (!has_unindented_) unindented_line_ = entry.line;
       has_unindented_ = true;
       read_fsdp_key(entry);
     } else if (entry.key == "parallelism_config") {
-      for (const Node::Entry& own : entry.value.entries) read_parallelism(own);
+      read_section(entry, [this](const Node::Entry& own) { read_parallelism(own); });
     } else if (find_foreign(entry.key) != nullptr) {
       return;  // judged at the end
     } else if (contains(kIgnoredKeys, entry.key)) {
@@ -150,13 +150,15 @@ class Reader {
     }
   }
 
-  void read_fsdp_section(const Node::Entry& entry) {
+  template <class ReadKey>
+  void read_section(const Node::Entry& entry, const ReadKey& read_key) {
     if (entry.value.kind == Node::Kind::kNull) return;
     if (entry.value.kind != Node::Kind::kMap) {
-      throw ConfigError(at_line(name_, entry.line) + "fsdp_config expects indented lines of the form 'key: value'",
-                        entry.key);
+      throw ConfigError(
+          fmt::format("{}{} expects indented lines of the form 'key: value'", at_line(name_, entry.line), entry.key),
+          entry.key);
     }
-    for (const Node::Entry& own : entry.value.entries) read_fsdp_key(own);
+    for (const Node::Entry& own : entry.value.entries) read_key(own);
   }
 
   void read_fsdp_key(const Node::Entry& entry) {
@@ -171,22 +173,36 @@ class Reader {
                                     entry.key, did_you_mean(key, known)));
   }
 
-  /// parallelism_config_dp_replicate_size and ..._dp_shard_size; every other dimension must be 1.
+  /// parallelism_config_dp_replicate_size and ..._dp_shard_size, which resolve() checks; every other dimension must be
+  /// 1, and how it would communicate does not matter.
   void read_parallelism(const Node::Entry& entry) {
     const std::string prefix = "parallelism_config_";
     const auto key = entry.key.starts_with(prefix) ? entry.key.substr(prefix.size()) : entry.key;
-    if (!key.ends_with("_size")) return;  // how a dimension that is not there would communicate
-    int size = 0;
-    bind(&size).set({number_text(entry.value)});
-    const bool known = key == "dp_replicate_size" || key == "dp_shard_size";
-    if (size < 1 || (!known && size > 1)) {
-      throw ConfigError(fmt::format("{}{} {} is not supported: dp_replicate_size and dp_shard_size may be 1 or more, "
-                                    "other dimensions 1",
-                                    at_line(name_, entry.line), entry.key, entry.value.text),
+    const std::vector<std::string> sizes = {"dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size"};
+    const std::vector<std::string> without_effect = {"cp_backend", "cp_comm_strategy", "sp_attn_implementation",
+                                                     "sp_backend", "sp_seq_length",    "sp_seq_length_is_variable",
+                                                     "tp_handler", "cp_handler",       "sp_handler"};
+    if (contains(without_effect, key)) return;
+    const std::string where = at_line(name_, entry.line);
+    if (!contains(sizes, key)) {
+      throw ConfigError(
+          fmt::format("{}unknown key '{}' in parallelism_config{}", where, entry.key, did_you_mean(key, sizes)),
+          entry.key);
+    }
+    int other = 1;
+    int& size = key == "dp_replicate_size" ? input_.dp_replicate_size
+                : key == "dp_shard_size"   ? input_.dp_shard_size
+                                           : other;
+    if (!bind(&size).set({number_text(entry.value)})) {
+      throw ConfigError(fmt::format("{}{} expects a whole number, found '{}'", where, entry.key, entry.value.text),
                         entry.key);
     }
-    if (key == "dp_replicate_size") input_.dp_replicate_size = size;
-    if (key == "dp_shard_size") input_.dp_shard_size = size;
+    if (other != 1) {
+      throw ConfigError(fmt::format("{}{} {} is not supported: dp_replicate_size and dp_shard_size may be 1 or more, "
+                                    "other dimensions 1",
+                                    where, entry.key, other),
+                        entry.key);
+    }
   }
 
   void read_legacy_fp16(const Node::Entry& entry) {

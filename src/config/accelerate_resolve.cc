@@ -77,19 +77,25 @@ ShardingStrategy resolve_strategy(const AccelerateInput& in, int version, const 
   return keeps ? ShardingStrategy::kHybridShardZero2 : ShardingStrategy::kHybridShard;
 }
 
-/// accelerate wants the product of the dimensions to be the number of processes.
-int group_of_parallelism(const AccelerateInput& in, const std::string& source) {
-  const int product = in.dp_replicate_size * in.dp_shard_size;
-  if (product > 1 && in.num_processes && *in.num_processes != product) {
+/// Of the file and of flags. accelerate wants the product of the dimensions to be the number of processes.
+void check_parallelism(const AccelerateInput& in, const std::string& source) {
+  if (in.dp_replicate_size < 1 || in.dp_shard_size < 1) {
+    fail(source, "parallelism_config",
+         fmt::format("parallelism_config: dp_replicate_size and dp_shard_size must be at least 1, found {} and {}",
+                     in.dp_replicate_size, in.dp_shard_size));
+  }
+  const std::int64_t product = std::int64_t{in.dp_replicate_size} * in.dp_shard_size;
+  const int processes = in.num_processes.value_or(1);
+  if (product > 1 && processes != product) {
     fail(source, "parallelism_config",
          fmt::format("parallelism_config: dp_replicate_size {} x dp_shard_size {} must be num_processes {}",
-                     in.dp_replicate_size, in.dp_shard_size, *in.num_processes));
+                     in.dp_replicate_size, in.dp_shard_size, processes));
   }
-  return in.dp_replicate_size > 1 && in.dp_shard_size > 1 ? in.dp_shard_size : 0;
 }
 
 int resolve_shard_group(const AccelerateInput& in, ShardingStrategy strategy, const std::string& source) {
-  if (!in.shard_group_size || *in.shard_group_size == 0) return group_of_parallelism(in, source);
+  if (!in.shard_group_size || *in.shard_group_size == 0)
+    return in.dp_replicate_size > 1 && in.dp_shard_size > 1 ? in.dp_shard_size : 0;
   const int size = *in.shard_group_size;
   if (strategy != ShardingStrategy::kHybridShard && strategy != ShardingStrategy::kHybridShardZero2) {
     fail(source, "fsdp_shard_group_size",
@@ -142,6 +148,7 @@ FsdpConfig resolve_fsdp(const AccelerateInput& in, const std::string& source, bo
   if (out.version != 1 && out.version != 2) {
     fail(source, "fsdp_version", fmt::format("fsdp_version expects 1 or 2, found {}", out.version));
   }
+  check_parallelism(in, source);
   out.sharding_strategy = resolve_strategy(in, out.version, source);
   out.shard_group_size = resolve_shard_group(in, out.sharding_strategy, source);
   resolve_wrapping(in, source, has_file, out, warnings);

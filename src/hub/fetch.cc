@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "base/log.h"
+#include "base/quiet_thread.h"
 #include "hub/cache.h"
 #include "hub/client.h"
 #include "hub/download.h"
@@ -40,8 +40,8 @@ void in_parallel(std::size_t items, int threads, const std::function<Work(const 
       stopped = true;
     }
   };
-  std::vector<std::thread> running;
-  for (std::size_t i = 0; i < std::min(items, static_cast<std::size_t>(threads)); ++i) running.emplace_back(run);
+  auto running = start_quiet_threads("tessera-fetch", std::min(items, static_cast<std::size_t>(threads)), run);
+  if (running.empty()) run();
   for (auto& thread : running) thread.join();
   if (failure) std::rethrow_exception(failure);
 }

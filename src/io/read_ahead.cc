@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/quiet_thread.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -19,12 +20,12 @@ ReadAhead::ReadAhead(const std::vector<Stretch>& stretches) {
   plan(stretches);
   std::uint64_t bytes = 0;
   for (const auto& block : blocks_) bytes += block.end - block.begin;
-  if (bytes < kWorthThreads) {
-    for (auto& block : blocks_) block.state = State::kInCache;
-    return;
+  if (bytes >= kWorthThreads) {
+    buffers_.emplace(kBuffers * kRequestBytes);
+    threads_ = start_quiet_threads("tessera-read", kThreads, [this] { fetch_blocks(); });
   }
-  buffers_.emplace(kBuffers * kRequestBytes);
-  for (std::size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { fetch_blocks(); });
+  if (!threads_.empty()) return;
+  for (auto& block : blocks_) block.state = State::kInCache;
 }
 
 ReadAhead::~ReadAhead() {

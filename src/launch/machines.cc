@@ -54,8 +54,9 @@ bool still_there(const Descriptor& fd) {
 }
 
 std::vector<int> wait_for_others(const Meeting& m) {
-  const Listener listener = listen_at({listening_address({m.address, m.port}), m.port});  // where rank 0 would
   const auto deadline = Clock::now() + m.patience;
+  look_up_before({m.address, m.port}, SOCK_STREAM, deadline);
+  const Listener listener = listen_at({listening_address({m.address, m.port}), m.port});  // where rank 0 would
   std::vector<Caller> callers;
   std::map<int, Descriptor> others;
   while (others.size() + 1 < m.machines.size() && Clock::now() < deadline) {

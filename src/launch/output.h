@@ -2,8 +2,10 @@
 // What becomes of the ranks' stdout and stderr.
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "launch/console.h"
 #include "launch/process.h"
 
 namespace tessera::launch {
@@ -12,13 +14,14 @@ struct OutputOptions {
   bool tee_stdout = false;  // all ranks on the launcher's stdout, with a prefix
   bool tee_stderr = false;
   std::string log_dir;  // LOG_DIR/rank_N/{stdout,stderr}.log; empty: none
+  int attempt = 0;      // from 1 on the logs go on, behind a line that says so
 };
 
 /// One stream of one rank. Rank 0 passes through unless copies are asked for; of the others the last lines are kept.
 class RankStream {
  public:
-  /// `console_fd`: 1 or 2, the launcher's own. CheckpointError where a log file cannot be created.
-  RankStream(int rank, int console_fd, const OutputOptions& options);
+  /// `console`: the stream of the launcher. CheckpointError where a log file cannot be created.
+  RankStream(int rank, Console& console, const OutputOptions& options);
 
   /// What the child gets as this stream (see Command).
   int child_fd() const { return child_fd_; }
@@ -26,19 +29,23 @@ class RankStream {
   void close_child_end();
   /// -1 where there is nothing to read.
   int read_fd() const { return pipe_.read.get(); }
-  /// Takes what is there. False at the end of the stream, which closes it.
+  /// Takes some of what is there. False where nothing was; the end of the stream closes it.
   bool drain();
+  /// What would be taken now would only be kept for a slow reader.
+  bool is_held_up() const { return shows_ != Shows::kNothing && console_.is_behind(); }
+  Console& console() { return console_; }
   /// The last lines, oldest first.
   std::vector<std::string> last_lines() const;
 
  private:
-  enum class Console { kNothing, kRaw, kPrefixed };
+  enum class Shows { kNothing, kRaw, kPrefixed };
 
-  void take(const char* bytes, std::size_t size);
-  void end_line();
+  void take(std::string_view bytes);
+  void end_line(std::string& shown);
 
-  int rank_, console_fd_, child_fd_;
-  Console console_ = Console::kNothing;
+  int rank_, child_fd_;
+  Console& console_;
+  Shows shows_ = Shows::kNothing;
   Pipe pipe_;
   Descriptor null_, log_;
   std::string line_;

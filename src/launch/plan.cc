@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "base/env.h"
 #include "base/file.h"
 #include "base/nearest.h"
@@ -32,7 +35,9 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
   add_idle_flags(t);
   const char* supervision = "Supervision and output";
   t.add(&o.tee, {"--tee", "-t"}, "show the output of all ranks with a prefix: 1 stdout, 2 stderr, 3 both", supervision);
-  t.add(&o.log_dir, {"--log_dir"}, "also write DIR/rank_N/stdout.log and stderr.log", supervision).placeholder("DIR");
+  t.add(&o.log_dir, {"--log_dir"},
+        "also write DIR/rank_N/stdout.log and stderr.log; restarts go on behind what is there", supervision)
+      .placeholder("DIR");
   t.add(&o.max_restarts, {"--max_restarts"},
         "start all ranks again after a failure, up to so many times; of several machines on those that are left",
         supervision);
@@ -45,24 +50,28 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
 }
 
 /// "" where only the command line speaks.
-std::string choose_file(const LaunchOptions& options) {
-  if (options.config_file) {
-    if (!is_there(*options.config_file)) {
+std::string choose_file(LaunchPlan& plan) {
+  if (const auto& given = plan.options.config_file) {
+    if (!is_there(*given)) {
       throw ConfigError(
-          fmt::format("--config_file '{}' does not exist; 'tessera config default --config_file {}' writes one",
-                      *options.config_file, *options.config_file),
+          fmt::format("--config_file '{}' does not exist; 'tessera config default --config_file {}' writes one", *given,
+                      *given),
           "config_file");
     }
-    return *options.config_file;
+    return *given;
   }
   const std::string standard = config::default_accelerate_path();
+  if (::access(standard.c_str(), R_OK) != 0 && errno == EACCES) {  // a service's home, or another user's
+    plan.warnings.push_back(fmt::format("'{}' is taken for absent: {}", standard, std::strerror(EACCES)));
+    return "";
+  }
   return is_there(standard) ? standard : "";
 }
 
 /// File first, then flags on top; what a flag contradicts in the file gives way.
 void read_settings(const std::vector<std::string>& args, const OptionTable& flags, LaunchPlan& plan) {
   config::AccelerateInput input;
-  const std::string file = choose_file(plan.options);
+  const std::string file = choose_file(plan);
   if (!file.empty()) config::read_accelerate_file(file, input, plan.warnings);
   config::drop_overridden(flags, input);
   LaunchOptions scratch;

@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 
-#include "base/env.h"
 #include "base/log.h"
+#include "base/tcp.h"
+#include "launch/console.h"
 #include "launch/gpus.h"
 #include "launch/launch.h"
 #include "launch/machines.h"
@@ -74,19 +74,16 @@ void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
       others == 0 ? "" : fmt::format("; the other {} ended with it", others == 1 ? "rank was" : "ranks were")));
 }
 
-/// How long machine 0 waits for the others after its own ranks have ended: they notice a lost host this much later, and
+/// For machine 0's patience with the others after its own ranks have ended: they notice a lost host by its silence, and
 /// then end their ranks.
-std::chrono::seconds patience() {
-  constexpr int kKeepAlive = 5, kToEndRanks = 10;  // as in comm/rendezvous/own_address.h
-  const int given = std::atoi(environment("TESSERA_KEEPALIVE_S").value_or("").c_str());
-  return std::chrono::seconds(kToEndRanks + (given > 0 ? given : kKeepAlive));
-}
+constexpr std::chrono::seconds kToEndRanks{10};
 
 /// Machines that have gone take their ranks with them; the others close up.
 void go_on_with_those_left(const LaunchPlan& plan, int restart, std::vector<int>& machines, LaunchPlan& now) {
   const config::AccelerateConfig& a = plan.accelerate;
   if (machines.size() == 1) return;
-  machines = meet({a.main_process_ip, rendezvous_port(a), machines, a.machine_rank, restart, patience()});
+  machines =
+      meet({a.main_process_ip, rendezvous_port(a), machines, a.machine_rank, restart, kToEndRanks + keep_alive_time()});
   const auto own = std::find(machines.begin(), machines.end(), a.machine_rank);
   now.accelerate.machine_rank = static_cast<int>(own - machines.begin());
   now.accelerate.num_machines = static_cast<int>(machines.size());
@@ -154,9 +151,12 @@ int run_launch(const LaunchPlan& plan) {
   std::vector<int> machines(static_cast<std::size_t>(plan.accelerate.num_machines));
   std::iota(machines.begin(), machines.end(), 0);
   for (int restart = 0;; ++restart) {
+    options.output.attempt = restart;
     options.first_rank = now.accelerate.machine_rank * ranks_here(now.accelerate);
     const Outcome outcome = supervise(commands_of(now, restart), options, log_warning);
-    if (outcome.failure) report_failure(now, outcome);
+    // A user who wants an end does not wait for a reader who stands still.
+    const bool is_heard = outcome.forwarded_signal == 0 || has_room(STDERR_FILENO);
+    if (outcome.failure && is_heard) report_failure(now, outcome);
     const bool again = outcome.failure && outcome.forwarded_signal == 0 && restart < plan.options.max_restarts;
     if (!again) return outcome.exit_code;
     try {

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <optional>
 #include <set>
@@ -26,6 +28,10 @@ constexpr std::chrono::milliseconds kSettle{200}, kSettleWithoutCause{2'000};
 /// Signals so close to each other are one request: `timeout`, service managers and clusters send several.
 constexpr std::chrono::milliseconds kSameRequest{100};
 
+/// Once the user wants an end: in which a reader of the output must take some of it.
+constexpr int kReaderGraceMilliseconds = 1'000;
+constexpr int kReadsOfAPipe = 16;  // of what ended ranks have left in it, at most 1 MiB
+
 struct Rank {
   pid_t pid = -1;  // -1: not started; also its process group
   bool ended = false;
@@ -43,8 +49,8 @@ class Supervisor {
   void start_all(std::vector<Command>& commands) {
     for (std::size_t r = 0; r < commands.size(); ++r) {
       Rank& rank = ranks_.emplace_back();
-      rank.out = std::make_unique<RankStream>(name_of(r), STDOUT_FILENO, options_.output);
-      rank.err = std::make_unique<RankStream>(name_of(r), STDERR_FILENO, options_.output);
+      rank.out = std::make_unique<RankStream>(name_of(r), out_, options_.output);
+      rank.err = std::make_unique<RankStream>(name_of(r), err_, options_.output);
       commands[r].stdout_fd = rank.out->child_fd();
       commands[r].stderr_fd = rank.err->child_fd();
       commands[r].announce_fd = keeper_.announce_fd();
@@ -65,11 +71,7 @@ class Supervisor {
       act_on_deadlines();
     }
     bury_all();
-    for (Rank& rank : ranks_) {
-      for (RankStream* stream : {rank.out.get(), rank.err.get()}) {
-        if (stream->read_fd() >= 0) stream->drain();
-      }
-    }
+    show_the_rest();
     return outcome();
   }
 
@@ -83,11 +85,13 @@ class Supervisor {
   }
 
   void wait_for_events() {
-    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
-    std::vector<RankStream*> streams = {nullptr};
+    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, out_.waiting(), err_.waiting()};
+    const std::size_t first = fds.size();
+    std::vector<RankStream*> streams;
     for (Rank& rank : ranks_) {
       for (RankStream* stream : {rank.out.get(), rank.err.get()}) {
-        if (stream->read_fd() < 0) continue;
+        // Ranks that are to end must not wait for a reader.
+        if (stream->read_fd() < 0 || (stream->is_held_up() && forwarded_ == 0)) continue;
         fds.push_back({stream->read_fd(), POLLIN, 0});
         streams.push_back(stream);
       }
@@ -99,8 +103,10 @@ class Supervisor {
       timeout = static_cast<int>(std::max<std::int64_t>(0, left.count()));
     }
     if (::poll(fds.data(), fds.size(), timeout) < 0) return;  // EINTR: the caller looks at everything anyway
-    for (std::size_t i = 1; i < streams.size(); ++i) {
-      if (fds[i].revents != 0) streams[i]->drain();
+    out_.flush();
+    err_.flush();
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      if (fds[first + i].revents != 0) streams[i]->drain();
     }
     if (server_ && fds.back().revents != 0 && server_->drain()) take_ranks();
   }
@@ -118,7 +124,8 @@ class Supervisor {
     }
     if (!pids.empty()) return;
     const bool by_signal = WIFSIGNALED(status);
-    const Ending ending{name_of(0), by_signal ? 128 + WTERMSIG(status) : WEXITSTATUS(status), by_signal};
+    // Also one that ends well, or whose end nobody told, has failed: there are no ranks.
+    const Ending ending{name_of(0), by_signal ? 128 + WTERMSIG(status) : std::max(1, WEXITSTATUS(status)), by_signal};
     if (!is_our_doing(ending)) cause_.add({ending});
   }
 
@@ -147,10 +154,11 @@ class Supervisor {
     }
     failed_before_signal_ = cause_.found().has_value();
     if (!failed_before_signal_ && options_.signal_grace) deadline_ = Clock::now() + *options_.signal_grace;
-    say_(fmt::format("{}: waiting {} for the ranks to end{}", signal_name(signal),
+    if (!has_room(STDERR_FILENO)) return;  // nobody reads it
+    say_(fmt::format("{}: passed on, waiting{} for the ranks to end{}", signal_name(signal),
                      options_.signal_grace
-                         ? fmt::format("up to {} s", static_cast<double>(options_.signal_grace->count()) / 1000)
-                         : "as long as it takes",
+                         ? fmt::format(" up to {} s", static_cast<double>(options_.signal_grace->count()) / 1000)
+                         : "",
                      signal == SIGINT ? " (press Ctrl-C again to end them at once)" : ""));
   }
 
@@ -160,11 +168,13 @@ class Supervisor {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = ranks_[r];
       siginfo_t info{};
-      if (rank.ended || ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) continue;
-      if (info.si_pid == 0) continue;
+      if (rank.ended || rank.pid < 0) continue;
+      const bool is_known = ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+      if (is_known ? info.si_pid == 0 : errno != ECHILD) continue;
       rank.ended = true;
-      const bool by_signal = info.si_code != CLD_EXITED;
-      const Ending ending{name_of(r), by_signal ? 128 + info.si_status : info.si_status, by_signal};
+      const bool by_signal = is_known && info.si_code != CLD_EXITED;
+      const int code = is_known ? info.si_status : 1;  // somebody else has taken how it ended
+      const Ending ending{name_of(r), by_signal ? 128 + code : code, by_signal};
       if (ending.exit_code != 0 && !is_our_doing(ending)) bad.push_back(ending);
     }
     if (bad.empty() || (stage_ == Stage::kTerminating && cause_.is_certain())) return;
@@ -219,6 +229,33 @@ class Supervisor {
     }
   }
 
+  /// What ended ranks have left, as fast as it is read.
+  void show_the_rest() {
+    for (Rank& rank : ranks_) {
+      for (RankStream* stream : {rank.out.get(), rank.err.get()}) {
+        for (int left = kReadsOfAPipe; left > 0 && stream->read_fd() >= 0 && stream->drain(); --left) {
+          wait_for_reader(stream->console());
+        }
+      }
+    }
+    wait_for_reader(out_);
+    wait_for_reader(err_);
+  }
+
+  /// Until all is written, or the reader stands still and the user wants an end.
+  void wait_for_reader(Console& console) {
+    while (console.has_pending()) {
+      pollfd fds[] = {{signals_.fd(), POLLIN, 0}, console.waiting()};
+      if (::poll(fds, 2, forwarded_ == 0 ? -1 : kReaderGraceMilliseconds) == 0) return console.give_up();
+      console.flush();
+      while (const int signal = signals_.next()) {
+        if (signal == SIGCHLD || forwarded_ != 0) continue;
+        forwarded_ = signal;
+        failed_before_signal_ = cause_.found().has_value();
+      }
+    }
+  }
+
   Outcome outcome() const {
     Outcome out;
     out.forwarded_signal = forwarded_;
@@ -238,7 +275,8 @@ class Supervisor {
   const std::function<void(const std::string&)>& say_;
   Signals signals_;
   Keeper keeper_;
-  std::optional<ForkServer> server_;  // until there are ranks
+  Console out_{STDOUT_FILENO}, err_{STDERR_FILENO};  // behind the keeper, which must not hold them open
+  std::optional<ForkServer> server_;                 // until there are ranks
   std::vector<Rank> ranks_;
   Stage stage_ = Stage::kRunning;
   std::optional<Clock::time_point> deadline_, requested_at_;

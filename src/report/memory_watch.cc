@@ -1,18 +1,14 @@
 #include "report/memory_watch.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
-#include <csignal>
+
+#include "base/quiet_thread.h"
 
 namespace tessera::report {
 
 MemoryWatch::MemoryWatch(std::int64_t limit_bytes) : limit_bytes_(limit_bytes) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads that compute
-  thread_ = std::thread([this] {
+  thread_ = start_quiet_thread("tessera-memory", [this] {
     using Clock = std::chrono::steady_clock;
     constexpr std::chrono::milliseconds kPause{100};
     constexpr int kRest = 50;
@@ -26,7 +22,6 @@ MemoryWatch::MemoryWatch(std::int64_t limit_bytes) : limit_bytes_(limit_bytes) {
       stopped_.wait_for(lock, std::max<Clock::duration>(kPause, kRest * cost), [this] { return stops_; });
     }
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 MemoryWatch::~MemoryWatch() {

@@ -1,21 +1,21 @@
 #include "tensor/page_reader.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <mutex>
 #include <thread>
+
+#include "base/quiet_thread.h"
 
 namespace tessera::tensor {
 namespace {
 
 constexpr std::uintptr_t kPieceBytes = 4 << 20;  // two huge pages
-constexpr int kThreads = 2;                      // of a rank; each has a piece on its way
+constexpr std::size_t kThreads = 2;              // of a rank; each has a piece on its way
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -61,11 +61,8 @@ struct PageReader::State {
   }
 
   void start() {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < kThreads; ++i) threads.emplace_back([this] { run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    threads = start_quiet_threads("tessera-pages", kThreads, [this] { run(); });
+    if (threads.empty()) pieces.clear();  // their readers bring them
   }
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/cpu_level.h"
+#include "base/process_start.h"
 #include "cli/exit_code.h"
 #include "launch/fork_server.h"
 #include "tensor/quieten.h"
@@ -36,15 +37,16 @@ void name_process() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::begin_process();
   tessera::launch::become_rank();
   name_process();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), which names it
   tessera::tensor::use_step_allocator();
   tessera::tensor::quieten_libtorch();
-  const int code = tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
+  int code = tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
   tessera::train::end_by_signal(code);
+  code = tessera::cli::flush_output(code, std::cerr);
   // libtorch's tables of operators are left to the system: taking them down costs 0.1 s, a third of making them.
-  std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
   std::_Exit(code);

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 #include "worker/tasks.h"
@@ -32,6 +33,29 @@ TEST(Cli, WithoutACommandItSaysHowToUseItAndFails) {
   const Finished r = tessera({});
   EXPECT_EQ(r.exit_code, 2);
   EXPECT_TRUE(contains(r.err, "Usage:"));
+}
+
+TEST(Cli, OutputThatCannotBeWrittenIsAnErrorOfBothPrograms) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"--help"}, {"completion", "bash"}}) {
+    std::vector<std::string> command = {"/bin/sh", "-c", "exec \"$0\" \"$@\" >/dev/full", TESSERA_BINARY};
+    command.insert(command.end(), args.begin(), args.end());
+    const Finished r = test::run(command);
+    EXPECT_EQ(r.exit_code, cli::kCheckpointError) << args[0];
+    EXPECT_SAYS(r.err, "not all of the output could be written: No space left on device");
+  }
+}
+
+TEST(Cli, WithoutProcItSaysWhyTheWorkerIsNotFound) {
+  const std::vector<std::string> apart = {"/usr/bin/unshare", "--mount", "/bin/sh", "-c"};
+  const auto run = [&](const std::string& script) {
+    std::vector<std::string> command = apart;
+    command.insert(command.end(), {"mount -t tmpfs none /proc && " + script, TESSERA_BINARY});
+    return test::run(command);
+  };
+  if (run("true").exit_code != 0) GTEST_SKIP() << "mounts cannot be made here (needs root)";
+  const Finished r = run("exec \"$0\" sft");
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_SAYS(r.err, "/proc/self/exe cannot be read (No such file or directory); mount /proc");
 }
 
 TEST(Cli, UnknownCommandsAreNamedWithTheNearest) {

@@ -67,6 +67,13 @@ TEST_F(ConfigCommand, WrongAnswersAreAskedForAgainAndMissingOnesNamed) {
   EXPECT_FALSE(std::filesystem::exists(in("none.yaml"))) << "nothing is written before all is answered";
 }
 
+TEST_F(ConfigCommand, NumbersThatAreTooLargeAreAskedForAgain) {
+  const Finished r = run("multi-CPU\n99999999999\n2\n0\nhost\n65536\n65535\n", {"config"});
+  EXPECT_SAYS(r.out, "Please enter a whole number from 1 to 1024.");
+  EXPECT_SAYS(r.out, "Please enter a whole number from 0 to 65535.");
+  EXPECT_SAYS(r.err, "the answers ended at the question 'Are all the machines on the same local network?");
+}
+
 TEST_F(ConfigCommand, WhatLaunchWouldRefuseIsNotWritten) {
   std::string answers = read_file(kFiles + "fsdp2.answers");
   answers.replace(answers.find("2\n2\n4\n"), 6, "2\n2\n6\n");  // two copies of two ranks are not six processes
@@ -121,6 +128,19 @@ TEST_F(ConfigCommand, OnATerminalArrowKeysChoose) {
   EXPECT_SAYS(written, "distributed_type: 'NO'");
   EXPECT_SAYS(written, "use_cpu: true");
   EXPECT_SAYS(written, "mixed_precision: bf16");
+}
+
+TEST_F(ConfigCommand, ASignalInAMenuLeavesTheTerminalAsItWas) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    test::OnTerminal t({"config", "--config_file", in("none.yaml")});
+    const bool before = t.echoes();
+    t.wait_for("multi-GPU\r\n");
+    EXPECT_FALSE(t.echoes());
+    t.signal(signal);
+    const int status = t.wait_status();
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << status;
+    EXPECT_TRUE(before && t.echoes());
+  }
 }
 
 TEST_F(ConfigCommand, CtrlCInAMenuEndsItAndWritesNothing) {

@@ -163,10 +163,14 @@ TEST(Launch, ForwardsTermination) {
 }
 
 TEST(Launch, TheSecondInterruptEndsTheRanksAtOnce) {
-  Subprocess p(
-      launch({"--num_processes", "2"}, "trap '' INT TERM; echo pid=$$; echo ready; while :; do sleep 0.05; done"));
+  std::vector<std::string> command = {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1"};
+  for (const std::string& word :
+       launch({"--num_processes", "2"}, "trap '' INT TERM; echo pid=$$; echo ready; while :; do sleep 0.05; done"))
+    command.push_back(word);
+  Subprocess p(command);
   ASSERT_TRUE(p.wait_for_output("ready"));
   p.signal(SIGINT);
+  ASSERT_TRUE(p.wait_for_output("SIGINT: passed on, waiting for the ranks to end (press Ctrl-C again"));
   std::this_thread::sleep_for(200ms);
   const auto begin = std::chrono::steady_clock::now();
   p.signal(SIGINT);
@@ -202,7 +206,9 @@ TEST(Launch, GivesRanksTheTimeThatTheUserGrants) {
     const Finished r = p.finish();
     EXPECT_EQ(r.exit_code, 143);
     EXPECT_EQ(contains(r.out, "saved"), !limited) << r.out << r.err;
-    EXPECT_TRUE(contains(r.err, limited ? "waiting up to 0.2 s" : "waiting as long as it takes")) << r.err;
+    EXPECT_TRUE(contains(
+        r.err, limited ? "waiting up to 0.2 s for the ranks" : "SIGTERM: passed on, waiting for the ranks to end"))
+        << r.err;
   }
   EXPECT_EQ(run_launch({"--grace_period", "-1"}, "true").exit_code, 2);
 }

@@ -4,6 +4,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <string>
@@ -17,7 +18,7 @@ class OnTerminal {
   explicit OnTerminal(const std::vector<std::string>& args) {
     pid_ = ::forkpty(&master_, nullptr, nullptr, nullptr);
     if (pid_ != 0) return;
-    ::signal(SIGINT, SIG_DFL);  // whoever runs the tests in the background ignores it
+    for (const int s : {SIGINT, SIGHUP}) ::signal(s, SIG_DFL);  // whoever runs the tests in the background ignores them
     std::vector<char*> words = {const_cast<char*>(TESSERA_BINARY)};
     for (const auto& arg : args) words.push_back(const_cast<char*>(arg.c_str()));
     words.push_back(nullptr);
@@ -43,6 +44,12 @@ class OnTerminal {
       screen_.append(buffer, static_cast<std::size_t>(n));
     }
     seen_ = screen_.find(text, seen_) + text.size();
+  }
+  void signal(int number) const { ::kill(pid_, number); }
+  /// Whether the terminal shows what is typed.
+  bool echoes() const {
+    termios now{};
+    return ::tcgetattr(master_, &now) == 0 && (now.c_lflag & ECHO) != 0;
   }
   /// Of the program's end, which is awaited for 20 seconds.
   int wait_status() const {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "base/quiet_thread.h"
 
@@ -57,6 +58,7 @@ struct Wire::Link {
 Wire::Wire(Group& group, std::vector<Peer> peers, std::unique_ptr<Transport> transport,
            std::chrono::milliseconds timeout)
     : group_(group), transport_(std::move(transport)), timeout_(timeout), stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (stop_.get() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
   for (Peer& peer : peers) {
     auto& link = links_.emplace_back();
     if (peer.rank < 0) continue;

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -110,6 +111,7 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
     return read_card(text, secret, seat(rank)).has_value();
   };
   try {
+    look_up_before(place, SOCK_STREAM, std::chrono::steady_clock::now() + rendezvous.init_timeout);
     const OwnAddress address = own_address_for(place);
     const Network::Times times{rendezvous.init_timeout, keep_alive_time()};
     Listener listener = listen_at({address.listens, 0});

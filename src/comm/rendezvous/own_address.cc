@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 
 #include "comm/rendezvous/rank_environment.h"
@@ -11,8 +10,6 @@
 
 namespace tessera::comm {
 namespace {
-
-constexpr long kLongestKeepAlive = 3600;
 
 std::string list_of(const std::vector<Interface>& interfaces) {
   std::string text;
@@ -64,19 +61,6 @@ OwnAddress own_address_for(const Endpoint& meeting_place) {
     if (!address.empty()) return {address, address};
   }
   return {listening_address(meeting_place), address_towards(meeting_place)};
-}
-
-std::chrono::seconds keep_alive_time() {
-  const std::string text = variable("TESSERA_KEEPALIVE_S");
-  if (text.empty()) return std::chrono::seconds(5);
-  char* end = nullptr;
-  const long seconds = std::strtol(text.c_str(), &end, 10);
-  if (*end != 0 || seconds < 1 || seconds > kLongestKeepAlive) {
-    throw ConfigError(
-        fmt::format("TESSERA_KEEPALIVE_S must be whole seconds, 1 to {}, it is '{}'", kLongestKeepAlive, text),
-        "TESSERA_KEEPALIVE_S");
-  }
-  return std::chrono::seconds(seconds);
 }
 
 }  // namespace tessera::comm

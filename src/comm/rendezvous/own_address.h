@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <string>
 
 #include "base/tcp.h"
@@ -14,8 +13,5 @@ struct OwnAddress {
 /// TESSERA_ADDRESS, else that of the interface TESSERA_SOCKET_IFNAME (else GLOO_SOCKET_IFNAME; a list: the first that
 /// has one), else this host's on the way to the meeting place. ConfigError for one that is not this host's.
 OwnAddress own_address_for(const Endpoint& meeting_place);
-
-/// TESSERA_KEEPALIVE_S (5): after how long a host that says nothing is taken for lost.
-std::chrono::seconds keep_alive_time();
 
 }  // namespace tessera::comm

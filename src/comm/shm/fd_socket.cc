@@ -59,7 +59,9 @@ bool FdSocket::send(const std::string& to, std::string_view text, const std::vec
     std::memcpy(CMSG_DATA(header), descriptors.data(), bytes);
   }
   if (sendmsg(socket_.get(), &message, MSG_NOSIGNAL) >= 0) return true;
-  if (errno == ECONNREFUSED || errno == EAGAIN || errno == ENOBUFS || errno == EINTR) return false;
+  // ETOOMANYREFS: this user's processes have as many descriptors on their way as one may hold.
+  for (const int later : {ECONNREFUSED, EAGAIN, ENOBUFS, EINTR, ETOOMANYREFS})
+    if (errno == later) return false;
   fail("sendmsg");
 }
 
@@ -93,7 +95,11 @@ std::optional<FdMessage> FdSocket::receive(std::chrono::milliseconds timeout) co
       result.descriptors.emplace_back(fd);
     }
   }
-  if (!trusted || (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0) return std::nullopt;
+  if (!trusted || (message.msg_flags & MSG_TRUNC) != 0) return std::nullopt;
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {  // the kernel drops what it cannot open here
+    errno = EMFILE;
+    fail("another rank's descriptors cannot be taken; allow more open files (ulimit -n)");
+  }
   return result;
 }
 

@@ -22,7 +22,8 @@ class FdSocket {
   explicit FdSocket(const std::string& name);
   /// False: nobody has that name, or its queue is full: try again. Throws std::system_error otherwise.
   bool send(const std::string& to, std::string_view text, const std::vector<int>& descriptors) const;
-  /// The next message of this user's processes, or none after `timeout`.
+  /// The next message of this user's processes, or none after `timeout`. Throws std::system_error (EMFILE) where this
+  /// process may not open the descriptors of one.
   std::optional<FdMessage> receive(std::chrono::milliseconds timeout) const;
 
  private:

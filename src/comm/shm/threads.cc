@@ -116,10 +116,9 @@ void run_threads(int size, const std::function<void(std::shared_ptr<Communicator
   std::mutex mutex;
   std::exception_ptr first;
   // `communicator` outlives the body: peers shall learn why this rank failed before they see that it has left.
-  const auto play = [&](int rank, std::shared_ptr<Communicator> communicator) {
+  const auto watched = [&](int rank, const auto& part) {
     try {
-      at::get_num_threads();
-      body(communicator);
+      part();
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (first) return;
@@ -127,8 +126,17 @@ void run_threads(int size, const std::function<void(std::shared_ptr<Communicator
       threads.world->abort.set(rank, "Rank " + std::to_string(rank) + ": " + message_of(first));
     }
   };
+  const auto play = [&](int rank, std::shared_ptr<Communicator> communicator) {
+    watched(rank, [&] {
+      at::get_num_threads();
+      body(communicator);
+    });
+  };
   std::vector<std::thread> pool;
-  for (int r = 0; r < size; ++r) pool.emplace_back(play, r, std::move(threads.ranks[static_cast<std::size_t>(r)]));
+  pool.reserve(static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) {
+    watched(r, [&] { pool.emplace_back(play, r, std::move(threads.ranks[static_cast<std::size_t>(r)])); });
+  }
   for (std::thread& thread : pool) thread.join();
   if (first) std::rethrow_exception(first);
 }

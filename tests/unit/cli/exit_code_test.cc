@@ -1,8 +1,13 @@
 #include "cli/exit_code.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
+#include <iostream>
 #include <new>
 #include <sstream>
 #include <system_error>
@@ -26,6 +31,32 @@ TEST(ExitCode, EveryKindOfErrorHasItsOwn) {
   EXPECT_EQ(outcome(CommError("a", 1, "all_gather", 2)).first, 5);
   EXPECT_EQ(outcome(InternalError("a")).first, 70);
   EXPECT_EQ(outcome(std::bad_alloc()).first, 71);
+}
+
+TEST(ExitCode, OutputThatCannotBeWrittenIsAnErrorUnlessItsReaderHasLeft) {
+  const auto code_where = [](int fd) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::signal(SIGPIPE, SIG_IGN);
+      ::dup2(fd, STDOUT_FILENO);
+      std::cout << "said\n";
+      std::ostringstream err;
+      const int code = flush_output(kSuccess, err);
+      ::_exit(code == kCheckpointError && err.str().find("No space left on device") == std::string::npos ? 99 : code);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+  };
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  ::close(pipe[0]);
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC), null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  std::cout.flush();
+  EXPECT_EQ(code_where(full), kCheckpointError);
+  EXPECT_EQ(code_where(null), kSuccess);
+  EXPECT_EQ(code_where(pipe[1]), kSuccess);
+  for (const int fd : {pipe[1], full, null}) ::close(fd);
 }
 
 TEST(ExitCode, OfOtherLibrariesErrorsOnlyTheFirstLineIsShown) {

@@ -74,16 +74,6 @@ TEST(OwnAddress, PortsCannotBeChosenWhichIsSaidWithWhatToDo) {
   EXPECT_NE(text.find("ip_local_port_range"), std::string::npos) << text;
 }
 
-TEST(KeepAlive, IsFiveSecondsOrWhatIsGiven) {
-  EXPECT_EQ(keep_alive_time().count(), 5);
-  const SetVariable time("TESSERA_KEEPALIVE_S", "30");
-  EXPECT_EQ(keep_alive_time().count(), 30);
-  for (const char* wrong : {"0", "-1", "5s", "1.5", "99999"}) {
-    const SetVariable other("TESSERA_KEEPALIVE_S", wrong);
-    EXPECT_NE(config_error_of([] { keep_alive_time(); }).find(wrong), std::string::npos);
-  }
-}
-
 TEST(Cards, OfAnotherBuildOrAnotherNumberOfRanksAreNamed) {
   std::vector<Card> cards(3);
   for (Card& card : cards) card.world_size = 3;

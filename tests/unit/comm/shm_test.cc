@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "comm/shm/shm_host.h"
+#include "support/few_threads.h"
 #include "tessera/base/error.h"
 #include "unit/comm/bodies.h"
 #include "unit/comm/processes.h"
@@ -87,6 +88,11 @@ TEST(Fault, AThreadThatThrowsIsNotHeldUpByWhatItHasStarted) {
   } catch (const std::exception& error) {
     EXPECT_STREQ(error.what(), "out of luck");
   }
+}
+
+TEST(Fault, AThreadThatCannotBeStartedEndsTheOthers) {
+  const test::FewThreads few(1);
+  EXPECT_THROW(run_threads(3, [](const auto& group) { group->barrier(); }), std::system_error);
 }
 
 TEST(Fault, MemoryThatTheSystemRefusesIsNoFaultOfRanks) {

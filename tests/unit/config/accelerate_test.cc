@@ -214,7 +214,16 @@ TEST(AccelerateFile, ParallelismConfigSaysHybridSharding) {
   const std::string four = "num_processes: 4\nparallelism_config: ";
   EXPECT_NE(error_of(four + "{dp_replicate_size: 2, dp_shard_size: 3}\n").find("must be num_processes 4"),
             std::string::npos);
-  EXPECT_NE(error_of(four + "{parallelism_config_tp_size: 2}\n").find("is not supported"), std::string::npos);
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"{parallelism_config_tp_size: 2}", "is not supported"},
+      {"{dp_replicate_size: 0}", "must be at least 1, found 0 and 1"},
+      {"{dp_replicate_size: 65536, dp_shard_size: 65536}", "must be num_processes 4"},
+      {"{dp_shard_size: many}", "expects a whole number, found 'many'"},
+      {"{dp_shard_sise: 4}", "unknown key 'dp_shard_sise' in parallelism_config (did you mean 'dp_shard_size'?)"},
+      {"3", "parallelism_config expects indented lines"},
+  };
+  for (const auto& [yaml, expected] : wrong)
+    EXPECT_NE(error_of(four + yaml + "\n").find(expected), std::string::npos) << error_of(four + yaml + "\n");
 }
 
 TEST(AccelerateFile, SectionsOfOtherEnginesAreRefusedWhereTheyAreUsedAndElseNamed) {

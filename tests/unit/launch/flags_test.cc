@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -160,6 +162,37 @@ TEST_F(LaunchFlags, EverythingWrongIsSaidAtOnce) {
                            "unknown flag --num_machine (did you mean '--num_machines'?)",
                            "--use_deepspeed is not supported", "--max_restarts expects 0 or more, found -1"})
     EXPECT_NE(said.find(part), std::string::npos) << part << "\n" << said;
+}
+
+TEST_F(LaunchFlags, SizesOfParallelismAreCheckedAsThoseOfTheFile) {
+  const auto with = [](const std::string& replicate, const std::string& shard) {
+    return effect({"--num_processes", "4", "--parallelism_config_dp_replicate_size", replicate,
+                   "--parallelism_config_dp_shard_size", shard});
+  };
+  EXPECT_NE(with("0", "1").find("must be at least 1, found 0 and 1"), std::string::npos) << with("0", "1");
+  EXPECT_NE(with("1", "-3").find("must be at least 1, found 1 and -3"), std::string::npos) << with("1", "-3");
+  for (const char* large : {"65536", "3"})
+    EXPECT_NE(with(large, large).find("must be num_processes 4"), std::string::npos) << with(large, large);
+  EXPECT_EQ(with("2", "2").find("must be"), std::string::npos) << with("2", "2");
+}
+
+TEST_F(LaunchFlags, ADefaultFileThatMayNotBeReadIsAbsentWithAWarning) {
+  std::filesystem::create_directories(folder_ + "/accelerate");
+  write_file_atomically(folder_ + "/accelerate/default_config.yaml", "num_processes: 3\n");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Root may read everything.
+    std::filesystem::permissions(folder_ + "/accelerate", std::filesystem::perms::none);
+    if (::getuid() == 0 && ::setuid(65534) != 0) ::_exit(2);
+    const LaunchPlan found = plan({});
+    const bool warns = found.warnings.size() == 1 && found.warnings[0].find("is taken for absent") != std::string::npos;
+    ::_exit(warns && found.accelerate.num_processes == 1 ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  std::filesystem::permissions(folder_ + "/accelerate", std::filesystem::perms::owner_all);
+  EXPECT_EQ(plan({}).accelerate.num_processes, 3);
 }
 
 TEST_F(LaunchFlags, VariablesThatTheLaunchSetsAnewAreNamed) {

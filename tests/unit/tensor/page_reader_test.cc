@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "support/few_threads.h"
 #include "support/mapped_file.h"
 
 namespace tessera::tensor {
@@ -55,6 +56,14 @@ TEST_F(PageReaderTest, APageThatCannotBeReadIsLeftToItsReader) {
   reader.bring(pages(0, kPages));
   reader.wait();
   EXPECT_LE(file_.resident_bytes(), 10 * kPageBytes);
+}
+
+TEST_F(PageReaderTest, LeavesAllToTheReadersWhereItGetsNoThread) {
+  const test::FewThreads none(0);
+  PageReader reader(0, 1);
+  reader.bring(pages(0, kPages));
+  reader.wait();
+  EXPECT_EQ(file_.resident_bytes(), 0);
 }
 
 TEST_F(PageReaderTest, EndsWithWorkLeft) {

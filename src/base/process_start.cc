@@ -1,0 +1,15 @@
+#include "base/process_start.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+namespace tessera {
+
+void begin_process() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", O_RDWR);  // gets the lowest number that is free
+  }
+  ::signal(SIGCHLD, SIG_DFL);
+}
+
+}  // namespace tessera

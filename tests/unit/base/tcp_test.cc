@@ -1,0 +1,108 @@
+// Connections by names: that lead nowhere yet, or to an address that swallows what is sent there.
+#include "base/tcp.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace {
+
+/// A name and its addresses, which it has after so many questions.
+struct Name {
+  std::vector<std::string> addresses;
+  int questions_before = 0;
+};
+std::map<std::string, Name> names;
+
+}  // namespace
+
+// Instead of the C library's, in this program.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** found) {
+  static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  const auto known = names.find(name);
+  if (known == names.end()) return real(name, service, hints, found);
+  if (known->second.questions_before-- > 0) return EAI_AGAIN;
+  for (const std::string& address : known->second.addresses) {
+    if (const int error = real(address.c_str(), service, hints, found); error != 0) return error;
+    while (*found != nullptr) found = &(*found)->ai_next;
+  }
+  return known->second.addresses.empty() ? EAI_NONAME : 0;
+}
+
+namespace tessera {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+class HostNames : public testing::Test {
+ protected:
+  ~HostNames() override { names.clear(); }
+};
+
+TEST_F(HostNames, ThatLeadNowhereYetAreAskedForAgain) {
+  const Listener listener = listen_at({"127.0.0.1", 0});
+  names["starts.later"] = {{"127.0.0.1"}, 2};
+  EXPECT_GE(connect_before({"starts.later", listener.port}, Clock::now() + 20s).get(), 0);
+}
+
+TEST_F(HostNames, ThatLeadNowhereAtTheDeadlineAreNamedWithTheReason) {
+  names["never"] = {};
+  const auto begin = Clock::now();
+  try {
+    connect_before({"never", 1}, begin + 300ms);
+    FAIL();
+  } catch (const std::system_error& error) {
+    EXPECT_EQ(std::string(error.what()), std::string("the address of 'never': ") + ::gai_strerror(EAI_NONAME));
+  }
+  EXPECT_GE(Clock::now() - begin, 300ms);
+}
+
+TEST_F(HostNames, OfSeveralAddressesOneThatSwallowsAllLeavesTimeForTheNext) {
+  const Listener answers = listen_at({"127.0.0.2", 0});
+  const Descriptor silent(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(answers.port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  ASSERT_EQ(::bind(silent.get(), generic, sizeof(address)), 0);
+  ASSERT_EQ(::listen(silent.get(), 0), 0);
+  std::vector<Descriptor> queue;  // it takes a few, and nobody accepts them
+  for (int i = 0; i < 4; ++i) {
+    queue.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ::connect(queue.back().get(), generic, sizeof(address));
+  }
+  names["two.addresses"] = {{"127.0.0.1", "127.0.0.2"}};
+  const Descriptor socket = connect_before({"two.addresses", answers.port}, Clock::now() + 1s);
+  EXPECT_EQ(peer_address(socket), "127.0.0.2");
+}
+
+TEST(KeepAlive, IsFiveSecondsOrWhatIsGiven) {
+  EXPECT_EQ(keep_alive_time(), 5s);
+  ::setenv("TESSERA_KEEPALIVE_S", "30", 1);
+  EXPECT_EQ(keep_alive_time(), 30s);
+  for (const char* wrong : {"0", "-1", "5s", "1.5", "99999"}) {
+    ::setenv("TESSERA_KEEPALIVE_S", wrong, 1);
+    try {
+      keep_alive_time();
+      ADD_FAILURE() << wrong;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(wrong), std::string::npos) << error.what();
+    }
+  }
+  ::unsetenv("TESSERA_KEEPALIVE_S");
+}
+
+}  // namespace
+}  // namespace tessera
