@@ -75,4 +75,8 @@ int utf8_length(char32_t c) {
   return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
 }
 
+std::int64_t count_points(std::string_view utf8) {
+  return std::count_if(utf8.begin(), utf8.end(), [](char c) { return !is_continuation(c); });
+}
+
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/folder_names.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
@@ -68,9 +69,7 @@ void draw(std::ostream& out, const std::string& text, std::size_t& lines) {
   lines = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = std::min(text.find('\n', begin), text.size());
-    const auto width = static_cast<std::size_t>(std::count_if(
-        text.begin() + static_cast<std::ptrdiff_t>(begin), text.begin() + static_cast<std::ptrdiff_t>(end),
-        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));  // characters
+    const auto width = static_cast<std::size_t>(count_points(std::string_view(text).substr(begin, end - begin)));
     lines += std::max<std::size_t>(1, (width + columns - 1) / columns);
     begin = end + 1;
   }

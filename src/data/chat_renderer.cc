@@ -28,23 +28,37 @@ ChatRenderer::ChatRenderer(const std::string& source, const std::string& place, 
   if (has_template()) templates_.of({});
 }
 
-chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& object, const SourceRow& row,
-                                    bool add_generation_prompt) const {
-  auto variables = special_tokens_;
-  if (const Value* more = object.find(std::string_view("chat_template_kwargs")); more && !more->is_none()) {
-    if (!more->is<chat::DictPtr>())
-      throw DataError(
-          fmt::format("{}: key \"chat_template_kwargs\" must be an object, found {}", where(row), called(*more, row)),
-          *row.file, row.number);
-    for (const auto& [key, value] : (*more->get<chat::DictPtr>())->items())
-      if (key.is_text()) variables[key.text()] = value;
+std::map<std::string, Value> ChatRenderer::variables_of(const chat::Dict& object, const SourceRow& row,
+                                                        std::optional<bool> add_generation_prompt) const {
+  auto out = special_tokens_;
+  if (add_generation_prompt) out["add_generation_prompt"] = *add_generation_prompt;
+  if (const Value* tools = object.find(std::string_view("tools")))
+    out["tools"] = tools->is_text() ? chat::parse_json(tools->text()) : *tools;
+  const Value* more = object.find(std::string_view("chat_template_kwargs"));
+  if (more == nullptr || more->is_none()) return out;
+  if (!more->is<chat::DictPtr>())
+    fail(row, fmt::format("key \"chat_template_kwargs\" must be an object, found {}", called(*more, row)));
+  for (const auto& [key, value] : (*more->get<chat::DictPtr>())->items()) {
+    if (!key.is_text()) continue;
+    if (key.text() == "add_generation_prompt" && add_generation_prompt)
+      fail(row, "\"chat_template_kwargs\" must not have add_generation_prompt where there is a prompt, which sets it");
+    out[key.text()] = value;
   }
-  variables["messages"] = messages;
-  variables["add_generation_prompt"] = add_generation_prompt;
+  return out;
+}
+
+chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& object, const SourceRow& row,
+                                    std::optional<bool> add_generation_prompt) const {
   std::string place;
   try {
-    if (const Value* tools = object.find(std::string_view("tools")))
-      variables["tools"] = tools->is_text() ? chat::parse_json(tools->text()) : *tools;
+    auto variables = variables_of(object, row, add_generation_prompt);
+    variables["messages"] = messages;
+    if (const auto own = variables.extract("chat_template"); !own.empty() && !own.mapped().is_none()) {
+      if (!own.mapped().is_text())
+        fail(row, fmt::format("key \"chat_template_kwargs.chat_template\" must be a text, found {}",
+                              called(own.mapped(), row)));
+      return chat::render_chat(chat::Template(own.mapped().text()), std::move(variables));
+    }
     if (!templates_.has(variables))
       throw ConfigError(
           "the data are conversations, but the tokenizer has no chat template; choose one with --chat_template_format "

@@ -1,6 +1,7 @@
 #pragma once
 // Conversations of data rows as text, by a chat template.
 #include <map>
+#include <optional>
 #include <string>
 
 #include "chat/chat_template.h"
@@ -18,12 +19,16 @@ class ChatRenderer {
   ChatRenderer(const std::string& source, const std::string& place, const text::Tokenizer& tokenizer);
 
   bool has_template() const { return templates_.has({}); }
-  /// object: the row, whose tools and chat_template_kwargs the template gets. ConfigError without a template; DataError
-  /// names file and row.
+  /// object: the row, whose tools and chat_template_kwargs the template gets; the latter count before all else, as in
+  /// TRL. add_generation_prompt: not given, the row may ask for one; given, it may not. ConfigError without a template;
+  /// DataError names file and row.
   chat::Rendered render(const chat::Value& messages, const chat::Dict& object, const SourceRow& row,
-                        bool add_generation_prompt) const;
+                        std::optional<bool> add_generation_prompt = {}) const;
 
  private:
+  std::map<std::string, chat::Value> variables_of(const chat::Dict& object, const SourceRow& row,
+                                                  std::optional<bool> add_generation_prompt) const;
+
   std::map<std::string, chat::Value> special_tokens_;
   chat::RowTemplates templates_;
 };

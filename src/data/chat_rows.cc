@@ -49,9 +49,9 @@ Value check_message(const Value& message, const std::string& key, const SourceRo
   return chat::make_dict(std::move(out));
 }
 
-// Position of the token that holds the character, or -1.
-std::ptrdiff_t token_at(const text::Encoding& encoding, std::int64_t character) {
-  const auto it = std::find_if(encoding.offsets.begin(), encoding.offsets.end(), [&](const auto& offset) {
+// Position of the first token from `begin` on that holds the character, or -1.
+std::ptrdiff_t token_at(const text::Encoding& encoding, std::int64_t character, std::ptrdiff_t begin) {
+  const auto it = std::find_if(encoding.offsets.begin() + begin, encoding.offsets.end(), [&](const auto& offset) {
     return character >= offset.first && character < offset.second;
   });
   return it == encoding.offsets.end() ? -1 : it - encoding.offsets.begin();
@@ -101,9 +101,12 @@ Value make_messages(const std::string& role, const std::string& content) {
 std::vector<bool> assistant_mask(const text::Encoding& encoding, const std::vector<chat::Span>& spans) {
   std::vector<bool> mask(encoding.ids.size());
   const auto size = static_cast<std::ptrdiff_t>(mask.size());
+  std::ptrdiff_t from = 0;  // spans come in order, and so do tokens
   for (const auto& [begin, end] : spans) {
-    const auto first = token_at(encoding, begin), last = token_at(encoding, end - 1);
+    const auto first = token_at(encoding, begin, from);
     if (first < 0) break;
+    const auto last = token_at(encoding, end - 1, end > begin ? first : 0);
+    from = first;
     for (auto i = first; i < (last > 0 ? last + 1 : size); ++i) mask[static_cast<std::size_t>(i)] = true;
   }
   return mask;

@@ -130,15 +130,14 @@ class Card {
   const std::string& file_;
 };
 
-std::string_view first_part(std::string_view& path) {
-  const auto slash = path.find('/');
-  const auto part = path.substr(0, slash);
-  path.remove_prefix(slash == std::string_view::npos ? path.size() : slash + 1);
-  return part;
-}
-
-bool is_hidden(std::string_view name) {
-  return name.starts_with('.') || name.starts_with("__");
+std::vector<std::string> parts_of(std::string_view path) {
+  std::vector<std::string> out;
+  while (!path.empty()) {
+    const auto slash = std::min(path.find('/'), path.size() - 1);
+    out.emplace_back(path.substr(0, path[slash] == '/' ? slash : slash + 1));
+    path.remove_prefix(slash + 1);
+  }
+  return out;
 }
 
 }  // namespace
@@ -148,15 +147,27 @@ std::vector<CardConfig> read_dataset_card(const std::string& file) {
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view path) {
-  if (pattern.empty() || path.empty()) return pattern.empty() && path.empty();
-  const std::string own(first_part(pattern)), whole(path), name(first_part(path));
-  if (own == "**") {
-    const std::string rest = pattern.empty() ? "**" : "**/" + std::string(pattern);
-    if (!pattern.empty() && matches_pattern(pattern, whole)) return true;
-    return !is_hidden(name) && (path.empty() ? pattern.empty() : matches_pattern(rest, path));
+  const auto own = parts_of(pattern), names = parts_of(path);
+  const auto is_hidden = [&](const std::string& name, std::size_t i) {
+    return name.starts_with('.') || (name.starts_with("__") && i + 1 < names.size());
+  };
+  // Whether the parts of the pattern behind one, or from it on, match the names from the i-th on; from the last part
+  // back.
+  std::vector<bool> behind(names.size() + 1), from(names.size() + 1);
+  behind.back() = true;
+  for (auto part = own.rbegin(); part != own.rend(); ++part) {
+    from.assign(names.size() + 1, false);
+    for (std::size_t i = names.size(); i-- > 0;) {
+      const bool is_seen = !is_hidden(names[i], i);
+      if (*part != "**")
+        from[i] =
+            (is_seen || is_hidden(*part, i)) && behind[i + 1] && ::fnmatch(part->c_str(), names[i].c_str(), 0) == 0;
+      else  // any number of folders; at the end of a pattern, also the file
+        from[i] = behind[i] || (is_seen && (from[i + 1] || (part == own.rbegin() && i + 1 == names.size())));
+    }
+    behind.swap(from);
   }
-  if (is_hidden(name) && !is_hidden(own)) return false;
-  return ::fnmatch(own.c_str(), name.c_str(), 0) == 0 && matches_pattern(pattern, path);
+  return behind.front();
 }
 
 }  // namespace tessera::data

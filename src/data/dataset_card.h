@@ -22,8 +22,8 @@ struct CardConfig {
 /// Empty: there is no such file, or it says nothing of files. DataError where it says it in another form.
 std::vector<CardConfig> read_dataset_card(const std::string& file);
 
-/// `*`, `?` and `[...]` stand for characters of one name, `**` for any folders. What begins with a dot or two
-/// underscores is meant only where the pattern begins so.
+/// `*`, `?` and `[...]` stand for characters of one name, `**` for any folders. What begins with a dot, and a folder
+/// that begins with two underscores, is meant only where the pattern begins so.
 bool matches_pattern(std::string_view pattern, std::string_view path);
 
 }  // namespace tessera::data

@@ -3,6 +3,7 @@
 #include "data/cache_key.h"
 #include "data/mixture.h"
 #include "data/ordered_workers.h"
+#include "data/piece_reader.h"
 #include "data/preference_dataset.h"
 #include "data/preference_tokenize.h"
 #include "data/row_cache.h"
@@ -12,48 +13,12 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kPreferenceFormat = 2;  // raise when the same inputs give other rows
-constexpr std::size_t kRowsTogether = 256;
+constexpr std::int64_t kPreferenceFormat = 3;    // raise when the same inputs give other rows
 constexpr std::size_t kUnpairedTogether = 1000;  // TRL makes rows of so many pairs at a time, chosen ones first
-
-struct PieceOfRows {
-  std::vector<SourceRow> rows;
-  std::shared_ptr<RowSource> keeps_alive;  // the views lie in its file
-};
 
 struct TokenisedPiece {
   std::vector<PreferenceRow> rows, rejected;  // rejected: second rows of unpaired pairs
   std::vector<std::string> places;            // of rows
-};
-
-/// Rows in the order of the files.
-class PieceReader {
- public:
-  explicit PieceReader(const Split& split) : split_(split) {}
-  std::optional<PieceOfRows> operator()() {
-    PieceOfRows piece;
-    SourceRow row;
-    while (piece.rows.size() < kRowsTogether) {
-      if (source_ == nullptr) {
-        if (next_ == split_.files.size()) break;
-        source_ = open_rows(split_, next_++, "text");
-      }
-      if (source_->next(row)) {
-        piece.rows.push_back(row);
-        piece.keeps_alive = source_;
-      } else {
-        source_ = nullptr;
-        if (!piece.rows.empty()) break;  // a piece lies in one file
-      }
-    }
-    if (piece.rows.empty()) return std::nullopt;
-    return piece;
-  }
-
- private:
-  const Split& split_;
-  std::shared_ptr<RowSource> source_;
-  std::size_t next_ = 0;
 };
 
 /// Drops, counts and writes rows in TRL's order.
@@ -135,8 +100,8 @@ std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, cons
   RowCacheWriter writer(path);
   const PreferenceTokenizer tokenizer(o, text_tokenizer);
   RowsInOrder rows(tokenizer, most_rows, writer);
-  PieceReader read(split);
-  const auto work = [&](PieceOfRows piece) {
+  PieceReader read(split, "text");
+  const auto work = [&](RowPiece piece) {
     TokenisedPiece out;
     for (const auto& source : piece.rows) {
       auto made = tokenizer.tokenize(source);
@@ -152,9 +117,9 @@ std::shared_ptr<const RowCache> build_split(const PreferenceDataOptions& o, cons
           *piece.rows.front().file);
     return out;
   };
-  run_ordered<PieceOfRows, TokenisedPiece>(
-      tokenizing_threads(o.dataset_num_proc), [&] { return rows.enough() ? std::optional<PieceOfRows>() : read(); },
-      work, [&](TokenisedPiece piece) { rows.add(std::move(piece)); });
+  run_ordered<RowPiece, TokenisedPiece>(
+      tokenizing_threads(o.dataset_num_proc), [&] { return rows.enough() ? std::optional<RowPiece>() : read(); }, work,
+      [&](TokenisedPiece piece) { rows.add(std::move(piece)); });
   rows.flush();
   writer.finish(rows.notes(split, o.max_length));
   auto out = RowCache::open(path);

@@ -1,13 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "data/cache_key.h"
 #include "data/fingerprint.h"
 #include "data/mixture.h"
 #include "data/ordered_workers.h"
 #include "data/pack.h"
+#include "data/piece_reader.h"
 #include "data/row_cache.h"
 #include "data/sft_dataset.h"
 #include "data/sft_tokenize.h"
@@ -16,7 +18,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kFormatVersion = 3;  // raise when the same inputs give other rows
+constexpr std::int64_t kFormatVersion = 4;  // raise when the same inputs give other rows
 
 class SplitBuilder {
  public:
@@ -38,10 +40,6 @@ class SplitBuilder {
   }
 
  private:
-  struct Piece {
-    std::vector<SourceRow> rows;
-    std::shared_ptr<RowSource> keeps_alive;  // the views lie in its file
-  };
   struct Result {
     std::vector<SftRow> rows;
     std::int64_t read = 0, cut = 0, dropped = 0;
@@ -71,36 +69,31 @@ class SplitBuilder {
     std::unique_ptr<const SftTokenizer> row_tokenizer;
     RowKind kind{};
     std::string role;
-    std::size_t next_file = 0;
-    std::shared_ptr<RowSource> source;
-    const auto read = [&]() -> std::optional<Piece> {
+    PieceReader next_piece(split, options_.dataset_text_field);
+    const auto read = [&]() -> std::optional<RowPiece> {
       if (enough(written)) return std::nullopt;
-      Piece piece;
-      SourceRow row;
-      while (static_cast<std::int64_t>(piece.rows.size()) < kPackedTogether) {
-        if (source == nullptr) {
-          if (next_file == split.files.size()) break;
-          source = open_rows(split, next_file++, options_.dataset_text_field);
-        }
-        if (source->next(row)) {
-          if (row_tokenizer == nullptr) {
-            const auto object = parse_row(row);
-            kind = kind_of_row(*object, options_.dataset_text_field, where(row));
-            if (kind == RowKind::kMessages && !options_.standardize_roles)
-              role = unusual_role(read_messages(*object, row));
-            row_tokenizer = std::make_unique<const SftTokenizer>(options_, tokenizer_, kind);
-          }
-          piece.rows.push_back(row);
-          piece.keeps_alive = source;
-        } else {
-          source = nullptr;
-          if (!piece.rows.empty()) break;  // a piece lies in one file
-        }
+      auto piece = next_piece();
+      if (piece && row_tokenizer == nullptr) {
+        const auto& row = piece->rows.front();
+        const auto object = parse_row(row);
+        kind = kind_of_row(*object, options_.dataset_text_field, where(row));
+        if (kind == RowKind::kMessages && !options_.standardize_roles) role = unusual_role(read_messages(*object, row));
+        row_tokenizer = std::make_unique<const SftTokenizer>(options_, tokenizer_, kind);
       }
-      if (piece.rows.empty()) return std::nullopt;
       return piece;
     };
-    const auto work = [&](Piece piece) { return tokenize(piece, *row_tokenizer, kind); };
+    const auto work = [&](RowPiece piece) { return tokenize(piece, *row_tokenizer, kind); };
+    const auto write = [&](const std::vector<SftRow>& rows) {
+      for (const auto& row : rows) {
+        if (enough(written)) break;
+        writer.add(row);
+        ++written;
+      }
+    };
+    std::vector<SftRow> unpacked;
+    const auto pack_all = [&] {
+      write(pack(std::exchange(unpacked, {}), options_.max_length, options_.packing_strategy));
+    };
     const auto take = [&](Result result) {
       if (enough(written)) return;  // read ahead; how far depends on the number of threads
       total.read += result.read;
@@ -108,13 +101,14 @@ class SplitBuilder {
       total.dropped += result.dropped;
       if (total.first_cut.empty()) total.first_cut = result.first_cut;
       if (total.first_dropped.empty()) total.first_dropped = result.first_dropped;
-      for (const auto& row : result.rows) {
-        if (enough(written)) break;
-        writer.add(row);
-        ++written;
+      if (!packing_) return write(result.rows);
+      for (auto& row : result.rows) {
+        unpacked.push_back(std::move(row));
+        if (std::ssize(unpacked) == kPackedTogether) pack_all();
       }
     };
-    run_ordered<Piece, Result>(tokenizing_threads(options_.dataset_num_proc), read, work, take);
+    run_ordered<RowPiece, Result>(tokenizing_threads(options_.dataset_num_proc), read, work, take);
+    if (!unpacked.empty()) pack_all();
     auto notes = notes_about(split, total, written);
     if (!role.empty())
       notes.push_back(
@@ -126,7 +120,7 @@ class SplitBuilder {
 
   bool enough(std::int64_t written) const { return most_rows_ > 0 && written >= most_rows_; }
 
-  Result tokenize(const Piece& piece, const SftTokenizer& row_tokenizer, RowKind kind) const {
+  Result tokenize(const RowPiece& piece, const SftTokenizer& row_tokenizer, RowKind kind) const {
     Result out;
     for (const auto& source : piece.rows) {
       SftRow row = tokenize_row(source, row_tokenizer, kind);
@@ -146,7 +140,6 @@ class SplitBuilder {
       }
       out.rows.push_back(std::move(row));
     }
-    if (packing_) out.rows = pack(std::move(out.rows), options_.max_length, options_.packing_strategy);
     return out;
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/utf8.h"
 #include "chat/jinja/runtime.h"
 #include "tessera/base/error.h"
 
@@ -21,7 +22,7 @@ using chat::Value;
 }
 
 bool begins_character(const std::string& text, std::size_t at) {
-  return at >= text.size() || (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
+  return at >= text.size() || !is_continuation(text[at]);
 }
 
 PromptedPair of_texts(const std::string& chosen, const std::string& rejected, const SourceRow& row) {

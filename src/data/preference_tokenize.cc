@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "chat/jinja/json.h"
 #include "chat/jinja/runtime.h"
 #include "data/chat_rows.h"
@@ -114,15 +115,15 @@ PreferenceTokenizer::Pieces PreferenceTokenizer::pair_of(const chat::Dict& objec
 }
 
 PreferenceTokenizer::Ids PreferenceTokenizer::ids_of(const Value& value, const Pieces& in,
-                                                     bool add_generation_prompt) const {
+                                                     std::optional<bool> add_generation_prompt) const {
   if (value.is_text()) return tokenizer_->encode(value.text()).ids;
   return tokenizer_->encode(renderer_.render(value, *in.object, *in.row, add_generation_prompt).text, false).ids;
 }
 
 PreferenceRow PreferenceTokenizer::pair(const Pieces& in) const {
   const auto prompt = ids_of(in.prompt, in, true);
-  const auto chosen = ids_of(joined(in.prompt, with_eos(in.chosen)), in, false);
-  const auto rejected = ids_of(joined(in.prompt, with_eos(in.rejected)), in, false);
+  const auto chosen = ids_of(joined(in.prompt, with_eos(in.chosen)), in);
+  const auto rejected = ids_of(joined(in.prompt, with_eos(in.rejected)), in);
   // The completions begin where the tokens part, which need not be behind the prompt: tokens merge across the border.
   const auto border = std::min(common_start(prompt, chosen), common_start(prompt, rejected));
   PreferenceRow out;
@@ -135,7 +136,7 @@ PreferenceRow PreferenceTokenizer::pair(const Pieces& in) const {
 
 PreferenceRow PreferenceTokenizer::unpaired(const Pieces& in, const Value& completion, bool label) const {
   const auto prompt = ids_of(in.prompt, in, true);
-  const auto all = ids_of(joined(in.prompt, with_eos(completion)), in, false);
+  const auto all = ids_of(joined(in.prompt, with_eos(completion)), in);
   const auto border = common_start(prompt, all);
   PreferenceRow out;
   out.prompt = {prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(border)};
@@ -148,7 +149,7 @@ PreferenceRow PreferenceTokenizer::whole(const Pieces& in) const {
   PreferenceRow out;
   const auto side = [&](const Value& value) {
     const auto ended = in.conversational ? value : with_eos(value);
-    return ids_of(in.has_prompt ? joined(in.prompt, ended) : ended, in, false);
+    return ids_of(in.has_prompt ? joined(in.prompt, ended) : ended, in);
   };
   out.chosen = side(in.chosen);
   out.rejected = side(in.rejected);
@@ -164,7 +165,7 @@ PreferenceRow PreferenceTokenizer::whole(const Pieces& in) const {
 /// The template's text in place of messages: what the prompt's has in common with those of both sides.
 PreferenceTokenizer::Pieces PreferenceTokenizer::as_texts(const Pieces& in) const {
   if (!in.conversational) return in;
-  const auto text = [&](const Value& messages, bool add_generation_prompt) {
+  const auto text = [&](const Value& messages, std::optional<bool> add_generation_prompt = {}) {
     return renderer_.render(messages, *in.object, *in.row, add_generation_prompt).text;
   };
   const bool answers = asks(in.prompt, *in.row);
@@ -175,12 +176,11 @@ PreferenceTokenizer::Pieces PreferenceTokenizer::as_texts(const Pieces& in) cons
     const auto at = prompt.rfind(content);
     if (at != std::string::npos) prompt.resize(at + content.size());
   }
-  const std::string chosen = text(joined(in.prompt, in.chosen), false),
-                    rejected = text(joined(in.prompt, in.rejected), false);
+  const std::string chosen = text(joined(in.prompt, in.chosen)), rejected = text(joined(in.prompt, in.rejected));
   std::size_t border = 0;
   const auto shorter = std::min({prompt.size(), chosen.size(), rejected.size()});
   while (border < shorter && prompt[border] == chosen[border] && prompt[border] == rejected[border]) ++border;
-  while (border > 0 && border < prompt.size() && (static_cast<unsigned char>(prompt[border]) & 0xC0) == 0x80) --border;
+  while (border > 0 && border < prompt.size() && is_continuation(prompt[border])) --border;
   Pieces out = in;
   out.prompt = Value(prompt.substr(0, border));
   out.chosen = Value(chosen.substr(border));

@@ -1,6 +1,7 @@
 #pragma once
 // One row of a data file -> token ids of its prompt and completions.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ class PreferenceTokenizer {
     const SourceRow* row = nullptr;
   };
   Pieces pair_of(const chat::Dict& object, const SourceRow& row) const;
-  Ids ids_of(const chat::Value& value, const Pieces& in, bool add_generation_prompt) const;
+  Ids ids_of(const chat::Value& value, const Pieces& in, std::optional<bool> add_generation_prompt = {}) const;
   PreferenceRow pair(const Pieces& in) const;
   PreferenceRow whole(const Pieces& in) const;
   PreferenceRow unpaired(const Pieces& in, const chat::Value& completion, bool label) const;

@@ -49,6 +49,23 @@ std::vector<std::int32_t> numbers_at(const chat::Dict& object, std::string_view 
   return out;
 }
 
+/// The row, not asking for a generation prompt itself.
+chat::Dict without_generation_prompt(const chat::Dict& row) {
+  chat::Dict out;
+  for (const auto& [key, value] : row.items()) {
+    const auto* kwargs = key.text() == "chat_template_kwargs" ? value.get<chat::DictPtr>() : nullptr;
+    if (kwargs == nullptr) {
+      out.set(key, value);
+      continue;
+    }
+    chat::Dict rest;
+    for (const auto& [name, argument] : (*kwargs)->items())
+      if (name.text() != "add_generation_prompt") rest.set(name, argument);
+    out.set(key, chat::make_dict(std::move(rest)));
+  }
+  return out;
+}
+
 }  // namespace
 
 const char* name_of(RowKind kind) {
@@ -140,7 +157,8 @@ SftSample SftTokenizer::split(const SourceRow& row) const {
     if (question.empty()) fail(row, "a conversation without messages");
     const Value answer = question.back();
     question.pop_back();
-    all = tokenize_pair(chat::make_list(std::move(question)), chat::make_list({answer}), *object, row);
+    all = tokenize_pair(chat::make_list(std::move(question)), chat::make_list({answer}),
+                        without_generation_prompt(*object), row);
   } else {
     all = tokenize(row);
     if (kind_ == RowKind::kText || kind_ == RowKind::kTokens) begin = (all.labels.size() + 1) / 2;
@@ -159,7 +177,7 @@ SftTokenizer::Tokens SftTokenizer::encode(const std::string& text) const {
 }
 
 SftTokenizer::Tokens SftTokenizer::render(const Conversation& chat, const SourceRow& row, bool with_mask,
-                                          bool add_generation_prompt) const {
+                                          std::optional<bool> add_generation_prompt) const {
   const auto rendered = renderer_.render(chat.messages, chat.object, row, add_generation_prompt);
   const text::Encoding encoding = tokenizer_->encode(rendered.text, false);
   Tokens out{encoding.ids, {}};
@@ -196,7 +214,7 @@ SftRow SftTokenizer::read_tokens(const chat::Dict& object, const SourceRow& row)
 
 SftRow SftTokenizer::tokenize_messages(const chat::Dict& object, const SourceRow& row) const {
   const Value messages = read_messages(object, row, roles_);
-  Tokens tokens = render({messages, object}, row, options_.assistant_only_loss, false);
+  Tokens tokens = render({messages, object}, row, options_.assistant_only_loss);
   return finish(std::move(tokens), 0, row);
 }
 
@@ -212,7 +230,7 @@ SftRow SftTokenizer::tokenize_pair(const Value& prompt, const Value& completion,
     auto messages = chat::iterate(first);
     for (const auto& message : chat::iterate(second)) messages.push_back(message);
     before = render({first, object}, row, false, true);
-    all = render({chat::make_list(std::move(messages)), object}, row, options_.assistant_only_loss, false);
+    all = render({chat::make_list(std::move(messages)), object}, row, options_.assistant_only_loss);
   }
   // The completion begins where the tokens part, which need not be behind the prompt: tokens merge across the border.
   const auto shorter = static_cast<std::ptrdiff_t>(std::min(before.ids.size(), all.ids.size()));

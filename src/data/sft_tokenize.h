@@ -43,7 +43,8 @@ class SftTokenizer {
   };
   struct Conversation;
 
-  Tokens render(const Conversation& chat, const SourceRow& row, bool with_mask, bool add_generation_prompt) const;
+  Tokens render(const Conversation& chat, const SourceRow& row, bool with_mask,
+                std::optional<bool> add_generation_prompt = {}) const;
   Tokens encode(const std::string& text) const;
   std::string with_eos(std::string text) const;
   SftRow read_tokens(const chat::Dict& object, const SourceRow& row) const;

@@ -13,6 +13,7 @@
 
 #include "base/open_file.h"
 #include "base/row_limit.h"
+#include "base/utf8.h"
 #include "chat/jinja/unicode.h"
 #include "data/csv_reader.h"
 #include "data/mapped_text.h"
@@ -243,7 +244,7 @@ class Reader {
 }  // namespace
 
 void tidy_wikihow(std::string& headline, std::string& text) {
-  const auto characters = [](const std::string& s) { return static_cast<double>(chat::count_points(s)); };
+  const auto characters = [](const std::string& s) { return static_cast<double>(count_points(s)); };
   if (characters(headline) >= 0.75 * characters(text)) {
     headline.clear();
     text.clear();

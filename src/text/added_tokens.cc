@@ -20,12 +20,13 @@ bool matches(const AlignedText& text, std::size_t at, std::size_t end, const std
 void AddedTokenList::add(const std::vector<AddedToken>& batch, const Model& model) {
   for (const auto& token : batch)
     if (token.special && !token.content.empty() && special_contents_.insert(token.content).second)
-      special_.push_back({token.content, token.normalized});
+      special_.push_back({token.content, token.is_normalized()});
   for (const auto& token : batch)
     if (!token.content.empty()) add_one(token, model);
 }
 
 void AddedTokenList::add_one(AddedToken token, const Model& model) {
+  token.normalized = token.is_normalized();
   token.special = special_contents_.contains(token.content);
   const auto known = by_content_.find(token.content);
   if (known != by_content_.end()) {
@@ -40,7 +41,7 @@ void AddedTokenList::add_one(AddedToken token, const Model& model) {
     by_content_[token.content] = tokens_.size();
     tokens_.push_back(token);
   }
-  if (!token.special) others_.push_back({std::move(token.content), token.normalized});
+  if (!token.special) others_.push_back({std::move(token.content), *token.normalized});
 }
 
 const AddedToken* AddedTokenList::find(std::string_view content) const {

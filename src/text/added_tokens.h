@@ -22,9 +22,11 @@ struct AddedToken {
   bool single_word = false;  // only between characters that are not part of a word
   bool lstrip = false;       // takes the white space before it, too
   bool rstrip = false;
-  bool normalized = false;  // looked for after the normalizer, and in its spelling
-  bool special = false;     // left out by decode(skip_special_tokens)
+  std::optional<bool> normalized =
+      {};                // looked for after the normalizer, and in its spelling; by default if not special
+  bool special = false;  // left out by decode(skip_special_tokens)
 
+  bool is_normalized() const { return normalized.value_or(!special); }
   bool operator==(const AddedToken&) const = default;
 };
 

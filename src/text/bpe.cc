@@ -95,7 +95,7 @@ class Bpe final : public Model {
 
   static char32_t last_code_point(std::string_view text) {
     auto begin = text.size() - 1;
-    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    while (begin > 0 && is_continuation(text[begin])) --begin;
     text.remove_prefix(begin);
     return next_code_point(text);
   }

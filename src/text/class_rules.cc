@@ -79,8 +79,8 @@ void set_offsets(const JsonPlace& root, const TokenizerConfig& config, Pipeline&
   if (!root.has("post_processor")) return;
   const auto type = root.at("post_processor").at("type").string();
   if (type != "RobertaProcessing" && type != "ByteLevel") return;
-  out.post_processor.trim_offsets = config.trim_offsets.value_or(true);
-  out.post_processor.add_prefix_space = config.add_prefix_space.value_or(false);
+  out.post_processor.trims.clear();
+  if (config.trim_offsets.value_or(true)) out.post_processor.trims = {{config.add_prefix_space.value_or(false)}};
 }
 
 }  // namespace

@@ -94,8 +94,9 @@ class ByteFallback final : public Decoder {
     };
     for (auto& token : tokens) {
       unsigned byte = 0;
+      const char* digits = token.data() + (token.starts_with("<0x+") ? 4 : 3);  // Rust's numbers may have a sign
       const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.back() == '>' &&
-                           std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ptr == token.data() + 5;
+                           std::from_chars(digits, token.data() + 5, byte, 16).ptr == token.data() + 5;
       if (is_byte) {
         run += static_cast<char>(byte);
       } else {

@@ -36,14 +36,9 @@ struct ScoredMerge {
   std::string_view left, right;
   double score;
   std::int32_t left_id, right_id;
-  std::size_t left_length, right_length;  // code points
-  std::size_t order;                      // as found: by token, then by the ids of its parts
+  std::int64_t left_length, right_length;  // code points
+  std::size_t order;                       // as found: by token, then by the ids of its parts
 };
-
-std::size_t length_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
 
 }  // namespace
 
@@ -109,11 +104,11 @@ json merges_from_scores(const std::vector<std::pair<std::string, double>>& piece
     const std::string_view text = piece;
     const auto first = merges.size();
     for (std::size_t at = 1; at < text.size(); ++at) {
-      if ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) continue;
+      if (is_continuation(text[at])) continue;
       const auto left = text.substr(0, at), right = text.substr(at);
       const auto left_id = vocabulary.find(left), right_id = vocabulary.find(right);
       if (left_id >= 0 && right_id >= 0)
-        merges.push_back({left, right, score, left_id, right_id, length_of(left), length_of(right), 0});
+        merges.push_back({left, right, score, left_id, right_id, count_points(left), count_points(right), 0});
     }
     std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(), [](const auto& a, const auto& b) {
       return std::pair(a.left_id, a.right_id) < std::pair(b.left_id, b.right_id);

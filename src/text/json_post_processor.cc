@@ -52,8 +52,8 @@ PostProcessor json_post_processor(const JsonPlace& json) {
     return out;
   }
   if (type == "RobertaProcessing" || type == "ByteLevel") {
-    out.trim_offsets = json.boolean_or("trim_offsets", true);
-    out.add_prefix_space = json.boolean_or("add_prefix_space", true);
+    const bool add_prefix_space = json.boolean_or("add_prefix_space", true);
+    if (json.boolean_or("trim_offsets", true)) out.trims.push_back({add_prefix_space});
   }
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     const auto sep = pair_of(json, "sep"), cls = pair_of(json, "cls");
@@ -71,10 +71,7 @@ PostProcessor json_post_processor(const JsonPlace& json) {
         out.single = one.single;
         out.pair = one.pair;
       }
-      if (one.trim_offsets) {
-        out.trim_offsets = true;
-        out.add_prefix_space = one.add_prefix_space;
-      }
+      out.trims.insert(out.trims.end(), one.trims.begin(), one.trims.end());
     }
     return out;
   }

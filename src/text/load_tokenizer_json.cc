@@ -13,6 +13,15 @@
 namespace tessera::text {
 namespace {
 
+// What it gives lies in the parser.
+JsonPlace parse_object(simdjson::dom::parser& parser, std::string_view json, const std::string& name) {
+  simdjson::dom::element element;
+  if (auto error = parser.parse(json.data(), json.size()).get(element); error || !element.is_object())
+    throw DataError(fmt::format("{}: expected a JSON object: {}", name, plain_reason(simdjson::error_message(error))),
+                    name);
+  return {element, name, ""};
+}
+
 AddedToken read_token(const JsonPlace& json) {
   AddedToken token;
   const auto id = json.at("id").integer();
@@ -50,9 +59,13 @@ AddedTokens added_tokens(const JsonPlace& root, const TokenizerConfig& config, c
   const auto own = file_tokens(root);
   list.add(own, *pipeline.model);
   std::map<std::int32_t, AddedToken> listed;
+  auto without_flags = config.without_flags;
   for (const auto& token : config.added_tokens) listed[token.id] = token;
   if (!config.has_added_tokens_decoder && !config.is_converted)
-    for (const auto& token : own) listed[token.id] = token;  // added_tokens.json knows less
+    for (const auto& token : own) {  // added_tokens.json knows less
+      listed[token.id] = token;
+      without_flags.erase(token.content);
+    }
   auto all_named = config.named;
   const auto& pad = pipeline.special.pad;
   if (pad != config.special.pad) all_named.insert(all_named.begin() + place_of_pad(config), {pad, {}});
@@ -66,11 +79,15 @@ AddedTokens added_tokens(const JsonPlace& root, const TokenizerConfig& config, c
   }
   for (const auto& named : all_named) {
     const bool is_listed = known.contains(named.content);
-    if (!config.found || (named.yields && is_listed)) continue;
-    if (named.flags)
-      batch.push_back(*named.flags);
-    else if (!is_listed && !list.find(named.content))
+    if (!config.found || (named.yields && is_listed && !without_flags.contains(named.content))) continue;
+    if (named.flags) {
+      auto token = *named.flags;
+      if (config.is_converted) token.normalized = token.is_normalized();  // slow tokenizers settle it here
+      token.special = true;
+      batch.push_back(std::move(token));
+    } else if (!is_listed && !list.find(named.content)) {
       batch.push_back({.content = named.content, .special = true});
+    }
   }
   list.add(batch, *pipeline.model);
   return AddedTokens(std::move(list), pipeline.normalizer.get(), pipeline.special_in_text);
@@ -98,12 +115,7 @@ void guess_special(const AddedTokens& added, const Model& model, SpecialTokens& 
 Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const TokenizerSource> source,
                               const std::string& name, const TokenizerConfig& config) {
   simdjson::dom::parser parser;
-  simdjson::dom::element element;
-  const simdjson::padded_string padded(json);
-  if (auto error = parser.parse(padded).get(element); error || !element.is_object())
-    throw DataError(fmt::format("{}: expected a JSON object: {}", name, plain_reason(simdjson::error_message(error))),
-                    name);
-  const JsonPlace root(element, name, "");
+  const JsonPlace root = parse_object(parser, json, name);
   Pipeline out;
   out.source = std::move(source);
   if (root.has("normalizer")) out.normalizer = json_normalizer(root.at("normalizer"));
@@ -129,15 +141,13 @@ Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const Token
 
 void take_added_tokens(const std::string& file, TokenizerConfig& config) {
   simdjson::dom::parser parser;
-  simdjson::dom::element element;
-  const simdjson::padded_string padded(read_file(file));
-  if (auto error = parser.parse(padded).get(element); error || !element.is_object())
-    throw DataError(fmt::format("{}: expected a JSON object: {}", file, plain_reason(simdjson::error_message(error))),
-                    file);
-  const JsonPlace root(element, file, "");
+  const JsonPlace root = parse_object(parser, read_file(file), file);
   std::map<std::int32_t, AddedToken> by_id;
   for (auto& token : config.added_tokens) by_id[token.id] = std::move(token);
-  for (auto& token : file_tokens(root)) by_id[token.id] = std::move(token);
+  for (auto& token : file_tokens(root)) {
+    config.without_flags.erase(token.content);
+    by_id[token.id] = std::move(token);
+  }
   config.added_tokens.clear();
   for (auto& [id, token] : by_id) config.added_tokens.push_back(std::move(token));
 }

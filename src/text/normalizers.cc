@@ -59,8 +59,9 @@ class Strip final : public Normalizer {
 class Prepend final : public Normalizer {
  public:
   explicit Prepend(const std::string& prefix) : prefix_(to_utf32(prefix)) {}
-  void normalize(AlignedText& text, std::int32_t) const override {
+  void normalize(AlignedText& text, std::int32_t origin) const override {
     if (text.empty()) return;
+    if (prefix_.empty()) text[0] = {text[0].c, origin, origin};  // as upstream
     AlignedText out;
     for (char32_t c : prefix_) out.push_back({c, text[0].begin, text[0].end});
     text.insert(text.begin(), out.begin(), out.end());

@@ -103,7 +103,7 @@ class PipelineTokenizer final : public Tokenizer {
       if (piece.token >= 0) {
         out.ids.push_back(piece.token);
         out.offsets.emplace_back(signs[0].begin, signs[length - 1].end);
-        if (p_.post_processor.trim_offsets) trim_text(signs, length, out);
+        trim_text(signs, length, out);
         continue;
       }
       utf8.clear();
@@ -130,7 +130,6 @@ class PipelineTokenizer final : public Tokenizer {
       while (last_end < token.end && last + 1 < length) last_end += utf8_size(signs[++last].c);
       out.ids.push_back(token.id);
       out.offsets.emplace_back(signs[at].begin, signs[last].end);
-      if (!p_.post_processor.trim_offsets) continue;
       if (token.id == p_.model->unk_id() && p_.model->keeps_unknown_text())
         trim_text(signs + at, last - at + 1, out);
       else
@@ -140,24 +139,26 @@ class PipelineTokenizer final : public Tokenizer {
 
   static std::size_t utf8_size(char32_t c) { return static_cast<std::size_t>(utf8_length(c)); }
 
-  bool may_be_prefix(const Encoding& out) const {
-    return p_.post_processor.add_prefix_space && (out.offsets.size() == 1 || out.offsets.back().first == 0);
+  // The last token's offsets; `at` gives its signs.
+  template <class At>
+  void trim_last(std::size_t length, At at, Encoding& out) const {
+    auto& offsets = out.offsets.back();
+    for (const auto& part : p_.post_processor.trims)
+      trim(offsets, static_cast<std::int32_t>(length), at,
+           part.add_prefix_space && (out.offsets.size() == 1 || offsets.first == 0));
   }
 
   void trim_token(std::int32_t id, Encoding& out) const {
+    if (p_.post_processor.trims.empty()) return;
     const auto& token = p_.model->token(id);
     const auto inner = [](char c) { return (c >= '!' && c <= '~'); };
     if (!token.empty() && inner(token.front()) && inner(token.back())) return;
     const auto text = to_utf32(token);
-    trim(
-        out.offsets.back(), static_cast<std::int32_t>(text.size()),
-        [&](std::int32_t i) { return text[static_cast<std::size_t>(i)]; }, may_be_prefix(out));
+    trim_last(text.size(), [&](std::int32_t i) { return text[static_cast<std::size_t>(i)]; }, out);
   }
 
   void trim_text(const AlignedChar* signs, std::size_t length, Encoding& out) const {
-    trim(
-        out.offsets.back(), static_cast<std::int32_t>(length), [&](std::int32_t i) { return signs[i].c; },
-        may_be_prefix(out));
+    trim_last(length, [&](std::int32_t i) { return signs[i].c; }, out);
   }
 
   Encoding finish(Encoding first, Encoding* second, const EncodeOptions& options) const {

@@ -13,9 +13,13 @@ struct TemplatePart {
   std::vector<std::int32_t> ids;  // of kSpecial
 };
 
-struct PostProcessor {
-  bool trim_offsets = false;      // offsets leave out white space at a token's ends
+/// Offsets leave out as much white space as a token has at its ends.
+struct OffsetTrim {
   bool add_prefix_space = false;  // one space at the start of the text was not in it: stays
+};
+
+struct PostProcessor {
+  std::vector<OffsetTrim> trims;  // one behind the other, as upstream
   std::vector<TemplatePart> single{{TemplatePart::Kind::kFirst, {}}};
   std::vector<TemplatePart> pair{{TemplatePart::Kind::kFirst, {}}, {TemplatePart::Kind::kSecond, {}}};
 

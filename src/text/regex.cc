@@ -131,7 +131,7 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(const AlignedCh
   pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
   const auto next_code_point = [&](std::size_t at) {
     ++at;
-    while (at < utf8.size() && (static_cast<unsigned char>(utf8[at]) & 0xC0) == 0x80) ++at;
+    while (at < utf8.size() && is_continuation(utf8[at])) ++at;
     return at;
   };
   for (std::size_t at = 0; at < utf8.size() || (may_be_empty && at == utf8.size() && at > 0);) {

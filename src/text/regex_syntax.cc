@@ -127,24 +127,36 @@ class Rewriter {
   explicit Rewriter(const std::string& pattern) : in_(pattern) {}
 
   PcrePattern run() {
-    std::string out;
     while (at_ < in_.size()) {
+      const auto begin = out_.size();
+      if (in_[at_] == '(') {
+        open_group();
+        continue;
+      }
+      if (in_[at_] == ')' && groups_.size() > 1) {
+        close_group();
+        continue;
+      }
+      if (in_[at_] == '{' && interval()) continue;
+      if (in_[at_] == '*' || in_[at_] == '+' || in_[at_] == '?') {
+        out_ += in_[at_++];
+        continue;
+      }
       if (in_[at_] == '[') {
-        out += bracket();
+        out_ += bracket();
       } else if (in_[at_] == '\\') {
-        out += escape(false).text;
-      } else if (in_[at_] == '(') {
-        out += group();
-      } else if (const auto* ligature = ignore_case_.back() ? find_ligature() : nullptr) {
-        out += ligature->matches;
+        out_ += escape(false).text;
+      } else if (const auto* ligature = groups_.back().ignore_case ? find_ligature() : nullptr) {
+        out_ += ligature->matches;
       } else {
-        if (in_[at_] == ')' && ignore_case_.size() > 1) ignore_case_.pop_back();
         const auto sign = literal();
         name(sign.code_point, sign.code_point);
-        out += sign.text;
+        out_ += sign.text;
       }
+      repeatable_ = begin;
     }
-    return {out, std::move(named_)};
+    out_.append(groups_.back().options, ')');
+    return {out_, std::move(named_)};
   }
 
  private:
@@ -155,6 +167,12 @@ class Rewriter {
     std::string text;
     bool whole = false;
     char32_t code_point = kNone;  // that the text stands for, if it is one alone
+  };
+
+  struct Group {
+    std::size_t begin = 0;  // in out_
+    bool ignore_case = false;
+    std::size_t options = 0;  // how many (?i) stand in it: each is a group that ends with it
   };
 
   void name(char32_t first, char32_t last) {
@@ -170,22 +188,53 @@ class Rewriter {
     return {in_.substr(at_ - length, length), false, c};
   }
 
-  // An opening parenthesis, with the options that stand behind it: (?i: for the group, (?i) for what follows.
-  std::string group() {
+  // An opening parenthesis, with the options that stand behind it: (?i: for the group, (?i) for the rest of the group
+  // around it, alternatives included. Ruby's m is PCRE2's s.
+  void open_group() {
     const auto begin = at_++;
-    bool ignore = ignore_case_.back();
+    bool ignore = groups_.back().ignore_case;
     auto end = in_.compare(at_, 1, "?") == 0 ? in_.find_first_not_of("imx-", at_ + 1) : std::string::npos;
     if (end == std::string::npos || (in_[end] != ':' && in_[end] != ')')) end = begin;
     for (auto i = begin, on = std::size_t{1}; i < end; ++i) {
       if (in_[i] == '-') on = 0;
       if (in_[i] == 'i') ignore = on != 0;
     }
-    if (end > begin) at_ = end + 1;
     if (end > begin && in_[end] == ')')
-      ignore_case_.back() = ignore;
+      groups_.back() = {groups_.back().begin, ignore, groups_.back().options + 1};
     else
-      ignore_case_.push_back(ignore);
-    return in_.substr(begin, at_ - begin);
+      groups_.push_back({out_.size(), ignore});
+    std::string options = in_.substr(begin, std::max<std::size_t>(end - begin, 1));
+    std::replace(options.begin(), options.end(), 'm', 's');
+    out_ += options;
+    if (end > begin) {
+      out_ += ':';
+      at_ = end + 1;
+    }
+    repeatable_ = out_.size();
+  }
+
+  void close_group() {
+    out_.append(groups_.back().options + 1, ')');
+    repeatable_ = groups_.back().begin;
+    groups_.pop_back();
+    ++at_;
+  }
+
+  // A number of times, of which the lower may be left out. Behind it `+` repeats the whole again, and so does `?`
+  // behind a single number; in PCRE2 they say how it matches. False: a brace that stands for itself.
+  bool interval() {
+    const auto digits = [&](std::size_t from) {
+      return std::min(in_.find_first_not_of("0123456789", from), in_.size());
+    };
+    const auto low = digits(at_ + 1);
+    const bool is_range = in_.compare(low, 1, ",") == 0;
+    const auto high = is_range ? digits(low + 1) : low;
+    if (in_.compare(high, 1, "}") != 0 || high - at_ < (is_range ? 3U : 2U)) return false;
+    const bool again = in_.compare(high + 1, 1, "+") == 0 || (!is_range && in_.compare(high + 1, 1, "?") == 0);
+    if (again) out_.insert(repeatable_, "(?:");
+    out_ += (low == at_ + 1 ? "{0" : "{") + in_.substr(at_ + 1, high - at_) + (again ? ")" : "");
+    at_ = high + 1;
+    return true;
   }
 
   // At letters that one sign stands for, or at the sign: goes behind them. A quantifier takes the last letter alone.
@@ -234,10 +283,20 @@ class Rewriter {
       const char* form = c == 'b' ? "(?:(?<={0})(?!{0})|(?<!{0})(?={0}))" : "(?:(?<={0})(?={0})|(?<!{0})(?!{0}))";
       return {fmt::format(fmt::runtime(form), word)};
     }
+    if (c == 'v') return {R"(\x0B)", false, U'\v'};  // the one sign
     const std::string inner = members(c, in_brackets);
-    if (inner.empty()) return {std::string("\\") + c};
+    if (inner.empty()) return {std::string("\\") + c + rest_of_escape(c)};
     if (!is_upper(c)) return {in_brackets ? inner : "[" + inner + "]"};
     return {"[^" + inner + "]", true};
+  }
+
+  // \cA, \x41 and \101 are one sign.
+  std::string rest_of_escape(char c) {
+    const std::string_view signs = c == 'x' ? "0123456789abcdefABCDEF" : c >= '0' && c <= '9' ? "0123456789" : "";
+    const auto two = std::string_view(in_).substr(at_, c == 'c' ? 1 : 2);
+    const auto rest = c == 'c' ? two : two.substr(0, two.find_first_not_of(signs));
+    at_ += rest.size();
+    return std::string(rest);
   }
 
   Item numbered(const std::string& digits) {
@@ -345,7 +404,9 @@ class Rewriter {
 
   const std::string& in_;
   std::size_t at_ = 0;
-  std::vector<bool> ignore_case_{false};  // of the groups that are open
+  std::string out_;
+  std::size_t repeatable_ = 0;     // where in out_ that begins which a quantifier would repeat
+  std::vector<Group> groups_{{}};  // that are open; the first is the whole
   std::vector<std::pair<char32_t, char32_t>> named_;
 };
 

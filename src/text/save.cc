@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 Json flags_of(const AddedToken& token) {
-  return {{"content", token.content}, {"single_word", token.single_word}, {"lstrip", token.lstrip},
-          {"rstrip", token.rstrip},   {"normalized", token.normalized},   {"special", token.special}};
+  return {{"content", token.content}, {"single_word", token.single_word},    {"lstrip", token.lstrip},
+          {"rstrip", token.rstrip},   {"normalized", token.is_normalized()}, {"special", token.special}};
 }
 
 std::vector<AddedToken> by_id(const AddedTokens& tokens) {

@@ -61,19 +61,19 @@ void take_special(const json& root, SpecialTokens& out) {
     if (auto token = token_of(item); !token.empty()) out.additional.push_back(std::move(token));
 }
 
-AddedToken flagged_token(const json& value, bool special) {
+AddedToken flagged_token(const json& value) {
   AddedToken token;
   token.content = token_of(value);
   token.single_word = value.value("single_word", false);
   token.lstrip = value.value("lstrip", false);
   token.rstrip = value.value("rstrip", false);
-  token.special = special || value.value("special", false);
-  token.normalized = value.value("normalized", !token.special);
+  token.special = value.value("special", false);
+  if (value.contains("normalized")) token.normalized = value.value("normalized", false);
   return token;
 }
 
 std::optional<AddedToken> given_flags(const json& value) {
-  return value.is_object() ? std::optional(flagged_token(value, true)) : std::nullopt;
+  return value.is_object() ? std::optional(flagged_token(value)) : std::nullopt;
 }
 
 // Upstream's order; of one token in several places the first counts, but of one that a list has twice all.
@@ -117,7 +117,7 @@ void take_added(const json& root, const std::string& file, std::vector<AddedToke
       throw DataError(
           fmt::format("{}: added_tokens_decoder.{}: expected a token id and an object with \"content\"", file, id),
           file);
-    out.push_back(flagged_token(value, false));
+    out.push_back(flagged_token(value));
     out.back().id = std::stoi(id);
   }
 }
@@ -172,8 +172,7 @@ void take_extra_ids(const json& root, const std::string& file, std::optional<int
 }
 
 // added_tokens.json: {"<|im_start|>": 32000}, from before the configuration held them.
-void take_added_json(const json& root, const std::string& file, const SpecialTokens& given,
-                     std::vector<AddedToken>& out) {
+void take_added_json(const json& root, const std::string& file, const SpecialTokens& given, TokenizerConfig& out) {
   const auto special = special_list(given);
   for (const auto& [content, id] : root.items()) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > 0x7FFFFFFE)
@@ -181,27 +180,28 @@ void take_added_json(const json& root, const std::string& file, const SpecialTok
     AddedToken token{.content = content, .id = id.get<std::int32_t>()};
     token.special = std::find(special.begin(), special.end(), content) != special.end();
     token.normalized = !token.special;
-    out.push_back(std::move(token));
+    out.without_flags.insert(content);
+    out.added_tokens.push_back(std::move(token));
   }
 }
 
-bool is_same_token(const json& a, const json& b) {
-  if (a.is_object() && b.is_object()) return flagged_token(a, true) == flagged_token(b, true);
-  return a == b;
-}
-
 // special_tokens_map.json counts where the configuration does not list all added tokens; then it wins.
-void merge_special_map(const json& map, json& root) {
-  for (const auto& [key, value] : map.items()) {
+void merge_special_map(json map, json& root) {
+  const auto call_special = [](json& token) {
+    if (token.is_object()) token["special"] = true;
+  };
+  for (auto& [key, value] : map.items()) {
+    call_special(value);
     if (key != "additional_special_tokens" || !value.is_array()) {
       root[key] = value;
       continue;
     }
     auto& list = root[key];
     if (!list.is_array()) list = json::array();
-    for (const auto& token : value)
-      if (std::none_of(list.begin(), list.end(), [&](const json& old) { return is_same_token(old, token); }))
-        list.push_back(token);
+    for (auto& token : value) {
+      call_special(token);
+      if (std::find(list.begin(), list.end(), token) == list.end()) list.push_back(token);
+    }
   }
 }
 
@@ -297,7 +297,7 @@ TokenizerConfig read_tokenizer_config(const std::string& folder) {
   if (!out.has_added_tokens_decoder && is_there(added)) {
     SpecialTokens given;
     take_special(root, given);
-    take_added_json(read_object(added), added, given, out.added_tokens);
+    take_added_json(read_object(added), added, given, out);
   }
   std::sort(out.added_tokens.begin(), out.added_tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   take_template_files(path, out);

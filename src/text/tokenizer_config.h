@@ -3,6 +3,7 @@
 // chat_template.jinja, and config.json as far as it tells the tokenizer's class.
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct TokenizerConfig {
   std::vector<NamedToken> named;          // the same and more, each once, in the order in which new ones get their ids
   bool has_added_tokens_decoder = false;  // if not, special_tokens_map.json and added_tokens.json count
   std::vector<AddedToken> added_tokens;   // by id
+  std::set<std::string> without_flags;    // of these: added_tokens.json alone has them
   std::map<std::string, std::string> chat_templates, template_files;  // by name: the text, and where it stands
   std::optional<int> extra_ids;                                       // T5: how many <extra_id_N>
   std::optional<bool> add_prefix_space, add_bos_token, add_eos_token, legacy, clean_up_tokenization_spaces;

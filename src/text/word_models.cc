@@ -61,8 +61,7 @@ class WordPiece final : public Lexicon {
   }
 
   void tokenize(std::string_view piece, std::vector<ModelToken>& out) const override {
-    const auto starts = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
-    if (std::count_if(piece.begin(), piece.end(), starts) > o_.max_input_chars_per_word) return unknown(piece, out);
+    if (count_points(piece) > o_.max_input_chars_per_word) return unknown(piece, out);
     const auto first = out.size();
     thread_local std::string key;
     for (std::size_t begin = 0; begin < piece.size();) {
@@ -72,7 +71,7 @@ class WordPiece final : public Lexicon {
       auto end = begin + key.size() - prefix;
       std::int32_t id = -1;
       while (end > begin) {  // the longest token that begins the rest
-        if ((end == piece.size() || starts(piece[end])) &&
+        if ((end == piece.size() || !is_continuation(piece[end])) &&
             (id = vocabulary_.find({key.data(), prefix + end - begin})) >= 0)
           break;
         --end;

@@ -48,6 +48,7 @@ struct Expression {
   std::vector<ExpressionPtr> arguments;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
   ExpressionPtr star, double_star;
+  bool is_set_here = false;  // kName: the context is not asked for it (resolve_names.h)
   int depth = 1;
 };
 
@@ -68,7 +69,8 @@ enum class StatementKind {
   kMacro,
   kCall,        // expression (a call) with body as its caller
   kGeneration,  // body, whose place in the text is recorded
-  kScope,       // body in a scope of its own: {% block %}, {% autoescape %}
+  kScope,       // body in a scope of its own: {% autoescape %}, {% block %} with scoped
+  kBlock,       // body that sees what the template itself sets, but nothing of loops and macros around it
   kImport,      // include, import, from, extends: there is no other template
 };
 

@@ -117,7 +117,7 @@ std::optional<Value> character(const Text& text, std::int64_t index) {
   }
   if (index < 0) index += count_points(text.utf8);
   spend(static_cast<std::int64_t>(text.utf8.size()));
-  const auto begins = [](char c) { return (c & 0xc0) != 0x80; };
+  const auto begins = [](char c) { return !is_continuation(c); };
   for (std::size_t at = 0; index >= 0 && at < text.utf8.size(); ++at) {
     if (!begins(text.utf8[at]) || index-- > 0) continue;
     std::size_t end = at + 1;

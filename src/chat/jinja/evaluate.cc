@@ -36,7 +36,7 @@ Value Interpreter::evaluate_node(const Expression& e, const ScopePtr& scope) {
     case ExpressionKind::kConstant:
       return e.constant;
     case ExpressionKind::kName:
-      return evaluate_name(e.name, scope);
+      return evaluate_name(e, scope);
     case ExpressionKind::kTuple:
       return make_tuple(evaluate_parts(e, scope));
     case ExpressionKind::kList:
@@ -98,8 +98,10 @@ Value Interpreter::evaluate_node(const Expression& e, const ScopePtr& scope) {
   throw InternalError("an expression that is only a target was evaluated");
 }
 
-Value Interpreter::evaluate_name(const std::string& name, const ScopePtr& scope) {
+Value Interpreter::evaluate_name(const Expression& e, const ScopePtr& scope) {
+  const std::string& name = e.name;
   if (const Value* found = scope->find(name)) return *found;
+  if (e.is_set_here) return make_undefined(fmt::format("{} is undefined", repr_text(name)));
   if (const auto it = variables_.find(name); it != variables_.end()) return it->second;
   if (name == "namespace")
     return make_function("namespace",

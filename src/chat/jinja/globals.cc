@@ -45,14 +45,32 @@ Value raise_exception(Runtime&, Arguments arguments) {
   throw TemplateError(ErrorKind::kRaised, to_text(bound[0]));
 }
 
+// %f, %z and %Z are Python's: a time that names no zone writes nothing for it.
+std::string own_formats(std::string_view format, std::int64_t microseconds) {
+  std::string out;
+  for (std::size_t at = 0; at < format.size(); at += 2) {
+    const auto plain = format.substr(at, format.find('%', at) - at);
+    out += plain;
+    at += plain.size();
+    const auto code = format.substr(std::min(at, format.size()), 2);
+    if (code == "%f")
+      out += fmt::format("{:06}", microseconds);
+    else if (code != "%z" && code != "%Z")
+      out += code;
+  }
+  return out;
+}
+
 Value strftime_now(Runtime&, Arguments arguments) {
   const BoundArguments bound("strftime_now", std::move(arguments), {"format"}, 1);
-  const std::string format = bound.text(0, "");
+  const std::string& given = required_text(bound[0], "strftime_now");
+  spend(kClockWork + static_cast<std::int64_t>(given.size()));
+  std::timespec now{};
+  std::timespec_get(&now, TIME_UTC);
+  const std::string format = own_formats(given, now.tv_nsec / 1000);
   if (format.empty()) return "";
-  spend(kClockWork + static_cast<std::int64_t>(format.size()));
-  const std::time_t now = std::time(nullptr);
   std::tm local{};
-  localtime_r(&now, &local);
+  localtime_r(&now.tv_sec, &local);
   std::array<char, 4096> buffer{};
   const auto size = std::strftime(buffer.data(), buffer.size(), format.c_str(), &local);
   if (size == 0) value_error("the text of strftime_now is too long");

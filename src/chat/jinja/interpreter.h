@@ -54,7 +54,7 @@ class Interpreter : public Runtime {
   // evaluate.cc
   Value evaluate(const Expression& expression, const ScopePtr& scope);
   Value evaluate_node(const Expression& expression, const ScopePtr& scope);
-  Value evaluate_name(const std::string& name, const ScopePtr& scope);
+  Value evaluate_name(const Expression& e, const ScopePtr& scope);
   Value evaluate_compare(const Expression& expression, const ScopePtr& scope);
   Value evaluate_concat(const Expression& expression, const ScopePtr& scope);
   Value evaluate_call(const Expression& expression, const ScopePtr& scope, const Value* caller);
@@ -74,6 +74,7 @@ class Interpreter : public Runtime {
 
   const std::map<std::string, Value>& variables_;
   int max_depth_;
+  ScopePtr top_ = std::make_shared<Scope>(nullptr);
   std::vector<TextBuilder> outputs_;  // the text, and what is being captured
   std::int64_t pieces_ = 0;           // written to the text
   std::int64_t written_points_ = 0;   // of the text

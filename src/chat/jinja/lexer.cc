@@ -39,7 +39,7 @@ bool is_digit_byte(char c) {
 std::string_view without_trailing_space(std::string_view text) {
   while (!text.empty()) {
     std::size_t begin = text.size() - 1;
-    while (begin > 0 && (text[begin] & 0xc0) == 0x80) --begin;
+    while (begin > 0 && is_continuation(text[begin])) --begin;
     if (!is_space(to_points(text.substr(begin)).front())) break;
     text = text.substr(0, begin);
   }
@@ -96,7 +96,7 @@ Position Lexer::position(std::size_t at) {
     if (source_[known_at_] == '\n') {
       ++known_.line;
       known_.column = 1;
-    } else if ((source_[known_at_] & 0xc0) != 0x80) {
+    } else if (!is_continuation(source_[known_at_])) {
       ++known_.column;
     }
   }
@@ -115,7 +115,7 @@ void Lexer::fail_unexpected(char32_t c) {
 void Lexer::skip_space(std::size_t& at) const {
   while (at < source_.size()) {
     std::size_t end = at + 1;
-    while (end < source_.size() && (source_[end] & 0xc0) == 0x80) ++end;
+    while (end < source_.size() && is_continuation(source_[end])) ++end;
     if (!is_space(to_points(std::string_view(source_).substr(at, end - at)).front())) return;
     at = end;
   }

@@ -32,12 +32,6 @@ bool can_assign(const Expression& target) {
   return target.kind == ExpressionKind::kName || target.kind == ExpressionKind::kNamespaceName;
 }
 
-void forbid_loop(const Expression& target) {
-  if (target.kind == ExpressionKind::kName && target.name == "loop")
-    throw TemplateError(ErrorKind::kSyntax, "Can't assign to special loop variable in for-loop target", target.at);
-  for (const auto& part : target.parts) forbid_loop(*part);
-}
-
 }  // namespace
 
 std::string Parser::parse_name_target() {
@@ -53,7 +47,6 @@ ExpressionPtr Parser::parse_target(const char* end_word, bool with_namespace) {
   const Position at = current().at;
   auto target = parse_tuple({.names_only = true, .with_namespace = with_namespace, .end_word = end_word});
   if (!can_assign(*target)) fail_at(at, fmt::format("can't assign to '{}'", kind_name(*target)));
-  if (end_word != nullptr) forbid_loop(*target);
   return target;
 }
 

@@ -5,6 +5,12 @@
 namespace tessera::chat {
 namespace {
 
+void forbid_loop(const Expression& target) {
+  if (target.kind == ExpressionKind::kName && target.name == "loop")
+    throw TemplateError(ErrorKind::kSyntax, "Can't assign to special loop variable in for-loop target", target.at);
+  for (const auto& part : target.parts) forbid_loop(*part);
+}
+
 std::unique_ptr<Statement> statement(StatementKind kind, Position at) {
   auto out = std::make_unique<Statement>();
   out->kind = kind;
@@ -88,7 +94,7 @@ Parser::StatementPtr Parser::parse_tag(const std::string& tag) {
   if (tag == "include" || tag == "import" || tag == "from" || tag == "extends") return parse_import(tag);
   if (tag == "generation") {
     auto out = statement(StatementKind::kGeneration, take().at);
-    out->body = parse_inner({"endgeneration"}, true, false);
+    parse_macro_body(*out, "endgeneration");
     return out;
   }
   if (tag == "break" || tag == "continue") {
@@ -121,20 +127,24 @@ Parser::StatementPtr Parser::parse_if() {
 Parser::StatementPtr Parser::parse_for() {
   auto out = statement(StatementKind::kFor, take().at);
   out->target = parse_target("in");
+  forbid_loop(*out->target);
   expect_word("in");
   out->expression = parse_tuple({.with_condition = false, .end_word = "recursive"});
   if (skip_word("if")) out->condition = parse_expression();
   out->recursive = skip_word("recursive");
+  ++in_for_;
   ++loops_;
   out->body = parse_inner({"endfor", "else"}, false, true);
   --loops_;
   if (take().text == "else") out->otherwise = parse_inner({"endfor"}, true, true);
+  --in_for_;
   return out;
 }
 
 Parser::StatementPtr Parser::parse_set() {
   auto out = statement(StatementKind::kSet, take().at);
   out->target = parse_target(nullptr, true);
+  if (in_for_ > 0) forbid_loop(*out->target);
   if (skip_operator("=")) {
     out->expression = parse_tuple({});
     return out;
@@ -237,7 +247,8 @@ Parser::StatementPtr Parser::parse_scope(const std::string& tag) {
   }
   const std::string name = current().text;
   expect(TokenKind::kName);
-  skip_word("scoped");
+  if (!blocks_.insert(name).second) fail_at(out->at, fmt::format("block '{}' defined twice", name));
+  if (!skip_word("scoped")) out->kind = StatementKind::kBlock;
   skip_word("required");
   if (is_operator("-"))
     fail_at(current().at,

@@ -115,6 +115,7 @@ class Parser {
   std::vector<std::string> open_tags_;
   std::vector<Tags> end_tags_;
   std::vector<std::set<std::string>*> macro_names_;  // of the macros around here
+  std::set<std::string> blocks_;
   // Filters and tests that do not exist. Inside of {% if %} and x if y else z they are an error only when they are
   // reached, as in jinja2: there `soft_` is set, or they are taken from the list again.
   struct Unknown {
@@ -123,7 +124,7 @@ class Parser {
   };
   std::vector<Unknown> unknown_;
   bool soft_ = false;
-  int nesting_ = 0, loops_ = 0;
+  int nesting_ = 0, loops_ = 0, in_for_ = 0;  // loops_: that break ends; in_for_: all around here
 };
 
 }  // namespace tessera::chat

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "chat/jinja/parser.h"
+#include "chat/jinja/resolve_names.h"
 
 namespace tessera::chat {
 namespace {
@@ -27,6 +28,7 @@ ParsedTemplate Parser::run() {
   out.body = parse_body(nullptr);
   if (!unknown_.empty()) fail_at(unknown_.front().at, unknown_.front().message);
   out.names = std::move(names_);
+  resolve_names(out.body);
   return out;
 }
 

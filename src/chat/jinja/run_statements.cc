@@ -26,7 +26,7 @@ Interpreter::~Interpreter() {
 
 std::string Interpreter::run(const Body& body) {
   try {
-    execute(body, std::make_shared<Scope>(nullptr));
+    execute(body, top_);
   } catch (const TemplateError& e) {
     if (e.at.line > 0) throw;
     throw TemplateError(e.kind, e.message, at_);
@@ -103,6 +103,8 @@ Interpreter::Flow Interpreter::execute(const Statement& s, const ScopePtr& scope
       break;
     case StatementKind::kScope:
       return execute(s.body, std::make_shared<Scope>(scope));
+    case StatementKind::kBlock:
+      return execute(s.body, std::make_shared<Scope>(top_));
     case StatementKind::kImport:
       type_error(fmt::format("'{}' needs other templates; a chat template stands alone", s.text));
   }
@@ -176,7 +178,7 @@ void Interpreter::run_call_block(const Statement& s, const ScopePtr& scope) {
 // As transformers' AssistantTracker: the block is rendered first, then takes its place behind what the text has so far;
 // it is not recorded when nothing at all was written before it.
 void Interpreter::run_generation(const Statement& s, const ScopePtr& scope) {
-  const std::string text = capture(s.body, std::make_shared<Scope>(scope)).first;
+  const std::string text = run_macro(s, scope, {});
   if (pieces_ > 0 || !spans_.empty()) spans_.emplace_back(written_points_, written_points_ + count_points(text));
   write(text);
 }
@@ -239,7 +241,7 @@ void Interpreter::assign(const Expression& target, const Value& value, const Sco
     return;
   }
   if (target.kind == ExpressionKind::kNamespaceName) {
-    const Value space = evaluate_name(target.name, scope);
+    const Value space = evaluate_name(target, scope);
     const auto* names = space.get<NamespacePtr>();
     if (names == nullptr) type_error("cannot assign attribute on non-namespace object");
     (*names)->attributes.set(target.attribute, value);

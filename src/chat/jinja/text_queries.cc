@@ -78,7 +78,7 @@ class Places {
     std::size_t at = 0;
     for (; point > 0; --point) do
         ++at;
-      while (at < text_.size() && (text_[at] & 0xc0) == 0x80);
+      while (at < text_.size() && is_continuation(text_[at]));
     return at;
   }
   std::int64_t points_before(std::size_t byte) const {

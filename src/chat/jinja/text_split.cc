@@ -86,7 +86,7 @@ std::string replace_text(std::string_view text, std::string_view from, std::stri
     for (; at < text.size(); ++done) {
       if (more()) out += to;
       do out += text[at++];
-      while (at < text.size() && (text[at] & 0xc0) == 0x80);
+      while (at < text.size() && is_continuation(text[at]));
     }
     if (more()) out += to;
     return out.take();

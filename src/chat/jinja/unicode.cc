@@ -127,10 +127,6 @@ std::string to_utf8(std::u32string_view points) {
   return out;
 }
 
-std::int64_t count_points(std::string_view utf8) {
-  return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; });
-}
-
 bool is_ascii(std::string_view text) {
   // In words: this is asked for every text that is made.
   std::uint64_t high = 0, word = 0;

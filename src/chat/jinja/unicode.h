@@ -13,7 +13,6 @@ constexpr std::int64_t kPropertyWork = 10;  // of looking up what a code point i
 /// Malformed bytes become U+FFFD.
 std::u32string to_points(std::string_view utf8);
 std::string to_utf8(std::u32string_view points);
-std::int64_t count_points(std::string_view utf8);
 bool is_ascii(std::string_view text);
 /// Malformed bytes replaced by U+FFFD.
 std::string valid_utf8(std::string_view text);

@@ -6,6 +6,7 @@
 #include "data/chat_renderer.h"
 #include "data/chat_rows.h"
 #include "support/temp_folder.h"
+#include "tessera/base/error.h"
 
 namespace tessera::data {
 namespace {
@@ -58,12 +59,12 @@ class Renderer : public testing::Test {
         {"name": "tool_use", "template": "tools: {{ tools }}"}]})");
     tokenizer_ = text::open_tokenizer(folder_.path());
   }
-  std::string text(const std::string& row) const {
+  std::string text(const std::string& row, std::optional<bool> add_generation_prompt = {}) const {
     SourceRow place;
     place.file = &name_;
     const auto object = chat::parse_json(row);
     return ChatRenderer(source_, "", *tokenizer_)
-        .render(chat::make_list({}), **object.get<chat::DictPtr>(), place, false)
+        .render(chat::make_list({}), **object.get<chat::DictPtr>(), place, add_generation_prompt)
         .text;
   }
 
@@ -89,6 +90,34 @@ TEST_F(Renderer, AChosenTemplateStandsInPlaceOfAll) {
   EXPECT_EQ(text(R"({"tools": [1]})"), "new");
   source_ = "own";
   EXPECT_EQ(text(R"({"tools": [1]})"), "own");
+}
+
+TEST_F(Renderer, WhatARowGivesTheTemplateCountsBeforeAllElse) {
+  const std::string asks = R"({"chat_template_kwargs": {"add_generation_prompt": true}})";
+  source_ = "{{ bos_token }}{{ tools }}{{ add_generation_prompt }}";
+  EXPECT_EQ(text("{}"), "<s>NoneFalse");
+  EXPECT_EQ(text("{}", true), "<s>NoneTrue");
+  EXPECT_EQ(text(asks), "<s>NoneTrue");
+  EXPECT_EQ(text(R"({"tools": [1], "chat_template_kwargs": {"tools": [2], "bos_token": "b"}})"), "b[2]False");
+  EXPECT_EQ(text(R"({"chat_template_kwargs": {"chat_template": "{{ 1 }}{{ chat_template is defined }}"}})"), "1False");
+  EXPECT_EQ(text(R"({"chat_template_kwargs": {"chat_template": null}})"), "<s>NoneFalse");
+  try {  // TRL has the argument twice
+    text(asks, true);
+    FAIL() << "a prompt that asks for a generation prompt itself";
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("must not have add_generation_prompt"), std::string::npos) << e.what();
+  }
+}
+
+// Spans that are empty, and tokens that lie before a span's.
+TEST(AssistantMask, GoesFromTheFirstTokenOfASpanToItsLast) {
+  text::Encoding encoding;
+  encoding.ids = {7, 7, 7, 7};
+  encoding.offsets = {{0, 2}, {2, 4}, {4, 6}, {6, 8}};
+  const std::vector<bool> none(4), middle{false, true, true, false}, ends{false, true, false, true};
+  EXPECT_EQ(assistant_mask(encoding, {{3, 5}}), middle);
+  EXPECT_EQ(assistant_mask(encoding, {{2, 4}, {6, 7}}), ends);
+  EXPECT_EQ(assistant_mask(encoding, {{4, 4}, {4, 4}}), none);
 }
 
 }  // namespace

@@ -232,5 +232,45 @@ TEST_F(SftData, RowsThatAreTokenisedStayAsTheyAre) {
           "\"assistant_masks\" must be a list of whole numbers below 2");
 }
 
+// As TRL packs a data set: a thousand rows at a time, whichever files they are in.
+TEST_F(SftData, PackingGoesOnInTheNextFile) {
+  options_.packing = true;
+  options_.max_length = 128;
+  for (int i = 0; i < 4; ++i)
+    write("train-" + std::to_string(i) + ".jsonl", R"({"text": "ab ab"})"
+                                                   "\n");
+  for (const auto strategy : {PackingStrategy::kBfd, PackingStrategy::kBfdSplit, PackingStrategy::kWrapped}) {
+    options_.packing_strategy = strategy;
+    EXPECT_EQ(load().train->size(), 1);
+  }
+}
+
+TEST_F(SftData, PackedRowsAreThoseOfOneFileWhateverTheThreads) {
+  options_.packing = true;
+  options_.max_length = 16;
+  std::string all, part;
+  for (int i = 0; i < 1100; ++i) {
+    const std::string row = R"({"text": ")" + std::string(1 + i % 7, 'a') + "\"}\n";
+    all += row;
+    part += row;
+    if (i % 300 != 299 && i != 1099) continue;
+    write("many/train-" + std::to_string(i + 1000) + ".jsonl", part);
+    part.clear();
+  }
+  write("one/train.jsonl", all);
+  const auto rows = [&](const std::string& folder, int threads) {
+    options_.dataset_name = folder_ + "/" + folder;
+    options_.dataset_num_proc = threads;
+    options_.cache_folder = folder_ + "/cache" + std::to_string(threads);
+    std::vector<std::vector<std::int32_t>> out;
+    const auto train = load().train;
+    for (std::int64_t i = 0; i < train->size(); ++i) out.push_back(train->row(i).input_ids);
+    return out;
+  };
+  const auto one = rows("one", 1);
+  EXPECT_EQ(rows("many", 1), one);
+  EXPECT_EQ(rows("many", 3), one);
+}
+
 }  // namespace
 }  // namespace tessera::data

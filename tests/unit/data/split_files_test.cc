@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "data/dataset_card.h"
 #include "support/hub_server.h"
 #include "support/program.h"
 #include "support/temp_folder.h"
@@ -184,6 +185,23 @@ TEST_F(CardsHere, WhatItDoesNotSayIsNamed) {
   EXPECT_SAYS(error("---\nx: 1\nconfigs:\n- data_files: a\n---\n"), "README.md:4: the card's configuration has no");
   EXPECT_SAYS(error("---\nconfigs:\n- config_name: a\n  data_files: https://a/b.csv\n---\n"), "is not in the data set");
   EXPECT_EQ(error("no card"), "");
+}
+
+// Backtracking would take longer than the universe has.
+TEST(Pattern, ManyFoldersInARowAreOneSearch) {
+  std::string pattern, path;
+  for (int i = 0; i < 60; ++i) pattern += "**/";
+  for (int i = 0; i < 60; ++i) path += "a/";
+  EXPECT_TRUE(matches_pattern(pattern + "x.jsonl", path + "x.jsonl"));
+  EXPECT_FALSE(matches_pattern(pattern + "y.jsonl", path + "x.jsonl"));
+}
+
+TEST(Pattern, TwoUnderscoresHideFoldersAndNoFiles) {
+  EXPECT_TRUE(matches_pattern("**", "a/__x.jsonl"));
+  EXPECT_TRUE(matches_pattern("*.jsonl", "__x.jsonl"));
+  EXPECT_FALSE(matches_pattern("**/*.jsonl", "__a/x.jsonl"));
+  EXPECT_TRUE(matches_pattern("__a/*.jsonl", "__a/x.jsonl"));
+  EXPECT_FALSE(matches_pattern("**", "a/.x.jsonl"));
 }
 
 class SplitFilesOnTheHub : public ::testing::Test {

@@ -62,6 +62,36 @@ TEST(RegexSyntax, ABracketMayBeAMemberOrEscaped) {
   EXPECT_EQ(marked(R"(\[a\])", "[a]"), "<[a]>");
 }
 
+TEST(RegexSyntax, ANumberOfTimesMayLackItsLowerEnd) {
+  EXPECT_EQ(marked("xa{,2}", "xaaa"), "<xaa>a");
+  EXPECT_EQ(marked("a{,}", "aaa{,}"), "aa<a{,}>");
+}
+
+// In PCRE2 the sign behind it says how it matches.
+TEST(RegexSyntax, ASignBehindANumberOfTimesRepeatsTheWhole) {
+  EXPECT_EQ(marked("a{2}+", "aaaaa"), "<aaaa>a");
+  EXPECT_EQ(marked("a{1,2}+a", "aaaa"), "<aaaa>");
+  EXPECT_EQ(marked("(?:ab){2}+b", "ababababb"), "<ababababb>");
+  EXPECT_EQ(marked("(a{2}+b)+", "aaaabaab"), "<aaaabaab>");
+  EXPECT_EQ(marked("é{2}+", "ééé"), "<éé>é");
+  EXPECT_EQ(marked(R"(\x61{2}+|\142{2}+|\cA{2}+)", "aaabbb\1\1"), "<aa>a<bb>b<\1\1>");
+  EXPECT_EQ(marked(R"([ab]{2}+|\p{L}{2}+)", "ababa cdefg"), "<abab>a <cdef>g");
+  EXPECT_EQ(marked("a{2}?b", "aab ab b"), "<aab> a<b> <b>");
+  EXPECT_EQ(marked("a{2,3}?", "aaaaaa"), "<aa><aa><aa>");
+}
+
+TEST(RegexSyntax, VIsTheVerticalTabAlone) {
+  EXPECT_EQ(marked(R"(\v)", "a\v\n"), "a<\v>\n");
+  EXPECT_EQ(marked(R"([^\v]+)", "a\v\nb"), "<a>\v<\nb>");
+}
+
+TEST(RegexSyntax, OptionsReachOverAlternativesToTheEndOfTheGroup) {
+  EXPECT_EQ(marked("a(?i)b|c", "aB C aC ac AC c b"), "<aB> C <aC> <ac> AC c b");
+  EXPECT_EQ(marked("(?:a(?i)b|c)d", "aBd Cd aCd cd aCD"), "<aBd> Cd <aCd> cd aCD");
+  EXPECT_EQ(marked("x(?i)a(?-i)b|c", "xAb xAc xc"), "<xAb> <xAc> xc");
+  EXPECT_EQ(marked("(?m).+", "a\nb"), "<a\nb>");
+}
+
 /// What the error says, of an expression or a search that must be refused.
 std::string refusal(const std::string& pattern, const std::string& text = "") {
   try {

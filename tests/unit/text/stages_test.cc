@@ -128,5 +128,11 @@ TEST(Unigram, TakesTheMostProbablePath) {
   EXPECT_EQ(tokens[2].id, 5);
 }
 
+TEST_F(Stages, BytesAreReadAsRustReadsNumbers) {
+  std::vector<std::string> text{"<0x+A>", "<0x-1>", "<0x++>", "<0x4+>"};
+  json_decoder(parse({{"type", "ByteFallback"}}))->decode(text);
+  EXPECT_EQ(text, (std::vector<std::string>{"\n", "<0x-1>", "<0x++>", "<0x4+>"}));
+}
+
 }  // namespace
 }  // namespace tessera::text

@@ -104,6 +104,32 @@ TEST(TokenizerJson, TwoProcessorsThatAddTokensAreRefused) {
   EXPECT_THROW(tokenizer_of(sequence(bert, bert)), DataError);
 }
 
+TEST(TokenizerJson, OffsetsAreTrimmedOnceForEachProcessor) {
+  const auto first = [](const std::string& processors, const char* text) {
+    return tokenizer_of(R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
+        "post_processor": {"type": "Sequence", "processors": [)" +
+                        processors + R"(]}, "model": {"type": "WordLevel", "unk_token": "u",
+        "vocab": {"u": 0, "ĠĠa": 1, "Ġa": 2}}})")
+        ->encode(text)
+        .offsets[0]
+        .first;
+  };
+  const std::string plain = R"({"type": "ByteLevel", "add_prefix_space": false})",
+                    prefixed = R"({"type": "ByteLevel"})", none = R"({"type": "ByteLevel", "trim_offsets": false})";
+  EXPECT_EQ(first(plain + "," + plain, " a"), 2);
+  EXPECT_EQ(first(prefixed + "," + plain, " a"), 1);
+  EXPECT_EQ(first(plain + "," + prefixed, "  a"), 3);
+  EXPECT_EQ(first(prefixed + "," + none, " a"), 0);
+}
+
+TEST(TokenizerJson, AnEmptyTextInFrontTakesTheFirstOffset) {
+  const auto t = tokenizer_of(R"({"normalizer": {"type": "Prepend", "prepend": ""}, "pre_tokenizer": {"type": "Split",
+      "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": false},
+      "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1, "b": 2}}})");
+  using Offsets = std::vector<std::pair<std::int32_t, std::int32_t>>;
+  EXPECT_EQ(t->encode("ab").offsets, (Offsets{{0, 0}, {1, 2}}));
+}
+
 /// Of a folder with these words, this tokenizer_config.json and this in tokenizer.json.
 std::shared_ptr<const Tokenizer> configured(const std::string& config, const std::string& more = {}) {
   const test::TempFolder folder("tokenizer_config");
@@ -229,6 +255,52 @@ TEST(TokenizerConfig, APieceForTheUnknownIsSpecialOnlyIfItIsTheClasssToken) {
   };
   EXPECT_TRUE(is_special("<unk>"));
   EXPECT_FALSE(is_special("<pad>"));
+}
+
+TEST(TokenizerConfig, AListedTokenThatIsNamedIsNotNormalizedUnlessItSaysSo) {
+  const auto found = [](const std::string& flags) {
+    return configured(
+               "{" + kFast + R"(, "eos_token": "<X>", "added_tokens_decoder": {"5": {"content": "<X>")" + flags + "}}}",
+               R"("normalizer": {"type": "Lowercase"}, "added_tokens": [])")
+               ->encode("<x>")
+               .ids.size() == 1;
+  };
+  EXPECT_FALSE(found(""));
+  EXPECT_TRUE(found(R"(, "normalized": true)"));
+}
+
+TEST(TokenizerConfig, AddedTokensJsonSaysNoFlags) {
+  const auto begin = [](const std::string& added) {
+    const test::TempFolder folder("tokenizer_added");
+    write_file_atomically(folder.path() + "/tokenizer.json", R"({"added_tokens": [)" + added + R"(],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1, "<x>": 2}}})");
+    write_file_atomically(
+        folder.path() + "/tokenizer_config.json",
+        "{" + kFast + R"(, "eos_token": {"__type": "AddedToken", "content": "<x>", "lstrip": true}})");
+    write_file_atomically(folder.path() + "/added_tokens.json", R"({"<x>": 2})");
+    return open_tokenizer(folder.path())->encode("a <x>").offsets.back().first;
+  };
+  EXPECT_EQ(begin(""), 1);
+  EXPECT_EQ(begin(R"({"id": 2, "content": "<x>", "special": false, "normalized": false})"), 2);
+}
+
+// Python's tokenizers settle whether a token is normalized before they call it special.
+TEST(TokenizerConfig, ANamedTokenOfASentencePieceModelIsNormalizedByDefault) {
+  const auto normalized = [](const std::string& config) {
+    const test::TempFolder folder("tokenizer_slow"), saved("tokenizer_slow_saved");
+    write_file_atomically(folder.path() + "/spiece.model",
+                          read_file(std::string(TESSERA_TEST_DATA) + "/tokenizers/classes/t5.model"));
+    write_file_atomically(folder.path() + "/tokenizer_config.json",
+                          R"({"tokenizer_class": "T5Tokenizer", "extra_ids": 0, )" + config + "}");
+    open_tokenizer(folder.path())->save(saved.path());
+    const auto json = read_file(saved.path() + "/tokenizer_config.json");
+    const auto at = json.find("normalized", json.rfind(R"("content": "<I>")"));
+    return json.substr(at, json.find(',', at) - at).find("true") != std::string::npos;
+  };
+  EXPECT_TRUE(normalized(R"("extra_special_tokens": {"i": {"__type": "AddedToken", "content": "<I>"}})"));
+  EXPECT_TRUE(normalized(R"("sep_token": {"__type": "AddedToken", "content": "<I>"})"));
+  EXPECT_FALSE(normalized(R"("sep_token": {"__type": "AddedToken", "content": "<I>", "special": true})"));
 }
 
 }  // namespace
