@@ -1,6 +1,5 @@
 #include "base/file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/descriptor.h"
+#include "base/folder.h"
 #include "base/open_file.h"
 #include "base/temporary_file.h"
 #include "base/utf8.h"
@@ -39,12 +38,6 @@ int write_all(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return 0;
-}
-
-/// A rename is durable only once its folder is. Disks that cannot flush a folder (EINVAL) have nothing to lose.
-void flush_folder(const std::string& folder) {
-  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || (::fsync(fd.get()) != 0 && errno != EINVAL)) cannot_write(folder, errno);
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/folder.h"
+
 namespace tessera {
 namespace {
 
@@ -35,11 +37,6 @@ bool hold(int descriptor) {
 }
 
 }  // namespace
-
-std::string parent_folder(const std::string& path) {
-  const auto parent = fs::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
 
 TemporaryFile open_temporary(const std::string& path) {
   static std::atomic<unsigned> counter{0};

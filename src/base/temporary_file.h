@@ -15,7 +15,4 @@ struct TemporaryFile {
 /// `path` that nobody holds any more, whose writers were killed.
 TemporaryFile open_temporary(const std::string& path);
 
-/// "." where the path names none.
-std::string parent_folder(const std::string& path);
-
 }  // namespace tessera

@@ -1,7 +1,8 @@
 #pragma once
 // The folders checkpoint-N of an output folder. One is written under a hidden name, gets its manifest and is renamed
 // when everything in it is on disk; so what is called checkpoint-N is whole, and a run that is killed leaves at most a
-// hidden folder that the next save removes. What happens to a folder later (a copy that was cut, a bad disk) its
+// hidden folder that the next save removes; where the disk cannot exchange two names (NFS), a kill between two renames
+// may also hide the one that was being replaced. What happens to a folder later (a copy that was cut, a bad disk) its
 // manifest shows.
 #include <cstdint>
 #include <functional>
@@ -30,7 +31,8 @@ std::optional<Checkpoint> last_checkpoint(const std::string& output_dir,
 /// Where checkpoint-<step> is written before it gets its name.
 std::string partial_folder(const std::string& output_dir, std::int64_t step);
 
-/// On one rank: removes what an interrupted save has left, for every step.
+/// On one rank: removes what an interrupted save has left, for every step. What cannot be removed is a warning, here
+/// and below.
 void remove_partial_folders(const std::string& output_dir);
 
 /// On one rank, when all have written: writes the manifest (`known`: see write_manifest()), flushes the folder and
@@ -38,7 +40,8 @@ void remove_partial_folders(const std::string& output_dir);
 std::string commit_checkpoint(const std::string& output_dir, std::int64_t step, int world_size,
                               const std::vector<FileRecord>& known = {});
 
-/// On one rank: removes the oldest above `limit`, but never `keep` (the best one) nor the newest.
-void rotate_checkpoints(const std::string& output_dir, std::int64_t limit, const std::string& keep);
+/// On one rank: removes those above `limit` that were written first, whatever their steps (another run may have left
+/// higher ones; so does Trainer), but none of `kept`.
+void rotate_checkpoints(const std::string& output_dir, std::int64_t limit, const std::vector<std::string>& kept);
 
 }  // namespace tessera::checkpoint

@@ -60,6 +60,8 @@ std::string CheckpointSaver::begin(std::int64_t step, std::string keep) {
   on_rank_zero(group_, folder, [&] {
     lock_->check();  // a folder made anew would be another one
     remove_partial_folders(output_dir_);
+    if (std::filesystem::exists(folder))  // its files would be taken for those of this save
+      throw CheckpointError("'" + folder + "' of an earlier save cannot be removed; remove it yourself", folder);
     ensure_writable_folder(folder);
   });
   step_ = step;
@@ -117,8 +119,8 @@ void CheckpointSaver::start_commit() {
     std::vector<FileRecord> known;
     for (const auto& bytes : all) append_records(bytes, known);
     lock_->check();
-    commit_checkpoint(output_dir_, step_, group_.size(), known);
-    if (limit_ > 0) rotate_checkpoints(output_dir_, limit_, keep_);
+    const std::string path = commit_checkpoint(output_dir_, step_, group_.size(), known);
+    if (limit_ > 0) rotate_checkpoints(output_dir_, limit_, {path, keep_});
   });
 }
 

@@ -29,25 +29,41 @@ namespace fs = std::filesystem;
 using PartJson = nlohmann::ordered_json;
 using Infos = std::vector<io::TensorInfo>;
 
-Infos infos_of(const std::vector<io::StoredTensor>& tensors) {
-  Infos out;
-  for (const auto& t : tensors) out.push_back(t.info);
+/// A tensor as it is stored.
+struct Stored {
+  std::string name, dtype;
+  std::vector<std::int64_t> shape;
+  std::int64_t elements = 0, bytes = 0;
+};
+
+Stored stored(const io::TensorInfo& info) {
+  return {info.name, c10::toString(info.dtype), info.shape, info.numel(), info.nbytes()};
+}
+
+std::vector<Stored> stored(const Infos& infos) {
+  std::vector<Stored> out;
+  for (const auto& info : infos) out.push_back(stored(info));
+  return out;
+}
+
+std::vector<Stored> stored(const std::vector<io::StoredTensor>& tensors) {
+  std::vector<Stored> out;
+  for (const auto& t : tensors) out.push_back(stored(t.info));
   return out;
 }
 
 /// What the tensors are, and how many; or why they cannot be read.
-PartJson part(const std::string& name, const std::string& kind, const std::function<Infos()>& list) {
+PartJson part(const std::string& name, const std::string& kind, const std::function<std::vector<Stored>()>& list) {
   PartJson out = {{"name", name}, {"kind", kind}};
   try {
     std::int64_t elements = 0, bytes = 0;
     std::map<std::string, std::int64_t> dtypes;
     PartJson tensors = PartJson::array();
-    for (const auto& info : list()) {
-      const std::string dtype = c10::toString(info.dtype);
-      tensors.push_back({{"name", info.name}, {"dtype", dtype}, {"shape", info.shape}});
-      elements += info.numel();
-      bytes += info.numel() * static_cast<std::int64_t>(c10::elementSize(info.dtype));
-      dtypes[dtype] += info.numel();
+    for (const auto& t : list()) {
+      tensors.push_back({{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}});
+      elements += t.elements;
+      bytes += t.bytes;
+      dtypes[t.dtype] += t.elements;
     }
     out["elements"] = elements;
     out["bytes"] = bytes;
@@ -59,16 +75,24 @@ PartJson part(const std::string& name, const std::string& kind, const std::funct
   return out;
 }
 
-Infos list_any(const std::string& path) {
+/// With the types' own names: "Q4_K".
+std::vector<Stored> list_gguf(const std::string& path) {
+  const auto file = io::open_gguf(path);
+  auto out = stored(file->tensors());
+  for (auto& t : out) t.dtype = file->type_of(t.name);
+  return out;
+}
+
+std::vector<Stored> list_any(const std::string& path) {
   const auto kind = fs::path(path).extension();
-  if (kind == ".safetensors") return infos_of(io::list_safetensors(path));
-  if (kind == ".gguf") return io::open_gguf(path)->tensors();
-  if (kind == ".json") return io::open_weights(path)->tensors();
-  return infos_of(io::list_nested_torch_file(path));
+  if (kind == ".safetensors") return stored(io::list_safetensors(path));
+  if (kind == ".gguf") return list_gguf(path);
+  if (kind == ".json") return stored(io::open_weights(path)->tensors());
+  return stored(io::list_nested_torch_file(path));
 }
 
 /// The tensors of a training state, whole: "exp_avg/<parameter>" with the elements of all ranks' slices.
-Infos list_training_state(const std::string& folder) {
+std::vector<Stored> list_training_state(const std::string& folder) {
   std::map<std::string, io::TensorInfo> joined;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".safetensors") continue;
@@ -79,10 +103,10 @@ Infos list_training_state(const std::string& folder) {
       whole.shape = {before + t.info.numel()};
     }
   }
-  Infos out;
+  std::vector<Stored> out;
   for (auto& [name, info] : joined) {
     info.name = name;
-    out.push_back(info);
+    out.push_back(stored(info));
   }
   return out;
 }
@@ -131,14 +155,14 @@ PartJson parts_of_folder(const std::string& folder) {
     const std::string name = entry.filename().string(), path = entry.string();
     if (io::is_dcp_folder(path))
       parts.push_back(part(name + "/", "torch.distributed.checkpoint folder (SHARDED_STATE_DICT)",
-                           [&] { return io::open_dcp(path)->tensors(); }));
+                           [&] { return stored(io::open_dcp(path)->tensors()); }));
     if (name.find("_rank") != std::string::npos && name.ends_with(".bin"))
       parts.push_back(part(name, rank_part_kind(name), [&] { return list_any(path); }));
     if (name.ends_with(".gguf")) parts.push_back(part(name, "GGUF weights", [&] { return list_any(path); }));
   }
   if (io::is_dcp_folder(folder))
     parts.push_back(part(".", "torch.distributed.checkpoint folder (SHARDED_STATE_DICT)",
-                         [&] { return io::open_dcp(folder)->tensors(); }));
+                         [&] { return stored(io::open_dcp(folder)->tensors()); }));
   return parts;
 }
 

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <iterator>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -62,22 +63,28 @@ FileRecord parse_record(const ManifestJson& json) {
   return out;
 }
 
-/// The checksum of a file of this size out of those of its parts; none where they do not cover it.
-std::optional<std::uint32_t> known_checksum(const std::string& path, std::int64_t bytes,
-                                            const std::vector<FileRecord>& known) {
-  std::vector<FileRecord> parts;
-  std::copy_if(known.begin(), known.end(), std::back_inserter(parts),
-               [&](const FileRecord& r) { return r.name == path; });
-  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
-  std::int64_t end = 0;
-  std::uint32_t crc = 0;
-  for (const auto& part : parts) {
-    if (part.offset != end) return std::nullopt;
-    crc = crc32c_combine(crc, part.crc32c, static_cast<std::uint64_t>(part.bytes));
-    end += part.bytes;
+/// Files whose parts are known, whole.
+class KnownFiles {
+ public:
+  explicit KnownFiles(std::vector<FileRecord> parts) {
+    std::sort(parts.begin(), parts.end(),
+              [](const auto& a, const auto& b) { return std::tie(a.name, a.offset) < std::tie(b.name, b.offset); });
+    for (const auto& part : parts) {
+      FileRecord& file = files_[part.name];
+      file.crc32c = crc32c_combine(file.crc32c, part.crc32c, static_cast<std::uint64_t>(part.bytes));
+      file.bytes = part.offset == file.bytes ? file.bytes + part.bytes : kHasGaps;
+    }
   }
-  return !parts.empty() && end == bytes ? std::optional(crc) : std::nullopt;
-}
+  /// None where the parts do not make a file of this size.
+  std::optional<std::uint32_t> checksum(const std::string& path, std::int64_t bytes) const {
+    const auto found = files_.find(path);
+    return found != files_.end() && found->second.bytes == bytes ? std::optional(found->second.crc32c) : std::nullopt;
+  }
+
+ private:
+  static constexpr std::int64_t kHasGaps = -1;  // where no part begins
+  std::map<std::string, FileRecord> files_;
+};
 
 /// What was written must be there: who removes files of a folder that is being written would else get a manifest of the
 /// rest, and a checkpoint that says it is whole.
@@ -93,13 +100,14 @@ void check_all_there(const std::vector<FileRecord>& known) {
 }
 
 std::vector<FileRecord> records_of(const std::string& folder, const std::vector<FileRecord>& known) {
+  const KnownFiles whole(known);
   std::vector<FileRecord> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     const std::string path = entry.path().string(), name = fs::relative(entry.path(), folder).generic_string();
     if (name == kManifestName) continue;
     FileRecord record{name, static_cast<std::int64_t>(entry.file_size()), 0, 0};
-    const auto crc = known_checksum(path, record.bytes, known);
+    const auto crc = whole.checksum(path, record.bytes);
     record.crc32c = crc ? *crc : crc32c_of_file(path, &record.bytes);
     files.push_back(std::move(record));
   }
@@ -171,6 +179,7 @@ Manifest parse_manifest(const std::string& text, const std::string& file) {
 
 Manifest read_manifest(const std::string& folder) {
   const std::string file = folder + "/" + kManifestName;
+  if (!is_there(folder)) throw CheckpointError(fmt::format("'{}' does not exist", folder), folder);
   if (!is_there(file))
     throw CheckpointError(
         fmt::format("'{}' has no {}: it was not written by tessera, or not to its end", folder, kManifestName), folder);
@@ -190,9 +199,9 @@ std::string find_damage(const std::string& folder, Depth depth) {
 }
 
 std::string find_damage(const Manifest& manifest, const std::vector<FileRecord>& found) {
+  const KnownFiles whole(found);
   for (const auto& record : manifest.files) {
-    const auto crc =
-        record.bytes == 0 ? std::optional<std::uint32_t>(0) : known_checksum(record.name, record.bytes, found);
+    const auto crc = record.bytes == 0 ? std::optional<std::uint32_t>(0) : whole.checksum(record.name, record.bytes);
     if (!crc) return fmt::format("'{}' was not read as a whole", record.name);
     if (auto damage = difference(record, *crc); !damage.empty()) return damage;
   }

@@ -30,7 +30,8 @@ struct Manifest {
 /// CheckpointError when it cannot be written.
 void write_manifest(const std::string& folder, std::int64_t step, int world_size, const std::vector<FileRecord>& known);
 
-/// CheckpointError: missing, no JSON, damaged (its own checksum), of a later version; names the file and the remedy.
+/// CheckpointError: no such folder, no manifest in it, no JSON, damaged (its own checksum), of a later version; names
+/// the file and the remedy.
 Manifest read_manifest(const std::string& folder);
 Manifest parse_manifest(const std::string& text, const std::string& file);
 

@@ -27,7 +27,10 @@ OpenedState opened(std::shared_ptr<io::TensorSource> source, std::string found) 
 }  // namespace
 
 OpenedState open_state(const std::string& path) {
-  if (is_there(path) && !fs::is_directory(path)) return opened(io::open_weights(path), path);
+  if (!is_there(path))
+    throw DataError(fmt::format("'{}' does not exist; expected a checkpoint, a model's folder or a weight file", path),
+                    path);
+  if (!fs::is_directory(path)) return opened(io::open_weights(path), path);
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                            "pytorch_model.bin.index.json", "adapter_model.safetensors", "adapter_model.bin"}) {
     const std::string file = path + "/" + name;

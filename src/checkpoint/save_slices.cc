@@ -1,8 +1,6 @@
 #include "checkpoint/save_slices.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/folder.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/training_state.h"
 #include "io/output_file.h"
@@ -26,15 +25,10 @@ struct NamedSlice {
   std::shared_ptr<const at::Tensor> values;  // 1-D
 };
 
-std::string folder_of(const std::string& file) {
-  const auto folder = std::filesystem::path(file).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
 /// Runs later, perhaps, and frees each slice as it is written.
 void write_slices(const std::string& file, const std::vector<io::TensorInfo>& infos, std::vector<NamedSlice>& slices,
                   bool with_header, const std::function<void(const io::WrittenPart&)>& on_part) {
-  ensure_writable_folder(folder_of(file));
+  ensure_writable_folder(parent_folder(file));
   const io::SafetensorsLayout layout(file, infos);
   io::OutputFile out(file, io::OutputFile::Writers::kSeveral);
   out.resize(layout.bytes);
@@ -57,10 +51,7 @@ void write_slices(const std::string& file, const std::vector<io::TensorInfo>& in
 void rename_durably(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
     throw CheckpointError(fmt::format("cannot rename '{}' to '{}': {}", from, to, std::strerror(errno)), to);
-  const int folder = ::open(folder_of(to).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return;
-  ::fsync(folder);
-  ::close(folder);
+  flush_folder(parent_folder(to));
 }
 
 }  // namespace

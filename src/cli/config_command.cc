@@ -59,8 +59,8 @@ int write_default(const Arguments& args, std::ostream& out) {
                       "config_file");
   }
   std::vector<std::string> warnings;
-  const std::string text = config::to_yaml(config::resolve(input, "command line", /*has_file=*/false, warnings));
-  write_config(path, text);
+  const auto resolved = config::resolve(input, "command line", /*has_file=*/false, warnings);
+  write_config(path, text_of(config::to_document(resolved), path));
   for (const std::string& note : table.notes()) out << note << "\n";
   for (const std::string& warning : warnings) out << warning << "\n";
   out << "accelerate configuration saved at " << path << "\n";

@@ -148,7 +148,7 @@ AccelerateConfig from_environment() {
   return from_environment([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
 }
 
-std::string to_yaml(const AccelerateConfig& config) {
+nlohmann::json to_document(const AccelerateConfig& config) {
   AccelerateInput in = to_input(config);
   OptionTable table("", "");
   add_accelerate_options(table, in);
@@ -177,7 +177,11 @@ std::string to_yaml(const AccelerateConfig& config) {
   if (config.gpu_ids) out["gpu_ids"] = *config.gpu_ids;
   if (config.num_machines > 1 || config.main_process_ip != AccelerateConfig().main_process_ip)
     out["main_process_ip"] = config.main_process_ip;
-  return to_yaml_text(out);
+  return out;
+}
+
+std::string to_yaml(const AccelerateConfig& config) {
+  return to_yaml_text(to_document(config));
 }
 
 }  // namespace tessera::config

@@ -1,6 +1,8 @@
 #pragma once
 // The settings as the user gave them: unset stays unset, so that flags win over the file and contradictions can be told
 // from defaults.
+#include <nlohmann/json_fwd.hpp>
+
 #include "config/accelerate.h"
 #include "config/options.h"
 
@@ -46,6 +48,9 @@ AccelerateConfig resolve(const AccelerateInput& input, const std::string& source
 
 /// The inverse of resolve(), for writing a configuration down.
 AccelerateInput to_input(const AccelerateConfig& config);
+
+/// The same as a document: that of to_yaml().
+nlohmann::json to_document(const AccelerateConfig& config);
 
 const std::vector<std::pair<std::string, std::optional<ShardingStrategy>>>& sharding_strategies();
 

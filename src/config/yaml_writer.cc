@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
+#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <optional>
+#include <string_view>
 
 #include "base/json_text.h"
 #include "config/option_value.h"
@@ -24,12 +26,95 @@ bool is_printable_ascii(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+bool is_digit_or_line(char c) {
+  return is_digit(c) || c == '_';
+}
+
+/// What YAML 1.1's forms of numbers consist of, taken off the front of a text. By hand: std::regex recurses for each
+/// character.
+class Scan {
+ public:
+  explicit Scan(std::string_view text) : rest_(text) {}
+  bool one(std::string_view of) {
+    const bool is_there = !rest_.empty() && of.find(rest_.front()) != std::string_view::npos;
+    if (is_there) rest_.remove_prefix(1);
+    return is_there;
+  }
+  /// How many were taken.
+  std::size_t run(bool (*likes)(char), std::size_t at_most = std::string_view::npos) {
+    std::size_t count = 0;
+    while (count < std::min(at_most, rest_.size()) && likes(rest_[count])) ++count;
+    rest_.remove_prefix(count);
+    return count;
+  }
+  bool next(bool (*likes)(char)) const { return !rest_.empty() && likes(rest_.front()); }
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+/// [-+]?(0|[1-9][0-9_]*)
+bool is_integer(std::string_view text) {
+  Scan scan(text);
+  scan.one("-+");
+  if (scan.one("0")) return scan.at_end();
+  return scan.next(is_digit) && scan.run(is_digit_or_line) > 0 && scan.at_end();
+}
+
+/// [-+]?([0-9][0-9_]*)?\.[0-9_]*([eE][-+][0-9]+)?, with a digit before the exponent
+bool is_real(std::string_view text) {
+  Scan scan(text);
+  scan.one("-+");
+  const bool has_whole = scan.next(is_digit) && scan.run(is_digit_or_line) > 0;
+  if (!scan.one(".") || (!has_whole && !scan.next(is_digit))) return false;
+  scan.run(is_digit_or_line);
+  return scan.at_end() || (scan.one("eE") && scan.one("-+") && scan.run(is_digit) > 0 && scan.at_end());
+}
+
+/// [-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?
+bool is_sexagesimal(std::string_view text) {
+  Scan scan(text);
+  scan.one("-+");
+  if (!scan.next(is_digit)) return false;
+  scan.run(is_digit_or_line);
+  int parts = 0;
+  for (; scan.one(":"); ++parts) {
+    const bool is_low = scan.one("012345");
+    if (!scan.one("0123456789") && !is_low) return false;
+  }
+  if (parts > 0 && scan.one(".")) scan.run(is_digit_or_line);
+  return parts > 0 && scan.at_end();
+}
+
+/// [0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*
+bool begins_as_date(std::string_view text) {
+  Scan scan(text);
+  return scan.run(is_digit, 4) == 4 && scan.one("-") && scan.run(is_digit, 2) > 0 && scan.one("-") &&
+         scan.run(is_digit, 1) == 1;
+}
+
+/// Nothing for what is no number, or one that its type cannot hold.
+std::optional<DocumentJson> number(std::string text) {
+  const bool is_whole = is_integer(text);
+  if (!is_whole && !is_real(text)) return std::nullopt;
+  std::erase(text, '_');
+  const char *begin = text.data() + (text.starts_with('+') ? 1 : 0), *end = text.data() + text.size();
+  std::int64_t whole = 0;
+  double real = 0;
+  const auto read = is_whole ? std::from_chars(begin, end, whole) : std::from_chars(begin, end, real);
+  if (read.ec != std::errc()) return std::nullopt;
+  return is_whole ? DocumentJson(whole) : DocumentJson(real);
+}
+
 /// Whether it reads as a text without quotes.
 bool stays_plain(const std::string& text) {
-  static const std::regex sexagesimal("[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\\.[0-9_]*)?");
-  static const std::regex date("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*");
   if (text.empty() || !typed_scalar(text).is_string()) return false;
-  if (std::regex_match(text, sexagesimal) || std::regex_match(text, date) || text == "=") return false;
+  if (is_sexagesimal(text) || begins_as_date(text) || text == "=") return false;
   const bool begins_special = std::string("!&*|>'\"%@`#,[]{}").find(text[0]) != std::string::npos;
   const bool begins_mark =
       std::string("-?:").find(text[0]) != std::string::npos && (text.size() == 1 || text[1] == ' ');
@@ -84,16 +169,10 @@ std::string to_yaml_text(const DocumentJson& document) {
 }
 
 DocumentJson typed_scalar(const std::string& text) {
-  static const std::regex integer("[-+]?(0|[1-9][0-9_]*)");
-  static const std::regex real("[-+]?([0-9][0-9_]*)?\\.[0-9_]*([eE][-+][0-9]+)?");
   if (text.empty() || text == "~" || is_any(text, {"null"})) return nullptr;
   if (is_any(text, {"true", "yes", "on"})) return true;
   if (is_any(text, {"false", "no", "off"})) return false;
-  std::string digits = text;
-  digits.erase(std::remove(digits.begin(), digits.end(), '_'), digits.end());
-  if (std::regex_match(text, integer) && digits.size() < 19) return std::stoll(digits);
-  if (std::regex_match(text, real) && std::any_of(text.begin(), text.end(), ::isdigit)) return std::stod(digits);
-  return text;
+  return number(text).value_or(text);
 }
 
 DocumentJson typed(const Node& node) {

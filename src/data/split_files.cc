@@ -304,15 +304,6 @@ std::string found_on_hub(const std::string& name, const Paths& all) {
   return "it has no data file that is read here (.jsonl, .json, .csv, .tsv, .txt, .parquet, .arrow)";
 }
 
-hub::RepositoryName name_on_hub(const std::string& name) {
-  const auto parsed = hub::parse_name(hub::Kind::kDataset, name);
-  if (parsed) return *parsed;
-  throw DataError(fmt::format("{}: no such file or folder (expected training data), and no name on the Hub such as "
-                              "org/name",
-                              name),
-                  name);
-}
-
 void choose_on_hub(const DatasetName& dataset, std::vector<SplitFiles>& splits) {
   std::string below;
   const auto select = [&](const Paths& all, const std::string& root) {
@@ -325,7 +316,8 @@ void choose_on_hub(const DatasetName& dataset, std::vector<SplitFiles>& splits) 
       for (const auto& file : split.files) out.push_back(below + file);
     return out;
   };
-  const fs::path root = hub::fetch(name_on_hub(dataset.name), {.select = select}, hub::settings_from_environment());
+  const fs::path root = hub::fetch(hub::name_of_missing(hub::Kind::kDataset, dataset.name), {.select = select},
+                                   hub::settings_from_environment());
   for (auto& split : splits)
     for (auto& file : split.files) file = (root / (below + file)).string();
 }

@@ -116,9 +116,11 @@ void Cache::link(const std::string& commit, const std::string& file, const std::
   std::error_code code;
   fs::remove(temporary, code);
   fs::create_symlink(target, temporary, code);
-  if (code) cannot("make the link", path, code.message());
-  fs::rename(temporary, path, code);
-  if (code) cannot("make the link", path, code.message());
+  const bool has_no_links = code == std::errc::operation_not_permitted || code == std::errc::operation_not_supported ||
+                            code == std::errc::function_not_supported;
+  if (code && !has_no_links) cannot("make the link", path, code.message());
+  fs::rename(has_no_links ? blob(etag) : temporary, path, code);
+  if (code) cannot(has_no_links ? "move the download to" : "make the link", path, code.message());
 }
 
 }  // namespace tessera::hub

@@ -42,7 +42,7 @@ class Cache {
   bool is_noted(const std::string& commit, const std::vector<std::string>& absent) const;
 
   std::string blob(const std::string& etag) const { return folder_ + "/blobs/" + etag; }
-  /// The blob becomes the snapshot's file.
+  /// The blob becomes the snapshot's file: by a link, or moved where the file system has no links (exFAT, SMB).
   void link(const std::string& commit, const std::string& file, const std::string& etag) const;
 
   std::string blob_lock(const std::string& etag) const { return locks_ + "/" + etag + ".lock"; }

@@ -117,11 +117,12 @@ void Client::hide_token(Response& response) const {
     text.replace(at, settings_.token.size(), kInstead);
 }
 
-Response Client::send_again(const Request& request) {
+Response Client::send_again(const Request& request, Question question) {
   for (Tries tries(settings_);;) {
     try {
       return send(request);
     } catch (const Unavailable& failure) {
+      if (failure.is_unknown_host && question == Question::kFirst) throw;
       tries.wait_after(failure);
     }
   }
@@ -130,7 +131,8 @@ Response Client::send_again(const Request& request) {
 Listing Client::list(const RepositoryName& name) {
   const char* kind = name.kind == Kind::kDataset ? "datasets" : "models";
   const Response response = send_again(
-      {.url = fmt::format("{}/api/{}/{}/revision/{}", settings_.endpoint, kind, name.id, url_word(name.revision))});
+      {.url = fmt::format("{}/api/{}/{}/revision/{}", settings_.endpoint, kind, name.id, url_word(name.revision))},
+      Question::kFirst);
   if (response.status != 200) refuse(response, name, fmt::format("the {} '{}'", kind_word(name), name.id), settings_);
   try {
     return parse_listing(response.body);

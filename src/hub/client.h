@@ -38,8 +38,10 @@ class Client {
 
   /// Follows redirects. The token goes to the endpoint's own origin only. Unavailable for 429 and 5xx.
   Response send(Request request, const Sink& sink = {});
-  /// The same, where a failure may pass again and again.
-  Response send_again(const Request& request);
+  /// The same, where a failure may pass again and again; a first question does not wait for a host that is unknown, for
+  /// then there is most often no network.
+  enum class Question { kFirst, kLater };
+  Response send_again(const Request& request, Question question = Question::kLater);
 
   const Settings& settings() const { return settings_; }
 

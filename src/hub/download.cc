@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "hub/digest.h"
 
 namespace tessera::hub {
@@ -23,13 +24,10 @@ class Incomplete {
   Incomplete(std::string path, const RemoteFile& file, const Count& count)
       : path_(std::move(path)), file_(file), count_(count), digest_(file.etag, file.size_bytes) {
     make_folder_of(path_);
-    descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail();
+    descriptor_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (descriptor_.get() < 0) fail();
     take_over();
   }
-  ~Incomplete() { ::close(descriptor_); }
-  Incomplete(const Incomplete&) = delete;
-  Incomplete& operator=(const Incomplete&) = delete;
 
   std::int64_t size() const { return size_; }
   bool is_whole() const { return size_ == file_.size_bytes; }
@@ -41,7 +39,7 @@ class Incomplete {
     }
     digest_.update(bytes);
     for (std::string_view rest = bytes; !rest.empty();) {
-      const ssize_t n = ::pwrite(descriptor_, rest.data(), rest.size(), size_);
+      const ssize_t n = ::pwrite(descriptor_.get(), rest.data(), rest.size(), size_);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) fail();
       rest.remove_prefix(static_cast<std::size_t>(n));
@@ -55,7 +53,7 @@ class Incomplete {
     count_(-size_);
     size_ = 0;
     digest_ = Digest(file_.etag, file_.size_bytes);
-    if (::ftruncate(descriptor_, 0) != 0) fail();
+    if (::ftruncate(descriptor_.get(), 0) != 0) fail();
   }
 
   void become(const std::string& blob) {
@@ -67,20 +65,22 @@ class Incomplete {
                       file_.path, wrong),
           path_);
     }
-    if (::fsync(descriptor_) != 0 || ::rename(path_.c_str(), blob.c_str()) != 0) fail();
+    if (::fsync(descriptor_.get()) != 0 || ::rename(path_.c_str(), blob.c_str()) != 0) fail();
   }
 
  private:
   /// What an earlier download has left.
   void take_over() {
     struct stat info{};
-    if (::fstat(descriptor_, &info) != 0) fail();
-    if (info.st_size > file_.size_bytes && ::ftruncate(descriptor_, 0) != 0) fail();
+    if (::fstat(descriptor_.get(), &info) != 0) fail();
+    if (info.st_size > file_.size_bytes && ::ftruncate(descriptor_.get(), 0) != 0) fail();
     if (info.st_size > file_.size_bytes) return;
     std::vector<char> piece(1 << 20);
     while (size_ < info.st_size) {
-      const ssize_t n = ::pread(descriptor_, piece.data(), piece.size(), size_);
-      if (n <= 0) fail();
+      const ssize_t n = ::pread(descriptor_.get(), piece.data(), piece.size(), size_);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail();
+      if (n == 0) break;  // it shrank
       digest_.update({piece.data(), static_cast<std::size_t>(n)});
       size_ += n;
     }
@@ -105,7 +105,7 @@ class Incomplete {
   const RemoteFile& file_;
   const Count& count_;
   Digest digest_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::int64_t size_ = 0;
 };
 

@@ -99,8 +99,12 @@ class Fetch {
     std::copy_if(wanted_.may_lack.begin(), wanted_.may_lack.end(), std::back_inserter(absent),
                  [&](const auto& file) { return !std::binary_search(all.begin(), all.end(), file); });
     if (cache_.is_noted(listing_.commit, absent)) return;
-    const FileLock lock = lock_repository();
-    cache_.note(listing_.commit, absent);
+    try {
+      const FileLock lock = lock_repository();
+      cache_.note(listing_.commit, absent);
+    } catch (const CheckpointError&) {
+      // A cache that many only read has all the same what is wanted; who comes next asks again.
+    }
   }
 
   FileLock lock_repository() const { return FileLock(cache_.repository_lock(), "'" + text_of(name_) + "'"); }

@@ -203,7 +203,9 @@ Response Http::exchange(const Request& request, const Sink& sink) {
   const std::string message =
       fmt::format("{}: {}", origin_of(request.url), *reason != 0 ? reason : c.easy_strerror(code));
   if (is_permanent(code)) throw DataError(message);
-  throw Unavailable(message);
+  Unavailable failure(message);
+  failure.is_unknown_host = code == CURLE_COULDNT_RESOLVE_HOST;
+  throw failure;
 }
 
 std::string origin_of(const std::string& url) {

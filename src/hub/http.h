@@ -18,6 +18,7 @@ class Unavailable : public Error {
  public:
   explicit Unavailable(const std::string& message, std::chrono::milliseconds wait = {}) : Error(message), wait(wait) {}
   std::chrono::milliseconds wait;  // that the server asked for; 0: it did not
+  bool is_unknown_host = false;    // no name server knows it, or none is reached
 };
 
 /// A part of a file, as the body of a PUT.

@@ -19,13 +19,8 @@ namespace fs = std::filesystem;
 /// The path itself where there is something, else a snapshot in the cache.
 std::string place_of(const std::string& name_or_path, ModelParts parts) {
   if (name_or_path.empty() || is_there(name_or_path)) return name_or_path;
-  const auto name = parse_name(Kind::kModel, name_or_path);
-  if (!name)
-    throw DataError("'" + name_or_path +
-                        "' is neither a file or folder here nor a name on the Hub, such as "
-                        "org/name or org/name@revision",
-                    name_or_path);
-  return fetch(*name, model_files(*name, parts), settings_from_environment());
+  const auto name = name_of_missing(Kind::kModel, name_or_path);
+  return fetch(name, model_files(name, parts), settings_from_environment());
 }
 
 /// Published adapters may have a config.json beside their own; weights of a model they have not.
@@ -57,12 +52,21 @@ std::string find_model_folder(const std::string& name_or_path) {
 ModelPlace find_model(const std::string& name_or_path, ModelParts parts) {
   const std::string place = place_of(name_or_path, parts);
   if (!is_adapter(place)) return {.folder = checked_model(place, name_or_path), .adapter = {}};
-  const std::string base = families::base_name_of(place);
+  return {.folder = find_base(place, "--model BASE --adapter " + name_or_path, parts), .adapter = place};
+}
+
+std::string find_base(const std::string& adapter, const std::string& instead, ModelParts parts) {
+  const std::string base = families::base_name_of(adapter);
   if (base.empty())
-    throw ConfigError("'" + name_or_path + "' holds an adapter that does not say which model it is for; name the " +
-                          "model, and the adapter with --adapter_name_or_path",
+    throw ConfigError("'" + adapter + "' holds an adapter that does not say which model it is for; give " + instead,
                       "base_model_name_or_path");
-  return {.folder = checked_model(place_of(base, parts), base), .adapter = place};
+  try {
+    return checked_model(place_of(base, parts), base);
+  } catch (const DataError& e) {
+    throw DataError(std::string(e.what()) + ". That is the base that '" + adapter +
+                        "/adapter_config.json' names; if it lies elsewhere, give " + instead,
+                    base);
+  }
 }
 
 std::string find_adapter(const std::string& name_or_path) {

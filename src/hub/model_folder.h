@@ -23,6 +23,10 @@ std::string find_model_folder(const std::string& name_or_path);
 /// The same; an adapter's folder stands for the base model that it names, with itself.
 ModelPlace find_model(const std::string& name_or_path, ModelParts parts = ModelParts::kAll);
 
+/// The model's folder that an adapter's folder names. DataError and ConfigError say which flags name another:
+/// `instead`.
+std::string find_base(const std::string& adapter, const std::string& instead, ModelParts parts = ModelParts::kAll);
+
 /// An adapter's folder, or a repository with one. An empty name stays empty.
 std::string find_adapter(const std::string& name_or_path);
 

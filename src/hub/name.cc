@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "tessera/base/error.h"
+
 namespace tessera::hub {
 namespace {
 
 constexpr std::size_t kLongestName = 255, kLongestPath = 1024;
+constexpr const char* kFileEndings[] = {".jsonl", ".json", ".csv",         ".tsv", ".txt", ".parquet",
+                                        ".arrow", ".gguf", ".safetensors", ".bin", ".pt"};
 
 bool is_digit_or_letter(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -40,6 +44,22 @@ std::optional<RepositoryName> parse_name(Kind kind, std::string_view text) {
   }
   out.id = text.substr(0, at);
   return is_id(out.id) ? std::optional(out) : std::nullopt;
+}
+
+RepositoryName name_of_missing(Kind kind, const std::string& path) {
+  const auto name = parse_name(kind, path);
+  if (!name)
+    throw DataError("'" + path +
+                        "' is neither a file or folder here nor a name on the Hub, such as org/name or "
+                        "org/name@revision",
+                    path);
+  if (path.find('@') != std::string::npos) return *name;
+  for (const char* ending : kFileEndings)
+    if (path.ends_with(ending))
+      throw DataError("'" + path + "' does not exist. The Hub is not asked for what ends like a file; '" + path +
+                          "@main' asks it",
+                      path);
+  return *name;
 }
 
 std::string text_of(const RepositoryName& name) {

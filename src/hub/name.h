@@ -17,6 +17,10 @@ struct RepositoryName {
 /// "org/name" or "org/name@revision", by huggingface_hub's rules; nothing for what cannot be such a name.
 std::optional<RepositoryName> parse_name(Kind kind, std::string_view text);
 
+/// The same of what somebody named and is no path here. DataError: it cannot be such a name, or ends like a
+/// file (with "@main" it is a name all the same).
+RepositoryName name_of_missing(Kind kind, const std::string& path);
+
 /// "org/name@revision", without "@main".
 std::string text_of(const RepositoryName& name);
 

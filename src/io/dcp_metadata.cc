@@ -1,7 +1,9 @@
 #include "io/dcp_metadata.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -87,7 +89,9 @@ class MetadataReader {
         arena_.fail(fmt::format("'{}' should lie in bytes {} to {} of '{}'", name, at, at + length, place.file));
       place.offset = static_cast<std::uint64_t>(at);
       place.length = static_cast<std::uint64_t>(length);
-      places_[{name, place.offsets}] = std::move(place);
+      const auto offsets = place.offsets;
+      if (!places_.emplace(std::pair(name, offsets), std::move(place)).second)
+        arena_.fail(fmt::format("a part of '{}' at [{}] lies in two places", name, fmt::join(offsets, ", ")));
     }
   }
 
@@ -137,7 +141,29 @@ class MetadataReader {
       if (!inside) arena_.fail(fmt::format("a part of '{}' lies outside of the tensor", name));
       tensor.chunks.push_back(std::move(box));
     }
+    check_apart(tensor);
     out_.tensors.push_back(std::move(tensor));
+  }
+
+  /// Elements that are there twice would stand for others that are missing.
+  void check_apart(const DcpTensor& tensor) const {
+    std::vector<const DcpChunk*> boxes;
+    for (const auto& box : tensor.chunks)
+      if (std::find(box.sizes.begin(), box.sizes.end(), 0) == box.sizes.end()) boxes.push_back(&box);
+    std::sort(boxes.begin(), boxes.end(), [](const auto* a, const auto* b) { return a->offsets < b->offsets; });
+    for (std::size_t i = 0; i < boxes.size(); ++i) {
+      for (std::size_t j = i + 1; j < boxes.size() && meet(*boxes[i], *boxes[j], 1); ++j) {
+        if (meet(*boxes[i], *boxes[j], tensor.shape.size()))
+          arena_.fail(fmt::format("the parts of '{}' at [{}] and [{}] overlap; copy the folder again, or save it anew",
+                                  tensor.name, fmt::join(boxes[i]->offsets, ", "), fmt::join(boxes[j]->offsets, ", ")));
+      }
+    }
+  }
+  /// In the first `dims` dimensions.
+  static bool meet(const DcpChunk& a, const DcpChunk& b, std::size_t dims) {
+    for (std::size_t d = 0; d < std::min(dims, a.offsets.size()); ++d)
+      if (a.offsets[d] + a.sizes[d] <= b.offsets[d] || b.offsets[d] + b.sizes[d] <= a.offsets[d]) return false;
+    return true;
   }
 
   const PickleArena& arena_;

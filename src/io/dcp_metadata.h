@@ -37,8 +37,8 @@ struct DcpMetadata {
   std::vector<DcpObject> objects;
 };
 
-/// DataError names `file` and what is wrong: a global that is not listed, damage, a box outside of its tensor, a box of
-/// which no file is known, file names that lead elsewhere.
+/// DataError names `file` and what is wrong: a global that is not listed, damage, a box outside of its tensor, boxes
+/// that overlap, a box of which no file is known, file names that lead elsewhere.
 DcpMetadata parse_dcp_metadata(std::string_view pickle, const std::string& file);
 
 /// What torch.distributed.checkpoint's readers take (torch 2.0 and later).

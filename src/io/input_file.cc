@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/page_size.h"
 #include "tessera/base/error.h"
 
 namespace tessera::io {
@@ -79,7 +80,7 @@ bool InputFile::read_past_cache(std::uint64_t offset, std::byte* out, std::size_
 
 bool InputFile::is_cached(std::uint64_t offset, std::size_t bytes) const {
   constexpr std::uint64_t kApart = std::uint64_t{128} << 10;  // what the kernel reads at once: neighbours come together
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t page = page_bytes();
   const std::uint64_t begin = offset / page * page, end = std::min(size_bytes(), offset + bytes);
   std::size_t asked = 0, resident = 0;
   const std::byte* mapping = map().get();

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/folder.h"
 #include "base/temporary_file.h"
 #include "io/input_file.h"
 #include "tessera/base/error.h"
@@ -143,14 +143,7 @@ WrittenFile OutputFile::commit() {
   if (::fsync(descriptor_) != 0) fail_writing(temporary_, "cannot be flushed to the disk");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_writing(path_, "cannot be renamed into place");
   close_all();
-  // The rename is durable only when the folder is on the disk too; file systems that refuse this keep their own
-  // promise.
-  const auto folder = std::filesystem::absolute(path_).parent_path();
-  const int d = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (d >= 0) {
-    ::fsync(d);
-    ::close(d);
-  }
+  flush_folder(parent_folder(path_));
   WrittenFile out{path_};
   for (const auto& part : joined_parts()) {
     out.crc32c = crc32c_combine(out.crc32c, part.crc32c, part.bytes);

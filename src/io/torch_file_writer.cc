@@ -117,20 +117,21 @@ std::string torch_archive(std::string pickle, const at::Tensor& storage) {
   std::vector<std::uint64_t> bytes;
   if (storage.defined()) bytes.push_back(storage.nbytes());
   TorchArchive archive("archive", std::move(pickle), bytes);
-  std::string out(archive.zip.directory_offset(), '\0');
+  if (storage.defined()) archive.zip.set_crc(archive.first_storage, crc32(storage.const_data_ptr(), storage.nbytes()));
+  const std::string directory = archive.zip.directory();
+  std::string out(archive.zip.directory_offset() + directory.size(), '\0');
   const auto place = [&](std::uint64_t at, const void* data, std::size_t count) {
     if (count > 0) out.replace(at, count, static_cast<const char*>(data), count);
   };
-  if (storage.defined()) {
-    archive.zip.set_crc(archive.first_storage, crc32(storage.const_data_ptr(), storage.nbytes()));
+  if (storage.defined())
     place(archive.zip.data_offset(archive.first_storage), storage.const_data_ptr(), storage.nbytes());
-  }
   for (const auto& [entry, text] : archive.texts) place(archive.zip.data_offset(entry), text.data(), text.size());
   for (std::size_t i = 0; i < archive.zip.size(); ++i) {
     const std::string header = archive.zip.header(i);
     place(archive.zip.header_offset(i), header.data(), header.size());
   }
-  return out + archive.zip.directory();
+  place(archive.zip.directory_offset(), directory.data(), directory.size());
+  return out;
 }
 
 }  // namespace tessera::io

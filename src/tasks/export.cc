@@ -10,7 +10,6 @@
 #include "base/open_file.h"
 #include "checkpoint/open_state.h"
 #include "config/options.h"
-#include "families/base_name.h"
 #include "families/config_reader.h"
 #include "hub/model_folder.h"
 #include "models/gguf_model.h"
@@ -82,8 +81,7 @@ checkpoint::OpenedState open_checkpoint(const std::string& path) {
 std::string config_folder(const ExportOptions& o) {
   if (!o.base.empty()) return hub::find_model_folder(o.base);
   if (is_there(o.checkpoint + "/config.json") || models::gguf_file_of(o.checkpoint)) return o.checkpoint;
-  if (is_there(o.checkpoint + "/adapter_config.json"))
-    return hub::find_model_folder(families::base_name_of(o.checkpoint));
+  if (is_there(o.checkpoint + "/adapter_config.json")) return hub::find_base(o.checkpoint, "--model_name_or_path BASE");
   throw ConfigError("'" + o.checkpoint + "' has no config.json; name the folder of the model that was trained with " +
                         "--model_name_or_path",
                     "model_name_or_path");

@@ -9,7 +9,6 @@
 #include "checkpoint/pretrained.h"
 #include "checkpoint/save_packed.h"
 #include "config/options.h"
-#include "families/base_name.h"
 #include "families/config_reader.h"
 #include "formats/gguf.h"
 #include "hub/model_folder.h"
@@ -95,12 +94,9 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
     return 0;
   }
   adapter = hub::find_adapter(adapter);
-  if (base.empty()) base = families::base_name_of(adapter);
-  if (base.empty()) {
-    throw ConfigError("'" + adapter + "' does not say which model it is for; name its folder with --model_name_or_path",
-                      "model_name_or_path");
-  }
-  const std::string folder = hub::find_model_folder(base), file = output + "/model.safetensors";
+  const std::string folder =
+      base.empty() ? hub::find_base(adapter, "--model_name_or_path BASE") : hub::find_model_folder(base);
+  const std::string file = output + "/model.safetensors";
   if (!overwrite && std::filesystem::exists(file)) {
     throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
   }

@@ -13,18 +13,23 @@
 #include <mutex>
 #include <optional>
 
+#include "base/page_size.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tensor {
 namespace {
-
-constexpr std::uintptr_t kPage = 4096;
 
 struct Mapping {
   std::uintptr_t begin, end;
   std::uint64_t offset, inode;
   std::string path;
 };
+
+/// The kernel writes a new line in a name as \012.
+std::string unescaped(std::string path) {
+  for (std::size_t at = 0; (at = path.find("\\012", at)) != std::string::npos; ++at) path.replace(at, 4, "\n");
+  return path;
+}
 
 /// Those of files that have names. Advice for a part of one makes it several lines of /proc/self/maps, which are one
 /// here.
@@ -36,7 +41,7 @@ std::vector<Mapping> file_mappings() {
     if (std::sscanf(line.c_str(), "%lx-%lx %*s %lx %*s %lu", &m.begin, &m.end, &m.offset, &m.inode) != 4) continue;
     const auto path = line.find('/');
     if (m.inode == 0 || path == std::string::npos) continue;
-    m.path = line.substr(path);
+    m.path = unescaped(line.substr(path));
     if (!out.empty() && out.back().end == m.begin && out.back().inode == m.inode &&
         out.back().offset + (m.begin - out.back().begin) == m.offset)
       out.back().end = m.end;
@@ -48,7 +53,8 @@ std::vector<Mapping> file_mappings() {
 
 FilePages::Range pages_of(const at::Tensor& view) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.const_data_ptr());
-  return {address / kPage * kPage, (address + view.nbytes() + kPage - 1) / kPage * kPage};
+  const auto page = page_bytes();
+  return {address / page * page, (address + view.nbytes() + page - 1) / page * page};
 }
 
 /// In order, those that touch in one.
@@ -121,7 +127,7 @@ void FilePages::Guard::remove(Guard* guard) {
 // the access is repeated.
 void FilePages::Guard::on_bus_error(int, siginfo_t* info, void*) {
   const int saved = errno;
-  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr), page = address / kPage * kPage;
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr), page = address / page_bytes() * page_bytes();
   std::uintptr_t lost_to = 0;
   for (Guard* g = first.load(); g; g = g->next) {
     const auto begin = g->begin.load(), end = g->end.load();
@@ -200,7 +206,7 @@ void FilePages::check() const {
       if (lost < f.begin || lost >= f.end) continue;
       const auto now = f.now();
       const auto at = f.offset + (lost - f.begin);
-      const bool cut = now && static_cast<std::uint64_t>(now->st_size) <= at / kPage * kPage;
+      const bool cut = now && static_cast<std::uint64_t>(now->st_size) <= at / page_bytes() * page_bytes();
       throw DataError(fmt::format("{}: cannot be read at byte {}, and was {}: {}. {}", f.path, at, use_.opened,
                                   cut ? fmt::format("it had {} bytes then and has {} now", f.size, now->st_size)
                                       : "the disk reports an error (the kernel's log says more)",

@@ -14,37 +14,25 @@
 #include <map>
 #include <mutex>
 
+#include "base/descriptor.h"
+#include "base/page_size.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tensor {
 namespace {
-
-constexpr std::uintptr_t kPageBytes = 4096;
 
 [[noreturn]] void fail_offload(const std::string& folder, const std::string& what, int error) {
   throw Error("offloading to '" + folder + "': " + what + ": " + std::strerror(error) +
               "; choose a folder on a disk with room (fsdp_offload_folder)");
 }
 
-/// Closes at the end of a scope: a mapping holds its file without it.
-struct OpenFile {
-  explicit OpenFile(int descriptor) : descriptor(descriptor) {}
-  ~OpenFile() {
-    if (descriptor >= 0) close(descriptor);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int descriptor;
-};
-
 /// A new file with all its blocks; `path` receives its name.
-int make_reserved_file(const std::string& folder, std::int64_t size_bytes, std::string& path) {
+Descriptor make_reserved_file(const std::string& folder, std::int64_t size_bytes, std::string& path) {
   path = folder + "/.tessera-offload-XXXXXX";
-  const int descriptor = mkostemp(path.data(), O_CLOEXEC);
-  if (descriptor < 0) fail_offload(folder, "cannot make a file", errno);
-  const int error = posix_fallocate(descriptor, 0, std::max<std::int64_t>(size_bytes, 1));
-  if (error == 0) return descriptor;
-  close(descriptor);
+  Descriptor file(mkostemp(path.data(), O_CLOEXEC));
+  if (file.get() < 0) fail_offload(folder, "cannot make a file", errno);
+  const int error = posix_fallocate(file.get(), 0, std::max<std::int64_t>(size_bytes, 1));
+  if (error == 0) return file;
   unlink(path.c_str());
   fail_offload(folder, "cannot reserve " + std::to_string(size_bytes) + " bytes", error);
 }
@@ -55,8 +43,8 @@ std::uintptr_t address_of(const at::Tensor& t) {
 
 /// Only whole pages: what shares a page with a neighbour stays.
 void advise_pages(const at::Tensor& t, int advice) {
-  const auto first = (address_of(t) + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const auto last = (address_of(t) + t.nbytes()) / kPageBytes * kPageBytes;
+  const auto page = page_bytes(), first = (address_of(t) + page - 1) / page * page;
+  const auto last = (address_of(t) + t.nbytes()) / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, advice);
 }
 
@@ -112,22 +100,22 @@ std::shared_ptr<std::byte> DiskStore::map(int descriptor, std::int64_t size_byte
 at::Tensor DiskStore::allocate(std::int64_t numel, at::ScalarType dtype) {
   const auto bytes = numel * static_cast<std::int64_t>(c10::elementSize(dtype));
   std::string path;
-  const OpenFile file(make_reserved_file(folder_, bytes, path));
+  const Descriptor file = make_reserved_file(folder_, bytes, path);
   unlink(path.c_str());
-  const auto memory = map(file.descriptor, bytes);
+  const auto memory = map(file.get(), bytes);
   return at::from_blob(memory.get(), {numel}, [memory](void*) {}, at::TensorOptions().dtype(dtype));
 }
 
 std::string DiskStore::make_file(std::int64_t size_bytes) {
   std::string path;
-  const OpenFile file(make_reserved_file(folder_, size_bytes, path));
+  make_reserved_file(folder_, size_bytes, path);
   return path;
 }
 
 std::shared_ptr<std::byte> DiskStore::map_file(const std::string& path, std::int64_t size_bytes) {
-  const OpenFile file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.descriptor < 0) fail_offload(folder_, "cannot open '" + path + "'", errno);
-  return map(file.descriptor, size_bytes);
+  const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (file.get() < 0) fail_offload(folder_, "cannot open '" + path + "'", errno);
+  return map(file.get(), size_bytes);
 }
 
 void DiskStore::forget_file(const std::string& path) noexcept {

@@ -1,6 +1,7 @@
 #include "train/run_checkpoints.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ostream>
 
@@ -60,9 +61,15 @@ std::string RunCheckpoints::load() {
   }
   const std::string obstacle = restore(folder);
   if (!obstacle.empty()) {
-    throw CheckpointError("cannot go on from '" + folder + "': " + obstacle + ". Choose another checkpoint, or " +
-                              "--resume_from_checkpoint true for the newest whole one",
-                          folder);
+    std::vector<std::string> names;
+    for (const auto& c : checkpoint::list_checkpoints(options_.output_dir)) names.push_back(c.path);
+    throw CheckpointError(
+        fmt::format(
+            "cannot go on from '{}': {}. Choose another checkpoint (there {}), or --resume_from_checkpoint true "
+            "for the newest whole one",
+            folder, obstacle,
+            names.empty() ? "is none in " + options_.output_dir : fmt::format("is {}", fmt::join(names, ", "))),
+        folder);
   }
   return folder;
 }

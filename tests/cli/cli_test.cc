@@ -146,6 +146,15 @@ TEST(Cli, ConfigDefaultWritesAFileThatLaunchReads) {
   EXPECT_TRUE(contains(again.err, "exists already")) << again.err;
 }
 
+TEST(Cli, ConfigDefaultWritesJsonIntoAJsonFile) {
+  const std::string path = testing::TempDir() + "cli_default.json";
+  std::filesystem::remove(path);
+  const Finished written = tessera({"config", "default", "--config_file", path, "--num_processes", "1"});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+  const Finished launched = tessera({"launch", "--config_file", path, "sh", "-c", "echo $FSDP_AUTO_WRAP_POLICY"});
+  EXPECT_EQ(launched.out, "TRANSFORMER_BASED_WRAP\n") << launched.err;
+}
+
 TEST(Cli, EnvShowsVersionsAndVariables) {
   const Finished r = tessera({"env"});
   EXPECT_EQ(r.exit_code, 0);

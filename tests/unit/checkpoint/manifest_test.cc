@@ -74,6 +74,13 @@ TEST_F(ManifestOfAFolder, IsNotWrittenWhenAFileOfItIsGoneOrCut) {
   }
 }
 
+TEST_F(ManifestOfAFolder, OfAFolderThatDoesNotExistSaysSo) {
+  fs::remove(folder_ + "/manifest.json");
+  EXPECT_NE(message().find("has no manifest.json: it was not written by tessera"), std::string::npos) << message();
+  fs::remove_all(folder_);
+  EXPECT_EQ(message(), "'" + folder_ + "' does not exist");
+}
+
 TEST_F(ManifestOfAFolder, NamesAFileWhoseBytesHaveChanged) {
   flip("sub/b", 3);
   EXPECT_EQ(find_damage(folder_, Depth::kSizes), "");

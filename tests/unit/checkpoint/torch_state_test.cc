@@ -136,6 +136,15 @@ TEST_P(TorchState, FilesOfSingleRanksThatOnlyAccelerateReadsAreRefusedByName) {
   EXPECT_NO_THROW(run(1, 0, 1, true, false));
 }
 
+TEST(OpenState, SaysThatAPathDoesNotExist) {
+  try {
+    checkpoint::open_state("/nowhere/run");
+    FAIL() << "expected an error";
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("'/nowhere/run' does not exist"), std::string::npos) << e.what();
+  }
+}
+
 std::string name_of_type(const ::testing::TestParamInfo<TorchStateType>& info) {
   return info.param == TorchStateType::kFull ? "Full" : info.param == TorchStateType::kSharded ? "Sharded" : "Local";
 }

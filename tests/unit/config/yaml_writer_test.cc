@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "config/accelerate_convert.h"
@@ -60,6 +61,38 @@ TEST(YamlWriter, PlainScalarsHaveYaml11sTypes) {
   const json expected = {{"a", true}, {"b", false}, {"c", nullptr}, {"d", nullptr},
                          {"e", 10},   {"f", 0.5},   {"g", "1e8"},   {"h", "yes"}};
   EXPECT_EQ(typed(parse_yaml("a: on\nb: No\nc: ~\nd:\ne: 10\nf: 0.5\ng: 1e8\nh: 'yes'\n", "f.yaml")), expected);
+}
+
+TEST(YamlWriter, ScalarsOfAnySizeAreRead) {
+  const std::string digits(300'000, '7');
+  for (const std::string& text : {digits, "1." + digits + "e+999", std::string("1.0e+999"), "1" + digits + ":07",
+                                  "2026-11-28 " + digits, std::string(".e+5"), std::string("._")}) {
+    EXPECT_EQ(typed_scalar(text), json(text)) << text.substr(0, 20);
+    const json document = {{"k", text}};
+    EXPECT_EQ(typed(parse_yaml(to_yaml_text(document), "f.yaml")), document) << text.substr(0, 20);
+  }
+}
+
+TEST(YamlWriter, NumbersHaveYaml11sForms) {
+  const std::vector<std::pair<const char*, json>> cases = {{"+1_000", 1000},
+                                                           {"-0", 0},
+                                                           {"007", "007"},
+                                                           {"1.", 1.0},
+                                                           {".5", 0.5},
+                                                           {"+1_0.5", 10.5},
+                                                           {"1.5e+3", 1500.0},
+                                                           {"1.5e3", "1.5e3"},
+                                                           {"1.5e+", "1.5e+"},
+                                                           {"_1", "_1"},
+                                                           {"9223372036854775807", INT64_MAX}};
+  for (const auto& [text, value] : cases) EXPECT_EQ(typed_scalar(text), value) << text;
+}
+
+TEST(YamlWriter, SexagesimalsAndDatesAreQuoted) {
+  for (const char* text : {"1:30", "-1_0:59:07.5", "2026-1-2", "2026-11-28T10:00"})
+    EXPECT_EQ(to_yaml_text({{"k", text}}), "k: '" + std::string(text) + "'\n");
+  for (const char* text : {"1:60", "1:2x", "226-1-2", "2026-1", "2026-x-2"})
+    EXPECT_EQ(to_yaml_text({{"k", text}}), "k: " + std::string(text) + "\n");
 }
 
 TEST(AccelerateConvert, UpdatingMendsWhatOlderFilesSay) {

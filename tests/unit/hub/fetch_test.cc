@@ -1,21 +1,44 @@
 // Downloads from a Hub on this machine: what comes, where it lies, and every way in which it can fail.
 #include "hub/fetch.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "base/file.h"
+#include "hub/download.h"
 #include "hub/model_files.h"
 #include "support/hub_server.h"
 #include "support/program.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
+
+namespace tessera::hub {
+namespace {
+
+bool has_links = true;
+
+}  // namespace
+}  // namespace tessera::hub
+
+/// As on a file system without symbolic links.
+extern "C" int symlinkat(const char* target, int folder, const char* path) noexcept {
+  if (!tessera::hub::has_links) return errno = EPERM, -1;
+  return static_cast<int>(::syscall(SYS_symlinkat, target, folder, path));
+}
+
+extern "C" int symlink(const char* target, const char* path) noexcept {
+  return symlinkat(target, AT_FDCWD, path);
+}
 
 namespace tessera::hub {
 namespace {
@@ -104,6 +127,48 @@ TEST_F(Fetch, WhatIsThereIsNotDownloadedAgain) {
   server_.forget_requests();
   EXPECT_EQ(get(), folder);
   EXPECT_EQ(server_.requests().size(), 1u);  // has it changed?
+}
+
+TEST_F(Fetch, WithoutSymbolicLinksTheFilesLieInTheSnapshot) {
+  const std::string commit = put(small_model());
+  has_links = false;
+  const std::string message = error();
+  has_links = true;
+  EXPECT_EQ(message, "");
+  const std::string file = repository() + "/snapshots/" + commit + "/model.safetensors";
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(file)));
+  EXPECT_EQ(read_file(file), weights_);
+  EXPECT_TRUE(fs::is_empty(repository() + "/blobs"));
+  server_.forget_requests();
+  get();
+  EXPECT_EQ(server_.requests().size(), 1u);
+}
+
+TEST_F(Fetch, ACacheThatMayNotBeWrittenToServes) {
+  put(small_model());
+  const std::string folder = get();
+  for (const char* name : {"/.no_exist", "/refs"}) {
+    fs::remove_all(repository() + name);
+    std::ofstream(repository() + name) << "no folder can be made here";
+  }
+  EXPECT_EQ(get(), folder);
+}
+
+TEST_F(Fetch, ADownloadThatCannotBeginLeavesNothingOpen) {
+  const std::string commit = put(small_model());
+  const auto name = *parse_name(Kind::kModel, "org/tiny");
+  const Cache cache(settings_.cache, name);
+  Client client(settings_);
+  const RemoteFile file = client.describe(name, commit, "model.safetensors");
+  fs::create_directories(repository() + "/blobs");
+  std::ofstream(incomplete()) << weights_.substr(0, 100);
+  const auto open_files = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  const auto before = open_files();
+  const Count stop = [](std::int64_t) { throw Error("the download of another file failed"); };
+  EXPECT_THROW(download_file(client, {.name = name, .cache = cache, .commit = commit}, file, stop), Error);
+  EXPECT_EQ(open_files(), before);
 }
 
 TEST_F(Fetch, ANewCommitSharesTheBlobsThatStayed) {
@@ -275,6 +340,12 @@ TEST_F(Fetch, WithoutAHubAndWithoutACacheBothAreNamed) {
   settings_.endpoint = "http://127.0.0.1:1";
   EXPECT_SAYS(error(), "'org/tiny' is neither a file or folder here nor in the cache (" + settings_.cache + ")");
   EXPECT_SAYS(error(), "http://127.0.0.1:1");
+}
+
+TEST_F(Fetch, AHostThatNobodyKnowsIsAskedForOnce) {
+  settings_.endpoint = "http://" + std::string(64, 'a') + ".invalid";  // no name server is asked for so long a word
+  EXPECT_SAYS(error(), "and the Hub cannot be asked: ");
+  EXPECT_FALSE(test::contains(error(), "tried")) << error();
 }
 
 TEST_F(Fetch, OfflineNobodyIsAsked) {

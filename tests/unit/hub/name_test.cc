@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "hub/model_folder.h"
@@ -22,6 +23,21 @@ TEST(RepositoryNames, AreThoseOfHuggingfaceHub) {
     EXPECT_FALSE(parse_name(Kind::kModel, text)) << text;
   EXPECT_EQ(parse_name(Kind::kModel, "a/b@refs/pr/3")->revision, "refs/pr/3");
   EXPECT_EQ(text_of(*parse_name(Kind::kModel, "a/b")), "a/b");
+}
+
+TEST(RepositoryNames, WhatEndsLikeAFileIsNotAskedFor) {
+  const auto said = [](const std::string& text) {
+    try {
+      return text_of(name_of_missing(Kind::kDataset, text));
+    } catch (const DataError& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_EQ(said("org/name"), "org/name");
+  EXPECT_EQ(said("rows.jsonl@main"), "rows.jsonl");
+  EXPECT_SAYS(said("rows.jsonl"), "'rows.jsonl' does not exist. The Hub is not asked for what ends like a file");
+  EXPECT_SAYS(said("org/m.gguf"), "'org/m.gguf@main' asks it");
+  EXPECT_SAYS(said("a/b/c"), "neither a file or folder here nor a name on the Hub");
 }
 
 /// The variables that settings come from, put back at the end.
@@ -113,6 +129,22 @@ TEST_F(HubSettings, AFolderOfThatNameWins) {
   std::ofstream(folder + "/config.json") << "{}";
   EXPECT_EQ(find_model_folder(folder), folder);
   EXPECT_THROW(find_model_folder("org/none"), DataError);
+}
+
+TEST_F(HubSettings, ABaseThatAnAdapterNamesIsSaidToBeOne) {
+  ::setenv("HF_HUB_OFFLINE", "1", 1);
+  const std::string adapter = folder_.path() + "/adapter";
+  std::filesystem::create_directories(adapter);
+  std::ofstream(adapter + "/adapter_config.json") << R"({"base_model_name_or_path": "org/none"})";
+  try {
+    find_model(adapter);
+    FAIL();
+  } catch (const DataError& e) {
+    const std::string said = e.what();
+    EXPECT_SAYS(said, "'org/none' is neither a file or folder here");
+    EXPECT_SAYS(said, "the base that '" + adapter + "/adapter_config.json' names");
+    EXPECT_SAYS(said, "--model BASE --adapter " + adapter);
+  }
 }
 
 }  // namespace

@@ -147,6 +147,24 @@ TEST(Dcp, WhatIsWrittenIsReadBack) {
   fs::remove_all(folder);
 }
 
+TEST(Dcp, RefusesPartsThatStandForOthersThatAreMissing) {
+  const auto metadata = [](std::vector<DcpChunk> chunks) {
+    return write_dcp_metadata({.tensors = {{"w", {"w"}, at::kFloat, {4, 4}, std::move(chunks)}}, .objects = {}});
+  };
+  const auto box = [](std::vector<std::int64_t> offsets, std::vector<std::int64_t> sizes) {
+    return DcpChunk{std::move(offsets), std::move(sizes), "__0_0.distcp", 0, 64};
+  };
+  const auto error = [&](std::vector<DcpChunk> chunks) {
+    return dcp_error([&] { parse_dcp_metadata(metadata(std::move(chunks)), "m"); });
+  };
+  EXPECT_EQ(error({box({0, 0}, {2, 4}), box({2, 0}, {2, 2}), box({2, 2}, {2, 2}), box({4, 0}, {0, 4})}), "accepted");
+  const auto overlapping = error({box({0, 0}, {2, 4}), box({1, 3}, {2, 1})});
+  EXPECT_NE(overlapping.find("m: "), std::string::npos) << overlapping;
+  EXPECT_NE(overlapping.find("the parts of 'w' at [0, 0] and [1, 3] overlap"), std::string::npos) << overlapping;
+  const auto twice = error({box({0, 0}, {2, 4}), box({0, 0}, {2, 4})});
+  EXPECT_NE(twice.find("a part of 'w' at [0, 0] lies in two places"), std::string::npos) << twice;
+}
+
 TEST(Dcp, RefusesMetadataThatWouldRunCode) {
   const std::string evil =
       "\x80\x02"

@@ -102,6 +102,14 @@ TEST(FilePages, AFileThatIsWrittenToIsNamed) {
             std::string::npos);
 }
 
+TEST(FilePages, AFileWithANewLineInItsNameIsWatchedToo) {
+  const MappedFile file("file_pages\nof two lines", 3);
+  const FilePages pages({file.pages(0, 3)});
+  file.cut(2);
+  EXPECT_NE(error_of([&] { pages.check_unchanged(); }, file.path()).find("was written to during the run"),
+            std::string::npos);
+}
+
 TEST(FilePagesDeathTest, APageThatNobodyGuardsEndsTheProcessAsBefore) {
   const MappedFile file("file_pages_death", 10);
   const FilePages pages({file.pages(0, 5)});

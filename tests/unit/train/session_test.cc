@@ -401,6 +401,22 @@ TEST_F(Sessions, AnEvaluationThatIsNotANumberIsNeverTheBest) {
   EXPECT_TRUE(checkpoint::list_checkpoints(a.output_dir).empty());
 }
 
+TEST_F(Sessions, ACheckpointThatDoesNotExistIsNamedBesideThoseThatDo) {
+  auto a = arguments("mistyped");
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 4;
+  run(a);
+  a.resume_from_checkpoint = a.output_dir + "/checkpoint-5";
+  try {
+    run(a);
+    FAIL() << "expected an error";
+  } catch (const CheckpointError& e) {
+    EXPECT_SAYS(std::string(e.what()), "checkpoint-5' does not exist");
+    EXPECT_SAYS(std::string(e.what()),
+                "(there is " + a.output_dir + "/checkpoint-4, " + a.output_dir + "/checkpoint-8)");
+  }
+}
+
 // With any flag that asks for the best model, as in transformers; without one it is not named.
 TEST_F(Sessions, TheBestCheckpointStaysWhereAFlagAsksForTheBest) {
   auto a = arguments("limited");
