@@ -56,9 +56,9 @@ RepositoryName name_of_missing(Kind kind, const std::string& path) {
   if (path.find('@') != std::string::npos) return *name;
   for (const char* ending : kFileEndings)
     if (path.ends_with(ending))
-      throw DataError("'" + path + "' does not exist. The Hub is not asked for what ends like a file; '" + path +
-                          "@main' asks it",
-                      path);
+      throw DataError(
+          "'" + path + "' does not exist. The Hub is not asked for what ends like a file; '" + path + "@main' asks it",
+          path);
   return *name;
 }
 
