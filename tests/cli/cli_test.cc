@@ -41,7 +41,7 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnErrorOfBothPrograms) {
     command.insert(command.end(), args.begin(), args.end());
     const Finished r = test::run(command);
     EXPECT_EQ(r.exit_code, cli::kCheckpointError) << args[0];
-    EXPECT_SAYS(r.err, "not all of the output could be written: No space left on device");
+    EXPECT_SAYS(r.err, "not all of the output could be written");
   }
 }
 
